@@ -1,0 +1,167 @@
+"""The bus between processes. Two implementations keep the same contract: NATS, and memory for tests and simulation.
+
+Delivery is at least once: a consumer may see a message again, in another order, or late, and must change
+nothing by it (see `holdfast.store`). A publish that returns has been stored by the bus.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import datetime
+from typing import Protocol
+
+import msgspec
+
+from holdfast.events import Event, encode
+from holdfast.subjects import event_subject
+
+
+class BusError(Exception):
+    """The bus cannot do what was asked now; the message names the cause."""
+
+
+class BusUnavailable(BusError):
+    """No connection to the bus, or no answer in time. Trying again later is right."""
+
+
+class NoResponder(BusError):
+    """Nobody answers requests on this subject."""
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    """Something to publish. `id` lets the bus drop a repeated publish of the same message."""
+
+    id: str
+    subject: str
+    body: bytes
+    headers: dict[str, str] = {}
+
+
+class Delivery(Protocol):
+    """A message received from a stream, to be settled by exactly one of `ack`, `retry` and `drop`."""
+
+    @property
+    def subject(self) -> str: ...
+    @property
+    def body(self) -> bytes: ...
+    @property
+    def headers(self) -> dict[str, str]: ...
+    @property
+    def deliveries(self) -> int:
+        """How often this message was delivered to this consumer, this time included."""
+        ...
+
+    async def ack(self) -> None:
+        """Handled: never deliver it again."""
+        ...
+
+    async def retry(self, delay_s: float) -> None:
+        """Not handled: deliver it again after `delay_s`."""
+        ...
+
+    async def drop(self) -> None:
+        """Will never be handled: do not deliver it again."""
+        ...
+
+
+class KeyUpdate(msgspec.Struct, frozen=True, kw_only=True):
+    """A key's new value; `body` is None when the key was deleted."""
+
+    key: str
+    body: bytes | None
+    revision: int
+
+
+class Bus(Protocol):
+    """What every process may do on the bus."""
+
+    async def publish(self, message: Message) -> None:
+        """Store one message in its stream (or key bucket).
+
+        Raises:
+            BusUnavailable: not stored, or nobody knows; publish the same message again.
+        """
+        ...
+
+    async def publish_all(self, messages: list[Message]) -> None:
+        """Store many messages, in order; returns when all of them are stored.
+
+        Raises:
+            BusUnavailable: some are not stored, or nobody knows; publish all of them again.
+        """
+        ...
+
+    def consume(self, stream: str, consumer: str, filters: list[str]) -> AsyncIterator[Delivery]:
+        """Receive from a durable consumer, created when absent, from the stream's beginning; survives lost connections."""
+        ...
+
+    async def put(self, bucket: str, key: str, body: bytes) -> None:
+        """Set a key.
+
+        Raises:
+            BusUnavailable: not stored, or nobody knows.
+        """
+        ...
+
+    async def get(self, bucket: str, key: str) -> bytes | None:
+        """A key's value; None when it has none.
+
+        Raises:
+            BusUnavailable: no answer.
+        """
+        ...
+
+    def watch(self, bucket: str, key: str) -> AsyncIterator[KeyUpdate]:
+        """A key's present value, then each new one; survives lost connections (then the newest value comes again)."""
+        ...
+
+    async def broadcast(self, subject: str, body: bytes) -> None:
+        """Send to whoever listens now; nothing is stored, and while disconnected nothing is sent."""
+        ...
+
+    def listen(self, subject: str) -> AsyncIterator[tuple[str, bytes]]:
+        """What is broadcast on `subject` (wildcards allowed) from now on, as (subject, body)."""
+        ...
+
+    async def request(self, subject: str, body: bytes, timeout_s: float) -> bytes:
+        """Ask and wait for one answer.
+
+        Raises:
+            NoResponder: nobody serves this subject.
+            BusUnavailable: no connection, or no answer in time.
+        """
+        ...
+
+    async def serve(self, subject: str, handler: Callable[[bytes], Awaitable[bytes]]) -> None:
+        """Answer requests on `subject` until cancelled, one at a time. An exception of `handler` is raised here."""
+        ...
+
+    @property
+    def connected_since(self) -> datetime | None:
+        """Since when the connection holds without a break; None while there is none."""
+        ...
+
+    async def close(self) -> None:
+        """Flush what was published and disconnect."""
+        ...
+
+
+def event_message(event: Event) -> Message:
+    """The event as a message: JSON body, CloudEvents attributes and `Nats-Msg-Id` as headers (CloudEvents 1.0, NATS binding)."""
+    headers = {
+        "Nats-Msg-Id": event.id,
+        "ce-specversion": "1.0",
+        "ce-id": event.id,
+        "ce-type": f"holdfast.{event.event_class}.{event.type}",
+        "ce-source": f"/holdfast/{event.source}",
+        "ce-time": event.at.isoformat().replace("+00:00", "Z"),
+        "content-type": "application/json",
+        "traceparent": traceparent(event),
+    }
+    return Message(id=event.id, subject=event_subject(event), body=encode(event), headers=headers)
+
+
+def traceparent(event: Event) -> str:
+    """W3C trace context: the trace is the incident (or the first cause), the span is the event itself."""
+    trace = (event.incident or event.cause or event.id).replace("-", "")
+    return f"00-{trace}-{event.id.replace('-', '')[-16:]}-01"

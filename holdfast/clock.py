@@ -1,0 +1,13 @@
+"""Time as a dependency, so that shells can be driven by a clock that a test owns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+Now = Callable[[], datetime]
+
+
+def system_now() -> datetime:
+    """The present, in UTC."""
+    return datetime.now(UTC)

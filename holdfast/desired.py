@@ -1,0 +1,70 @@
+"""What a node should run. The controller writes it, the node's agent makes it so.
+
+Control is level-triggered: an order holds until a newer one replaces it, however often or late it is
+read. Orders are fenced by (`epoch`, `generation`): the epoch grows whenever the node is handed to a job,
+the generation with every start or stop within it. An agent never goes back to an older order.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.events import Id, JobSpec, Name
+
+
+class Placement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The part of one generation that one node runs."""
+
+    job: JobSpec
+    node_rank: int
+    master_addr: str
+    master_port: int
+    restore_step: int | None = None
+    code_version: str | None = None
+
+    @property
+    def ranks(self) -> range:
+        """The global ranks that this node runs."""
+        first = self.node_rank * self.job.nproc_per_node
+        return range(first, first + self.job.nproc_per_node)
+
+
+class NodeDesired(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One node's desired state; without a placement it runs no ranks."""
+
+    node: Name
+    epoch: int
+    generation: int
+    job: Name | None = None
+    placement: Placement | None = None
+    cause: Id | None = None
+    incident: Id | None = None
+
+    @property
+    def fence(self) -> tuple[int, int]:
+        """Orders compare by this; an agent refuses what is not above its newest."""
+        return (self.epoch, self.generation)
+
+
+class UnreadableOrder(ValueError):
+    """A desired state that cannot be read; the message says where it breaks."""
+
+
+_decoder = msgspec.json.Decoder(NodeDesired)
+
+
+def encode(desired: NodeDesired) -> bytes:
+    """The order as JSON."""
+    return msgspec.json.encode(desired)
+
+
+def decode(body: bytes) -> NodeDesired:
+    """The order in `body`.
+
+    Raises:
+        UnreadableOrder: not JSON, or with a missing or wrong field.
+    """
+    try:
+        return _decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:
+        raise UnreadableOrder(str(error)) from error

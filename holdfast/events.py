@@ -1,0 +1,519 @@
+"""Every event that Holdfast's processes exchange: the whole vocabulary, in one place.
+
+An event is a fact that does not change. It is complete by itself and travels as plain JSON, so that
+any NATS client in any language can read it. Rules: only add fields; a change of meaning is a new type.
+`docs/asyncapi.yaml` is generated from this file.
+
+Units stand last in a name (`_s` seconds, `_bytes`); times are UTC and travel as RFC 3339.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, ClassVar, get_args
+
+import msgspec
+
+from holdfast.topology import Mesh, Topology
+
+BODY_BYTES_MAX = 1_000_000
+"""An event's body is at most this long; what is larger goes to the object store with a reference."""
+
+LOG_TAIL_CHARS_MAX = 16_384
+"""How much of a rank's log an event carries."""
+
+
+Id = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$")]
+"""A UUID in its canonical form; events carry version 7."""
+
+Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?$")]
+"""A job's or a node's name: one token of a subject."""
+
+Moment = Annotated[datetime, msgspec.Meta(tz=True)]
+"""A point in time, with its zone."""
+
+
+class EventClass(StrEnum):
+    """What kind of statement an event makes: the third token of its subject."""
+
+    EVIDENCE = "evidence"  # a fact that an agent saw
+    FINDING = "finding"  # a conclusion drawn from facts
+    DECISION = "decision"  # what shall be done, and why
+    ACTION = "action"  # what was done
+    METRIC = "metric"  # samples
+
+
+def _type_name(class_name: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", class_name).lower()
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=_type_name, omit_defaults=True):
+    """What all events share.
+
+    `id` is a UUIDv7. `cause` is the id of the event that led to this one; `incident` the incident it
+    belongs to. `source` is the process that says it: a service's name, or `agent/<node>`.
+    """
+
+    id: Id
+    at: Moment
+    source: str
+    job: Name | None = None
+    generation: int | None = None
+    node: Name | None = None
+    cause: Id | None = None
+    incident: Id | None = None
+
+    event_class: ClassVar[EventClass]
+
+    @property
+    def type(self) -> str:
+        """The event's type, as it stands in its subject and body."""
+        return str(self.__struct_config__.tag)
+
+
+class Evidence(Event, frozen=True, kw_only=True, tag=_type_name, omit_defaults=True):
+    """A fact from an agent."""
+
+    event_class: ClassVar[EventClass] = EventClass.EVIDENCE
+
+
+class Finding(Event, frozen=True, kw_only=True, tag=_type_name, omit_defaults=True):
+    """A conclusion drawn from evidence; it changes nothing by itself."""
+
+    event_class: ClassVar[EventClass] = EventClass.FINDING
+
+
+class Decision(Event, frozen=True, kw_only=True, tag=_type_name, omit_defaults=True):
+    """What shall be done, with the reason in words that an engineer can check."""
+
+    reason: str
+
+    event_class: ClassVar[EventClass] = EventClass.DECISION
+
+
+class Action(Event, frozen=True, kw_only=True, tag=_type_name, omit_defaults=True):
+    """What was done."""
+
+    event_class: ClassVar[EventClass] = EventClass.ACTION
+
+
+class Metric(Event, frozen=True, kw_only=True, tag=_type_name, omit_defaults=True):
+    """Samples; kept briefly on the bus and for good by the historian."""
+
+    event_class: ClassVar[EventClass] = EventClass.METRIC
+
+
+# --- what events are made of -------------------------------------------------------------------
+
+
+class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a user asked to run, as torchrun would be told.
+
+    `start` is how a rank comes to life: forked from the node's zygote, or executed afresh for scripts
+    that need environment variables to take effect at import.
+    """
+
+    name: Name
+    script: str
+    args: tuple[str, ...] = ()
+    is_module: bool = False
+    nnodes: int = 1
+    nproc_per_node: int = 1
+    mesh: str | None = None
+    env: dict[str, str] = {}
+    cwd: str
+    directory: str
+    start: str = "fork"
+
+    def __post_init__(self) -> None:
+        if self.nnodes < 1 or self.nproc_per_node < 1:
+            raise ValueError("a job needs at least one node and one rank per node")
+        if self.start not in ("fork", "exec"):
+            raise ValueError(f"start {self.start!r} is unknown: use fork or exec")
+        self.topology()
+
+    def topology(self) -> Topology:
+        """How the job's ranks lie over its nodes.
+
+        Raises:
+            MeshError: the mesh does not fit the number of ranks.
+        """
+        mesh = Mesh.parse(self.mesh) if self.mesh else None
+        return Topology.of(self.nnodes, self.nproc_per_node, mesh)
+
+
+class NodeFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a node says of itself. `store_ports` are held open for the TCPStores of generations."""
+
+    address: str
+    hostname: str
+    boot_id: str
+    store_ports: tuple[int, ...]
+    cpus: int
+    memory_bytes: int
+    version: str
+
+
+class CheckResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One check of a node: `status` is ok, failed or unreadable (no reading is not good health)."""
+
+    name: str
+    status: str
+    detail: str = ""
+
+
+class RankException(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The Python exception that ended a rank."""
+
+    type: str
+    message: str
+    traceback: str
+
+
+class RankProcess(msgspec.Struct, frozen=True, kw_only=True):
+    """A rank and its process."""
+
+    rank: int
+    pid: int
+
+
+class RankProgress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Where a rank stands by its ledger: `step` is the last completed one, -1 before any."""
+
+    rank: int
+    step: int
+    phase: str
+    phase_since: Moment | None = None
+
+
+class Grant(msgspec.Struct, frozen=True, kw_only=True):
+    """A node handed to a job. `epoch` grows with every hand-over of this node and fences older orders."""
+
+    node: Name
+    epoch: int
+    address: str
+    store_ports: tuple[int, ...]
+
+
+class StepSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One completed step of one rank."""
+
+    rank: int
+    step: int
+    ended_at: Moment
+    duration_s: float
+    loss: float | None = None
+    grad_norm: float | None = None
+    tokens: int | None = None
+
+
+# --- evidence ----------------------------------------------------------------------------------
+
+
+class NodeRegistered(Evidence, frozen=True, kw_only=True, omit_defaults=True):
+    """An agent has started (`instance` is new with every start) and offers its node."""
+
+    instance: str
+    facts: NodeFacts
+
+
+class NodeInspected(Evidence, frozen=True, kw_only=True, omit_defaults=True):
+    """A node's self-check is done: whether it can take ranks, and what was looked at."""
+
+    instance: str
+    checks: tuple[CheckResult, ...]
+
+    @property
+    def passed(self) -> bool:
+        """No check failed."""
+        return all(check.status != "failed" for check in self.checks)
+
+
+class NodeDeparted(Evidence, frozen=True, kw_only=True, omit_defaults=True):
+    """An agent is shut down on purpose; its ranks are stopped."""
+
+    instance: str
+
+
+class ProcessExited(Evidence, frozen=True, kw_only=True, omit_defaults=True):
+    """A rank ended with an error, or is gone although it should run (`exit_code` and `signal` unknown).
+
+    `step` is the last step it completed (-1: none ever); `steps_done` how many in this generation.
+    """
+
+    rank: int
+    local_rank: int
+    pid: int | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    exited_at: Moment
+    step: int = -1
+    steps_done: int = 0
+    exception: RankException | None = None
+    log_tail: str = ""
+    detail: str = ""
+
+
+class FirstStep(Evidence, frozen=True, kw_only=True, omit_defaults=True):
+    """All ranks of a node have completed their first step of this generation."""
+
+    step: int
+    completed_at: Moment
+
+
+class Progress(Evidence, frozen=True, kw_only=True, omit_defaults=True):
+    """Where the ranks of a node stand, sent about once a second while they run."""
+
+    ranks: tuple[RankProgress, ...]
+
+    @property
+    def step(self) -> int:
+        """The step that all ranks of the node have completed."""
+        return min((rank.step for rank in self.ranks), default=-1)
+
+
+class MessageRejected(Evidence, frozen=True, kw_only=True, omit_defaults=True):
+    """A message could not be understood or handled; it lies whole in the dead-letter stream."""
+
+    subject: str
+    consumer: str
+    error: str
+    body_bytes: int
+    deliveries: int
+
+
+# --- findings ----------------------------------------------------------------------------------
+
+
+class NodeLost(Finding, frozen=True, kw_only=True, omit_defaults=True):
+    """Nothing was heard of a node for too long, while others were heard on the same bus."""
+
+    last_heard_at: Moment
+    silent_s: float
+
+
+class StepTimeMeasured(Finding, frozen=True, kw_only=True, omit_defaults=True):
+    """What a step of this job takes now; limits adapt to it."""
+
+    median_s: float
+    p99_s: float
+    samples: int
+
+
+class DeadlinePassed(Finding, frozen=True, kw_only=True, omit_defaults=True):
+    """Something that had to happen did not happen in time."""
+
+    awaited: str
+    waited_s: float
+    missing_nodes: tuple[Name, ...] = ()
+
+
+class StepRestorable(Finding, frozen=True, kw_only=True, omit_defaults=True):
+    """Every shard of a checkpoint of this step is in place."""
+
+    step: int
+    path: str
+    checkpoint_bytes: int
+
+
+# --- decisions ---------------------------------------------------------------------------------
+
+
+class JobSubmitted(Decision, frozen=True, kw_only=True, omit_defaults=True):
+    """A job was accepted."""
+
+    spec: JobSpec
+
+
+class NodesRequested(Decision, frozen=True, kw_only=True, omit_defaults=True):
+    """A job claims nodes; its id is the claim's id."""
+
+    count: int
+
+
+class NodesReleased(Decision, frozen=True, kw_only=True, omit_defaults=True):
+    """A job gives nodes back, or withdraws what it still claims."""
+
+    nodes: tuple[Name, ...]
+
+
+class GenerationStarted(Decision, frozen=True, kw_only=True, omit_defaults=True):
+    """A generation of ranks is to run on these nodes, in the order of their node ranks."""
+
+    nodes: tuple[Name, ...]
+    world_size: int
+    restore_step: int | None = None
+
+
+class IncidentOpened(Decision, frozen=True, kw_only=True, omit_defaults=True):
+    """Something went wrong in a job; all that follows carries this incident's id."""
+
+    symptom: str
+    failed_step: int
+    rank: int | None = None
+
+
+class Reattempt(Decision, frozen=True, kw_only=True, omit_defaults=True):
+    """The rung "restart in place": same nodes, next generation."""
+
+    attempt: int
+
+
+class Eviction(Decision, frozen=True, kw_only=True, omit_defaults=True):
+    """The rung "evict": the node leaves the job and goes on the blocklist."""
+
+    blocked_for_s: float
+
+
+class IncidentClosed(Decision, frozen=True, kw_only=True, omit_defaults=True):
+    """An incident is over: `outcome` is recovered, or the job's own end."""
+
+    outcome: str
+    attempts: int
+
+
+class JobFinished(Decision, frozen=True, kw_only=True, omit_defaults=True):
+    """A job is over: completed, failed or stopped."""
+
+    outcome: str
+    exit_code: int
+    traceback: str = ""
+
+
+class StopRequested(Decision, frozen=True, kw_only=True, omit_defaults=True):
+    """A person asked for a job to be stopped."""
+
+
+class NodeReleaseRequested(Decision, frozen=True, kw_only=True, omit_defaults=True):
+    """A person takes a node off the blocklist."""
+
+
+# --- actions -----------------------------------------------------------------------------------
+
+
+class RanksStopped(Action, frozen=True, kw_only=True, omit_defaults=True):
+    """An agent ended the ranks of a generation, with all their children."""
+
+    ranks: tuple[int, ...]
+    killed: int
+    took_s: float
+
+
+class RanksStarted(Action, frozen=True, kw_only=True, omit_defaults=True):
+    """An agent started its ranks of a generation."""
+
+    ranks: tuple[RankProcess, ...]
+    took_s: float
+    adopted: bool = False
+
+
+class RanksFinished(Action, frozen=True, kw_only=True, omit_defaults=True):
+    """All ranks of a node ended with exit code 0."""
+
+    ranks: tuple[int, ...]
+
+
+class NodesGranted(Action, frozen=True, kw_only=True, omit_defaults=True):
+    """The standby service answers a claim; `claim` is the id of the NodesRequested."""
+
+    claim: Id
+    grants: tuple[Grant, ...]
+
+
+class NodesAwaited(Action, frozen=True, kw_only=True, omit_defaults=True):
+    """A claim cannot be met yet: `available` of `wanted` nodes; it is met when enough register."""
+
+    claim: Id
+    wanted: int
+    available: int
+
+
+class NodeStateChanged(Action, frozen=True, kw_only=True, omit_defaults=True):
+    """A node moved in the inventory."""
+
+    old_state: str
+    new_state: str
+    reason: str
+
+
+class CheckpointSaved(Action, frozen=True, kw_only=True, omit_defaults=True):
+    """A checkpoint of all ranks was published whole."""
+
+    step: int
+    path: str
+    checkpoint_bytes: int
+    took_s: float
+
+
+# --- metrics -----------------------------------------------------------------------------------
+
+
+class StepsMeasured(Metric, frozen=True, kw_only=True, omit_defaults=True):
+    """The steps that the ranks of a node completed since the last such event."""
+
+    samples: tuple[StepSample, ...]
+    missed: int = 0
+
+
+AnyEvent = (
+    NodeRegistered
+    | NodeInspected
+    | NodeDeparted
+    | ProcessExited
+    | FirstStep
+    | Progress
+    | MessageRejected
+    | NodeLost
+    | StepTimeMeasured
+    | DeadlinePassed
+    | StepRestorable
+    | JobSubmitted
+    | NodesRequested
+    | NodesReleased
+    | GenerationStarted
+    | IncidentOpened
+    | Reattempt
+    | Eviction
+    | IncidentClosed
+    | JobFinished
+    | StopRequested
+    | NodeReleaseRequested
+    | RanksStopped
+    | RanksStarted
+    | RanksFinished
+    | NodesGranted
+    | NodesAwaited
+    | NodeStateChanged
+    | CheckpointSaved
+    | StepsMeasured
+)
+
+EVENT_TYPES: dict[str, type[Event]] = {str(cls.__struct_config__.tag): cls for cls in get_args(AnyEvent)}
+
+_encoder = msgspec.json.Encoder()
+_decoder: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
+
+
+class UnreadableEvent(ValueError):
+    """A body that is no event of this vocabulary; the message says where it breaks."""
+
+
+def encode(event: Event) -> bytes:
+    """The event as JSON."""
+    return _encoder.encode(event)
+
+
+def decode(body: bytes) -> AnyEvent:
+    """The event in `body`.
+
+    Raises:
+        UnreadableEvent: too long, not JSON, of an unknown type, or with a wrong field.
+    """
+    if len(body) > BODY_BYTES_MAX:
+        raise UnreadableEvent(f"body of {len(body)} bytes is over the limit of {BODY_BYTES_MAX}")
+    try:
+        return _decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:
+        raise UnreadableEvent(str(error)) from error

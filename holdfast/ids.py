@@ -1,0 +1,54 @@
+"""Identifiers: time-ordered event ids and the names that may stand in a subject."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import time
+import uuid
+
+NAME_MAX_CHARS = 63
+_NAME = re.compile(rf"[A-Za-z0-9]([A-Za-z0-9-]{{0,{NAME_MAX_CHARS - 2}}}[A-Za-z0-9])?")
+
+
+def uuid7(unix_ms: int | None = None, random_bytes: bytes | None = None) -> str:
+    """A UUIDv7 (RFC 9562): 48 bits of Unix milliseconds, then randomness, so that ids sort by time.
+
+    Both inputs can be given, so that a caller with its own clock and randomness stays reproducible.
+    """
+    ms = time.time_ns() // 1_000_000 if unix_ms is None else unix_ms
+    rand = int.from_bytes(os.urandom(10) if random_bytes is None else random_bytes[:10], "big")
+    value = (ms & ((1 << 48) - 1)) << 80 | 0x7 << 76 | (rand >> 68) << 64 | 0b10 << 62 | (rand & ((1 << 62) - 1))
+    return str(uuid.UUID(int=value & ((1 << 128) - 1)))
+
+
+def derived_id(parent: str, *parts: str | int) -> str:
+    """The id of something that follows from `parent`, the same each time it is derived.
+
+    Decisions derive the ids of what they say from the event they answer, so that a repeated event
+    repeats the very same messages, which every receiver then knows already. The time part is the
+    parent's, so derived ids still sort by time.
+    """
+    base = uuid.UUID(parent).int
+    digest = uuid.uuid5(uuid.UUID(int=base), "/".join(str(part) for part in parts)).bytes
+    return uuid7(unix_ms=base >> 80, random_bytes=digest)
+
+
+def checked_name(name: str, what: str) -> str:
+    """`name`, if it can be one token of a subject.
+
+    Raises:
+        ValueError: it cannot; the message says what is allowed.
+    """
+    if not _NAME.fullmatch(name):
+        raise ValueError(
+            f"{what} {name!r} is not a valid name: use 1 to {NAME_MAX_CHARS} letters, digits and inner hyphens"
+        )
+    return name
+
+
+def new_job_name(stem: str) -> str:
+    """A fresh job name that begins with a cleaned-up `stem`."""
+    cleaned = re.sub(r"[^A-Za-z0-9]+", "-", stem).strip("-").lower()[:40].strip("-") or "job"
+    return f"{cleaned}-{secrets.token_hex(3)}"
