@@ -367,6 +367,10 @@ class Eviction(Decision, frozen=True, kw_only=True, omit_defaults=True):
     blocked_for_s: float
 
 
+class Suspension(Decision, frozen=True, kw_only=True, omit_defaults=True):
+    """A job's remaining ranks are stopped while it waits for nodes."""
+
+
 class IncidentClosed(Decision, frozen=True, kw_only=True, omit_defaults=True):
     """An incident is over: `outcome` is recovered, or the job's own end."""
 
@@ -382,8 +386,8 @@ class JobFinished(Decision, frozen=True, kw_only=True, omit_defaults=True):
     traceback: str = ""
 
 
-class StopRequested(Decision, frozen=True, kw_only=True, omit_defaults=True):
-    """A person asked for a job to be stopped."""
+class JobStopping(Decision, frozen=True, kw_only=True, omit_defaults=True):
+    """The rung "stop": all ranks of a job are ended for good, because a person or the ladder says so."""
 
 
 class NodeReleaseRequested(Decision, frozen=True, kw_only=True, omit_defaults=True):
@@ -394,11 +398,16 @@ class NodeReleaseRequested(Decision, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class RanksStopped(Action, frozen=True, kw_only=True, omit_defaults=True):
-    """An agent ended the ranks of a generation, with all their children."""
+    """An agent obeyed an order that ends its ranks: none of `generation` is left, nor any of their children.
+
+    Said for each order that replaces a generation or asks for no ranks, even if `ranks` (those that were still
+    alive) is empty. `ordered_generation` is the generation of the order that was obeyed.
+    """
 
     ranks: tuple[int, ...]
     killed: int
     took_s: float
+    ordered_generation: int = 0
 
 
 class RanksStarted(Action, frozen=True, kw_only=True, omit_defaults=True):
@@ -476,9 +485,10 @@ AnyEvent = (
     | IncidentOpened
     | Reattempt
     | Eviction
+    | Suspension
     | IncidentClosed
     | JobFinished
-    | StopRequested
+    | JobStopping
     | NodeReleaseRequested
     | RanksStopped
     | RanksStarted

@@ -1,0 +1,63 @@
+"""What one rank's end looks like: a symptom, and whether it is first hand or follows from another rank's end."""
+
+from __future__ import annotations
+
+import re
+
+from holdfast.events import ProcessExited
+from holdfast_controller.state import Symptom
+
+_PEER_LOST = re.compile(
+    r"connection closed by peer|connection reset by peer|connection refused|broken pipe|socket closed"
+    r"|failed to connect|wait timeout|timed out waiting|remote process exited|nccl.*(abort|timeout|watchdog)"
+    r"|DistNetworkError|DistStoreError|ncclRemoteError",
+    re.IGNORECASE,
+)
+"""Messages of ranks that lost a partner: gloo, TCPStore and NCCL all speak so of somebody else's end."""
+
+_INFRASTRUCTURE = re.compile(
+    r"no space left on device|input/output error|stale file handle|transport endpoint is not connected"
+    r"|read-only file system|cannot allocate memory|CUDA error|CUDA driver|cudaError|ECC error|NVML|ibv_|infiniband",
+    re.IGNORECASE,
+)
+"""Messages that speak of the machine, not of the script."""
+
+_PEER_LOST_TYPES = frozenset({"DistNetworkError", "DistStoreError", "ConnectionResetError", "BrokenPipeError"})
+_INFRASTRUCTURE_TYPES = frozenset({"MemoryError", "OutOfMemoryError", "AcceleratorError"})
+
+
+def classify(exited: ProcessExited) -> Symptom:
+    """The symptom that this end shows. Unknown endings count as the script's own: they are never held against a node."""
+    if exited.exception is not None:
+        name = exited.exception.type.rsplit(".", 1)[-1]
+        message = exited.exception.message
+        if name in _PEER_LOST_TYPES or (name in ("RuntimeError", "DistBackendError") and _PEER_LOST.search(message)):
+            return Symptom.PEER_LOST
+        if name in _INFRASTRUCTURE_TYPES or _INFRASTRUCTURE.search(message):
+            return Symptom.INFRASTRUCTURE
+        return Symptom.USER_EXCEPTION
+    if exited.signal is not None:
+        return Symptom.KILLED
+    if exited.exit_code is None:
+        return Symptom.RANKS_VANISHED
+    return Symptom.EXIT_CODE
+
+
+FIRST_HAND_OF_NODE = frozenset({Symptom.KILLED, Symptom.INFRASTRUCTURE, Symptom.RANKS_VANISHED})
+"""Symptoms that are held against the node they appear on; the second time within an incident it is evicted."""
+
+OF_USER_CODE = frozenset({Symptom.USER_EXCEPTION, Symptom.EXIT_CODE})
+"""Symptoms that the script shows by itself."""
+
+
+def in_words(exited: ProcessExited) -> str:
+    """One line that says how the rank ended."""
+    where = f"rank {exited.rank} on {exited.node}"
+    if exited.exception is not None:
+        message = exited.exception.message.strip().splitlines()
+        return f"{where} raised {exited.exception.type}: {message[0][:200] if message else ''}".rstrip(": ")
+    if exited.signal is not None:
+        return f"{where} was killed by signal {exited.signal}"
+    if exited.exit_code is None:
+        return f"{where} is gone ({exited.detail or 'no exit status'})"
+    return f"{where} ended with exit code {exited.exit_code}"

@@ -1,0 +1,91 @@
+"""The recovery ladder: which rung a failure asks for, and why. ByteRobust §4 (Fig. 5), the part of it built so far.
+
+node lost, or silent about its start        -> evict it, claim a standby, restart
+the script's own error, seen twice          -> stop, with the traceback
+rank killed, or an infrastructure error     -> restart in place; again on the same node -> evict it
+rank that lost a partner                    -> restart in place; nobody is blamed
+too many attempts within one incident       -> stop
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from holdfast_controller.classify import FIRST_HAND_OF_NODE
+from holdfast_controller.state import Incident, Symptom, UserError
+
+
+class Rung(StrEnum):
+    """What to do about a failure, from mild to severe."""
+
+    REATTEMPT = "reattempt"
+    REPLACE = "replace"
+    EVICT = "evict"
+    STOP = "stop"
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The ladder's thresholds."""
+
+    attempts_max: int = 8
+    """Restarts within one incident before the job is stopped."""
+
+    failures_of_node_max: int = 2
+    """First-hand failures of a node within one incident that evict it."""
+
+    def __post_init__(self) -> None:
+        if self.attempts_max < 1 or self.failures_of_node_max < 1:
+            raise ValueError("attempts_max and failures_of_node_max must be at least 1")
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that went wrong in one generation of a job."""
+
+    symptom: Symptom
+    generation: int
+    step: int
+    text: str
+    node: str | None = None
+    rank: int | None = None
+    user_error: UserError | None = None
+
+
+def blame(incident: Incident, failure: Failure) -> Incident:
+    """The incident with this failure counted, at most once for each node and generation."""
+    if failure.symptom not in FIRST_HAND_OF_NODE or failure.node is None:
+        return incident
+    if incident.blamed_generation.get(failure.node) == failure.generation:
+        return incident
+    return msgspec.structs.replace(
+        incident,
+        blamed={**incident.blamed, failure.node: incident.blamed.get(failure.node, 0) + 1},
+        blamed_generation={**incident.blamed_generation, failure.node: failure.generation},
+    )
+
+
+def choose(incident: Incident, failure: Failure, policy: Policy) -> tuple[Rung, str]:
+    """The rung for `failure`, which `incident` has already counted by `blame`, and the reason in words."""
+    if failure.symptom in (Symptom.NODE_LOST, Symptom.START_TIMEOUT) and failure.node:
+        return Rung.EVICT, failure.text
+    if failure.symptom is Symptom.NODE_DEPARTED:
+        return Rung.REPLACE, failure.text
+    if failure.user_error and incident.user_error and (why := _comes_again(incident.user_error, failure.user_error)):
+        return Rung.STOP, f"{failure.text}; {why}"
+    if incident.attempts >= policy.attempts_max:
+        return Rung.STOP, f"{failure.text}; gave up after {incident.attempts} restarts within one incident"
+    failures_of_node = incident.blamed.get(failure.node or "", 0)
+    if failure.symptom in FIRST_HAND_OF_NODE and failures_of_node >= policy.failures_of_node_max:
+        return Rung.EVICT, f"{failure.text}; {failure.node} failed {failures_of_node} times within one incident"
+    return Rung.REATTEMPT, failure.text
+
+
+def _comes_again(earlier: UserError, now: UserError) -> str:
+    if earlier.generation == now.generation:
+        return ""
+    if earlier.on_first_step and now.on_first_step:
+        return "the script's own error on its first step, twice running"
+    if earlier.signature == now.signature and earlier.step == now.step:
+        return f"the same error of the script at the same step {now.step}, twice running"
+    return ""

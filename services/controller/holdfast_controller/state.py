@@ -1,0 +1,165 @@
+"""A job as the controller knows it: its phases, what may follow what, and the incident it is in.
+
+    claiming ──nodes granted──▶ starting ──first step on every node──▶ running
+        ▲                        │  ▲  │                                │  │
+        └───────eviction─────────┘  └──┴───────restart in place─────────┘  │
+        └──────────────────────────eviction────────────────────────────────┘
+    starting, running ──every rank ended with 0──▶ completed
+    any of these ──stop, or given up──▶ stopping ──ranks gone on every node──▶ stopped | failed
+
+A generation is one life of all ranks of a job. Its number only grows; each order to a node carries it.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+
+import msgspec
+
+from holdfast.events import Grant, JobSpec
+
+
+class JobPhase(StrEnum):
+    """Where a job stands."""
+
+    CLAIMING = "claiming"
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+TRANSITIONS: dict[JobPhase, frozenset[JobPhase]] = {
+    JobPhase.CLAIMING: frozenset({JobPhase.CLAIMING, JobPhase.STARTING, JobPhase.STOPPING}),
+    JobPhase.STARTING: frozenset(
+        {JobPhase.STARTING, JobPhase.RUNNING, JobPhase.CLAIMING, JobPhase.STOPPING, JobPhase.COMPLETED}
+    ),
+    JobPhase.RUNNING: frozenset({JobPhase.STARTING, JobPhase.CLAIMING, JobPhase.STOPPING, JobPhase.COMPLETED}),
+    JobPhase.STOPPING: frozenset({JobPhase.STOPPED, JobPhase.FAILED}),
+    JobPhase.COMPLETED: frozenset(),
+    JobPhase.FAILED: frozenset(),
+    JobPhase.STOPPED: frozenset(),
+}
+
+OVER = frozenset({JobPhase.COMPLETED, JobPhase.FAILED, JobPhase.STOPPED})
+"""Phases that a job does not leave."""
+
+
+class Symptom(StrEnum):
+    """What a failure looks like from outside; issue by issue this list grows towards ByteRobust's Table 1."""
+
+    KILLED = "killed_by_signal"
+    USER_EXCEPTION = "user_exception"
+    EXIT_CODE = "exit_code"
+    INFRASTRUCTURE = "infrastructure_error"
+    PEER_LOST = "peer_lost"
+    RANKS_VANISHED = "ranks_vanished"
+    NODE_LOST = "node_lost"
+    NODE_DEPARTED = "node_departed"
+    START_TIMEOUT = "start_timeout"
+    NO_FIRST_STEP = "no_first_step"
+
+
+class UserError(msgspec.Struct, frozen=True, kw_only=True):
+    """An error that a rank's own code raised: what is needed to see that it comes again."""
+
+    generation: int
+    signature: str
+    step: int
+    on_first_step: bool
+    traceback: str
+    exit_code: int
+
+
+class Incident(msgspec.Struct, frozen=True, kw_only=True):
+    """An open incident. It ends when the job has gone past the step at which it failed, or with the job.
+
+    `blamed` counts, for each node, the generations of this incident that failed there first hand.
+    """
+
+    id: str
+    opened_at: datetime
+    symptom: Symptom
+    failed_step: int
+    attempts: int = 0
+    blamed: dict[str, int] = {}
+    blamed_generation: dict[str, int] = {}
+    user_error: UserError | None = None
+    summary: str = ""
+
+
+class Ending(msgspec.Struct, frozen=True, kw_only=True):
+    """How a job ends, decided before its ranks are gone."""
+
+    phase: JobPhase
+    reason: str
+    exit_code: int
+    traceback: str = ""
+
+
+class Await(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that must happen by a time."""
+
+    what: str
+    since: datetime
+    until: datetime
+
+
+class JobState(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything the controller knows of a job. `members` has one place for each node rank; None is a vacancy."""
+
+    spec: JobSpec
+    phase: JobPhase
+    submitted_at: datetime
+    members: tuple[Grant | None, ...]
+    generation: int = 0
+    claim: str | None = None
+    suspended: bool = False
+    started: frozenset[str] = frozenset()
+    stepped: frozenset[str] = frozenset()
+    finished: frozenset[str] = frozenset()
+    gone: frozenset[str] = frozenset()
+    step: int = -1
+    step_seen_at: datetime | None = None
+    step_s: float | None = None
+    restorable_step: int | None = None
+    awaiting: Await | None = None
+    incident: Incident | None = None
+    ending: Ending | None = None
+    ended_at: datetime | None = None
+
+    @property
+    def job(self) -> str:
+        """The job's name."""
+        return self.spec.name
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes that the job holds, by node rank."""
+        return tuple(member.node for member in self.members if member)
+
+    @property
+    def vacancies(self) -> int:
+        """How many nodes are missing."""
+        return sum(member is None for member in self.members)
+
+    def become(self, phase: JobPhase, **changes: object) -> JobState:
+        """The job in its next phase.
+
+        Raises:
+            ImpossibleTransition: the table does not have it; a defect of the controller, never of its input.
+        """
+        if phase not in TRANSITIONS[self.phase]:
+            raise ImpossibleTransition(f"job {self.job}: {self.phase} cannot become {phase}")
+        return self.update(phase=phase, **changes)
+
+    def update(self, **changes: object) -> JobState:
+        """The job with some fields changed."""
+        return msgspec.structs.replace(self, **changes)
+
+
+class ImpossibleTransition(AssertionError):
+    """A transition that the table does not have."""
