@@ -1,0 +1,10 @@
+"""The library that a training script may import. Outside Holdfast every call does nothing.
+
+A script needs none of it: hooks on optimizers and on torch.distributed fill the rank's ledger. With one call a step,
+`holdfast.trainer.step(loss=...)`, the record is exact.
+"""
+
+from holdfast.trainer.phases import phase, step
+from holdfast.trainer.report import checkpoint_saved, report
+
+__all__ = ["checkpoint_saved", "phase", "report", "step"]

@@ -1,0 +1,72 @@
+"""This process's ledger, and what a script notes in it: steps and phases."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import SupportsFloat, SupportsInt
+
+from holdfast.ledger import LedgerWriter
+
+
+class _Binding:
+    """The ledger of this process, if it is a rank. `explicit` once the script counts its own steps."""
+
+    def __init__(self) -> None:
+        self.ledger: LedgerWriter | None = None
+        self.explicit = False
+
+
+binding = _Binding()
+
+
+def bind(ledger: LedgerWriter) -> None:
+    """From now on this process writes `ledger`."""
+    binding.ledger = ledger
+    binding.explicit = False
+
+
+def _unbind() -> None:
+    binding.ledger = None
+
+
+# A data-loader worker is a fork of the rank: two writers would spoil the record.
+os.register_at_fork(after_in_child=_unbind)
+
+
+def step(
+    step: int | None = None,
+    loss: SupportsFloat | None = None,
+    grad_norm: SupportsFloat | None = None,
+    tokens: SupportsInt | None = None,
+) -> None:
+    """Say that a step is completed.
+
+    Without `step` it is the one after the last, the first of a generation being 0; a job that restores says the
+    absolute number. `loss` and `grad_norm` may be tensors: reading one that lies on an accelerator waits for it.
+    """
+    ledger = binding.ledger
+    if ledger is None:
+        return
+    binding.explicit = True
+    ledger.complete_step(
+        step,
+        None if loss is None else float(loss),
+        None if grad_norm is None else float(grad_norm),
+        None if tokens is None else int(tokens),
+    )
+
+
+@contextmanager
+def phase(name: str) -> Iterator[None]:
+    """Say that the block is of this phase (see `holdfast.ledger.Phase`; other names are kept up to 28 bytes)."""
+    ledger = binding.ledger
+    if ledger is None:
+        yield
+        return
+    before = ledger.enter_phase(name)
+    try:
+        yield
+    finally:
+        ledger.enter_phase(before)
