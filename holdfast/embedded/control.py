@@ -1,0 +1,161 @@
+"""The control socket of a running supervisor: one JSON request per line, one JSON reply."""
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from holdfast.embedded.errors import ControlRefused, EmbeddedError, NoCluster
+from holdfast.embedded.layout import Layout
+
+_LINE_BYTES_MAX = 64 * 1024
+_REQUEST_WITHIN_S = 5.0
+_REPLY_WITHIN_S = 60.0
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True, tag_field="op"):
+    """What can be asked of a supervisor."""
+
+
+class Status(Request, frozen=True, kw_only=True, tag="status"):
+    """Ask for every child's `ChildStatus`."""
+
+
+class Stop(Request, frozen=True, kw_only=True, tag="stop"):
+    """End the cluster in order, or at once with `force`; the reply comes before the end."""
+
+    force: bool = False
+
+
+class PowerOff(Request, frozen=True, kw_only=True, tag="poweroff"):
+    """Lose a node: its agent and all its processes die by SIGKILL, and it stays off."""
+
+    node: str
+
+
+class PowerOn(Request, frozen=True, kw_only=True, tag="poweron"):
+    """Start the agent of a node that is off; the reply comes when it is ready."""
+
+    node: str
+
+
+class AddNode(Request, frozen=True, kw_only=True, tag="add_node"):
+    """Add one more node; the reply names it once it is ready."""
+
+
+AnyRequest = Status | Stop | PowerOff | PowerOn | AddNode
+
+
+class ChildStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One child as the supervisor sees it. `ready_s`: seconds since it became ready, None while it is not."""
+
+    name: str
+    kind: str
+    state: str
+    pid: int | None
+    restarts: int
+    ready_s: float | None
+    last_exit: str | None
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`error` is None on success; the other fields are set where the request asks for them."""
+
+    error: str | None = None
+    ready: bool = False
+    children: list[ChildStatus] = []
+    node: str | None = None
+    killed: int | None = None
+
+
+Answer = Callable[[AnyRequest], Awaitable[Reply]]
+
+
+class ControlServer:
+    """Listens while it is entered; every request is a task of the caller's group, cancelled on leaving."""
+
+    def __init__(self, layout: Layout, tasks: asyncio.TaskGroup, answer: Answer) -> None:
+        self._layout = layout
+        self._tasks = tasks
+        self._answer = answer
+        self._requests: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> None:
+        path = self._layout.control_socket
+        path.unlink(missing_ok=True)
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        with _short_path(path) as address:
+            listening.bind(address)
+        path.chmod(0o600)
+        self._server = await asyncio.start_unix_server(self._connected, sock=listening, limit=_LINE_BYTES_MAX)
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        for request in self._requests:
+            request.cancel()
+        self._layout.control_socket.unlink(missing_ok=True)
+
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        request = self._tasks.create_task(self._serve(reader, writer), name="control request")
+        self._requests.add(request)
+        request.add_done_callback(self._requests.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(_REQUEST_WITHIN_S):
+                line = await reader.readuntil(b"\n")
+            try:
+                reply = await self._answer(msgspec.json.decode(line, type=AnyRequest))
+            except (EmbeddedError, msgspec.MsgspecError) as error:
+                reply = Reply(error=str(error))
+            writer.write(msgspec.json.encode(reply) + b"\n")
+            await writer.drain()
+        except (OSError, EOFError, asyncio.LimitOverrunError):
+            # A caller that left, said nothing in time or sent no line at all: nobody to answer.
+            return
+        finally:
+            writer.close()
+
+
+def ask(layout: Layout, request: AnyRequest, *, within_s: float = _REPLY_WITHIN_S) -> Reply:
+    """Send one request to the supervisor of a state directory and wait for the reply.
+
+    Raises NoCluster if none runs there, ControlRefused if it says no or does not answer in time.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(within_s)
+        try:
+            with _short_path(layout.control_socket) as address:
+                connection.connect(address)
+            connection.sendall(msgspec.json.encode(request) + b"\n")
+            with connection.makefile("rb") as stream:
+                line = stream.readline()
+        except (FileNotFoundError, ConnectionError):
+            raise NoCluster(
+                f"no cluster runs in {layout.root}. Start it with `holdfast up`, or name the directory of another "
+                "with --dir or HOLDFAST_DIR."
+            ) from None
+        except TimeoutError:
+            raise ControlRefused(
+                f"the supervisor of {layout.root} did not answer within {within_s:g} s; see {layout.log('supervisor')}"
+            ) from None
+    if not line:
+        raise ControlRefused(f"the supervisor of {layout.root} ended before it answered")
+    reply = msgspec.json.decode(line, type=Reply)
+    if reply.error is not None:
+        raise ControlRefused(reply.error)
+    return reply
+
+
+@contextlib.contextmanager
+def _short_path(path: Path) -> Iterator[str]:
+    """The path in a form that fits into a socket address (108 bytes), however deep the directory lies."""
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{directory}/{path.name}"
+    finally:
+        os.close(directory)

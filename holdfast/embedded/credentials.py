@@ -1,0 +1,68 @@
+"""The passwords of an embedded cluster: made once, kept in `secrets.json`, never on a command line."""
+
+import secrets
+
+import msgspec
+
+from holdfast.embedded.errors import EmbeddedError
+from holdfast.embedded.layout import SERVICES, Layout, Ports, write_private
+
+DATABASE = "holdfast"
+NATS_USER = "holdfast"
+HOST = "127.0.0.1"
+
+
+class Credentials(msgspec.Struct, frozen=True, kw_only=True):
+    """`roles` maps a database role (`holdfast_controller`, ..., `holdfast_reader`) to its password."""
+
+    postgres: str
+    nats: str
+    roles: dict[str, str]
+
+
+def role_name(service: str) -> str:
+    return f"holdfast_{service}"
+
+
+def load_or_create(layout: Layout) -> Credentials:
+    """The cluster's passwords; a role that a newer Holdfast added gets its own.
+
+    Raises EmbeddedError if the file is damaged, or gone while the database that it opens still exists.
+    """
+    try:
+        known = msgspec.json.decode(layout.secrets_file.read_bytes(), type=Credentials)
+    except FileNotFoundError:
+        if (layout.postgres / "data").exists():
+            raise EmbeddedError(
+                f"{layout.secrets_file} is gone, and with it the password of the database in {layout.postgres}. "
+                "Put the file back, or start anew in another directory with --dir."
+            ) from None
+        known = Credentials(postgres=_password(), nats=_password(), roles={})
+    except msgspec.MsgspecError as error:
+        raise EmbeddedError(f"{layout.secrets_file} is damaged ({error}). Put back a sound copy.") from error
+    wanted = [role_name(service) for service in (*SERVICES, "reader")]
+    missing = {role: _password() for role in wanted if role not in known.roles}
+    complete = msgspec.structs.replace(known, roles=known.roles | missing)
+    if missing:
+        write_private(layout.secrets_file, msgspec.json.encode(complete), durable=True)
+    return complete
+
+
+def nats_url(credentials: Credentials, ports: Ports) -> str:
+    return f"nats://{NATS_USER}:{credentials.nats}@{HOST}:{ports.nats}"
+
+
+def database_urls(credentials: Credentials, ports: Ports) -> dict[str, str]:
+    """One URL per user of the database, keyed as `ClusterInfo.database_urls`."""
+    users = {"admin": ("postgres", credentials.postgres)}
+    for service in (*SERVICES, "reader"):
+        users[service] = (role_name(service), credentials.roles[role_name(service)])
+    return {
+        key: f"postgresql://{user}:{password}@{HOST}:{ports.postgres}/{DATABASE}"
+        for key, (user, password) in users.items()
+    }
+
+
+def _password() -> str:
+    # URL-safe without quoting: it goes into connection strings.
+    return secrets.token_urlsafe(24)

@@ -1,0 +1,91 @@
+"""As whom PostgreSQL runs: it refuses to be root, and a cluster started by root should still just work."""
+
+import ctypes
+import enum
+import os
+import pwd
+import subprocess
+from pathlib import Path
+
+from holdfast.embedded.errors import EmbeddedError
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_CLONE_NEWUSER = 0x10000000
+_NOBODY = 65_534
+
+
+class Identity(enum.Enum):
+    """How a child sees itself; `enter` is called in the child, between fork and exec."""
+
+    AS_IS = "the user who started the cluster"
+    USER_NAMESPACE = "root, seen as nobody inside a user namespace"
+    NOBODY = "the user nobody"
+
+    def enter(self) -> None:
+        """Become it. Raises OSError when the kernel does not permit it."""
+        if self is Identity.USER_NAMESPACE:
+            uid, gid = os.geteuid(), os.getegid()
+            if _LIBC.unshare(_CLONE_NEWUSER) != 0:
+                number = ctypes.get_errno()
+                raise OSError(number, os.strerror(number), "unshare")
+            for file, text in (
+                # The kernel takes a gid map from the process itself only after setgroups is given up.
+                ("setgroups", "deny"),
+                ("uid_map", f"{_NOBODY} {uid} 1"),
+                ("gid_map", f"{_NOBODY} {gid} 1"),
+            ):
+                with open(f"/proc/self/{file}", "w") as stream:
+                    stream.write(text)
+        elif self is Identity.NOBODY:
+            uid, gid = _nobody()
+            os.setgroups([])
+            os.setresgid(gid, gid, gid)
+            os.setresuid(uid, uid, uid)
+
+    def own(self, directory: Path) -> None:
+        """Hand a directory, with all below, to whom the child will be."""
+        if self is not Identity.NOBODY:
+            return
+        uid, gid = _nobody()
+        # Every directory on the way down to it that is ours must let the child through, and no more than that.
+        directory.parent.chmod(0o711)
+        for parent, _, files in os.walk(directory):
+            os.chown(parent, uid, gid)
+            for name in files:
+                os.chown(os.path.join(parent, name), uid, gid, follow_symlinks=False)
+
+
+def choose_identity(program: Path, directory: Path) -> Identity:
+    """The first identity under which `program` runs and, not being root, may use `directory`.
+
+    Raises EmbeddedError if root may neither open a user namespace nor give way to nobody.
+    """
+    if os.geteuid() != 0:
+        return Identity.AS_IS
+    refusals = []
+    for identity in (Identity.USER_NAMESPACE, Identity.NOBODY):
+        identity.own(directory)
+
+        def become(identity: Identity = identity) -> None:
+            identity.enter()
+            os.listdir(directory)
+
+        try:
+            subprocess.run([program, "--version"], preexec_fn=become, check=True, capture_output=True)
+        except (subprocess.SubprocessError, OSError) as refusal:
+            refusals.append(f"as {identity.value}: {refusal}")
+        else:
+            return identity
+    raise EmbeddedError(
+        "PostgreSQL does not run as root, and no other way is open here "
+        f"({'; '.join(refusals)}). Allow user namespaces, or choose a --dir and a Python environment that the user "
+        "nobody can reach, or start the cluster as an ordinary user."
+    )
+
+
+def _nobody() -> tuple[int, int]:
+    try:
+        entry = pwd.getpwnam("nobody")
+    except KeyError:
+        return _NOBODY, _NOBODY
+    return entry.pw_uid, entry.pw_gid

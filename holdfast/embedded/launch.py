@@ -1,0 +1,133 @@
+"""Running a supervisor: in the foreground of a terminal, or detached from it."""
+
+import asyncio
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from typing import NoReturn
+
+import msgspec
+
+from holdfast.embedded.errors import EmbeddedError, StartFailed
+from holdfast.embedded.layout import ClusterInfo, Layout
+from holdfast.embedded.logfile import RotatingLog
+from holdfast.embedded.process import describe_exit
+from holdfast.embedded.services import ClusterPlan
+from holdfast.embedded.supervisor import Options, Supervisor
+
+Tell = Callable[[str], None]
+
+
+class _Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One line on the pipe from a detached supervisor to the command that started it."""
+
+    line: str | None = None
+    error: str | None = None
+    ready: bool = False
+
+
+def run_foreground(
+    layout: Layout, plan: ClusterPlan, options: Options, tell: Tell, on_ready: Callable[[ClusterInfo], None]
+) -> None:
+    """Run a cluster in this process until SIGINT, SIGTERM, SIGHUP or a request to stop; a second signal forces it.
+
+    Raises EmbeddedError when it cannot be started.
+    """
+    try:
+        asyncio.run(_supervise(layout, plan, options, tell, on_ready))
+    except BaseExceptionGroup as group:
+        ours, other = group.split(EmbeddedError)
+        if ours is None or other is not None:
+            raise
+        raise _first(ours) from group
+
+
+def run_detached(layout: Layout, plan: ClusterPlan, options: Options, tell: Tell, *, wait: bool) -> int:
+    """Run a cluster in a process of its own, which outlives this one and its terminal. Returns its pid.
+
+    With `wait`, returns when all of it is ready; without, as soon as it holds the directory. Raises StartFailed when it
+    ended before. Call it while this process has one thread.
+    """
+    layout.create()
+    reading, writing = os.pipe()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid == 0:
+        os.close(reading)
+        _become_daemon(layout, plan, options, writing)
+    os.close(writing)
+    with open(reading, "rb") as stream:
+        for message in stream:
+            progress = msgspec.json.decode(message, type=_Progress)
+            if progress.error is not None:
+                os.waitpid(pid, 0)
+                raise StartFailed(progress.error)
+            if progress.line is not None:
+                tell(progress.line)
+            if progress.ready or not wait:
+                return pid
+    _, status = os.waitpid(pid, 0)
+    raise StartFailed(
+        f"the supervisor ended ({describe_exit(os.waitstatus_to_exitcode(status))}) before the cluster was ready. "
+        f"See {layout.log('supervisor')}"
+    )
+
+
+def _become_daemon(layout: Layout, plan: ClusterPlan, options: Options, pipe: int) -> NoReturn:
+    """Turn a fresh fork into the supervisor."""
+    code = 1
+    try:
+        os.setsid()
+        log = RotatingLog(layout.log("supervisor"))
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        # Only what nobody expects comes out here, such as the traceback of an error of our own.
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+        os.close(null)
+        log.close()
+        with open(pipe, "wb", buffering=0) as listener:
+
+            def send(progress: _Progress) -> None:
+                if not listener.closed:
+                    try:
+                        listener.write(msgspec.json.encode(progress) + b"\n")
+                    except BrokenPipeError:
+                        listener.close()
+
+            def ready(_: ClusterInfo) -> None:
+                send(_Progress(ready=True))
+                listener.close()
+
+            try:
+                run_foreground(layout, plan, options, lambda line: send(_Progress(line=line)), ready)
+            except EmbeddedError as error:
+                send(_Progress(error=str(error)))
+            else:
+                code = 0
+    except BaseException:
+        traceback.print_exc()
+        raise
+    finally:
+        # The stack below belongs to the process that forked.
+        os._exit(code)
+
+
+async def _supervise(
+    layout: Layout, plan: ClusterPlan, options: Options, tell: Tell, on_ready: Callable[[ClusterInfo], None]
+) -> None:
+    supervisor = Supervisor(layout, plan, options, tell)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        # nohup asks us to ignore a signal by handing it down ignored.
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            loop.add_signal_handler(number, supervisor.interrupt)
+    await supervisor.run(on_ready)
+
+
+def _first(group: BaseExceptionGroup[EmbeddedError]) -> EmbeddedError:
+    error = group.exceptions[0]
+    return _first(error) if isinstance(error, BaseExceptionGroup) else error

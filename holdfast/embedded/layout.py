@@ -1,0 +1,160 @@
+"""Where an embedded cluster keeps its state, and the file from which everyone else finds it."""
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from holdfast.embedded.errors import AlreadyRunning, EmbeddedError, NoCluster
+
+DEFAULT_DIRECTORY = ".holdfast"
+DIRECTORY_VARIABLE = "HOLDFAST_DIR"
+SERVICES = ("controller", "analyzer", "standby", "ckpt", "historian")
+
+
+class Ports(msgspec.Struct, frozen=True, kw_only=True):
+    """The TCP ports of the cluster, all on 127.0.0.1."""
+
+    postgres: int
+    nats: int
+    nats_monitor: int
+
+
+class ChildRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A running child: `started_ticks` (clock ticks since boot) tells it from a later process with the same pid."""
+
+    pid: int
+    started_ticks: int
+
+
+class ClusterInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What `cluster.json` says: how to reach the cluster. It holds passwords, hence mode 0600.
+
+    `database_urls` has the keys admin, controller, analyzer, standby, ckpt, historian and reader. `pid` is the
+    supervisor, None after an orderly stop. After a kill it is stale: whether one runs, the control socket tells.
+    """
+
+    version: str
+    pid: int | None
+    ports: Ports
+    nats_url: str
+    nats_monitor_url: str
+    database_urls: dict[str, str]
+    nodes: list[str]
+    children: dict[str, ChildRecord] = {}
+
+    @classmethod
+    def load(cls, directory: str | Path) -> "ClusterInfo":
+        """Read the cluster of a state directory.
+
+        Raises NoCluster if none was ever started there, EmbeddedError if its file cannot be read.
+        """
+        return Layout(directory).info()
+
+
+class Layout:
+    """The paths below one state directory, and the lock that lets one supervisor in."""
+
+    def __init__(self, root: str | Path) -> None:
+        self.root = Path(root).absolute()
+        self.cluster_file = self.root / "cluster.json"
+        self.secrets_file = self.root / "secrets.json"
+        self.lock_file = self.root / "lock"
+        self.control_socket = self.root / "control.sock"
+        self.logs = self.root / "logs"
+        self.postgres = self.root / "postgres"
+        self.nats = self.root / "nats"
+        self.nodes = self.root / "nodes"
+
+    def log(self, child: str) -> Path:
+        return self.logs / f"{child}.log"
+
+    def node(self, node: str) -> Path:
+        return self.nodes / node
+
+    def zygote_pid(self, node: str) -> Path:
+        return self.node(node) / "zygote.pid"
+
+    def create(self) -> None:
+        """Make the directories, closed to other users. Raises EmbeddedError when that is not permitted."""
+        try:
+            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for directory in (self.logs, self.postgres, self.nats, self.nodes):
+                directory.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise EmbeddedError(
+                f"cannot keep the cluster's state in {self.root}: {error.strerror}. "
+                f"Choose another place with --dir or {DIRECTORY_VARIABLE}."
+            ) from error
+
+    def info(self) -> ClusterInfo:
+        """Read `cluster.json`. Raises NoCluster or EmbeddedError."""
+        try:
+            return msgspec.json.decode(self.cluster_file.read_bytes(), type=ClusterInfo)
+        except FileNotFoundError:
+            raise NoCluster(
+                f"there is no cluster in {self.root}. Start one with `holdfast up`, or name the directory of "
+                f"another with --dir or {DIRECTORY_VARIABLE}."
+            ) from None
+        except PermissionError:
+            raise EmbeddedError(f"{self.cluster_file} belongs to another user: use the one who started it.") from None
+        except msgspec.MsgspecError as error:
+            raise EmbeddedError(
+                f"{self.cluster_file} is damaged ({error}). Remove it; the ports are chosen anew."
+            ) from error
+
+    def remembered(self) -> ClusterInfo | None:
+        """What an earlier start wrote, or None on the first."""
+        try:
+            return self.info()
+        except NoCluster:
+            return None
+
+    def write_info(self, info: ClusterInfo) -> None:
+        write_private(
+            self.cluster_file, msgspec.json.format(msgspec.json.encode(info), indent=2) + b"\n", durable=False
+        )
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Hold the directory against a second supervisor; the kernel lets go when the holder dies.
+
+        Raises AlreadyRunning, which names the holder's pid.
+        """
+        with open(self.lock_file, "a+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise AlreadyRunning(
+                    f"a cluster already runs in {self.root} (supervisor pid {_read_pid(self.lock_file)}). "
+                    "See it with `holdfast status`, end it with `holdfast down`, or start another with --dir."
+                ) from None
+            file.truncate(0)
+            file.write(f"{os.getpid()}\n")
+            file.flush()
+            yield
+
+
+def _read_pid(file: Path) -> int | None:
+    text = file.read_text().strip()
+    return int(text) if text.isdigit() else None
+
+
+def write_private(path: Path, content: bytes, *, durable: bool) -> None:
+    """Replace a file in one step, readable by its owner only; with `durable`, it also survives a power loss."""
+    draft = path.with_name(f".{path.name}.new")
+    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(content)
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
+    os.replace(draft, path)
+    if durable:
+        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)

@@ -1,0 +1,82 @@
+"""How a child tells its supervisor that it is ready, and how the supervisor asks the two servers."""
+
+import asyncio
+import os
+
+import asyncpg
+import msgspec
+
+from holdfast.embedded.errors import EmbeddedError
+from holdfast.embedded.process import READY_FD_VARIABLE
+
+_ASK_AGAIN_S = 0.02
+_ANSWER_WITHIN_S = 2.0
+
+
+def announce_ready() -> None:
+    """Say that this process does its work from now on. Without a supervisor, and the second time, it does nothing.
+
+    The supervisor hands down a pipe whose number is in HOLDFAST_READY_FD (the convention of s6). Processes started
+    later do not inherit it.
+    """
+    number = os.environ.pop(READY_FD_VARIABLE, None)
+    if number is None:
+        return
+    fd = int(number)
+    try:
+        os.write(fd, b"\n")
+    except BrokenPipeError:
+        # The supervisor is gone; its death signal is on the way.
+        return
+    finally:
+        os.close(fd)
+
+
+async def postgres_answers(url: str) -> None:
+    """Wait until the database at `url` answers a query. Raises EmbeddedError if it does not let us in."""
+    while True:
+        try:
+            connection = await asyncpg.connect(url, timeout=_ANSWER_WITHIN_S)
+            try:
+                await connection.fetchval("select 1", timeout=_ANSWER_WITHIN_S)
+            finally:
+                await connection.close(timeout=_ANSWER_WITHIN_S)
+        except (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError) as error:
+            raise EmbeddedError(
+                f"PostgreSQL refuses its administrator: {error}. Are database and secrets a pair?"
+            ) from error
+        except (OSError, asyncpg.CannotConnectNowError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError):
+            await asyncio.sleep(_ASK_AGAIN_S)
+        else:
+            return
+
+
+async def nats_answers(host: str, port: int, *, user: str, password: str) -> None:
+    """Wait until the server greets with JetStream on, takes the credentials and answers a PING.
+
+    Raises EmbeddedError if it refuses the credentials.
+    """
+    while True:
+        try:
+            async with asyncio.timeout(_ANSWER_WITHIN_S):
+                if await _greeting(host, port, user, password):
+                    return
+        except (OSError, EOFError):
+            pass
+        await asyncio.sleep(_ASK_AGAIN_S)
+
+
+async def _greeting(host: str, port: int, user: str, password: str) -> bool:
+    reader, writer = await asyncio.open_connection(host, port)
+    try:
+        verb, _, body = (await reader.readuntil(b"\r\n")).partition(b" ")
+        if verb != b"INFO" or not msgspec.json.decode(body).get("jetstream"):
+            return False
+        login = {"user": user, "pass": password, "verbose": False, "pedantic": False, "lang": "python", "version": "1"}
+        writer.write(b"CONNECT " + msgspec.json.encode(login) + b"\r\nPING\r\n")
+        answer = await reader.readuntil(b"\r\n")
+        if answer.startswith(b"-ERR"):
+            raise EmbeddedError(f"nats-server on port {port} refuses its user: {answer.decode().strip()}")
+        return answer.startswith(b"PONG")
+    finally:
+        writer.close()

@@ -1,0 +1,54 @@
+"""When a child that ended starts again. No I/O and no clock: times come in as arguments."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestartPolicy:
+    """The first restart is immediate, later ones wait `base_s`, doubled each time up to `cap_s`.
+
+    A run that stayed ready for `ran_well_s` clears the record. Before a child has ever been ready,
+    `start_attempts_max` ends in a row mean that it cannot start at all.
+    """
+
+    base_s: float = 0.25
+    cap_s: float = 15.0
+    ran_well_s: float = 30.0
+    start_attempts_max: int = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestartRecord:
+    """`failures`: ends in a row without a good run between them. `ever_ready`: it has worked at least once."""
+
+    failures: int = 0
+    ever_ready: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Restart:
+    """Start again in `delay_s` seconds."""
+
+    delay_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class GiveUp:
+    """Leave it down until someone asks for it again."""
+
+
+def after_exit(
+    record: RestartRecord, *, ready_s: float | None, policy: RestartPolicy
+) -> tuple[RestartRecord, Restart | GiveUp, str]:
+    """Decide what follows an end. `ready_s`: how long the child had been ready, None if it never was in this run."""
+    ever_ready = record.ever_ready or ready_s is not None
+    ran_well = ready_s is not None and ready_s >= policy.ran_well_s
+    failures = 1 if ran_well else record.failures + 1
+    record = RestartRecord(failures=failures, ever_ready=ever_ready)
+    if not ever_ready and failures >= policy.start_attempts_max:
+        return record, GiveUp(), f"ended {failures} times before it was ever ready"
+    if failures == 1:
+        return record, Restart(delay_s=0.0), "first end after a good run" if ran_well else "first end"
+    # The exponent is bounded so that a child that fails for days does not build a huge number.
+    delay_s = min(policy.cap_s, policy.base_s * 2.0 ** min(failures - 2, 32))
+    return record, Restart(delay_s=delay_s), f"end number {failures} in a row"

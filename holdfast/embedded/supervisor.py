@@ -1,0 +1,289 @@
+"""The supervisor of an embedded cluster: starts everything in order, keeps it running, ends it in order."""
+
+import asyncio
+import datetime
+import importlib.metadata
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import msgspec
+
+from holdfast.embedded import credentials as passwords
+from holdfast.embedded.children import Child, ChildSpec
+from holdfast.embedded.control import (
+    AddNode,
+    AnyRequest,
+    ChildStatus,
+    ControlServer,
+    PowerOff,
+    PowerOn,
+    Reply,
+    Status,
+    Stop,
+)
+from holdfast.embedded.errors import ControlRefused, EmbeddedError
+from holdfast.embedded.identity import choose_identity
+from holdfast.embedded.layout import ClusterInfo, Layout, Ports
+from holdfast.embedded.leftovers import clear_node, end_leftovers
+from holdfast.embedded.logfile import RotatingLog
+from holdfast.embedded.nats import nats_spec
+from holdfast.embedded.ports import reserve_ports
+from holdfast.embedded.postgres import clear_stale_pid, ensure_database, initialise, postgres_spec, programs
+from holdfast.embedded.services import ClusterPlan
+
+DEFAULT_NODES = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What the user asked for; None means as last time, or the default on a first start."""
+
+    nodes: int | None = None
+    postgres_port: int | None = None
+    nats_port: int | None = None
+
+
+class Supervisor:
+    """One run of one cluster. `tell` gets a line for people whenever something happens."""
+
+    def __init__(self, layout: Layout, plan: ClusterPlan, options: Options, tell: Callable[[str], None]) -> None:
+        self._layout = layout
+        self._plan = plan
+        self._options = options
+        self._tell = tell
+        self._servers: dict[str, Child] = {}
+        self._services: dict[str, Child] = {}
+        self._nodes: dict[str, Child] = {}
+        self._runs: list[asyncio.Task[None]] = []
+        self._log: RotatingLog | None = None
+        self._stop_asked = asyncio.Event()
+        self._failure: EmbeddedError | None = None
+        self._ready = False
+
+    async def run(self, on_ready: Callable[[ClusterInfo], None]) -> None:
+        """Run the cluster until `interrupt` or a Stop request; `on_ready` is called once all of it is up.
+
+        Raises AlreadyRunning when the directory is in use, StartFailed or another EmbeddedError when it cannot be
+        started. Whatever the way out, no process stays behind and the data can be used again.
+        """
+        layout = self._layout
+        layout.create()
+        with layout.lock():
+            before = layout.remembered()
+            nodes = self._choose_nodes(before)
+            self._log = RotatingLog(layout.log("supervisor"))
+            if before is not None:
+                for name in await asyncio.to_thread(end_leftovers, before):
+                    self._say(f"{name} was still running under a supervisor that died; ended it")
+            given = {"postgres": self._options.postgres_port, "nats": self._options.nats_port}
+            with reserve_ports(given, None if before is None else before.ports) as ports:
+                self._passwords = passwords.load_or_create(layout)
+                self._info = _describe(ports, self._passwords, nodes)
+                self._say(f"cluster in {layout.root}, supervisor pid {os.getpid()}")
+                try:
+                    await self._run_children(on_ready)
+                finally:
+                    # After an orderly stop there is nothing left; after a crash of this process' own there is.
+                    for node in self._nodes:
+                        clear_node(layout, node)
+                    self._info = msgspec.structs.replace(self._info, pid=None, children={})
+                    layout.write_info(self._info)
+                if self._failure is not None:
+                    self._say(f"not started: {self._failure}", tell=False)
+                    raise self._failure
+
+    def interrupt(self) -> None:
+        """Ask for an orderly stop; the second time, for an immediate one."""
+        if not self._stop_asked.is_set():
+            self._stop_asked.set()
+            return
+        self._say("forced: killing everything")
+        for child in self._all():
+            child.kill()
+
+    async def _run_children(self, on_ready: Callable[[ClusterInfo], None]) -> None:
+        async with asyncio.TaskGroup() as self._tasks:
+            async with ControlServer(self._layout, self._tasks, self._answer):
+                self._record()
+                starting = self._tasks.create_task(self._start(on_ready), name="start")
+                await self._stop_asked.wait()
+                starting.cancel()
+                await asyncio.wait([starting])
+                await self._end_all()
+            for run in self._runs:
+                run.cancel()
+
+    async def _start(self, on_ready: Callable[[ClusterInfo], None]) -> None:
+        try:
+            await self._start_servers()
+            await self._bring_up(self._services, self._plan.services(self._layout, self._info))
+            await self._bring_up(self._nodes, [self._agent(node) for node in self._info.nodes])
+        except EmbeddedError as failure:
+            self._failure = failure
+            self._stop_asked.set()
+        else:
+            self._ready = True
+            on_ready(self._info)
+
+    async def _start_servers(self) -> None:
+        directory, ports = self._layout.postgres, self._info.ports
+        identity = choose_identity(programs() / "postgres", directory)
+        password = self._passwords.postgres
+        log = self._layout.log("postgres")
+        await initialise(directory, password=password, identity=identity, log=log)
+        clear_stale_pid(directory)
+        spec = postgres_spec(directory, port=ports.postgres, password=password, identity=identity)
+        await self._bring_up(self._servers, [spec])
+        await ensure_database(ports.postgres, password)
+        await asyncio.to_thread(self._plan.migrate, self._info.database_urls["admin"], self._passwords.roles)
+        self._say("database up to date")
+        spec = nats_spec(
+            self._layout.nats, port=ports.nats, monitor_port=ports.nats_monitor, password=self._passwords.nats
+        )
+        await self._bring_up(self._servers, [spec])
+
+    def _agent(self, node: str) -> ChildSpec:
+        self._layout.node(node).mkdir(mode=0o700, exist_ok=True)
+        return self._plan.agent(self._layout, self._info, node)
+
+    async def _bring_up(self, kind: dict[str, Child], specs: Iterable[ChildSpec]) -> None:
+        """Start children side by side and wait until all are ready. Raises StartFailed."""
+        started = []
+        for spec in specs:
+            child = Child(spec, self._layout.log(spec.name), self._changed)
+            kind[spec.name] = child
+            self._runs.append(self._tasks.create_task(child.run(), name=f"child {spec.name}"))
+            child.switch_on()
+            started.append(child)
+        for child in started:
+            await child.until_ready()
+
+    async def _end_all(self) -> None:
+        """Agents first, for they end their ranks; the database last, so that everyone can still write."""
+        self._say("stopping")
+        await _stop(self._nodes)
+        for node in self._nodes:
+            await asyncio.to_thread(clear_node, self._layout, node)
+        await _stop(self._services)
+        for server in ("nats", "postgres"):
+            await _stop({name: child for name, child in self._servers.items() if name == server})
+        self._say("stopped; the data is kept, `holdfast up` goes on from here")
+
+    async def _answer(self, request: AnyRequest) -> Reply:
+        match request:
+            case Status():
+                return Reply(ready=self._ready, children=self._statuses())
+            case Stop(force=force):
+                self.interrupt()
+                if force:
+                    self.interrupt()
+                return Reply()
+            case PowerOff(node=node):
+                return await self._power_off(node)
+            case PowerOn(node=node):
+                child = self._known(node)
+                if child.record is not None:
+                    raise ControlRefused(f"{node} is on already")
+                child.switch_on()
+                await child.until_ready()
+                return Reply(node=node)
+            case AddNode():
+                self._require_running()
+                node = _next_node(self._info.nodes)
+                self._info = msgspec.structs.replace(self._info, nodes=[*self._info.nodes, node])
+                self._record()
+                await self._bring_up(self._nodes, [self._agent(node)])
+                return Reply(node=node)
+
+    async def _power_off(self, node: str) -> Reply:
+        child = self._known(node)
+        agent = None if child.record is None else child.record.pid
+        child.abandon()
+        killed = await asyncio.to_thread(clear_node, self._layout, node, agent)
+        await child.until_ended()
+        self._say(f"{node} is powered off: {killed} processes killed")
+        return Reply(node=node, killed=killed)
+
+    def _require_running(self) -> None:
+        if not self._ready or self._stop_asked.is_set():
+            raise ControlRefused("the cluster is still starting, or stopping already")
+
+    def _known(self, node: str) -> Child:
+        self._require_running()
+        if node not in self._nodes:
+            raise ControlRefused(f"there is no node {node!r}; the nodes are {', '.join(self._nodes)}")
+        return self._nodes[node]
+
+    def _statuses(self) -> list[ChildStatus]:
+        kinds = (("server", self._servers), ("service", self._services), ("node", self._nodes))
+        return [
+            ChildStatus(
+                name=child.name,
+                kind=kind,
+                state=child.state,
+                pid=None if child.record is None else child.record.pid,
+                restarts=child.restarts,
+                ready_s=child.ready_s,
+                last_exit=child.last_exit,
+            )
+            for kind, children in kinds
+            for child in children.values()
+        ]
+
+    def _choose_nodes(self, before: ClusterInfo | None) -> list[str]:
+        known = [] if before is None else before.nodes
+        count = self._options.nodes
+        if count is None:
+            count = DEFAULT_NODES if before is None else len(known)
+        if count < len(known):
+            raise EmbeddedError(
+                f"this cluster has {len(known)} nodes and the work of jobs on them. Start it without --nodes, "
+                f"or with --nodes {len(known)} or more, or start a smaller one in another --dir."
+            )
+        nodes = list(known)
+        while len(nodes) < count:
+            nodes.append(_next_node(nodes))
+        return nodes
+
+    def _changed(self, child: Child, line: str | None) -> None:
+        if line is not None:
+            self._say(line)
+        self._record()
+
+    def _record(self) -> None:
+        records = {child.name: child.record for child in self._all() if child.record is not None}
+        self._info = msgspec.structs.replace(self._info, children=records)
+        self._layout.write_info(self._info)
+
+    def _all(self) -> list[Child]:
+        return [*self._nodes.values(), *self._services.values(), *self._servers.values()]
+
+    def _say(self, line: str, *, tell: bool = True) -> None:
+        if self._log is not None:
+            at = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+            self._log.write(f"{at} {line}\n".encode())
+        if tell:
+            self._tell(line)
+
+
+def _describe(ports: Ports, known: passwords.Credentials, nodes: list[str]) -> ClusterInfo:
+    return ClusterInfo(
+        version=importlib.metadata.version("holdfast"),
+        pid=os.getpid(),
+        ports=ports,
+        nats_url=passwords.nats_url(known, ports),
+        nats_monitor_url=f"http://{passwords.HOST}:{ports.nats_monitor}",
+        database_urls=passwords.database_urls(known, ports),
+        nodes=nodes,
+    )
+
+
+def _next_node(nodes: list[str]) -> str:
+    return f"node-{1 + max((int(node.removeprefix('node-')) for node in nodes), default=-1)}"
+
+
+async def _stop(children: dict[str, Child]) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        for child in children.values():
+            tasks.create_task(child.stop(), name=f"stop {child.name}")

@@ -1,0 +1,91 @@
+"""A cluster for the tests: the real supervisor, Postgres and NATS, and small children in place of the services.
+
+python embedded_cluster.py DIR [--nodes N] [--detach] [--postgres-port P] [--broken]
+"""
+
+import argparse
+import asyncio
+import sys
+from pathlib import Path
+
+import asyncpg
+
+from holdfast.embedded.children import ChildSpec
+from holdfast.embedded.errors import EmbeddedError
+from holdfast.embedded.launch import run_detached, run_foreground
+from holdfast.embedded.layout import ClusterInfo, Layout
+from holdfast.embedded.proctree import NODE_VARIABLE
+from holdfast.embedded.services import ClusterPlan, base_environment
+from holdfast.embedded.supervisor import Options
+
+CHILDREN = str(Path(__file__).with_name("embedded_children.py"))
+
+
+def migrate(admin_url: str, role_passwords: dict[str, str]) -> None:
+    """Create the roles, as the real migrations do first."""
+    asyncio.run(_create_roles(admin_url, role_passwords))
+
+
+async def _create_roles(admin_url: str, role_passwords: dict[str, str]) -> None:
+    connection = await asyncpg.connect(admin_url)
+    for role, password in role_passwords.items():
+        if not await connection.fetchval("select true from pg_roles where rolname = $1", role):
+            await connection.execute(f"create role {role} login password '{password}'")
+    await connection.execute("create table if not exists kept (note text)")
+    await connection.close()
+
+
+def services(layout: Layout, info: ClusterInfo) -> list[ChildSpec]:
+    return [_service(layout, info, "service")]
+
+
+def broken_services(layout: Layout, info: ClusterInfo) -> list[ChildSpec]:
+    return [_service(layout, info, "fail")]
+
+
+def _service(layout: Layout, info: ClusterInfo, program: str) -> ChildSpec:
+    addresses = {"HOLDFAST_NATS_URL": info.nats_url, "HOLDFAST_DATABASE_URL": info.database_urls["controller"]}
+    return ChildSpec(
+        name="controller",
+        argv=(sys.executable, CHILDREN, program),
+        environment=base_environment() | addresses,
+        directory=layout.root,
+    )
+
+
+def agent(layout: Layout, info: ClusterInfo, node: str) -> ChildSpec:
+    directory = str(layout.node(node))
+    return ChildSpec(
+        name=node,
+        argv=(sys.executable, CHILDREN, "agent", directory),
+        environment=base_environment() | {NODE_VARIABLE: directory, "HOLDFAST_NATS_URL": info.nats_url},
+        directory=layout.root,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--nodes", type=int)
+    parser.add_argument("--postgres-port", type=int)
+    parser.add_argument("--detach", action="store_true")
+    parser.add_argument("--broken", action="store_true")
+    asked = parser.parse_args()
+    layout = Layout(asked.directory)
+    plan = ClusterPlan(migrate=migrate, services=broken_services if asked.broken else services, agent=agent)
+    options = Options(nodes=asked.nodes, postgres_port=asked.postgres_port)
+
+    def tell(line: str) -> None:
+        print(line, flush=True)
+
+    try:
+        if asked.detach:
+            print("pid", run_detached(layout, plan, options, tell, wait=True))
+        else:
+            run_foreground(layout, plan, options, tell, lambda info: tell("READY"))
+    except EmbeddedError as error:
+        sys.exit(f"Error: {error}")
+
+
+if __name__ == "__main__":
+    main()
