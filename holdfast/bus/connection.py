@@ -1,0 +1,211 @@
+"""A connection to NATS that is always being kept up: one `Link` after another, for as long as the bus lives."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from datetime import datetime
+
+import structlog
+from nats.aio.msg import Msg
+
+from holdfast.bus import BusError, BusUnavailable
+from holdfast.bus.link import Inflow, Link, LinkLost, address_of
+from holdfast.bus.streams import StreamMissing, ensure_streams
+from holdfast.clock import Now
+
+RETRY_MIN_S = 0.05
+RETRY_MAX_S = 0.25
+STUCK_POLL_S = 0.5
+
+log = structlog.get_logger(__name__)
+
+
+class ConnectionClosed(BusUnavailable):
+    """The bus was closed: what waits on it ends."""
+
+
+class Connection:
+    """Opens a link and makes the streams exist on it; when the link ends, does so again.
+
+    Each time, because a restarted server has lost the streams that were in memory.
+    """
+
+    def __init__(self, url: str, name: str, now: Now) -> None:
+        self._url = url
+        self._name = name
+        self._now = now
+        self._since: datetime | None = None
+        self._link: Link | None = None
+        self._next: asyncio.Future[Link] = asyncio.get_running_loop().create_future()
+        self._keeper: asyncio.Task[None] | None = None
+
+    async def start(self, timeout_s: float | None) -> None:
+        """Connect for the first time.
+
+        Raises:
+            BusUnavailable: no usable server within `timeout_s`.
+            BusError: the server refuses (credentials, streams that cannot be made).
+        """
+        self._keeper = asyncio.create_task(self._keep_up(), name=f"nats connection of {self._name}")
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.link_up()
+        except TimeoutError:
+            await self.close()
+            raise BusUnavailable(
+                f"no usable NATS server at {address_of(self._url)} within {timeout_s:g} s: "
+                "is it running, with JetStream?"
+            ) from None
+        except BaseException:
+            await self.close()
+            raise
+
+    @property
+    def since(self) -> datetime | None:
+        """Since when the present link holds; None while there is none."""
+        return None if self._link is None or self._link.lost else self._since
+
+    def link_now(self) -> Link:
+        """The present link.
+
+        Raises:
+            BusUnavailable: there is none.
+        """
+        if self._link is not None and not self._link.lost:
+            return self._link
+        if self._next.done() and (error := self._next.exception()) is not None:
+            raise BusUnavailable(f"the bus is closed: {error or type(error).__name__}") from error
+        raise BusUnavailable(f"not connected to NATS at {address_of(self._url)}")
+
+    async def link_up(self) -> Link:
+        """The present link, or the next one.
+
+        Raises:
+            ConnectionClosed: there will be none.
+        """
+        return await asyncio.shield(self._next)
+
+    async def close(self) -> None:
+        """Flush what was sent and disconnect for good."""
+        if self._keeper is not None and not self._keeper.done():
+            self._keeper.cancel()
+            await asyncio.wait([self._keeper])
+
+    async def arriving(
+        self, attach: Callable[[Link], Awaitable[Inflow]], silence_s: float | None = None
+    ) -> AsyncGenerator[Msg, None]:
+        """What arrives on a subscription that is made anew on every link, and when it is silent for `silence_s`.
+
+        Messages that were under way when a link ended are not kept. Ends when the connection is closed.
+
+        Raises:
+            BusError: the server refuses the subscription for good.
+        """
+        while True:
+            try:
+                inflow = await self._attached(attach)
+            except ConnectionClosed:
+                return
+            try:
+                while True:
+                    try:
+                        message = await inflow.next(silence_s)
+                    except LinkLost:
+                        break
+                    except TimeoutError:
+                        log.warning("a subscription fell silent; renewing it", name=self._name)
+                        break
+                    yield message
+            finally:
+                await inflow.close()
+
+    async def _attached(self, attach: Callable[[Link], Awaitable[Inflow]]) -> Inflow:
+        pause = _Backoff()
+        while True:
+            link = await self.link_up()
+            try:
+                return await attach(link)
+            except StreamMissing as missing:
+                pause.tell(missing)
+                await self._mend(link)
+            except BusUnavailable as error:
+                pause.tell(error)
+            await pause.wait()
+
+    async def _mend(self, link: Link) -> None:
+        try:
+            await ensure_streams(link)
+        except BusUnavailable as error:
+            log.warning("streams are missing and cannot be made now", reason=str(error))
+
+    async def _keep_up(self) -> None:
+        try:
+            opened_before = False
+            while True:
+                link = await self._open_link(forgive=opened_before)
+                opened_before = True
+                self._link, self._since = link, self._now()
+                self._next.set_result(link)
+                log.info("connected to NATS", address=link.address)
+                try:
+                    await _until_lost(link)
+                finally:
+                    self._link, self._next = None, asyncio.get_running_loop().create_future()
+                    await link.close()
+                log.warning("connection to NATS lost; reconnecting", address=link.address)
+        except asyncio.CancelledError:
+            self._end(ConnectionClosed("closed"))
+            raise
+        except BaseException as error:
+            self._end(error)
+            raise
+
+    def _end(self, error: BaseException) -> None:
+        self._next.set_exception(error)
+        # Nobody may be waiting, and asyncio complains about an exception that is never looked at.
+        self._next.exception()
+
+    async def _open_link(self, *, forgive: bool) -> Link:
+        pause = _Backoff()
+        while True:
+            link: Link | None = None
+            try:
+                link = await Link.open(self._url, self._name)
+                await ensure_streams(link)
+            except BaseException as error:
+                if link is not None:
+                    await link.close()
+                if not isinstance(error, BusUnavailable) and not (forgive and isinstance(error, BusError)):
+                    raise
+                pause.tell(error)
+            else:
+                return link
+            await pause.wait()
+
+
+class _Backoff:
+    """Short pauses that grow to a limit; each new reason is logged once."""
+
+    def __init__(self) -> None:
+        self._pause_s = RETRY_MIN_S
+        self._told = ""
+
+    def tell(self, reason: Exception) -> None:
+        if str(reason) != self._told:
+            self._told = str(reason)
+            log.warning("waiting for NATS", reason=self._told)
+
+    async def wait(self) -> None:
+        await asyncio.sleep(self._pause_s)
+        self._pause_s = min(2 * self._pause_s, RETRY_MAX_S)
+
+
+async def _until_lost(link: Link) -> None:
+    while not link.lost:
+        try:
+            async with asyncio.timeout(STUCK_POLL_S):
+                await link.ended.wait()
+        except TimeoutError:
+            continue  # nats-py can be stuck flushing to a silent peer and never tell: `lost` is looked at too
+    link.mark_ended()

@@ -1,0 +1,347 @@
+"""One connection to a NATS server, from its opening to its loss. The next one is `holdfast.bus.connection`'s affair.
+
+nats-py's own reconnection keeps what could not be sent and sends it later, unseen; a link that ends with its
+connection leaves no doubt about what was sent, and its end wakes everybody who waits on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import msgspec
+import nats.errors
+import structlog
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+
+from holdfast.bus import BusError, BusUnavailable, NoResponder
+
+CONNECT_TIMEOUT_S = 2
+PING_S = 2
+"""A connection whose peer answers none of three pings in a row is given up: silence is noticed within about 8 s."""
+ANSWER_TIMEOUT_S = 5.0
+CLOSE_TIMEOUT_S = 2.0
+
+R = TypeVar("R", bound=msgspec.Struct)
+
+log = structlog.get_logger(__name__)
+
+
+class LinkLost(BusUnavailable):
+    """The connection ended."""
+
+
+class ApiError(msgspec.Struct, frozen=True):
+    """JetStream's refusal."""
+
+    code: int
+    err_code: int = 0
+    description: str = ""
+
+
+class ApiRefusal(BusError):
+    """JetStream refused a request for good; `error` is its answer."""
+
+    def __init__(self, what: str, error: ApiError) -> None:
+        super().__init__(f"{what}: JetStream answers {error.description!r} (code {error.err_code})")
+        self.error = error
+
+
+class _MaybeError(msgspec.Struct, frozen=True):
+    error: ApiError | None = None
+
+
+_maybe_error = msgspec.json.Decoder(_MaybeError)
+
+
+class Inflow:
+    """What arrives on one subscription of a link, in order."""
+
+    def __init__(self, link: Link, backlog_max: int | None) -> None:
+        self._link = link
+        self._backlog_max = backlog_max
+        self._arrived: asyncio.Queue[Msg | None] = asyncio.Queue()
+        self._loop = asyncio.get_running_loop()
+        self._heard_at = self._loop.time()
+        self.subscription: Subscription | None = None
+
+    async def take(self, message: Msg) -> None:
+        """Called by nats-py with each message."""
+        self._heard_at = self._loop.time()
+        if is_heartbeat(message):
+            return
+        if self._backlog_max is not None and self._arrived.qsize() >= self._backlog_max:
+            self._arrived.get_nowait()
+        self._arrived.put_nowait(message)
+
+    def end(self) -> None:
+        """The link is lost: wake whoever waits."""
+        self._arrived.put_nowait(None)
+
+    async def next(self, silence_s: float | None = None) -> Msg:
+        """The next message.
+
+        Raises:
+            LinkLost: the connection ended; messages not yet taken are forgotten with it.
+            TimeoutError: for `silence_s` seconds nothing came, no heartbeat either.
+        """
+        while True:
+            if self._link.lost:
+                raise LinkLost("connection lost")
+            if not self._arrived.empty():
+                message = self._arrived.get_nowait()
+            elif silence_s is None:
+                message = await self._arrived.get()
+            else:
+                try:
+                    async with asyncio.timeout_at(self._heard_at + silence_s):
+                        message = await self._arrived.get()
+                except TimeoutError:
+                    if self._loop.time() < self._heard_at + silence_s:
+                        continue
+                    raise
+            if message is not None:
+                return message
+
+    async def close(self) -> None:
+        """Stop receiving."""
+        self._link.inflows.discard(self)
+        if self.subscription is not None and not self._link.lost:
+            try:
+                await self.subscription.unsubscribe()
+            except nats.errors.Error:
+                pass  # closed or closing: the server forgets the subscription with the connection
+
+
+def is_heartbeat(message: Msg) -> bool:
+    """A control message of JetStream without content."""
+    return not message.data and bool(message.headers) and (message.headers or {}).get("Status") == "100"
+
+
+def status_of(message: Msg) -> str | None:
+    """The status that the server put in place of an answer, such as 503."""
+    return message.headers.get("Status") if message.headers and not message.data else None
+
+
+def address_of(url: str) -> str:
+    """The server's address without credentials, fit for a message."""
+    return ", ".join(urlsplit(part).netloc.rpartition("@")[2] or part for part in url.split(","))
+
+
+def wire_bytes(body: bytes, headers: dict[str, str] | None) -> int:
+    """What the server counts against its `max_payload`: the body and the encoded headers."""
+    if not headers:
+        return len(body)
+    return len(body) + 14 + sum(len(key) + len(value.encode()) + 4 for key, value in headers.items())
+
+
+class Link:
+    """A live connection with request and reply; open it with `Link.open`."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.inflows: set[Inflow] = set()
+        self.ended = asyncio.Event()
+        self._client = Client()
+        self._answers: dict[str, asyncio.Future[Msg | None]] = {}
+        self._tokens = itertools.count()
+        self._inbox = ""
+
+    @classmethod
+    async def open(cls, url: str, name: str) -> Link:
+        """Connect once.
+
+        Raises:
+            BusUnavailable: no server answers at `url` (several are separated by commas).
+            BusError: the server refuses these credentials.
+        """
+        link = cls(address_of(url))
+        client = link._client
+        try:
+            await client.connect(
+                servers=url.split(","),
+                name=name,
+                allow_reconnect=False,
+                # 0 would mean "try for ever" to nats-py.
+                max_reconnect_attempts=1,
+                reconnect_time_wait=0,
+                connect_timeout=CONNECT_TIMEOUT_S,
+                ping_interval=PING_S,
+                flush_timeout=CONNECT_TIMEOUT_S,
+                error_cb=link._on_error,
+                closed_cb=link._on_closed,
+            )
+            link._inbox = client.new_inbox()
+            await client.subscribe(f"{link._inbox}.*", cb=link._on_answer, pending_msgs_limit=0, pending_bytes_limit=0)
+        except nats.errors.AuthorizationError as error:
+            raise BusError(f"the NATS server at {link.address} refuses these credentials") from error
+        except (nats.errors.Error, OSError, TimeoutError) as error:
+            cause = client.last_error or error
+            raise BusUnavailable(
+                f"no NATS server answers at {link.address}: {cause or type(cause).__name__}"
+            ) from error
+        except asyncio.CancelledError:
+            await client.close()
+            raise
+        return link
+
+    @property
+    def lost(self) -> bool:
+        """The connection ended."""
+        return self._client.is_closed
+
+    @property
+    def max_payload(self) -> int:
+        """The largest message that the server takes, in bytes with its headers."""
+        return self._client.max_payload
+
+    async def _on_error(self, error: Exception) -> None:
+        log.debug("nats", address=self.address, error=str(error) or type(error).__name__)
+        if "permissions violation" in str(error):
+            # The server tells of a denied publish only here; the publisher sees a missing answer.
+            log.error("the NATS server denies an operation", address=self.address, error=str(error))
+
+    async def _on_closed(self) -> None:
+        self.mark_ended()
+
+    def mark_ended(self) -> None:
+        """Wake everybody who waits on this link."""
+        self.ended.set()
+        for answer in list(self._answers.values()):
+            if not answer.done():
+                answer.set_result(None)
+        for inflow in list(self.inflows):
+            inflow.end()
+
+    async def _on_answer(self, message: Msg) -> None:
+        answer = self._answers.pop(message.subject.rpartition(".")[2], None)
+        if answer is not None and not answer.done():
+            answer.set_result(message)
+
+    def new_inbox(self) -> str:
+        """A subject that nobody else listens on."""
+        return self._client.new_inbox()
+
+    async def send(self, subject: str, body: bytes, *, reply: str = "", headers: dict[str, str] | None = None) -> None:
+        """Publish; a return does not mean that it arrived.
+
+        Raises:
+            LinkLost: the connection ended.
+            BusError: the message itself cannot be sent.
+        """
+        size = wire_bytes(body, headers)
+        if size > self.max_payload:
+            raise BusError(
+                f"a message of {size} bytes for {subject} is over the NATS server's max_payload of {self.max_payload}: "
+                "raise max_payload in the server's configuration, or send less"
+            )
+        try:
+            await self._client.publish(subject, body, reply=reply, headers=headers or None)
+        except (nats.errors.BadSubjectError, nats.errors.BadHeaderError) as error:
+            raise BusError(f"{subject!r} or its headers cannot be sent: {error}") from error
+        except (nats.errors.Error, OSError) as error:
+            raise LinkLost(f"connection to NATS at {self.address} lost: {error or type(error).__name__}") from error
+
+    async def ask(self, subject: str, body: bytes, headers: dict[str, str] | None = None) -> asyncio.Future[Msg | None]:
+        """Send a request; the future brings its answer, or None if the connection ends first. Cancel it to give up."""
+        token = str(next(self._tokens))
+        answer: asyncio.Future[Msg | None] = asyncio.get_running_loop().create_future()
+        answer.add_done_callback(lambda _: self._answers.pop(token, None))
+        self._answers[token] = answer
+        try:
+            await self.send(subject, body, reply=f"{self._inbox}.{token}", headers=headers)
+        except BaseException:
+            answer.cancel()
+            raise
+        if self.lost and not answer.done():
+            answer.set_result(None)
+        return answer
+
+    async def answer(
+        self, subject: str, body: bytes, headers: dict[str, str] | None = None, timeout_s: float = ANSWER_TIMEOUT_S
+    ) -> Msg:
+        """Send a request and wait for its answer.
+
+        Raises:
+            NoResponder: nobody serves this subject.
+            BusUnavailable: the connection ended, or no answer came in `timeout_s`.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                message = await (await self.ask(subject, body, headers))
+        except TimeoutError:
+            raise BusUnavailable(f"no answer on {subject} from NATS at {self.address} in {timeout_s:g} s") from None
+        if message is None:
+            raise LinkLost(f"connection to NATS at {self.address} lost while waiting for an answer on {subject}")
+        if status_of(message) == "503":
+            raise NoResponder(f"nobody answers on {subject}")
+        return message
+
+    async def api(self, request: str, body: dict[str, Any], answer_type: type[R]) -> R:
+        """A request of the JetStream API (`$JS.API.<request>`), durations in nanoseconds.
+
+        Raises:
+            ApiRefusal: JetStream refuses.
+            BusUnavailable: JetStream is not there (yet), or the connection ended.
+        """
+        try:
+            message = await self.answer(f"$JS.API.{request}", msgspec.json.encode(body) if body else b"")
+        except NoResponder:
+            raise BusUnavailable(f"JetStream is not up at {self.address} (is it enabled?)") from None
+        raise_refusal(request, message.data)
+        return msgspec.json.decode(message.data, type=answer_type)
+
+    async def subscribe(self, subject: str, queue: str = "", backlog_max: int | None = None) -> Inflow:
+        """Receive what is published on `subject` from now on; above `backlog_max` the oldest not taken are forgotten.
+
+        Raises:
+            LinkLost: the connection ended.
+        """
+        inflow = Inflow(self, backlog_max)
+        self.inflows.add(inflow)
+        try:
+            inflow.subscription = await self._client.subscribe(
+                subject, queue=queue, cb=inflow.take, pending_msgs_limit=0, pending_bytes_limit=0
+            )
+        except (nats.errors.Error, OSError) as error:
+            self.inflows.discard(inflow)
+            raise LinkLost(f"connection to NATS at {self.address} lost: {error or type(error).__name__}") from error
+        return inflow
+
+    async def close(self) -> None:
+        """Send what is still buffered and disconnect; bounded by a timeout."""
+        try:
+            if not self.lost:
+                await self._client.flush(timeout=1)
+        except (nats.errors.Error, OSError):
+            pass  # the peer is gone or stuck: there is nobody to flush to
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await self._client.close()
+        except (TimeoutError, nats.errors.Error, OSError) as error:
+            log.debug("closing a NATS connection", address=self.address, error=str(error) or type(error).__name__)
+        self.mark_ended()
+
+
+TEMPORARY_CODES = (500, 503)
+
+
+def raise_refusal(what: str, answer: bytes) -> None:
+    """Raise what JetStream refused in this answer, if it did.
+
+    Raises:
+        BusUnavailable: for now; the same request may succeed later.
+        ApiRefusal: for good.
+    """
+    if b'"error"' not in answer:
+        return
+    error = _maybe_error.decode(answer).error
+    if error is None:
+        return
+    if error.code in TEMPORARY_CODES:
+        raise BusUnavailable(f"{what}: JetStream answers {error.description!r} (code {error.err_code})")
+    raise ApiRefusal(what, error)

@@ -1,0 +1,202 @@
+"""The bus over NATS: JetStream for what must not be lost, core NATS for the rest."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from datetime import datetime
+from functools import partial
+
+import msgspec
+from nats.aio.msg import Msg
+
+from holdfast.bus import BusUnavailable, KeyUpdate, Message, NoResponder
+from holdfast.bus.connection import Connection
+from holdfast.bus.consumer import SILENCE_S, attach_consumer, attach_watch, deliveries_of, is_delete, key_update
+from holdfast.bus.link import ANSWER_TIMEOUT_S, Inflow, Link, LinkLost, raise_refusal, status_of
+from holdfast.bus.streams import bucket_stream
+from holdfast.clock import Now, system_now
+from holdfast.subjects import kv_subject
+
+PUBLISH_WINDOW = 512
+"""How many publishes may wait for their acknowledgement at once."""
+LISTEN_BACKLOG_MAX = 10_000
+"""Broadcasts that a slow listener has not taken; above this the oldest are forgotten."""
+
+
+async def connect(url: str, name: str, *, now: Now = system_now, timeout_s: float | None = None) -> NatsBus:
+    """Connect as `name` and make the streams exist; waits for the server, for ever unless `timeout_s` is given.
+
+    `url` may name several servers, separated by commas.
+
+    Raises:
+        BusUnavailable: no usable server within `timeout_s`.
+        BusError: the server refuses these credentials, or the streams.
+    """
+    connection = Connection(url, name, now)
+    await connection.start(timeout_s)
+    return NatsBus(connection)
+
+
+class NatsDelivery:
+    """A message of a stream. Settling while disconnected does nothing: the message comes again."""
+
+    __slots__ = ("_bus", "_message", "_settled")
+
+    def __init__(self, bus: NatsBus, message: Msg) -> None:
+        self._bus = bus
+        self._message = message
+        self._settled = False
+
+    @property
+    def subject(self) -> str:
+        """The subject it was published on."""
+        return self._message.subject
+
+    @property
+    def body(self) -> bytes:
+        """What was published."""
+        return self._message.data
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers it was published with."""
+        return self._message.headers or {}
+
+    @property
+    def deliveries(self) -> int:
+        """How often it was sent to this consumer; what a lost connection or a killed process swallowed counts too."""
+        return deliveries_of(self._message.reply)
+
+    async def ack(self) -> None:
+        """Handled."""
+        await self._settle(b"+ACK")
+
+    async def retry(self, delay_s: float) -> None:
+        """Deliver it again after `delay_s`."""
+        await self._settle(b"-NAK " + msgspec.json.encode({"delay": max(1, round(delay_s * 1e9))}))
+
+    async def drop(self) -> None:
+        """Do not deliver it again."""
+        await self._settle(b"+TERM")
+
+    async def _settle(self, verdict: bytes) -> None:
+        if self._settled:
+            raise RuntimeError("a delivery is settled once, by ack, retry or drop")
+        self._settled = True
+        await self._bus.broadcast(self._message.reply, verdict)
+
+
+class NatsBus:
+    """`holdfast.bus.Bus` over NATS; made by `connect`."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def publish(self, message: Message) -> None:
+        """Store one message; see `holdfast.bus.Bus`."""
+        await self.publish_all([message])
+
+    async def publish_all(self, messages: list[Message]) -> None:
+        """Store many messages, in order; see `holdfast.bus.Bus`."""
+        link = self._connection.link_now()
+        awaited: deque[tuple[str, asyncio.Future[Msg | None]]] = deque()
+        try:
+            for message in messages:
+                if len(awaited) >= PUBLISH_WINDOW:
+                    await _stored(link, *awaited[0])
+                    awaited.popleft()
+                headers = {"Nats-Msg-Id": message.id, **message.headers}
+                awaited.append((message.subject, await link.ask(message.subject, message.body, headers)))
+            while awaited:
+                await _stored(link, *awaited[0])
+                awaited.popleft()
+        finally:
+            for _, answer in awaited:
+                answer.cancel()
+
+    async def put(self, bucket: str, key: str, body: bytes) -> None:
+        """Set a key; see `holdfast.bus.Bus`."""
+        link = self._connection.link_now()
+        subject = kv_subject(bucket, key)
+        await _stored(link, subject, await link.ask(subject, body))
+
+    async def get(self, bucket: str, key: str) -> bytes | None:
+        """A key's value; see `holdfast.bus.Bus`."""
+        link = self._connection.link_now()
+        try:
+            message = await link.answer(f"$JS.API.DIRECT.GET.{bucket_stream(bucket)}.{kv_subject(bucket, key)}", b"")
+        except NoResponder:
+            raise BusUnavailable(f"bucket {bucket} is not there at {link.address}") from None
+        return None if status_of(message) == "404" or is_delete(message) else message.data
+
+    async def consume(self, stream: str, consumer: str, filters: list[str]) -> AsyncIterator[NatsDelivery]:
+        """Receive from a durable consumer; see `holdfast.bus.Bus`. At most 1000 deliveries are unsettled at once."""
+        attach = partial(attach_consumer, stream=stream, consumer=consumer, filters=filters)
+        async with aclosing(self._connection.arriving(attach, SILENCE_S)) as messages:
+            async for message in messages:
+                yield NatsDelivery(self, message)
+
+    async def watch(self, bucket: str, key: str) -> AsyncIterator[KeyUpdate]:
+        """A key's present value, then each new one; see `holdfast.bus.Bus`."""
+        attach = partial(attach_watch, bucket=bucket, key=key)
+        async with aclosing(self._connection.arriving(attach, SILENCE_S)) as messages:
+            async for message in messages:
+                yield key_update(bucket, message)
+
+    async def broadcast(self, subject: str, body: bytes) -> None:
+        """Send to whoever listens now; see `holdfast.bus.Bus`."""
+        try:
+            await self._connection.link_now().send(subject, body)
+        except BusUnavailable:
+            pass  # by contract nothing is sent while disconnected
+
+    async def listen(self, subject: str) -> AsyncIterator[tuple[str, bytes]]:
+        """What is broadcast on `subject`; see `holdfast.bus.Bus`. A slow listener misses the oldest above 10,000."""
+        attach = partial(_subscribe, subject=subject, backlog_max=LISTEN_BACKLOG_MAX)
+        async with aclosing(self._connection.arriving(attach)) as messages:
+            async for message in messages:
+                yield message.subject, message.data
+
+    async def request(self, subject: str, body: bytes, timeout_s: float) -> bytes:
+        """Ask and wait for one answer; see `holdfast.bus.Bus`."""
+        return (await self._connection.link_now().answer(subject, body, timeout_s=timeout_s)).data
+
+    async def serve(self, subject: str, handler: Callable[[bytes], Awaitable[bytes]]) -> None:
+        """Answer requests on `subject`; see `holdfast.bus.Bus`. Several servers of one subject share its requests."""
+        attach = partial(_subscribe, subject=subject, queue="serve")
+        async with aclosing(self._connection.arriving(attach)) as messages:
+            async for message in messages:
+                answer = await handler(message.data)
+                if message.reply:
+                    await self.broadcast(message.reply, answer)
+
+    @property
+    def connected_since(self) -> datetime | None:
+        """Since when the connection holds without a break; None while there is none."""
+        return self._connection.since
+
+    async def close(self) -> None:
+        """Flush what was published and disconnect; iterations over this bus end."""
+        await self._connection.close()
+
+
+async def _subscribe(link: Link, subject: str, queue: str = "", backlog_max: int | None = None) -> Inflow:
+    return await link.subscribe(subject, queue, backlog_max)
+
+
+async def _stored(link: Link, subject: str, answer: asyncio.Future[Msg | None]) -> None:
+    try:
+        async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            message = await answer
+    except TimeoutError:
+        raise BusUnavailable(
+            f"NATS at {link.address} did not confirm a message on {subject} in {ANSWER_TIMEOUT_S:g} s"
+        ) from None
+    if message is None:
+        raise LinkLost(f"connection to NATS at {link.address} lost before a message on {subject} was confirmed")
+    if status_of(message) == "503":
+        raise BusUnavailable(f"no stream at {link.address} takes messages on {subject} now")
+    raise_refusal(f"publish on {subject}", message.data)

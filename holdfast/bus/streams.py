@@ -1,0 +1,105 @@
+"""Streams and key buckets on a NATS server, made to match `holdfast.subjects`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from holdfast.bus import BusError, BusUnavailable
+from holdfast.bus.link import ApiRefusal, Link
+from holdfast.subjects import DESIRED_BUCKET, STREAMS, StreamSpec, kv_subject
+
+NS = 1_000_000_000
+DUPLICATE_WINDOW_S = 120
+"""A repeated publish of the same message id is dropped within this time."""
+
+_NAME_IN_USE = 10058
+_KEY_BYTES_MAX = 1 << 30
+
+
+def stream_config(spec: StreamSpec) -> dict[str, Any]:
+    """The stream as JetStream's API wants it."""
+    return {
+        "name": spec.name,
+        "subjects": list(spec.subjects),
+        "retention": "limits",
+        "discard": "old",
+        "storage": "memory" if spec.in_memory else "file",
+        "max_age": spec.keep_s * NS,
+        "max_bytes": spec.bytes_max,
+        "num_replicas": 1,
+        "duplicate_window": DUPLICATE_WINDOW_S * NS,
+        "allow_direct": True,
+    }
+
+
+def bucket_stream(bucket: str) -> str:
+    """The stream behind a key bucket."""
+    return f"KV_{bucket}"
+
+
+def bucket_config(bucket: str) -> dict[str, Any]:
+    """A key bucket as the KV convention of NATS (ADR-8) wants it: one value a key, on disk."""
+    return {
+        "name": bucket_stream(bucket),
+        "subjects": [kv_subject(bucket, ">")],
+        "retention": "limits",
+        "discard": "new",
+        "storage": "file",
+        "max_msgs_per_subject": 1,
+        "max_bytes": _KEY_BYTES_MAX,
+        "num_replicas": 1,
+        "duplicate_window": DUPLICATE_WINDOW_S * NS,
+        "allow_direct": True,
+        "allow_rollup_hdrs": True,
+        "deny_delete": True,
+    }
+
+
+class StreamMissing(BusUnavailable):
+    """The stream is not there; it has to be created first."""
+
+
+class _StreamAnswer(msgspec.Struct, frozen=True):
+    config: dict[str, Any] = {}
+
+
+async def ensure_stream(link: Link, config: dict[str, Any]) -> None:
+    """Create the stream, or bring an existing one to this configuration.
+
+    Raises:
+        BusUnavailable: JetStream is not up, or has no room now.
+        BusError: the server refuses; the message says what to change.
+    """
+    name = config["name"]
+    try:
+        await link.api(f"STREAM.CREATE.{name}", config, _StreamAnswer)
+    except ApiRefusal as refusal:
+        if refusal.error.err_code != _NAME_IN_USE:
+            raise BusError(
+                f"stream {name} cannot be created at {link.address}: {refusal.error.description}"
+            ) from refusal
+        await _update(link, config)
+
+
+async def _update(link: Link, config: dict[str, Any]) -> None:
+    name = config["name"]
+    try:
+        await link.api(f"STREAM.UPDATE.{name}", config, _StreamAnswer)
+    except ApiRefusal as refusal:
+        raise BusError(
+            f"stream {name} at {link.address} was set up differently and cannot be changed "
+            f"({refusal.error.description}): delete it with `nats stream rm {name}` to have it made anew"
+        ) from refusal
+
+
+async def ensure_streams(link: Link) -> None:
+    """Make all streams and the bucket of desired states exist as declared; harmless when repeated or done by several.
+
+    Raises:
+        BusUnavailable: JetStream is not up yet; try again.
+        BusError: the server refuses for good.
+    """
+    for config in [*(stream_config(spec) for spec in STREAMS), bucket_config(DESIRED_BUCKET)]:
+        await ensure_stream(link, config)
