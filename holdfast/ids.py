@@ -7,6 +7,7 @@ import re
 import secrets
 import time
 import uuid
+from datetime import datetime
 
 NAME_MAX_CHARS = 63
 _NAME = re.compile(rf"[A-Za-z0-9]([A-Za-z0-9-]{{0,{NAME_MAX_CHARS - 2}}}[A-Za-z0-9])?")
@@ -33,6 +34,12 @@ def derived_id(parent: str, *parts: str | int) -> str:
     base = uuid.UUID(parent).int
     digest = uuid.uuid5(uuid.UUID(int=base), "/".join(str(part) for part in parts)).bytes
     return uuid7(unix_ms=base >> 80, random_bytes=digest)
+
+
+def named_id(at: datetime, *parts: str | int) -> str:
+    """The id of something that is fully named by `parts` and a time, the same each time it is derived."""
+    digest = uuid.uuid5(uuid.NAMESPACE_OID, "/".join(str(part) for part in parts)).bytes
+    return uuid7(unix_ms=int(at.timestamp() * 1000), random_bytes=digest)
 
 
 def checked_name(name: str, what: str) -> str:

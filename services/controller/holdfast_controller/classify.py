@@ -27,7 +27,7 @@ _INFRASTRUCTURE_TYPES = frozenset({"MemoryError", "OutOfMemoryError", "Accelerat
 
 
 def classify(exited: ProcessExited) -> Symptom:
-    """The symptom that this end shows. Unknown endings count as the script's own: they are never held against a node."""
+    """The symptom that this end shows. What is not understood counts as the script's own, never against a node."""
     if exited.exception is not None:
         name = exited.exception.type.rsplit(".", 1)[-1]
         message = exited.exception.message

@@ -7,10 +7,20 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.desired import NodeDesired, Placement
-from holdfast.events import Event, GenerationStarted, Grant, IncidentClosed
+from holdfast.desired import NodeDesired
+from holdfast.events import (
+    Event,
+    GenerationStarted,
+    IncidentClosed,
+    JobFinished,
+    JobStopping,
+    NodesReleased,
+    NodesRequested,
+)
 from holdfast.ids import derived_id
-from holdfast_controller.state import Await, Incident, JobPhase, JobState
+from holdfast.timeouts import Timeouts
+from holdfast_controller.orders import leaving_order, standing_orders
+from holdfast_controller.state import Await, Ending, Incident, JobPhase, JobState
 
 SOURCE = "controller"
 E = TypeVar("E", bound=Event)
@@ -32,10 +42,11 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 class Draft:
     """Collects an outcome. Everything it says is derived from the cause, so that repeating it repeats the ids."""
 
-    def __init__(self, state: JobState, cause: str, now: datetime) -> None:
+    def __init__(self, state: JobState, cause: str, now: datetime, timeouts: Timeouts) -> None:
         self.state = state
         self.cause = cause
         self.now = now
+        self.timeouts = timeouts
         self._events: list[Event] = []
         self._orders: list[NodeDesired] = []
         self._closed: list[Incident] = []
@@ -61,11 +72,9 @@ class Draft:
         The ranks themselves choose the newest complete checkpoint: the catalogue's word may be older than the disk.
         """
         state = self.state
-        members = [member for member in state.members if member]
-        generation = state.generation + 1
         self.state = state.become(
             JobPhase.STARTING,
-            generation=generation,
+            generation=state.generation + 1,
             started=frozenset(),
             stepped=frozenset(),
             finished=frozenset(),
@@ -80,40 +89,72 @@ class Draft:
             world_size=state.spec.nnodes * state.spec.nproc_per_node,
             restore_step=state.restorable_step,
         )
-        host = members[0]
-        for node_rank, member in enumerate(members):
-            placement = Placement(
-                job=state.spec,
-                node_rank=node_rank,
-                master_addr=host.address,
-                master_port=host.store_ports[generation % len(host.store_ports)],
-            )
-            self._order(member, generation, placement, decision.id)
+        self.state = self.state.update(ordered_by=decision.id)
+        self._orders.extend(standing_orders(self.state))
 
-    def order_idle(self, extra: tuple[Grant, ...] = ()) -> None:
-        """Order all members, and `extra` ones that just left, to run no ranks; uses up a generation number."""
-        generation = self.state.generation + 1
-        self.state = self.state.update(generation=generation)
-        for member in (*(member for member in self.state.members if member), *extra):
-            self._order(member, generation, None, self.cause)
+    def order_idle(self, **changes: object) -> None:
+        """Order all members to run no ranks; this uses up a generation number."""
+        self.state = self.state.update(generation=self.state.generation + 1, ordered_by=self.cause, **changes)
+        self._orders.extend(standing_orders(self.state))
 
-    def order_out(self, member: Grant) -> None:
-        """Order one node that leaves the job to run no ranks, whatever generation the others are at."""
-        self._order(member, self.state.generation + 1, None, self.cause)
+    def claim(self, reason: str) -> None:
+        """Ask for as many nodes as are missing; a newer claim replaces an older one."""
+        claim = self.say(NodesRequested, count=self.state.vacancies, reason=reason)
+        self.state = self.state.update(claim=claim.id)
 
-    def _order(self, member: Grant, generation: int, placement: Placement | None, cause: str) -> None:
-        incident = self.state.incident
-        self._orders.append(
-            NodeDesired(
-                node=member.node,
-                epoch=member.epoch,
-                generation=generation,
-                job=self.state.job,
-                placement=placement,
-                cause=cause,
-                incident=incident.id if incident else None,
-            )
+    def release(self, nodes: tuple[str, ...], reason: str) -> None:
+        """Give nodes back, and withdraw what is still claimed."""
+        self.say(NodesReleased, nodes=nodes, reason=reason)
+        self.state = self.state.update(claim=None)
+
+    def vacate(self, node: str) -> None:
+        """Take a node out of the job; it is told to run nothing, should it still hear."""
+        for member in self.state.members:
+            if member and member.node == node:
+                self._orders.append(leaving_order(self.state.update(ordered_by=self.cause), member))
+        self.state = self.state.become(
+            JobPhase.CLAIMING,
+            members=tuple(None if member and member.node == node else member for member in self.state.members),
+            awaiting=None,
         )
+
+    def end(self, ending: Ending) -> None:
+        """Stop all ranks, for good; the job is over once every node says that they are gone."""
+        self.say(JobStopping, reason=ending.reason)
+        self.state = self.state.become(JobPhase.STOPPING, ending=ending, gone=frozenset())
+        self.order_idle()
+        self.await_("ranks_stopped", self.timeouts.start_s)
+        self.close_when_gone()
+
+    def close_when_gone(self) -> None:
+        """Finish a stopping job once no node runs any of its ranks."""
+        if self.state.gone >= set(self.state.nodes):
+            self.close()
+
+    def close(self) -> None:
+        """Finish a stopping job."""
+        ending = self.state.ending
+        assert ending is not None
+        incident = self.state.incident
+        self.close_incident(ending.phase, ending.reason)
+        self.state = self.state.become(ending.phase, awaiting=None, ended_at=self.now)
+        self.say(
+            JobFinished,
+            outcome=ending.phase,
+            exit_code=ending.exit_code,
+            reason=ending.reason,
+            traceback=ending.traceback,
+            incident=incident.id if incident else None,
+        )
+        self.release(self.state.nodes, f"the job is {ending.phase}")
+
+    def close_when_past(self, step: int) -> None:
+        """Close the incident once the job is past the step at which it had failed."""
+        incident = self.state.incident
+        if incident and self.state.phase is JobPhase.RUNNING and step > incident.failed_step:
+            self.close_incident(
+                "recovered", f"step {step} is done, past step {incident.failed_step} where the job had failed"
+            )
 
     def await_(self, what: str, limit_s: float) -> None:
         """Expect something by now + `limit_s`."""

@@ -13,6 +13,7 @@ from enum import StrEnum
 
 import msgspec
 
+from holdfast.config import LadderPolicy
 from holdfast_controller.classify import FIRST_HAND_OF_NODE
 from holdfast_controller.state import Incident, Symptom, UserError
 
@@ -24,20 +25,6 @@ class Rung(StrEnum):
     REPLACE = "replace"
     EVICT = "evict"
     STOP = "stop"
-
-
-class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The ladder's thresholds."""
-
-    attempts_max: int = 8
-    """Restarts within one incident before the job is stopped."""
-
-    failures_of_node_max: int = 2
-    """First-hand failures of a node within one incident that evict it."""
-
-    def __post_init__(self) -> None:
-        if self.attempts_max < 1 or self.failures_of_node_max < 1:
-            raise ValueError("attempts_max and failures_of_node_max must be at least 1")
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +52,7 @@ def blame(incident: Incident, failure: Failure) -> Incident:
     )
 
 
-def choose(incident: Incident, failure: Failure, policy: Policy) -> tuple[Rung, str]:
+def choose(incident: Incident, failure: Failure, policy: LadderPolicy) -> tuple[Rung, str]:
     """The rung for `failure`, which `incident` has already counted by `blame`, and the reason in words."""
     if failure.symptom in (Symptom.NODE_LOST, Symptom.START_TIMEOUT) and failure.node:
         return Rung.EVICT, failure.text

@@ -8,41 +8,36 @@ from __future__ import annotations
 
 from datetime import datetime
 
-import msgspec
-
+from holdfast.config import LadderPolicy
 from holdfast.events import (
     AnyEvent,
     DeadlinePassed,
     Event,
-    Eviction,
     FirstStep,
-    IncidentOpened,
     JobFinished,
-    JobStopping,
     JobSubmitted,
     NodeDeparted,
     NodeLost,
     NodesAwaited,
     NodesGranted,
     NodesReleased,
-    NodesRequested,
     ProcessExited,
     Progress,
     RanksFinished,
     RanksStarted,
     RanksStopped,
-    Reattempt,
     StepRestorable,
     StepTimeMeasured,
     Suspension,
 )
-from holdfast.ids import derived_id
+from holdfast.ids import named_id
 from holdfast.requests import StopJob, SubmitJob
 from holdfast.timeouts import Timeouts
 from holdfast_controller.classify import OF_USER_CODE, classify, in_words
 from holdfast_controller.draft import Draft, Outcome
-from holdfast_controller.ladder import Failure, Policy, Rung, blame, choose
-from holdfast_controller.state import OVER, Ending, Incident, JobPhase, JobState, Symptom, UserError
+from holdfast_controller.ladder import Failure
+from holdfast_controller.recovery import failed, learned_late
+from holdfast_controller.state import OVER, Ending, JobPhase, JobState, Symptom, UserError
 
 STEP_RECORD_S = 10.0
 """While nothing is wrong, the controller notes a job's step at most this often."""
@@ -53,7 +48,7 @@ _LIVE = (JobPhase.STARTING, JobPhase.RUNNING)
 class Planner:
     """The decisions under one set of limits; holds no state of its own."""
 
-    def __init__(self, timeouts: Timeouts, policy: Policy) -> None:
+    def __init__(self, timeouts: Timeouts, policy: LadderPolicy) -> None:
         self.timeouts = timeouts
         self.policy = policy
 
@@ -68,9 +63,10 @@ class Planner:
             JobState(spec=spec, phase=JobPhase.CLAIMING, submitted_at=now, members=(None,) * spec.nnodes),
             request.id,
             now,
+            self.timeouts,
         )
         draft.say(JobSubmitted, spec=spec, reason=f"asked by {request.asked_by}")
-        self._claim(draft, "the job needs nodes to start")
+        draft.claim("the job needs nodes to start")
         return draft.outcome()
 
     def stop(self, state: JobState | None, request: StopJob, now: datetime) -> Outcome:
@@ -79,20 +75,20 @@ class Planner:
             return Outcome(state=None, refusal=f"there is no job named {request.job}; `holdfast jobs` lists them")
         if state.phase in OVER:
             return Outcome(state=state, refusal=f"job {request.job} is over already: {state.phase}")
-        draft = Draft(state, request.id, now)
+        draft = Draft(state, request.id, now, self.timeouts)
         reason = f"asked by {request.asked_by}"
         if state.phase is not JobPhase.STOPPING:
-            self._end(draft, Ending(phase=JobPhase.STOPPED, reason=reason, exit_code=143))
+            draft.end(Ending(phase=JobPhase.STOPPED, reason=reason, exit_code=143))
         return draft.outcome()
 
     # --- events ---------------------------------------------------------------------------------
 
     def event(self, state: JobState, event: AnyEvent, now: datetime) -> Outcome:
         """What follows from an event that concerns this job."""
-        draft = Draft(state, event.id, now)
+        draft = Draft(state, event.id, now, self.timeouts)
         if state.phase in OVER:
             if isinstance(event, NodesGranted):
-                self._release(draft, tuple(grant.node for grant in event.grants), "the job is over")
+                draft.release(tuple(grant.node for grant in event.grants), "the job is over")
             return draft.outcome()
         match event:
             case NodesGranted():
@@ -134,38 +130,29 @@ class Planner:
         }[awaiting.what]
         missing = tuple(node for node in state.nodes if node not in here)
         # The finding gets an id of its own: it is the cause of what follows, and the same however often time is asked.
-        start = derived_id(_job_id(state), awaiting.what, awaiting.until.isoformat())
-        draft = Draft(state.update(awaiting=None), start, now)
+        start = named_id(awaiting.until, state.job, awaiting.what, state.generation)
+        draft = Draft(state.update(awaiting=None), start, now, self.timeouts)
         waited_s = (now - awaiting.since).total_seconds()
         finding = draft.say(
             DeadlinePassed, awaited=awaiting.what, waited_s=waited_s, missing_nodes=missing, generation=state.generation
         )
         draft.cause = finding.id
         if awaiting.what == "ranks_stopped":
-            self._close(draft)
+            draft.close()
         elif awaiting.what == "ranks_started" and set(missing) == set(state.nodes):
             # When nobody answers, the silence says nothing about any one node.
             text = f"no node started its ranks within {waited_s:.0f} s"
-            self._failed(draft, self._failure(state, Symptom.START_TIMEOUT, text))
+            failed(draft, self._failure(state, Symptom.START_TIMEOUT, text), self.policy)
         elif awaiting.what == "ranks_started":
             for node in missing:
                 text = f"{node} did not start its ranks within {waited_s:.0f} s"
-                self._failed(draft, self._failure(state, Symptom.START_TIMEOUT, text, node))
+                failed(draft, self._failure(state, Symptom.START_TIMEOUT, text, node), self.policy)
         else:
             text = f"no first step within {waited_s:.0f} s of starting generation {state.generation}"
-            self._failed(draft, self._failure(state, Symptom.NO_FIRST_STEP, text))
+            failed(draft, self._failure(state, Symptom.NO_FIRST_STEP, text), self.policy)
         return draft.outcome()
 
     # --- nodes ----------------------------------------------------------------------------------
-
-    def _claim(self, draft: Draft, reason: str) -> None:
-        """Ask for as many nodes as are missing; a newer claim replaces an older one."""
-        claim = draft.say(NodesRequested, count=draft.state.vacancies, reason=reason)
-        draft.state = draft.state.update(claim=claim.id)
-
-    def _release(self, draft: Draft, nodes: tuple[str, ...], reason: str) -> None:
-        draft.say(NodesReleased, nodes=nodes, reason=reason)
-        draft.state = draft.state.update(claim=None)
 
     def _granted(self, draft: Draft, event: NodesGranted) -> None:
         state = draft.state
@@ -192,8 +179,7 @@ class Planner:
         if state.suspended:
             return
         draft.say(Suspension, reason=f"{event.wanted} nodes are needed, {event.available} are there: waiting for more")
-        draft.order_idle()
-        draft.state = draft.state.update(suspended=True)
+        draft.order_idle(suspended=True)
 
     def _node_gone(self, draft: Draft, event: NodeLost | NodeDeparted) -> None:
         state = draft.state
@@ -201,24 +187,13 @@ class Planner:
             return
         if state.phase is JobPhase.STOPPING:
             draft.state = state.update(gone=state.gone | {event.node})
-            self._close_when_gone(draft)
+            draft.close_when_gone()
             return
         if isinstance(event, NodeLost):
             symptom, text = Symptom.NODE_LOST, f"nothing was heard of {event.node} for {event.silent_s:.1f} s"
         else:
             symptom, text = Symptom.NODE_DEPARTED, f"the agent of {event.node} was shut down"
-        self._failed(draft, self._failure(state, symptom, text, event.node))
-
-    def _vacate(self, draft: Draft, node: str) -> None:
-        """Take a node out of the job; it is told to run nothing, should it still hear."""
-        for member in draft.state.members:
-            if member and member.node == node:
-                draft.order_out(member)
-        draft.state = draft.state.become(
-            JobPhase.CLAIMING,
-            members=tuple(None if member and member.node == node else member for member in draft.state.members),
-            awaiting=None,
-        )
+        failed(draft, self._failure(state, symptom, text, event.node), self.policy)
 
     # --- the life of a generation ---------------------------------------------------------------
 
@@ -239,7 +214,7 @@ class Planner:
         draft.state = state.update(stepped=stepped, step=event.step, step_seen_at=draft.now)
         if stepped >= set(state.nodes) and state.phase is JobPhase.STARTING:
             draft.state = draft.state.become(JobPhase.RUNNING, awaiting=None)
-        self._close_when_past(draft, event.step)
+        draft.close_when_past(event.step)
 
     def _progress(self, draft: Draft, event: Progress) -> None:
         state = draft.state
@@ -248,20 +223,13 @@ class Planner:
         idle_s = (draft.now - state.step_seen_at).total_seconds() if state.step_seen_at else STEP_RECORD_S
         if state.incident or idle_s >= STEP_RECORD_S:
             draft.state = state.update(step=event.step, step_seen_at=draft.now)
-            self._close_when_past(draft, event.step)
-
-    def _close_when_past(self, draft: Draft, step: int) -> None:
-        incident = draft.state.incident
-        if incident and draft.state.phase is JobPhase.RUNNING and step > incident.failed_step:
-            draft.close_incident(
-                "recovered", f"step {step} is done, past step {incident.failed_step} where the job had failed"
-            )
+            draft.close_when_past(event.step)
 
     def _finished(self, draft: Draft, event: RanksFinished) -> None:
         state = draft.state
         if state.phase is JobPhase.STOPPING and event.generation == state.generation - 1 and event.node in state.nodes:
             draft.state = state.update(gone=state.gone | {event.node})
-            self._close_when_gone(draft)
+            draft.close_when_gone()
             return
         if event.generation != state.generation or event.node not in state.nodes or state.phase not in _LIVE:
             return
@@ -269,10 +237,10 @@ class Planner:
         draft.state = state.update(finished=finished)
         if finished >= set(state.nodes):
             draft.close_incident("recovered", "the job ran to its end")
-            draft.order_idle()
+            draft.order_idle(suspended=True)
             draft.state = draft.state.become(JobPhase.COMPLETED, awaiting=None, ended_at=draft.now)
             draft.say(JobFinished, outcome="completed", exit_code=0, reason="every rank ended with exit code 0")
-            self._release(draft, draft.state.nodes, "the job completed")
+            draft.release(draft.state.nodes, "the job completed")
 
     # --- failures -------------------------------------------------------------------------------
 
@@ -302,119 +270,22 @@ class Planner:
             user_error=user_error,
         )
         if event.generation == state.generation and event.node in state.nodes and state.phase in _LIVE:
-            self._failed(draft, failure)
+            failed(draft, failure, self.policy)
         elif state.incident:
-            self._learned_late(draft, failure)
+            learned_late(draft, failure, self.policy)
 
     def _failure(self, state: JobState, symptom: Symptom, text: str, node: str | None = None) -> Failure:
         return Failure(symptom=symptom, generation=state.generation, step=state.step, text=text, node=node)
 
-    def _failed(self, draft: Draft, failure: Failure) -> None:
-        """A failure of the generation that should run now: open an incident or go on with the open one, and act."""
-        incident = draft.state.incident
-        if incident is None:
-            incident = Incident(
-                id=derived_id(draft.cause, "incident"),
-                opened_at=draft.now,
-                symptom=failure.symptom,
-                failed_step=failure.step,
-                summary=failure.text,
-            )
-            draft.state = draft.state.update(incident=incident)
-            draft.say(
-                IncidentOpened,
-                symptom=failure.symptom,
-                failed_step=failure.step,
-                node=failure.node,
-                rank=failure.rank,
-                reason=failure.text,
-            )
-        self._act(draft, failure, *self._weigh(draft, failure))
-
-    def _learned_late(self, draft: Draft, failure: Failure) -> None:
-        """Evidence of a generation already given up: it may tell who was at fault, and that going on is no use."""
-        rung, reason = self._weigh(draft, failure)
-        held = failure.node in draft.state.nodes
-        if rung is Rung.STOP or (rung is Rung.EVICT and held):
-            self._act(draft, failure, rung, reason)
-
-    def _weigh(self, draft: Draft, failure: Failure) -> tuple[Rung, str]:
-        assert draft.state.incident is not None
-        incident = blame(draft.state.incident, failure)
-        rung, reason = choose(incident, failure, self.policy)
-        if failure.user_error:
-            incident = _replace(incident, user_error=failure.user_error)
-        if failure.step > incident.failed_step:
-            incident = _replace(incident, failed_step=failure.step)
-        if incident.symptom is Symptom.PEER_LOST and failure.symptom is not Symptom.PEER_LOST:
-            incident = _replace(incident, symptom=failure.symptom, summary=failure.text)
-        draft.state = draft.state.update(incident=incident)
-        return rung, reason
-
-    def _act(self, draft: Draft, failure: Failure, rung: Rung, reason: str) -> None:
-        incident = draft.state.incident
-        assert incident is not None
-        if rung is Rung.STOP:
-            error = failure.user_error
-            ending = Ending(
-                phase=JobPhase.FAILED,
-                reason=reason,
-                exit_code=error.exit_code if error else 1,
-                traceback=error.traceback if error else "",
-            )
-            self._end(draft, ending)
-            return
-        draft.state = draft.state.update(incident=_replace(incident, attempts=incident.attempts + 1))
-        if rung is Rung.REATTEMPT:
-            draft.say(Reattempt, attempt=incident.attempts + 1, node=failure.node, reason=reason)
-            draft.order_start(f"restart in place: {reason}")
-            draft.await_("ranks_started", self.timeouts.start_s)
-            return
-        assert failure.node is not None
-        if rung is Rung.EVICT:
-            draft.say(Eviction, node=failure.node, blocked_for_s=self.timeouts.block_s, reason=reason)
-        self._vacate(draft, failure.node)
-        self._claim(draft, f"{failure.node} left the job: {reason}")
-
     # --- the end --------------------------------------------------------------------------------
-
-    def _end(self, draft: Draft, ending: Ending) -> None:
-        """Stop all ranks, for good; the job is over once every node says that they are gone."""
-        draft.say(JobStopping, reason=ending.reason)
-        gone = draft.state.gone if draft.state.suspended else frozenset()
-        draft.state = draft.state.become(JobPhase.STOPPING, ending=ending, gone=gone)
-        draft.order_idle()
-        draft.await_("ranks_stopped", self.timeouts.start_s)
-        self._close_when_gone(draft)
 
     def _stopped(self, draft: Draft, event: RanksStopped) -> None:
         state = draft.state
         if event.ordered_generation < state.generation or event.node not in state.nodes:
             return
-        if state.phase is JobPhase.STOPPING or state.suspended:
-            draft.state = state.update(gone=state.gone | {event.node})
         if state.phase is JobPhase.STOPPING:
-            self._close_when_gone(draft)
-
-    def _close_when_gone(self, draft: Draft) -> None:
-        if draft.state.gone >= set(draft.state.nodes):
-            self._close(draft)
-
-    def _close(self, draft: Draft) -> None:
-        ending = draft.state.ending
-        assert ending is not None
-        draft.close_incident(ending.phase, ending.reason)
-        nodes = draft.state.nodes
-        draft.state = draft.state.become(ending.phase, awaiting=None, ended_at=draft.now)
-        draft.say(
-            JobFinished,
-            JobStopping,
-            outcome=ending.phase,
-            exit_code=ending.exit_code,
-            reason=ending.reason,
-            traceback=ending.traceback,
-        )
-        self._release(draft, nodes, f"the job is {ending.phase}")
+            draft.state = state.update(gone=state.gone | {event.node})
+            draft.close_when_gone()
 
 
 def concerns(event: Event, states: dict[str, JobState]) -> list[str]:
@@ -441,12 +312,3 @@ HANDLED: tuple[type[Event], ...] = (
     StepRestorable,
 )
 """The events that a decision can follow from."""
-
-
-def _job_id(state: JobState) -> str:
-    """A UUID that stands for this job at this generation, to derive ids of findings from."""
-    return derived_id("00000000-0000-7000-8000-000000000000", state.job, state.submitted_at.isoformat())
-
-
-def _replace(incident: Incident, **changes: object) -> Incident:
-    return msgspec.structs.replace(incident, **changes)

@@ -118,6 +118,7 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     generation: int = 0
     claim: str | None = None
     suspended: bool = False
+    ordered_by: str | None = None
     started: frozenset[str] = frozenset()
     stepped: frozenset[str] = frozenset()
     finished: frozenset[str] = frozenset()

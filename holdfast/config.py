@@ -1,0 +1,158 @@
+"""What can be set, read once per process: defaults, then a TOML file, then the environment, then flags.
+
+    # holdfast.toml
+    nats_url = "nats://nats:4222"
+    [timeouts]
+    node_lost_s = 10
+    [ladder]
+    attempts_max = 5
+    [pool]
+    size = 2
+
+In the environment the same keys are HOLDFAST_NATS_URL, HOLDFAST_TIMEOUTS_NODE_LOST_S and so on. A value may be
+read from a file named by the same variable with `_FILE` added, as container secrets are.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from holdfast.timeouts import Timeouts
+
+PREFIX = "HOLDFAST_"
+DEFAULT_FILE = "holdfast.toml"
+
+
+class ConfigRefused(ValueError):
+    """A setting is unknown, of the wrong type, or contradicts another; the message names it and where it came from."""
+
+
+class LadderPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The recovery ladder's thresholds."""
+
+    attempts_max: int = 8
+    """Restarts within one incident before the job is stopped."""
+
+    failures_of_node_max: int = 2
+    """First-hand failures of a node within one incident that evict it."""
+
+    def __post_init__(self) -> None:
+        if self.attempts_max < 1 or self.failures_of_node_max < 1:
+            raise ValueError("attempts_max and failures_of_node_max must be at least 1")
+
+
+class PoolPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How the warm pool is kept."""
+
+    size: int = 0
+    """Standby nodes that new jobs leave in the pool for those that lose a node."""
+
+    def __post_init__(self) -> None:
+        if self.size < 0:
+            raise ValueError("size must not be negative")
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything that can be set."""
+
+    nats_url: str = ""
+    database_url: str = ""
+    timeouts: Timeouts = Timeouts()
+    ladder: LadderPolicy = LadderPolicy()
+    pool: PoolPolicy = PoolPolicy()
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """One setting, for people: its key, its value and where that came from."""
+
+    key: str
+    value: str
+    origin: str
+
+
+_SECTIONS: dict[str, type[msgspec.Struct]] = {"timeouts": Timeouts, "ladder": LadderPolicy, "pool": PoolPolicy}
+_TOP = ("nats_url", "database_url")
+
+
+def load(
+    environ: Mapping[str, str], flags: Mapping[str, str | None] | None = None, file: str | Path | None = None
+) -> tuple[Settings, list[Setting]]:
+    """The settings, and where each came from. `flags` holds top-level keys given on the command line.
+
+    Raises:
+        ConfigRefused: unreadable, unknown, of the wrong type, or contradictory.
+    """
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for key, value, origin in (*_from_file(environ, file), *_from_environment(environ), *_from_flags(flags or {})):
+        values[key] = value
+        origins[key] = origin
+    tree: dict[str, Any] = {key: values[key] for key in _TOP if key in values}
+    for section in _SECTIONS:
+        tree[section] = {key.split(".", 1)[1]: value for key, value in values.items() if key.startswith(section + ".")}
+    try:
+        settings = msgspec.convert(tree, Settings, strict=False)
+    except (msgspec.ValidationError, ValueError) as error:
+        raise ConfigRefused(f"{error} ({_where(origins)})") from error
+    return settings, _listed(settings, origins)
+
+
+def _from_file(environ: Mapping[str, str], file: str | Path | None) -> list[tuple[str, Any, str]]:
+    named = file or environ.get(PREFIX + "CONFIG")
+    path = Path(named or DEFAULT_FILE)
+    if not named and not path.is_file():
+        return []
+    try:
+        data = tomllib.loads(path.read_text())
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise ConfigRefused(f"cannot read the configuration file {path}: {error}") from error
+    found: list[tuple[str, Any, str]] = []
+    for key, value in data.items():
+        if key in _TOP:
+            found.append((key, value, str(path)))
+        elif key in _SECTIONS and isinstance(value, dict):
+            found.extend((f"{key}.{name}", inner, str(path)) for name, inner in value.items())
+        else:
+            raise ConfigRefused(f"{path}: unknown setting {key!r}; `holdfast config` lists those that exist")
+    return found
+
+
+def _from_environment(environ: Mapping[str, str]) -> list[tuple[str, Any, str]]:
+    found: list[tuple[str, Any, str]] = []
+    for key in (*_TOP, *(f"{section}.{name}" for section, kind in _SECTIONS.items() for name in _fields(kind))):
+        variable = PREFIX + key.replace(".", "_").upper()
+        if variable + "_FILE" in environ:
+            path = Path(environ[variable + "_FILE"])
+            try:
+                found.append((key, path.read_text().strip(), f"{variable}_FILE"))
+            except OSError as error:
+                raise ConfigRefused(f"{variable}_FILE: cannot read {path}: {error.strerror}") from error
+        if variable in environ:
+            found.append((key, environ[variable], variable))
+    return found
+
+
+def _from_flags(flags: Mapping[str, str | None]) -> list[tuple[str, Any, str]]:
+    return [(key, value, "--" + key.replace("_", "-")) for key, value in flags.items() if value]
+
+
+def _fields(kind: type[msgspec.Struct]) -> tuple[str, ...]:
+    return kind.__struct_fields__
+
+
+def _where(origins: Mapping[str, str]) -> str:
+    return (
+        "set: " + ", ".join(f"{key} by {origin}" for key, origin in sorted(origins.items())) if origins else "defaults"
+    )
+
+
+def _listed(settings: Settings, origins: Mapping[str, str]) -> list[Setting]:
+    rows = [(key, str(getattr(settings, key))) for key in _TOP]
+    for section, kind in _SECTIONS.items():
+        rows += [(f"{section}.{name}", f"{getattr(getattr(settings, section), name):g}") for name in _fields(kind)]
+    return [Setting(key=key, value=value, origin=origins.get(key, "default")) for key, value in rows]

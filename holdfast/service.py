@@ -1,0 +1,299 @@
+"""The shell that every deciding service shares: receive, decide, one transaction, publish, acknowledge.
+
+A service brings a `Decider`, which holds the state in memory and decides by pure functions. The shell makes
+its effects durable: rows, inbox and outbox in one transaction; then the decider adopts them, the relay
+publishes, and the message is acknowledged. Every input of a service passes through one queue, in turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any, Protocol
+
+import msgspec
+import structlog
+
+from holdfast import events, requests
+from holdfast.bus import Bus, Delivery, Message, event_message
+from holdfast.clock import Now, system_now
+from holdfast.dead_letters import dead_letter
+from holdfast.desired import NodeDesired
+from holdfast.desired import encode as encode_order
+from holdfast.events import AnyEvent, Event, MessageRejected
+from holdfast.ids import derived_id, uuid7
+from holdfast.requests import Answer, AnyRequest
+from holdfast.store import StaleState, Store, StoreUnavailable, Table
+from holdfast.store.relay import Relay
+from holdfast.subjects import DESIRED_BUCKET, desired_key, event_subject, kv_subject, stream_of, type_filter
+
+HANDLING_TRIES_MAX = 5
+"""A message whose handling fails this often goes to the dead letters."""
+
+_STORE_RETRY_S = (0.05, 0.1, 0.2, 0.5, 1.0)
+_PRUNE_EVERY_S = 3600.0
+_QUEUE_MAX = 512
+
+log = structlog.get_logger()
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """A row to write; None deletes it."""
+
+    table: Table[Any]
+    key: str
+    row: msgspec.Struct | None
+
+
+class Effect(msgspec.Struct, frozen=True, kw_only=True):
+    """What a decision changes and says. The answer goes to whoever made the request."""
+
+    rows: tuple[Row, ...] = ()
+    events: tuple[Event, ...] = ()
+    orders: tuple[NodeDesired, ...] = ()
+    answer: Answer = Answer(accepted=True)
+
+    @property
+    def is_nothing(self) -> bool:
+        """Nothing to write and nothing to say."""
+        return not (self.rows or self.events or self.orders)
+
+    def messages(self) -> list[Message]:
+        """Everything said, in order: first why, then what."""
+        said = [event_message(event) for event in self.events]
+        return said + [order_message(order) for order in self.orders]
+
+
+def order_message(order: NodeDesired) -> Message:
+    """A node's order as a put into the bucket of desired state; its id names node and fence."""
+    key = desired_key(order.node)
+    return Message(
+        id=f"{key}-{order.epoch}-{order.generation}-{order.cause or ''}",
+        subject=kv_subject(DESIRED_BUCKET, key),
+        body=encode_order(order),
+    )
+
+
+class Decider(Protocol):
+    """One service's decisions. The three `on_…` methods change nothing by themselves; `adopt` follows a commit."""
+
+    name: str
+    tables: tuple[Table[Any], ...]
+    handles: tuple[type[Event], ...]
+    requests_subject: str | None
+
+    def load(self, rows: Mapping[str, Mapping[str, Any]]) -> None:
+        """Take the state as it is stored: table name -> key -> row."""
+        ...
+
+    def on_event(self, event: AnyEvent, now: datetime) -> Effect: ...
+
+    def on_request(self, request: AnyRequest, now: datetime) -> Effect: ...
+
+    def on_time(self, now: datetime) -> Effect:
+        """What follows from the time alone. Its effects are named by their deadlines, so that none happens twice."""
+        ...
+
+    def next_time(self) -> datetime | None:
+        """When `on_time` wants to be asked next."""
+        ...
+
+    def adopt(self, effect: Effect) -> None: ...
+
+
+class _Asked(msgspec.Struct):
+    request: AnyRequest
+    answer: asyncio.Future[Answer]
+
+
+class ServiceShell:
+    """Runs one decider on a bus and a store."""
+
+    def __init__(self, decider: Decider, bus: Bus, store: Store, now: Now = system_now) -> None:
+        self.decider = decider
+        self.bus = bus
+        self.store = store
+        self.now = now
+        self.relay = Relay(store, bus)
+        self._queue: asyncio.Queue[Delivery | _Asked] = asyncio.Queue(_QUEUE_MAX)
+        self._deadline_changed = asyncio.Event()
+        self._turn = asyncio.Lock()
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        await self.load()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.relay.run(), name="relay")
+            group.create_task(self._work(), name="work")
+            group.create_task(self._keep_time(), name="time")
+            group.create_task(self._prune(), name="prune")
+            filters: dict[str, list[str]] = defaultdict(list)
+            for event_type in self.decider.handles:
+                filters[stream_of(event_type)].append(type_filter(event_type))
+            for stream, subjects in filters.items():
+                group.create_task(self._receive(stream, subjects), name=f"receive {stream}")
+            if self.decider.requests_subject:
+                group.create_task(self.bus.serve(self.decider.requests_subject, self._answer), name="requests")
+
+    async def load(self) -> None:
+        """Read the state from the store, waiting for it as long as it takes."""
+
+        async def read() -> dict[str, dict[str, Any]]:
+            async with self.store.transaction() as tx:
+                return {table.name: await tx.load_all(table) for table in self.decider.tables}
+
+        self.decider.load(await self._patiently(read))
+
+    async def _receive(self, stream: str, subjects: list[str]) -> None:
+        async for delivery in self.bus.consume(stream, self.decider.name, subjects):
+            await self._queue.put(delivery)
+
+    async def _work(self) -> None:
+        while True:
+            item = await self._queue.get()
+            if isinstance(item, _Asked):
+                answer = await self._in_turn(self._decide_request, item.request)
+                if not item.answer.done():
+                    item.answer.set_result(answer)
+            else:
+                await self.handle(item)
+
+    async def _in_turn(self, decide: Any, *args: Any) -> Any:
+        """Decisions of one service never interleave: one of them sees all the others' effects or none."""
+        async with self._turn:
+            return await decide(*args)
+
+    async def handle(self, delivery: Delivery) -> None:
+        """Handle one message and settle it."""
+        try:
+            event = events.decode(delivery.body)
+            if event_subject(event) != delivery.subject:
+                raise events.UnreadableEvent(f"body says {event_subject(event)!r}, not the subject it came on")
+        except events.UnreadableEvent as error:
+            await self._reject(delivery, str(error))
+            return
+        try:
+            await self._in_turn(self._decide_event, event)
+        except Exception as error:
+            log.exception("handling failed", type=event.type, id=event.id, deliveries=delivery.deliveries)
+            if delivery.deliveries >= HANDLING_TRIES_MAX:
+                await self._reject(delivery, f"{type(error).__name__}: {error}")
+            else:
+                await delivery.retry(0.1 * 4**delivery.deliveries)
+            return
+        await delivery.ack()
+
+    async def _decide_event(self, event: AnyEvent) -> None:
+        async def attempt() -> None:
+            effect = self.decider.on_event(event, self.now())
+            if not effect.is_nothing:
+                await self._commit(effect, event.id)
+
+        await self._patiently(attempt)
+
+    async def _decide_request(self, request: AnyRequest) -> Answer:
+        async def attempt() -> Answer:
+            effect = self.decider.on_request(request, self.now())
+            if effect.is_nothing or await self._commit(effect, request.id):
+                return effect.answer
+            return Answer(accepted=True, message="done before")
+
+        return await self._patiently(attempt)
+
+    async def decide_time(self) -> None:
+        """Let the decider act on the present time."""
+
+        async def attempt() -> None:
+            effect = self.decider.on_time(self.now())
+            if not effect.is_nothing:
+                await self._commit(effect, None)
+
+        await self._in_turn(self._patiently, attempt)
+
+    async def _commit(self, effect: Effect, message_id: str | None) -> bool:
+        """Make an effect durable and adopt it; False when the message had been handled before."""
+        async with self.store.transaction() as tx:
+            if message_id is not None and not await tx.first_time(message_id):
+                return False
+            for row in effect.rows:
+                if row.row is None:
+                    await tx.delete(row.table, row.key)
+                else:
+                    await tx.save(row.table, row.key, row.row)
+            await tx.say(effect.messages())
+        self.decider.adopt(effect)
+        self.relay.wake()
+        self._deadline_changed.set()
+        return True
+
+    async def _patiently(self, attempt: Any) -> Any:
+        """Retry while the store is away. What was in memory may be stale then, so it is read again first."""
+        tries = 0
+        while True:
+            try:
+                if tries:
+                    async with self.store.transaction() as tx:
+                        self.decider.load({table.name: await tx.load_all(table) for table in self.decider.tables})
+                return await attempt()
+            except (StoreUnavailable, StaleState) as error:
+                log.warning("store unavailable, trying again", error=str(error), tries=tries)
+                await asyncio.sleep(_STORE_RETRY_S[min(tries, len(_STORE_RETRY_S) - 1)])
+                tries += 1
+
+    async def _reject(self, delivery: Delivery, error: str) -> None:
+        """Keep a message that cannot be handled where it can be looked at, and go on."""
+        log.error("message rejected", subject=delivery.subject, error=error)
+        letter = dead_letter(delivery, self.decider.name, error)
+        rejected = MessageRejected(
+            id=uuid7(),
+            at=self.now(),
+            source=self.decider.name,
+            subject=delivery.subject[:1000],
+            consumer=self.decider.name,
+            error=error[:2000],
+            body_bytes=len(delivery.body),
+            deliveries=delivery.deliveries,
+        )
+
+        async def attempt() -> None:
+            async with self.store.transaction() as tx:
+                await tx.say([letter, event_message(rejected)])
+            self.relay.wake()
+
+        await self._in_turn(self._patiently, attempt)
+        await delivery.drop()
+
+    async def _answer(self, body: bytes) -> bytes:
+        try:
+            request = requests.decode(body)
+        except requests.UnreadableRequest as error:
+            return msgspec.json.encode(Answer(accepted=False, message=f"not a request that can be read: {error}"))
+        asked = _Asked(request, asyncio.get_running_loop().create_future())
+        await self._queue.put(asked)
+        return msgspec.json.encode(await asked.answer)
+
+    async def _keep_time(self) -> None:
+        while True:
+            self._deadline_changed.clear()
+            at = self.decider.next_time()
+            try:
+                wait_s = None if at is None else max(0.0, (at - self.now()).total_seconds())
+                async with asyncio.timeout(wait_s):
+                    await self._deadline_changed.wait()
+            except TimeoutError:
+                await self.decide_time()
+
+    async def _prune(self) -> None:
+        while True:
+            await asyncio.sleep(_PRUNE_EVERY_S)
+            await self._patiently(lambda: self.store.prune(self.now()))
+
+
+def later(now: datetime, seconds: float) -> datetime:
+    """`now` and some seconds."""
+    return now + timedelta(seconds=seconds)
+
+
+__all__ = ["Decider", "Effect", "Row", "ServiceShell", "derived_id", "later", "order_message"]

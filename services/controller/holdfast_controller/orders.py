@@ -1,0 +1,47 @@
+"""What each node of a job should run, as its state stands. The same state gives the same orders, at any time."""
+
+from __future__ import annotations
+
+from holdfast.desired import NodeDesired, Placement
+from holdfast.events import Grant
+from holdfast_controller.state import JobPhase, JobState
+
+
+def standing_orders(state: JobState) -> list[NodeDesired]:
+    """The orders that hold now for the job's nodes; none while the next ones are still being worked out."""
+    if state.phase in (JobPhase.STARTING, JobPhase.RUNNING):
+        return [_order(state, member, _placement(state, rank)) for rank, member in _members(state)]
+    if state.phase is JobPhase.STOPPING or state.suspended:
+        return [_order(state, member, None) for _, member in _members(state)]
+    return []
+
+
+def leaving_order(state: JobState, member: Grant) -> NodeDesired:
+    """What a node is told that leaves the job: run nothing, whatever generation the others are at."""
+    return _order(state.update(generation=state.generation + 1), member, None)
+
+
+def _members(state: JobState) -> list[tuple[int, Grant]]:
+    return [(rank, member) for rank, member in enumerate(state.members) if member]
+
+
+def _placement(state: JobState, node_rank: int) -> Placement:
+    host = _members(state)[0][1]
+    return Placement(
+        job=state.spec,
+        node_rank=node_rank,
+        master_addr=host.address,
+        master_port=host.store_ports[state.generation % len(host.store_ports)],
+    )
+
+
+def _order(state: JobState, member: Grant, placement: Placement | None) -> NodeDesired:
+    return NodeDesired(
+        node=member.node,
+        epoch=member.epoch,
+        generation=state.generation,
+        job=state.job,
+        placement=placement,
+        cause=state.ordered_by,
+        incident=state.incident.id if state.incident else None,
+    )

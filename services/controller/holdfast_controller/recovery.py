@@ -1,0 +1,83 @@
+"""What the controller does about a failure: opens or continues an incident, weighs the evidence, takes a rung."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.config import LadderPolicy
+from holdfast.events import Eviction, IncidentOpened, Reattempt
+from holdfast.ids import derived_id
+from holdfast_controller.draft import Draft
+from holdfast_controller.ladder import Failure, Rung, blame, choose
+from holdfast_controller.state import Ending, Incident, JobPhase, Symptom
+
+
+def failed(draft: Draft, failure: Failure, policy: LadderPolicy) -> None:
+    """A failure of the generation that should run now: open an incident or go on with the open one, and act."""
+    incident = draft.state.incident
+    if incident is None:
+        incident = Incident(
+            id=derived_id(draft.cause, "incident"),
+            opened_at=draft.now,
+            symptom=failure.symptom,
+            failed_step=failure.step,
+            summary=failure.text,
+        )
+        draft.state = draft.state.update(incident=incident)
+        draft.say(
+            IncidentOpened,
+            symptom=failure.symptom,
+            failed_step=failure.step,
+            node=failure.node,
+            rank=failure.rank,
+            reason=failure.text,
+        )
+    _act(draft, failure, *_weigh(draft, failure, policy))
+
+
+def learned_late(draft: Draft, failure: Failure, policy: LadderPolicy) -> None:
+    """Evidence of a generation already given up: it may tell who was at fault, and that going on is no use."""
+    rung, reason = _weigh(draft, failure, policy)
+    held = failure.node in draft.state.nodes
+    if rung is Rung.STOP or (rung is Rung.EVICT and held):
+        _act(draft, failure, rung, reason)
+
+
+def _weigh(draft: Draft, failure: Failure, policy: LadderPolicy) -> tuple[Rung, str]:
+    assert draft.state.incident is not None
+    incident = blame(draft.state.incident, failure)
+    rung, reason = choose(incident, failure, policy)
+    if failure.user_error:
+        incident = msgspec.structs.replace(incident, user_error=failure.user_error)
+    if failure.step > incident.failed_step:
+        incident = msgspec.structs.replace(incident, failed_step=failure.step)
+    if incident.symptom is Symptom.PEER_LOST and failure.symptom is not Symptom.PEER_LOST:
+        incident = msgspec.structs.replace(incident, symptom=failure.symptom, summary=failure.text)
+    draft.state = draft.state.update(incident=incident)
+    return rung, reason
+
+
+def _act(draft: Draft, failure: Failure, rung: Rung, reason: str) -> None:
+    incident = draft.state.incident
+    assert incident is not None
+    if rung is Rung.STOP:
+        error = failure.user_error
+        ending = Ending(
+            phase=JobPhase.FAILED,
+            reason=reason,
+            exit_code=error.exit_code if error else 1,
+            traceback=error.traceback if error else "",
+        )
+        draft.end(ending)
+        return
+    draft.state = draft.state.update(incident=msgspec.structs.replace(incident, attempts=incident.attempts + 1))
+    if rung is Rung.REATTEMPT:
+        draft.say(Reattempt, attempt=incident.attempts + 1, node=failure.node, reason=reason)
+        draft.order_start(f"restart in place: {reason}")
+        draft.await_("ranks_started", draft.timeouts.start_s)
+        return
+    assert failure.node is not None
+    if rung is Rung.EVICT:
+        draft.say(Eviction, node=failure.node, blocked_for_s=draft.timeouts.block_s, reason=reason)
+    draft.vacate(failure.node)
+    draft.claim(f"{failure.node} left the job: {reason}")

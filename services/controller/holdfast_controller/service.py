@@ -1,0 +1,107 @@
+"""The controller as a decider: which jobs an input concerns, and what the decision means in rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from holdfast.config import LadderPolicy
+from holdfast.desired import NodeDesired
+from holdfast.events import AnyEvent, IncidentClosed
+from holdfast.requests import CONTROLLER_REQUESTS, Answer, AnyRequest, StopJob, SubmitJob
+from holdfast.service import Effect, Row
+from holdfast.timeouts import Timeouts
+from holdfast_controller.draft import Outcome
+from holdfast_controller.orders import standing_orders
+from holdfast_controller.plan import HANDLED, Planner, concerns
+from holdfast_controller.state import OVER, Incident, JobState
+from holdfast_controller.store import INCIDENTS, JOBS, TABLES, IncidentRecord
+
+
+class Controller:
+    """Holds the state of all jobs; see `holdfast.service.Decider`."""
+
+    name = "controller"
+    tables = TABLES
+    handles = HANDLED
+    requests_subject: str | None = CONTROLLER_REQUESTS
+
+    def __init__(self, timeouts: Timeouts, policy: LadderPolicy) -> None:
+        self.planner = Planner(timeouts, policy)
+        self.jobs: dict[str, JobState] = {}
+
+    def load(self, rows: Mapping[str, Mapping[str, Any]]) -> None:
+        self.jobs = dict(rows[JOBS.name])
+
+    def on_event(self, event: AnyEvent, now: datetime) -> Effect:
+        concerned = concerns(event, self.jobs)
+        return _merge(
+            [self._effect(self.jobs[job], self.planner.event(self.jobs[job], event, now)) for job in concerned]
+        )
+
+    def on_request(self, request: AnyRequest, now: datetime) -> Effect:
+        if isinstance(request, SubmitJob):
+            state = self.jobs.get(request.spec.name)
+            return self._effect(state, self.planner.submit(state, request, now))
+        if isinstance(request, StopJob):
+            state = self.jobs.get(request.job)
+            return self._effect(state, self.planner.stop(state, request, now))
+        return Effect(answer=Answer(accepted=False, message="the controller does not serve this request"))
+
+    def on_time(self, now: datetime) -> Effect:
+        return _merge([self._effect(state, self.planner.time(state, now)) for state in self._live() if state.awaiting])
+
+    def next_time(self) -> datetime | None:
+        return min((state.awaiting.until for state in self._live() if state.awaiting), default=None)
+
+    def adopt(self, effect: Effect) -> None:
+        for row in effect.rows:
+            if isinstance(row.row, JobState):
+                self.jobs[row.key] = row.row
+
+    def standing_orders(self) -> list[NodeDesired]:
+        """What every node that a job holds should run now."""
+        return [order for state in self._live() for order in standing_orders(state)]
+
+    def _live(self) -> list[JobState]:
+        return [state for state in self.jobs.values() if state.phase not in OVER]
+
+    def _effect(self, before: JobState | None, outcome: Outcome) -> Effect:
+        if outcome.refusal:
+            return Effect(answer=Answer(accepted=False, message=outcome.refusal))
+        after = outcome.state
+        if after is None or (after == before and not outcome.events):
+            return Effect()
+        rows = [Row(table=JOBS, key=after.job, row=after)]
+        closings = [event for event in outcome.events if isinstance(event, IncidentClosed)]
+        for incident, closing in zip(outcome.closed, closings, strict=True):
+            rows.append(_incident_row(after.job, incident, closing))
+        if after.incident and (before is None or before.incident != after.incident):
+            rows.append(_incident_row(after.job, after.incident, None))
+        return Effect(rows=tuple(rows), events=outcome.events, orders=outcome.orders)
+
+
+def _incident_row(job: str, incident: Incident, closing: IncidentClosed | None) -> Row:
+    record = IncidentRecord(
+        id=incident.id,
+        job=job,
+        opened_at=incident.opened_at,
+        symptom=incident.symptom,
+        summary=incident.summary,
+        attempts=incident.attempts,
+        blamed=incident.blamed,
+        closed_at=closing.at if closing else None,
+        outcome=closing.outcome if closing else None,
+    )
+    return Row(table=INCIDENTS, key=incident.id, row=record)
+
+
+def _merge(effects: list[Effect]) -> Effect:
+    if len(effects) == 1:
+        return effects[0]
+    return Effect(
+        rows=tuple(row for effect in effects for row in effect.rows),
+        events=tuple(event for effect in effects for event in effect.events),
+        orders=tuple(order for effect in effects for order in effect.orders),
+    )

@@ -1,0 +1,60 @@
+"""The controller's rows: a job's whole state, and a record of each incident for people to query."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from holdfast.store import Table
+from holdfast_controller.state import JobState
+
+
+class IncidentRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """An incident as people ask for it; `outcome` is empty while it is open."""
+
+    id: str
+    job: str
+    opened_at: datetime
+    symptom: str
+    summary: str
+    attempts: int
+    blamed: dict[str, int]
+    closed_at: datetime | None = None
+    outcome: str | None = None
+
+
+def _job_columns(state: JobState) -> dict[str, Any]:
+    return {
+        "phase": str(state.phase),
+        "generation": state.generation,
+        "incident": state.incident.id if state.incident else None,
+        "exit_code": exit_code_of(state),
+        "submitted_at": state.submitted_at,
+    }
+
+
+def exit_code_of(state: JobState) -> int | None:
+    """A job's exit code once it is over."""
+    if state.ended_at is None:
+        return None
+    return state.ending.exit_code if state.ending else 0
+
+
+def _incident_columns(record: IncidentRecord) -> dict[str, Any]:
+    return {
+        "job": record.job,
+        "opened_at": record.opened_at,
+        "closed_at": record.closed_at,
+        "symptom": record.symptom,
+        "outcome": record.outcome,
+        "attempts": record.attempts,
+        "summary": record.summary,
+    }
+
+
+JOBS = Table(name="jobs", row_type=JobState, columns=_job_columns)
+INCIDENTS = Table(name="incidents", row_type=IncidentRecord, columns=_incident_columns)
+TABLES: tuple[Table[Any], ...] = (JOBS,)
+"""What is read at the start; records of incidents are only written."""
