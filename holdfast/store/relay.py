@@ -1,0 +1,72 @@
+"""From the outbox to the bus: what was said in a transaction is published until the bus has it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from holdfast.bus import Bus, BusUnavailable
+from holdfast.store import Outbox, StoreUnavailable
+
+BATCH_MAX = 500
+POLL_S = 1.0
+"""How long a message waits that nobody woke the relay for: after a crash between commit and wake."""
+RETRY_MIN_S = 0.05
+RETRY_MAX_S = 0.5
+"""The pause between tries stays this short, since a try without a connection costs nothing."""
+
+log = structlog.get_logger(__name__)
+
+
+class Relay:
+    """Publishes one service's outbox in order.
+
+    A crash between publishing and noting it publishes again, under the same message id: the bus and every
+    inbox drop the repetition. One relay at a time may serve an outbox, or the order is lost.
+    """
+
+    def __init__(self, outbox: Outbox, bus: Bus) -> None:
+        self._outbox = outbox
+        self._bus = bus
+        self._woken = asyncio.Event()
+
+    def wake(self) -> None:
+        """Something was said: publish it now."""
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Publish until cancelled.
+
+        Raises:
+            BusError: the bus can never take a message; the message names the cause.
+        """
+        pause_s = RETRY_MIN_S
+        while True:
+            self._woken.clear()
+            try:
+                while await self.publish_pending() == BATCH_MAX:
+                    continue
+            except (BusUnavailable, StoreUnavailable) as error:
+                log.warning("outbox not published, trying again", reason=str(error), pause_s=pause_s)
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, RETRY_MAX_S)
+                continue
+            pause_s = RETRY_MIN_S
+            try:
+                async with asyncio.timeout(POLL_S):
+                    await self._woken.wait()
+            except TimeoutError:
+                continue
+
+    async def publish_pending(self) -> int:
+        """Publish one batch; returns how many messages it had.
+
+        Raises:
+            BusUnavailable, StoreUnavailable: some are not published, or not noted as published; call again.
+        """
+        pending = await self._outbox.pending(BATCH_MAX)
+        if pending:
+            await self._bus.publish_all([message for _, message in pending])
+            await self._outbox.published([position for position, _ in pending])
+        return len(pending)
