@@ -1,0 +1,3 @@
+from holdfast_historian.main import main
+
+main()

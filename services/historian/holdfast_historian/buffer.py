@@ -1,0 +1,73 @@
+"""What was received and is not yet written, bounded in number and bytes, and taken out in batches."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Generic, TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+
+
+class BatchLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """A batch is full at `items_max` or `bytes_max`; one that does not fill up waits `wait_s` after its first item."""
+
+    items_max: int = 1000
+    bytes_max: int = 8_000_000
+    wait_s: float = 0.05
+
+
+class Buffer(Generic[T]):
+    """Several put, one takes. It holds up to four full batches; then `put` waits, and the rest stays on the bus."""
+
+    def __init__(self, limits: BatchLimits) -> None:
+        self._limits = limits
+        self._items: deque[tuple[T, int]] = deque()
+        self._bytes = 0
+        self._filled = asyncio.Event()
+        self._full_batch = asyncio.Event()
+        self._room = asyncio.Event()
+        self._update()
+
+    async def put(self, item: T, size_bytes: int) -> None:
+        """Add an item at the end, when there is room."""
+        while not self._room.is_set():
+            await self._room.wait()
+        self._items.append((item, size_bytes))
+        self._bytes += size_bytes
+        self._update()
+
+    async def batch(self) -> list[T]:
+        """Take the oldest items, at least one, as many as a batch may hold."""
+        await self._filled.wait()
+        try:
+            async with asyncio.timeout(self._limits.wait_s):
+                await self._full_batch.wait()
+        except TimeoutError:
+            pass
+        taken: list[T] = []
+        taken_bytes = 0
+        while self._items and len(taken) < self._limits.items_max:
+            size_bytes = self._items[0][1]
+            if taken and taken_bytes + size_bytes > self._limits.bytes_max:
+                break
+            taken_bytes += size_bytes
+            taken.append(self._items.popleft()[0])
+        self._bytes -= taken_bytes
+        self._update()
+        return taken
+
+    def _update(self) -> None:
+        count, limits = len(self._items), self._limits
+        _set_to(self._filled, count > 0)
+        _set_to(self._full_batch, count >= limits.items_max or self._bytes >= limits.bytes_max)
+        _set_to(self._room, count < 4 * limits.items_max and self._bytes < 4 * limits.bytes_max)
+
+
+def _set_to(event: asyncio.Event, value: bool) -> None:
+    if value:
+        event.set()
+    else:
+        event.clear()

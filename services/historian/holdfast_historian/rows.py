@@ -1,0 +1,112 @@
+"""What the historian keeps of a message: one row. Pure.
+
+A row that was accepted must never break a query, today or in a year: a view casts what stands in the body, and
+one value that Postgres cannot cast fails the query over all events. msgspec and Postgres draw their limits in
+different places (integers without end, offsets of a day, numbers too small for a double, NUL), so bodies with
+such values are rewritten to the value that was understood, and refused where there is none.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import msgspec
+
+from holdfast import events
+from holdfast.events import AnyEvent, UnreadableEvent
+
+INT64_MAX = (1 << 63) - 1
+UUID_CHARS = 36
+NUL_STAND_IN = "\N{SYMBOL FOR NULL}"
+
+# Hints, each cheap to search for and cheap to be wrong about: a NUL; digits beyond a 64-bit integer; a fraction or
+# an exponent beyond a double; an offset other than UTC, of which msgspec accepts more than Postgres.
+_SUSPICIOUS = re.compile(rb"\\u0000|(?<![.\d])\d{19}|\d{24}|\d[eE][+-]?\d{3,}\s*[,}\]]|[+-](?!00:?00\")\d\d:?\d\d\"")
+
+
+class Row(NamedTuple):
+    """One row of `historian.events`, in the order of its columns; ids are text, `body` is JSON for jsonb."""
+
+    id: str
+    at: datetime
+    event_class: str
+    type: str
+    source: str
+    job: str | None
+    generation: int | None
+    node: str | None
+    cause: str | None
+    incident: str | None
+    body: bytes
+
+
+def row_of(body: bytes) -> Row:
+    """The row that records the event in `body`.
+
+    Raises:
+        UnreadableEvent: no event of the vocabulary, or one with a value that cannot be stored.
+    """
+    event = events.decode(body)
+    if _SUSPICIOUS.search(body) is not None:
+        return canonical_row(body)
+    return _row(event, body)
+
+
+def canonical_row(body: bytes) -> Row:
+    """As `row_of`, with the body rewritten: known fields as they were understood, the rest as far as it is sound.
+
+    Raises:
+        UnreadableEvent: as `row_of`.
+    """
+    event = _storable(msgspec.to_builtins(events.decode(body), builtin_types=(datetime,)), "$")
+    known = set(events.EVENT_TYPES[event["type"]].__struct_fields__) | {"type"}
+    try:
+        unknown = {name: value for name, value in msgspec.json.decode(body).items() if name not in known}
+        event = _storable(unknown, "$") | event
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        # What this version does not know is not worth losing what it does know.
+        pass
+    rewritten = msgspec.json.encode(event)
+    return _row(events.decode(rewritten), rewritten)
+
+
+def _row(event: AnyEvent, body: bytes) -> Row:
+    for name in (event.id, event.cause, event.incident):
+        if name is not None and len(name) != UUID_CHARS:
+            raise UnreadableEvent(f"{name!r} is no UUID in canonical form")
+    return Row(
+        id=event.id,
+        at=_utc(event.at, "$.at"),
+        event_class=event.event_class.value,
+        type=event.type,
+        source=event.source,
+        job=event.job,
+        generation=event.generation,
+        node=event.node,
+        cause=event.cause,
+        incident=event.incident,
+        body=body,
+    )
+
+
+def _storable(value: Any, path: str) -> Any:
+    if isinstance(value, str):
+        return value.replace("\0", NUL_STAND_IN)
+    if isinstance(value, dict):
+        return {_storable(name, path): _storable(inner, f"{path}.{name}") for name, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_storable(inner, f"{path}[{place}]") for place, inner in enumerate(value)]
+    if isinstance(value, int) and not -INT64_MAX - 1 <= value <= INT64_MAX:
+        raise UnreadableEvent(f"an integer of {value.bit_length()} bits is beyond 64 - at `{path}`")
+    if isinstance(value, datetime):
+        return _utc(value, path)
+    return value
+
+
+def _utc(moment: datetime, path: str) -> datetime:
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:
+        raise UnreadableEvent(f"{moment.isoformat()} in UTC is beyond the calendar - at `{path}`") from None

@@ -1,0 +1,185 @@
+"""The shell: receive from all streams, write in batches, acknowledge what is committed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import date
+from functools import partial
+from typing import TypeVar
+
+import msgspec
+import structlog
+
+from holdfast.bus import Bus, BusError, BusUnavailable, Delivery, Message
+from holdfast.clock import Now
+from holdfast.events import EventClass, UnreadableEvent
+from holdfast.store import StoreUnavailable
+from holdfast.subjects import ROOT
+from holdfast_historian import deadletters
+from holdfast_historian.buffer import BatchLimits, Buffer
+from holdfast_historian.partitions import PartitionPolicy, days_ahead, expired, missing, oldest_kept
+from holdfast_historian.rows import Row, canonical_row, row_of
+from holdfast_historian.store import HistorianStore, RowsRefused
+
+CONSUMER = deadletters.CONSUMER
+STREAM_CLASSES = {
+    "EVIDENCE": (EventClass.EVIDENCE,),
+    "DECISIONS": (EventClass.FINDING, EventClass.DECISION, EventClass.ACTION),
+    "METRICS": (EventClass.METRIC,),
+}
+BACKOFF_MIN_S = 0.05
+BACKOFF_MAX_S = 2.0
+HOUSEKEEPING_S = 600.0
+
+T = TypeVar("T")
+log = structlog.get_logger()
+
+
+class Received(msgspec.Struct, frozen=True):
+    """A row and the delivery that it came in."""
+
+    row: Row
+    delivery: Delivery
+
+
+class Historian:
+    """Records every event once, however often it is delivered and whoever is down meanwhile."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        store: HistorianStore,
+        now: Now,
+        policy: PartitionPolicy | None = None,
+        limits: BatchLimits | None = None,
+    ) -> None:
+        self._bus = bus
+        self._store = store
+        self._now = now
+        self._policy = policy or PartitionPolicy()
+        self._buffer: Buffer[Received] = Buffer(limits or BatchLimits())
+        self._days: frozenset[date] = frozenset()
+
+    async def run(self) -> None:
+        """Record until cancelled.
+
+        Raises:
+            NotMigrated: the database lacks the historian's tables.
+        """
+        await self._patiently(self._store.create_default_partition)
+        await self.keep_house()
+        async with asyncio.TaskGroup() as tasks:
+            for stream in STREAM_CLASSES:
+                tasks.create_task(self._receive(stream), name=f"receive {stream}")
+            tasks.create_task(self._write(), name="write")
+            tasks.create_task(self._keep_house(), name="keep house")
+
+    async def keep_house(self) -> None:
+        """Make the partitions of the days to come; drop those that are past keeping."""
+        self._days = await self._patiently(self._store.partitions)
+        await self._ensure_partitions(set(days_ahead(self._now(), self._policy)))
+        for day in expired(self._days, self._now(), self._policy):
+            await self._patiently(partial(self._store.drop_partition, day))
+            self._days -= {day}
+            log.info("partition dropped", day=day.isoformat(), keep_days=self._policy.keep_days)
+        oldest = oldest_kept(self._now(), self._policy)
+        if oldest is not None:
+            await self._patiently(partial(self._store.prune_default_partition, oldest))
+
+    async def _keep_house(self) -> None:
+        while True:
+            await asyncio.sleep(HOUSEKEEPING_S)
+            await self.keep_house()
+
+    async def _receive(self, stream: str) -> None:
+        filters = [f"{ROOT}.{event_class}.>" for event_class in STREAM_CLASSES[stream]]
+        async for delivery in self._bus.consume(stream, CONSUMER, filters):
+            try:
+                row = row_of(delivery.body)
+            except UnreadableEvent as error:
+                await self._reject(delivery, str(error))
+            else:
+                await self._buffer.put(Received(row, delivery), len(row.body))
+
+    async def _write(self) -> None:
+        while True:
+            batch = await self._buffer.batch()
+            await self._ensure_partitions({received.row.at.date() for received in batch})
+            await self._record(batch)
+
+    async def _record(self, batch: list[Received]) -> None:
+        try:
+            await self._patiently(partial(self._store.record, [received.row for received in batch]))
+        except RowsRefused as error:
+            # One bad row refuses its whole batch: halve until it stands alone.
+            if len(batch) > 1:
+                half = len(batch) // 2
+                await self._record(batch[:half])
+                await self._record(batch[half:])
+            else:
+                await self._record_rewritten(batch[0], str(error))
+            return
+        for received in batch:
+            await _settle(received.delivery.ack)
+
+    async def _record_rewritten(self, received: Received, refusal: str) -> None:
+        try:
+            row = canonical_row(received.delivery.body)
+            await self._patiently(partial(self._store.record, [row]))
+        except (UnreadableEvent, RowsRefused):
+            await self._reject(received.delivery, f"Postgres refuses this event: {refusal}")
+        else:
+            await _settle(received.delivery.ack)
+
+    async def _reject(self, delivery: Delivery, error: str) -> None:
+        rejected = deadletters.Rejected.of(delivery, error)
+        log.warning("message rejected", subject=rejected.subject, error=rejected.error, body_bytes=len(delivery.body))
+        try:
+            await self._publish(deadletters.dead_letter(rejected))
+        except BusError:
+            # More than one message may hold; the size stands in its headers.
+            await self._publish(deadletters.dead_letter(rejected, cut=True))
+        await self._publish(deadletters.rejection(rejected, self._now()))
+        await _settle(delivery.drop)
+
+    async def _publish(self, message: Message) -> None:
+        await _retried(partial(self._bus.publish, message), BusUnavailable, "bus")
+
+    async def _ensure_partitions(self, days: set[date]) -> None:
+        if days <= self._days:
+            return
+        for day in missing(days, self._days, self._now(), self._policy):
+            await self._patiently(partial(self._store.create_partition, day))
+            self._days |= {day}
+            log.info("partition made", day=day.isoformat())
+
+    async def _patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        return await _retried(attempt, StoreUnavailable, "database")
+
+
+async def _retried(attempt: Callable[[], Awaitable[T]], unavailable: type[Exception], what: str) -> T:
+    """Try until it works; unacknowledged messages stay on the bus for as long as it takes."""
+    backoff_s = BACKOFF_MIN_S
+    failures = 0
+    while True:
+        try:
+            result = await attempt()
+        except unavailable as error:
+            if failures == 0:
+                log.warning(f"{what} unavailable, trying again until it is back", error=str(error))
+            failures += 1
+            await asyncio.sleep(backoff_s)
+            backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
+        else:
+            if failures:
+                log.info(f"{what} is back", failures=failures)
+            return result
+
+
+async def _settle(settlement: Callable[[], Awaitable[None]]) -> None:
+    try:
+        await settlement()
+    except BusUnavailable:
+        # Delivered again later, and found recorded.
+        pass

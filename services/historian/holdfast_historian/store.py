@@ -1,0 +1,194 @@
+"""The historian's SQL: writing rows in batches, and the partitions that they go to."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, date, datetime, timedelta
+from typing import Self
+
+import asyncpg
+
+from holdfast.store import StoreUnavailable
+from holdfast_historian.partitions import day_of, partition_name
+from holdfast_historian.rows import Row
+
+_INSERT = """
+insert into historian.events
+       (id, at, class, type, source, job, generation, node, cause, incident, body)
+select * from unnest($1::uuid[], $2::timestamptz[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bigint[],
+                     $8::text[], $9::uuid[], $10::uuid[], $11::jsonb[])
+on conflict do nothing
+"""
+
+_PARTITIONS = """
+select child.relname, pg_get_expr(child.relpartbound, child.oid) = 'DEFAULT' as is_default
+from pg_inherits join pg_class child on child.oid = inhrelid
+where inhparent = to_regclass('historian.events')
+"""
+
+_DEFAULT = "events_default"
+
+# The advisory lock serialises two historians that overlap while one replaces the other. The lock timeout keeps a
+# long query from blocking a change of partitions that in turn blocks every later query.
+_BEGIN_CHANGE = "set local lock_timeout = '5s'; select pg_advisory_xact_lock(hashtext('holdfast.historian.partitions'))"
+
+# What keeps Postgres from working now and may pass: connections (08), resources (53), shutdown and cancellation
+# (57), system errors (58), rolled back in favour of others (40), a lock not obtained (55).
+_PASSING_CLASSES = frozenset({"08", "53", "57", "58", "40", "55"})
+# A value that cannot be stored (22), or that is too complex to be (54).
+_REFUSING_CLASSES = frozenset({"22", "54"})
+
+_NOT_MIGRATED = (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError, asyncpg.InsufficientPrivilegeError)
+
+
+class RowsRefused(ValueError):
+    """Postgres will never take at least one of these rows; none of them was written."""
+
+
+class NotMigrated(Exception):
+    """The table is missing, or this role may not write it."""
+
+
+class HistorianStore:
+    """A pool of connections as the role that owns the schema `historian`."""
+
+    def __init__(self, pool: asyncpg.Pool) -> None:
+        self._pool = pool
+
+    @classmethod
+    async def connect(cls, database_url: str) -> Self:
+        """Open the pool; connections are made when they are needed, so the database may still be down."""
+        pool = await asyncpg.create_pool(
+            database_url,
+            min_size=0,
+            max_size=3,
+            init=_register_codecs,
+            timeout=10,
+            command_timeout=60,
+            server_settings={"application_name": "holdfast-historian", "timezone": "UTC"},
+        )
+        return cls(pool)
+
+    async def close(self) -> None:
+        """Give up the connections."""
+        await self._pool.close()
+
+    async def record(self, rows: Sequence[Row]) -> None:
+        """Write rows in one transaction; those that are there already are left as they are.
+
+        Raises:
+            RowsRefused: at least one can never be written.
+            StoreUnavailable: nothing was written, or nobody knows; write the same rows again.
+        """
+        columns = list(zip(*rows, strict=True))
+        async with self._connection() as connection:
+            await connection.execute(_INSERT, *columns)
+
+    async def partitions(self) -> frozenset[date]:
+        """The days that have a partition.
+
+        Raises:
+            StoreUnavailable: no answer.
+        """
+        async with self._connection() as connection:
+            records = await connection.fetch(_PARTITIONS)
+        return frozenset(day for record in records if (day := day_of(record["relname"])) is not None)
+
+    async def create_default_partition(self) -> None:
+        """Make the partition for events whose clock is far off, if it is not there.
+
+        Raises:
+            StoreUnavailable: no answer.
+        """
+        async with self._connection() as connection, connection.transaction():
+            await connection.execute(_BEGIN_CHANGE)
+            if not any(record["is_default"] for record in await connection.fetch(_PARTITIONS)):
+                await connection.execute(f"create table historian.{_DEFAULT} partition of historian.events default")
+
+    async def create_partition(self, day: date) -> None:
+        """Make the partition of `day`, with the events of that day that lay in the default one until now.
+
+        Raises:
+            StoreUnavailable: nothing was made, or nobody knows.
+        """
+        table = f"historian.{partition_name(day)}"
+        first, after = (f"'{moment.isoformat()}'" for moment in _bounds(day))
+        async with self._connection() as connection, connection.transaction():
+            await connection.execute(_BEGIN_CHANGE)
+            if any(day_of(record["relname"]) == day for record in await connection.fetch(_PARTITIONS)):
+                return
+            await connection.execute(f"create table {table} (like historian.events including defaults)")
+            await connection.execute(
+                f"""
+                with moved as (
+                    delete from historian.{_DEFAULT} where at >= {first} and at < {after} returning *
+                )
+                insert into {table} select * from moved
+                """
+            )
+            await connection.execute(
+                f"alter table historian.events attach partition {table} for values from ({first}) to ({after})"
+            )
+
+    async def drop_partition(self, day: date) -> None:
+        """Drop the events of `day` for good.
+
+        Raises:
+            StoreUnavailable: nothing was dropped, or nobody knows.
+        """
+        async with self._connection() as connection, connection.transaction():
+            await connection.execute(_BEGIN_CHANGE)
+            await connection.execute(f"drop table if exists historian.{partition_name(day)}")
+
+    async def prune_default_partition(self, recorded_before: datetime) -> None:
+        """Drop what was recorded before this moment from the default partition, where clocks say nothing.
+
+        Raises:
+            StoreUnavailable: nothing was dropped, or nobody knows.
+        """
+        async with self._connection() as connection:
+            await connection.execute(f"delete from historian.{_DEFAULT} where recorded_at < $1", recorded_before)
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[asyncpg.pool.PoolConnectionProxy]:
+        try:
+            async with self._pool.acquire(timeout=10) as connection:
+                yield connection
+        except (
+            asyncpg.UndefinedTableError,
+            asyncpg.InvalidSchemaNameError,
+            asyncpg.InsufficientPrivilegeError,
+        ) as error:
+            raise NotMigrated(f"the historian cannot use its tables ({error}): migrate the database first") from error
+        except asyncpg.PostgresError as error:
+            raise _translated(error) from error
+        except (OSError, asyncpg.InterfaceError, TimeoutError) as error:
+            if isinstance(error, asyncpg.InterfaceError) and isinstance(error, ValueError):
+                raise RowsRefused(str(error)) from error
+            raise StoreUnavailable(f"{type(error).__name__}: {error}") from error
+
+
+def _translated(error: asyncpg.PostgresError) -> Exception:
+    sqlstate_class = str(error.sqlstate or "08")[:2]
+    if sqlstate_class in _PASSING_CLASSES:
+        return StoreUnavailable(f"{type(error).__name__}: {error}")
+    if sqlstate_class in _REFUSING_CLASSES:
+        return RowsRefused(str(error))
+    return error
+
+
+def _bounds(day: date) -> tuple[datetime, datetime]:
+    first = datetime(day.year, day.month, day.day, tzinfo=UTC)
+    return first, first + timedelta(days=1)
+
+
+async def _register_codecs(connection: asyncpg.Connection) -> None:
+    # jsonb's binary form is a version byte and the text: the bytes of the bus go in without being parsed here.
+    await connection.set_type_codec(
+        "jsonb",
+        schema="pg_catalog",
+        format="binary",
+        encoder=lambda body: b"\x01" + body,
+        decoder=lambda body: body[1:],
+    )

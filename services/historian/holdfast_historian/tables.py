@@ -1,0 +1,52 @@
+"""The historian's table, as the migrations make it."""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Column, DateTime, Index, MetaData, Table, Text, Uuid, func, text
+from sqlalchemy.dialects.postgresql import JSONB
+
+SCHEMA = "historian"
+METADATA = MetaData(schema=SCHEMA)
+
+EVENTS = Table(
+    "events",
+    METADATA,
+    Column("id", Uuid, primary_key=True),
+    Column("at", DateTime(timezone=True), primary_key=True),
+    Column("class", Text, nullable=False),
+    Column("type", Text, nullable=False),
+    Column("source", Text, nullable=False),
+    Column("job", Text),
+    Column("generation", BigInteger),
+    Column("node", Text),
+    Column("cause", Uuid),
+    Column("incident", Uuid),
+    Column("body", JSONB, nullable=False),
+    Column("recorded_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    postgresql_partition_by="RANGE (at)",
+)
+"""Every event, in daily partitions by `at` (the emitter's clock); `recorded_at` is the database's clock."""
+
+FREQUENT = ("progress", "steps_measured")
+"""Types that every node sends every second: all but the `samples` index leave them out, to stay small."""
+
+Index("events_at", EVENTS.c.at, postgresql_using="brin")
+Index(
+    "events_type",
+    EVENTS.c.type,
+    EVENTS.c.job,
+    EVENTS.c.generation,
+    postgresql_where=text("type <> 'progress' AND type <> 'steps_measured'"),
+)
+Index(
+    "events_incident",
+    EVENTS.c.incident,
+    postgresql_where=text("incident IS NOT NULL AND type <> 'progress' AND type <> 'steps_measured'"),
+)
+Index(
+    "events_samples",
+    EVENTS.c.job,
+    EVENTS.c.generation,
+    EVENTS.c.at,
+    postgresql_where=text("type = 'steps_measured'"),
+)
