@@ -62,22 +62,22 @@ class RotatingLog:
         return self.path.with_name(f"{self.path.name}.{number}")
 
 
-def tail(path: Path, lines: int) -> list[str]:
-    """The last `lines` lines of a log, the rotated part included; empty if there is none."""
-    found: list[str] = []
-    for file in (path, path.with_name(f"{path.name}.1")):
-        if len(found) >= lines:
-            break
-        found = _last_lines(file, lines - len(found)) + found
-    return found
+def tail(path: Path, lines: int, size: int | None = None) -> list[str]:
+    """The last `lines` lines of a log, the rotated part included; empty if there is none.
+
+    With `size`, what was written after the first so many bytes does not count.
+    """
+    found = _last_lines(path, lines, size)
+    rotated = path.with_name(f"{path.name}.1")
+    return _last_lines(rotated, lines - len(found), None) + found
 
 
-def _last_lines(file: Path, lines: int) -> list[str]:
+def _last_lines(file: Path, lines: int, size: int | None) -> list[str]:
     if lines <= 0:
         return []
     try:
         with open(file, "rb") as stream:
-            end = stream.seek(0, os.SEEK_END)
+            end = stream.seek(0, os.SEEK_END) if size is None else size
             block = b""
             while end > 0 and block.count(b"\n") <= lines:
                 step = min(65_536, end)
@@ -86,4 +86,4 @@ def _last_lines(file: Path, lines: int) -> list[str]:
                 block = stream.read(step) + block
     except FileNotFoundError:
         return []
-    return [line.decode(errors="replace") for line in block.splitlines()[-lines:]]
+    return [line.decode(errors="replace") for line in block.removesuffix(b"\n").split(b"\n")[-lines:]] if block else []

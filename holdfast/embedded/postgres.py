@@ -42,6 +42,7 @@ jit = off
 fsync = {durable}
 synchronous_commit = {durable}
 full_page_writes = {durable}
+recovery_init_sync_method = 'syncfs'
 wal_compression = 'pglz'
 max_wal_size = '1GB'
 
@@ -104,7 +105,8 @@ async def initialise(directory: Path, *, password: str, identity: Identity, log:
                     "--locale-provider=builtin",
                     "--builtin-locale=C.UTF-8",
                     "--locale=C",
-                    *([] if durable else ["--no-sync"]),
+                    # One call for the whole file system instead of one for each of a thousand files.
+                    "--sync-method=syncfs" if durable else "--no-sync",
                 ],
                 environment=_ENVIRONMENT,
                 directory=directory,

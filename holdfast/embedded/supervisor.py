@@ -104,8 +104,8 @@ class Supervisor:
 
     async def _run_children(self, on_ready: Callable[[ClusterInfo], None]) -> None:
         async with asyncio.TaskGroup() as self._tasks:
+            self._record()
             async with ControlServer(self._layout, self._tasks, self._answer):
-                self._record()
                 starting = self._tasks.create_task(self._start(on_ready), name="start")
                 await self._stop_asked.wait()
                 starting.cancel()

@@ -1,0 +1,70 @@
+"""`holdfast down`: end the embedded cluster."""
+
+import os
+import select
+from pathlib import Path
+
+import click
+
+from holdfast.cli.directory import directory_option, explained
+from holdfast.embedded.control import Stop, ask
+from holdfast.embedded.errors import EmbeddedError, NoCluster
+from holdfast.embedded.layout import Layout
+from holdfast.embedded.leftovers import clear_node, end_leftovers
+
+
+@click.command()
+@directory_option
+@click.option("--force", is_flag=True, help="Kill everything at once; PostgreSQL recovers at the next start.")
+@click.option(
+    "--timeout", "timeout_s", type=float, default=90.0, show_default=True, help="Seconds to wait for the end."
+)
+def down(directory: Path, force: bool, timeout_s: float) -> None:
+    """End a cluster that `holdfast up` started; its data stays and the next `up` goes on from there.
+
+    Jobs are stopped first, then the services, NATS and PostgreSQL. If the supervisor itself is dead, whatever it
+    left running is ended.
+    """
+    with explained():
+        layout = Layout(directory)
+        info = layout.info()
+        supervisor = None if info.pid is None else _open(info.pid)
+        try:
+            ask(layout, Stop(force=force))
+        except NoCluster:
+            click.echo(_clear_up(layout))
+            return
+        if supervisor is not None:
+            _wait(supervisor, layout, timeout_s)
+        click.echo(f"The cluster in {layout.root} has ended; its data is kept.")
+
+
+def _open(pid: int) -> int | None:
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        return None
+
+
+def _wait(supervisor: int, layout: Layout, timeout_s: float) -> None:
+    poll = select.poll()
+    poll.register(supervisor, select.POLLIN)
+    if not poll.poll(timeout_s * 1000):
+        raise EmbeddedError(
+            f"the cluster in {layout.root} has not ended within {timeout_s:g} s. See {layout.log('supervisor')}; "
+            "`holdfast down --force` does not wait for anyone."
+        )
+
+
+def _clear_up(layout: Layout) -> str:
+    """End what a dead supervisor left. Raises AlreadyRunning if one is alive after all and only just starting."""
+    with layout.lock():
+        info = layout.info()
+        ended = end_leftovers(info)
+        ranks = sum(clear_node(layout, node) for node in info.nodes)
+    if not ended and not ranks:
+        return f"No cluster is running in {layout.root}."
+    return (
+        f"The supervisor in {layout.root} was dead; ended what it left: "
+        f"{len(ended)} children, {ranks} processes on nodes."
+    )

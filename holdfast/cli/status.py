@@ -1,0 +1,93 @@
+"""`holdfast status`: how the embedded cluster is."""
+
+import sys
+from pathlib import Path
+
+import click
+import msgspec
+
+from holdfast.cli.directory import directory_option, explained
+from holdfast.embedded.control import ChildStatus, Reply, Status, ask
+from holdfast.embedded.errors import NoCluster
+from holdfast.embedded.layout import ClusterInfo, Layout
+
+
+class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """What `holdfast status --json` prints; `children` is empty while no supervisor runs."""
+
+    directory: str
+    running: bool
+    ready: bool
+    supervisor_pid: int | None
+    nats_url: str
+    nats_monitor_url: str
+    nodes: list[str]
+    children: list[ChildStatus]
+
+
+@click.command()
+@directory_option
+@click.option("--json", "as_json", is_flag=True, help="Print JSON. It holds the bus password.")
+def status(directory: Path, as_json: bool) -> None:
+    """Show the processes of a cluster: their state, pid, restarts, and how they last ended.
+
+    The exit code is 0 if all of it is up, 1 if the cluster or a part of it is not.
+    """
+    with explained():
+        layout = Layout(directory)
+        info = layout.info()
+        try:
+            reply: Reply | None = ask(layout, Status(), within_s=10.0)
+        except NoCluster:
+            reply = None
+    if as_json:
+        click.echo(msgspec.json.encode(_as_data(layout, info, reply)))
+    else:
+        for section in (_children_section(layout, reply),):
+            click.echo(section)
+    healthy = reply is not None and reply.ready and all(child.state == "ready" for child in reply.children)
+    sys.exit(0 if healthy else 1)
+
+
+def _as_data(layout: Layout, info: ClusterInfo, reply: Reply | None) -> ClusterStatus:
+    return ClusterStatus(
+        directory=str(layout.root),
+        running=reply is not None,
+        ready=reply is not None and reply.ready,
+        supervisor_pid=None if reply is None else info.pid,
+        nats_url=info.nats_url,
+        nats_monitor_url=info.nats_monitor_url,
+        nodes=info.nodes,
+        children=[] if reply is None else reply.children,
+    )
+
+
+def _children_section(layout: Layout, reply: Reply | None) -> str:
+    if reply is None:
+        return f"The cluster in {layout.root} is not running. Start it with `holdfast up`."
+    rows = [("NAME", "KIND", "STATE", "PID", "UP", "RESTARTS", "LAST EXIT")]
+    rows += [
+        (
+            child.name,
+            child.kind,
+            child.state,
+            "-" if child.pid is None else str(child.pid),
+            "-" if child.ready_s is None else _duration(child.ready_s),
+            str(child.restarts),
+            child.last_exit or "-",
+        )
+        for child in reply.children
+    ]
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join(lines if reply.ready else ["The cluster is still starting.", *lines])
+
+
+def _duration(seconds: float) -> str:
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    hours = whole // 3600
+    return f"{hours} h {whole % 3600 // 60} min" if hours < 24 else f"{hours // 24} d {hours % 24} h"

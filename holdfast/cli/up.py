@@ -1,0 +1,84 @@
+"""`holdfast up`: start the embedded cluster."""
+
+import shlex
+import sys
+from pathlib import Path
+
+import click
+
+from holdfast.cli.directory import directory_option, explained
+from holdfast.embedded.layout import DEFAULT_DIRECTORY, ClusterInfo, Layout
+from holdfast.embedded.services import ClusterPlan
+
+_PORT = click.IntRange(1, 65_535)
+
+
+@click.command()
+@click.option(
+    "--nodes",
+    type=click.IntRange(min=1),
+    help="Number of nodes, standbys included. [default: 4, and as many as it has for a cluster that exists]",
+)
+@directory_option
+@click.option("--postgres-port", type=_PORT, help="Port for PostgreSQL. [default: a free one, the same every time]")
+@click.option("--nats-port", type=_PORT, help="Port for NATS. [default: a free one, the same every time]")
+@click.option("--detach", "-d", is_flag=True, help="Run in the background.")
+@click.option(
+    "--wait/--no-wait",
+    default=True,
+    show_default=True,
+    help="With --detach: come back when the whole cluster is ready, or at once.",
+)
+def up(
+    nodes: int | None, directory: Path, postgres_port: int | None, nats_port: int | None, detach: bool, wait: bool
+) -> None:
+    """Start a cluster on this machine: PostgreSQL, NATS, every service, and one agent per node.
+
+    All state lies in one directory; starting again there goes on where it stopped. In the foreground, Ctrl-C ends
+    the cluster and keeps its data; a second Ctrl-C does not wait. Whatever dies in between is started again.
+
+    \b
+    holdfast up                     4 nodes, state in .holdfast
+    holdfast up --nodes 5 -d        5 nodes, in the background; `holdfast down` ends it
+    holdfast up --dir /data/lab     a second cluster beside the first
+    """
+    # Late, so that `holdfast --help` needs neither the database library nor the migrations.
+    from holdfast.embedded.launch import run_detached, run_foreground
+    from holdfast.embedded.supervisor import Options
+    from holdfast.store.migrate import migrate
+
+    layout = Layout(directory)
+    plan = ClusterPlan(migrate=migrate)
+    options = Options(nodes=nodes, postgres_port=postgres_port, nats_port=nats_port)
+    with explained():
+        if detach:
+            run_detached(layout, plan, options, _tell, wait=wait)
+            if wait:
+                _say_how_to_go_on(layout, layout.info(), end=_command("down", layout))
+            else:
+                click.echo(f"Starting in the background; see `{_command('status', layout)}`.")
+        else:
+            run_foreground(layout, plan, options, _tell, lambda info: _say_how_to_go_on(layout, info, end="Ctrl-C"))
+
+
+def _tell(line: str) -> None:
+    click.echo(line)
+    sys.stdout.flush()
+
+
+def _say_how_to_go_on(layout: Layout, info: ClusterInfo, *, end: str) -> None:
+    count = len(info.nodes)
+    click.echo(
+        f"\nHoldfast is up with {count} node{'' if count == 1 else 's'}.\n"
+        f"  run a job     {_command('run', layout)} --nnodes {count} --nproc-per-node 1 train.py\n"
+        f"  look at it    {_command('status', layout)}\n"
+        f"  end it        {end}\n"
+    )
+    sys.stdout.flush()
+
+
+def _command(name: str, layout: Layout) -> str:
+    """The command as the user would have to type it from here."""
+    if layout.root == Path(DEFAULT_DIRECTORY).absolute():
+        return f"holdfast {name}"
+    return f"holdfast {name} --dir {shlex.quote(str(layout.root))}"
