@@ -1,0 +1,177 @@
+"""What a fresh rank does around the user's script, forked from a zygote or run as `python -m holdfast.trainer.rank`.
+
+The script runs as `python script.py` or `python -m module` would run it. Around it: the ledger, the hooks, a record of
+the exception that ends it, and an end that cannot fail late.
+"""
+
+from __future__ import annotations
+
+import atexit
+import faulthandler
+import importlib.util
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from types import CodeType, ModuleType, TracebackType
+from typing import NoReturn
+
+import msgspec
+
+from holdfast.events import RankException
+from holdfast.ledger import LedgerWriter
+from holdfast.trainer import hooks
+from holdfast.trainer.phases import bind, binding
+
+ERROR_FILE_VARIABLE = "TORCHELASTIC_ERROR_FILE"
+LEDGER_VARIABLE = "HOLDFAST_LEDGER"
+GENERATION_VARIABLE = "HOLDFAST_GENERATION"
+MESSAGE_CHARS_MAX = 4_096
+TRACEBACK_CHARS_MAX = 65_536
+
+
+class ScriptNotFound(Exception):
+    """The script or module to run does not exist."""
+
+
+def main(argv: Sequence[str]) -> NoReturn:
+    """`[-m] script [args...]`, with the rank's environment already in place."""
+    arguments = list(argv)
+    is_module = arguments[:1] == ["-m"]
+    if is_module:
+        del arguments[0]
+    if not arguments:
+        sys.stderr.write("usage: python -m holdfast.trainer.rank [-m] SCRIPT [ARGS...]\n")
+        raise SystemExit(2)
+    run(arguments[0], arguments[1:], is_module=is_module)
+
+
+def run(script: str, args: Sequence[str], *, is_module: bool) -> NoReturn:
+    """Run the script as `__main__` and end the process with its exit code."""
+    path = os.environ.get(LEDGER_VARIABLE)
+    if path:
+        bind(LedgerWriter(path, rank=int(os.environ["RANK"]), generation=int(os.environ.get(GENERATION_VARIABLE, "0"))))
+    hooks.install()
+    faulthandler.enable()
+    code = _execute(script, args, is_module)
+    _end(code)
+
+
+def _execute(script: str, args: Sequence[str], is_module: bool) -> int:
+    try:
+        module, code = _load_module(script) if is_module else _load_script(script)
+        sys.argv = [str(module.__file__) if is_module else script, *args]
+        sys.modules["__main__"] = module
+        exec(code, module.__dict__)  # noqa: S102 - running the user's script is what a rank is for
+    except SystemExit as request:
+        return _exit_code(request)
+    except KeyboardInterrupt as error:
+        _show(error)
+        return 130
+    except BaseException as error:  # noqa: BLE001 - whatever ends the script is recorded, then ends the process
+        _record(error)
+        _show(error)
+        return 1
+    return 0
+
+
+def _load_script(script: str) -> tuple[ModuleType, CodeType]:
+    sys.path[0] = str(Path(script).resolve().parent)
+    try:
+        source = Path(script).read_bytes()
+    except OSError as error:
+        raise ScriptNotFound(f"cannot read the script {script!r} from {os.getcwd()}: {error.strerror}") from None
+    module = ModuleType("__main__")
+    module.__file__ = script
+    # Without a spec, as for a script: multiprocessing's spawn decides by it how to import the main module again.
+    module.__spec__ = None
+    module.__builtins__ = __builtins__  # type: ignore[attr-defined]
+    module.__annotations__ = {}
+    return module, compile(source, script, "exec", dont_inherit=True)
+
+
+def _load_module(name: str) -> tuple[ModuleType, CodeType]:
+    sys.path[0] = os.getcwd()
+    spec = importlib.util.find_spec(name)
+    if spec is not None and spec.submodule_search_locations is not None:
+        name = f"{name}.__main__"
+        spec = importlib.util.find_spec(name)
+    code = spec.loader.get_code(name) if spec is not None and hasattr(spec.loader, "get_code") else None  # type: ignore[union-attr]
+    if spec is None or code is None:
+        raise ScriptNotFound(f"no module named {name!r} on {os.pathsep.join(sys.path)}")
+    module = ModuleType("__main__", None)
+    module.__file__ = spec.origin
+    module.__spec__ = spec
+    module.__loader__ = spec.loader
+    module.__package__ = spec.parent
+    module.__builtins__ = __builtins__  # type: ignore[attr-defined]
+    module.__annotations__ = {}
+    return module, code
+
+
+def _exit_code(request: SystemExit) -> int:
+    if request.code is None:
+        return 0
+    if isinstance(request.code, int):
+        return request.code & 0xFF
+    sys.stderr.write(f"{request.code}\n")
+    return 1
+
+
+def _user_part(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback from the script's own first line on."""
+    part = trace
+    while part is not None and part.tb_frame.f_code.co_filename == __file__:
+        part = part.tb_next
+    return part or trace
+
+
+def _show(error: BaseException) -> None:
+    sys.excepthook(type(error), error, _user_part(error.__traceback__))
+
+
+def _record(error: BaseException) -> None:
+    path = os.environ.get(ERROR_FILE_VARIABLE)
+    if not path:
+        return
+    lines = traceback.format_exception(type(error), error, _user_part(error.__traceback__))
+    record = RankException(
+        type=f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins."),
+        message=_text(error)[:MESSAGE_CHARS_MAX],
+        traceback="".join(lines)[-TRACEBACK_CHARS_MAX:],
+    )
+    part = Path(f"{path}.{os.getpid()}")
+    try:
+        part.write_bytes(msgspec.json.encode(record))
+        part.replace(path)
+    except OSError as failure:
+        sys.stderr.write(f"holdfast: the exception could not be recorded in {path}: {failure}\n")
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as failure:  # noqa: BLE001 - an exception's own __str__ is user code
+        return f"<{type(failure).__name__} while reading the message>"
+
+
+def _end(code: int) -> NoReturn:
+    """Do what the interpreter does at its end, short of tearing it down: that can abort in a thread of a library."""
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except (OSError, ValueError, AttributeError):
+                continue
+        if binding.ledger is not None:
+            binding.ledger.end(code)
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
