@@ -231,7 +231,7 @@ class Child:
         self._ready_at = loop.time()
         self.state = ChildState.READY
         where = f" on {self.spec.endpoint}" if self.spec.endpoint else ""
-        self._report(self, f"{self.name} ready{where} ({self._ready_at - born_at:.1f} s)")
+        self._report(self, f"{self.name} ready{where} ({self._ready_at - born_at:.2f} s)")
         self._settled.set()
 
     async def _stop_when_unwanted(self, process: Process) -> None:

@@ -93,35 +93,50 @@ def spawn(
     identity: Identity = Identity.AS_IS,
     announces: bool = False,
 ) -> Process:
+    """Start a program, watched by the running event loop; the arguments are those of `start`.
+
+    With `announces` the program is handed the pipe for `announce_ready`. Raises OSError if it cannot be run.
+    """
+    if not announces:
+        return Process(start(argv, environment, directory, output, death_signal, identity), None)
+    reading, writing = os.pipe()
+    try:
+        environment = {**environment, READY_FD_VARIABLE: str(writing)}
+        popen = start(argv, environment, directory, output, death_signal, identity, keep=(writing,))
+    except OSError:
+        os.close(reading)
+        raise
+    finally:
+        os.close(writing)
+    return Process(popen, reading)
+
+
+def start(
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    directory: Path,
+    output: int,
+    death_signal: int,
+    identity: Identity,
+    keep: Sequence[int] = (),
+) -> subprocess.Popen[bytes]:
     """Start a program in a session of its own, stdout and stderr to the descriptor `output`.
 
     `death_signal` reaches it when this process dies. Call it on the main thread: the kernel takes the death of the
-    *thread* that forked for the death of the parent. Raises OSError if the program cannot be run.
+    *thread* that forked for the death of the parent. `keep` are descriptors that it inherits. Raises OSError if the
+    program cannot be run.
     """
-    environment = dict(environment)
-    ready_read, ready_write = os.pipe() if announces else (None, None)
-    if ready_write is not None:
-        environment[READY_FD_VARIABLE] = str(ready_write)
-    try:
-        popen = subprocess.Popen(
-            list(argv),
-            env=environment,
-            cwd=directory,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-            pass_fds=() if ready_write is None else (ready_write,),
-            preexec_fn=_child_setup(death_signal, identity),
-        )
-    except BaseException:
-        if ready_read is not None:
-            os.close(ready_read)
-        raise
-    finally:
-        if ready_write is not None:
-            os.close(ready_write)
-    return Process(popen, ready_read)
+    return subprocess.Popen(
+        list(argv),
+        env=dict(environment),
+        cwd=directory,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        start_new_session=True,
+        pass_fds=tuple(keep),
+        preexec_fn=_child_setup(death_signal, identity),
+    )
 
 
 def _child_setup(death_signal: int, identity: Identity) -> Callable[[], None]:

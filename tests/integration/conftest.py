@@ -1,0 +1,81 @@
+"""A real PostgreSQL and a real NATS for all integration tests, each started once a session.
+
+They are shared: a test makes a database, a stream or a bucket of its own name.
+"""
+
+import asyncio
+import contextlib
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.embedded.children import ChildSpec
+from holdfast.embedded.credentials import HOST, NATS_USER
+from holdfast.embedded.identity import choose_identity
+from holdfast.embedded.layout import Ports
+from holdfast.embedded.nats import nats_spec
+from holdfast.embedded.ports import reserve_ports
+from holdfast.embedded.postgres import admin_url, ensure_database, initialise, postgres_spec, programs
+from holdfast.embedded.process import start
+
+PASSWORD = "for-tests-only"
+
+
+@pytest.fixture(scope="session")
+def embedded_ports() -> Iterator[Ports]:
+    with reserve_ports({}, None) as ports:
+        yield ports
+
+
+@pytest.fixture(scope="session")
+def embedded_postgres(tmp_path_factory: pytest.TempPathFactory, embedded_ports: Ports) -> Iterator[str]:
+    """The URL of an empty database `holdfast` as its superuser. Nothing in it survives a crash: it never syncs."""
+    directory = tmp_path_factory.mktemp("postgres")
+    port = embedded_ports.postgres
+    identity = choose_identity(programs() / "postgres", directory)
+    log = directory / "postgres.log"
+    asyncio.run(initialise(directory, password=PASSWORD, identity=identity, log=log, durable=False))
+    spec = postgres_spec(directory, port=port, password=PASSWORD, identity=identity, durable=False)
+    with running(spec, log):
+        asyncio.run(ensure_database(port, PASSWORD))
+        yield admin_url(port, PASSWORD)
+
+
+@pytest.fixture(scope="session")
+def embedded_nats(tmp_path_factory: pytest.TempPathFactory, embedded_ports: Ports) -> Iterator[str]:
+    """The URL of a nats-server with JetStream, credentials included."""
+    directory = tmp_path_factory.mktemp("nats")
+    port = embedded_ports.nats
+    spec = nats_spec(directory, port=port, monitor_port=embedded_ports.nats_monitor, password=PASSWORD)
+    with running(spec, directory / "nats.log"):
+        yield f"nats://{NATS_USER}:{PASSWORD}@{HOST}:{port}"
+
+
+@contextlib.contextmanager
+def running(spec: ChildSpec, log: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    """A server of the embedded cluster without its supervisor, ready on entry and gone on exit."""
+    assert spec.probe is not None
+    with open(log, "ab") as output:
+        process = start(spec.argv, spec.environment, spec.directory, output.fileno(), signal.SIGKILL, spec.identity)
+    try:
+        asyncio.run(_ready(spec, process, log))
+        yield process
+    finally:
+        process.send_signal(spec.stop_signal)
+        try:
+            process.wait(timeout=spec.stop_grace_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+async def _ready(spec: ChildSpec, process: "subprocess.Popen[bytes]", log: Path) -> None:
+    assert spec.probe is not None
+    try:
+        async with asyncio.timeout(30):
+            await spec.probe()
+    except TimeoutError:
+        pytest.fail(f"{spec.name} is not ready after 30 s (exit code {process.poll()}):\n{log.read_text()}")
