@@ -334,9 +334,10 @@ class NodesRequested(Decision, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class NodesReleased(Decision, frozen=True, kw_only=True, omit_defaults=True):
-    """A job gives nodes back, or withdraws what it still claims."""
+    """A job gives nodes back; at its end it also withdraws what it still claims."""
 
     nodes: tuple[Name, ...]
+    withdraws_claim: bool = False
 
 
 class GenerationStarted(Decision, frozen=True, kw_only=True, omit_defaults=True):

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 import structlog
@@ -35,6 +35,8 @@ HANDLING_TRIES_MAX = 5
 _STORE_RETRY_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 _PRUNE_EVERY_S = 3600.0
 _QUEUE_MAX = 512
+
+T = TypeVar("T")
 
 log = structlog.get_logger()
 
@@ -160,7 +162,7 @@ class ServiceShell:
             else:
                 await self.handle(item)
 
-    async def _in_turn(self, decide: Any, *args: Any) -> Any:
+    async def _in_turn(self, decide: Callable[..., Awaitable[T]], *args: Any) -> T:
         """Decisions of one service never interleave: one of them sees all the others' effects or none."""
         async with self._turn:
             return await decide(*args)
@@ -228,7 +230,7 @@ class ServiceShell:
         self._deadline_changed.set()
         return True
 
-    async def _patiently(self, attempt: Any) -> Any:
+    async def _patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Retry while the store is away. What was in memory may be stale then, so it is read again first."""
         tries = 0
         while True:

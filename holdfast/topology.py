@@ -145,7 +145,8 @@ class Topology(msgspec.Struct, frozen=True):
             raise MeshError("a node needs at least one rank")
         if self.mesh.world_size % self.ranks_per_node:
             raise MeshError(
-                f"mesh {self.mesh} has {self.mesh.world_size} ranks, which {self.ranks_per_node} ranks per node do not divide"
+                f"mesh {self.mesh} has {self.mesh.world_size} ranks,"
+                f" which {self.ranks_per_node} ranks per node do not divide"
             )
 
     @classmethod

@@ -60,8 +60,7 @@ class Draft:
             at=self.now,
             source=SOURCE,
             job=self.state.job,
-            cause=self.cause,
-            **{"generation": self.state.generation or None, **fields},
+            **{"cause": self.cause, "generation": self.state.generation or None, **fields},
         )
         self._events.append(event)
         return event
@@ -104,7 +103,7 @@ class Draft:
 
     def release(self, nodes: tuple[str, ...], reason: str) -> None:
         """Give nodes back, and withdraw what is still claimed."""
-        self.say(NodesReleased, nodes=nodes, reason=reason)
+        self.say(NodesReleased, nodes=nodes, withdraws_claim=True, reason=reason)
         self.state = self.state.update(claim=None)
 
     def vacate(self, node: str) -> None:

@@ -133,9 +133,7 @@ class Planner:
         start = named_id(awaiting.until, state.job, awaiting.what, state.generation)
         draft = Draft(state.update(awaiting=None), start, now, self.timeouts)
         waited_s = (now - awaiting.since).total_seconds()
-        finding = draft.say(
-            DeadlinePassed, awaited=awaiting.what, waited_s=waited_s, missing_nodes=missing, generation=state.generation
-        )
+        finding = draft.say(DeadlinePassed, awaited=awaiting.what, waited_s=waited_s, missing_nodes=missing, cause=None)
         draft.cause = finding.id
         if awaiting.what == "ranks_stopped":
             draft.close()

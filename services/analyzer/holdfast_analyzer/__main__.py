@@ -1,0 +1,3 @@
+from holdfast_analyzer.main import main
+
+main()

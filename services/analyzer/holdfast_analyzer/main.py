@@ -1,0 +1,27 @@
+"""The analyzer's process: reads the settings once, wires, runs."""
+
+from __future__ import annotations
+
+from holdfast.store.postgres import PostgresStore
+
+from holdfast import process
+from holdfast.bus.nats import connect
+from holdfast.process import Process
+from holdfast.service import ServiceShell
+from holdfast_analyzer.service import Analyzer
+
+
+async def serve(this: Process) -> None:
+    """Run the analyzer until cancelled."""
+    bus = await connect(this.settings.nats_url, "analyzer")
+    store = await PostgresStore.connect(this.settings.database_url, "analyzer", application_name="holdfast-analyzer")
+    try:
+        await ServiceShell(Analyzer(), bus, store).run()
+    finally:
+        await bus.close()
+        await store.close()
+
+
+def main() -> None:
+    """Entry point."""
+    process.run("holdfast_analyzer", serve, description="Findings: what the evidence and the samples say.")

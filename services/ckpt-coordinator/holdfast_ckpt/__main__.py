@@ -1,0 +1,3 @@
+from holdfast_ckpt.main import main
+
+main()

@@ -1,0 +1,3 @@
+from holdfast_controller.main import main
+
+main()

@@ -1,0 +1,35 @@
+"""The controller's process: reads the settings once, wires, runs."""
+
+from __future__ import annotations
+
+import asyncio
+
+from holdfast.store.postgres import PostgresStore
+
+from holdfast import process
+from holdfast.bus.nats import connect
+from holdfast.process import Process
+from holdfast.service import ServiceShell
+from holdfast_controller.reassert import keep_asserting
+from holdfast_controller.service import Controller
+
+
+async def serve(this: Process) -> None:
+    """Run the controller until cancelled."""
+    controller = Controller(this.settings.timeouts, this.settings.ladder)
+    bus = await connect(this.settings.nats_url, "controller")
+    store = await PostgresStore.connect(
+        this.settings.database_url, "controller", application_name="holdfast-controller"
+    )
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(ServiceShell(controller, bus, store).run(), name="shell")
+            group.create_task(keep_asserting(bus, controller.standing_orders), name="assert orders")
+    finally:
+        await bus.close()
+        await store.close()
+
+
+def main() -> None:
+    """Entry point."""
+    process.run("holdfast_controller", serve, description="Jobs, generations, incidents and the recovery ladder.")

@@ -1,0 +1,3 @@
+from holdfast_standby.main import main
+
+main()

@@ -1,0 +1,34 @@
+"""The standby service's process: reads the settings once, wires, runs."""
+
+from __future__ import annotations
+
+import asyncio
+
+from holdfast.store.postgres import PostgresStore
+
+from holdfast import process
+from holdfast.bus.nats import connect
+from holdfast.clock import system_now
+from holdfast.process import Process
+from holdfast.service import ServiceShell
+from holdfast_standby.service import Hearing, Standby
+
+
+async def serve(this: Process) -> None:
+    """Run the standby service until cancelled."""
+    bus = await connect(this.settings.nats_url, "standby")
+    store = await PostgresStore.connect(this.settings.database_url, "standby", application_name="holdfast-standby")
+    hearing = Hearing(bus, system_now)
+    standby = Standby(this.settings.timeouts, this.settings.pool, hearing.heard, system_now)
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(hearing.listen(), name="heartbeats")
+            group.create_task(ServiceShell(standby, bus, store).run(), name="shell")
+    finally:
+        await bus.close()
+        await store.close()
+
+
+def main() -> None:
+    """Entry point."""
+    process.run("holdfast_standby", serve, description="The node inventory and the warm pool.")

@@ -1,0 +1,319 @@
+"""The standby service's decisions: how nodes move through the inventory and who gets which.
+
+ByteRobust §6.2: nodes that replace others are checked and warm before they are handed over. Everything here
+is pure. Silence is a sign of loss only while others are heard on the same bus: a deaf service learns nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from holdfast.config import PoolPolicy
+from holdfast.events import (
+    AnyEvent,
+    Event,
+    Eviction,
+    Grant,
+    NodeDeparted,
+    NodeInspected,
+    NodeLost,
+    NodeRegistered,
+    NodeReleaseRequested,
+    NodesAwaited,
+    NodesGranted,
+    NodesReleased,
+    NodesRequested,
+    NodeStateChanged,
+)
+from holdfast.ids import derived_id, named_id
+from holdfast.requests import ReleaseNode
+from holdfast.timeouts import Timeouts
+from holdfast_standby.state import WATCHED, Claim, Heard, Inventory, Node, NodeState
+
+SOURCE = "standby"
+HANDLED: tuple[type[Event], ...] = (
+    NodeRegistered,
+    NodeInspected,
+    NodeDeparted,
+    NodesRequested,
+    NodesReleased,
+    Eviction,
+)
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """The next inventory and what is said; reasons stand in the events. `refusal` answers a request."""
+
+    inventory: Inventory
+    events: tuple[Event, ...] = ()
+    refusal: str = ""
+
+
+class Keeper:
+    """The decisions under one set of limits; holds no state of its own."""
+
+    def __init__(self, timeouts: Timeouts, pool: PoolPolicy) -> None:
+        self.timeouts = timeouts
+        self.pool = pool
+
+    def event(self, inventory: Inventory, event: AnyEvent, now: datetime) -> Outcome:
+        """What follows from an event."""
+        ledger = _Ledger(inventory, event.id, now)
+        match event:
+            case NodeRegistered():
+                self._registered(ledger, event)
+            case NodeInspected():
+                self._inspected(ledger, event)
+            case NodeDeparted():
+                node = ledger.nodes.get(event.node or "")
+                if node and node.instance == event.instance and node.state in WATCHED:
+                    ledger.move(node, NodeState.LOST, "its agent was shut down", job=None)
+            case NodesRequested():
+                self._requested(ledger, event)
+            case NodesReleased():
+                self._released(ledger, event)
+            case Eviction():
+                self._evicted(ledger, event)
+            case _:
+                pass
+        self._grant(ledger)
+        return ledger.outcome()
+
+    def release(self, inventory: Inventory, request: ReleaseNode, heard: Heard, now: datetime) -> Outcome:
+        """A person takes a node off the blocklist."""
+        node = inventory.nodes.get(request.node)
+        if node is None:
+            return Outcome(inventory=inventory, refusal=f"there is no node {request.node}; `holdfast nodes` lists them")
+        if node.blocked_until is None:
+            return Outcome(inventory=inventory, refusal=f"node {node.id} is not on the blocklist; it is {node.state}")
+        ledger = _Ledger(inventory, request.id, now)
+        reason = f"released by {request.asked_by}"
+        ledger.say(NodeReleaseRequested, node=node.id, reason=reason)
+        self._unblock(ledger, node, heard, reason)
+        self._grant(ledger)
+        return ledger.outcome()
+
+    def time(self, inventory: Inventory, heard: Heard, now: datetime) -> Outcome:
+        """What follows from the time and from who was heard."""
+        ledger = _Ledger(inventory, None, now)
+        for node in sorted(inventory.nodes.values(), key=lambda node: node.id):
+            if node.blocked_until and node.blocked_until <= now:
+                self._unblock(ledger, node, heard, "its time on the blocklist is over")
+            elif node.state in WATCHED and (silent_s := self._silent_s(node, heard, now)) is not None:
+                last = max(heard.last.get(node.id, node.since), node.since)
+                ledger.say(NodeLost, node=node.id, job=node.job, last_heard_at=last, silent_s=silent_s)
+                ledger.move(node, NodeState.LOST, f"nothing was heard of it for {silent_s:.1f} s", job=None)
+            elif node.state is NodeState.LOST and self._is_heard(node, heard, now):
+                self._welcome(ledger, node, "it is heard again")
+        self._grant(ledger)
+        return ledger.outcome()
+
+    # --- liveness -------------------------------------------------------------------------------
+
+    def _silent_s(self, node: Node, heard: Heard, now: datetime) -> float | None:
+        """For how long nothing was heard of a node, if that is too long and others are heard; else None."""
+        limit = timedelta(seconds=self.timeouts.node_lost_s)
+        if heard.listening_since is None or now - heard.listening_since <= limit:
+            return None
+        # Absence is no sign by itself: if nobody at all is heard, it is this service that is deaf.
+        if not any(now - at <= limit for at in heard.last.values()):
+            return None
+        last = max(heard.last.get(node.id, heard.listening_since), heard.listening_since, node.since)
+        return (now - last).total_seconds() if now - last > limit else None
+
+    def _is_heard(self, node: Node, heard: Heard, now: datetime) -> bool:
+        last = heard.last.get(node.id)
+        limit = timedelta(seconds=self.timeouts.node_lost_s)
+        # A heartbeat from before the loss was noticed, or sent on the way out, is no sign of life.
+        return last is not None and now - last <= limit and last > node.since + timedelta(seconds=1)
+
+    # --- nodes ----------------------------------------------------------------------------------
+
+    def _registered(self, ledger: _Ledger, event: NodeRegistered) -> None:
+        assert event.node is not None
+        node = ledger.nodes.get(event.node)
+        if node is None:
+            fresh = Node(
+                id=event.node,
+                state=NodeState.REGISTERED,
+                since=ledger.now,
+                instance=event.instance,
+                facts=event.facts,
+                reason="its agent has started",
+            )
+            ledger.put(fresh, old_state="")
+            return
+        back = node.instance != event.instance
+        node = msgspec.structs.replace(node, instance=event.instance, facts=event.facts)
+        ledger.nodes[node.id] = node
+        if node.state is NodeState.LOST:
+            self._welcome(ledger, node, "its agent has started again" if back else "it is heard again")
+        elif back and node.state in (NodeState.STANDBY, NodeState.CHECKED):
+            # The new life of the agent must pass its own self-check. An active node's ranks live on and are adopted.
+            ledger.move(node, NodeState.REGISTERED, "its agent has started again")
+
+    def _welcome(self, ledger: _Ledger, node: Node, reason: str) -> None:
+        """A lost node is there again: it starts over, and needs no new self-check if its agent never went away."""
+        if node.blocked_until:
+            ledger.move(node, NodeState.EVICTED, f"{reason}, but it is on the blocklist")
+            return
+        ledger.move(node, NodeState.REGISTERED, reason)
+        self._admit(ledger, ledger.nodes[node.id])
+
+    def _inspected(self, ledger: _Ledger, event: NodeInspected) -> None:
+        node = ledger.nodes.get(event.node or "")
+        if node is None or node.instance != event.instance:
+            return
+        if not event.passed:
+            failed = ", ".join(f"{check.name}: {check.detail}" for check in event.checks if check.status == "failed")
+            reason = f"self-check failed: {failed}"
+            node = msgspec.structs.replace(node, passed_instance=None, reason=reason)
+            ledger.nodes[node.id] = node
+            if node.state in (NodeState.STANDBY, NodeState.CHECKED):
+                ledger.move(node, NodeState.REGISTERED, reason)
+            return
+        node = msgspec.structs.replace(node, passed_instance=event.instance)
+        ledger.nodes[node.id] = node
+        self._admit(ledger, node)
+
+    def _admit(self, ledger: _Ledger, node: Node) -> None:
+        """Into the pool, if its self-check has passed in this life of its agent."""
+        if node.state is NodeState.REGISTERED and node.passed_instance == node.instance:
+            ledger.move(node, NodeState.CHECKED, "its self-check passed")
+            ledger.move(ledger.nodes[node.id], NodeState.STANDBY, "warm and waiting")
+
+    def _evicted(self, ledger: _Ledger, event: Eviction) -> None:
+        node = ledger.nodes.get(event.node or "")
+        if node is None or (node.job is not None and node.job != event.job):
+            return
+        until = ledger.now + timedelta(seconds=event.blocked_for_s)
+        if node.state is NodeState.EVICTED:
+            ledger.nodes[node.id] = msgspec.structs.replace(node, blocked_until=until, reason=event.reason)
+            return
+        ledger.move(node, NodeState.EVICTED, event.reason, job=None, blocked_until=until)
+
+    def _unblock(self, ledger: _Ledger, node: Node, heard: Heard, reason: str) -> None:
+        node = msgspec.structs.replace(node, blocked_until=None)
+        ledger.nodes[node.id] = node
+        if node.state is not NodeState.EVICTED:
+            return
+        if self._is_heard(node, heard, ledger.now):
+            ledger.move(node, NodeState.REGISTERED, reason)
+            self._admit(ledger, ledger.nodes[node.id])
+        else:
+            ledger.move(node, NodeState.LOST, f"{reason}, but nothing is heard of it")
+
+    # --- claims ---------------------------------------------------------------------------------
+
+    def _requested(self, ledger: _Ledger, event: NodesRequested) -> None:
+        assert event.job is not None
+        waiting = ledger.claims.get(event.job)
+        if waiting and waiting.requested_at > event.at:
+            return  # a late message must not undo a newer claim
+        ledger.claims[event.job] = Claim(
+            id=event.id,
+            job=event.job,
+            count=event.count,
+            requested_at=event.at,
+            replaces=(event.generation or 0) > 0,
+        )
+
+    def _released(self, ledger: _Ledger, event: NodesReleased) -> None:
+        if event.withdraws_claim:
+            ledger.claims.pop(event.job or "", None)
+        for name in event.nodes:
+            node = ledger.nodes.get(name)
+            if node is None or node.job != event.job or node.state is not NodeState.ACTIVE:
+                continue
+            if node.passed_instance == node.instance:
+                ledger.move(node, NodeState.STANDBY, f"released: {event.reason}", job=None)
+            else:
+                ledger.move(node, NodeState.REGISTERED, f"released, not yet checked: {event.reason}", job=None)
+
+    def _grant(self, ledger: _Ledger) -> None:
+        """Serve waiting claims, those of running jobs first, then in order of asking; a claim is met whole or waits."""
+        for claim in sorted(
+            ledger.claims.values(), key=lambda claim: (not claim.replaces, claim.requested_at, claim.id)
+        ):
+            pool = [
+                node for node in ledger.nodes.values() if node.state is NodeState.STANDBY and not node.blocked_until
+            ]
+            reserve = 0 if claim.replaces else self.pool.size
+            if len(pool) - reserve < claim.count:
+                available = max(0, len(pool) - reserve)
+                if claim.announced != available:
+                    ledger.say(NodesAwaited, job=claim.job, claim=claim.id, wanted=claim.count, available=available)
+                    ledger.claims[claim.job] = msgspec.structs.replace(claim, announced=available)
+                # Later claims wait too: a small one that always fits must not starve a large one.
+                return
+            grants = []
+            for node in sorted(pool, key=lambda node: _natural(node.id))[: claim.count]:
+                ledger.move(node, NodeState.ACTIVE, f"granted to {claim.job}", job=claim.job, epoch=node.epoch + 1)
+                granted = ledger.nodes[node.id]
+                grants.append(
+                    Grant(
+                        node=granted.id,
+                        epoch=granted.epoch,
+                        address=granted.facts.address,
+                        store_ports=granted.facts.store_ports,
+                    )
+                )
+            ledger.say(NodesGranted, job=claim.job, claim=claim.id, grants=tuple(grants))
+            del ledger.claims[claim.job]
+
+
+class _Ledger:
+    """Collects an outcome while it is worked out."""
+
+    def __init__(self, inventory: Inventory, cause: str | None, now: datetime) -> None:
+        self.nodes = dict(inventory.nodes)
+        self.claims = dict(inventory.claims)
+        self.cause = cause
+        # What follows from the time alone has no cause, and gets its ids from the time.
+        self._root = cause or named_id(now, SOURCE)
+        self.now = now
+        self._events: list[Event] = []
+
+    def say(self, kind: type[Event], **fields: Any) -> Event:
+        event = kind(
+            id=derived_id(self._root, kind.__name__, len(self._events)),
+            at=self.now,
+            source=SOURCE,
+            cause=self.cause,
+            **fields,
+        )
+        self._events.append(event)
+        return event
+
+    def move(self, node: Node, state: NodeState, reason: str, **changes: object) -> None:
+        self.put(node.become(state, self.now, reason, **changes), old_state=node.state)
+
+    def put(self, node: Node, old_state: str) -> None:
+        self.nodes[node.id] = node
+        self.say(
+            NodeStateChanged,
+            node=node.id,
+            job=node.job,
+            old_state=old_state,
+            new_state=node.state,
+            reason=node.reason,
+        )
+
+    def outcome(self) -> Outcome:
+        return Outcome(
+            inventory=Inventory(nodes=self.nodes, claims=self.claims),
+            events=tuple(self._events),
+        )
+
+
+def _turn(claim: Claim) -> tuple[bool, datetime, str]:
+    return (not claim.replaces, claim.requested_at, claim.id)
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """So that node-10 comes after node-9."""
+    return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", name) if part]

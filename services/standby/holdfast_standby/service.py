@@ -1,0 +1,94 @@
+"""The standby service as a decider, with an ear for heartbeats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any
+
+from holdfast.bus import Bus
+from holdfast.clock import Now
+from holdfast.config import PoolPolicy
+from holdfast.events import AnyEvent
+from holdfast.requests import STANDBY_REQUESTS, Answer, AnyRequest, ReleaseNode
+from holdfast.service import Effect, Row, later
+from holdfast.subjects import ALL_HEARTBEATS
+from holdfast.timeouts import Timeouts
+from holdfast_standby.plan import HANDLED, Keeper, Outcome
+from holdfast_standby.state import Heard, Inventory
+from holdfast_standby.store import CLAIMS, NODES, TABLES
+
+
+class Hearing:
+    """Who was heard when. Heartbeats are not stored: after a restart everybody has the full time to be heard again."""
+
+    def __init__(self, bus: Bus, now: Now) -> None:
+        self._bus = bus
+        self._now = now
+        self._last: dict[str, datetime] = {}
+        self._started = now()
+
+    async def listen(self) -> None:
+        """Take in heartbeats, for ever."""
+        async for subject, _ in self._bus.listen(ALL_HEARTBEATS):
+            self._last[subject.rsplit(".", 1)[-1]] = self._now()
+
+    def heard(self) -> Heard:
+        """What is known now."""
+        connected = self._bus.connected_since
+        return Heard(last=self._last, listening_since=max(connected, self._started) if connected else None)
+
+
+class Standby:
+    """Holds the inventory; see `holdfast.service.Decider`."""
+
+    name = "standby"
+    tables = TABLES
+    handles = HANDLED
+    requests_subject: str | None = STANDBY_REQUESTS
+
+    def __init__(self, timeouts: Timeouts, pool: PoolPolicy, heard: Callable[[], Heard], now: Now) -> None:
+        self.keeper = Keeper(timeouts, pool)
+        self.inventory = Inventory()
+        self._heard = heard
+        self._look_every_s = timeouts.heartbeat_s / 2
+        self._looked_at = now()
+
+    def load(self, rows: Mapping[str, Mapping[str, Any]]) -> None:
+        claims = {claim.job: claim for claim in rows[CLAIMS.name].values()}
+        self.inventory = Inventory(nodes=dict(rows[NODES.name]), claims=claims)
+
+    def on_event(self, event: AnyEvent, now: datetime) -> Effect:
+        return self._effect(self.keeper.event(self.inventory, event, now))
+
+    def on_request(self, request: AnyRequest, now: datetime) -> Effect:
+        if not isinstance(request, ReleaseNode):
+            return Effect(answer=Answer(accepted=False, message="the standby service does not serve this request"))
+        outcome = self.keeper.release(self.inventory, request, self._heard(), now)
+        if outcome.refusal:
+            return Effect(answer=Answer(accepted=False, message=outcome.refusal))
+        return self._effect(outcome)
+
+    def on_time(self, now: datetime) -> Effect:
+        self._looked_at = now
+        return self._effect(self.keeper.time(self.inventory, self._heard(), now))
+
+    def next_time(self) -> datetime | None:
+        return later(self._looked_at, self._look_every_s)
+
+    def adopt(self, effect: Effect) -> None:
+        nodes, claims = dict(self.inventory.nodes), dict(self.inventory.claims)
+        for row in effect.rows:
+            kept: dict[str, Any] = nodes if row.table is NODES else claims
+            if row.row is None:
+                kept.pop(row.key, None)
+            else:
+                kept[row.key] = row.row
+        self.inventory = Inventory(nodes=nodes, claims=claims)
+
+    def _effect(self, outcome: Outcome) -> Effect:
+        was, now = self.inventory, outcome.inventory
+        rows = [Row(table=NODES, key=key, row=node) for key, node in now.nodes.items() if was.nodes.get(key) != node]
+        rows += [Row(table=CLAIMS, key=key, row=row) for key, row in now.claims.items() if was.claims.get(key) != row]
+        rows += [Row(table=CLAIMS, key=key, row=None) for key in was.claims if key not in now.claims]
+        return Effect(rows=tuple(rows), events=outcome.events)
