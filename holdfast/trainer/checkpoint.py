@@ -1,0 +1,380 @@
+"""Checkpoints that a job can trust: published atomically, checked before use, agreed upon by all ranks.
+
+::
+
+    checkpointer = Checkpointer()                       # $HOLDFAST_JOB_DIR/checkpoints
+    step = checkpointer.restore(state)                  # 0 when there is nothing to restore
+    ...
+    checkpointer.save(step, state)
+
+The state is a dict of ``Stateful`` objects (modules, optimizers, loaders) and plain values, as for
+``torch.distributed.checkpoint``; see `holdfast.trainer.checkpoint_state` for entries that differ between ranks.
+
+DCP's planners decide what each rank writes and reads. Its drivers (``dcp.save``, ``dcp.load``) are not used: on every
+call they gather every rank's plan at rank 0, pickled, and they leave no room between "all ranks have verified their
+bytes" and "the model has been overwritten", where the ranks must agree.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+from holdfast.trainer.checkpoint_format import LoadPlanner, PartReader, PartWriter
+from holdfast.trainer.checkpoint_state import GLOBAL, KeyedState, PerRank, PerShard, RngState
+from holdfast.trainer.checkpoint_storage import (
+    CheckpointError,
+    CheckpointMismatch,
+    DamagedCheckpoint,
+    DirectoryStorage,
+    Manifest,
+    Part,
+    Storage,
+    decode_manifest,
+    decode_part,
+    newest_first,
+)
+from holdfast.trainer.phases import phase
+from holdfast.trainer.report import checkpoint_saved
+
+__all__ = [
+    "CheckpointError",
+    "CheckpointMismatch",
+    "Checkpointer",
+    "DamagedCheckpoint",
+    "DirectoryStorage",
+    "PerRank",
+    "PerShard",
+    "RngState",
+    "SavedCheckpoint",
+    "Storage",
+]
+
+log = logging.getLogger("holdfast.trainer.checkpoint")
+
+PART_RECORD_BYTES = 1024
+"""Room for one rank's part in the gather that ends a save."""
+
+
+@dataclass(frozen=True)
+class SavedCheckpoint:
+    """A checkpoint that has just become restorable. ``took_s`` is the time that training stood still on rank 0."""
+
+    step: int
+    path: str
+    nbytes: int
+    took_s: float
+
+
+def _report(saved: SavedCheckpoint) -> None:
+    checkpoint_saved(step=saved.step, path=saved.path, checkpoint_bytes=saved.nbytes, took_s=saved.took_s)
+
+
+class _Verdict(IntEnum):
+    """What a rank makes of a checkpoint; the worst of all ranks' is everyone's."""
+
+    GOOD = 0
+    DAMAGED = 1
+    UNUSABLE = 2
+
+
+class Checkpointer:
+    """Saves and restores the job's state, all ranks together."""
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str] | None = None,
+        *,
+        keep: int = 3,
+        process_group: dist.ProcessGroup | None = None,
+        mesh: DeviceMesh | Mapping[str, int] | None = None,
+        on_saved: Callable[[SavedCheckpoint], None] = _report,
+        storage: Storage | None = None,
+    ) -> None:
+        """Every rank of ``process_group`` (default: the whole job) makes one, with the same arguments.
+
+        Args:
+            directory: shared by all nodes. Default ``$HOLDFAST_JOB_DIR/checkpoints``, else ``./checkpoints``.
+            keep: how many of the newest steps to keep, at least 1.
+            mesh: recorded with each checkpoint, to explain a mismatch. Default: ``$HOLDFAST_MESH``.
+            on_saved: called on rank 0 when a checkpoint has become restorable. Default: tell Holdfast.
+            storage: keeps the bytes instead of ``directory``.
+        """
+        if keep < 1:
+            raise ValueError(f"keep={keep}: at least one checkpoint must be kept, or a job has nothing to restart from")
+        if storage is not None and directory is not None:
+            raise ValueError("give either a directory or a storage, not both")
+        self._generation = _generation()
+        self._storage = storage or DirectoryStorage(directory or _default_directory(), generation=self._generation)
+        self._keep = keep
+        self._group = process_group
+        self._mesh = _mesh_sizes(mesh)
+        self._on_saved = on_saved
+        distributed = dist.is_available() and dist.is_initialized()
+        self._rank = dist.get_rank(process_group) if distributed else 0
+        self._world_size = dist.get_world_size(process_group) if distributed else 1
+        self._device = _collective_device(process_group) if distributed else torch.device("cpu")
+
+    def save(self, step: int, state: dict[str, Any]) -> None:
+        """Save the state as of the completed ``step``; on return it is durable and restorable, on every rank.
+
+        Raises CheckpointError on every rank when any rank fails to write; what was there before stays restorable.
+        """
+        if step < 1:
+            raise ValueError(f"step {step}: the first completed step is 1")
+        started = time.monotonic()
+        with phase("checkpoint"):
+            try:
+                record = self._write_part(step, state)
+            except Exception:
+                # Without this the other ranks would wait for a part that never comes.
+                self._finish_save(step, b"")
+                raise
+            saved = self._finish_save(step, record)
+        if saved is not None:
+            path, nbytes = saved
+            self._on_saved(SavedCheckpoint(step, path, nbytes, time.monotonic() - started))
+
+    def restore(self, state: dict[str, Any]) -> int:
+        """Load the newest whole checkpoint into ``state`` on all ranks; returns its step, 0 when there is none.
+
+        ``$HOLDFAST_RESTORE_STEP`` on rank 0 bounds the step: newer checkpoints are set aside, for a rollback abandons
+        the history they belong to. A checkpoint that fails its checks is set aside too and the next older one is taken.
+
+        Raises:
+            CheckpointMismatch: on all ranks, when a whole checkpoint does not fit this job's state or world size.
+            CheckpointError: on all ranks, when it cannot be read, or when every checkpoint there was is damaged.
+        """
+        with phase("restore"):
+            return self._restore(state)
+
+    def _restore(self, state: dict[str, Any]) -> int:
+        started = time.monotonic()
+        keyed = KeyedState(state, self._rank)
+        while (manifest := self._agree_on_manifest()) is not None:
+            planner, reader, problem = LoadPlanner(), None, None
+            loaded = keyed.state_dict()
+            try:
+                reader, items = self._verify(manifest, keyed, loaded, planner)
+            except CheckpointError as error:
+                problem = error
+            verdict = self._agree_on_verdict(problem)
+            if verdict is _Verdict.UNUSABLE:
+                raise problem or CheckpointMismatch(f"step {manifest.step}: another rank cannot use it, see its log")
+            if verdict is _Verdict.DAMAGED or reader is None:
+                if self._rank == 0:
+                    self._set_aside_damaged(manifest.step, problem or "another rank found it damaged, see its log")
+                elif problem is not None:
+                    log.warning("checkpoint of step %d is damaged: %s", manifest.step, problem)
+                continue
+            reader.apply(items, planner)
+            keyed.load(loaded)
+            if self._rank == 0:
+                log.info("restored step %d in %.1f ms", manifest.step, (time.monotonic() - started) * 1e3)
+            return manifest.step
+        return 0
+
+    def _write_part(self, step: int, state: dict[str, Any]) -> bytes:
+        keyed = KeyedState(state, self._rank)
+        writer = PartWriter(keyed.state_dict(), keyed.writes)
+        name = f"rank-{self._rank:05d}.part"
+        size = self._storage.write(step, name, writer.chunks())
+        holds = tuple(sorted({keyed.space_of(key) for key in writer.keys}))
+        part = Part(name=name, size=size, index_offset=writer.index_offset, index_crc32=writer.index_crc32, holds=holds)
+        record = msgspec.json.encode(part)
+        if len(record) > PART_RECORD_BYTES:
+            raise ValueError(
+                f"a part's record takes {len(record)} bytes of {PART_RECORD_BYTES}: shorten the shard labels"
+            )
+        return record
+
+    def _finish_save(self, step: int, record: bytes) -> tuple[str, int] | None:
+        """Publish once all parts are written. Returns location and bytes on rank 0; an empty record says "I failed"."""
+        records = self._gather(record)
+        failed = [rank for rank, record in enumerate(records) if not record]
+        saved: tuple[str, int] | None = None
+        if self._rank == 0:
+            if failed:
+                self._storage.discard(step)
+            else:
+                try:
+                    saved = self._publish(step, records)
+                except Exception:
+                    self._broadcast(torch.tensor([0]))
+                    raise
+        blame = int(self._broadcast(torch.tensor([failed[0] if failed else -1])).item())
+        if blame >= 0 and record:
+            raise CheckpointError(
+                f"step {step} was not saved: rank {blame} could not do its part, its log says why; older checkpoints "
+                "are untouched"
+            )
+        return saved
+
+    def _publish(self, step: int, records: list[bytes]) -> tuple[str, int]:
+        manifest = Manifest(
+            step=step,
+            generation=self._generation,
+            world_size=self._world_size,
+            mesh=self._mesh,
+            created_at=time.time(),
+            parts=tuple(decode_part(record) for record in records),
+        )
+        path = self._storage.publish(manifest)
+        self._storage.retain(self._keep)
+        return path, manifest.nbytes
+
+    def _verify(
+        self, manifest: Manifest, keyed: KeyedState, loaded: dict[str, Any], planner: LoadPlanner
+    ) -> tuple[PartReader, list[Any]]:
+        """Plan the reads, read and check the bytes; the state is not touched."""
+        self._refuse_other_shape(manifest, keyed)
+        parts = [part for part in manifest.parts if keyed.spaces.intersection(part.holds)]
+        reader = PartReader(self._storage, manifest.step, parts, keyed.wants)
+        try:
+            planner.set_up_planner(loaded, reader.metadata())
+            items = planner.create_local_plan().items
+        except (RuntimeError, ValueError) as error:
+            if isinstance(error, CheckpointError):
+                raise
+            raise CheckpointMismatch(
+                f"the checkpoint of step {manifest.step} does not fit this job's state: {error} It was saved "
+                f"{self._shape(manifest)}: start with the model and mesh of then, or name another checkpoint directory"
+            ) from error
+        reader.fetch(items)
+        return reader, items
+
+    def _refuse_other_shape(self, manifest: Manifest, keyed: KeyedState) -> None:
+        held = {space for part in manifest.parts for space in part.holds}
+        per_rank = any(space.startswith("rank/") for space in keyed.spaces)
+        missing = keyed.spaces - held - {GLOBAL}
+        if not missing and not (per_rank and manifest.world_size != self._world_size):
+            return
+        raise CheckpointMismatch(
+            f"the checkpoint of step {manifest.step} was saved {self._shape(manifest)}; this job runs with "
+            f"{_describe(self._world_size, self._mesh)} and needs {', '.join(sorted(missing)) or 'as many ranks'}. "
+            "State marked PerRank or PerShard cannot be resharded: restart with the mesh of then, keep it in DTensors "
+            "(they reshard), or name another checkpoint directory to start afresh"
+        )
+
+    def _shape(self, manifest: Manifest) -> str:
+        return f"with {_describe(manifest.world_size, manifest.mesh)}"
+
+    def _agree_on_manifest(self) -> Manifest | None:
+        """Rank 0 chooses the newest complete step and tells the others, who then need not look at the directory."""
+        if self._rank == 0:
+            try:
+                manifest = self._newest_complete()
+            except Exception:
+                self._broadcast(torch.tensor([-1]))
+                raise
+            record = b"" if manifest is None else msgspec.json.encode(manifest)
+            self._broadcast(torch.tensor([len(record)]))
+            if record:
+                self._broadcast(torch.frombuffer(bytearray(record), dtype=torch.uint8))
+            return manifest
+        size = int(self._broadcast(torch.tensor([0])).item())
+        if size < 0:
+            raise CheckpointError("rank 0 could not choose a checkpoint, its log says why")
+        if size == 0:
+            return None
+        record = self._broadcast(torch.empty(size, dtype=torch.uint8)).cpu().numpy().tobytes()
+        return decode_manifest(record)
+
+    def _newest_complete(self) -> Manifest | None:
+        at_most = _restore_step()
+        published = self._storage.steps()
+        candidates = newest_first(published, at_most)
+        for step in sorted(set(published) - set(candidates)):
+            log.warning("checkpoint of step %d is newer than the rollback's target %s, set aside", step, at_most)
+            self._storage.set_aside(step, "rolled-back")
+        for step in candidates:
+            try:
+                return self._storage.manifest(step)
+            except DamagedCheckpoint as error:
+                self._set_aside_damaged(step, error)
+        damaged = self._storage.damaged()
+        if damaged and at_most != 0:
+            raise CheckpointError(
+                f"no checkpoint is left to restore and those of steps {sorted(damaged)} are damaged; starting from "
+                "scratch unasked would throw the run away. Repair one (rename it without .damaged), or set "
+                "HOLDFAST_RESTORE_STEP=0 to start afresh"
+            )
+        return None
+
+    def _set_aside_damaged(self, step: int, reason: object) -> None:
+        log.warning("checkpoint of step %d is damaged, set aside, trying an older one: %s", step, reason)
+        self._storage.set_aside(step, "damaged")
+
+    def _agree_on_verdict(self, problem: CheckpointError | None) -> _Verdict:
+        mine = _Verdict.GOOD
+        if problem is not None:
+            mine = _Verdict.DAMAGED if isinstance(problem, DamagedCheckpoint) else _Verdict.UNUSABLE
+        if self._world_size == 1:
+            return mine
+        verdict = torch.tensor([mine], device=self._device)
+        dist.all_reduce(verdict, dist.ReduceOp.MAX, group=self._group)
+        return _Verdict(int(verdict.item()))
+
+    def _broadcast(self, tensor: torch.Tensor) -> torch.Tensor:
+        if self._world_size == 1:
+            return tensor
+        tensor = tensor.to(self._device)
+        dist.broadcast(tensor, group=self._group, group_src=0)
+        return tensor
+
+    def _gather(self, record: bytes) -> list[bytes]:
+        """Every rank's record at rank 0, an empty list elsewhere."""
+        if self._world_size == 1:
+            return [record]
+        mine = torch.frombuffer(bytearray(record.ljust(PART_RECORD_BYTES)), dtype=torch.uint8).to(self._device)
+        everyone = [torch.empty_like(mine) for _ in range(self._world_size)] if self._rank == 0 else None
+        dist.gather(mine, everyone, group=self._group, group_dst=0)
+        return [row.cpu().numpy().tobytes().rstrip() for row in everyone or ()]
+
+
+def _generation() -> int:
+    return int(os.environ.get("HOLDFAST_GENERATION") or os.environ.get("TORCHELASTIC_RESTART_COUNT") or "0")
+
+
+def _default_directory() -> Path:
+    job_directory = os.environ.get("HOLDFAST_JOB_DIR")
+    return Path(job_directory, "checkpoints") if job_directory else Path("checkpoints")
+
+
+def _restore_step() -> int | None:
+    value = os.environ.get("HOLDFAST_RESTORE_STEP", "")
+    if not value:
+        return None
+    if not value.isdigit():
+        raise CheckpointError(f"HOLDFAST_RESTORE_STEP={value!r} is no step: set it to a number from 0, or unset it")
+    return int(value)
+
+
+def _mesh_sizes(mesh: DeviceMesh | Mapping[str, int] | None) -> dict[str, int]:
+    if isinstance(mesh, DeviceMesh):
+        return dict(zip(mesh.mesh_dim_names or (), mesh.shape, strict=True))
+    if mesh is not None:
+        return dict(mesh)
+    pairs = (pair.split("=") for pair in os.environ.get("HOLDFAST_MESH", "").split(",") if pair)
+    return {name.strip(): int(size) for name, size in pairs}
+
+
+def _describe(world_size: int, mesh: Mapping[str, int]) -> str:
+    dims = ",".join(f"{name}={size}" for name, size in mesh.items())
+    return f"{world_size} ranks" + (f" as {dims}" if dims else "")
+
+
+def _collective_device(group: dist.ProcessGroup | None) -> torch.device:
+    on_gpu = "nccl" in dist.get_backend(group)
+    return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")

@@ -1,0 +1,279 @@
+"""Where checkpoints live: the storage contract, and the directory that implements it.
+
+The storage knows bytes, steps and manifests; it knows nothing of tensors or collectives. A checkpoint engine in peer
+memory takes the directory's place behind the same contract (TRANSOM, section 5: the training process never learns which
+tier answered).
+
+Layout of a directory::
+
+    step-00000123/manifest.json     names, sizes and index checksums of every part, world size and mesh
+    step-00000123/rank-00000.part   what rank 0 wrote
+    step-00000130.tmp-8/            generation 8 is writing it, or died doing so: never read
+    step-00000120.damaged/          failed its checks: kept for the post-mortem, never read
+    step-00000121.rolled-back/      newer than a rollback's target: kept, never read
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+import numpy as np
+
+MANIFEST = "manifest.json"
+FORMAT = 1
+SET_ASIDE_MAX = 3
+
+_PUBLISHED = re.compile(r"step-(\d{8,})")
+_SET_ASIDE = re.compile(r"step-(\d{8,})\.(damaged|rolled-back)(-\d+)?")
+_UNFINISHED = re.compile(r"step-(\d{8,})\.tmp-(\d+|dropped)")
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint could not be written or read; the message names the cause and the cure."""
+
+
+class DamagedCheckpoint(CheckpointError):
+    """The bytes are not what the manifest says: this step is set aside and an older one is taken."""
+
+
+class CheckpointMismatch(CheckpointError):
+    """The checkpoint is whole, but was written by a job of another shape."""
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """One file of a checkpoint: data, then an index of ``size - index_offset`` bytes.
+
+    The index holds a CRC-32 of every entry and ``index_crc32`` covers the index, so a reader that needs a slice of the
+    file checks what it reads and nothing else.
+    """
+
+    name: str
+    size: int
+    index_offset: int
+    index_crc32: int
+    holds: tuple[str, ...]
+    """The key spaces with entries in this part: "" for global keys, "shard/pp=0", "rank/3"."""
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a checkpoint consists of. Written last: without it there is no checkpoint."""
+
+    format: int = FORMAT
+    step: int
+    generation: int
+    world_size: int
+    mesh: dict[str, int]
+    created_at: float
+    parts: tuple[Part, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(part.size for part in self.parts)
+
+
+decode_manifest = msgspec.json.Decoder(Manifest).decode
+decode_part = msgspec.json.Decoder(Part).decode
+
+
+class Storage(Protocol):
+    """What a checkpointer asks of the place that keeps its bytes.
+
+    Every rank calls `write` and `read`; the other methods are for the one rank that decides.
+    """
+
+    def write(self, step: int, name: str, chunks: Iterable[memoryview | bytes]) -> int:
+        """Keep one part, in order, durable on return, invisible until published. Returns its size in bytes.
+
+        Raises CheckpointError when the medium refuses.
+        """
+        ...
+
+    def publish(self, manifest: Manifest) -> str:
+        """Make a step whose parts are all written visible at once, or not at all. Returns its location."""
+        ...
+
+    def discard(self, step: int) -> None:
+        """Drop this generation's unpublished parts of a step: a full disk must not stay full of them."""
+        ...
+
+    def steps(self) -> list[int]:
+        """The published steps, in any order."""
+        ...
+
+    def damaged(self) -> list[int]:
+        """The steps set aside as damaged and still kept, in any order."""
+        ...
+
+    def manifest(self, step: int) -> Manifest:
+        """The manifest of a published step. Raises DamagedCheckpoint unless every part is there in full size."""
+        ...
+
+    def read(self, step: int, name: str, offset: int, size: int) -> memoryview:
+        """Bytes of a published part, writable memory owned by the caller. Raises DamagedCheckpoint when short."""
+        ...
+
+    def set_aside(self, step: int, label: str) -> None:
+        """Take a published step out of `steps` but keep it. The label is "damaged" or "rolled-back"."""
+        ...
+
+    def retain(self, keep: int) -> None:
+        """Drop all but the newest `keep` steps, and what dead generations left unfinished."""
+        ...
+
+
+def newest_first(published: Iterable[int], at_most: int | None) -> list[int]:
+    """The steps worth trying, best first. ``at_most`` is a rollback's target: nothing after it may come back."""
+    return sorted((step for step in published if at_most is None or step <= at_most), reverse=True)
+
+
+class DirectoryStorage:
+    """Checkpoints in a directory that all nodes of the job share."""
+
+    def __init__(self, root: str | os.PathLike[str], *, generation: int = 0) -> None:
+        """``generation`` keeps apart what is unfinished: a straggler never writes into a live generation's step."""
+        self.root = Path(root)
+        self.generation = generation
+
+    def write(self, step: int, name: str, chunks: Iterable[memoryview | bytes]) -> int:
+        path = self._staging(step) / name
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open(path, "wb") as file:
+                for chunk in chunks:
+                    file.write(chunk)
+                file.flush()
+                os.fsync(file.fileno())
+                return file.tell()
+        except OSError as error:
+            raise CheckpointError(
+                f"{path} cannot be written: {error.strerror}; free space or repair the mount, "
+                "older checkpoints are untouched"
+            ) from error
+
+    def publish(self, manifest: Manifest) -> str:
+        staging, target = self._staging(manifest.step), self._published(manifest.step)
+        for stray in {path.name for path in staging.iterdir()} - {part.name for part in manifest.parts}:
+            (staging / stray).unlink()
+        with open(staging / MANIFEST, "wb") as file:
+            file.write(msgspec.json.encode(manifest))
+            file.flush()
+            os.fsync(file.fileno())
+        _sync_directory(staging)
+        if target.exists():
+            self._drop(target)
+        os.rename(staging, target)
+        _sync_directory(self.root)
+        return str(target)
+
+    def discard(self, step: int) -> None:
+        shutil.rmtree(self._staging(step), ignore_errors=True)
+
+    def steps(self) -> list[int]:
+        return [int(match[1]) for match in self._matches(_PUBLISHED)]
+
+    def damaged(self) -> list[int]:
+        return [int(match[1]) for match in self._matches(_SET_ASIDE) if match[2] == "damaged"]
+
+    def manifest(self, step: int) -> Manifest:
+        directory = self._published(step)
+        try:
+            manifest = decode_manifest((directory / MANIFEST).read_bytes())
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise DamagedCheckpoint(f"{directory}: {MANIFEST} cannot be read: {error}") from error
+        except OSError as error:
+            raise _unreadable(directory / MANIFEST, error, missing_is_damage=True) from error
+        if manifest.format != FORMAT:
+            raise CheckpointMismatch(
+                f"{directory} has checkpoint format {manifest.format}, this Holdfast reads {FORMAT}: restore it "
+                "with the version that wrote it, or name another directory"
+            )
+        for part in manifest.parts:
+            try:
+                size = os.stat(directory / part.name).st_size
+            except OSError as error:
+                raise _unreadable(directory / part.name, error, missing_is_damage=True) from error
+            if size != part.size:
+                raise DamagedCheckpoint(
+                    f"{directory}: part {part.name} has {size} bytes, the manifest says {part.size}"
+                )
+        return manifest
+
+    def read(self, step: int, name: str, offset: int, size: int) -> memoryview:
+        path = self._published(step) / name
+        target = np.empty(size, np.uint8).data  # not zeroed first, unlike a bytearray
+        done = 0
+        try:
+            with open(path, "rb", buffering=0) as file:
+                file.seek(offset)
+                while done < size and (count := file.readinto(target[done:])):
+                    done += count
+        except OSError as error:
+            raise _unreadable(path, error, missing_is_damage=False) from error
+        if done < size:
+            raise DamagedCheckpoint(f"{path}: ends after {offset + done} bytes, {offset + size} are needed")
+        return target
+
+    def set_aside(self, step: int, label: str) -> None:
+        source = self._published(step)
+        target = source.with_name(f"{source.name}.{label}")
+        repeat = 2
+        while target.exists():
+            target = source.with_name(f"{source.name}.{label}-{repeat}")
+            repeat += 1
+        os.rename(source, target)
+        _sync_directory(self.root)
+
+    def retain(self, keep: int) -> None:
+        for step in newest_first(self.steps(), None)[keep:]:
+            self._drop(self._published(step))
+        for name in sorted((match[0] for match in self._matches(_SET_ASIDE)), reverse=True)[SET_ASIDE_MAX:]:
+            self._drop(self.root / name)
+        for match in self._matches(_UNFINISHED):
+            if match[2] == "dropped" or int(match[2]) < self.generation:
+                shutil.rmtree(self.root / match[0])
+
+    def _matches(self, pattern: re.Pattern[str]) -> list[re.Match[str]]:
+        if not self.root.is_dir():
+            return []
+        return [match for entry in os.scandir(self.root) if (match := pattern.fullmatch(entry.name))]
+
+    def _drop(self, directory: Path) -> None:
+        # Renamed before its files go: a crash halfway must not leave a published step with parts missing.
+        doomed = directory.with_name(f"{directory.name.partition('.')[0]}.tmp-dropped")
+        if doomed.exists():
+            shutil.rmtree(doomed)
+        os.rename(directory, doomed)
+        shutil.rmtree(doomed)
+
+    def _published(self, step: int) -> Path:
+        return self.root / f"step-{step:08d}"
+
+    def _staging(self, step: int) -> Path:
+        return self.root / f"step-{step:08d}.tmp-{self.generation}"
+
+
+def _unreadable(path: Path, error: OSError, *, missing_is_damage: bool) -> CheckpointError:
+    # Only a bad medium is damage. A stale mount or a missing right must not make a job discard whole checkpoints.
+    if error.errno == errno.EIO or (missing_is_damage and isinstance(error, FileNotFoundError)):
+        return DamagedCheckpoint(f"{path}: {error.strerror}")
+    if isinstance(error, FileNotFoundError):
+        return CheckpointError(
+            f"{path} is not here, though rank 0 sees it: the checkpoint directory must be shared by all nodes; "
+            "mount it at the same path everywhere, or set HOLDFAST_JOB_DIR to one that is"
+        )
+    return CheckpointError(f"{path} cannot be read: {error.strerror}; check the mount and its permissions")
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
