@@ -74,5 +74,4 @@ def rejection(rejected: Rejected, now: datetime) -> Message:
 
 def _one_line(text: str) -> str:
     # A header ends at a line break; neither headers nor jsonb take NUL or lone surrogates.
-    printable = "".join(character if character.isprintable() else " " for character in text)
-    return printable.encode("utf-8", "replace").decode()[:ERROR_CHARS_MAX]
+    return "".join(character if character.isprintable() else " " for character in text[:ERROR_CHARS_MAX])

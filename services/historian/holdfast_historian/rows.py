@@ -17,13 +17,15 @@ import msgspec
 from holdfast import events
 from holdfast.events import AnyEvent, UnreadableEvent
 
-INT64_MAX = (1 << 63) - 1
+INTEGER_MAX = (1 << 53) - 1
+"""The largest that every reader of JSON gets exactly (RFC 7493), and far enough from 64 bits for sums in queries."""
+
 UUID_CHARS = 36
 NUL_STAND_IN = "\N{SYMBOL FOR NULL}"
 
-# Hints, each cheap to search for and cheap to be wrong about: a NUL; digits beyond a 64-bit integer; a fraction or
+# Hints, each cheap to search for and cheap to be wrong about: a NUL; digits beyond an exact integer; a fraction or
 # an exponent beyond a double; an offset other than UTC, of which msgspec accepts more than Postgres.
-_SUSPICIOUS = re.compile(rb"\\u0000|(?<![.\d])\d{19}|\d{24}|\d[eE][+-]?\d{3,}\s*[,}\]]|[+-](?!00:?00\")\d\d:?\d\d\"")
+_SUSPICIOUS = re.compile(rb"\\u0000|(?<![.\d])\d{16}|\d{24}|\d[eE][+-]?\d{3,}\s*[,}\]]|[+-](?!00:?00\")\d\d:?\d\d\"")
 
 
 class Row(NamedTuple):
@@ -98,8 +100,10 @@ def _storable(value: Any, path: str) -> Any:
         return {_storable(name, path): _storable(inner, f"{path}.{name}") for name, inner in value.items()}
     if isinstance(value, (list, tuple)):
         return [_storable(inner, f"{path}[{place}]") for place, inner in enumerate(value)]
-    if isinstance(value, int) and not -INT64_MAX - 1 <= value <= INT64_MAX:
-        raise UnreadableEvent(f"an integer of {value.bit_length()} bits is beyond 64 - at `{path}`")
+    if isinstance(value, int) and abs(value) > INTEGER_MAX:
+        raise UnreadableEvent(
+            f"an integer of {value.bit_length()} bits is beyond the exact ones (53 bits) - at `{path}`"
+        )
     if isinstance(value, datetime):
         return _utc(value, path)
     return value

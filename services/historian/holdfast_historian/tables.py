@@ -24,6 +24,7 @@ EVENTS = Table(
     Column("body", JSONB, nullable=False),
     Column("recorded_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
     postgresql_partition_by="RANGE (at)",
+    comment="every event, in daily partitions by the emitter's clock; body is the event as it was on the bus",
 )
 """Every event, in daily partitions by `at` (the emitter's clock); `recorded_at` is the database's clock."""
 
