@@ -1,0 +1,55 @@
+"""`holdfast`: the command line. Each command lives in a file of its own name beside this one."""
+
+from __future__ import annotations
+
+import importlib
+
+import click
+
+COMMANDS = {
+    "up": "Start a whole cluster on this machine.",
+    "run": "Run a training script under Holdfast, as torchrun would.",
+    "status": "Show the cluster: its processes, nodes, jobs and dead letters.",
+    "jobs": "List jobs.",
+    "stop": "Stop a job for good.",
+    "incidents": "List incidents.",
+    "show": "Show one incident: its timeline, decisions and evidence.",
+    "nodes": "List nodes; release one from the blocklist.",
+    "sql": "Query the recorded history with SQL.",
+    "logs": "Show the logs of services and agents.",
+    "config": "Show every setting and where it came from.",
+    "migrate": "Bring a database to this version's schema.",
+    "down": "Stop the cluster on this machine.",
+}
+"""In the order in which a newcomer needs them. Loaded on use: `holdfast --help` imports none of them."""
+
+
+class _OnDemand(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command = getattr(importlib.import_module(f"holdfast.cli.{cmd_name}"), cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=_OnDemand, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="holdfast", prog_name="holdfast")
+def main() -> None:
+    """Keeps large training jobs running: notices failures, decides, recovers, and writes down every step.
+
+    \b
+    Try it on one machine:
+        holdfast up --detach
+        holdfast run --nnodes 2 --nproc-per-node 2 train.py
+        holdfast status
+        holdfast incidents
+        holdfast down
+    """

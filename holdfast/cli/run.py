@@ -1,0 +1,109 @@
+"""`holdfast run`: submit a job, show its output, return its exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from holdfast.cli.addresses import nats_url as find_nats_url
+from holdfast.cli.addresses import reader_url
+from holdfast.cli.directory import directory_option
+from holdfast.cli.following import follow
+from holdfast.events import JobSpec
+from holdfast.ids import checked_name, new_job_name
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("--nnodes", default=1, show_default=True, help="Nodes to run on.")
+@click.option("--nproc-per-node", default=1, show_default=True, help="Ranks on each node.")
+@click.option(
+    "--mesh", help="Parallel dimensions, outermost first, for example pp=2,dp=2,tp=2 (default: all ranks dp)."
+)
+@click.option(
+    "--env", "-e", "env", multiple=True, metavar="NAME=VALUE", help="Environment variable of the ranks; repeatable."
+)
+@click.option("--name", help="The job's name (default: the script's name and a random part).")
+@click.option("--job-dir", type=click.Path(path_type=Path), help="Where checkpoints go; every node must reach it.")
+@click.option("--module", "-m", "is_module", is_flag=True, help="SCRIPT is a module, as in python -m.")
+@click.option(
+    "--start",
+    type=click.Choice(["fork", "exec"]),
+    default="fork",
+    show_default=True,
+    help="fork: ranks come from a process with torch already imported, in milliseconds. exec: a fresh interpreter, for"
+    " scripts whose environment must take effect at import.",
+)
+@click.option("--detach", "-d", is_flag=True, help="Submit and return; follow with `holdfast jobs`.")
+@directory_option
+@click.option("--nats-url", envvar="HOLDFAST_NATS_URL", help="Address of NATS, for a cluster elsewhere.")
+@click.option("--database-url", envvar="HOLDFAST_DATABASE_URL", help="Address of Postgres (a reading role), likewise.")
+@click.argument("script")
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+def run(
+    nnodes: int,
+    nproc_per_node: int,
+    mesh: str | None,
+    env: tuple[str, ...],
+    name: str | None,
+    job_dir: Path | None,
+    is_module: bool,
+    start: str,
+    detach: bool,
+    directory: Path,
+    nats_url: str | None,
+    database_url: str | None,
+    script: str,
+    args: tuple[str, ...],
+) -> None:
+    """Run SCRIPT ARGS... under Holdfast, where torchrun ran it before.
+
+    Ranks get the environment that torchrun gives them. Rank 0's output is shown here; every rank's is kept on its
+    node. The exit code is the job's. Ctrl-C stops the job; pressed twice, it leaves it to stop by itself.
+
+    \b
+        holdfast run --nnodes 4 --nproc-per-node 2 --mesh pp=2,dp=2,tp=2 train.py --steps 1000
+    """
+    name = checked_or_complain(name) if name else new_job_name(script if is_module else Path(script).stem)
+    if not is_module and not Path(script).is_file():
+        raise click.ClickException(f"there is no script {script}; name a file, or a module with -m")
+    try:
+        spec = JobSpec(
+            name=name,
+            script=script if is_module else str(Path(script).resolve()),
+            args=args,
+            is_module=is_module,
+            nnodes=nnodes,
+            nproc_per_node=nproc_per_node,
+            mesh=mesh,
+            env=_pairs(env),
+            cwd=os.getcwd(),
+            directory=str((job_dir or directory / "jobs" / name).resolve()),
+            start=start,
+        )
+    except ValueError as error:
+        raise click.ClickException(str(error)) from error
+    address = find_nats_url(directory, nats_url)
+    database = reader_url(directory, database_url)
+    sys.exit(asyncio.run(follow(spec, address, database, detach=detach)))
+
+
+def checked_or_complain(name: str) -> str:
+    """`name`, or an error of the command line."""
+    try:
+        return checked_name(name, "job name")
+    except ValueError as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _pairs(env: tuple[str, ...]) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for entry in env:
+        key, equals, value = entry.partition("=")
+        if not equals or not key:
+            raise click.ClickException(f"--env {entry!r} is not of the form NAME=VALUE")
+        pairs[key] = value
+    return pairs

@@ -1,0 +1,68 @@
+"""What the controller decides, trace by trace (tests/golden/controller/*.trace)."""
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.config import LadderPolicy
+from holdfast.events import JobSpec
+from holdfast.requests import StopJob, SubmitJob
+from holdfast.timeouts import Timeouts
+from holdfast_controller.plan import Planner
+from holdfast_controller.state import JobState
+from tests.golden.trace import Input, event_of, ordered, play, told
+
+TRACES = sorted((Path(__file__).parent / "controller").glob("*.trace"))
+
+
+@pytest.mark.parametrize("path", TRACES, ids=lambda path: path.stem)
+def test_trace(path: Path, request: pytest.FixtureRequest) -> None:
+    planner = Planner(Timeouts(), LadderPolicy())
+    state: JobState | None = None
+
+    def step(given: Input) -> list[str]:
+        nonlocal state
+        if given.kind == "submit":
+            nnodes, nproc = int(given.fields.get("nnodes", 2)), int(given.fields.get("nproc", 1))
+            spec = JobSpec(
+                name="job", script="train.py", nnodes=nnodes, nproc_per_node=nproc, cwd="/", directory="/jobs/job"
+            )
+            outcome = planner.submit(state, SubmitJob(id=given.id, asked_by="ada", spec=spec), given.at)
+        elif given.kind == "stop":
+            outcome = planner.stop(state, StopJob(id=given.id, asked_by="ada", job="job"), given.at)
+        else:
+            assert state is not None
+            if given.kind == "time":
+                outcome = planner.time(state, given.at)
+            else:
+                claim = given.fields.pop("claim", state.claim) or given.id
+                defaults = {
+                    "job": "job",
+                    "generation": state.generation,
+                    "claim": claim,
+                    "ordered_generation": state.generation,
+                }
+                defaults |= {"local_rank": 0, "ranks": [], "took_s": 0.01, "killed": 0, "wanted": 1, "available": 0}
+                outcome = planner.event(state, event_of(given, **defaults), given.at)
+        if outcome.refusal:
+            return [f"= refused: {outcome.refusal}"]
+        state = outcome.state
+        assert state is not None
+        said = [told(event) for event in outcome.events] + [ordered(order) for order in outcome.orders]
+        return [*said, f"= {summary(state)}"]
+
+    play(path, step, request.config.getoption("--rewrite"))
+
+
+def summary(state: JobState) -> str:
+    words = [str(state.phase), f"generation {state.generation}", f"nodes {' '.join(state.nodes) or '-'}"]
+    if state.incident:
+        blamed = " ".join(f"{node}:{times}" for node, times in sorted(state.incident.blamed.items()))
+        words.append(
+            f"incident {state.incident.symptom} at step {state.incident.failed_step}, blamed {blamed or 'nobody'}"
+        )
+    if state.awaiting:
+        words.append(
+            f"awaiting {state.awaiting.what} for {(state.awaiting.until - state.awaiting.since).total_seconds():g} s"
+        )
+    return ", ".join(words)

@@ -1,0 +1,139 @@
+"""Golden traces: a script of inputs, and under each what was decided, in words.
+
+    # comment
+    > 1.5 process_exited node=a rank=0 signal=9 step=7 steps_done=7
+    < incident_opened a: rank 0 on a was killed by signal 9
+    = running, generation 1
+
+Lines with `>` are inputs (seconds since the start, type, fields); the lines below them are what comes out. With
+`pytest --rewrite` the outputs are written anew: read the difference before committing it.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from holdfast.desired import NodeDesired
+from holdfast.events import EVENT_TYPES, CheckResult, Decision, Event, Grant, NodeFacts, RankException
+from holdfast.ids import named_id
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Input(msgspec.Struct, frozen=True):
+    """One input line."""
+
+    at: datetime
+    kind: str
+    words: tuple[str, ...]
+    fields: dict[str, str]
+    id: str
+
+
+def play(path: Path, step: Callable[[Input], list[str]], rewrite: bool) -> None:
+    """Run a trace; `step` handles one input and returns the lines that come out of it."""
+    written: list[str] = []
+    number = 0
+    for line in path.read_text().splitlines():
+        if line.startswith(("<", "=")):
+            continue
+        written.append(line)
+        if line.startswith(">"):
+            number += 1
+            written.extend(step(_parse(line, number)))
+    text = "\n".join(written) + "\n"
+    if rewrite:
+        path.write_text(text)
+    assert text == path.read_text(), "the decisions differ from the trace; --rewrite if that is meant"
+
+
+def _parse(line: str, number: int) -> Input:
+    seconds, kind, *rest = shlex.split(line[1:])
+    fields = dict(word.split("=", 1) for word in rest if "=" in word)
+    at = START + timedelta(seconds=float(seconds))
+    return Input(at, kind, tuple(word for word in rest if "=" not in word), fields, named_id(at, number))
+
+
+def grant(node: str, epoch: int = 1) -> Grant:
+    return Grant(node=node, epoch=epoch, address=f"10.0.0.{ord(node[-1])}", store_ports=(29500, 29501))
+
+
+FACTS = NodeFacts(
+    address="10.0.0.1", hostname="host", boot_id="b", store_ports=(29500,), cpus=8, memory_bytes=1 << 34, version="test"
+)
+
+
+def event_of(given: Input, **defaults: Any) -> Event:
+    """The event that an input line describes; what it leaves out comes from `defaults`."""
+    kind = EVENT_TYPES[given.kind]
+    fields: dict[str, Any] = {"id": given.id, "at": given.at, "source": "trace", **defaults, **given.fields}
+    if "exception" in fields:
+        name, _, message = fields["exception"].partition(": ")
+        fields["exception"] = RankException(type=name, message=message, traceback=f"Traceback ...\n{name}: {message}")
+    if kind.__name__ == "NodesGranted":
+        fields["grants"] = [grant(*_node_and_epoch(word)) for word in given.words]
+    if kind.__name__ == "NodesReleased":
+        fields["nodes"] = list(given.words)
+    if kind.__name__ == "NodeRegistered":
+        fields["facts"] = FACTS
+    if kind.__name__ == "NodeInspected":
+        status = given.words[0] if given.words else "ok"
+        fields["checks"] = [CheckResult(name="disk", status=status, detail="full" if status == "failed" else "")]
+    for name in ("exited_at", "completed_at", "last_heard_at"):
+        if name in kind.__struct_fields__:
+            fields.setdefault(name, given.at)
+    if issubclass(kind, Decision):
+        fields.setdefault("reason", "trace")
+    wanted = {name: value for name, value in fields.items() if name in kind.__struct_fields__}
+    plain = msgspec.to_builtins(wanted)
+    return msgspec.convert({**plain, "type": given.kind}, kind, strict=False)
+
+
+def _node_and_epoch(word: str) -> tuple[str, int]:
+    node, _, epoch = word.partition("@")
+    return node, int(epoch or 1)
+
+
+def told(event: Event) -> str:
+    """An event as one line."""
+    extra = {
+        "nodes_requested": "count",
+        "generation_started": "nodes",
+        "incident_opened": "symptom",
+        "incident_closed": "outcome",
+        "job_finished": "outcome",
+        "nodes_released": "nodes",
+        "nodes_awaited": "available",
+        "node_lost": "silent_s",
+        "deadline_passed": "awaited",
+    }.get(event.type)
+    parts = [f"< {event.type}"]
+    if event.node:
+        parts.append(event.node)
+    if event.type == "node_state_changed":
+        parts.append(f"{event.old_state or '-'} -> {event.new_state}")  # type: ignore[attr-defined]
+    if event.type == "nodes_granted":
+        grants = event.grants  # type: ignore[attr-defined]
+        parts.append(f"to {event.job}: " + " ".join(f"{grant.node}@{grant.epoch}" for grant in grants))
+    if extra:
+        value = getattr(event, extra)
+        parts.append("[" + (" ".join(value) if isinstance(value, tuple) else str(value)) + "]")
+    if reason := getattr(event, "reason", ""):
+        parts.append(f"because {reason}")
+    return " ".join(parts)
+
+
+def ordered(order: NodeDesired) -> str:
+    """An order as one line."""
+    fence = f"{order.node} @{order.epoch} generation {order.generation}"
+    if order.placement is None:
+        return f"< order {fence}: nothing"
+    ranks = order.placement.ranks
+    store = f"{order.placement.master_addr}:{order.placement.master_port}"
+    return f"< order {fence}: ranks {ranks.start}-{ranks.stop - 1}, store {store}"
