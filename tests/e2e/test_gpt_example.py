@@ -1,0 +1,116 @@
+"""The GPT example under plain torchrun: it learns, and an interruption changes nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+TRAIN = Path(__file__).parents[2] / "examples" / "gpt" / "train.py"
+
+pytestmark = pytest.mark.e2e
+
+
+@contextmanager
+def training(ranks: int, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("HOLDFAST_")}
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            f"--nproc-per-node={ranks}",
+            str(TRAIN),
+            "--log-every=1",
+            *arguments,
+        ],
+        env={**environment, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        # Only while it is unreaped is its id still its own.
+        if process.poll() is None:
+            kill(children_of(process.pid))
+            process.kill()
+            process.wait()
+
+
+def kill(pids: list[int]) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def train(ranks: int, *arguments: str) -> str:
+    with training(ranks, *arguments) as process:
+        output, _ = process.communicate(timeout=100)
+    assert process.returncode == 0, output
+    return output
+
+
+def losses(output: str) -> dict[int, float]:
+    return {int(step): float(loss) for step, loss in re.findall(r"^step (\d+) loss (\S+)$", output, re.MULTILINE)}
+
+
+def final_loss(output: str) -> str:
+    (loss,) = re.findall(r"^done final_loss=(\S+)$", output, re.MULTILINE)
+    return loss
+
+
+def children_of(pid: int) -> list[int]:
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except FileNotFoundError:
+        return []
+
+
+def test_it_learns_and_goes_on_bit_for_bit_after_all_ranks_were_killed(tmp_path: Path) -> None:
+    mesh = ["--mesh=pp=2,dp=2", "--steps=40", "--ckpt-every=10"]
+    undisturbed = train(4, *mesh, f"--ckpt-dir={tmp_path / 'undisturbed'}")
+    assert losses(undisturbed)[40] < 0.6 * losses(undisturbed)[1]
+
+    directory = f"--ckpt-dir={tmp_path / 'killed'}"
+    with training(4, *mesh, directory) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("step 24 "):
+                break
+        ranks = children_of(process.pid)
+        assert len(ranks) == 4
+        kill(ranks)
+        process.communicate(timeout=60)
+    assert process.returncode != 0
+
+    resumed = train(4, *mesh, directory)
+    assert "restored step 20" in resumed
+    assert min(losses(resumed)) == 21
+    assert final_loss(resumed) == final_loss(undisturbed)
+    expected = losses(undisturbed)
+    assert losses(resumed) == {step: expected[step] for step in range(21, 41)}
+
+
+def test_the_mesh_changes_the_loss_by_rounding_only(tmp_path: Path) -> None:
+    arguments = ["--steps=6", "--ckpt-every=0", f"--ckpt-dir={tmp_path}"]
+    alone = losses(train(1, *arguments))
+    split = losses(train(4, "--mesh=pp=2,tp=2", *arguments))
+    assert split.keys() == alone.keys()
+    assert split == pytest.approx(alone, rel=1e-4)
+
+
+def test_a_mesh_for_another_number_of_ranks_is_refused_with_the_reason(tmp_path: Path) -> None:
+    with training(1, "--mesh=pp=2,dp=2", f"--ckpt-dir={tmp_path}") as process:
+        output, _ = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert "is for 4 ranks, the job has 1" in output
