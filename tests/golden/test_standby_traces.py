@@ -1,0 +1,53 @@
+"""What the standby service decides, trace by trace (tests/golden/standby/*.trace)."""
+
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from holdfast_standby.plan import Keeper
+from holdfast_standby.state import Heard, Inventory
+
+from holdfast.config import PoolPolicy
+from holdfast.requests import ReleaseNode
+from holdfast.timeouts import Timeouts
+from tests.golden.trace import START, Input, event_of, play, told
+
+TRACES = sorted((Path(__file__).parent / "standby").glob("*.trace"))
+
+
+@pytest.mark.parametrize("path", TRACES, ids=lambda path: path.stem)
+def test_trace(path: Path, request: pytest.FixtureRequest) -> None:
+    inventory = Inventory()
+    keeper = Keeper(Timeouts(), PoolPolicy())
+    last: dict[str, datetime] = {}
+    listening_since: datetime | None = START
+
+    def step(given: Input) -> list[str]:
+        nonlocal inventory, keeper, listening_since
+        if given.kind == "pool":
+            keeper = Keeper(Timeouts(), PoolPolicy(size=int(given.fields["size"])))
+            return []
+        if given.kind == "heard":
+            last.update(dict.fromkeys(given.words, given.at))
+            return []
+        if given.kind in ("deaf", "listening"):
+            listening_since = given.at if given.kind == "listening" else None
+            return []
+        heard = Heard(last=dict(last), listening_since=listening_since)
+        if given.kind == "time":
+            outcome = keeper.time(inventory, heard, given.at)
+        elif given.kind == "release":
+            outcome = keeper.release(
+                inventory, ReleaseNode(id=given.id, asked_by="ada", node=given.words[0]), heard, given.at
+            )
+        else:
+            defaults = {"instance": "i1", "job": given.fields.get("job"), "blocked_for_s": 3600.0}
+            outcome = keeper.event(inventory, event_of(given, **defaults), given.at)
+        inventory = outcome.inventory
+        if outcome.refusal:
+            return [f"= refused: {outcome.refusal}"]
+        nodes = " ".join(f"{node.id}:{node.state}" for node in inventory.nodes.values())
+        claims = " ".join(f"{claim.job} waits for {claim.count}" for claim in inventory.claims.values())
+        return [*(told(event) for event in outcome.events), f"= {nodes}{'; ' + claims if claims else ''}"]
+
+    play(path, step, request.config.getoption("--rewrite"))
