@@ -4,7 +4,8 @@ Revision ID: 0002
 Revises: 0001
 
 The historian makes the partitions itself, day by day, so it owns the table. A view may cast what stands in a body
-only where the type of the event vouches for it: fields that an event does not know are kept unchecked.
+only where the type of the event vouches for it, since fields that an event does not know are kept unchecked; and
+fractions only by way of numeric, which alone takes everything that JSON can hold.
 """
 
 from __future__ import annotations
@@ -23,6 +24,14 @@ create function historian.seconds(since timestamptz, until timestamptz) returns 
 language sql immutable parallel safe as $$
     select case when since is not null and until is not null
            then greatest(0, extract(epoch from until - since))::double precision end
+$$
+"""
+
+REAL = """
+create function historian.real(value numeric) returns double precision
+language sql immutable parallel safe as $$
+    select case when abs(value) between 1e-300 and 1e300 then value::double precision
+                when abs(value) < 1e-300 then 0 end
 $$
 """
 
@@ -82,11 +91,11 @@ $$
 
 STEPS = """
 create view historian.steps as
-select e.job, e.generation, e.node, s.rank, s.step, s.ended_at, s.duration_s, s.loss, s.grad_norm, s.tokens
+select e.job, e.generation, e.node, s.rank, s.step, s.ended_at, historian.real(s.duration_s) as duration_s,
+       historian.real(s.loss) as loss, historian.real(s.grad_norm) as grad_norm, s.tokens
 from historian.events e
 cross join lateral jsonb_to_recordset(e.body->'samples') as s(
-    rank bigint, step bigint, ended_at timestamptz, duration_s double precision, loss double precision,
-    grad_norm double precision, tokens bigint)
+    rank bigint, step bigint, ended_at timestamptz, duration_s numeric, loss numeric, grad_norm numeric, tokens bigint)
 where e.type = 'steps_measured'
 """
 
@@ -112,7 +121,7 @@ select g.job, g.generation, g.incident, c.type as cause, g.at as started_at,
 from (
     select e.job, e.generation, e.incident, e.id, e.cause, e.at, e.body,
            coalesce(lag(e.generation) over w, 0) as previous, lag(e.at) over w as previous_at,
-           lead(e.generation) over w as next, row_number() over (
+           lead(e.generation) over w as next, lead(e.at) over w as next_at, row_number() over (
                partition by e.job, e.incident order by e.generation) as nth_of_incident
     from historian.events e
     where e.type = 'generation_started'
@@ -134,12 +143,13 @@ left join lateral (
            max(case e.type when 'process_exited' then (e.body->>'step')::bigint end) as step
     from (
         select e.type, e.at, e.body from historian.events e
-        where e.type in ('process_exited', 'node_lost', 'deadline_passed')
-          and e.job = g.job and e.generation >= g.previous and e.generation < g.generation
+        where e.type in ('process_exited', 'node_lost', 'deadline_passed') and e.job = g.job
+          and (e.generation >= g.previous and e.generation < g.generation
+               or e.generation is null and e.at > g.previous_at and e.at <= g.at)
         union all
         select e.type, e.at, e.body from historian.events e
         where e.id in (g.cause, case when g.nth_of_incident = 1 then o.cause end)
-          and e.type in ('process_exited', 'node_lost', 'deadline_passed')
+          and e.type in ('process_exited', 'node_lost', 'node_departed', 'deadline_passed')
     ) e
     where g.incident is not null
 ) f on true
@@ -148,12 +158,6 @@ left join lateral (
     where e.incident = g.incident and e.class = 'decision' and e.type <> 'progress' and e.type <> 'steps_measured'
       and e.at <= g.at and (e.at >= g.previous_at or g.previous_at is null)
 ) n on true
-left join lateral (
-    select max(e.at) as at from historian.events e
-    where e.type = 'ranks_stopped' and e.job = g.job
-      and e.generation >= g.previous and e.generation <= g.generation
-      and (e.generation < g.generation or e.cause = g.id)
-) s on true
 left join lateral (
     select max(node.at) as at from (
         select min(e.at) as at from historian.events e
@@ -164,6 +168,12 @@ left join lateral (
     having count(*) >= jsonb_array_length(g.body->'nodes')
 ) r on true
 left join lateral (
+    -- A node that was cut off may end its old ranks long after the others went on without it.
+    select max(e.at) as at from historian.events e
+    where e.type = 'ranks_stopped' and e.job = g.job and e.generation >= g.previous and e.generation < g.generation
+      and (e.at <= r.at or r.at is null)
+) s on true
+left join lateral (
     select max(node.at) as at from (
         select min((e.body->>'completed_at')::timestamptz) as at from historian.events e
         where e.type = 'first_step' and e.job = g.job and e.generation = g.generation
@@ -173,8 +183,9 @@ left join lateral (
 ) d on true
 left join lateral (
     select e.type from historian.events e
-    where e.type in ('process_exited', 'node_lost', 'deadline_passed')
-      and e.job = g.job and e.generation >= g.generation and (e.generation < g.next or g.next is null)
+    where e.type in ('process_exited', 'node_lost', 'deadline_passed') and e.job = g.job
+      and (e.generation >= g.generation and (e.generation < g.next or g.next is null)
+           or e.generation is null and e.at > g.at and (e.at <= g.next_at or g.next_at is null))
     order by e.at limit 1
 ) x on true
 left join lateral (
@@ -344,6 +355,7 @@ def upgrade() -> None:
     ):
         op.create_index(name, "events", columns, schema="historian", **options)
     op.execute(SECONDS)
+    op.execute(REAL)
     op.execute(IN_WORDS)
     for name, (definition, line) in VIEWS.items():
         op.execute(definition)

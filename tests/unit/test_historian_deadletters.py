@@ -3,10 +3,10 @@
 from datetime import UTC, datetime, timedelta
 
 import msgspec
-from holdfast_historian.deadletters import Rejected, dead_letter, rejection
+from holdfast_historian.deadletters import rejection, without_tail
 
 from holdfast import events
-from holdfast.events import BODY_BYTES_MAX, MessageRejected
+from holdfast.events import MessageRejected
 
 NOW = datetime(2025, 11, 20, tzinfo=UTC)
 
@@ -23,36 +23,36 @@ class Delivered(msgspec.Struct):
 
 
 def test_the_letter_holds_the_body_and_says_why() -> None:
-    letter = dead_letter(
-        Rejected.of(Delivered("holdfast.v1.evidence.x._._", b"\x00\xff", deliveries=3), "bad\r\nthing")
-    )
+    letter, _ = rejection(Delivered("holdfast.v1.evidence.x._._", b"\x00\xff", deliveries=3), "bad\r\nthing", NOW)
     assert letter.subject == "holdfast.v1.deadletter.historian"
     assert letter.body == b"\x00\xff"
     assert letter.headers == {
-        "Holdfast-Error": "bad  thing",
+        "Nats-Msg-Id": letter.id,
+        "Holdfast-Error": "bad thing",
         "Holdfast-Subject": "holdfast.v1.evidence.x._._",
         "Holdfast-Deliveries": "3",
-        "Holdfast-Body-Bytes": "2",
     }
 
 
-def test_a_cut_letter_tells_how_long_the_body_was() -> None:
-    letter = dead_letter(Rejected.of(Delivered("s", b"x" * 5_000_000), "too long"), cut=True)
-    assert len(letter.body) == BODY_BYTES_MAX
-    assert letter.headers["Holdfast-Body-Bytes"] == "5000000"
-
-
 def test_rejecting_again_repeats_the_ids() -> None:
-    first = Rejected.of(Delivered("s", b"x", {"Nats-Msg-Id": "a"}), "e")
-    again = Rejected.of(Delivered("s", b"x", {"Nats-Msg-Id": "a"}, deliveries=2), "e")
-    other = Rejected.of(Delivered("s", b"x", {"Nats-Msg-Id": "b"}), "e")
-    assert dead_letter(first).id == dead_letter(again).id != dead_letter(other).id
-    assert rejection(first, NOW).id == rejection(again, NOW + timedelta(seconds=9)).id != rejection(other, NOW).id
+    def ids(delivery: Delivered, now: datetime) -> list[str]:
+        return [message.id for message in rejection(delivery, "e", now)]
+
+    first = ids(Delivered("s", b"x", {"Nats-Msg-Id": "a"}), NOW)
+    assert ids(Delivered("s", b"x", {"Nats-Msg-Id": "a"}, deliveries=2), NOW + timedelta(seconds=9)) == first
+    assert not set(first) & set(ids(Delivered("s", b"x", {"Nats-Msg-Id": "b"}), NOW))
 
 
 def test_the_report_is_an_event() -> None:
-    report = rejection(Rejected.of(Delivered("s\udc80\0", b"x" * 7), "why\0"), NOW)
+    _, report = rejection(Delivered("s\udc80\0", b"x" * 7), "why\0", NOW)
     event = events.decode(report.body)
     assert isinstance(event, MessageRejected)
     assert (event.subject, event.error, event.body_bytes) == ("s  ", "why ", 7)
     assert report.headers["Nats-Msg-Id"] == report.id
+
+
+def test_a_letter_without_room_loses_its_tail_only() -> None:
+    letter, _ = rejection(Delivered("s", b"x" * 1_048_576), "e", NOW)
+    cut = without_tail(letter)
+    assert letter.body.startswith(cut.body)
+    assert (cut.id, cut.headers["Holdfast-Body-Bytes"]) == (letter.id, "1048576")

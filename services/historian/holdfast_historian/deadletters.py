@@ -8,70 +8,54 @@ from datetime import datetime
 import msgspec
 
 from holdfast.bus import Delivery, Message, event_message
-from holdfast.events import BODY_BYTES_MAX, MessageRejected
+from holdfast.dead_letters import dead_letter
+from holdfast.events import MessageRejected
 from holdfast.ids import uuid7
-from holdfast.subjects import dead_letter_subject
 
 CONSUMER = "historian"
-ERROR_CHARS_MAX = 1000
+TEXT_CHARS_MAX = 1000
+BODY_CUT_BYTES = 500_000
+"""What is kept of a body that leaves no room for the headers of a dead letter."""
 
 
-class Rejected(msgspec.Struct, frozen=True, kw_only=True):
-    """A message that cannot be recorded, and why. `fingerprint` is the same each time it is delivered."""
+def rejection(delivery: Delivery, error: str, now: datetime) -> tuple[Message, Message]:
+    """The dead letter, and the event that makes it visible to queries.
 
-    subject: str
-    body: bytes
-    deliveries: int
-    error: str
-    fingerprint: bytes
-
-    @classmethod
-    def of(cls, delivery: Delivery, error: str) -> Rejected:
-        """Subject and error are made fit to stand in a header."""
-        own_id = delivery.headers.get("Nats-Msg-Id", "")
-        digest = hashlib.sha256(f"{CONSUMER}\0{delivery.subject}\0{own_id}\0".encode("utf-8", "surrogateescape"))
-        digest.update(delivery.body)
-        return cls(
-            subject=_one_line(delivery.subject),
-            body=delivery.body,
-            deliveries=delivery.deliveries,
-            error=_one_line(error),
-            fingerprint=digest.digest(),
-        )
-
-
-def dead_letter(rejected: Rejected, *, cut: bool = False) -> Message:
-    """The message for the dead-letter stream, whole, or `cut` to what a message can always hold."""
-    return Message(
-        id=f"dead-{rejected.fingerprint.hex()}",
-        subject=dead_letter_subject(CONSUMER),
-        body=rejected.body[:BODY_BYTES_MAX] if cut else rejected.body,
-        headers={
-            "Holdfast-Error": rejected.error,
-            "Holdfast-Subject": rejected.subject,
-            "Holdfast-Deliveries": str(rejected.deliveries),
-            "Holdfast-Body-Bytes": str(len(rejected.body)),
-        },
-    )
-
-
-def rejection(rejected: Rejected, now: datetime) -> Message:
-    """The event that makes the rejection visible to queries, published under an id that a repetition repeats."""
+    A crash between publishing these and settling the delivery publishes them again: their message ids follow from
+    what was rejected, so that the bus drops the repetition.
+    """
+    fingerprint = _fingerprint(delivery)
     event = MessageRejected(
-        id=uuid7(unix_ms=int(now.timestamp() * 1000), random_bytes=rejected.fingerprint),
+        id=uuid7(unix_ms=int(now.timestamp() * 1000), random_bytes=fingerprint),
         at=now,
         source=CONSUMER,
-        subject=rejected.subject,
+        subject=_printable(delivery.subject),
         consumer=CONSUMER,
-        error=rejected.error,
-        body_bytes=len(rejected.body),
-        deliveries=rejected.deliveries,
+        error=_printable(error),
+        body_bytes=len(delivery.body),
+        deliveries=delivery.deliveries,
     )
-    message = event_message(event)
-    own_id = f"rejected-{rejected.fingerprint.hex()}"
+    letter = _with_id(dead_letter(delivery, CONSUMER, error), f"dead-{fingerprint.hex()}")
+    return letter, _with_id(event_message(event), f"rejected-{fingerprint.hex()}")
+
+
+def without_tail(letter: Message) -> Message:
+    """The dead letter with the beginning of its body only; a header says how long it was."""
+    headers = {**letter.headers, "Holdfast-Body-Bytes": str(len(letter.body))}
+    return msgspec.structs.replace(letter, body=letter.body[:BODY_CUT_BYTES], headers=headers)
+
+
+def _fingerprint(delivery: Delivery) -> bytes:
+    own_id = delivery.headers.get("Nats-Msg-Id", "")
+    digest = hashlib.sha256(f"{CONSUMER}\0{delivery.subject}\0{own_id}\0".encode("utf-8", "surrogateescape"))
+    digest.update(delivery.body)
+    return digest.digest()
+
+
+def _with_id(message: Message, own_id: str) -> Message:
     return msgspec.structs.replace(message, id=own_id, headers={**message.headers, "Nats-Msg-Id": own_id})
 
 
-def _one_line(text: str) -> str:
-    # A header ends at a line break; neither headers nor jsonb take NUL or lone surrogates.
-    return "".join(character if character.isprintable() else " " for character in text[:ERROR_CHARS_MAX])
+def _printable(text: str) -> str:
+    # jsonb takes neither NUL nor lone surrogates.
+    return "".join(character if character.isprintable() else " " for character in text[:TEXT_CHARS_MAX])

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-
+from holdfast import process
 from holdfast.bus import Bus
 from holdfast.bus.nats import connect
 from holdfast.clock import Now, system_now
+from holdfast.process import Process
 from holdfast_historian.partitions import PartitionPolicy
 from holdfast_historian.service import Historian
 from holdfast_historian.store import HistorianStore
@@ -26,14 +25,15 @@ async def run(bus: Bus, database_url: str, now: Now, policy: PartitionPolicy | N
         await store.close()
 
 
-async def _main() -> None:
-    bus = await connect(os.environ["HOLDFAST_NATS_URL"], "historian")
+async def serve(this: Process) -> None:
+    """Run the historian until cancelled."""
+    bus = await connect(this.settings.nats_url, "historian")
     try:
-        await run(bus, os.environ["HOLDFAST_DATABASE_URL"], system_now)
+        await run(bus, this.settings.database_url, system_now)
     finally:
         await bus.close()
 
 
 def main() -> None:
-    """Run the process; addresses come from HOLDFAST_NATS_URL and HOLDFAST_DATABASE_URL."""
-    asyncio.run(_main())
+    """Entry point."""
+    process.run("holdfast_historian", serve, description="Records every event into Postgres.")

@@ -2,13 +2,13 @@
 
 A row that was accepted must never break a query, today or in a year: a view casts what stands in the body, and
 one value that Postgres cannot cast fails the query over all events. msgspec and Postgres draw their limits in
-different places (integers without end, offsets of a day, numbers too small for a double, NUL), so bodies with
-such values are rewritten to the value that was understood, and refused where there is none.
+different places (integers without end, offsets of a day, NUL), so bodies with
+such values are rewritten to the value that was understood, and refused where there is none. Fractions need no such
+care: views read them as numeric.
 """
 
 from __future__ import annotations
 
-import re
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ import msgspec
 
 from holdfast import events
 from holdfast.events import AnyEvent, UnreadableEvent
+from holdfast.subjects import event_subject
 
 INTEGER_MAX = (1 << 53) - 1
 """The largest that every reader of JSON gets exactly (RFC 7493), and far enough from 64 bits for sums in queries."""
@@ -23,9 +24,13 @@ INTEGER_MAX = (1 << 53) - 1
 UUID_CHARS = 36
 NUL_STAND_IN = "\N{SYMBOL FOR NULL}"
 
-# Hints, each cheap to search for and cheap to be wrong about: a NUL; digits beyond an exact integer; a fraction or
-# an exponent beyond a double; an offset other than UTC, of which msgspec accepts more than Postgres.
-_SUSPICIOUS = re.compile(rb"\\u0000|(?<![.\d])\d{16}|\d{24}|\d[eE][+-]?\d{3,}\s*[,}\]]|[+-](?!00:?00\")\d\d:?\d\d\"")
+# Three things to look for, cheap to find and cheap to be wrong about: a NUL; an integer of 16 digits or more; a moment
+# with an offset, of which msgspec accepts more than Postgres. Classes of bytes are mapped onto one of each and found
+# as plain substrings: ten times as fast as a regular expression, at tens of thousands of bodies a second.
+_NUL = rb"\u0000"
+_CLASSES = bytes.maketrans(b"0123456789-+,[ \t\r\n", b"0" * 10 + b"++" + b":" * 6)
+_LONG_INTEGERS = (b":" + b"0" * 16, b"+" + b"0" * 16)
+_OFFSETS = (b'0+00:00"', b'0+0000"')
 
 
 class Row(NamedTuple):
@@ -44,19 +49,19 @@ class Row(NamedTuple):
     body: bytes
 
 
-def row_of(body: bytes) -> Row:
-    """The row that records the event in `body`.
+def row_of(subject: str, body: bytes) -> Row:
+    """The row that records the event in `body`, which came on `subject`.
 
     Raises:
-        UnreadableEvent: no event of the vocabulary, or one with a value that cannot be stored.
+        UnreadableEvent: no event of the vocabulary, not the one that its subject announces, or one with a value that
+            cannot be stored.
     """
-    event = events.decode(body)
-    if _SUSPICIOUS.search(body) is not None:
-        return canonical_row(body)
-    return _row(event, body)
+    if _is_suspicious(body):
+        return canonical_row(subject, body)
+    return _row(subject, events.decode(body), body)
 
 
-def canonical_row(body: bytes) -> Row:
+def canonical_row(subject: str, body: bytes) -> Row:
     """As `row_of`, with the body rewritten: known fields as they were understood, the rest as far as it is sound.
 
     Raises:
@@ -71,10 +76,12 @@ def canonical_row(body: bytes) -> Row:
         # What this version does not know is not worth losing what it does know.
         pass
     rewritten = msgspec.json.encode(event)
-    return _row(events.decode(rewritten), rewritten)
+    return _row(subject, events.decode(rewritten), rewritten)
 
 
-def _row(event: AnyEvent, body: bytes) -> Row:
+def _row(subject: str, event: AnyEvent, body: bytes) -> Row:
+    if event_subject(event) != subject:
+        raise UnreadableEvent(f"body says {event_subject(event)!r}, not the subject it came on")
     for name in (event.id, event.cause, event.incident):
         if name is not None and len(name) != UUID_CHARS:
             raise UnreadableEvent(f"{name!r} is no UUID in canonical form")
@@ -91,6 +98,13 @@ def _row(event: AnyEvent, body: bytes) -> Row:
         incident=event.incident,
         body=body,
     )
+
+
+def _is_suspicious(body: bytes) -> bool:
+    if _NUL in body:
+        return True
+    classes = body.translate(_CLASSES)
+    return any(hint in classes for hint in _LONG_INTEGERS) or any(hint in classes for hint in _OFFSETS)
 
 
 def _storable(value: Any, path: str) -> Any:

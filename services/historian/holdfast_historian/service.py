@@ -96,7 +96,7 @@ class Historian:
         filters = [f"{ROOT}.{event_class}.>" for event_class in STREAM_CLASSES[stream]]
         async for delivery in self._bus.consume(stream, CONSUMER, filters):
             try:
-                row = row_of(delivery.body)
+                row = row_of(delivery.subject, delivery.body)
             except UnreadableEvent as error:
                 await self._reject(delivery, str(error))
             else:
@@ -125,7 +125,7 @@ class Historian:
 
     async def _record_rewritten(self, received: Received, refusal: str) -> None:
         try:
-            row = canonical_row(received.delivery.body)
+            row = canonical_row(received.delivery.subject, received.delivery.body)
             await self._patiently(partial(self._store.record, [row]))
         except (UnreadableEvent, RowsRefused):
             await self._reject(received.delivery, f"Postgres refuses this event: {refusal}")
@@ -133,14 +133,14 @@ class Historian:
             await _settle(received.delivery.ack)
 
     async def _reject(self, delivery: Delivery, error: str) -> None:
-        rejected = deadletters.Rejected.of(delivery, error)
-        log.warning("message rejected", subject=rejected.subject, error=rejected.error, body_bytes=len(delivery.body))
+        log.error("message rejected", subject=delivery.subject, error=error, body_bytes=len(delivery.body))
+        letter, report = deadletters.rejection(delivery, error, self._now())
         try:
-            await self._publish(deadletters.dead_letter(rejected))
-        except BusError:
-            # More than one message may hold; the size stands in its headers.
-            await self._publish(deadletters.dead_letter(rejected, cut=True))
-        await self._publish(deadletters.rejection(rejected, self._now()))
+            await self._publish(letter)
+        except BusError as refusal:
+            log.warning("dead letter cut", reason=str(refusal))
+            await self._publish(deadletters.without_tail(letter))
+        await self._publish(report)
         await _settle(delivery.drop)
 
     async def _publish(self, message: Message) -> None:
