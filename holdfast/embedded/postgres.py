@@ -183,7 +183,7 @@ def clear_stale_pid(directory: Path) -> None:
 
 async def ensure_database(port: int, password: str) -> None:
     """Create the database `holdfast` unless it is there. Raises asyncpg.PostgresError if the server refuses."""
-    connection = await asyncpg.connect(admin_url(port, password, "postgres"))
+    connection = await asyncpg.connect(admin_url(port, password, "postgres"), ssl=False)
     try:
         if not await connection.fetchval("select true from pg_database where datname = $1", DATABASE):
             await connection.execute(f'create database "{DATABASE}"')

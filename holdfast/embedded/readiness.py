@@ -36,7 +36,8 @@ async def postgres_answers(url: str) -> None:
     """Wait until the database at `url` answers a query. Raises EmbeddedError if it does not let us in."""
     while True:
         try:
-            connection = await asyncpg.connect(url, timeout=_ANSWER_WITHIN_S)
+            # On the loopback there is no TLS, and looking for its keys fails where the home directory is closed.
+            connection = await asyncpg.connect(url, timeout=_ANSWER_WITHIN_S, ssl=False)
             try:
                 await connection.fetchval("select 1", timeout=_ANSWER_WITHIN_S)
             finally:
@@ -45,7 +46,13 @@ async def postgres_answers(url: str) -> None:
             raise EmbeddedError(
                 f"PostgreSQL refuses its administrator: {error}. Are database and secrets a pair?"
             ) from error
-        except (OSError, asyncpg.CannotConnectNowError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError):
+        except (
+            ConnectionError,
+            TimeoutError,
+            asyncpg.CannotConnectNowError,
+            asyncpg.PostgresConnectionError,
+            asyncpg.InterfaceError,
+        ):
             await asyncio.sleep(_ASK_AGAIN_S)
         else:
             return
@@ -61,7 +68,7 @@ async def nats_answers(host: str, port: int, *, user: str, password: str) -> Non
             async with asyncio.timeout(_ANSWER_WITHIN_S):
                 if await _greeting(host, port, user, password):
                     return
-        except (OSError, EOFError):
+        except (ConnectionError, TimeoutError, EOFError):
             pass
         await asyncio.sleep(_ASK_AGAIN_S)
 

@@ -1,0 +1,236 @@
+"""The embedded cluster as its user sees it: started, broken, stopped and started again, all of it for real."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import asyncpg
+import nats
+import pytest
+from embedded_running import Cluster, alive, cluster, until
+
+from holdfast.embedded.control import AddNode, PowerOff, PowerOn, Status, Stop, ask
+from holdfast.embedded.errors import ControlRefused, NoCluster
+from holdfast.embedded.layout import ClusterInfo
+from holdfast.embedded.process import started_ticks
+from holdfast.embedded.proctree import node_processes
+
+pytestmark = pytest.mark.integration
+
+
+async def write_note(info: ClusterInfo, note: str) -> None:
+    connection = await asyncpg.connect(info.database_urls["admin"])
+    await connection.execute("insert into kept values ($1)", note)
+    await connection.close()
+    client = await nats.connect(info.nats_url)
+    bus = client.jetstream()
+    await bus.add_stream(name="KEPT", subjects=["kept.>"])
+    await bus.publish("kept.note", note.encode())
+    await client.close()
+
+
+async def read_notes(info: ClusterInfo) -> tuple[list[str], int]:
+    connection = await asyncpg.connect(info.database_urls["admin"])
+    rows = await connection.fetch("select note from kept")
+    await connection.close()
+    client = await nats.connect(info.nats_url)
+    kept = await client.jetstream().stream_info("KEPT")
+    await client.close()
+    return [row["note"] for row in rows], kept.state.messages
+
+
+def test_ctrl_c_ends_everything_and_a_second_start_goes_on(tmp_path: Path) -> None:
+    with cluster(tmp_path, "--nodes", "2") as first:
+        before = first.info
+        pids = [first.process.pid, *(record.pid for record in before.children.values())]
+        on_nodes = [pid for node in before.nodes for pid in node_processes(first.layout.node(node), None)]
+        assert len(before.children) == 5 and len(on_nodes) == 2 * 5
+        asyncio.run(write_note(before, "first"))
+        assert first.end() == 0
+        assert not [pid for pid in (*pids, *on_nodes) if alive(pid)]
+        ends = [line.removesuffix(" stopped") for line in first.lines if line.endswith(" stopped")]
+        assert (set(ends[:2]), ends[2:]) == ({"node-0", "node-1"}, ["controller", "nats", "postgres"])
+    assert ClusterInfo.load(tmp_path).pid is None
+
+    with cluster(tmp_path) as second:
+        after = second.info
+        assert (after.ports, after.nats_url, after.nodes) == (before.ports, before.nats_url, ["node-0", "node-1"])
+        assert asyncio.run(read_notes(after)) == (["first"], 1)
+
+
+@pytest.mark.parametrize("name", ["postgres", "nats", "controller", "node-0"])
+def test_a_killed_child_is_noticed_and_mended(running_cluster: Cluster, name: str) -> None:
+    before = running_cluster.child(name)
+    assert before.pid is not None
+    os.kill(before.pid, signal.SIGKILL)
+    after = running_cluster.mended(name, before.pid)
+    assert after.restarts == before.restarts + 1
+    assert after.last_exit == "killed by SIGKILL"
+    assert running_cluster.info.children[name].pid == after.pid
+
+
+def test_what_was_committed_survives_the_kill_of_both_servers(tmp_path: Path) -> None:
+    with cluster(tmp_path, "--nodes", "1") as running:
+        asyncio.run(write_note(running.info, "before the kill"))
+        for name in ("postgres", "nats"):
+            for _ in range(2):
+                pid = running.pid(name)
+                os.kill(pid, signal.SIGKILL)
+                running.mended(name, pid)
+        assert asyncio.run(read_notes(running.info)) == (["before the kill"], 1)
+
+
+def test_a_node_is_lost_whole_and_stays_off(running_cluster: Cluster) -> None:
+    directory = running_cluster.layout.node("node-1")
+    agent = running_cluster.pid("node-1")
+    zygote = int((directory / "zygote.pid").read_text())
+    lost = node_processes(directory, agent)
+    assert {agent, zygote} < lost and len(lost) == 5
+
+    reply = ask(running_cluster.layout, PowerOff(node="node-1"))
+
+    assert reply.killed == 5
+    assert not [pid for pid in lost if alive(pid)]
+    until(lambda: running_cluster.child("node-1").state == "off")
+    assert running_cluster.child("node-0").state == "ready"
+    ask(running_cluster.layout, PowerOn(node="node-1"))
+    assert running_cluster.child("node-1").state == "ready"
+    assert len(node_processes(directory, None)) == 5
+
+
+def test_ranks_whose_agent_was_killed_belong_to_the_node_still(running_cluster: Cluster) -> None:
+    directory = running_cluster.layout.node("node-0")
+    agent = running_cluster.pid("node-0")
+    ranks = node_processes(directory, agent) - {agent}
+    os.kill(agent, signal.SIGKILL)
+    running_cluster.mended("node-0", agent)
+    assert all(alive(pid) for pid in ranks)
+    ask(running_cluster.layout, PowerOff(node="node-0"))
+    assert not [pid for pid in ranks if alive(pid)]
+    ask(running_cluster.layout, PowerOn(node="node-0"))
+
+
+def test_a_node_can_be_added_and_is_remembered(tmp_path: Path) -> None:
+    with cluster(tmp_path, "--nodes", "1") as running:
+        assert ask(running.layout, AddNode()).node == "node-1"
+        assert running.child("node-1").state == "ready"
+    with cluster(tmp_path) as again:
+        assert again.info.nodes == ["node-0", "node-1"]
+        again.end()
+    smaller = Cluster(tmp_path, "--nodes", "1")
+    assert smaller.wait() == 1
+    assert "this cluster has 2 nodes" in smaller.lines[-1]
+
+
+def test_requests_that_make_no_sense_are_refused(running_cluster: Cluster) -> None:
+    with pytest.raises(ControlRefused, match="there is no node 'node-9'; the nodes are node-0, node-1"):
+        ask(running_cluster.layout, PowerOff(node="node-9"))
+    with pytest.raises(ControlRefused, match="is on already"):
+        ask(running_cluster.layout, PowerOn(node="node-0"))
+
+
+@pytest.mark.parametrize("sent", [b"\xff\x00garbage\n", b'{"op":"launch"}\n', b"x" * 200_000, b""])
+def test_garbage_on_the_control_socket_harms_nothing(running_cluster: Cluster, sent: bytes) -> None:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(running_cluster.layout.control_socket))
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            connection.sendall(sent)
+            connection.shutdown(socket.SHUT_WR)
+            connection.recv(1000)
+    assert ask(running_cluster.layout, Status()).ready
+
+
+def test_two_clusters_live_side_by_side(running_cluster: Cluster, tmp_path: Path) -> None:
+    with cluster(tmp_path, "--nodes", "1") as other:
+        mine, theirs = running_cluster.info, other.info
+        ports = {*(getattr(mine.ports, name) for name in mine.ports.__struct_fields__)}
+        ports |= {*(getattr(theirs.ports, name) for name in theirs.ports.__struct_fields__)}
+        assert len(ports) == 6
+        assert other.end() == 0
+    assert all(child.state == "ready" for child in ask(running_cluster.layout, Status()).children)
+
+
+def test_a_second_supervisor_in_one_directory_is_refused(running_cluster: Cluster) -> None:
+    second = Cluster(running_cluster.layout.root)
+    assert second.wait() == 1
+    assert f"already runs in {running_cluster.layout.root} (supervisor pid {running_cluster.process.pid})" in "".join(
+        second.lines
+    )
+
+
+def test_a_port_that_is_taken_is_named(running_cluster: Cluster, tmp_path: Path) -> None:
+    port = running_cluster.info.ports.postgres
+    refused = Cluster(tmp_path, "--postgres-port", str(port))
+    assert refused.wait() == 1
+    assert f"port {port} on 127.0.0.1 is taken" in refused.lines[-1]
+
+
+def test_a_service_that_cannot_start_ends_the_start_with_its_last_words(tmp_path: Path) -> None:
+    failed = Cluster(tmp_path, "--broken")
+    assert failed.wait() == 1
+    output = "\n".join(failed.lines)
+    assert "controller does not start: exit code 1" in output and "no such table: jobs" in output
+    assert "postgres stopped" in output
+    assert ClusterInfo.load(tmp_path).pid is None
+
+
+def test_a_start_can_be_interrupted(tmp_path: Path) -> None:
+    interrupted = Cluster(tmp_path, "--nodes", "1")
+    interrupted.until_line("postgres ready")
+    assert interrupted.end() == 0
+    with cluster(tmp_path) as again:
+        assert again.child("controller").state == "ready"
+
+
+def test_after_the_death_of_the_supervisor_the_next_one_finds_a_clean_house(tmp_path: Path) -> None:
+    with cluster(tmp_path, "--nodes", "1") as first:
+        asyncio.run(write_note(first.info, "kept"))
+        children = first.info.children
+        # A process that does not listen to its death signal.
+        os.kill(children["nats"].pid, signal.SIGSTOP)
+        first.process.kill()
+        first.process.wait()
+    with cluster(tmp_path) as second:
+        assert not [name for name, record in children.items() if started_ticks(record.pid) == record.started_ticks]
+        assert asyncio.run(read_notes(second.info)) == (["kept"], 1)
+
+
+def test_stop_with_force_does_not_wait(tmp_path: Path) -> None:
+    with cluster(tmp_path, "--nodes", "1") as running:
+        agent = running.pid("node-0")
+        os.kill(agent, signal.SIGSTOP)
+        ranks = node_processes(running.layout.node("node-0"), agent)
+        started = time.monotonic()
+        ask(running.layout, Stop(force=True))
+        assert running.wait() == 0
+        assert time.monotonic() - started < 5
+        assert not [pid for pid in ranks if alive(pid)]
+        with pytest.raises(NoCluster, match="holdfast up"):
+            ask(running.layout, Status())
+
+
+def test_detached_it_outlives_the_command_that_started_it(tmp_path: Path) -> None:
+    command = Cluster(tmp_path, "--nodes", "1", "--detach")
+    assert command.wait() == 0
+    pid = int(command.lines[-1].removeprefix("pid "))
+    assert alive(pid) and ask(command.layout, Status()).ready
+    ask(command.layout, Stop())
+    until(lambda: not alive(pid))
+
+
+def test_detached_it_says_why_it_failed(tmp_path: Path) -> None:
+    command = Cluster(tmp_path, "--broken", "--detach")
+    assert command.wait() == 1
+    assert "controller does not start" in "\n".join(command.lines)
+
+
+@pytest.fixture(scope="module")
+def running_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    directory = tmp_path_factory.mktemp("cluster")
+    with cluster(directory, "--nodes", "2") as running:
+        yield running

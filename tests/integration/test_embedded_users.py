@@ -1,0 +1,107 @@
+"""The embedded cluster as root, as root without user namespaces, and as an ordinary user."""
+
+import asyncio
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import asyncpg
+import pytest
+from embedded_running import Cluster, cluster
+
+from holdfast.embedded.identity import Identity, choose_identity
+from holdfast.embedded.postgres import programs
+
+pytestmark = pytest.mark.integration
+
+NOBODY = 65_534
+STARTS_ITSELF = "import subprocess, sys; subprocess.run([sys.executable, '-c', ''], check=True)"
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can choose another user")
+
+
+@pytest.fixture
+def open_directory() -> Iterator[Path]:
+    """A directory that every user can reach, which pytest's own is not; its `state` is removed in the end."""
+    directory = Path(tempfile.mkdtemp(prefix="holdfast-"))
+    directory.chmod(0o755)
+    yield directory
+    shutil.rmtree(directory / "state", ignore_errors=True)
+    directory.rmdir()
+
+
+@as_root
+def test_root_sees_itself_as_nobody_in_a_user_namespace(tmp_path: Path) -> None:
+    if choose_identity(programs() / "postgres", tmp_path) is not Identity.USER_NAMESPACE:
+        pytest.skip("this machine allows root no user namespace")
+    with cluster(tmp_path, "--nodes", "1") as running:
+        postmaster = running.pid("postgres")
+        assert Path(f"/proc/{postmaster}/uid_map").read_text().split() == [str(NOBODY), "0", "1"]
+        assert (tmp_path / "postgres" / "data").stat().st_uid == 0
+        survives_a_kill(running)
+
+
+@as_root
+def test_root_without_user_namespaces_gives_way_to_nobody(open_directory: Path, tmp_path: Path) -> None:
+    # A chroot, into which the whole root is bound: there the kernel refuses user namespaces.
+    inner = shlex.quote(str(tmp_path))
+    prefix = ("unshare", "--mount", "sh", "-c", f'mount --rbind / {inner} && exec chroot {inner} "$@"', "sh")
+    state = open_directory / "state"
+    usable(*prefix, "setpriv", f"--reuid={NOBODY}", "--clear-groups", "--", str(programs() / "postgres"), "--version")
+    with cluster(state, "--nodes", "1", prefix=prefix) as running:
+        assert Path(f"/proc/{running.pid('postgres')}").stat().st_uid == NOBODY
+        assert (state / "postgres" / "data").stat().st_uid == NOBODY
+        assert (state / "secrets.json").stat().st_mode & 0o777 == 0o600
+        survives_a_kill(running)
+    with cluster(state, prefix=prefix) as again:
+        survives_a_kill(again)
+
+
+def test_an_ordinary_user_needs_no_rights(open_directory: Path) -> None:
+    prefix: tuple[str, ...] = ()
+    if os.geteuid() == 0:
+        os.chown(open_directory, NOBODY, NOBODY)
+        prefix = (
+            "env",
+            f"HOME={open_directory}",
+            "setpriv",
+            f"--reuid={NOBODY}",
+            f"--regid={NOBODY}",
+            "--clear-groups",
+            "--no-new-privs",
+        )
+        if subprocess.run([*prefix, sys.executable, "-c", STARTS_ITSELF], capture_output=True, check=False).returncode:
+            # The interpreter lies where only root reads: the one right to read it, and no other, comes along.
+            prefix += ("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search")
+        usable(*prefix, sys.executable, "-c", STARTS_ITSELF)
+    with cluster(open_directory / "state", "--nodes", "1", prefix=prefix) as running:
+        assert Path(f"/proc/{running.pid('postgres')}").stat().st_uid == (NOBODY if prefix else os.geteuid())
+        survives_a_kill(running)
+        assert running.end() == 0
+
+
+def usable(*command: str) -> None:
+    tried = subprocess.run(command, capture_output=True, text=True, check=False)
+    if tried.returncode:
+        pytest.skip(f"this machine does not let us try: {tried.stderr.strip()}")
+
+
+def survives_a_kill(running: Cluster) -> None:
+    postmaster = running.pid("postgres")
+    os.kill(postmaster, signal.SIGKILL)
+    running.mended("postgres", postmaster)
+    assert asyncio.run(ask_database(running.info.database_urls["admin"])) == 1
+
+
+async def ask_database(url: str) -> int:
+    connection = await asyncpg.connect(url)
+    try:
+        answer: int = await connection.fetchval("select 1")
+        return answer
+    finally:
+        await connection.close()
