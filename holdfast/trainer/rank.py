@@ -78,7 +78,7 @@ def _execute(script: str, args: Sequence[str], is_module: bool) -> int:
 
 
 def _load_script(script: str) -> tuple[ModuleType, CodeType]:
-    sys.path[0] = str(Path(script).resolve().parent)
+    _lead_path(str(Path(script).resolve().parent))
     try:
         source = Path(script).read_bytes()
     except OSError as error:
@@ -93,7 +93,7 @@ def _load_script(script: str) -> tuple[ModuleType, CodeType]:
 
 
 def _load_module(name: str) -> tuple[ModuleType, CodeType]:
-    sys.path[0] = os.getcwd()
+    _lead_path(os.getcwd())
     spec = importlib.util.find_spec(name)
     if spec is not None and spec.submodule_search_locations is not None:
         name = f"{name}.__main__"
@@ -109,6 +109,14 @@ def _load_module(name: str) -> tuple[ModuleType, CodeType]:
     module.__builtins__ = __builtins__  # type: ignore[attr-defined]
     module.__annotations__ = {}
     return module, code
+
+
+def _lead_path(folder: str) -> None:
+    """Put the folder first on the import path, in place of what `python -m` may have put there."""
+    if sys.flags.safe_path:
+        sys.path.insert(0, folder)
+    else:
+        sys.path[0] = folder
 
 
 def _exit_code(request: SystemExit) -> int:

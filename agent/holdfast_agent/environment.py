@@ -1,0 +1,68 @@
+"""The environment of a rank: torchrun's variables, Holdfast's own, then the job's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from holdfast.desired import NodeDesired, Placement
+
+_ADDRESSES = ("NATS_URL", "DATABASE_URL", "READY_FD")
+"""Holdfast's own connections carry passwords and are none of a job's business."""
+
+
+class RankFiles(msgspec.Struct, frozen=True, kw_only=True):
+    """The files that a rank writes besides its output."""
+
+    ledger: Path
+    reports: Path
+    error: Path
+
+
+def rank_environment(
+    base: Mapping[str, str], order: NodeDesired, placement: Placement, rank: int, files: RankFiles
+) -> dict[str, str]:
+    """All variables of one rank. `base` is the agent's own environment."""
+    job = placement.job
+    local_rank = rank - placement.ranks.start
+    world_size = job.nnodes * job.nproc_per_node
+    environment = {
+        name: value for name, value in base.items() if not (name.startswith("HOLDFAST_") and _is_private(name))
+    }
+    environment |= {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(local_rank),
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_WORLD_SIZE": str(job.nproc_per_node),
+        "GROUP_RANK": str(placement.node_rank),
+        "GROUP_WORLD_SIZE": str(job.nnodes),
+        "ROLE_RANK": str(rank),
+        "ROLE_WORLD_SIZE": str(world_size),
+        "ROLE_NAME": "default",
+        "MASTER_ADDR": placement.master_addr,
+        "MASTER_PORT": str(placement.master_port),
+        "TORCHELASTIC_RUN_ID": job.name,
+        "TORCHELASTIC_RESTART_COUNT": str(max(0, order.generation - 1)),
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_ERROR_FILE": str(files.error),
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": base.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
+        "OMP_NUM_THREADS": base.get("OMP_NUM_THREADS", "1"),
+        "HOLDFAST_JOB": job.name,
+        "HOLDFAST_GENERATION": str(order.generation),
+        "HOLDFAST_NODE": order.node,
+        "HOLDFAST_JOB_DIR": job.directory,
+        "HOLDFAST_LEDGER": str(files.ledger),
+        "HOLDFAST_REPORTS": str(files.reports),
+    }
+    if job.mesh:
+        environment["HOLDFAST_MESH"] = job.mesh
+    if placement.restore_step is not None:
+        environment["HOLDFAST_RESTORE_STEP"] = str(placement.restore_step)
+    return environment | job.env
+
+
+def _is_private(name: str) -> bool:
+    return any(part in name for part in _ADDRESSES)

@@ -1,0 +1,83 @@
+"""The few Linux calls that Python does not offer, and what /proc says of the own children."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
+_PR_SET_CHILD_SUBREAPER = 36
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _prctl(option: int, value: int | bytes) -> None:
+    if _libc.prctl(option, value, 0, 0, 0) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"prctl({option}): {os.strerror(number)}")
+
+
+def die_with_parent(parent: int) -> None:
+    """Be killed when the parent ends, also if it has ended already. `parent` is its pid, taken before the fork."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(128 + signal.SIGKILL)
+
+
+def become_subreaper() -> None:
+    """Take over the descendants whose parents end, instead of losing sight of them."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def set_process_name(name: str) -> None:
+    """The name that `ps` and `top` show; the kernel keeps 15 bytes."""
+    _prctl(_PR_SET_NAME, name.encode()[:15])
+
+
+def thread_count() -> int:
+    """How many threads this process has, those of C libraries included."""
+    return len(os.listdir("/proc/self/task"))
+
+
+def own_children() -> list[int]:
+    """The pids of this process's children, zombies included. Exact while none ends during the call."""
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/children", "rb") as file:
+            return [int(pid) for pid in file.read().split()]
+    except FileNotFoundError:
+        # A kernel without CONFIG_PROC_CHILDREN.
+        me = os.getpid()
+        return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _parent_of(pid) == me]
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether the process is stopped (SIGSTOP or a tracer): it then heeds no signal but SIGKILL."""
+    fields = _stat(pid)
+    return fields is not None and fields[0] in (b"T", b"t")
+
+
+def ignores(pid: int, number: signal.Signals) -> bool:
+    """Whether the process ignores this signal."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            for line in file:
+                if line.startswith(b"SigIgn:"):
+                    return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return False
+
+
+def _stat(pid: int) -> list[bytes] | None:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def _parent_of(pid: int) -> int | None:
+    fields = _stat(pid)
+    return None if fields is None else int(fields[1])
