@@ -29,6 +29,7 @@ from typing import Any
 import msgspec
 import torch
 import torch.distributed as dist
+from torch.distributed.checkpoint.planner import ReadItem
 from torch.distributed.device_mesh import DeviceMesh
 
 from holdfast.trainer.checkpoint_format import LoadPlanner, PartReader, PartWriter
@@ -87,6 +88,16 @@ class _Verdict(IntEnum):
     GOOD = 0
     DAMAGED = 1
     UNUSABLE = 2
+
+
+@dataclass(frozen=True)
+class _Verified:
+    """A checkpoint whose bytes this rank has read and checked, and where they are to go."""
+
+    reader: PartReader
+    planner: LoadPlanner
+    items: list[ReadItem]
+    state_dict: dict[str, Any]
 
 
 class Checkpointer:
@@ -163,23 +174,23 @@ class Checkpointer:
         started = time.monotonic()
         keyed = KeyedState(state, self._rank)
         while (manifest := self._agree_on_manifest()) is not None:
-            planner, reader, problem = LoadPlanner(), None, None
-            loaded = keyed.state_dict()
+            verified: _Verified | None = None
+            problem: CheckpointError | None = None
             try:
-                reader, items = self._verify(manifest, keyed, loaded, planner)
+                verified = self._verify(manifest, keyed)
             except CheckpointError as error:
                 problem = error
             verdict = self._agree_on_verdict(problem)
             if verdict is _Verdict.UNUSABLE:
                 raise problem or CheckpointMismatch(f"step {manifest.step}: another rank cannot use it, see its log")
-            if verdict is _Verdict.DAMAGED or reader is None:
+            if verdict is _Verdict.DAMAGED or verified is None:
                 if self._rank == 0:
                     self._set_aside_damaged(manifest.step, problem or "another rank found it damaged, see its log")
                 elif problem is not None:
                     log.warning("checkpoint of step %d is damaged: %s", manifest.step, problem)
                 continue
-            reader.apply(items, planner)
-            keyed.load(loaded)
+            verified.reader.apply(verified.items, verified.planner)
+            keyed.load(verified.state_dict)
             if self._rank == 0:
                 log.info("restored step %d in %.1f ms", manifest.step, (time.monotonic() - started) * 1e3)
             return manifest.step
@@ -234,15 +245,14 @@ class Checkpointer:
         self._storage.retain(self._keep)
         return path, manifest.nbytes
 
-    def _verify(
-        self, manifest: Manifest, keyed: KeyedState, loaded: dict[str, Any], planner: LoadPlanner
-    ) -> tuple[PartReader, list[Any]]:
+    def _verify(self, manifest: Manifest, keyed: KeyedState) -> _Verified:
         """Plan the reads, read and check the bytes; the state is not touched."""
         self._refuse_other_shape(manifest, keyed)
         parts = [part for part in manifest.parts if keyed.spaces.intersection(part.holds)]
         reader = PartReader(self._storage, manifest.step, parts, keyed.wants)
+        planner, state_dict = LoadPlanner(), keyed.state_dict()
         try:
-            planner.set_up_planner(loaded, reader.metadata())
+            planner.set_up_planner(state_dict, reader.metadata())
             items = planner.create_local_plan().items
         except (RuntimeError, ValueError) as error:
             if isinstance(error, CheckpointError):
@@ -252,7 +262,7 @@ class Checkpointer:
                 f"{self._shape(manifest)}: start with the model and mesh of then, or name another checkpoint directory"
             ) from error
         reader.fetch(items)
-        return reader, items
+        return _Verified(reader, planner, items, state_dict)
 
     def _refuse_other_shape(self, manifest: Manifest, keyed: KeyedState) -> None:
         held = {space for part in manifest.parts for space in part.holds}

@@ -103,7 +103,9 @@ def set_element(container: Any, path: tuple[str | int, ...], value: object) -> N
     if isinstance(container, list):
         assert isinstance(last, int)
         container.extend([None] * (last + 1 - len(container)))
-    container[last] = value
+        container[last] = value
+    else:
+        container[last] = value
 
 
 class PartWriter:
