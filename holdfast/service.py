@@ -23,11 +23,19 @@ from holdfast.dead_letters import dead_letter
 from holdfast.desired import NodeDesired
 from holdfast.desired import encode as encode_order
 from holdfast.events import AnyEvent, Event, MessageRejected
-from holdfast.ids import derived_id, uuid7
+from holdfast.ids import uuid7
 from holdfast.requests import Answer, AnyRequest
 from holdfast.store import StaleState, Store, StoreUnavailable, Table
 from holdfast.store.relay import Relay
-from holdfast.subjects import DESIRED_BUCKET, desired_key, event_subject, kv_subject, stream_of, type_filter
+from holdfast.subjects import (
+    DESIRED_BUCKET,
+    desired_key,
+    event_subject,
+    kv_subject,
+    ping_subject,
+    stream_of,
+    type_filter,
+)
 
 HANDLING_TRIES_MAX = 5
 """A message whose handling fails this often goes to the dead letters."""
@@ -105,6 +113,15 @@ class Decider(Protocol):
     def adopt(self, effect: Effect) -> None: ...
 
 
+async def answer_pings(bus: Bus, process: str) -> None:
+    """Tell whoever asks that this process is ready, for ever."""
+
+    async def ready(_: bytes) -> bytes:
+        return b"ready"
+
+    await bus.serve(ping_subject(process), ready)
+
+
 class _Asked(msgspec.Struct):
     request: AnyRequest
     answer: asyncio.Future[Answer]
@@ -136,6 +153,7 @@ class ServiceShell:
                 filters[stream_of(event_type)].append(type_filter(event_type))
             for stream, subjects in filters.items():
                 group.create_task(self._receive(stream, subjects), name=f"receive {stream}")
+            group.create_task(answer_pings(self.bus, self.decider.name), name="pings")
             if self.decider.requests_subject:
                 group.create_task(self.bus.serve(self.decider.requests_subject, self._answer), name="requests")
 
@@ -296,6 +314,3 @@ class ServiceShell:
 def later(now: datetime, seconds: float) -> datetime:
     """`now` and some seconds."""
     return now + timedelta(seconds=seconds)
-
-
-__all__ = ["Decider", "Effect", "Row", "ServiceShell", "derived_id", "later", "order_message"]

@@ -97,3 +97,8 @@ def request_subject(service: str, verb: str) -> str:
 def dead_letter_subject(consumer: str) -> str:
     """Where a consumer puts what it cannot read or handle."""
     return f"{DEAD_LETTER_ROOT}.{consumer}"
+
+
+def ping_subject(process: str) -> str:
+    """Where a running process (a service's name, or `agent-<node>`) answers that it is ready."""
+    return f"{ROOT}.ping.{process}"

@@ -19,6 +19,7 @@ COMMANDS = {
     "logs": "Show the logs of services and agents.",
     "config": "Show every setting and where it came from.",
     "migrate": "Bring a database to this version's schema.",
+    "ping": "Ask one process whether it is ready, for health checks.",
     "down": "Stop the cluster on this machine.",
 }
 """In the order in which a newcomer needs them. Loaded on use: `holdfast --help` imports none of them."""
