@@ -58,13 +58,19 @@ class _MaybeError(msgspec.Struct, frozen=True):
 _maybe_error = msgspec.json.Decoder(_MaybeError)
 
 
+class _Drained(msgspec.Struct, frozen=True):
+    """Flow control wants to hear on `reply` that everything before this was taken."""
+
+    reply: str
+
+
 class Inflow:
     """What arrives on one subscription of a link, in order."""
 
     def __init__(self, link: Link, backlog_max: int | None) -> None:
         self._link = link
         self._backlog_max = backlog_max
-        self._arrived: asyncio.Queue[Msg | None] = asyncio.Queue()
+        self._arrived: asyncio.Queue[Msg | _Drained | None] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
         self._heard_at = self._loop.time()
         self.subscription: Subscription | None = None
@@ -72,7 +78,11 @@ class Inflow:
     async def take(self, message: Msg) -> None:
         """Called by nats-py with each message."""
         self._heard_at = self._loop.time()
-        if is_heartbeat(message):
+        if is_control(message):
+            # A full consumer waits for a sign that its messages are taken: given when this one's turn comes.
+            stalled = (message.headers or {}).get("Nats-Consumer-Stalled")
+            if message.reply or stalled:
+                self._arrived.put_nowait(_Drained(message.reply or stalled or ""))
             return
         if self._backlog_max is not None and self._arrived.qsize() >= self._backlog_max:
             self._arrived.get_nowait()
@@ -104,7 +114,9 @@ class Inflow:
                     if self._loop.time() < self._heard_at + silence_s:
                         continue
                     raise
-            if message is not None:
+            if isinstance(message, _Drained):
+                await self._link.send(message.reply, b"")
+            elif message is not None:
                 return message
 
     async def close(self) -> None:
@@ -117,8 +129,8 @@ class Inflow:
                 pass  # closed or closing: the server forgets the subscription with the connection
 
 
-def is_heartbeat(message: Msg) -> bool:
-    """A control message of JetStream without content."""
+def is_control(message: Msg) -> bool:
+    """A message of JetStream itself: a heartbeat, or a question of its flow control."""
     return not message.data and bool(message.headers) and (message.headers or {}).get("Status") == "100"
 
 

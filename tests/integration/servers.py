@@ -1,0 +1,132 @@
+"""Real servers that a test owns: started, killed and started again as the test likes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+from abc import ABC, abstractmethod
+from pathlib import Path
+
+from holdfast.embedded.children import ChildSpec
+from holdfast.embedded.credentials import DATABASE, HOST, NATS_USER
+from holdfast.embedded.identity import choose_identity
+from holdfast.embedded.nats import nats_spec
+from holdfast.embedded.postgres import admin_url, clear_stale_pid, ensure_database, initialise, postgres_spec, programs
+
+PASSWORD = "for-tests"
+START_LIMIT_S = 30
+
+
+def free_port() -> int:
+    """A port that is free now."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+async def _end_of(process: subprocess.Popen[bytes]) -> None:
+    pidfd = os.pidfd_open(process.pid)
+    gone = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_reader(pidfd, gone.set)
+    try:
+        await gone.wait()
+    finally:
+        loop.remove_reader(pidfd)
+        os.close(pidfd)
+
+
+class Server(ABC):
+    """A server process on a fixed port, with its files in `directory`."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.port = free_port()
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @abstractmethod
+    async def spec(self) -> ChildSpec:
+        """What to run."""
+
+    async def start(self) -> None:
+        """Start it and wait until it answers; a start that meets its killed predecessor's remains is repeated."""
+        async with asyncio.timeout(START_LIMIT_S):
+            spec = await self.spec()
+            assert spec.probe is not None
+            while True:
+                with open(self.directory / "log", "ab") as log:
+                    self.process = subprocess.Popen(
+                        spec.argv,
+                        env=dict(spec.environment),
+                        cwd=spec.directory,
+                        stdout=log,
+                        stderr=log,
+                        start_new_session=True,
+                        preexec_fn=spec.identity.enter,
+                    )
+                probe = asyncio.ensure_future(spec.probe())
+                ended = asyncio.ensure_future(_end_of(self.process))
+                await asyncio.wait([probe, ended], return_when=asyncio.FIRST_COMPLETED)
+                ended.cancel()
+                if self.process.poll() is None:
+                    return await probe
+                probe.cancel()
+
+    def kill(self) -> None:
+        """SIGKILL; returns when it is gone."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def freeze(self) -> None:
+        """SIGSTOP: it keeps its connections and says nothing."""
+        assert self.process is not None
+        os.kill(self.process.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """SIGCONT."""
+        assert self.process is not None
+        os.kill(self.process.pid, signal.SIGCONT)
+
+    def stop(self) -> None:
+        """End it for good."""
+        if self.process is not None and self.process.poll() is None:
+            self.kill()
+
+
+class NatsServer(Server):
+    """nats-server as the embedded cluster runs it."""
+
+    @property
+    def url(self) -> str:
+        """Where it listens, with credentials."""
+        return f"nats://{NATS_USER}:{PASSWORD}@{HOST}:{self.port}"
+
+    async def spec(self) -> ChildSpec:
+        """What to run."""
+        return nats_spec(self.directory, port=self.port, monitor_port=free_port(), password=PASSWORD)
+
+
+class PostgresServer(Server):
+    """Postgres as the embedded cluster runs it."""
+
+    @property
+    def url(self) -> str:
+        """The database as its administrator sees it."""
+        return admin_url(self.port, PASSWORD, DATABASE)
+
+    async def spec(self) -> ChildSpec:
+        """What to run; the files are made when absent."""
+        identity = choose_identity(programs() / "postgres", self.directory)
+        await initialise(self.directory, password=PASSWORD, identity=identity, log=self.directory / "initdb.log")
+        clear_stale_pid(self.directory)
+        return postgres_spec(self.directory, port=self.port, password=PASSWORD, identity=identity)
+
+    async def start(self) -> None:
+        """Start it and wait until it answers, with its database."""
+        await super().start()
+        await ensure_database(self.port, PASSWORD)
