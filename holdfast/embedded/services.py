@@ -25,6 +25,8 @@ def service_specs(layout: Layout, info: ClusterInfo) -> list[ChildSpec]:
             environment=base_environment()
             | {NATS_VARIABLE: info.nats_url, DATABASE_VARIABLE: info.database_urls[service]},
             directory=layout.root,
+            # Longer than the grace that a daemon gives itself (holdfast.process).
+            stop_grace_s=15.0,
         )
         for service in SERVICES
     ]
