@@ -1,0 +1,90 @@
+"""Reading the database for commands: one short read-only connection, and errors that say what to do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, TypeAlias, TypeVar
+from urllib.parse import urlsplit
+
+import asyncpg
+import click
+import msgspec
+
+CONNECT_TIMEOUT_S = 5.0
+STATEMENT_TIMEOUT_S = 60
+
+T = TypeVar("T")
+Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
+
+
+class DatabaseUnreachable(click.ClickException):
+    """No connection to the database; the message names its address and the cause."""
+
+
+@asynccontextmanager
+async def reading(database_url: str) -> AsyncIterator[Connection]:
+    """A connection that cannot write, whichever role the URL names.
+
+    Raises:
+        DatabaseUnreachable: down, or refuses this user.
+    """
+    try:
+        connection = await asyncpg.connect(
+            database_url,
+            timeout=CONNECT_TIMEOUT_S,
+            server_settings={
+                "application_name": "holdfast-cli",
+                "default_transaction_read_only": "on",
+                "statement_timeout": f"{STATEMENT_TIMEOUT_S}s",
+                "timezone": "UTC",
+            },
+        )
+    except (asyncpg.InvalidPasswordError, asyncpg.InvalidAuthorizationSpecificationError) as error:
+        raise DatabaseUnreachable(f"the database at {_address(database_url)} refuses this user: {error}") from error
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, ValueError, TimeoutError) as error:
+        cause = str(error) or type(error).__name__
+        raise DatabaseUnreachable(
+            f"cannot reach the database at {_address(database_url)}: {cause}. `holdfast status` shows whether it is up"
+        ) from error
+    try:
+        for name in ("json", "jsonb"):
+            await connection.set_type_codec(
+                name, schema="pg_catalog", encoder=lambda value: value, decoder=msgspec.json.decode
+            )
+        yield connection
+    finally:
+        connection.terminate()
+
+
+def read(database_url: str, work: Callable[[Connection], Awaitable[T]]) -> T:
+    """Run `work` on a connection that cannot write, and wait for its result.
+
+    Raises:
+        ClickException: no connection, or the cluster's tables are not there.
+    """
+
+    async def connected() -> T:
+        async with reading(database_url) as connection:
+            try:
+                return await work(connection)
+            except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError) as error:
+                raise click.ClickException(
+                    f"{error}: this database has no Holdfast tables of this version; `holdfast up` makes them"
+                ) from error
+
+    return asyncio.run(connected())
+
+
+def as_dicts(records: list[asyncpg.Record]) -> list[dict[str, Any]]:
+    """Records as dictionaries, for JSON."""
+    return [dict(record) for record in records]
+
+
+def _address(database_url: str) -> str:
+    try:
+        parts = urlsplit(database_url)
+        return f"{parts.hostname or 'localhost'}:{parts.port or 5432}"
+    except ValueError:
+        return "the given URL"

@@ -1,0 +1,159 @@
+"""The cluster at a glance: nodes, jobs, open incidents, dead letters. What cannot be asked is named, not hidden."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime
+
+import asyncpg
+import msgspec
+import nats
+import nats.errors
+import nats.js.errors
+
+from holdfast.cli.database import Connection, DatabaseUnreachable, reading
+from holdfast.subjects import DEAD_LETTER_STREAM
+
+NATS_TIMEOUT_S = 3.0
+
+_NODES = "select state, count(*) as nodes from standby.nodes group by state order by state"
+_JOBS = """
+select c.key as job, c.phase, c.generation, c.incident, h.last_step
+from controller.jobs c left join lateral (select * from historian.jobs h where h.job = c.key limit 1) h on true
+where c.exit_code is null
+order by c.submitted_at
+"""
+_INCIDENTS = """
+select key as incident, job, opened_at, symptom, summary, attempts
+from controller.incidents where closed_at is null order by opened_at
+"""
+_REJECTED = "select * from historian.dead_letters order by at desc limit 5"
+
+
+class JobLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that is not over; `last_step` None before the first."""
+
+    job: str
+    phase: str
+    generation: int
+    incident: str | None
+    last_step: int | None
+
+
+class IncidentLine(msgspec.Struct, frozen=True, kw_only=True):
+    """An open incident."""
+
+    incident: str
+    job: str
+    opened_at: datetime
+    symptom: str
+    summary: str
+    attempts: int
+
+
+class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest message that nobody could handle; `subject` is where it came from."""
+
+    at: datetime | None
+    consumer: str
+    subject: str
+    error: str
+    body_bytes: int
+
+
+class Rejection(msgspec.Struct, frozen=True, kw_only=True):
+    """A rejected message as the historian recorded it."""
+
+    at: datetime
+    consumer: str
+    subject: str
+    error: str
+    body_bytes: int
+    deliveries: int
+
+
+class Overview(msgspec.Struct, frozen=True, kw_only=True):
+    """The cluster at a glance. `problems` says what could not be asked; the fields it concerns are then empty."""
+
+    nodes: dict[str, int] = {}
+    jobs: tuple[JobLine, ...] = ()
+    open_incidents: tuple[IncidentLine, ...] = ()
+    dead_letters: int | None = None
+    newest_dead_letter: DeadLetter | None = None
+    rejections: tuple[Rejection, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+async def cluster_overview(database_url: str, nats_url: str) -> Overview:
+    """Ask database and bus side by side; one that does not answer becomes a problem of the overview."""
+    truth, letters = await asyncio.gather(_from_database(database_url), _from_bus(nats_url))
+    return msgspec.structs.replace(
+        truth,
+        dead_letters=letters.dead_letters,
+        newest_dead_letter=letters.newest_dead_letter,
+        problems=truth.problems + letters.problems,
+    )
+
+
+async def _from_database(database_url: str) -> Overview:
+    try:
+        async with reading(database_url) as connection:
+            return await _truth(connection)
+    except DatabaseUnreachable as error:
+        return Overview(problems=(error.message,))
+    except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError) as error:
+        return Overview(problems=(f"the database has no tables of this version of Holdfast: {error}",))
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        return Overview(problems=(f"the database broke off: {error}",))
+
+
+async def _truth(connection: Connection) -> Overview:
+    async with connection.transaction(isolation="repeatable_read", readonly=True):
+        nodes = {row["state"]: row["nodes"] for row in await connection.fetch(_NODES)}
+        jobs = [msgspec.convert(dict(row), JobLine) for row in await connection.fetch(_JOBS)]
+        incidents = [msgspec.convert(dict(row), IncidentLine) for row in await connection.fetch(_INCIDENTS)]
+        rejected = [msgspec.convert(dict(row), Rejection) for row in await connection.fetch(_REJECTED)]
+    return Overview(nodes=nodes, jobs=tuple(jobs), open_incidents=tuple(incidents), rejections=tuple(rejected))
+
+
+async def _from_bus(nats_url: str) -> Overview:
+    async def silent(_: Exception) -> None:
+        """The problem is told in the overview, not on stderr."""
+
+    try:
+        async with asyncio.timeout(NATS_TIMEOUT_S):
+            client = await nats.connect(
+                nats_url,
+                name="holdfast-cli",
+                allow_reconnect=False,
+                connect_timeout=NATS_TIMEOUT_S,
+                error_cb=silent,
+            )
+            try:
+                stream = client.jetstream(timeout=NATS_TIMEOUT_S)
+                state = (await stream.stream_info(DEAD_LETTER_STREAM)).state
+                newest = await _letter(stream, state.last_seq) if state.messages else None
+            finally:
+                await client.close()
+    except nats.js.errors.NotFoundError:
+        return Overview(
+            problems=(f"the bus has no stream {DEAD_LETTER_STREAM} yet: a service makes it when it connects",)
+        )
+    except (OSError, nats.errors.Error, TimeoutError) as error:
+        return Overview(problems=(f"the bus does not answer: {str(error) or type(error).__name__}",))
+    return Overview(dead_letters=state.messages, newest_dead_letter=newest)
+
+
+async def _letter(stream: nats.js.JetStreamContext, sequence: int) -> DeadLetter | None:
+    try:
+        message = await stream.get_msg(DEAD_LETTER_STREAM, seq=sequence)
+    except nats.js.errors.NotFoundError:
+        return None
+    headers = message.headers or {}
+    return DeadLetter(
+        at=message.time,
+        consumer=(message.subject or "").rpartition(".")[2],
+        subject=headers.get("Holdfast-Subject", ""),
+        error=headers.get("Holdfast-Error", ""),
+        body_bytes=len(message.data or b""),
+    )

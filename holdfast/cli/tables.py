@@ -1,0 +1,83 @@
+"""Plain-text tables and JSON for everything that commands print.
+
+What is printed may come from a hostile message or a rank's log: control characters never reach the terminal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+
+NOTHING = "-"
+
+_encoder = msgspec.json.Encoder(decimal_format="number", enc_hook=str)
+
+
+def render(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Columns as wide as their widest cell, two spaces apart; numbers stand to the right."""
+    data = [list(row) for row in rows]
+    cells = [[cell(value) for value in row] for row in data]
+    right = [
+        any(_is_number(row[place]) for row in data)
+        and all(row[place] is None or _is_number(row[place]) for row in data)
+        for place in range(len(headers))
+    ]
+    widths = [max(len(text) for text in column) for column in zip(headers, *cells, strict=True)]
+    return "\n".join(
+        "  ".join(
+            text.rjust(width) if to_right else text.ljust(width)
+            for text, width, to_right in zip(line, widths, right, strict=True)
+        ).rstrip()
+        for line in [list(headers), *cells]
+    )
+
+
+def cell(value: Any) -> str:
+    """One value in words: times in UTC to the millisecond, nothing as a dash, a list with commas."""
+    match value:
+        case None | "" | [] | ():
+            return NOTHING
+        case bool():
+            return "yes" if value else "no"
+        case float():
+            return f"{value:.6g}"
+        case datetime():
+            moment = value.astimezone(UTC) if value.tzinfo else value
+            return moment.replace(tzinfo=None).isoformat(sep=" ", timespec="milliseconds")
+        case list() | tuple():
+            return ", ".join(cell(inner) for inner in value)
+        case dict():
+            return printable(json_text(value))
+        case _:
+            return printable(str(value))
+
+
+def seconds(value: float | None) -> str:
+    """A duration to the millisecond."""
+    return NOTHING if value is None else f"{value:.3f}"
+
+
+def printable(text: str, keep: str = "") -> str:
+    """`text` with every control character escaped, except those in `keep`."""
+    if text.isprintable():
+        return text
+    return "".join(
+        character
+        if character.isprintable() or character in keep
+        else character.encode("unicode_escape").decode("ascii")
+        for character in text
+    )
+
+
+def json_text(value: Any, *, indent: int | None = None) -> str:
+    """`value` as JSON; times as RFC 3339, and what JSON has no form for as text."""
+    encoded = _encoder.encode(value)
+    return (msgspec.json.format(encoded, indent=indent) if indent else encoded).decode()
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | Decimal) and not isinstance(value, bool)
