@@ -1,0 +1,187 @@
+"""The store in memory, for tests and simulation: the contract of Postgres, and the ways in which it fails."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import datetime
+
+import msgspec
+
+from holdfast.bus import Message
+from holdfast.clock import Now, system_now
+from holdfast.store import S, StaleState, StoreUnavailable, Table
+from holdfast.store.retention import INBOX_KEPT, OUTBOX_KEPT
+
+
+class _Row(msgspec.Struct, frozen=True):
+    version: int
+    body: bytes
+
+
+class MemoryDatabase:
+    """What survives a crash of the service: give the same one to the store that follows."""
+
+    def __init__(self) -> None:
+        self.rows: dict[tuple[str, str], _Row] = {}
+        self.inbox: dict[str, datetime] = {}
+        self.unpublished: dict[int, Message] = {}
+        self.published: dict[int, tuple[Message, datetime]] = {}
+        self.positions = itertools.count(1)
+        self.lock = asyncio.Lock()
+
+
+class MemoryStore:
+    """`holdfast.store.Store` in memory. Transactions run one at a time, so they are isolated.
+
+    `available = False` is a server that does not answer; `lose_next_commit` makes the next commit's fate unknown
+    to its caller: it is written, and StoreUnavailable is raised.
+    """
+
+    def __init__(self, database: MemoryDatabase | None = None, *, now: Now = system_now) -> None:
+        self.database = MemoryDatabase() if database is None else database
+        self.available = True
+        self.lose_next_commit = False
+        self._now = now
+        self._seen: dict[tuple[str, str], int] = {}
+
+    def transaction(self) -> AbstractAsyncContextManager[MemoryTransaction]:
+        """One transaction; see `holdfast.store.Store`."""
+        return self._transaction()
+
+    @asynccontextmanager
+    async def _transaction(self) -> AsyncIterator[MemoryTransaction]:
+        async with self.database.lock:
+            self._require_available()
+            transaction = MemoryTransaction(self)
+            try:
+                yield transaction
+                self._require_available()
+            except BaseException:
+                transaction.forget()
+                raise
+            transaction.commit(self._now())
+            if self.lose_next_commit:
+                self.lose_next_commit = False
+                transaction.forget()
+                raise StoreUnavailable("the connection was lost during the commit; nobody knows whether it took place")
+
+    async def pending(self, limit: int) -> list[tuple[int, Message]]:
+        """The oldest unpublished messages; see `holdfast.store.Outbox`."""
+        self._require_available()
+        return list(itertools.islice(self.database.unpublished.items(), limit))
+
+    async def published(self, positions: list[int]) -> None:
+        """These are stored by the bus."""
+        self._require_available()
+        now = self._now()
+        for position in positions:
+            if (message := self.database.unpublished.pop(position, None)) is not None:
+                self.database.published[position] = (message, now)
+
+    async def prune(self, now: datetime) -> None:
+        """Forget what is old; see `holdfast.store.Store`."""
+        self._require_available()
+        database = self.database
+        database.inbox = {id_: at for id_, at in database.inbox.items() if at >= now - INBOX_KEPT}
+        database.published = {
+            position: (message, at) for position, (message, at) in database.published.items() if at >= now - OUTBOX_KEPT
+        }
+
+    async def close(self) -> None:
+        """Nothing to give up."""
+
+    def seen(self, place: tuple[str, str]) -> int | None:
+        """The version that this store last saw under `place` (0: no row); None when it never looked."""
+        return self._seen.get(place)
+
+    def note_seen(self, place: tuple[str, str], version: int | None) -> None:
+        """Remember the version, or with None forget it."""
+        if version is None:
+            self._seen.pop(place, None)
+        else:
+            self._seen[place] = version
+
+    def _require_available(self) -> None:
+        if not self.available:
+            raise StoreUnavailable("the store in memory is set to be unavailable")
+
+
+class MemoryTransaction:
+    """A transaction of a `MemoryStore`: nothing is changed before its commit."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+        self._database = store.database
+        self._handled: list[str] = []
+        self._said: list[Message] = []
+        self._written: dict[tuple[str, str], _Row | None] = {}
+        self._seen: dict[tuple[str, str], int] = {}
+
+    async def first_time(self, message_id: str) -> bool:
+        """Note that this message is being handled; False when it was handled before."""
+        if message_id in self._database.inbox or message_id in self._handled:
+            return False
+        self._handled.append(message_id)
+        return True
+
+    async def load(self, table: Table[S], key: str) -> S | None:
+        """The row under `key`."""
+        row = self._row((table.name, key))
+        return None if row is None else msgspec.json.decode(row.body, type=table.row_type)
+
+    async def load_all(self, table: Table[S]) -> dict[str, S]:
+        """Every row, by key."""
+        places = {place for place in (*self._database.rows, *self._written) if place[0] == table.name}
+        rows = {key: await self.load(table, key) for _, key in sorted(places)}
+        return {key: row for key, row in rows.items() if row is not None}
+
+    async def save(self, table: Table[S], key: str, row: S) -> None:
+        """Write the row under `key`; see `holdfast.store.Transaction`."""
+        place = (table.name, key)
+        known = self._seen.get(place, self._store.seen(place))
+        present = self._written[place] if place in self._written else self._database.rows.get(place)
+        version = 0 if present is None else present.version
+        if known is not None and known != version:
+            self._store.note_seen(place, None)
+            raise StaleState(f"row {key!r} of {table.name} is at version {version}, not {known}")
+        table.columns(row)
+        self._written[place] = _Row(version + 1, msgspec.json.encode(row))
+        self._seen[place] = version + 1
+
+    async def delete(self, table: Table[S], key: str) -> None:
+        """Remove the row under `key`, if there."""
+        self._written[(table.name, key)] = None
+        self._seen[(table.name, key)] = 0
+
+    async def say(self, messages: list[Message]) -> None:
+        """Add to the outbox, in order."""
+        self._said.extend(messages)
+
+    def commit(self, now: datetime) -> None:
+        """Make everything so."""
+        database = self._database
+        database.inbox.update((message_id, now) for message_id in self._handled)
+        for message in self._said:
+            database.unpublished[next(database.positions)] = message
+        for place, row in self._written.items():
+            if row is None:
+                database.rows.pop(place, None)
+            else:
+                database.rows[place] = row
+        for place, version in self._seen.items():
+            self._store.note_seen(place, version)
+
+    def forget(self) -> None:
+        """It was rolled back, or nobody knows: what it touched is not known any more."""
+        for place in self._seen:
+            self._store.note_seen(place, None)
+
+    def _row(self, place: tuple[str, str]) -> _Row | None:
+        if place in self._written:
+            return self._written[place]
+        row = self._database.rows.get(place)
+        self._seen[place] = 0 if row is None else row.version
+        return row
