@@ -76,8 +76,8 @@ def document() -> dict[str, Any]:
             "title": "Holdfast on the bus",
             "version": API_VERSION,
             "description": "Every message that Holdfast's processes exchange over NATS. Events are plain JSON, "
-            "complete by themselves; fields are only ever added, a change of meaning is a new type. Subscribe with any NATS "
-            "client, for example to holdfast.v1.decision.> or to holdfast.v1.*.*.job-7.>",
+            "complete by themselves; fields are only ever added, a change of meaning is a new type. Subscribe with any "
+            "NATS client, for example to holdfast.v1.decision.> or to holdfast.v1.*.*.job-7.>",
             "license": {"name": "Apache-2.0"},
         },
         "defaultContentType": "application/json",
