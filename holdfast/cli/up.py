@@ -79,6 +79,6 @@ def _say_how_to_go_on(layout: Layout, info: ClusterInfo, *, end: str) -> None:
 
 def _command(name: str, layout: Layout) -> str:
     """The command as the user would have to type it from here."""
-    if layout.root == Path(DEFAULT_DIRECTORY).absolute():
+    if layout.root == Path(DEFAULT_DIRECTORY).resolve():
         return f"holdfast {name}"
     return f"holdfast {name} --dir {shlex.quote(str(layout.root))}"

@@ -43,12 +43,14 @@ class Identity(enum.Enum):
             os.setresuid(uid, uid, uid)
 
     def own(self, directory: Path) -> None:
-        """Hand a directory, with all below, to whom the child will be."""
-        if self is not Identity.NOBODY:
+        """Hand a directory, with all below, to whom the child will be; last time it may have been someone else."""
+        if self is Identity.AS_IS:
             return
-        uid, gid = _nobody()
-        # Every directory on the way down to it that is ours must let the child through, and no more than that.
-        directory.parent.chmod(0o711)
+        uid, gid = os.geteuid(), os.getegid()
+        if self is Identity.NOBODY:
+            uid, gid = _nobody()
+            # The directory above is ours too, and must let the child through, but not look around.
+            directory.parent.chmod(0o711)
         for parent, _, files in os.walk(directory):
             os.chown(parent, uid, gid)
             for name in files:

@@ -59,16 +59,22 @@ def run_detached(layout: Layout, plan: ClusterPlan, options: Options, tell: Tell
         os.close(reading)
         _become_daemon(layout, plan, options, writing)
     os.close(writing)
-    with open(reading, "rb") as stream:
-        for message in stream:
-            progress = msgspec.json.decode(message, type=_Progress)
-            if progress.error is not None:
-                os.waitpid(pid, 0)
-                raise StartFailed(progress.error)
-            if progress.line is not None:
-                tell(progress.line)
-            if progress.ready or not wait:
-                return pid
+    try:
+        with open(reading, "rb") as stream:
+            for message in stream:
+                progress = msgspec.json.decode(message, type=_Progress)
+                if progress.error is not None:
+                    os.waitpid(pid, 0)
+                    raise StartFailed(progress.error)
+                if progress.line is not None:
+                    tell(progress.line)
+                if progress.ready or not wait:
+                    return pid
+    except KeyboardInterrupt:
+        # Whoever gives up waiting does not want the cluster either.
+        os.kill(pid, signal.SIGINT)
+        os.waitpid(pid, 0)
+        raise
     _, status = os.waitpid(pid, 0)
     raise StartFailed(
         f"the supervisor ended ({describe_exit(os.waitstatus_to_exitcode(status))}) before the cluster was ready. "

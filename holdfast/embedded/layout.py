@@ -59,7 +59,8 @@ class Layout:
     """The paths below one state directory, and the lock that lets one supervisor in."""
 
     def __init__(self, root: str | Path) -> None:
-        self.root = Path(root).absolute()
+        # Resolved, because the processes of a node are known by this spelling of its directory.
+        self.root = Path(root).resolve()
         self.cluster_file = self.root / "cluster.json"
         self.secrets_file = self.root / "secrets.json"
         self.lock_file = self.root / "lock"

@@ -8,12 +8,12 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from holdfast.embedded.announce import READY_FD_VARIABLE
 from holdfast.embedded.identity import Identity
 from holdfast.embedded.layout import ChildRecord
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _PR_SET_PDEATHSIG = 1
-READY_FD_VARIABLE = "HOLDFAST_READY_FD"
 
 
 class Process:
@@ -37,7 +37,7 @@ class Process:
         return await asyncio.shield(self._exited)
 
     async def announced(self) -> None:
-        """Wait until the process calls `holdfast.embedded.readiness.announce_ready`; for ever if it never does."""
+        """Wait until the process calls `holdfast.embedded.announce.announce_ready`; for ever if it never does."""
         if self._ready_fd is None:
             return
         said: asyncio.Future[bool] = self._loop.create_future()
@@ -143,6 +143,7 @@ def _child_setup(death_signal: int, identity: Identity) -> Callable[[], None]:
     parent = os.getpid()
 
     def setup() -> None:
+        # Between fork and exec, maybe beside other threads: plain system calls only, nothing that takes a lock.
         identity.enter()
         # After the identity: a change of credentials clears the death signal.
         _LIBC.prctl(_PR_SET_PDEATHSIG, death_signal)

@@ -1,35 +1,14 @@
-"""How a child tells its supervisor that it is ready, and how the supervisor asks the two servers."""
+"""Whether the two servers are ready: asked by a real query and a real login."""
 
 import asyncio
-import os
 
 import asyncpg
 import msgspec
 
 from holdfast.embedded.errors import EmbeddedError
-from holdfast.embedded.process import READY_FD_VARIABLE
 
 _ASK_AGAIN_S = 0.02
 _ANSWER_WITHIN_S = 2.0
-
-
-def announce_ready() -> None:
-    """Say that this process does its work from now on. Without a supervisor, and the second time, it does nothing.
-
-    The supervisor hands down a pipe whose number is in HOLDFAST_READY_FD (the convention of s6). Processes started
-    later do not inherit it.
-    """
-    number = os.environ.pop(READY_FD_VARIABLE, None)
-    if number is None:
-        return
-    fd = int(number)
-    try:
-        os.write(fd, b"\n")
-    except BrokenPipeError:
-        # The supervisor is gone; its death signal is on the way.
-        return
-    finally:
-        os.close(fd)
 
 
 async def postgres_answers(url: str) -> None:

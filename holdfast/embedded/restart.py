@@ -12,7 +12,7 @@ class RestartPolicy:
     """
 
     base_s: float = 0.25
-    cap_s: float = 15.0
+    cap_s: float = 5.0
     ran_well_s: float = 30.0
     start_attempts_max: int = 3
 

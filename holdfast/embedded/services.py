@@ -6,9 +6,9 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from holdfast.embedded.announce import READY_FD_VARIABLE
 from holdfast.embedded.children import ChildSpec
 from holdfast.embedded.layout import SERVICES, ClusterInfo, Layout
-from holdfast.embedded.process import READY_FD_VARIABLE
 from holdfast.embedded.proctree import NODE_VARIABLE
 
 NATS_VARIABLE = "HOLDFAST_NATS_URL"

@@ -11,7 +11,7 @@ from typing import NoReturn
 import asyncpg
 import nats
 
-from holdfast.embedded.readiness import announce_ready
+from holdfast.embedded.announce import announce_ready
 
 
 async def service() -> None:

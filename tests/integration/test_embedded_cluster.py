@@ -200,6 +200,25 @@ def test_after_the_death_of_the_supervisor_the_next_one_finds_a_clean_house(tmp_
         assert asyncio.run(read_notes(second.info)) == (["kept"], 1)
 
 
+def test_a_pid_file_from_before_a_reboot_does_not_keep_postgres_from_starting(tmp_path: Path) -> None:
+    with cluster(tmp_path, "--nodes", "1") as first:
+        first.end()
+    data = tmp_path / "postgres" / "data"
+    # The number now belongs to a live process of the same user.
+    (data / "postmaster.pid").write_text(f"{os.getpid()}\n{data}\n1\n{first.info.ports.postgres}\n\n127.0.0.1\n")
+    with cluster(tmp_path) as second:
+        assert second.child("postgres").restarts == 0
+
+
+def test_ctrl_c_while_waiting_for_a_detached_start_ends_it(tmp_path: Path) -> None:
+    command = Cluster(tmp_path, "--nodes", "1", "--detach")
+    command.until_line("supervisor pid")
+    supervisor = int(command.lines[-1].rsplit(" ", 1)[1])
+    command.end()
+    assert not alive(supervisor)
+    assert ClusterInfo.load(tmp_path).pid is None
+
+
 def test_stop_with_force_does_not_wait(tmp_path: Path) -> None:
     with cluster(tmp_path, "--nodes", "1") as running:
         agent = running.pid("node-0")

@@ -16,7 +16,7 @@ from holdfast.embedded.process import describe_exit, started_ticks
 from holdfast.embedded.proctree import NODE_VARIABLE, kill_all, node_processes
 from holdfast.embedded.restart import RestartPolicy
 
-READY = "from holdfast.embedded.readiness import announce_ready as ready; "
+READY = "from holdfast.embedded.announce import announce_ready as ready; "
 
 
 def spec(tmp_path: Path, program: str, *, start_limit_s: float = 20.0, stop_grace_s: float = 5.0) -> ChildSpec:
