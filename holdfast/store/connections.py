@@ -1,0 +1,118 @@
+"""Connections to Postgres for one service, and what their failures mean."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, Self
+
+import asyncpg
+
+from holdfast.store import StoreUnavailable
+
+CONNECT_TIMEOUT_S = 5.0
+COMMAND_TIMEOUT_S = 15.0
+CLOSE_TIMEOUT_S = 3.0
+_NEVER = 1_000_000_000
+
+# SQLSTATE classes of what may pass: connections (08), rolled back in favour of others (40), resources (53), objects
+# in use (55), shutdown, start-up and cancellation (57), the system around the server (58).
+_PASSING_CLASSES = frozenset({"08", "40", "53", "55", "57", "58"})
+# Not migrated yet: no such role or password (28), database (3D), schema (3F), table or permission (42).
+_SETUP_CLASSES = frozenset({"28", "3D", "3F", "42"})
+
+
+class NotMigrated(Exception):
+    """The database lacks this service's role, schema or tables, or they are of another version."""
+
+
+Connection = asyncpg.pool.PoolConnectionProxy
+
+
+class Connections:
+    """A small pool; broken connections are replaced when the next one is asked for."""
+
+    def __init__(self, pool: asyncpg.Pool) -> None:
+        self._pool = pool
+
+    @classmethod
+    async def prepare(cls, url: str, application_name: str, *, most: int, **settings: str) -> Self:
+        """Prepare up to `most` connections; none is made yet. `settings` are server settings of the session."""
+        pool = await asyncpg.create_pool(
+            url,
+            min_size=0,
+            max_size=most,
+            max_queries=_NEVER,
+            max_inactive_connection_lifetime=0,
+            timeout=CONNECT_TIMEOUT_S,
+            command_timeout=COMMAND_TIMEOUT_S,
+            init=_register_codecs,
+            # No session state is ever changed here, and undoing none costs a round trip for every transaction.
+            reset=_leave_as_is,
+            server_settings={"application_name": application_name, "timezone": "UTC", **settings},
+        )
+        return cls(pool)
+
+    @asynccontextmanager
+    async def one(self) -> AsyncIterator[Connection]:
+        """A connection for the block. Only taking it and giving it back is translated, not what the block raises.
+
+        Raises:
+            StoreUnavailable: none can be had now.
+            NotMigrated: the database does not let this service in.
+        """
+        with translated():
+            connection = await self._pool.acquire(timeout=CONNECT_TIMEOUT_S)
+        try:
+            yield connection
+        finally:
+            with translated():
+                await self._pool.release(connection, timeout=CONNECT_TIMEOUT_S)
+
+    async def close(self) -> None:
+        """Give up the connections, waiting a moment for those in use."""
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await self._pool.close()
+        except TimeoutError:
+            self._pool.terminate()
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Turn what asyncpg raises into what the store's contract names; anything else is a defect and passes."""
+    try:
+        yield
+    except asyncpg.PostgresError as error:
+        sqlstate_class = str(error.sqlstate or "08")[:2]
+        if sqlstate_class in _PASSING_CLASSES:
+            raise StoreUnavailable(_words(error)) from error
+        if sqlstate_class in _SETUP_CLASSES:
+            raise NotMigrated(f"{_words(error)}: run `holdfast migrate` against this database first") from error
+        raise
+    except asyncpg.InterfaceError as error:
+        if isinstance(error, ValueError):
+            raise  # a value that does not fit its column
+        raise StoreUnavailable(_words(error)) from error
+    except (OSError, TimeoutError) as error:
+        raise StoreUnavailable(_words(error)) from error
+
+
+def _words(error: BaseException) -> str:
+    return f"Postgres: {type(error).__name__}: {error}" if str(error) else f"Postgres: {type(error).__name__}"
+
+
+async def _register_codecs(connection: asyncpg.Connection[Any]) -> None:
+    # jsonb's binary form is a version byte and the text, so that msgspec's bytes go in and out as they are.
+    await connection.set_type_codec(
+        "jsonb",
+        schema="pg_catalog",
+        format="binary",
+        encoder=lambda body: b"\x01" + body,
+        decoder=lambda body: bytes(body[1:]),
+    )
+
+
+async def _leave_as_is(connection: asyncpg.Connection[Any]) -> None:
+    return

@@ -1,0 +1,210 @@
+"""The store in Postgres: one schema of one service, which is its only writer."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import datetime
+from typing import Any, Self
+
+import msgspec
+
+from holdfast.bus import Message
+from holdfast.store import S, StaleState, StoreUnavailable, Table
+from holdfast.store.connections import Connection, Connections, translated
+from holdfast.store.jsonb import storable_json, storable_value
+from holdfast.store.retention import INBOX_KEPT, OUTBOX_KEPT
+from holdfast.store.sql import SchemaSql
+
+ABSENT = 0
+"""The version of a row that is not there."""
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """A row as it was last seen; without a row its version is ABSENT."""
+
+    version: int
+    row: Any
+
+
+Place = tuple[str, str]
+"""A table's name and a key."""
+
+
+class PostgresStore:
+    """`holdfast.store.Store` in one Postgres schema; made by `connect`.
+
+    Rows that were read or written stay in memory, since no other process writes them; their versions prove that at
+    every `save`.
+    """
+
+    def __init__(self, sql: SchemaSql, work: Connections, relay: Connections) -> None:
+        self._sql = sql
+        self._work = work
+        self._relay = relay
+        self._cache: dict[Place, Seen] = {}
+
+    @classmethod
+    async def connect(cls, url: str, schema: str, *, application_name: str) -> Self:
+        """Prepare for use; connections are made when needed, so the database may still be down.
+
+        `url` is postgresql://…; the tables come from the migrations, and their lack shows as NotMigrated at first use.
+        """
+        work = await Connections.prepare(url, application_name, most=4)
+        # What the relay notes may be lost in a crash of the server: then it publishes again, which changes nothing.
+        # Not waiting for the disk here leaves it to the transactions.
+        relay = await Connections.prepare(url, f"{application_name}-relay", most=1, synchronous_commit="off")
+        return cls(SchemaSql(schema), work, relay)
+
+    def transaction(self) -> AbstractAsyncContextManager[PostgresTransaction]:
+        """One transaction; see `holdfast.store.Store`."""
+        return self._transaction()
+
+    @asynccontextmanager
+    async def _transaction(self) -> AsyncIterator[PostgresTransaction]:
+        async with self._work.one() as connection:
+            transaction = PostgresTransaction(self._sql, connection, self._cache)
+            try:
+                with translated():
+                    await connection.execute("begin")
+                yield transaction
+                with translated():
+                    ended = await connection.execute("commit")
+            except BaseException:
+                for place in transaction.touched:
+                    self._cache.pop(place, None)
+                await _roll_back(connection)
+                raise
+            if ended != "COMMIT":
+                raise RuntimeError("the transaction was not committed: an error of the store inside it was swallowed")
+            self._cache.update(transaction.touched)
+
+    async def pending(self, limit: int) -> list[tuple[int, Message]]:
+        """The oldest unpublished messages; see `holdfast.store.Outbox`.
+
+        Raises:
+            StoreUnavailable: no connection.
+        """
+        async with self._relay.one() as connection:
+            with translated():
+                records = await connection.fetch(self._sql.pending, limit)
+        return [
+            (
+                position,
+                Message(id=id_, subject=subject, body=body, headers=msgspec.json.decode(headers, type=dict[str, str])),
+            )
+            for position, id_, subject, body, headers in records
+        ]
+
+    async def published(self, positions: list[int]) -> None:
+        """These are stored by the bus.
+
+        Raises:
+            StoreUnavailable: no connection.
+        """
+        async with self._relay.one() as connection:
+            with translated():
+                await connection.execute(self._sql.published, positions)
+
+    async def prune(self, now: datetime) -> None:
+        """Forget handled messages after 7 days and published ones after one day; see `holdfast.store.Store`."""
+        async with self._work.one() as connection:
+            with translated():
+                await connection.execute(self._sql.prune_inbox, now - INBOX_KEPT)
+                await connection.execute(self._sql.prune_outbox, now - OUTBOX_KEPT)
+
+    async def close(self) -> None:
+        """Give up the connections."""
+        await self._work.close()
+        await self._relay.close()
+
+
+class PostgresTransaction:
+    """`holdfast.store.Transaction`. What it saw and wrote is in `touched`; the store adopts that after the commit."""
+
+    def __init__(self, sql: SchemaSql, connection: Connection, cache: dict[Place, Seen]) -> None:
+        self.touched: dict[Place, Seen] = {}
+        self._sql = sql
+        self._connection = connection
+        self._cache = cache
+
+    async def first_time(self, message_id: str) -> bool:
+        """Note that this message is being handled; False when it was handled before."""
+        with translated():
+            return await self._connection.fetchval(self._sql.first_time, message_id) is not None
+
+    async def load(self, table: Table[S], key: str) -> S | None:
+        """The row under `key`."""
+        place = (table.name, key)
+        seen = self._seen(place)
+        if seen is None:
+            with translated():
+                record = await self._connection.fetchrow(self._sql.load(table.name), key)
+            seen = Seen(ABSENT, None) if record is None else Seen(record[0], _decoded(table, record[1]))
+            self.touched[place] = seen
+        row: S | None = seen.row
+        return row
+
+    async def load_all(self, table: Table[S]) -> dict[str, S]:
+        """Every row, by key; always read from the database."""
+        with translated():
+            records = await self._connection.fetch(self._sql.load_all(table.name))
+        for place in [*self._cache, *self.touched]:
+            if place[0] == table.name:
+                self.touched[place] = Seen(ABSENT, None)
+        rows: dict[str, S] = {}
+        for key, version, body in records:
+            rows[key] = _decoded(table, body)
+            self.touched[(table.name, key)] = Seen(version, rows[key])
+        return rows
+
+    async def save(self, table: Table[S], key: str, row: S) -> None:
+        """Write the row under `key`; see `holdfast.store.Transaction`."""
+        place = (table.name, key)
+        seen = self._seen(place)
+        columns = table.columns(row)
+        statement = self._sql.save(table.name, tuple(columns))
+        known = None if seen is None else seen.version
+        values = [storable_value(value) for value in columns.values()]
+        with translated():
+            version = await self._connection.fetchval(statement, key, storable_json(row), known, *values)
+        # Forgotten with the rollback that follows, if it is stale.
+        self.touched[place] = Seen(version or ABSENT, row)
+        if not version:
+            raise StaleState(f"row {key!r} of {table.name} is not at version {known} any more: another writer was here")
+
+    async def delete(self, table: Table[S], key: str) -> None:
+        """Remove the row under `key`, if there."""
+        with translated():
+            await self._connection.execute(self._sql.delete(table.name), key)
+        self.touched[(table.name, key)] = Seen(ABSENT, None)
+
+    async def say(self, messages: list[Message]) -> None:
+        """Add to the outbox, in order."""
+        if not messages:
+            return
+        with translated():
+            await self._connection.execute(
+                self._sql.say,
+                [message.id for message in messages],
+                [message.subject for message in messages],
+                [message.body for message in messages],
+                [storable_json(message.headers) for message in messages],
+            )
+
+    def _seen(self, place: Place) -> Seen | None:
+        return self.touched.get(place) or self._cache.get(place)
+
+
+def _decoded(table: Table[S], body: bytes) -> S:
+    return msgspec.json.decode(body, type=table.row_type)
+
+
+async def _roll_back(connection: Connection) -> None:
+    if connection.is_closed():
+        return
+    try:
+        with translated():
+            await connection.execute("rollback", timeout=2)
+    except StoreUnavailable:
+        connection.terminate()

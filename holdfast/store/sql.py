@@ -1,0 +1,67 @@
+"""Every SQL statement of the store, by name."""
+
+from __future__ import annotations
+
+from functools import cache
+
+
+def quoted(identifier: str) -> str:
+    """An SQL identifier."""
+    return '"' + identifier.replace('"', '""') + '"'
+
+
+class SchemaSql:
+    """The statements of one service's schema."""
+
+    def __init__(self, schema: str) -> None:
+        self.schema = schema
+        inbox, outbox = f"{quoted(schema)}.inbox", f"{quoted(schema)}.outbox"
+        self.first_time = f"insert into {inbox} (id) values ($1) on conflict do nothing returning true"
+        self.say = (
+            f"insert into {outbox} (id, subject, body, headers) "
+            "select * from unnest($1::text[], $2::text[], $3::bytea[], $4::jsonb[])"
+        )
+        self.pending = (
+            f"select position, id, subject, body, headers from {outbox} "
+            "where published_at is null order by position limit $1"
+        )
+        self.published = f"update {outbox} set published_at = now() where position = any($1::bigint[])"
+        self.prune_inbox = f"delete from {inbox} where handled_at < $1"
+        self.prune_outbox = f"delete from {outbox} where published_at < $1"
+
+    def load(self, table: str) -> str:
+        """Version and body of one row."""
+        return f"select version, body from {self._name(table)} where key = $1"
+
+    def load_all(self, table: str) -> str:
+        """Key, version and body of every row."""
+        return f"select key, version, body from {self._name(table)}"
+
+    def delete(self, table: str) -> str:
+        """Remove one row."""
+        return f"delete from {self._name(table)} where key = $1"
+
+    def save(self, table: str, columns: tuple[str, ...]) -> str:
+        """Write key $1, body $2 and columns from $4 on over version $3 (0: no row; null: any); gives the new version.
+
+        No row comes back when another version is there, and version 0 when the row is gone.
+        """
+        return _save(self._name(table), columns)
+
+    def _name(self, table: str) -> str:
+        return f"{quoted(self.schema)}.{quoted(table)}"
+
+
+@cache
+def _save(table: str, columns: tuple[str, ...]) -> str:
+    names = [quoted(column) for column in columns]
+    parameters = [f"${number}" for number in range(4, 4 + len(names))]
+    projected = "".join(f", {name} = excluded.{name}" for name in names)
+    return (
+        f"insert into {table} as present ({', '.join(['key', 'version', 'body', 'updated_at', *names])}) "
+        f"values ({', '.join(['$1', 'case when $3::bigint > 0 then 0 else 1 end', '$2', 'now()', *parameters])}) "
+        "on conflict (key) do update set "
+        f"version = present.version + 1, body = excluded.body, updated_at = excluded.updated_at{projected} "
+        "where $3::bigint is null or present.version = $3::bigint "
+        "returning version"
+    )
