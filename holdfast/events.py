@@ -213,17 +213,21 @@ class StepSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class NodeRegistered(Evidence, frozen=True, kw_only=True, omit_defaults=True):
-    """An agent has started (`instance` is new with every start) and offers its node."""
+    """An agent has started and offers its node. `instance` is a UUIDv7 new with every start: later ones sort later."""
 
     instance: str
     facts: NodeFacts
 
 
 class NodeInspected(Evidence, frozen=True, kw_only=True, omit_defaults=True):
-    """A node's self-check is done: whether it can take ranks, and what was looked at."""
+    """A node's self-check is done: whether it can take ranks, and what was looked at.
+
+    It carries the node's facts as well, so that it says enough if it overtakes the registration.
+    """
 
     instance: str
     checks: tuple[CheckResult, ...]
+    facts: NodeFacts | None = None
 
     @property
     def passed(self) -> bool:

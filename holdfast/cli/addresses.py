@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
 
+from holdfast import config
 from holdfast.embedded.errors import EmbeddedError, NoCluster
 from holdfast.embedded.layout import ClusterInfo
 
@@ -32,7 +34,7 @@ def reader_url(directory: str | Path, database_url: str | None) -> str:
     Raises:
         ClickException: there is neither.
     """
-    return database_url or _embedded(directory, "--database-url").database_urls["reader"]
+    return _set_to("database_url", database_url) or _embedded(directory, "--database-url").database_urls["reader"]
 
 
 def nats_url(directory: str | Path, nats_url: str | None) -> str:
@@ -41,7 +43,16 @@ def nats_url(directory: str | Path, nats_url: str | None) -> str:
     Raises:
         ClickException: there is neither.
     """
-    return nats_url or _embedded(directory, "--nats-url").nats_url
+    return _set_to("nats_url", nats_url) or _embedded(directory, "--nats-url").nats_url
+
+
+def _set_to(key: str, given: str | None) -> str:
+    """An address that is set as a service would find it: flag, environment (or a file it names), configuration file."""
+    try:
+        settings, _ = config.load(os.environ, {key: given})
+    except config.ConfigRefused as error:
+        raise click.ClickException(str(error)) from error
+    return str(getattr(settings, key))
 
 
 def _embedded(directory: str | Path, option: str) -> ClusterInfo:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-from holdfast.store.postgres import PostgresStore
-
 from holdfast import process
 from holdfast.bus.nats import connect
 from holdfast.clock import system_now
 from holdfast.process import Process
 from holdfast.service import ServiceShell
+from holdfast.store.postgres import PostgresStore
 from holdfast_standby.service import Hearing, Standby
 
 

@@ -19,6 +19,7 @@ from holdfast.events import (
     Eviction,
     Grant,
     NodeDeparted,
+    NodeFacts,
     NodeInspected,
     NodeLost,
     NodeRegistered,
@@ -65,7 +66,7 @@ class Keeper:
         ledger = _Ledger(inventory, event.id, now)
         match event:
             case NodeRegistered():
-                self._registered(ledger, event)
+                self._registered(ledger, event, event.facts)
             case NodeInspected():
                 self._inspected(ledger, event)
             case NodeDeparted():
@@ -133,22 +134,24 @@ class Keeper:
 
     # --- nodes ----------------------------------------------------------------------------------
 
-    def _registered(self, ledger: _Ledger, event: NodeRegistered) -> None:
+    def _registered(self, ledger: _Ledger, event: NodeRegistered | NodeInspected, facts: NodeFacts) -> None:
         assert event.node is not None
         node = ledger.nodes.get(event.node)
+        if node is not None and event.instance < node.instance:
+            return  # a late message of an earlier life
         if node is None:
             fresh = Node(
                 id=event.node,
                 state=NodeState.REGISTERED,
                 since=ledger.now,
                 instance=event.instance,
-                facts=event.facts,
+                facts=facts,
                 reason="its agent has started",
             )
             ledger.put(fresh, old_state="")
             return
         back = node.instance != event.instance
-        node = msgspec.structs.replace(node, instance=event.instance, facts=event.facts)
+        node = msgspec.structs.replace(node, instance=event.instance, facts=facts)
         ledger.nodes[node.id] = node
         if node.state is NodeState.LOST:
             self._welcome(ledger, node, "its agent has started again" if back else "it is heard again")
@@ -166,6 +169,9 @@ class Keeper:
 
     def _inspected(self, ledger: _Ledger, event: NodeInspected) -> None:
         node = ledger.nodes.get(event.node or "")
+        if event.facts and (node is None or node.instance < event.instance):
+            self._registered(ledger, event, event.facts)
+            node = ledger.nodes.get(event.node or "")
         if node is None or node.instance != event.instance:
             return
         if not event.passed:

@@ -1,0 +1,191 @@
+"""A simulated cluster: the production deciders in their production shell, on the in-memory store, with simulated nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+
+import msgspec
+from holdfast_controller.service import Controller
+from holdfast_standby.service import Standby
+from holdfast_standby.state import Heard
+
+from holdfast import events
+from holdfast.bus import Message, event_message
+from holdfast.config import LadderPolicy, PoolPolicy
+from holdfast.events import Event, JobSpec
+from holdfast.requests import SubmitJob
+from holdfast.service import ServiceShell
+from holdfast.store.memory import MemoryStore
+from holdfast.timeouts import Timeouts
+from tests.sim.network import Chaos, SimDelivery, World
+from tests.sim.nodes import SimNode, Training
+
+REDELIVER_S = 3.0
+_KEY_PREFIX = "$KV.desired.node."
+
+
+class SimService:
+    """One service: its store survives its crashes, its memory does not."""
+
+    def __init__(self, cluster: SimCluster, make: Callable[[], Controller | Standby]) -> None:
+        self.cluster = cluster
+        self.make = make
+        self.store = MemoryStore()
+        self.crashes = 0
+        self.up = True
+        self.shell = self._new_shell()
+
+    def _new_shell(self) -> ServiceShell:
+        return ServiceShell(self.make(), self.cluster.no_bus, self.store, self.cluster.world.now)  # type: ignore[arg-type]
+
+    @property
+    def handles(self) -> tuple[type[Event], ...]:
+        return self.shell.decider.handles
+
+    async def receive(self, delivery: SimDelivery) -> None:
+        world, chaos = self.cluster.world, self.cluster.chaos
+        if self.up:
+            await self.shell.handle(delivery)
+            self._relay_soon()
+            if chaos.happens(0.02):
+                # Died after the commit: before publishing, or before acknowledging.
+                delivery.settled = delivery.settled and chaos.happens(0.5)
+                await self.crash()
+        if not delivery.settled:
+            world.after(REDELIVER_S, lambda: self.cluster.redeliver(self, delivery))
+
+    async def tick(self) -> None:
+        if self.up:
+            await self.shell.decide_time()
+            self._relay_soon()
+
+    async def crash(self) -> None:
+        self.crashes += 1
+        self.up = False
+
+        async def come_back() -> None:
+            self.shell = self._new_shell()
+            await self.shell.load()
+            self.up = True
+            self._relay_soon()
+
+        self.cluster.world.after(self.cluster.world.random.random() * 4, come_back)
+
+    def _relay_soon(self) -> None:
+        self.cluster.world.after(0.001, self.relay)
+
+    async def relay(self) -> None:
+        """The outbox onto the bus; a crash between publishing and noting it publishes again."""
+        if not self.up:
+            return
+        pending = await self.store.pending(100)
+        for _, message in pending:
+            self.cluster.publish(message)
+        if self.cluster.chaos.happens(0.02):
+            await self.crash()
+            return
+        await self.store.published([position for position, _ in pending])
+
+
+class SimCluster:
+    """Everything together, from one seed."""
+
+    no_bus = object()
+
+    def __init__(self, seed: int, *, nodes: int, nnodes: int, nproc: int) -> None:
+        self.world = World(seed)
+        self.chaos = Chaos(self.world)
+        self.published: dict[str, bytes] = {}
+        self.log: list[Event] = []
+        self.desired: dict[str, bytes] = {}
+        self.heard: dict[str, datetime] = {}
+        self.timeouts = Timeouts(first_step_s=120, start_s=20, block_s=60)
+        self.training = Training(nnodes * nproc)
+        self.spec = JobSpec(
+            name="job", script="train.py", nnodes=nnodes, nproc_per_node=nproc, cwd="/", directory="/jobs/job"
+        )
+        self.controller = SimService(self, lambda: Controller(self.timeouts, LadderPolicy(attempts_max=50)))
+        self.standby = SimService(self, self._make_standby)
+        self.services = (self.controller, self.standby)
+        self.nodes = [
+            SimNode(f"node-{number}", self.world, self.training, self._say, self._heartbeat) for number in range(nodes)
+        ]
+        self.world.after(0.5, self._tick)
+
+    def _make_standby(self) -> Standby:
+        began = self.world.now()
+        return Standby(
+            self.timeouts, PoolPolicy(), lambda: Heard(last=dict(self.heard), listening_since=began), self.world.now
+        )
+
+    async def submit(self) -> None:
+        request = SubmitJob(id="01900000-0000-7000-8000-000000000001", asked_by="sim", spec=self.spec)
+        answer = await self.controller.shell._decide_request(request)
+        assert answer.accepted, answer.message
+        await self.controller.relay()
+
+    def _say(self, event: Event) -> None:
+        self.publish(event_message(event))
+
+    def _heartbeat(self, node: str) -> None:
+        self.heard[node] = self.world.now()
+
+    async def _tick(self) -> None:
+        for service in self.services:
+            await service.tick()
+        for node in self.nodes:
+            # Level-triggered: whatever was missed, the key still says it.
+            if node.connected and (body := self.desired.get(node.name)):
+                node.obey(body)
+        self.world.after(0.5, self._tick)
+
+    # --- the bus ----------------------------------------------------------------------------------
+
+    def publish(self, message: Message) -> None:
+        """Store a message once under its id; deliver it to everyone concerned, now and then more than once."""
+        if message.id in self.published:
+            assert self.published[message.id] == message.body, "one id, two bodies"
+            return
+        self.published[message.id] = message.body
+        if message.subject.startswith(_KEY_PREFIX):
+            self._put(message.subject.removeprefix(_KEY_PREFIX), message.body)
+            return
+        event = events.decode(message.body)
+        self.log.append(event)
+        for service in self.services:
+            if isinstance(event, service.handles):
+                self._deliver(service, message)
+                if self.chaos.happens(0.05):
+                    self._deliver(service, message)
+
+    def _put(self, node: str, body: bytes) -> None:
+        self.desired[node] = body
+        target = next(candidate for candidate in self.nodes if candidate.name == node)
+
+        def arrive() -> None:
+            if target.connected:
+                target.obey(body)
+
+        if not self.chaos.happens(0.05):
+            self.world.after(self.chaos.delay_s(), arrive)
+
+    def _deliver(self, service: SimService, message: Message) -> None:
+        delivery = SimDelivery(message.subject, message.body, lambda it: self.redeliver(service, it), 1)
+        self.world.after(self.chaos.delay_s(), lambda: service.receive(delivery))
+
+    def redeliver(self, service: SimService, before: SimDelivery) -> None:
+        again = SimDelivery(
+            before.subject, before.body, lambda it: self.redeliver(service, it), before.deliveries + service.up
+        )
+        self.world.after(self.chaos.delay_s(), lambda: service.receive(again))
+
+    def events_of(self, *kinds: type[Event]) -> list[Event]:
+        return [event for event in self.log if isinstance(event, kinds)]
+
+
+def job_phase(cluster: SimCluster) -> str:
+    return str(cluster.controller.shell.decider.jobs["job"].phase)  # type: ignore[attr-defined]
+
+
+__all__ = ["SimCluster", "job_phase", "msgspec"]
