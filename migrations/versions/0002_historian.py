@@ -156,7 +156,7 @@ left join lateral (
 left join lateral (
     select min(e.at) as at from historian.events e
     where e.incident = g.incident and e.class = 'decision' and e.type <> 'progress' and e.type <> 'steps_measured'
-      and e.at <= g.at and (e.at >= g.previous_at or g.previous_at is null)
+      and e.at <= g.at and (e.at > g.previous_at or g.previous_at is null)
 ) n on true
 left join lateral (
     select max(node.at) as at from (

@@ -1,0 +1,259 @@
+"""The views that an SRE asks first."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import asyncpg
+import pytest
+import pytest_asyncio
+
+from holdfast.events import (
+    DeadlinePassed,
+    Eviction,
+    Grant,
+    MessageRejected,
+    NodeLost,
+    NodesGranted,
+    NodesRequested,
+    RankException,
+    RankProcess,
+    RanksStarted,
+    RanksStopped,
+)
+from tests.integration.historian_scene import Story, killed_and_restarted, new_database, query, record
+
+pytestmark = pytest.mark.integration
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def urls(embedded_postgres: str) -> AsyncIterator[dict[str, str]]:
+    yield await new_database(embedded_postgres, "historian_views")
+
+
+async def one(urls: dict[str, str], text: str, *arguments: Any) -> asyncpg.Record:
+    (row,) = await query(urls["reader"], text, *arguments)
+    return row
+
+
+GENERATIONS = "select * from historian.generations where job = $1 order by generation"
+INCIDENTS = "select * from historian.incidents where job = $1"
+TIMELINE = "select * from historian.incident_timeline where incident = $1::uuid order by at"
+
+
+async def test_the_phases_of_a_restart(urls: dict[str, str]) -> None:
+    story, incident = killed_and_restarted("restart")
+    await record(urls["historian"], story.events)
+    first, second = await query(urls["reader"], GENERATIONS, "restart")
+    assert (first["outcome"], first["cause"], first["incident"]) == ("process_exited", "job_submitted", None)
+    assert (first["detect_s"], first["decide_s"], first["stop_s"], first["lost_steps"]) == (None, None, None, None)
+    assert first["total_s"] == pytest.approx(0.5)
+    assert (second["outcome"], second["cause"], str(second["incident"])) == ("training", "reattempt", incident)
+    phases = [second[phase] for phase in ("detect_s", "decide_s", "stop_s", "start_s", "first_step_s", "total_s")]
+    assert phases == pytest.approx([0.005, 0.001, 0.011, 0.020, 0.113, 0.150])
+    assert sum(phases[:5]) == pytest.approx(phases[5])
+    assert (second["restore_step"], second["lost_steps"], second["nodes"]) == (5, 2, ["n1", "n2"])
+
+
+async def test_an_incident_in_one_row_and_as_a_timeline(urls: dict[str, str]) -> None:
+    story, incident = killed_and_restarted("timeline")
+    await record(urls["historian"], story.events)
+    row = await one(urls, INCIDENTS, "timeline")
+    assert str(row["incident"]) == incident
+    assert (row["symptom"], row["node"], row["rank"], row["failed_step"]) == ("killed", "n2", 1, 7)
+    assert (row["outcome"], row["attempts"], row["nodes_evicted"]) == ("recovered", 1, [])
+    assert row["seconds_to_recover"] == pytest.approx(0.150)
+    events = await query(urls["reader"], TIMELINE, incident)
+    assert [event["type"] for event in events] == [
+        *("process_exited", "incident_opened", "reattempt", "generation_started"),
+        *("ranks_stopped", "ranks_stopped", "ranks_started", "ranks_started"),
+        *("first_step", "first_step", "incident_closed"),
+    ]
+    assert [event["what"] for event in events[:4]] == [
+        "rank 1 was killed by signal 9, last step 7",
+        "killed: rank 1 on n2 was killed by signal 9",
+        "first failure of n2",
+        "generation 2 on n1, n2 from step 5: because",
+    ]
+    assert events[0]["seconds"] == 0
+    assert events[-1]["seconds"] == pytest.approx(0.398)
+    assert (events[0]["rank"], events[2]["rank"]) == (1, None)
+
+
+async def test_a_job_in_one_row(urls: dict[str, str]) -> None:
+    story, _ = killed_and_restarted("summary")
+    await record(urls["historian"], story.events)
+    row = await one(urls, "select * from historian.jobs where job = $1", "summary")
+    assert (row["outcome"], row["generations"], row["incidents"], row["lost_steps"]) == ("running", 2, 1, 2)
+    assert (row["last_step"], row["script"], row["finished_at"]) == (12, "train.py", None)
+    steps = await query(
+        urls["reader"], "select * from historian.steps where job = $1 order by ended_at, step", "summary"
+    )
+    assert [step["step"] for step in steps] == [*range(8), *range(6, 13)]
+    assert (steps[0]["loss"], steps[0]["grad_norm"], steps[0]["duration_s"]) == (5.0, None, 0.16)
+    counted = await query(urls["reader"], "select * from historian.events_by_type where job = $1", "summary")
+    assert {row["type"]: row["events"] for row in counted}["ranks_started"] == 4
+
+
+async def test_a_lost_node_is_evicted_and_replaced(urls: dict[str, str]) -> None:
+    story = Story("evict")
+    story.submit()
+    story.start(0.001, 0.5)
+    lost = story.say(NodeLost, 16.0, node="n2", generation=None, last_heard_at=story.at(10), silent_s=6.0)
+    story.open(16.01, lost, failed_step=9, symptom="node_lost", reason="nothing was heard of n2 for 6.0 s")
+    story.say(Eviction, 16.01, cause=lost.id, node="n2", blocked_for_s=86400, reason="lost")
+    claim = story.say(NodesRequested, 16.01, cause=lost.id, count=1, reason="n2 left the job")
+    grants = (Grant(node="n3", epoch=1, address="127.0.0.1", store_ports=(1,)),)
+    story.say(NodesGranted, 16.02, claim=claim.id, grants=grants, cause=claim.id)
+    story.start(16.03, 16.5, restore=9, nodes=("n1", "n3"))
+    story.close(17)
+    await record(urls["historian"], story.events)
+    first, second = await query(urls["reader"], GENERATIONS, "evict")
+    assert first["outcome"] == "node_lost"
+    assert second["cause"] == "nodes_granted"
+    assert [second[phase] for phase in ("detect_s", "decide_s", "total_s")] == pytest.approx([6.01, 0.02, 6.501])
+    assert (second["nodes"], second["lost_steps"]) == (["n1", "n3"], 0)
+    row = await one(urls, INCIDENTS, "evict")
+    assert row["nodes_evicted"] == ["n2"]
+    assert row["seconds_to_recover"] == pytest.approx(6.501)
+    what = {event["type"]: event["what"] for event in await query(urls["reader"], TIMELINE, str(row["incident"]))}
+    assert what["node_lost"] == "not heard of for 6.0 s"
+    assert what["nodes_granted"] == "granted n3"
+
+
+async def test_each_attempt_of_an_incident_counts_from_its_own_fault(urls: dict[str, str]) -> None:
+    story = Story("attempts")
+    story.submit()
+    story.start(0.001, 0.5)
+    first = story.kill(10.0, step=7)
+    story.open(10.005, first, failed_step=7, rank=1)
+    story.start(10.006, 10.2, restore=5)
+    second = story.kill(20.0, step=6)
+    story.reattempt(20.003, second)
+    story.start(20.004, 20.3, restore=5)
+    await record(urls["historian"], story.events)
+    rows = await query(urls["reader"], GENERATIONS, "attempts")
+    assert [row["detect_s"] for row in rows] == [None, pytest.approx(0.005), pytest.approx(0.003)]
+    assert [row["lost_steps"] for row in rows] == [None, 2, 1]
+    incident = await one(urls, INCIDENTS, "attempts")
+    assert (incident["outcome"], incident["attempts"], incident["seconds_to_recover"]) == ("open", 2, None)
+
+
+async def test_what_has_not_happened_yet_is_null(urls: dict[str, str]) -> None:
+    story = Story("unfinished")
+    story.submit()
+    story.start(0.001, 0.5)
+    died = story.kill(10.0, step=-1)
+    story.open(10.005, died, failed_step=-1)
+    story.start(10.006, 10.1)
+    missing = [event for event in story.events if event.at > story.at(10.05) and event.node == "n2"]
+    assert [event.type for event in missing] == ["first_step"]
+    await record(urls["historian"], [event for event in story.events if event not in missing])
+    _, row = await query(urls["reader"], GENERATIONS, "unfinished")
+    assert row["start_s"] is not None
+    assert (row["first_step_s"], row["total_s"], row["outcome"], row["lost_steps"]) == (None, None, "starting", 0)
+
+
+async def test_skewed_clocks_never_make_a_duration_negative(urls: dict[str, str]) -> None:
+    story = Story("skewed")
+    story.submit()
+    story.start(0.001, 0.5)
+    died = story.kill(3600.0, step=7)
+    story.open(10.005, died, failed_step=7)
+    story.start(10.006, -3600.0)
+    story.close(10.1)
+    await record(urls["historian"], story.events)
+    for row in await query(urls["reader"], GENERATIONS, "skewed"):
+        assert all(row[name] is None or row[name] >= 0 for name in row.keys() if name.endswith("_s"))  # noqa: SIM118
+    incident = await one(urls, INCIDENTS, "skewed")
+    assert incident["seconds_to_recover"] == 0
+    timeline = await query(urls["reader"], TIMELINE, str(incident["incident"]))
+    assert min(event["seconds"] for event in timeline) == 0
+
+
+async def test_what_comes_late_does_not_stretch_what_was(urls: dict[str, str]) -> None:
+    story, incident = killed_and_restarted("late")
+    late = {"node": "n2", "incident": incident}
+    story.say(RanksStopped, 50, generation=1, ranks=(), killed=0, took_s=0, **late)
+    story.say(RanksStarted, 51, ranks=(RankProcess(rank=1, pid=7),), took_s=0, adopted=True, **late)
+    story.generation = 2
+    second = story.kill(55.0, step=40)
+    await record(urls["historian"], story.events)
+    _, row = await query(urls["reader"], GENERATIONS, "late")
+    assert row["total_s"] == pytest.approx(0.150)
+    assert row["stop_s"] == pytest.approx(0.011)
+    assert row["outcome"] == "process_exited"
+    timeline = await query(urls["reader"], TIMELINE, incident)
+    assert len(timeline) == 11
+    assert second.id not in {str(event["event"]) for event in timeline}
+
+
+async def test_rejected_messages_are_listed(urls: dict[str, str]) -> None:
+    story = Story("rejected")
+    story.say(
+        MessageRejected,
+        1,
+        job=None,
+        subject="holdfast.v1.x",
+        consumer="controller",
+        error="no",
+        body_bytes=7,
+        deliveries=1,
+    )
+    await record(urls["historian"], story.events)
+    row = await one(urls, "select * from historian.dead_letters where subject = 'holdfast.v1.x'")
+    assert (row["consumer"], row["error"], row["body_bytes"], row["deliveries"]) == ("controller", "no", 7, 1)
+
+
+async def test_words_for_a_script_that_raises_and_a_deadline(urls: dict[str, str]) -> None:
+    story = Story("words")
+    story.submit()
+    raised = RankException(type="ValueError", message="bad batch\nsecond line", traceback="Traceback ...")
+    died = story.kill(1, step=-1)
+    story.open(2, died, failed_step=-1)
+    story.say(type(died), 2.5, rank=0, local_rank=0, exit_code=1, exited_at=story.at(2.5), exception=raised)
+    story.say(DeadlinePassed, 3, awaited="first_step", waited_s=900.04, missing_nodes=("n1", "n2"))
+    await record(urls["historian"], story.events)
+    incident = await one(urls, INCIDENTS, "words")
+    what = [event["what"] for event in await query(urls["reader"], TIMELINE, str(incident["incident"]))]
+    assert what == [
+        "rank 1 was killed by signal 9, before any step",
+        "killed: rank 1 on n2 was killed by signal 9",
+        "rank 0 raised ValueError: bad batch, before any step",
+        "waited 900.0 s for first_step (missing: n1, n2)",
+    ]
+
+
+async def test_every_view_says_in_a_line_what_it_holds(urls: dict[str, str]) -> None:
+    rows = await query(
+        urls["reader"],
+        "select c.relname, obj_description(c.oid, 'pg_class') as line from pg_class c "
+        "where relnamespace = 'historian'::regnamespace and relkind = 'v'",
+    )
+    assert {row["relname"] for row in rows} == {
+        *("steps", "generations", "incidents", "incident_timeline", "jobs", "events_by_type", "dead_letters")
+    }
+    assert all(row["line"] for row in rows)
+
+
+async def test_a_timeline_stays_fast_beside_a_million_other_events(urls: dict[str, str]) -> None:
+    """The views use the indexes: no plan reads a whole partition to answer for one incident or one job."""
+    for text in (
+        "select * from historian.incident_timeline where incident = '019aa0f2-6c00-7000-8000-000000000001'",
+        "select * from historian.generations where job = 'gpt'",
+        "select * from historian.jobs where job = 'gpt'",
+        "select * from historian.incidents where job = 'gpt'",
+        "select * from historian.steps where job = 'gpt' and generation = 2",
+    ):
+        plan = await explained(urls, text)
+        assert "Seq Scan" not in plan, f"{text}\n{plan}"
+
+
+async def explained(urls: dict[str, str], text: str) -> str:
+    connection = await asyncpg.connect(urls["reader"])
+    try:
+        await connection.execute("set enable_seqscan = off")
+        return "\n".join(row[0] for row in await connection.fetch(f"explain {text}"))
+    finally:
+        await connection.close()
