@@ -22,6 +22,7 @@ from holdfast.clock import Now, system_now
 from holdfast.dead_letters import dead_letter
 from holdfast.desired import NodeDesired
 from holdfast.desired import encode as encode_order
+from holdfast.embedded.announce import announce_ready
 from holdfast.events import AnyEvent, Event, MessageRejected
 from holdfast.ids import uuid7
 from holdfast.requests import Answer, AnyRequest
@@ -156,6 +157,7 @@ class ServiceShell:
             group.create_task(answer_pings(self.bus, self.decider.name), name="pings")
             if self.decider.requests_subject:
                 group.create_task(self.bus.serve(self.decider.requests_subject, self._answer), name="requests")
+            announce_ready()
 
     async def load(self) -> None:
         """Read the state from the store, waiting for it as long as it takes."""

@@ -92,7 +92,7 @@ class Bus(Protocol):
         ...
 
     def consume(self, stream: str, consumer: str, filters: list[str]) -> AsyncIterator[Delivery]:
-        """Receive from a durable consumer, created when absent, from the stream's beginning; survives lost connections."""
+        """Receive from a durable consumer, made when absent, from the stream's beginning; survives lost connections."""
         ...
 
     async def put(self, bucket: str, key: str, body: bytes) -> None:
@@ -147,7 +147,7 @@ class Bus(Protocol):
 
 
 def event_message(event: Event) -> Message:
-    """The event as a message: JSON body, CloudEvents attributes and `Nats-Msg-Id` as headers (CloudEvents 1.0, NATS binding)."""
+    """The event as a message: a JSON body, CloudEvents 1.0 attributes (NATS binding) and `Nats-Msg-Id` as headers."""
     headers = {
         "Nats-Msg-Id": event.id,
         "ce-specversion": "1.0",

@@ -50,7 +50,7 @@ def derived_limits(timeouts: Timeouts, step_s: float | None) -> list[dict[str, s
         {
             "limit": "node counted as lost",
             "seconds": f"{timeouts.node_lost_s:g}",
-            "because": f"{timeouts.node_lost_s / timeouts.heartbeat_s:.0f} heartbeats of {timeouts.heartbeat_s:g} s missed",
+            "because": f"{timeouts.node_lost_s / timeouts.heartbeat_s:.0f} heartbeats missed",
         },
         {
             "limit": "rank stopped at the latest",

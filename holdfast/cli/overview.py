@@ -12,6 +12,7 @@ import nats.errors
 import nats.js.errors
 
 from holdfast.cli.database import Connection, DatabaseUnreachable, reading
+from holdfast.cli.tables import render
 from holdfast.subjects import DEAD_LETTER_STREAM
 
 NATS_TIMEOUT_S = 3.0
@@ -93,6 +94,27 @@ async def cluster_overview(database_url: str, nats_url: str) -> Overview:
         newest_dead_letter=letters.newest_dead_letter,
         problems=truth.problems + letters.problems,
     )
+
+
+def overview_section(overview: Overview) -> str:
+    """The overview as text."""
+    nodes = ", ".join(f"{count} {state}" for state, count in sorted(overview.nodes.items())) or "none yet"
+    parts = [f"Nodes: {nodes}"]
+    if overview.jobs:
+        rows = [[job.job, job.phase, job.generation, job.last_step, job.incident] for job in overview.jobs]
+        parts.append(render(["JOB", "PHASE", "GENERATION", "STEP", "INCIDENT"], rows))
+    else:
+        parts.append("Jobs: none under way")
+    parts += [
+        f"Open incident {incident.incident} of {incident.job}: {incident.summary}"
+        for incident in overview.open_incidents
+    ]
+    if overview.dead_letters:
+        newest = overview.newest_dead_letter
+        about = f"; the newest, from {newest.subject}, by the {newest.consumer}: {newest.error}" if newest else ""
+        parts.append(f"Dead letters: {overview.dead_letters} messages that nobody could handle{about}")
+    parts += [f"Not known: {problem}" for problem in overview.problems]
+    return "\n".join(parts)
 
 
 async def _from_database(database_url: str) -> Overview:

@@ -1,5 +1,6 @@
 """`holdfast status`: how the embedded cluster is."""
 
+import asyncio
 import sys
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import click
 import msgspec
 
 from holdfast.cli.directory import directory_option, explained
+from holdfast.cli.overview import Overview, cluster_overview, overview_section
 from holdfast.embedded.control import ChildStatus, Reply, Status, ask
 from holdfast.embedded.errors import NoCluster
 from holdfast.embedded.layout import ClusterInfo, Layout
@@ -23,13 +25,14 @@ class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
     nats_monitor_url: str
     nodes: list[str]
     children: list[ChildStatus]
+    overview: Overview | None = None
 
 
 @click.command()
 @directory_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON. It holds the bus password.")
 def status(directory: Path, as_json: bool) -> None:
-    """Show the processes of a cluster: their state, pid, restarts, and how they last ended.
+    """Show a cluster: its processes, its nodes by state, jobs, open incidents, and messages that nobody could handle.
 
     The exit code is 0 if all of it is up, 1 if the cluster or a part of it is not.
     """
@@ -40,16 +43,20 @@ def status(directory: Path, as_json: bool) -> None:
             reply: Reply | None = ask(layout, Status(), within_s=10.0)
         except NoCluster:
             reply = None
+    overview = None
+    if reply is not None:
+        overview = asyncio.run(cluster_overview(info.database_urls["reader"], info.nats_url))
     if as_json:
-        click.echo(msgspec.json.encode(_as_data(layout, info, reply)))
+        click.echo(msgspec.json.encode(_as_data(layout, info, reply, overview)))
     else:
-        for section in (_children_section(layout, reply),):
-            click.echo(section)
+        click.echo(_children_section(layout, reply))
+        if overview is not None:
+            click.echo("\n" + overview_section(overview))
     healthy = reply is not None and reply.ready and all(child.state == "ready" for child in reply.children)
     sys.exit(0 if healthy else 1)
 
 
-def _as_data(layout: Layout, info: ClusterInfo, reply: Reply | None) -> ClusterStatus:
+def _as_data(layout: Layout, info: ClusterInfo, reply: Reply | None, overview: Overview | None) -> ClusterStatus:
     return ClusterStatus(
         directory=str(layout.root),
         running=reply is not None,
@@ -59,6 +66,7 @@ def _as_data(layout: Layout, info: ClusterInfo, reply: Reply | None) -> ClusterS
         nats_monitor_url=info.nats_monitor_url,
         nodes=info.nodes,
         children=[] if reply is None else reply.children,
+        overview=overview,
     )
 
 

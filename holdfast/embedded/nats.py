@@ -22,7 +22,7 @@ host: "{host}"
 port: {port}
 http: "{host}:{monitor_port}"
 logtime_utc: true
-max_payload: 1MB
+max_payload: 8MB
 max_connections: 4096
 write_deadline: "10s"
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from datetime import datetime
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
@@ -89,7 +90,15 @@ class Store(Outbox, Protocol):
         """Begin; commit at the end of the block.
 
         Raises:
-            StoreUnavailable: no connection; nothing was written, or the commit's fate is unknown (then the inbox tells).
+            StoreUnavailable: no connection; nothing was written, or the commit's fate is unknown: the inbox tells.
+        """
+        ...
+
+    async def prune(self, now: datetime) -> None:
+        """Forget what the inbox and the outbox no longer need.
+
+        Raises:
+            StoreUnavailable: no connection.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""A simulated cluster: the production deciders in their production shell, on the in-memory store, with simulated nodes."""
+"""A simulated cluster: the production deciders in their shell, on the in-memory store, with simulated nodes."""
 
 from __future__ import annotations
 

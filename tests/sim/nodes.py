@@ -1,4 +1,4 @@
-"""Simulated nodes: agents that keep the contract of the real ones, ranks that make steps, die, and wait for each other."""
+"""Simulated nodes: agents that keep the contract of the real ones, ranks that step, die, and wait for each other."""
 
 from __future__ import annotations
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from holdfast import process
 from holdfast.bus import Bus
 from holdfast.bus.nats import connect
 from holdfast.clock import Now, system_now
+from holdfast.embedded.announce import announce_ready
 from holdfast.process import Process
+from holdfast.service import answer_pings
 from holdfast_historian.partitions import PartitionPolicy
 from holdfast_historian.service import Historian
 from holdfast_historian.store import HistorianStore
@@ -20,7 +24,10 @@ async def run(bus: Bus, database_url: str, now: Now, policy: PartitionPolicy | N
     """
     store = await HistorianStore.connect(database_url)
     try:
-        await Historian(bus, store, now, policy).run()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(Historian(bus, store, now, policy).run(), name="record")
+            group.create_task(answer_pings(bus, "historian"), name="pings")
+            announce_ready()
     finally:
         await store.close()
 
