@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.desired import NodeDesired, Placement
 
-_ADDRESSES = ("NATS_URL", "DATABASE_URL", "READY_FD")
+_PRIVATE = ("NATS_URL", "DATABASE_URL", "READY_FD")
 """Holdfast's own connections carry passwords and are none of a job's business."""
 
 
@@ -28,10 +28,7 @@ def rank_environment(
     job = placement.job
     local_rank = rank - placement.ranks.start
     world_size = job.nnodes * job.nproc_per_node
-    environment = {
-        name: value for name, value in base.items() if not (name.startswith("HOLDFAST_") and _is_private(name))
-    }
-    environment |= {
+    environment = public_environment(base) | {
         "RANK": str(rank),
         "LOCAL_RANK": str(local_rank),
         "WORLD_SIZE": str(world_size),
@@ -64,5 +61,10 @@ def rank_environment(
     return environment | job.env
 
 
+def public_environment(base: Mapping[str, str]) -> dict[str, str]:
+    """The variables that a zygote and its ranks may see."""
+    return {name: value for name, value in base.items() if not _is_private(name)}
+
+
 def _is_private(name: str) -> bool:
-    return any(part in name for part in _ADDRESSES)
+    return name.startswith("HOLDFAST_") and any(part in name for part in _PRIVATE)

@@ -72,14 +72,16 @@ class StopRanks(_Message, frozen=True, kw_only=True, tag="stop_ranks"):
 
 
 class StartStore(_Message, frozen=True, kw_only=True, tag="start_store"):
-    """Serve a fresh TCPStore on one of the node's ports, in place of the present one."""
+    """Serve a fresh TCPStore on one of the node's ports, besides those on other ports."""
 
     fence: Fence
     port: int
 
 
 class StopStore(_Message, frozen=True, kw_only=True, tag="stop_store"):
-    """End the present store."""
+    """End all stores but this one."""
+
+    keep: Fence | None = None
 
 
 class AckExit(_Message, frozen=True, kw_only=True, tag="ack_exit"):

@@ -18,10 +18,12 @@ import socket
 import sys
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import structlog
 
+from holdfast.process import log_to_stderr
 from holdfast.timeouts import Timeouts
 from holdfast.trainer import hooks
 from holdfast_agent import kernel, preload
@@ -97,6 +99,14 @@ class _AgentLink:
             del self.outgoing[:sent]
 
 
+class _Store(NamedTuple):
+    """A store's process."""
+
+    pid: int
+    port: int
+    fence: Fence
+
+
 class Zygote:
     """One node's zygote, its sockets open and torch loaded."""
 
@@ -106,12 +116,12 @@ class Zygote:
 
         self._directory = directory
         self._listener = listener
-        self._stores = {int(store.getsockname()[1]): store for store in stores}
+        self._listeners = {int(store.getsockname()[1]): store for store in stores}
         self._preload_s = preload_s
         self._selector = selectors.DefaultSelector()
         self._crew = Crew(self._selector, self._send, self._bystanders, self._bystander_ended)
         self._agent: _AgentLink | None = None
-        self._store: tuple[int, Fence] | None = None
+        self._stores: dict[int, _Store] = {}
         self._orphan_s = Timeouts().orphan_s
         self._alone_since: float | None = time.monotonic()
         self._dying_stores: set[int] = set()
@@ -249,7 +259,7 @@ class Zygote:
             case StartStore():
                 self._start_store(command)
             case StopStore():
-                self._stop_store()
+                self._stop_stores(command.keep)
             case AckExit():
                 self._crew.exits.pop(command.exit_id, None)
             case FollowLines():
@@ -266,7 +276,7 @@ class Zygote:
         agent.send(
             Welcome(
                 pid=os.getpid(),
-                store_ports=tuple(self._stores),
+                store_ports=tuple(self._listeners),
                 python=platform.python_version(),
                 torch=str(sys.modules["torch"].__version__),
                 preload_s=self._preload_s,
@@ -282,31 +292,35 @@ class Zygote:
         from holdfast_agent.fork_rank import fork_child
         from holdfast_agent.store_host import serve_store
 
-        self._stop_store()
-        listener = self._stores.get(command.port)
+        listener = self._listeners.get(command.port)
         if listener is None:
-            ports = ", ".join(map(str, self._stores))
+            ports = ", ".join(map(str, self._listeners))
             self._send(StoreFailed(fence=command.fence, reason=f"port {command.port} is none of this node's: {ports}"))
             return
+        for store in [store for store in self._stores.values() if store.port == command.port]:
+            self._end_store(store)
         pid = fork_child(lambda parent: serve_store(parent, listener, sys.stderr.fileno()))
-        self._store = (pid, command.fence)
+        self._stores[pid] = _Store(pid, command.port, command.fence)
 
-    def _stop_store(self) -> None:
-        if self._store is not None:
-            os.kill(self._store[0], signal.SIGKILL)
-            # Not waited for: its memory takes the kernel some milliseconds, which a recovery does not have.
-            self._dying_stores.add(self._store[0])
-            self._store = None
+    def _stop_stores(self, keep: Fence | None) -> None:
+        for store in [store for store in self._stores.values() if store.fence != keep]:
+            self._end_store(store)
+
+    def _end_store(self, store: _Store) -> None:
+        # Not waited for: giving its memory back takes the kernel some milliseconds, which a recovery does not have.
+        os.kill(store.pid, signal.SIGKILL)
+        del self._stores[store.pid]
+        self._dying_stores.add(store.pid)
 
     def _bystanders(self) -> set[int]:
-        return self._dying_stores | ({self._store[0]} if self._store is not None else set())
+        return self._dying_stores | self._stores.keys()
 
     def _bystander_ended(self, pid: int, code: int) -> None:
         self._dying_stores.discard(pid)
-        if self._store is not None and pid == self._store[0]:
-            fence, self._store = self._store[1], None
-            log.error("the store ended", code=code, fence=fence)
-            self._send(StoreFailed(fence=fence, reason=f"the store process ended with {code}"))
+        store = self._stores.pop(pid, None)
+        if store is not None:
+            log.error("the store ended", code=code, fence=store.fence)
+            self._send(StoreFailed(fence=store.fence, reason=f"the store process ended with {code}"))
 
 
 def listen(directory: Path) -> socket.socket:
@@ -350,7 +364,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--ready-fd", type=int, help="closed when the socket listens")
     options = parser.parse_args(argv)
     directory: Path = options.state_dir
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    log_to_stderr("zygote")
     lock = _lock(directory)
     preload.hold_threads()
     kernel.become_subreaper()

@@ -1,0 +1,109 @@
+"""Where an agent keeps what it keeps, below its state directory.
+
+The ledgers are in memory (/dev/shm), reached by a link: on a disk, writeback would now and then make a rank wait for
+the journal in the middle of a step.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+from pathlib import Path
+
+from holdfast_agent.environment import RankFiles
+from holdfast_agent.wire import Fence
+
+SHARED_MEMORY = Path("/dev/shm")
+
+
+class AlreadyRunning(RuntimeError):
+    """Another agent holds the state directory."""
+
+
+class Directories:
+    """The paths of one node."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.absolute()
+
+    @property
+    def spool(self) -> Path:
+        """The agent's memory."""
+        return self.root / "agent.db"
+
+    def prepare(self) -> None:
+        """Make what is missing."""
+        for name in ("logs", "errors", "reports"):
+            (self.root / name).mkdir(parents=True, exist_ok=True)
+        ledgers = self.root / "ledgers"
+        if SHARED_MEMORY.is_dir() and os.access(SHARED_MEMORY, os.W_OK):
+            target = self._in_memory()
+            target.mkdir(mode=0o700, exist_ok=True)
+            if not ledgers.is_symlink() or ledgers.resolve() != target:
+                ledgers.unlink(missing_ok=True)
+                ledgers.symlink_to(target)
+        else:
+            ledgers.mkdir(exist_ok=True)
+
+    def lock(self) -> int:
+        """Make sure that no other agent works here; the descriptor holds the lock.
+
+        Raises:
+            AlreadyRunning: one does.
+        """
+        descriptor = os.open(self.root / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise AlreadyRunning(
+                f"another agent works in {self.root}: give each node a --state-dir of its own"
+            ) from None
+        return descriptor
+
+    def log_stem(self, job: str, rank: int) -> Path:
+        """A rank's log files without `.out` and `.err`."""
+        return self.root / "logs" / job / f"rank-{rank}"
+
+    def reports(self, job: str) -> Path:
+        """Where the ranks of a job write their reports."""
+        return self.root / "reports" / f"{job}.jsonl"
+
+    def ledger(self, job: str, fence: Fence, rank: int) -> Path:
+        """A rank's ledger."""
+        return self._generation("ledgers", job, fence) / f"rank-{rank}.ledger"
+
+    def rank_files(self, job: str, fence: Fence, rank: int) -> RankFiles:
+        """The files a rank writes besides its output."""
+        return RankFiles(
+            ledger=self.ledger(job, fence, rank),
+            reports=self.reports(job),
+            error=self._generation("errors", job, fence) / f"rank-{rank}.json",
+        )
+
+    def begin_generation(self, job: str, fence: Fence) -> None:
+        """Make room for a generation and forget those before the last one."""
+        for kind in ("ledgers", "errors"):
+            folder = self._generation(kind, job, fence)
+            folder.mkdir(parents=True, exist_ok=True)
+            others = sorted((path for path in folder.parent.parent.glob("*/*") if path != folder), key=_age)
+            for old in others[:-1]:
+                shutil.rmtree(old)
+
+    def forget_ledgers(self) -> None:
+        """Give the memory of the ledgers back."""
+        if (self.root / "ledgers").is_symlink():
+            shutil.rmtree(self._in_memory(), ignore_errors=True)
+
+    def _generation(self, kind: str, job: str, fence: Fence) -> Path:
+        return self.root / kind / job / f"{fence[0]}-{fence[1]}"
+
+    def _in_memory(self) -> Path:
+        digest = hashlib.sha256(str(self.root.resolve()).encode()).hexdigest()[:16]
+        return SHARED_MEMORY / f"holdfast-{os.getuid()}-{digest}"
+
+
+def _age(path: Path) -> float:
+    return path.stat().st_mtime

@@ -1,0 +1,102 @@
+"""The ledgers of a node's ranks, read by the agent: where each rank stands, and the steps it has done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import structlog
+
+from holdfast.events import StepSample
+from holdfast.ledger import LedgerError, LedgerReader, Snapshot, StepRecord
+from holdfast_agent.state import RankStanding
+
+log = structlog.get_logger(__name__)
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class LedgerBook:
+    """The ledgers of one crew. A rank whose ledger is not there yet, or not readable, is left out."""
+
+    def __init__(self, paths: dict[int, Path]) -> None:
+        self._paths = paths
+        self._readers: dict[int, LedgerReader] = {}
+        self._unreadable: set[int] = set()
+
+    def standings(self) -> dict[int, RankStanding]:
+        """Where each rank stands now."""
+        found: dict[int, RankStanding] = {}
+        for rank, reader in self._open_readers():
+            try:
+                found[rank] = _standing(reader.snapshot())
+            except LedgerError as error:
+                self._give_up(rank, error)
+        return found
+
+    def new_samples(self) -> tuple[list[StepSample], int]:
+        """The steps that were completed since the last call, and how many were missed."""
+        samples: list[StepSample] = []
+        missed = 0
+        for rank, reader in self._open_readers():
+            try:
+                steps, lost = reader.new_steps()
+            except LedgerError as error:
+                self._give_up(rank, error)
+                continue
+            missed += lost
+            samples.extend(_sample(rank, step) for step in steps)
+        return samples, missed
+
+    def close(self) -> None:
+        """Close all."""
+        for reader in self._readers.values():
+            reader.close()
+        self._readers.clear()
+
+    def _open_readers(self) -> Iterable[tuple[int, LedgerReader]]:
+        for rank, path in self._paths.items():
+            if rank in self._unreadable:
+                continue
+            if rank not in self._readers:
+                try:
+                    self._readers[rank] = LedgerReader(path)
+                except FileNotFoundError:
+                    continue
+                except LedgerError as error:
+                    self._give_up(rank, error)
+                    continue
+            yield rank, self._readers[rank]
+
+    def _give_up(self, rank: int, error: LedgerError) -> None:
+        log.error("a ledger cannot be read", rank=rank, reason=str(error))
+        self._unreadable.add(rank)
+
+
+def moment(unix_ns: int) -> datetime:
+    """Unix nanoseconds as a time."""
+    return _EPOCH + timedelta(microseconds=unix_ns // 1000)
+
+
+def _standing(snapshot: Snapshot) -> RankStanding:
+    return RankStanding(
+        step=snapshot.step,
+        steps_done=snapshot.steps_done,
+        phase=snapshot.phase_name,
+        phase_since=moment(snapshot.phase_started_ns),
+        first_step_at=moment(snapshot.first_step_ns) if snapshot.first_step_ns else None,
+        in_collective=snapshot.collective.in_flight > 0,
+    )
+
+
+def _sample(rank: int, step: StepRecord) -> StepSample:
+    return StepSample(
+        rank=rank,
+        step=step.step,
+        ended_at=moment(step.ended_ns),
+        duration_s=step.duration_ns / 1e9,
+        loss=step.loss,
+        grad_norm=step.grad_norm,
+        tokens=step.tokens,
+    )

@@ -1,0 +1,58 @@
+"""`python -m holdfast_agent`: the daemon on every node."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from holdfast import process
+from holdfast.bus import Bus
+from holdfast.bus.nats import connect
+from holdfast.embedded.announce import announce_ready
+from holdfast.ids import checked_name
+from holdfast.process import Process
+from holdfast_agent.directories import Directories
+from holdfast_agent.service import Agent
+
+PID_FILE = "agent.pid"
+
+
+def main() -> None:
+    """Run the agent; does not return."""
+    process.run(
+        "holdfast_agent",
+        _run,
+        description="Runs the ranks of this node and tells what becomes of them.",
+        add_flags=_add_flags,
+        needs_database=False,
+    )
+
+
+def _add_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--node", required=True, type=lambda name: checked_name(name, "node"), help="this node's name")
+    parser.add_argument("--state-dir", required=True, type=Path, help="where the agent keeps logs and its memory")
+    parser.add_argument("--address", default="127.0.0.1", help="the address at which other nodes reach this one")
+
+
+async def _run(daemon: Process) -> None:
+    directory: Path = daemon.flags.state_dir
+    directory.mkdir(parents=True, exist_ok=True)
+    directories = Directories(directory)
+    # Held until the process ends.
+    directories.lock()
+    directories.prepare()
+    (directories.root / PID_FILE).write_text(f"{os.getpid()}\n")
+
+    async def bus() -> Bus:
+        return await connect(daemon.settings.nats_url, f"agent-{daemon.flags.node}")
+
+    agent = Agent(
+        daemon.flags.node,
+        directories,
+        bus,
+        address=daemon.flags.address,
+        timeouts=daemon.settings.timeouts,
+        on_ready=announce_ready,
+    )
+    await agent.run()

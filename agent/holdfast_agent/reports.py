@@ -1,0 +1,72 @@
+"""What ranks report (see `holdfast.trainer.report`), read from where the agent stopped, also after a kill."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import structlog
+
+READ_BYTES_MAX = 1024 * 1024
+
+log = structlog.get_logger(__name__)
+
+
+class RankReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One line."""
+
+    kind: str
+    at_ns: int
+    rank: int
+    generation: int
+    fields: dict[str, str | int | float | bool | None] = {}
+
+
+class SavedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields of the report `checkpoint_saved`."""
+
+    step: int
+    path: str
+    bytes: int
+    took_s: float
+
+
+class ReportFile:
+    """One job's reports; `offset` is how far they have been read."""
+
+    def __init__(self, path: Path, offset: int) -> None:
+        self._path = path
+        self.offset = offset
+
+    def read(self) -> list[RankReport]:
+        """The reports since the last call; an unfinished last line waits for its end."""
+        try:
+            if self._path.stat().st_size <= self.offset:
+                return []
+            with self._path.open("rb") as file:
+                file.seek(self.offset)
+                data = file.read(READ_BYTES_MAX)
+        except FileNotFoundError:
+            return []
+        whole = data[: data.rfind(b"\n") + 1]
+        self.offset += len(whole)
+        return [report for line in whole.splitlines() if line.strip() and (report := _parse(line)) is not None]
+
+
+def saved_checkpoint(report: RankReport) -> SavedCheckpoint | None:
+    """The checkpoint that a report speaks of, if it does."""
+    if report.kind != "checkpoint_saved":
+        return None
+    try:
+        return msgspec.convert(report.fields, SavedCheckpoint, strict=False)
+    except msgspec.ValidationError as error:
+        log.warning("a report cannot be understood", kind=report.kind, reason=str(error))
+        return None
+
+
+def _parse(line: bytes) -> RankReport | None:
+    try:
+        return msgspec.json.decode(line, type=RankReport)
+    except (msgspec.DecodeError, ValueError) as error:
+        log.warning("a report cannot be read", reason=str(error), line=line[:200].decode(errors="replace"))
+        return None

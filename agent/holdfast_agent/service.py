@@ -1,0 +1,391 @@
+"""The agent's shell: it learns, lets `plan` decide, makes the decision durable, and does what follows.
+
+Everything that is learned passes `learn`, which never waits: so decisions come one after the other, and from a rank's
+death to the evidence lies one SQLite transaction.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+
+import msgspec
+import structlog
+
+from holdfast import desired
+from holdfast.bus import Bus, KeyUpdate, event_message
+from holdfast.clock import Now, system_now
+from holdfast.dead_letters import dead_letter_of
+from holdfast.desired import NodeDesired, UnreadableOrder
+from holdfast.events import Event, MessageRejected, NodeInspected, NodeRegistered
+from holdfast.ids import uuid7
+from holdfast.store.relay import Relay
+from holdfast.subjects import DESIRED_BUCKET, desired_key, heartbeat_subject, kv_subject, log_subject
+from holdfast.timeouts import Timeouts
+from holdfast_agent.actions import Acknowledge, Action, CloseStores, EndZygote, Fork, OpenStore, Say, Stop
+from holdfast_agent.directories import Directories
+from holdfast_agent.environment import rank_environment
+from holdfast_agent.facts import node_facts, self_check
+from holdfast_agent.inputs import (
+    Input,
+    LeaveAsked,
+    OrderSeen,
+    RankEnded,
+    RanksRun,
+    StartFailed,
+    StopDone,
+    StoreLost,
+    ZygoteFound,
+    ZygoteLost,
+)
+from holdfast_agent.ledgers import moment
+from holdfast_agent.plan import plan
+from holdfast_agent.spool import Lane, Spool
+from holdfast_agent.state import AgentState, RankStanding, Standing
+from holdfast_agent.watcher import Watcher
+from holdfast_agent.wire import (
+    AckExit,
+    Command,
+    End,
+    FollowLines,
+    Lines,
+    RankExit,
+    RankPlan,
+    RanksEnded,
+    RanksForked,
+    Report,
+    StartRanks,
+    StartRefused,
+    StartStore,
+    StopRanks,
+    StopStore,
+    StoreFailed,
+    Welcome,
+)
+from holdfast_agent.zygote_link import ZygoteLink
+
+FLUSH_MAX_S = 3.0
+"""How long a departing agent waits for the bus to take its last words; what is left stays in the spool."""
+LINES_WAITING_MAX = 256
+
+_STANDING = "standing"
+
+log = structlog.get_logger(__name__)
+
+
+class Agent:
+    """One node's agent. `connect` gives the bus, and may take as long as it likes: ranks are looked after meanwhile."""
+
+    def __init__(
+        self,
+        node: str,
+        directories: Directories,
+        connect: Callable[[], Awaitable[Bus]],
+        *,
+        address: str = "127.0.0.1",
+        timeouts: Timeouts | None = None,
+        on_ready: Callable[[], None] = lambda: None,
+        now: Now = system_now,
+    ) -> None:
+        self._directories = directories
+        self._connect = connect
+        self._address = address
+        self._timeouts = timeouts or Timeouts()
+        self._on_ready = on_ready
+        self._now = now
+        self._spool = Spool(directories.spool)
+        self._state = AgentState(node=node, instance=uuid7(), standing=self._recalled())
+        self._link = ZygoteLink(directories.root, address, self._timeouts.orphan_s, self._on_report, self._on_lost)
+        self._watcher = Watcher(node, directories, self._spool, self.learn, self._cut_off_s, now)
+        self._zygote: Welcome | None = None
+        self._bus: Bus | None = None
+        self._cut_off_since: datetime | None = now()
+        self._outboxes = [self._spool.outbox(lane) for lane in Lane]
+        self._relays: list[Relay] = []
+        self._lines: asyncio.Queue[Lines] = asyncio.Queue(LINES_WAITING_MAX)
+        self._may_register = asyncio.Event()
+
+    async def run(self) -> None:
+        """Serve until cancelled; then end the ranks and the zygote, and say so."""
+        serving = asyncio.create_task(self._serve(), name="serve")
+        try:
+            await asyncio.shield(serving)
+        except asyncio.CancelledError:
+            if not serving.done():
+                await self._leave()
+            raise
+        finally:
+            serving.cancel()
+            await asyncio.wait([serving])
+            if self._bus is not None:
+                await self._bus.close()
+            self._spool.close()
+
+    async def _serve(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._link.run(), name="zygote")
+            group.create_task(self._watcher.run(), name="ledgers")
+            self._bus = bus = await self._connect()
+            self._relays = [Relay(outbox, bus) for outbox in self._outboxes]
+            for lane, relay in zip(Lane, self._relays, strict=True):
+                group.create_task(relay.run(), name=f"relay {lane.name.lower()}")
+            self._watcher.on_said = self._wake
+            group.create_task(self._follow_orders(bus), name="orders")
+            group.create_task(self._beat(bus), name="heartbeat")
+            group.create_task(self._broadcast_lines(bus), name="lines")
+
+    async def _leave(self) -> None:
+        """Go in order: within the grace for ranks and a moment for the bus."""
+        log.info("leaving")
+        self.learn(LeaveAsked(id=uuid7()))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._timeouts.stop_grace_s + FLUSH_MAX_S):
+                await self._link.ended.wait()
+                self._watcher.collect()
+                self._wake()
+                for outbox in self._outboxes:
+                    await outbox.until_empty()
+        self._directories.forget_ledgers()
+
+    # --- deciding -------------------------------------------------------------------------------
+
+    def learn(self, seen: Input) -> None:
+        """Decide, make it durable, do it."""
+        before = self._state
+        outcome = plan(before, seen, self._now(), self._timeouts)
+        self._state = outcome.state
+        said = [action.event for action in outcome.actions if isinstance(action, Say)]
+        standing = outcome.state.standing
+        if said or standing != before.standing:
+            memory = {_STANDING: msgspec.json.encode(standing)} if standing != before.standing else None
+            self._spool.commit([event_message(event) for event in said], memory)
+            self._wake()
+        if outcome.reason:
+            log.info("decided", on=type(seen).__name__, reason=outcome.reason)
+        commands: list[Command] = []
+        for action in outcome.actions:
+            commands.extend(self._commands(action))
+        if commands:
+            self._link.send(*commands)
+        if standing.crew != before.standing.crew:
+            self._watcher.watch(standing.crew)
+        if any(isinstance(action, EndZygote) for action in outcome.actions):
+            self._link.end(End())
+
+    def _commands(self, action: Action) -> list[Command]:
+        match action:
+            case Fork():
+                return [self._start_command(action.order)]
+            case Stop():
+                return [
+                    StopRanks(number=action.number, grace_s=self._timeouts.stop_grace_s, at_once=action.at_once),
+                ]
+            case OpenStore():
+                placement = action.order.placement
+                return [StartStore(fence=action.order.fence, port=placement.master_port)] if placement else []
+            case CloseStores():
+                return [StopStore(keep=action.keep.fence if action.keep else None)]
+            case Acknowledge():
+                return [AckExit(exit_id=action.exit_id)]
+            case _:
+                return []
+
+    def _start_command(self, order: NodeDesired) -> StartRanks:
+        placement = order.placement
+        assert placement is not None
+        job = placement.job
+        self._directories.begin_generation(job.name, order.fence)
+        plans = []
+        for rank in placement.ranks:
+            files = self._directories.rank_files(job.name, order.fence, rank)
+            plans.append(
+                RankPlan(
+                    rank=rank,
+                    local_rank=rank - placement.ranks.start,
+                    environment=rank_environment(os.environ, order, placement, rank, files),
+                    cwd=job.cwd,
+                    script=job.script,
+                    args=job.args,
+                    is_module=job.is_module,
+                    start=job.start,
+                    log_stem=str(self._directories.log_stem(job.name, rank)),
+                    error_file=str(files.error),
+                )
+            )
+        return StartRanks(fence=order.fence, order=desired.encode(order), ranks=tuple(plans))
+
+    def _wake(self) -> None:
+        for relay in self._relays:
+            relay.wake()
+
+    def _say(self, *events: Event) -> None:
+        self._spool.commit([event_message(event) for event in events])
+        self._wake()
+
+    def _recalled(self) -> Standing:
+        remembered = self._spool.recall(_STANDING)
+        return msgspec.json.decode(remembered, type=Standing) if remembered else Standing()
+
+    # --- the zygote -----------------------------------------------------------------------------
+
+    def _on_report(self, report: Report) -> None:
+        match report:
+            case RankExit():
+                # Its last steps and reports come before its end.
+                self._watcher.collect()
+                self.learn(self._rank_ended(report))
+            case RanksForked():
+                self.learn(RanksRun(id=uuid7(), fence=report.fence, pids=report.pids, took_s=report.took_s))
+            case RanksEnded():
+                self._watcher.collect()
+                self.learn(
+                    StopDone(
+                        id=uuid7(),
+                        number=report.number,
+                        ranks=report.ranks,
+                        killed=report.killed,
+                        standings=self._watcher.standings(),
+                    )
+                )
+            case StartRefused():
+                self.learn(StartFailed(id=uuid7(), fence=report.fence, reason=report.reason))
+            case StoreFailed():
+                self.learn(StoreLost(id=uuid7(), fence=report.fence, reason=report.reason))
+            case Lines():
+                if self._lines.full():
+                    self._lines.get_nowait()
+                self._lines.put_nowait(report)
+            case Welcome():
+                self._welcomed(report)
+
+    def _welcomed(self, welcome: Welcome) -> None:
+        self._zygote = welcome
+        self._watcher.watch(self._state.standing.crew)
+        self._link.send(FollowLines(ranks=(0,)))
+        self.learn(
+            ZygoteFound(
+                id=uuid7(),
+                live=welcome.ranks,
+                ended=tuple(self._rank_ended(report) for report in welcome.exits),
+                order=welcome.order,
+                standings=self._watcher.standings(),
+            )
+        )
+        self._register()
+        self._may_register.set()
+
+    def _on_lost(self) -> None:
+        self._zygote = None
+        self._watcher.collect()
+        self.learn(ZygoteLost(id=uuid7(), standings=self._watcher.standings()))
+
+    def _rank_ended(self, report: RankExit) -> RankEnded:
+        standing = self._watcher.standings().get(report.rank, RankStanding())
+        return RankEnded(id=report.exit_id, exit=report, exited_at=moment(report.exited_ns), standing=standing)
+
+    def _register(self) -> None:
+        """Offer the node, with what was looked at."""
+        welcome, state = self._zygote, self._state
+        if welcome is None or state.leaving:
+            return
+        common = {"at": self._now(), "source": f"agent/{state.node}", "node": state.node, "instance": state.instance}
+        facts = node_facts(self._address, welcome.store_ports)
+        checks = self_check(self._directories.root, welcome)
+        self._say(
+            NodeRegistered(id=uuid7(), facts=facts, **common),  # type: ignore[arg-type]
+            NodeInspected(id=uuid7(), checks=checks, **common),  # type: ignore[arg-type]
+        )
+
+    # --- the bus --------------------------------------------------------------------------------
+
+    def _cut_off_s(self) -> float | None:
+        return None if self._cut_off_since is None else (self._now() - self._cut_off_since).total_seconds()
+
+    async def _follow_orders(self, bus: Bus) -> None:
+        # Before the zygote answered nothing can be obeyed, and what lives must be adopted first.
+        await self._may_register.wait()
+        async for update in bus.watch(DESIRED_BUCKET, desired_key(self._state.node)):
+            if update.body is None:
+                continue
+            try:
+                order = desired.decode(update.body)
+                if order.node != self._state.node:
+                    raise UnreadableOrder(f"it is addressed to node {order.node!r}")
+            except UnreadableOrder as error:
+                self._reject(update, update.body, str(error))
+                continue
+            standings = self._watcher.standings()
+            waiting = tuple(rank for rank, standing in standings.items() if standing.in_collective)
+            self.learn(OrderSeen(id=uuid7(), order=order, in_collective=waiting))
+
+    def _reject(self, update: KeyUpdate, body: bytes, error: str) -> None:
+        """An order that cannot be read is kept for a look at it; the present one goes on."""
+        standing = self._state.standing
+        if update.revision == standing.rejected_revision:
+            return
+        log.error("an order cannot be read", revision=update.revision, error=error)
+        subject = kv_subject(DESIRED_BUCKET, update.key)
+        rejected = MessageRejected(
+            id=uuid7(),
+            at=self._now(),
+            source=f"agent/{self._state.node}",
+            node=self._state.node,
+            subject=subject,
+            consumer="agent",
+            error=error[:2000],
+            body_bytes=len(body),
+            deliveries=1,
+        )
+        standing = msgspec.structs.replace(standing, rejected_revision=update.revision)
+        self._state = msgspec.structs.replace(self._state, standing=standing)
+        letter = dead_letter_of(subject, body, "agent", error, 1)
+        self._spool.commit([letter, event_message(rejected)], {_STANDING: msgspec.json.encode(standing)})
+        self._wake()
+
+    async def _beat(self, bus: Bus) -> None:
+        connected_since: datetime | None = None
+        await self._may_register.wait()
+        self._on_ready()
+        while True:
+            since = bus.connected_since
+            if since is None:
+                self._cut_off_since = self._cut_off_since or self._now()
+            else:
+                self._cut_off_since = None
+                if connected_since is not None and since != connected_since:
+                    self._register()
+                connected_since = since
+                await bus.broadcast(heartbeat_subject(self._state.node), self._heartbeat())
+            await asyncio.sleep(self._timeouts.heartbeat_s)
+
+    def _heartbeat(self) -> bytes:
+        order = self._state.standing.order
+        steps = [standing.step for standing in self._watcher.standings().values()]
+        return msgspec.json.encode(
+            {
+                "node": self._state.node,
+                "instance": self._state.instance,
+                "at": self._now(),
+                "epoch": order.epoch if order else 0,
+                "generation": order.generation if order else 0,
+                "step": min(steps, default=-1),
+            }
+        )
+
+    async def _broadcast_lines(self, bus: Bus) -> None:
+        while True:
+            lines = await self._lines.get()
+            crew = self._state.standing.crew
+            if crew is None or crew.order.job is None:
+                continue
+            body = {
+                "rank": lines.rank,
+                "stream": lines.stream,
+                "lines": lines.lines,
+                "generation": lines.fence[1],
+                "dropped": lines.dropped,
+            }
+            await bus.broadcast(log_subject(crew.order.job, lines.rank), msgspec.json.encode(body))

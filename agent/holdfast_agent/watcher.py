@@ -1,0 +1,168 @@
+"""Watches what the ranks write: the ledgers, closely until the first step, and the reports."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import datetime
+
+from holdfast.bus import event_message
+from holdfast.clock import Now
+from holdfast.events import CheckpointSaved, Event, StepSample, StepsMeasured
+from holdfast.ids import uuid7
+from holdfast_agent.directories import Directories
+from holdfast_agent.inputs import Input, Observed
+from holdfast_agent.ledgers import LedgerBook
+from holdfast_agent.reports import ReportFile, saved_checkpoint
+from holdfast_agent.spool import Lane, Spool
+from holdfast_agent.state import Crew, RankStanding
+
+FIRST_STEP_POLL_S = 0.005
+POLL_S = 0.2
+MEASURE_EVERY_S = 1.0
+SAMPLES_MAX = 2_000
+"""Samples in one event, which keeps it far below what a message may have."""
+
+
+class Watcher:
+    """Reads the files of the crew it was shown last. `on_said` is called when something waits in the spool."""
+
+    def __init__(
+        self,
+        node: str,
+        directories: Directories,
+        spool: Spool,
+        learn: Callable[[Input], None],
+        cut_off_s: Callable[[], float | None],
+        now: Now,
+    ) -> None:
+        self._node = node
+        self._directories = directories
+        self._spool = spool
+        self._learn = learn
+        self._cut_off_s = cut_off_s
+        self._now = now
+        self._crew: Crew | None = None
+        self._book = LedgerBook({})
+        self._reports: ReportFile | None = None
+        self._samples: list[StepSample] = []
+        self._missed = 0
+        self._measured_at: datetime | None = None
+        self._crew_changed = asyncio.Event()
+        self.on_said: Callable[[], None] = lambda: None
+
+    def watch(self, crew: Crew | None) -> None:
+        """From now on watch this crew; what the one before wrote last is collected."""
+        before = self._crew
+        if crew is not None and before is not None and before.order.fence == crew.order.fence:
+            self._crew = crew
+            self._crew_changed.set()
+            return
+        self._take()
+        self._measure()
+        self._crew = crew
+        self._book.close()
+        order = crew.order if crew is not None else None
+        job = order.job if order is not None else None
+        if crew is None or order is None or job is None:
+            self._book = LedgerBook({})
+            self._reports = None
+        else:
+            fence = order.fence
+            self._book = LedgerBook({rank: self._directories.ledger(job, fence, rank) for rank in crew.ranks})
+            remembered = self._spool.recall(f"reports:{job}")
+            self._reports = ReportFile(self._directories.reports(job), int(remembered or b"0"))
+        self._crew_changed.set()
+
+    def standings(self) -> dict[int, RankStanding]:
+        """Where the ranks stand now."""
+        return self._book.standings()
+
+    def collect(self) -> None:
+        """Take what the ranks have written up to now."""
+        self._take()
+        self._observe()
+        self._measure()
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        while True:
+            crew = self._crew
+            self._crew_changed.clear()
+            if crew is None or not crew.pids:
+                await self._crew_changed.wait()
+                continue
+            self._observe()
+            if crew.stepped:
+                self._take()
+                if self._is_due():
+                    self._measure()
+            try:
+                async with asyncio.timeout(POLL_S if crew.stepped else FIRST_STEP_POLL_S):
+                    await self._crew_changed.wait()
+            except TimeoutError:
+                continue
+
+    def _observe(self) -> None:
+        if self._crew is not None and self._crew.pids:
+            self._learn(Observed(id=uuid7(), standings=self._book.standings(), cut_off_s=self._cut_off_s()))
+
+    def _is_due(self) -> bool:
+        return self._measured_at is None or (self._now() - self._measured_at).total_seconds() >= MEASURE_EVERY_S
+
+    def _take(self) -> None:
+        samples, missed = self._book.new_samples()
+        self._samples.extend(samples)
+        self._missed += missed
+        self._take_reports()
+
+    def _measure(self) -> None:
+        """Say what steps were done since the last time."""
+        self._measured_at = self._now()
+        while self._crew is not None and (self._samples or self._missed):
+            batch, self._samples = self._samples[:SAMPLES_MAX], self._samples[SAMPLES_MAX:]
+            order = self._crew.order
+            measured = StepsMeasured(
+                id=uuid7(),
+                at=self._measured_at,
+                source=f"agent/{self._node}",
+                node=self._node,
+                job=order.job,
+                generation=order.generation,
+                cause=order.cause,
+                samples=tuple(batch),
+                missed=self._missed,
+            )
+            self._missed = 0
+            self._spool.commit([event_message(measured)], lane=Lane.MEASUREMENTS)
+            self._spool.forget_measurements()
+            self.on_said()
+
+    def _take_reports(self) -> None:
+        reports, crew = self._reports, self._crew
+        if reports is None or crew is None or crew.order.job is None:
+            return
+        before = reports.offset
+        events: list[Event] = []
+        for report in reports.read():
+            saved = saved_checkpoint(report)
+            if saved is not None:
+                events.append(
+                    CheckpointSaved(
+                        id=uuid7(),
+                        at=self._now(),
+                        source=f"agent/{self._node}",
+                        node=self._node,
+                        job=crew.order.job,
+                        generation=report.generation,
+                        cause=crew.order.cause,
+                        step=saved.step,
+                        path=saved.path,
+                        checkpoint_bytes=saved.bytes,
+                        took_s=saved.took_s,
+                    )
+                )
+        if reports.offset != before:
+            memory = {f"reports:{crew.order.job}": str(reports.offset).encode()}
+            self._spool.commit([event_message(event) for event in events], memory)
+            self.on_said()
