@@ -9,10 +9,10 @@ from holdfast_controller.state import JobPhase, JobState
 
 def standing_orders(state: JobState) -> list[NodeDesired]:
     """The orders that hold now for the job's nodes; none while the next ones are still being worked out."""
+    if state.suspended or state.phase is JobPhase.STOPPING:
+        return [_order(state, member, None) for _, member in _members(state)]
     if state.phase in (JobPhase.STARTING, JobPhase.RUNNING):
         return [_order(state, member, _placement(state, rank)) for rank, member in _members(state)]
-    if state.phase is JobPhase.STOPPING or state.suspended:
-        return [_order(state, member, None) for _, member in _members(state)]
     return []
 
 
