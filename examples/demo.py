@@ -70,7 +70,8 @@ class Demo:
         print(f"\n=== {time.monotonic() - self.began:5.1f} s  {text}", flush=True)
 
     def holdfast(self, command: str, *args: str) -> None:
-        subprocess.run([HOLDFAST, command, "--dir", self.directory, *args], check=True)
+        environment = os.environ | {"HOLDFAST_DIR": str(self.directory)}
+        subprocess.run([HOLDFAST, command, *args], check=True, env=environment)
 
     def command(self, name: str) -> list[str]:
         where = ["--dir", str(self.directory), "--name", name, "--nnodes", "4", "--mesh", "pp=2,dp=2"]

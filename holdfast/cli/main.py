@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import logging
+import sys
 
 import click
+import structlog
 
 COMMANDS = {
     "up": "Start a whole cluster on this machine.",
@@ -54,3 +57,8 @@ def main() -> None:
         holdfast incidents
         holdfast down
     """
+    # What a command has to say it says itself; from the libraries below only trouble is worth a line.
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import asyncpg
 import click
 
-from holdfast.cli.addresses import reader_url
+from holdfast.bus.nats import connect
+from holdfast.cli.addresses import nats_option, reader_url
+from holdfast.cli.addresses import nats_url as find_nats_url
+from holdfast.cli.ask import ask, asked_by
 from holdfast.cli.database import Connection, as_dicts, read
+from holdfast.cli.directory import directory_option, explained
 from holdfast.cli.options import reading_options
 from holdfast.cli.tables import json_text, render
+from holdfast.embedded import control
+from holdfast.embedded.layout import Layout
+from holdfast.ids import uuid7
+from holdfast.requests import STANDBY_REQUESTS, ReleaseNode
 
 _NODES = """
 select key as node, state, job, epoch, blocked_until, reason, updated_at from standby.nodes order by key
@@ -43,3 +52,53 @@ def nodes(context: click.Context, directory: Path, database_url: str | None, as_
                 ],
             )
         )
+
+
+@nodes.command()
+@click.argument("node")
+@directory_option
+@nats_option
+def release(node: str, directory: Path, nats_url: str | None) -> None:
+    """Take NODE off the blocklist. If its agent is heard and its self-check has passed, it is a standby at once."""
+    asyncio.run(_release(node, find_nats_url(directory, nats_url)))
+    click.echo(f"{node} is off the blocklist; `holdfast nodes` shows what it is now")
+
+
+async def _release(node: str, url: str) -> None:
+    bus = await connect(url, "holdfast nodes release")
+    try:
+        request = ReleaseNode(id=uuid7(), asked_by=asked_by(), node=node)
+        answer = await ask(bus, STANDBY_REQUESTS, request, "standby service")
+    finally:
+        await bus.close()
+    if not answer.accepted:
+        raise click.ClickException(answer.message)
+
+
+@nodes.command()
+@click.argument("node")
+@directory_option
+def poweroff(node: str, directory: Path) -> None:
+    """Lose NODE of the cluster on this machine: SIGKILL to its agent and ranks, and it stays off. For drills."""
+    with explained():
+        reply = control.ask(Layout(directory), control.PowerOff(node=node))
+    click.echo(f"{node} is off: {reply.killed} processes killed; `holdfast nodes poweron {node}` starts it again")
+
+
+@nodes.command()
+@click.argument("node")
+@directory_option
+def poweron(node: str, directory: Path) -> None:
+    """Start NODE of the cluster on this machine again."""
+    with explained():
+        control.ask(Layout(directory), control.PowerOn(node=node))
+    click.echo(f"{node} is on; if it was evicted meanwhile, `holdfast nodes release {node}` lets it back")
+
+
+@nodes.command()
+@directory_option
+def add(directory: Path) -> None:
+    """Add a node to the cluster on this machine."""
+    with explained():
+        reply = control.ask(Layout(directory), control.AddNode())
+    click.echo(f"{reply.node} has joined")
