@@ -190,6 +190,11 @@ class LedgerWriter:
         return self._step
 
     @property
+    def steps_done(self) -> int:
+        """How many steps were completed in this generation."""
+        return self._steps_done
+
+    @property
     def phase_name(self) -> str:
         """The present phase."""
         return self._phase_name.decode(errors="replace")
@@ -200,10 +205,10 @@ class LedgerWriter:
         loss: float | None = None,
         grad_norm: float | None = None,
         tokens: int | None = None,
+        at_ns: tuple[int, int] | None = None,
     ) -> None:
-        """Note that `step` (default: the one after the last) is completed now."""
-        now = time.time_ns()
-        mono = time.monotonic_ns()
+        """Note that `step` (default: the one after the last) is completed now, or was at `at_ns` (real, monotonic)."""
+        now, mono = at_ns or (time.time_ns(), time.monotonic_ns())
         flags = 0
         if loss is None:
             loss = 0.0

@@ -10,6 +10,7 @@ import functools
 import importlib.abc
 import importlib.machinery
 import sys
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from types import ModuleType
@@ -149,6 +150,10 @@ def _on_optimizer_step(optimizer: Any, args: Any, kwargs: Any) -> None:
         _Counted.optimizer = weakref.ref(optimizer)
     elif counted is not optimizer:
         return
+    if binding.unsettled_ns is None and ledger.steps_done == 0:
+        binding.unsettled_ns = (time.time_ns(), time.monotonic_ns())
+        return
+    binding.settle()
     ledger.complete_step()
 
 

@@ -11,11 +11,22 @@ from holdfast.ledger import LedgerWriter
 
 
 class _Binding:
-    """The ledger of this process, if it is a rank. `explicit` once the script counts its own steps."""
+    """The ledger of this process, if it is a rank. `explicit` once the script counts its own steps.
+
+    `unsettled_ns` is the time of the first optimizer step: whether it is a step of the job is known only when
+    the script either calls `step` for it, or steps the optimizer again without having done so.
+    """
 
     def __init__(self) -> None:
         self.ledger: LedgerWriter | None = None
         self.explicit = False
+        self.unsettled_ns: tuple[int, int] | None = None
+
+    def settle(self) -> None:
+        """The script does not count by itself: the first optimizer step was a step of the job."""
+        if self.ledger is not None and self.unsettled_ns is not None and not self.explicit:
+            self.ledger.complete_step(at_ns=self.unsettled_ns)
+        self.unsettled_ns = None
 
 
 binding = _Binding()
@@ -25,6 +36,7 @@ def bind(ledger: LedgerWriter) -> None:
     """From now on this process writes `ledger`."""
     binding.ledger = ledger
     binding.explicit = False
+    binding.unsettled_ns = None
 
 
 def _unbind() -> None:

@@ -15,7 +15,7 @@ import threading
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from types import CodeType, ModuleType, TracebackType
+from types import CodeType, ModuleType
 from typing import NoReturn
 
 import msgspec
@@ -68,9 +68,11 @@ def _execute(script: str, args: Sequence[str], is_module: bool) -> int:
     except SystemExit as request:
         return _exit_code(request)
     except KeyboardInterrupt as error:
+        _trim(error)
         _show(error)
         return 130
     except BaseException as error:  # noqa: BLE001 - whatever ends the script is recorded, then ends the process
+        _trim(error)
         _record(error)
         _show(error)
         return 1
@@ -128,23 +130,24 @@ def _exit_code(request: SystemExit) -> int:
     return 1
 
 
-def _user_part(trace: TracebackType | None) -> TracebackType | None:
-    """The traceback from the script's own first line on."""
-    part = trace
+def _trim(error: BaseException) -> None:
+    """Let the traceback begin at the script's own first line."""
+    part = error.__traceback__
     while part is not None and part.tb_frame.f_code.co_filename == __file__:
         part = part.tb_next
-    return part or trace
+    if part is not None:
+        error.__traceback__ = part
 
 
 def _show(error: BaseException) -> None:
-    sys.excepthook(type(error), error, _user_part(error.__traceback__))
+    sys.excepthook(type(error), error, error.__traceback__)
 
 
 def _record(error: BaseException) -> None:
     path = os.environ.get(ERROR_FILE_VARIABLE)
     if not path:
         return
-    lines = traceback.format_exception(type(error), error, _user_part(error.__traceback__))
+    lines = traceback.format_exception(error)
     record = RankException(
         type=f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins."),
         message=_text(error)[:MESSAGE_CHARS_MAX],
@@ -177,6 +180,7 @@ def _end(code: int) -> NoReturn:
             except (OSError, ValueError, AttributeError):
                 continue
         if binding.ledger is not None:
+            binding.settle()
             binding.ledger.end(code)
         os._exit(code)
 
