@@ -1,0 +1,166 @@
+"""A node for tests: a real agent process with its zygote, on a real NATS, given orders as a controller would."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from datetime import datetime
+from pathlib import Path
+from typing import TypeVar
+
+from holdfast import desired, events
+from holdfast.bus import Bus, Message
+from holdfast.bus.nats import connect
+from holdfast.desired import NodeDesired, Placement
+from holdfast.events import AnyEvent, Event, JobSpec, NodeRegistered
+from holdfast.ids import uuid7
+from holdfast.subjects import DESIRED_BUCKET, desired_key
+
+E = TypeVar("E", bound=Event)
+
+WAIT_S = 40.0
+
+
+class Heard:
+    """Everything that was said on the bus about one node, and waiting for what will be."""
+
+    def __init__(self, bus: Bus, node: str) -> None:
+        self._bus = bus
+        self._node = node
+        self._changed = asyncio.Condition()
+        self.events: list[tuple[AnyEvent, datetime]] = []
+
+    async def listen(self, stream: str) -> None:
+        async for delivery in self._bus.consume(
+            stream, f"test-{self._node}-{stream}", [f"holdfast.v1.*.*.*.{self._node}"]
+        ):
+            event = events.decode(delivery.body)
+            async with self._changed:
+                self.events.append((event, datetime.now().astimezone()))
+                self._changed.notify_all()
+            await delivery.ack()
+
+    def all(self, kind: type[E], such: Callable[[E], bool] = lambda _: True) -> list[E]:
+        return [event for event, _ in self.events if isinstance(event, kind) and such(event)]
+
+    async def wait(self, kind: type[E], such: Callable[[E], bool] = lambda _: True) -> E:
+        """The first such event, said already or to come."""
+        async with asyncio.timeout(WAIT_S), self._changed:
+            while not (found := self.all(kind, such)):
+                await self._changed.wait()
+        return found[0]
+
+    def heard_at(self, event: Event) -> datetime:
+        return next(at for other, at in self.events if other.id == event.id)
+
+
+class Node:
+    """A node named `name`, with its state in `directory`."""
+
+    def __init__(self, name: str, directory: Path, url: str, bus: Bus, heard: Heard) -> None:
+        self.name = name
+        self.directory = directory
+        self.bus = bus
+        self.heard = heard
+        self._url = url
+        self._process: subprocess.Popen[bytes] | None = None
+        self.environment: dict[str, str] = {}
+
+    def start(self) -> None:
+        with (self.directory.parent / f"{self.name}.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                (sys.executable, "-P", "-m", "holdfast_agent", "--node", self.name, "--state-dir", str(self.directory)),
+                env=os.environ | {"HOLDFAST_NATS_URL": self._url} | self.environment,
+                stdout=log,
+                stderr=log,
+            )
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        assert self._process is not None
+        return self._process
+
+    def kill_agent(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    async def end_agent(self) -> int:
+        self.process.terminate()
+        async with asyncio.timeout(WAIT_S):
+            return await asyncio.to_thread(self.process.wait)
+
+    @property
+    def zygote(self) -> int:
+        return int((self.directory / "zygote.pid").read_text())
+
+    async def registered(self, after: int = 0) -> NodeRegistered:
+        """The registration after so many others."""
+        await self.heard.wait(NodeRegistered, lambda _: len(self.heard.all(NodeRegistered)) > after)
+        return self.heard.all(NodeRegistered)[-1]
+
+    async def order(self, job: JobSpec | None, generation: int, port: int = 0, **fields: object) -> NodeDesired:
+        placement = Placement(job=job, node_rank=0, master_addr="127.0.0.1", master_port=port) if job else None
+        order = NodeDesired(
+            node=self.name,
+            epoch=1,
+            generation=generation,
+            job=job.name if job else None,
+            placement=placement,
+            **{"cause": uuid7(), **fields},  # type: ignore[arg-type]
+        )
+        await self.put(desired.encode(order))
+        return order
+
+    async def put(self, body: bytes) -> None:
+        await self.bus.put(DESIRED_BUCKET, desired_key(self.name), body)
+
+    def clean(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError, ValueError):
+            os.kill(self.zygote, signal.SIGKILL)
+
+
+@contextlib.asynccontextmanager
+async def node(name: str, directory: Path, url: str) -> AsyncIterator[Node]:
+    """A node that is registered; whatever is left of it is gone at the end."""
+    bus = await connect(url, f"test-{name}", timeout_s=10)
+    heard = Heard(bus, name)
+    listeners = [asyncio.create_task(heard.listen(stream)) for stream in ("EVIDENCE", "DECISIONS", "METRICS")]
+    it = Node(name, directory / "state", url, bus, heard)
+    it.start()
+    try:
+        await it.registered()
+        yield it
+    finally:
+        it.clean()
+        for listener in listeners:
+            listener.cancel()
+        await asyncio.wait(listeners)
+        await bus.close()
+
+
+async def gone(pid: int) -> None:
+    """Wait until the process has ended."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_reader(descriptor, ended.set)
+    try:
+        async with asyncio.timeout(WAIT_S):
+            await ended.wait()
+    finally:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
+
+
+__all__ = ["Heard", "Message", "Node", "gone", "node"]
