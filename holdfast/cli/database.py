@@ -13,7 +13,7 @@ import click
 import msgspec
 
 CONNECT_TIMEOUT_S = 5.0
-STATEMENT_TIMEOUT_S = 60
+STATEMENT_TIMEOUT_S = 30
 
 T = TypeVar("T")
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
@@ -73,6 +73,8 @@ def read(database_url: str, work: Callable[[Connection], Awaitable[T]]) -> T:
                 raise click.ClickException(
                     f"{error}: this database has no Holdfast tables of this version; `holdfast up` makes them"
                 ) from error
+            except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+                raise click.ClickException(f"the database at {_address(database_url)} gave up: {error}") from error
 
     return asyncio.run(connected())
 

@@ -23,8 +23,8 @@ order by 1 limit 10
 _RECORD = "select * from controller.incidents where key = $1"
 _INCIDENT = "select * from historian.incidents where incident = $1::uuid"
 _TIMELINE = """
-select at, seconds, class, type, generation, node, rank, what, event
-from historian.incident_timeline where incident = $1::uuid order by at, class = 'evidence' desc, event
+select nth, at, seconds, class, type, generation, node, rank, what, event
+from historian.incident_timeline where incident = $1::uuid order by nth
 """
 _GENERATIONS = """
 select generation, cause, detect_s, decide_s, stop_s, start_s, first_step_s, total_s, restore_step, lost_steps,

@@ -103,6 +103,8 @@ def _explained(error: asyncpg.PostgresError, query: str) -> str:
         lines.append("`holdfast sql` only reads")
     if isinstance(error, asyncpg.UndefinedTableError | asyncpg.UndefinedColumnError):
         lines.append("`holdfast sql` without a query lists what there is")
+    if isinstance(error, asyncpg.QueryCanceledError):
+        lines.append("narrow it, for example with: where at > now() - interval '1 hour'")
     return "\n".join(printable(line) for line in lines)
 
 

@@ -241,7 +241,16 @@ select t.incident, t.job, t.at,
        extract(epoch from t.at - min(t.at) over (partition by t.incident))::double precision as seconds,
        t.class, t.type, t.generation, t.node,
        case when t.type in ('process_exited', 'incident_opened') then (t.body->>'rank')::bigint end as rank,
-       historian.in_words(t.type, t.body) as what, t.id as event
+       historian.in_words(t.type, t.body) as what, t.id as event,
+       row_number() over (
+           partition by t.incident order by t.at,
+           -- What one decision says, it says at one moment.
+           case when t.class in ('evidence', 'finding') then 0
+                when t.type = 'incident_opened' then 1
+                when t.type = 'generation_started' then 3
+                when t.type = 'incident_closed' then 4
+                when t.class = 'decision' then 2
+                else 5 end, t.id) as nth
 from (
     select o.incident, o.job, e.at, e.class, e.type, e.generation, e.node, e.body, e.id
     from historian.events o

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -39,7 +41,7 @@ async def one(urls: dict[str, str], text: str, *arguments: Any) -> asyncpg.Recor
 
 GENERATIONS = "select * from historian.generations where job = $1 order by generation"
 INCIDENTS = "select * from historian.incidents where job = $1"
-TIMELINE = "select * from historian.incident_timeline where incident = $1::uuid order by at"
+TIMELINE = "select * from historian.incident_timeline where incident = $1::uuid order by nth"
 
 
 async def test_the_phases_of_a_restart(urls: dict[str, str]) -> None:
@@ -257,3 +259,23 @@ async def explained(urls: dict[str, str], text: str) -> str:
         return "\n".join(row[0] for row in await connection.fetch(f"explain {text}"))
     finally:
         await connection.close()
+
+
+async def test_the_documented_queries_run(urls: dict[str, str]) -> None:
+    readme = Path(__file__).parents[2] / "services" / "historian" / "README.md"
+    (block,) = re.findall(r"```sql\n(.*?)```", readme.read_text(), re.DOTALL)
+    queries = [part for part in block.split(";") if part.strip()]
+    assert len(queries) == 6
+    for text in queries:
+        await query(urls["reader"], text)
+
+
+async def test_the_documented_columns_exist(urls: dict[str, str]) -> None:
+    readme = (Path(__file__).parents[2] / "services" / "historian" / "README.md").read_text()
+    rows = await query(
+        urls["reader"],
+        "select table_name, column_name from information_schema.columns where table_schema = 'historian'"
+        " and table_name !~ '^events_(default|2)'",
+    )
+    missing = [f"{row['table_name']}.{row['column_name']}" for row in rows if f"`{row['column_name']}`" not in readme]
+    assert missing == []

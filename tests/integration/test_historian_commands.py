@@ -1,0 +1,307 @@
+"""The commands that read: on a real database, with the stories of the views' tests."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+from click.testing import CliRunner, Result
+
+from holdfast.bus import event_message
+from holdfast.bus.nats import connect
+from holdfast.cli.main import main
+from holdfast.cli.overview import Overview, cluster_overview
+from holdfast.dead_letters import dead_letter_of
+from holdfast.events import MessageRejected, RankException
+from holdfast.ids import uuid7
+from tests.integration.historian_scene import Story, killed_and_restarted, new_database, record
+from tests.integration.servers import free_port
+
+pytestmark = pytest.mark.integration
+
+_NODE = """
+insert into standby.nodes (key, version, body, state, job, reason, blocked_until, epoch)
+values ($1, 1, '{}', $2, $3, $4, case when $2 = 'evicted' then timestamptz '2025-11-21 16:51:07+00' end, $5)
+"""
+_JOB = """
+insert into controller.jobs (key, version, body, phase, generation, incident, exit_code, submitted_at)
+values ($1, 1, '{}', $2, $3, $4, $5, $6)
+"""
+_INCIDENT = """
+insert into controller.incidents (key, version, body, job, opened_at, closed_at, symptom, outcome, attempts, summary)
+values ($1, 1, '{}', $2, $3, $4, $5, $6, $7, $8)
+"""
+
+
+class Scene:
+    """A database with a job that recovered, and one that failed by its own exception and is still open."""
+
+    def __init__(self, urls: dict[str, str]) -> None:
+        self.urls = urls
+        self.story, self.recovered = killed_and_restarted("gpt")
+        self.open = self._raised()
+
+    def _raised(self) -> str:
+        story = Story("broken")
+        story.submit()
+        story.start(0.001, 0.5)
+        died = story.kill(1, step=-1)
+        error = RankException(type="ValueError", message="bad batch", traceback="Traceback:\n  line \x1b[31mred\n")
+        self.raised = story.say(
+            type(died),
+            1.5,
+            node="n1",
+            rank=0,
+            local_rank=0,
+            exit_code=1,
+            exited_at=story.at(1.4),
+            exception=error,
+            log_tail="".join(f"line {number}\n" for number in range(40)),
+        )
+        story.open(1.6, self.raised, failed_step=-1, symptom="user_exception", reason="rank 0 on n1 raised ValueError")
+        self.broken = story
+        assert story.incident is not None
+        return story.incident
+
+    async def set_up(self) -> None:
+        await record(self.urls["historian"], [*self.story.events, *self.broken.events])
+        controller = await asyncpg.connect(self.urls["controller"])
+        at = self.story.at
+        await controller.execute(_JOB, "gpt", "running", 2, None, None, at(0))
+        await controller.execute(_JOB, "broken", "starting", 1, self.open, None, at(1))
+        await controller.execute(
+            _INCIDENT, self.recovered, "gpt", at(10), at(10.4), "killed", "recovered", 1, "rank 1 on n2 was killed"
+        )
+        await controller.execute(
+            _INCIDENT, self.open, "broken", at(11), None, "user_exception", None, 1, "rank 0 raised ValueError"
+        )
+        await controller.close()
+        standby = await asyncpg.connect(self.urls["standby"])
+        await standby.execute(_NODE, "n1", "active", "gpt", "granted", 3)
+        await standby.execute(_NODE, "n2", "evicted", None, "failed twice", 4)
+        await standby.execute(_NODE, "n3", "standby", None, "", 0)
+        await standby.close()
+
+
+@pytest.fixture(scope="module")
+def scene(embedded_postgres: str) -> Scene:
+    scene = Scene(asyncio.run(new_database(embedded_postgres, "historian_commands")))
+    asyncio.run(scene.set_up())
+    return scene
+
+
+def holdfast(scene: Scene, *arguments: str, role: str = "reader", given: str | None = None) -> Result:
+    return CliRunner().invoke(main, [*arguments, "--database-url", scene.urls[role]], input=given)
+
+
+def data(result: Result) -> Any:
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_sql_prints_a_table_csv_or_json(scene: Scene) -> None:
+    query = "select job, outcome, generations, lost_steps, submitted_at from historian.jobs order by job desc limit 1"
+    lines = holdfast(scene, "sql", query).stdout.splitlines()
+    assert lines[0].split() == ["job", "outcome", "generations", "lost_steps", "submitted_at"]
+    assert lines[1].split()[:4] == ["gpt", "running", "2", "2"]
+    (row,) = data(holdfast(scene, "sql", "--json", query))
+    assert (row["job"], row["generations"], row["lost_steps"]) == ("gpt", 2, 2)
+    (record_,) = csv.DictReader(io.StringIO(holdfast(scene, "sql", "--csv", query).stdout))
+    assert (record_["job"], record_["lost_steps"]) == ("gpt", "2")
+
+
+def test_sql_takes_the_query_from_the_standard_input_and_any_type(scene: Scene) -> None:
+    query = """select 1.5::numeric as n, '-infinity'::timestamptz as never, '4713-01-01 BC'::date as old,
+               interval '1 day' as day, array[1, null] as list, '{"a": 1}'::jsonb as body, null as nothing,
+               'x'::bytea as raw, int4range(1, 5) as range, row(1, 'x') as pair"""
+    (row,) = data(holdfast(scene, "sql", "--json", "-", given=query))
+    assert (row["n"], row["never"], row["old"], row["body"], row["nothing"]) == (
+        *(1.5, "-infinity", "4713-01-01 BC", {"a": 1}, None),
+    )
+    assert holdfast(scene, "sql", "-", given=query).exit_code == 0
+    assert holdfast(scene, "sql", "--csv", "-", given=query).exit_code == 0
+
+
+def test_sql_without_a_query_lists_what_there_is(scene: Scene) -> None:
+    result = holdfast(scene, "sql")
+    assert re.search(r"^historian.incident_timeline +view +what happened in an incident", result.stdout, re.MULTILINE)
+    assert "controller.jobs" in result.stdout
+    assert "events_default" not in result.stdout
+
+
+def test_sql_marks_the_place_of_an_error(scene: Scene) -> None:
+    result = holdfast(scene, "sql", "select job,\n  outcom from historian.jobs")
+    assert result.exit_code == 1
+    lines = result.stderr.splitlines()
+    assert lines[0] == 'Error: column "outcom" does not exist'
+    assert lines[1] == "line 2:   outcom from historian.jobs"
+    assert lines[2] == " " * 10 + "^"
+    assert "hint:" in result.stderr
+
+
+@pytest.mark.parametrize("role", ["reader", "historian", "admin"])
+def test_sql_never_writes(scene: Scene, role: str) -> None:
+    for query in (
+        "delete from historian.events",
+        "with gone as (delete from historian.events returning 1) select count(*) from gone",
+        "create table historian.mine (x int)",
+        "select 1; delete from historian.events",
+    ):
+        result = holdfast(scene, "sql", query, role=role)
+        assert result.exit_code == 1
+        assert "Traceback" not in result.output
+    assert data(holdfast(scene, "sql", "--json", "select count(*) as n from historian.events"))[0]["n"] > 0
+
+
+def test_sql_cuts_a_long_table_and_says_so(scene: Scene) -> None:
+    result = holdfast(scene, "sql", "--limit", "3", "select * from generate_series(1, 10) as n")
+    assert result.stdout.split() == ["n", "1", "2", "3"]
+    assert "only the first 3 rows" in result.stderr
+
+
+def test_sql_ends_a_query_that_takes_too_long(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.cli.database.STATEMENT_TIMEOUT_S", 1)
+    result = holdfast(scene, "sql", "select pg_sleep(30)")
+    assert result.exit_code == 1
+    assert "statement timeout" in result.stderr
+    assert "narrow it" in result.stderr
+
+
+def test_sql_with_parameters_is_refused_in_words(scene: Scene) -> None:
+    result = holdfast(scene, "sql", "select $1::int")
+    assert result.exit_code == 1
+    assert "takes no parameters" in result.stderr
+
+
+def test_jobs(scene: Scene) -> None:
+    result = holdfast(scene, "jobs")
+    assert [line.split()[:6] for line in result.stdout.splitlines()[1:]] == [
+        ["broken", "starting", "1", "0", "1", "0"],
+        ["gpt", "running", "2", "12", "1", "2"],
+    ]
+    assert [row["job"] for row in data(holdfast(scene, "jobs", "--json"))] == ["broken", "gpt"]
+
+
+def test_incidents(scene: Scene) -> None:
+    lines = holdfast(scene, "incidents").stdout.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == [scene.open[:13], scene.recovered[:13]]
+    assert "0.150" in lines[2]
+    (row,) = data(holdfast(scene, "incidents", "--job", "gpt", "--json"))
+    assert (row["incident"], row["outcome"], row["nodes_evicted"]) == (scene.recovered, "recovered", [])
+    assert "no incidents of job other" in holdfast(scene, "incidents", "--job", "other").stdout
+
+
+def test_show_a_recovered_incident_by_the_beginning_of_its_id(scene: Scene) -> None:
+    result = holdfast(scene, "show", scene.recovered[:-1])
+    assert result.exit_code == 0, result.output
+    assert f"Incident {scene.recovered} of job gpt: recovered" in result.stdout
+    assert re.search(
+        r"^ +2 +0\.005 +0\.001 +0\.011 +0\.020 +0\.113 +0\.150 +2 +training +n1, n2$", result.stdout, re.MULTILINE
+    )
+    assert "rank 1 was killed by signal 9, last step 7" in result.stdout
+    assert "reattempt" in result.stdout and "first failure of n2" in result.stdout
+    assert "Rank 1 on n2: end of its log\n  step 6\n  step 7\n" in result.stdout
+
+
+def test_show_the_evidence_of_an_exception(scene: Scene) -> None:
+    result = holdfast(scene, "show", scene.open)
+    assert "Rank 0 on n1: traceback\n  Traceback:\n    line \\x1b[31mred\n" in result.stdout
+    assert "20 lines before; --full shows them" in result.stdout
+    assert "  line 19\n" not in result.stdout
+    assert "  line 0\n" in holdfast(scene, "show", scene.open, "--full").stdout
+    shown = data(holdfast(scene, "show", scene.open, "--json"))
+    assert shown["incident"]["outcome"] == "open"
+    assert [body["rank"] for body in shown["evidence"]] == [0]
+    assert shown["evidence"][0]["exception"]["type"] == "ValueError"
+
+
+def test_show_says_when_an_id_is_unknown_ambiguous_or_none(scene: Scene) -> None:
+    assert "no incident begins with ffff" in holdfast(scene, "show", "ffff").stderr
+    ambiguous = holdfast(scene, "show", "0").stderr
+    assert scene.open in ambiguous and scene.recovered in ambiguous
+    assert "is no id of an incident" in holdfast(scene, "show", "100%").stderr
+
+
+def test_nodes(scene: Scene) -> None:
+    lines = [re.split(r" {2,}", line) for line in holdfast(scene, "nodes").stdout.splitlines()]
+    assert lines[1:] == [
+        ["n1", "active", "gpt", "3", "-", "granted"],
+        ["n2", "evicted", "-", "4", "2025-11-21 16:51:07.000", "failed twice"],
+        ["n3", "standby", "-", "0", "-", "-"],
+    ]
+    assert [row["node"] for row in data(holdfast(scene, "nodes", "--json"))] == ["n1", "n2", "n3"]
+
+
+def test_a_database_that_is_not_there_is_named(scene: Scene, tmp_path: Path) -> None:
+    url = f"postgresql://reader:secret@127.0.0.1:{free_port()}/holdfast"
+    result = CliRunner().invoke(main, ["jobs", "--database-url", url])
+    assert result.exit_code == 1
+    assert "cannot reach the database at 127.0.0.1" in result.stderr
+    assert "secret" not in result.stderr
+    result = CliRunner().invoke(main, ["jobs", "--dir", str(tmp_path)])
+    assert "start one with `holdfast up`" in result.stderr
+
+
+def test_a_wrong_password_and_an_empty_database_are_told(scene: Scene) -> None:
+    wrong = scene.urls["reader"].replace("for-tests-reader", "wrong")
+    assert "refuses this user" in CliRunner().invoke(main, ["jobs", "--database-url", wrong]).stderr
+    empty = scene.urls["admin"].replace("historian_commands", "postgres")
+    assert "no Holdfast tables" in CliRunner().invoke(main, ["jobs", "--database-url", empty]).stderr
+
+
+def test_the_overview(scene: Scene, embedded_nats: str) -> None:
+    async def with_a_dead_letter() -> tuple[Overview, Overview]:
+        bus = await connect(embedded_nats, "test")
+        before = await cluster_overview(scene.urls["reader"], embedded_nats)
+        await bus.publish(dead_letter_of("holdfast.v1.x", b"\x00junk", "controller", "not JSON", 1))
+        after = await cluster_overview(scene.urls["reader"], embedded_nats)
+        await bus.close()
+        return before, after
+
+    rejected = MessageRejected(
+        id=uuid7(),
+        at=scene.story.at(0),
+        source="controller",
+        subject="holdfast.v1.x",
+        consumer="controller",
+        error="not JSON",
+        body_bytes=5,
+        deliveries=1,
+    )
+    assert event_message(rejected).subject == "holdfast.v1.evidence.message_rejected._._"
+    asyncio.run(record(scene.urls["historian"], [rejected]))
+    before, after = asyncio.run(with_a_dead_letter())
+    assert after.problems == ()
+    assert after.nodes == {"active": 1, "evicted": 1, "standby": 1}
+    assert [(job.job, job.phase, job.generation, job.last_step) for job in after.jobs] == [
+        ("gpt", "running", 2, 12),
+        ("broken", "starting", 1, 0),
+    ]
+    assert [(line.incident, line.symptom) for line in after.open_incidents] == [(scene.open, "user_exception")]
+    assert after.dead_letters == (before.dead_letters or 0) + 1
+    newest = after.newest_dead_letter
+    assert newest is not None
+    assert (newest.consumer, newest.subject, newest.error, newest.body_bytes) == (
+        *("controller", "holdfast.v1.x", "not JSON", 5),
+    )
+    assert [rejection.error for rejection in after.rejections] == ["not JSON"]
+
+
+def test_the_overview_names_what_does_not_answer(scene: Scene, embedded_nats: str) -> None:
+    nowhere = f"127.0.0.1:{free_port()}"
+    overview = asyncio.run(cluster_overview(f"postgresql://x@{nowhere}/x", f"nats://{nowhere}"))
+    assert overview.dead_letters is None
+    assert [problem.split(":")[0] for problem in overview.problems] == [
+        f"cannot reach the database at {nowhere.split(':')[0]}",
+        "the bus does not answer",
+    ]
+    half = asyncio.run(cluster_overview(f"postgresql://x@{nowhere}/x", embedded_nats))
+    assert half.dead_letters is not None
+    assert len(half.problems) == 1
