@@ -26,6 +26,8 @@ PING_S = 2
 ANSWER_TIMEOUT_S = 5.0
 CLOSE_TIMEOUT_S = 2.0
 
+_UNAVAILABLE = 503
+
 R = TypeVar("R", bound=msgspec.Struct)
 
 log = structlog.get_logger(__name__)
@@ -162,6 +164,7 @@ class Link:
         self._answers: dict[str, asyncio.Future[Msg | None]] = {}
         self._tokens = itertools.count()
         self._inbox = ""
+        self._last_error: Exception | None = None
 
     @classmethod
     async def open(cls, url: str, name: str) -> Link:
@@ -189,13 +192,11 @@ class Link:
             )
             link._inbox = client.new_inbox()
             await client.subscribe(f"{link._inbox}.*", cb=link._on_answer, pending_msgs_limit=0, pending_bytes_limit=0)
-        except nats.errors.AuthorizationError as error:
-            raise BusError(f"the NATS server at {link.address} refuses these credentials") from error
         except (nats.errors.Error, OSError, TimeoutError) as error:
-            cause = client.last_error or error
-            raise BusUnavailable(
-                f"no NATS server answers at {link.address}: {cause or type(cause).__name__}"
-            ) from error
+            cause = str(link._last_error or error) or type(error).__name__
+            if "authorization" in cause.lower():
+                raise BusError(f"the NATS server at {link.address} refuses these credentials") from error
+            raise BusUnavailable(f"no NATS server answers at {link.address}: {cause}") from error
         except asyncio.CancelledError:
             await client.close()
             raise
@@ -212,6 +213,7 @@ class Link:
         return self._client.max_payload
 
     async def _on_error(self, error: Exception) -> None:
+        self._last_error = error
         log.debug("nats", address=self.address, error=str(error) or type(error).__name__)
         if "permissions violation" in str(error):
             # The server tells of a denied publish only here; the publisher sees a missing answer.
@@ -339,21 +341,18 @@ class Link:
         self.mark_ended()
 
 
-TEMPORARY_CODES = (500, 503)
-
-
 def raise_refusal(what: str, answer: bytes) -> None:
     """Raise what JetStream refused in this answer, if it did.
 
     Raises:
-        BusUnavailable: for now; the same request may succeed later.
-        ApiRefusal: for good.
+        BusUnavailable: JetStream cannot do it now.
+        ApiRefusal: it will not.
     """
     if b'"error"' not in answer:
         return
     error = _maybe_error.decode(answer).error
     if error is None:
         return
-    if error.code in TEMPORARY_CODES:
+    if error.code == _UNAVAILABLE:
         raise BusUnavailable(f"{what}: JetStream answers {error.description!r} (code {error.err_code})")
     raise ApiRefusal(what, error)

@@ -54,6 +54,7 @@ class MemoryDelivery:
         """Handled."""
         if self._may_settle():
             self._consumer.done(self._stored.sequence)
+            self._bus.broker.changed()
 
     async def retry(self, delay_s: float) -> None:
         """Deliver it again after `delay_s` of the broker's time."""
@@ -65,6 +66,7 @@ class MemoryDelivery:
         """Do not deliver it again."""
         if self._may_settle():
             self._consumer.done(self._stored.sequence)
+            self._bus.broker.changed()
 
     def _may_settle(self) -> bool:
         if self._settled:

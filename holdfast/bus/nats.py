@@ -15,7 +15,7 @@ from nats.aio.msg import Msg
 from holdfast.bus import BusUnavailable, KeyUpdate, Message, NoResponder
 from holdfast.bus.connection import Connection
 from holdfast.bus.consumer import SILENCE_S, attach_consumer, attach_watch, deliveries_of, is_delete, key_update
-from holdfast.bus.link import ANSWER_TIMEOUT_S, Inflow, Link, LinkLost, raise_refusal, status_of
+from holdfast.bus.link import ANSWER_TIMEOUT_S, ApiRefusal, Inflow, Link, LinkLost, raise_refusal, status_of
 from holdfast.bus.streams import bucket_stream
 from holdfast.clock import Now, system_now
 from holdfast.subjects import kv_subject
@@ -24,6 +24,8 @@ PUBLISH_WINDOW = 512
 """How many publishes may wait for their acknowledgement at once."""
 LISTEN_BACKLOG_MAX = 10_000
 """Broadcasts that a slow listener has not taken; above this the oldest are forgotten."""
+
+_SERVER_ERROR = 500
 
 
 async def connect(url: str, name: str, *, now: Now = system_now, timeout_s: float | None = None) -> NatsBus:
@@ -199,4 +201,9 @@ async def _stored(link: Link, subject: str, answer: asyncio.Future[Msg | None]) 
         raise LinkLost(f"connection to NATS at {link.address} lost before a message on {subject} was confirmed")
     if status_of(message) == "503":
         raise BusUnavailable(f"no stream at {link.address} takes messages on {subject} now")
-    raise_refusal(f"publish on {subject}", message.data)
+    try:
+        raise_refusal(f"publish on {subject}", message.data)
+    except ApiRefusal as refusal:
+        if refusal.error.code < _SERVER_ERROR:
+            raise
+        raise BusUnavailable(str(refusal)) from refusal

@@ -15,6 +15,7 @@ DUPLICATE_WINDOW_S = 120
 """A repeated publish of the same message id is dropped within this time."""
 
 _NAME_IN_USE = 10058
+_NO_ROOM = (10023, 10028, 10047)
 _KEY_BYTES_MAX = 1 << 30
 
 
@@ -76,10 +77,14 @@ async def ensure_stream(link: Link, config: dict[str, Any]) -> None:
     try:
         await link.api(f"STREAM.CREATE.{name}", config, _StreamAnswer)
     except ApiRefusal as refusal:
-        if refusal.error.err_code != _NAME_IN_USE:
+        if refusal.error.err_code in _NO_ROOM:
             raise BusError(
-                f"stream {name} cannot be created at {link.address}: {refusal.error.description}"
+                f"stream {name} does not fit at {link.address} ({refusal.error.description}): it reserves "
+                f"{config['max_bytes'] >> 20} MiB of {config['storage']}; "
+                "raise max_file_store or max_memory_store in the jetstream section of the server's configuration"
             ) from refusal
+        if refusal.error.err_code != _NAME_IN_USE:
+            raise BusError(f"stream {name} cannot be made at {link.address}: {refusal.error.description}") from refusal
         await _update(link, config)
 
 

@@ -58,16 +58,7 @@ class Server(ABC):
             spec = await self.spec()
             assert spec.probe is not None
             while True:
-                with open(self.directory / "log", "ab") as log:
-                    self.process = subprocess.Popen(
-                        spec.argv,
-                        env=dict(spec.environment),
-                        cwd=spec.directory,
-                        stdout=log,
-                        stderr=log,
-                        start_new_session=True,
-                        preexec_fn=spec.identity.enter,
-                    )
+                self.process = self._spawn(spec)
                 probe = asyncio.ensure_future(spec.probe())
                 ended = asyncio.ensure_future(_end_of(self.process))
                 await asyncio.wait([probe, ended], return_when=asyncio.FIRST_COMPLETED)
@@ -75,6 +66,18 @@ class Server(ABC):
                 if self.process.poll() is None:
                     return await probe
                 probe.cancel()
+
+    def _spawn(self, spec: ChildSpec) -> subprocess.Popen[bytes]:
+        with open(self.directory / "log", "ab") as log:
+            return subprocess.Popen(
+                spec.argv,
+                env=dict(spec.environment),
+                cwd=spec.directory,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=spec.identity.enter,
+            )
 
     def kill(self) -> None:
         """SIGKILL; returns when it is gone."""

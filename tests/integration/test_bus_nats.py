@@ -1,0 +1,175 @@
+"""What only a real NATS can show: set-up, refusals, servers that hang, and the speed of the path to recovery."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing
+from statistics import median
+
+import pytest
+from bus_worlds import message, settle, take, take_one, unique, until_connected, until_disconnected
+from servers import NatsServer, free_port
+
+from holdfast.bus import BusError, BusUnavailable
+from holdfast.bus.link import Link
+from holdfast.bus.nats import NatsBus, connect
+from holdfast.bus.streams import bucket_config, ensure_stream, stream_config
+from holdfast.subjects import DESIRED_BUCKET, STREAMS
+
+pytestmark = pytest.mark.integration
+SUBJECT = "holdfast.v1.evidence.process_exited.{job}.node-1"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
+    server = NatsServer(tmp_path_factory.mktemp("nats"))
+    asyncio.run(server.start())
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+async def bus(server: NatsServer) -> AsyncIterator[NatsBus]:
+    bus = await connect(server.url, "test", timeout_s=10)
+    yield bus
+    await bus.close()
+
+
+@pytest.fixture
+async def link(server: NatsServer) -> AsyncIterator[Link]:
+    link = await Link.open(server.url, "raw")
+    yield link
+    await link.close()
+
+
+async def api(link: Link, request: str, body: bytes = b"") -> bytes:
+    return (await link.answer(f"$JS.API.{request}", body)).data
+
+
+async def test_several_may_make_the_streams_at_once(tmp_path_factory: pytest.TempPathFactory) -> None:
+    server = NatsServer(tmp_path_factory.mktemp("fresh-nats"))
+    connecting = asyncio.gather(*(connect(server.url, f"early-{number}", timeout_s=20) for number in range(8)))
+    await server.start()  # after they began to ask for it
+    try:
+        buses = await connecting
+        await buses[0].put(DESIRED_BUCKET, "k", b"1")
+        assert {await bus.get(DESIRED_BUCKET, "k") for bus in buses} == {b"1"}
+        for bus in buses:
+            await bus.close()
+    finally:
+        server.stop()
+
+
+async def test_a_stream_that_was_set_up_differently_is_brought_into_line(server: NatsServer, link: Link) -> None:
+    wanted = stream_config(STREAMS[0])
+    await ensure_stream(link, {**wanted, "max_age": 700_000_000_000, "max_bytes": 1 << 30})
+    assert b'"max_age":700000000000' in await api(link, "STREAM.INFO.EVIDENCE")
+    bus = await connect(server.url, "later", timeout_s=10)
+    await bus.close()
+    assert f'"max_age":{wanted["max_age"]}'.encode() in await api(link, "STREAM.INFO.EVIDENCE")
+
+
+async def test_a_stream_that_cannot_be_changed_is_named_with_the_cure(link: Link) -> None:
+    config = {**stream_config(STREAMS[0]), "name": "OTHER", "subjects": ["other.>"]}
+    await ensure_stream(link, config)
+    with pytest.raises(BusError, match="nats stream rm OTHER") as refused:
+        await ensure_stream(link, {**config, "storage": "memory", "max_bytes": 1 << 20})
+    assert not isinstance(refused.value, BusUnavailable)
+    with pytest.raises(BusError, match="reserves 4096 MiB of memory"):
+        await ensure_stream(link, {**config, "name": "HUGE", "subjects": ["huge.>"], "storage": "memory"})
+    await api(link, "STREAM.DELETE.OTHER")
+
+
+async def test_a_bucket_that_is_deleted_is_made_again_and_watched(server: NatsServer, bus: NatsBus, link: Link) -> None:
+    key = unique("node")
+    await bus.put(DESIRED_BUCKET, key, b"1")
+    async with aclosing(bus.watch(DESIRED_BUCKET, key)) as updates:
+        assert (await take_one(updates)).body == b"1"
+        await api(link, f"STREAM.DELETE.KV_{DESIRED_BUCKET}")
+        await ensure_stream(link, bucket_config(DESIRED_BUCKET))
+        await bus.put(DESIRED_BUCKET, key, b"2")
+        assert (await take_one(updates)).body == b"2"
+
+
+async def test_a_consumer_that_is_deleted_is_made_again(bus: NatsBus, link: Link) -> None:
+    job, consumer = unique("job"), unique("c")
+    async with aclosing(bus.consume("EVIDENCE", consumer, [SUBJECT.format(job=job)])) as deliveries:
+        await bus.publish(message(SUBJECT.format(job=job), b"1"))
+        await settle([await take_one(deliveries)])
+        await api(link, f"CONSUMER.DELETE.EVIDENCE.{consumer}")
+        assert (await take_one(deliveries)).body == b"1"
+
+
+async def test_a_consumer_held_by_a_dead_connection_still_delivers(server: NatsServer, bus: NatsBus) -> None:
+    # A live connection that nobody reads from stands for one that the server has not noticed to be dead.
+    job, consumer = unique("job"), unique("c")
+    dead = await connect(server.url, "dead", timeout_s=10)
+    async with aclosing(dead.consume("EVIDENCE", consumer, [SUBJECT.format(job=job)])) as held:
+        await bus.publish(message(SUBJECT.format(job=job), b"1"))
+        await settle([await take_one(held)])
+        async with aclosing(bus.consume("EVIDENCE", consumer, [SUBJECT.format(job=job)])) as deliveries:
+            arriving = asyncio.ensure_future(anext(deliveries))
+            async with asyncio.timeout(10):
+                number = 2
+                while not arriving.done():
+                    await bus.publish(message(SUBJECT.format(job=job), b"%d" % number))
+                    await asyncio.wait([arriving], timeout=0.1)
+                    number += 1
+            assert int(arriving.result().body) >= 2
+    await dead.close()
+
+
+async def test_no_server_within_the_time_given() -> None:
+    with pytest.raises(BusUnavailable, match="is it running"):
+        await connect(f"nats://127.0.0.1:{free_port()}", "test", timeout_s=0.3)
+
+
+async def test_wrong_credentials_are_named_without_being_shown(server: NatsServer) -> None:
+    with pytest.raises(BusError, match="refuses these credentials") as refused:
+        await connect(f"nats://nobody:secret@127.0.0.1:{server.port}", "test", timeout_s=5)
+    assert "secret" not in str(refused.value)
+
+
+async def test_a_server_that_hangs_is_given_up_and_found_again(server: NatsServer, bus: NatsBus) -> None:
+    job = unique("job")
+    server.freeze()
+    try:
+        with pytest.raises(BusUnavailable, match=r"did not confirm|lost"):
+            await bus.publish(message(SUBJECT.format(job=job), b"1"))
+        await until_disconnected(bus)
+    finally:
+        server.thaw()
+    await until_connected(bus)
+    await bus.publish(message(SUBJECT.format(job=job), b"2"))
+
+
+async def test_large_messages_do_not_cut_off_a_consumer(server: NatsServer, bus: NatsBus) -> None:
+    job, since = unique("job"), bus.connected_since
+    body = bytes(1_000_000)
+    await bus.publish_all([message(SUBJECT.format(job=job), body) for _ in range(100)])
+    async with aclosing(bus.consume("EVIDENCE", unique("c"), [SUBJECT.format(job=job)])) as deliveries:
+        for delivery in await take(deliveries, 1):
+            time.sleep(0.5)  # noqa: ASYNC251 - a process that is busy and does not read its socket
+            await delivery.ack()
+        for _ in range(99):
+            await settle([await take_one(deliveries)])
+    assert bus.connected_since == since
+
+
+async def test_delivery_takes_less_than_a_millisecond(server: NatsServer, bus: NatsBus) -> None:
+    job, other = unique("job"), await connect(server.url, "other", timeout_s=10)
+    took_s = []
+    async with aclosing(other.consume("EVIDENCE", unique("c"), [SUBJECT.format(job=job)])) as deliveries:
+        await bus.publish(message(SUBJECT.format(job=job), b"x"))
+        await settle([await take_one(deliveries)])
+        for _ in range(300):
+            arriving = asyncio.ensure_future(anext(deliveries))
+            began = time.perf_counter()
+            await bus.publish(message(SUBJECT.format(job=job), bytes(500)))
+            delivery = await arriving
+            took_s.append(time.perf_counter() - began)
+            await delivery.ack()
+    await other.close()
+    assert median(took_s) < 0.001
