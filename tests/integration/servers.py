@@ -27,6 +27,10 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def _stands(task: Path) -> bool:
+    return (task / "stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
 async def _end_of(process: subprocess.Popen[bytes]) -> None:
     pidfd = os.pidfd_open(process.pid)
     gone = asyncio.Event()
@@ -85,10 +89,14 @@ class Server(ABC):
         self.process.kill()
         self.process.wait()
 
-    def freeze(self) -> None:
-        """SIGSTOP: it keeps its connections and says nothing."""
+    async def freeze(self) -> None:
+        """SIGSTOP: it keeps its connections and says nothing; returns when every thread stands."""
         assert self.process is not None
         os.kill(self.process.pid, signal.SIGSTOP)
+        tasks = Path(f"/proc/{self.process.pid}/task")
+        async with asyncio.timeout(START_LIMIT_S):
+            while any(not _stands(task) for task in tasks.iterdir()):
+                await asyncio.sleep(0.001)
 
     def thaw(self) -> None:
         """SIGCONT."""

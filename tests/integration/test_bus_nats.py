@@ -134,7 +134,7 @@ async def test_wrong_credentials_are_named_without_being_shown(server: NatsServe
 
 async def test_a_server_that_hangs_is_given_up_and_found_again(server: NatsServer, bus: NatsBus) -> None:
     job = unique("job")
-    server.freeze()
+    await server.freeze()
     try:
         with pytest.raises(BusUnavailable, match=r"did not confirm|lost"):
             await bus.publish(message(SUBJECT.format(job=job), b"1"))
