@@ -1,27 +1,7 @@
 """The ledger: a small mapped file in which a rank notes where it stands, readable by others even while it hangs.
 
-One writer (the rank), any number of readers, no locks and no system calls on the writing side. Layout of version 1,
-little-endian, offsets in bytes:
-
-====== ===== ==========================================================================================
-offset bytes content
-====== ===== ==========================================================================================
-0      48    header: magic ``HFLEDGER``, version u32, file bytes u32, pid i64, rank i64, generation i64,
-             created i64 (Unix ns); written once, before the file gets its name
-64     128   state record, slot 0
-192    128   state record, slot 1
-320    80    collective record, slot 0
-448    80    collective record, slot 1
-1024   18432 ring of the last 256 steps, 72 bytes each, at index modulo 256
-====== ===== ==========================================================================================
-
-State record: sequence u64, step i64, steps done i64, then Unix ns i64 each: step start, phase start, first step
-completed (0: not yet), last change; exit code i64 (-1: runs); loss f64, gradient norm f64, tokens i64; phase u16,
-flags u16, phase name 28 bytes (UTF-8, zero-padded); the same sequence u64 again.
-Collective record: sequence u64, collectives entered u64, entered i64 and left i64 (Unix ns), in flight u32, reserved
-u32, name 32 bytes; the same sequence u64 again.
-Ring entry: index + 1 u64, step i64, end i64 (Unix ns), duration i64 (ns), loss f64, gradient norm f64, tokens i64,
-flags u32, reserved u32; index + 1 u64 again.
+One writer (the rank), any number of readers, no locks and no system calls on the writing side. The file is laid out as
+`holdfast.ledger_layout` says.
 
 Consistency is a seqlock that needs no retry on the writer's side: each record is written in ascending order by one C
 call under the interpreter lock, its sequence first and last, alternating between two slots. So a rank killed in the
@@ -36,103 +16,49 @@ import os
 import struct
 import threading
 import time
-from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
-import msgspec
+from holdfast.ledger_layout import (
+    COLLECTIVE,
+    COLLECTIVE_OFFSETS,
+    FILE_BYTES,
+    HAS_GRAD_NORM,
+    HAS_LOSS,
+    HAS_TOKENS,
+    HEADER,
+    MAGIC,
+    PHASE_NAME_BYTES,
+    PHASE_OF_NUMBER,
+    PHASES,
+    RECORDS_BYTES,
+    RING_OFFSET,
+    RING_STEPS,
+    RUNNING,
+    STATE,
+    STATE_OFFSETS,
+    STEP,
+    VERSION,
+    CollectiveState,
+    LedgerError,
+    Phase,
+    Snapshot,
+    StepRecord,
+)
 
-MAGIC = b"HFLEDGER"
-VERSION = 1
-RING_STEPS = 256
-FILE_BYTES = 20_480
 READ_ATTEMPTS_MAX = 64
 
-_HEADER = struct.Struct("<8sIIqqqq")
-_STATE = struct.Struct("<QqqqqqqqddqHH28sQ")
-_COLLECTIVE = struct.Struct("<QQqqII32sQ")
-_STEP = struct.Struct("<QqqqddqIIQ")
-_STATE_OFFSETS = (64, 192)
-_COLLECTIVE_OFFSETS = (320, 448)
-_RECORDS_BYTES = 576
-_RING_OFFSET = 1024
-_PHASE_NAME_BYTES = 28
-_COLLECTIVE_NAME_BYTES = 32
-
-_HAS_LOSS = 1
-_HAS_GRAD_NORM = 2
-_HAS_TOKENS = 4
-_RUNNING = -1
-
-
-class Phase(IntEnum):
-    """What a rank is doing; phases that a script names itself are OTHER and known by their name."""
-
-    INIT = 0
-    RENDEZVOUS = 1
-    RESTORE = 2
-    DATA = 3
-    FORWARD = 4
-    BACKWARD = 5
-    OPTIMIZER = 6
-    CHECKPOINT = 7
-    EVAL = 8
-    TRAIN = 9
-    EXIT = 10
-    OTHER = 255
-
-
-_PHASES = {phase.name.lower(): phase for phase in Phase}
-_PHASE_OF_NUMBER = {int(phase): phase for phase in Phase}
-
-
-class LedgerError(Exception):
-    """A ledger cannot be read; the message names the file and the cause."""
-
-
-class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One completed step: `ended_ns` is Unix time, `duration_ns` since the step before ended (or the rank began)."""
-
-    step: int
-    ended_ns: int
-    duration_ns: int
-    loss: float | None
-    grad_norm: float | None
-    tokens: int | None
-
-
-class CollectiveState(msgspec.Struct, frozen=True, kw_only=True):
-    """The newest collective: `entered` counts all so far, `in_flight` how many threads are inside one now."""
-
-    name: str
-    entered: int
-    in_flight: int
-    entered_ns: int
-    left_ns: int
-
-
-class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a rank stands. Times are Unix ns, 0 for "not yet"; `step` is the last completed one, -1 before any.
-
-    `exit_code` is set once the rank's script has ended by itself.
-    """
-
-    pid: int
-    rank: int
-    generation: int
-    step: int
-    steps_done: int
-    step_started_ns: int
-    phase: Phase
-    phase_name: str
-    phase_started_ns: int
-    first_step_ns: int
-    changed_ns: int
-    exit_code: int | None
-    loss: float | None
-    grad_norm: float | None
-    tokens: int | None
-    collective: CollectiveState
+__all__ = [
+    "FILE_BYTES",
+    "RING_STEPS",
+    "CollectiveState",
+    "LedgerError",
+    "LedgerReader",
+    "LedgerWriter",
+    "Phase",
+    "Snapshot",
+    "StepRecord",
+]
 
 
 class LedgerWriter:
@@ -155,7 +81,7 @@ class LedgerWriter:
         finally:
             os.close(descriptor)
         own_pid = os.getpid() if pid is None else pid
-        _HEADER.pack_into(self._map, 0, MAGIC, VERSION, FILE_BYTES, own_pid, rank, generation, now)
+        HEADER.pack_into(self._map, 0, MAGIC, VERSION, FILE_BYTES, own_pid, rank, generation, now)
 
         self._sequence = 0
         self._step = -1
@@ -166,7 +92,7 @@ class LedgerWriter:
         self._phase_name = b"init"
         self._phase_started_ns = now
         self._first_step_ns = 0
-        self._exit_code = _RUNNING
+        self._exit_code = RUNNING
         self._loss = 0.0
         self._grad_norm = 0.0
         self._tokens = 0
@@ -213,15 +139,15 @@ class LedgerWriter:
         if loss is None:
             loss = 0.0
         else:
-            flags = _HAS_LOSS
+            flags = HAS_LOSS
         if grad_norm is None:
             grad_norm = 0.0
         else:
-            flags |= _HAS_GRAD_NORM
+            flags |= HAS_GRAD_NORM
         if tokens is None:
             tokens = 0
         else:
-            flags |= _HAS_TOKENS
+            flags |= HAS_TOKENS
         self._step = step = self._step + 1 if step is None else step
         self._loss = loss
         self._grad_norm = grad_norm
@@ -230,8 +156,8 @@ class LedgerWriter:
         index = self._steps_done
         self._steps_done = count = index + 1
         duration = mono - self._step_started_mono_ns
-        offset = _RING_OFFSET + (index % RING_STEPS) * 72
-        _STEP.pack_into(self._map, offset, count, step, now, duration, loss, grad_norm, tokens, flags, 0, count)
+        offset = RING_OFFSET + (index % RING_STEPS) * STEP.size
+        STEP.pack_into(self._map, offset, count, step, now, duration, loss, grad_norm, tokens, flags, 0, count)
         self._step_started_ns = now
         self._step_started_mono_ns = mono
         if not index:
@@ -241,8 +167,8 @@ class LedgerWriter:
     def enter_phase(self, name: str) -> str:
         """Note that a phase begins; gives the name of the one before, for coming back to it."""
         before = self._phase_name
-        self._phase = _PHASES.get(name, Phase.OTHER)
-        self._phase_name = name.encode()[:_PHASE_NAME_BYTES]
+        self._phase = PHASES.get(name, Phase.OTHER)
+        self._phase_name = name.encode()[:PHASE_NAME_BYTES]
         self._phase_started_ns = now = time.time_ns()
         self._write_state(now)
         return before.decode(errors="replace")
@@ -278,9 +204,9 @@ class LedgerWriter:
 
     def _write_state(self, now: int) -> None:
         self._sequence = sequence = self._sequence + 1
-        _STATE.pack_into(
+        STATE.pack_into(
             self._map,
-            _STATE_OFFSETS[sequence & 1],
+            STATE_OFFSETS[sequence & 1],
             sequence,
             self._step,
             self._steps_done,
@@ -300,9 +226,9 @@ class LedgerWriter:
 
     def _write_collective(self) -> None:
         self._collective_sequence = sequence = self._collective_sequence + 1
-        _COLLECTIVE.pack_into(
+        COLLECTIVE.pack_into(
             self._map,
-            _COLLECTIVE_OFFSETS[sequence & 1],
+            COLLECTIVE_OFFSETS[sequence & 1],
             sequence,
             self._entered,
             self._entered_ns,
@@ -335,10 +261,10 @@ class LedgerReader:
         self._next_index = 0
         try:
             size = os.fstat(self._descriptor).st_size
-            head = os.pread(self._descriptor, _HEADER.size, 0)
-            if len(head) < _HEADER.size or head[: len(MAGIC)] != MAGIC:
+            head = os.pread(self._descriptor, HEADER.size, 0)
+            if len(head) < HEADER.size or head[: len(MAGIC)] != MAGIC:
                 raise LedgerError(f"{self.path} is no ledger: it does not begin with {MAGIC.decode()}")
-            _, version, file_bytes, self.pid, self.rank, self.generation, self.created_ns = _HEADER.unpack(head)
+            _, version, file_bytes, self.pid, self.rank, self.generation, self.created_ns = HEADER.unpack(head)
             if version != VERSION:
                 raise LedgerError(
                     f"{self.path} has ledger version {version}, this release reads {VERSION}: "
@@ -357,10 +283,10 @@ class LedgerReader:
             LedgerError: the file was cut short, or no whole record was met in many attempts.
         """
         for _ in range(READ_ATTEMPTS_MAX):
-            first = self._read(0, _RECORDS_BYTES)
-            second = self._read(0, _RECORDS_BYTES)
-            state = _newest(first, second, _STATE, _STATE_OFFSETS)
-            collective = _newest(first, second, _COLLECTIVE, _COLLECTIVE_OFFSETS)
+            first = self._read(0, RECORDS_BYTES)
+            second = self._read(0, RECORDS_BYTES)
+            state = _newest(first, second, STATE, STATE_OFFSETS)
+            collective = _newest(first, second, COLLECTIVE, COLLECTIVE_OFFSETS)
             if state is not None and collective is not None:
                 return self._snapshot(state, collective)
         raise LedgerError(
@@ -376,14 +302,14 @@ class LedgerReader:
         count = self.snapshot().steps_done
         first = max(self._next_index, count - RING_STEPS)
         missed = first - self._next_index
-        ring = self._read(_RING_OFFSET, RING_STEPS * _STEP.size) if first < count else b""
-        again = self._read(_RING_OFFSET, RING_STEPS * _STEP.size) if first < count else b""
+        ring = self._read(RING_OFFSET, RING_STEPS * STEP.size) if first < count else b""
+        again = self._read(RING_OFFSET, RING_STEPS * STEP.size) if first < count else b""
         steps: list[StepRecord] = []
         for index in range(first, count):
-            place = index % RING_STEPS * _STEP.size
-            entry = ring[place : place + _STEP.size]
-            head, step, ended, duration, loss, grad_norm, tokens, flags, _, tail = _STEP.unpack(entry)
-            if head != index + 1 or tail != head or entry != again[place : place + _STEP.size]:
+            place = index % RING_STEPS * STEP.size
+            entry = ring[place : place + STEP.size]
+            head, step, ended, duration, loss, grad_norm, tokens, flags, _, tail = STEP.unpack(entry)
+            if head != index + 1 or tail != head or entry != again[place : place + STEP.size]:
                 missed += 1
                 continue
             steps.append(
@@ -391,9 +317,9 @@ class LedgerReader:
                     step=step,
                     ended_ns=ended,
                     duration_ns=duration,
-                    loss=loss if flags & _HAS_LOSS else None,
-                    grad_norm=grad_norm if flags & _HAS_GRAD_NORM else None,
-                    tokens=tokens if flags & _HAS_TOKENS else None,
+                    loss=loss if flags & HAS_LOSS else None,
+                    grad_norm=grad_norm if flags & HAS_GRAD_NORM else None,
+                    tokens=tokens if flags & HAS_TOKENS else None,
                 )
             )
         self._next_index = count
@@ -419,15 +345,15 @@ class LedgerReader:
             step=step,
             steps_done=done,
             step_started_ns=step_start,
-            phase=_PHASE_OF_NUMBER.get(phase, Phase.OTHER),
+            phase=PHASE_OF_NUMBER.get(phase, Phase.OTHER),
             phase_name=_text(name),
             phase_started_ns=phase_start,
             first_step_ns=first,
             changed_ns=changed,
-            exit_code=None if code == _RUNNING else code,
-            loss=loss if flags & _HAS_LOSS else None,
-            grad_norm=norm if flags & _HAS_GRAD_NORM else None,
-            tokens=tokens if flags & _HAS_TOKENS else None,
+            exit_code=None if code == RUNNING else code,
+            loss=loss if flags & HAS_LOSS else None,
+            grad_norm=norm if flags & HAS_GRAD_NORM else None,
+            tokens=tokens if flags & HAS_TOKENS else None,
             collective=CollectiveState(
                 name=_text(collective_name),
                 entered=entered,

@@ -1,0 +1,121 @@
+"""The layout of a ledger file, and what is read from it.
+
+Version 1, little-endian, offsets in bytes:
+
+====== ===== ==========================================================================================
+offset bytes content
+====== ===== ==========================================================================================
+0      48    header: magic ``HFLEDGER``, version u32, file bytes u32, pid i64, rank i64, generation i64,
+             created i64 (Unix ns); written once, before the file gets its name
+64     128   state record, slot 0
+192    128   state record, slot 1
+320    80    collective record, slot 0
+448    80    collective record, slot 1
+1024   18432 ring of the last 256 steps, 72 bytes each, at index modulo 256
+====== ===== ==========================================================================================
+
+State record: sequence u64, step i64, steps done i64, then Unix ns i64 each: step start, phase start, first step
+completed (0: not yet), last change; exit code i64 (-1: runs); loss f64, gradient norm f64, tokens i64; phase u16,
+flags u16, phase name 28 bytes (UTF-8, zero-padded); the same sequence u64 again.
+Collective record: sequence u64, collectives entered u64, entered i64 and left i64 (Unix ns), in flight u32, reserved
+u32, name 32 bytes; the same sequence u64 again.
+Ring entry: index + 1 u64, step i64, end i64 (Unix ns), duration i64 (ns), loss f64, gradient norm f64, tokens i64,
+flags u32, reserved u32; index + 1 u64 again.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+
+import msgspec
+
+MAGIC = b"HFLEDGER"
+VERSION = 1
+RING_STEPS = 256
+FILE_BYTES = 20_480
+
+HEADER = struct.Struct("<8sIIqqqq")
+STATE = struct.Struct("<QqqqqqqqddqHH28sQ")
+COLLECTIVE = struct.Struct("<QQqqII32sQ")
+STEP = struct.Struct("<QqqqddqIIQ")
+STATE_OFFSETS = (64, 192)
+COLLECTIVE_OFFSETS = (320, 448)
+RECORDS_BYTES = 576
+RING_OFFSET = 1024
+PHASE_NAME_BYTES = 28
+
+HAS_LOSS = 1
+HAS_GRAD_NORM = 2
+HAS_TOKENS = 4
+RUNNING = -1
+
+
+class Phase(IntEnum):
+    """What a rank is doing; phases that a script names itself are OTHER and known by their name."""
+
+    INIT = 0
+    RENDEZVOUS = 1
+    RESTORE = 2
+    DATA = 3
+    FORWARD = 4
+    BACKWARD = 5
+    OPTIMIZER = 6
+    CHECKPOINT = 7
+    EVAL = 8
+    TRAIN = 9
+    EXIT = 10
+    OTHER = 255
+
+
+PHASES = {phase.name.lower(): phase for phase in Phase}
+PHASE_OF_NUMBER = {int(phase): phase for phase in Phase}
+
+
+class LedgerError(Exception):
+    """A ledger cannot be read; the message names the file and the cause."""
+
+
+class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One completed step: `ended_ns` is Unix time, `duration_ns` since the step before ended (or the rank began)."""
+
+    step: int
+    ended_ns: int
+    duration_ns: int
+    loss: float | None
+    grad_norm: float | None
+    tokens: int | None
+
+
+class CollectiveState(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest collective: `entered` counts all so far, `in_flight` how many threads are inside one now."""
+
+    name: str
+    entered: int
+    in_flight: int
+    entered_ns: int
+    left_ns: int
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a rank stands. Times are Unix ns, 0 for "not yet"; `step` is the last completed one, -1 before any.
+
+    `exit_code` is set once the rank's script has ended by itself.
+    """
+
+    pid: int
+    rank: int
+    generation: int
+    step: int
+    steps_done: int
+    step_started_ns: int
+    phase: Phase
+    phase_name: str
+    phase_started_ns: int
+    first_step_ns: int
+    changed_ns: int
+    exit_code: int | None
+    loss: float | None
+    grad_norm: float | None
+    tokens: int | None
+    collective: CollectiveState
