@@ -1,0 +1,88 @@
+"""A real agent and its bus: lines live, and what happens while the bus is away."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from holdfast.events import FirstStep, JobSpec, ProcessExited, RanksStarted
+from holdfast.subjects import heartbeat_subject, log_subject
+from tests.integration.agent_node import WAIT_S, gone, node
+from tests.integration.servers import NatsServer
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(90)]
+
+ALONE = """
+import time, holdfast.trainer
+for step in range(100000):
+    holdfast.trainer.step(loss=1.0)
+    print("line", step)
+    time.sleep(0.02)
+"""
+
+
+@pytest.fixture
+async def nats(tmp_path: Path) -> AsyncIterator[NatsServer]:
+    server = NatsServer(tmp_path / "nats")
+    await server.start()
+    yield server
+    server.stop()
+
+
+def spec(folder: Path) -> JobSpec:
+    (folder / "alone.py").write_text(ALONE)
+    return JobSpec(
+        name="job-1", script=str(folder / "alone.py"), nproc_per_node=2, cwd=str(folder), directory=str(folder)
+    )
+
+
+async def test_rank_0_is_heard_live_and_the_node_beats(tmp_path: Path, embedded_nats: str) -> None:
+    async with node("n-live", tmp_path, embedded_nats) as it:
+        port = (await it.registered()).facts.store_ports[1]
+        logs = it.bus.listen(log_subject("job-1", 0))
+        first = asyncio.ensure_future(anext(logs))
+        await it.order(spec(tmp_path), 1, port)
+        async with asyncio.timeout(WAIT_S):
+            said = msgspec.json.decode((await first)[1])
+            assert (said["rank"], said["stream"], said["generation"]) == (0, "out", 1)
+            assert said["lines"][0].startswith("line ")
+            async for _, body in it.bus.listen(heartbeat_subject("n-live")):
+                beat = msgspec.json.decode(body)
+                if beat["step"] >= 0:
+                    break
+        assert (beat["node"], beat["epoch"], beat["generation"]) == ("n-live", 1, 1)
+
+
+async def test_what_happens_while_the_bus_is_away_is_said_when_it_is_back(tmp_path: Path, nats: NatsServer) -> None:
+    async with node("n-cut", tmp_path, nats.url) as it:
+        port = (await it.registered()).facts.store_ports[1]
+        await it.order(spec(tmp_path), 1, port)
+        started = await it.heard.wait(RanksStarted)
+        await it.heard.wait(FirstStep)
+        nats.kill()
+        os.kill(started.ranks[0].pid, signal.SIGKILL)
+        await gone(started.ranks[0].pid)
+        # The agent dies as well, and its successor comes up without a bus: it looks after the ranks all the same.
+        it.kill_agent()
+        it.start()
+        await nats.start()
+        exited = await it.heard.wait(ProcessExited)
+        assert (exited.rank, exited.signal) == (0, signal.SIGKILL)
+        adopted = await it.heard.wait(RanksStarted, lambda e: e.adopted)
+        assert [process.pid for process in adopted.ranks] == [started.ranks[1].pid]
+        await it.registered(after=1)
+        assert len(it.heard.all(ProcessExited)) == 1
+
+
+async def test_a_broken_connection_registers_the_node_again(tmp_path: Path, nats: NatsServer) -> None:
+    async with node("n-again", tmp_path, nats.url) as it:
+        nats.kill()
+        await nats.start()
+        again = await it.registered(after=1)
+        assert again.instance == (await it.registered()).instance
