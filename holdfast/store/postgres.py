@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from datetime import datetime
 from typing import Any, Self
 
+import asyncpg
 import msgspec
 
 from holdfast.bus import Message
@@ -18,6 +19,7 @@ from holdfast.store.sql import SchemaSql
 
 ABSENT = 0
 """The version of a row that is not there."""
+ROLLBACK_TIMEOUT_S = 2.0
 
 
 class Seen(msgspec.Struct, frozen=True):
@@ -69,14 +71,15 @@ class PostgresStore:
                     await connection.execute("begin")
                 yield transaction
                 with translated():
-                    ended = await connection.execute("commit")
+                    ended = await connection.execute("rollback" if transaction.stale else "commit")
+                if ended != "COMMIT":
+                    raise RuntimeError("an error of the store was swallowed inside its transaction: nothing is written")
             except BaseException:
+                # A commit whose answer was lost may have happened: what it touched is not known any more.
                 for place in transaction.touched:
                     self._cache.pop(place, None)
                 await _roll_back(connection)
                 raise
-            if ended != "COMMIT":
-                raise RuntimeError("the transaction was not committed: an error of the store inside it was swallowed")
             self._cache.update(transaction.touched)
 
     async def pending(self, limit: int) -> list[tuple[int, Message]]:
@@ -124,6 +127,7 @@ class PostgresTransaction:
 
     def __init__(self, sql: SchemaSql, connection: Connection, cache: dict[Place, Seen]) -> None:
         self.touched: dict[Place, Seen] = {}
+        self.stale = False
         self._sql = sql
         self._connection = connection
         self._cache = cache
@@ -171,6 +175,7 @@ class PostgresTransaction:
         # Forgotten with the rollback that follows, if it is stale.
         self.touched[place] = Seen(version or ABSENT, row)
         if not version:
+            self.stale = True
             raise StaleState(f"row {key!r} of {table.name} is not at version {known} any more: another writer was here")
 
     async def delete(self, table: Table[S], key: str) -> None:
@@ -201,10 +206,11 @@ def _decoded(table: Table[S], body: bytes) -> S:
 
 
 async def _roll_back(connection: Connection) -> None:
-    if connection.is_closed():
-        return
     try:
         with translated():
-            await connection.execute("rollback", timeout=2)
+            await connection.execute("rollback", timeout=ROLLBACK_TIMEOUT_S)
     except StoreUnavailable:
-        connection.terminate()
+        # The server undoes what a lost connection began. A pool takes a dead connection back by itself, and then
+        # refuses this call.
+        with suppress(asyncpg.InterfaceError):
+            connection.terminate()

@@ -9,6 +9,7 @@ import socket
 import subprocess
 from abc import ABC, abstractmethod
 from pathlib import Path
+from urllib.parse import quote
 
 from holdfast.embedded.children import ChildSpec
 from holdfast.embedded.credentials import DATABASE, HOST, NATS_USER
@@ -95,7 +96,7 @@ class Server(ABC):
         os.kill(self.process.pid, signal.SIGSTOP)
         tasks = Path(f"/proc/{self.process.pid}/task")
         async with asyncio.timeout(START_LIMIT_S):
-            while any(not _stands(task) for task in tasks.iterdir()):
+            while any(not _stands(task) for task in tasks.iterdir()):  # noqa: ASYNC110 - the kernel tells nobody
                 await asyncio.sleep(0.001)
 
     def thaw(self) -> None:
@@ -129,6 +130,10 @@ class PostgresServer(Server):
     def url(self) -> str:
         """The database as its administrator sees it."""
         return admin_url(self.port, PASSWORD, DATABASE)
+
+    def url_of(self, role: str, password: str) -> str:
+        """The database as one of the roles sees it."""
+        return f"postgresql://{role}:{quote(password)}@{HOST}:{self.port}/{DATABASE}"
 
     async def spec(self) -> ChildSpec:
         """What to run; the files are made when absent."""

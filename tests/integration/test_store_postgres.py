@@ -1,0 +1,158 @@
+"""What only a real Postgres can show: text that it refuses, set-up mistakes, and the speed of one handled event."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from statistics import median
+
+import asyncpg
+import pytest
+from servers import PostgresServer
+from store_worlds import JOBS, PASSWORDS, Job, PostgresWorld, loaded, message, saved
+
+from holdfast.ids import uuid7
+from holdfast.store import StaleState, StoreUnavailable, Table
+from holdfast.store.connections import NotMigrated
+from holdfast.store.migrate import migrate
+from holdfast.store.postgres import PostgresStore
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
+    server = PostgresServer(tmp_path_factory.mktemp("postgres"))
+    asyncio.run(server.start())
+    migrate(server.url, PASSWORDS)
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+async def world(server: PostgresServer) -> AsyncIterator[PostgresWorld]:
+    world = PostgresWorld(server)
+    await world.enter()
+    yield world
+    await world.leave()
+
+
+@pytest.mark.parametrize("text", ["a\x00b\x00\x00c", "\\u0000", "\\\x00", "\\\\\x00\\u0000", "\x00"])
+async def test_nul_is_replaced_and_nothing_else(world: PostgresWorld, text: str) -> None:
+    store = await world.store()
+    await saved(store, "j", Job(phase=text, notes=(text,)))
+    readable = text.replace("\x00", "\N{REPLACEMENT CHARACTER}")
+    assert await loaded(await world.store(), "j") == Job(phase=readable, notes=(readable,))
+
+
+async def test_projected_columns_follow_the_row(world: PostgresWorld) -> None:
+    store = await world.store()
+    await saved(store, "j", Job(phase="a", generation=1))
+    await saved(store, "j", Job(phase="b", generation=2))
+    admin = await asyncpg.connect(world.server.url)
+    row = await admin.fetchrow("select key, version, phase, generation, body->>'phase' as body from controller.jobs")
+    await admin.close()
+    assert tuple(row) == ("j", 2, "b", 2, "b")
+
+
+async def test_a_killed_backend_is_replaced(world: PostgresWorld) -> None:
+    store = await world.store()
+    await saved(store, "j", Job(phase="a"))
+    await store.pending(1)
+    admin = await asyncpg.connect(world.server.url)
+    killed = await admin.fetch(
+        "select pg_terminate_backend(pid) from pg_stat_activity where application_name ~ '^test'"
+    )
+    assert len(killed) >= 2
+    await admin.close()
+    async with asyncio.timeout(10):
+        while True:
+            try:
+                assert await loaded(store, "j") == Job(phase="a")
+                assert await store.pending(1) == []
+            except StoreUnavailable:
+                continue
+            break
+
+
+async def test_a_swallowed_error_is_not_taken_for_a_commit(world: PostgresWorld) -> None:
+    one, two = await world.store(), await world.store()
+    await loaded(one, "j")
+    await saved(two, "j", Job(phase="a"))
+    incomplete = Table(name="jobs", row_type=Job, columns=lambda job: {"phase": None})
+
+    async def swallow(table: Table[Job], error: type[Exception]) -> None:
+        async with one.transaction() as tx:
+            await tx.first_time("m1")
+            with pytest.raises(error):
+                await tx.save(table, "j", Job(phase="b"))
+
+    for table, error in ((JOBS, StaleState), (incomplete, asyncpg.NotNullViolationError)):
+        with pytest.raises(RuntimeError, match="swallowed"):
+            await swallow(table, error)
+        assert await loaded(one, "j") == Job(phase="a")
+    async with one.transaction() as tx:
+        assert await tx.first_time("m1")
+
+
+async def test_a_stale_row_rolls_back_what_was_said(world: PostgresWorld) -> None:
+    one, two = await world.store(), await world.store()
+    await saved(one, "j", Job(phase="a"))
+    await loaded(two, "j")
+    await saved(one, "j", Job(phase="b"))
+
+    async def write() -> None:
+        async with two.transaction() as tx:
+            await tx.first_time("m1")
+            await tx.say([message(b"1")])
+            await tx.save(JOBS, "j", Job(phase="c"))
+
+    with pytest.raises(StaleState):
+        await write()
+    assert await two.pending(10) == []
+    assert await loaded(two, "j") == Job(phase="b")
+    await write()
+    assert len(await two.pending(10)) == 1
+
+
+@pytest.mark.parametrize(
+    ("role", "password", "schema"),
+    [
+        ("holdfast_controller", "wrong", "controller"),
+        ("holdfast_controller", PASSWORDS["holdfast_controller"], "nowhere"),
+        ("holdfast_analyzer", PASSWORDS["holdfast_analyzer"], "controller"),
+    ],
+)
+async def test_mistakes_of_the_set_up_are_named(server: PostgresServer, role: str, password: str, schema: str) -> None:
+    store = await PostgresStore.connect(server.url_of(role, password), schema, application_name="test")
+    with pytest.raises(NotMigrated, match="holdfast migrate"):
+        await store.pending(1)
+    with pytest.raises(NotMigrated, match="holdfast migrate"):
+        await loaded(store, "j")
+    await store.close()
+
+
+async def test_a_store_can_be_made_before_its_database_is_there(world: PostgresWorld) -> None:
+    await world.kill()
+    store = await world.store()
+    with pytest.raises(StoreUnavailable):
+        await store.pending(1)
+    await world.revive()
+    assert await store.pending(1) == []
+
+
+async def test_one_handled_event_costs_little(world: PostgresWorld) -> None:
+    """Inbox, one row, three messages and the commit, with the disk waited for."""
+    store, took_s = await world.store(), []
+    async with store.transaction() as tx:
+        await tx.load_all(JOBS)
+    said = [message(bytes(600)) for _ in range(3)]
+    for number in range(200):
+        began = time.perf_counter()
+        async with store.transaction() as tx:
+            assert await tx.first_time(uuid7())
+            await tx.save(JOBS, "j", Job(phase="running", generation=number, notes=("x" * 500,)))
+            await tx.say(said)
+        took_s.append(time.perf_counter() - began)
+    assert median(took_s) < 0.01
