@@ -109,7 +109,8 @@ class SimCluster:
         self.standby = SimService(self, self._make_standby)
         self.services = (self.controller, self.standby)
         self.nodes = [
-            SimNode(f"node-{number}", self.world, self.training, self._say, self._heartbeat) for number in range(nodes)
+            SimNode(f"node-{number}", self.world, self.training, self.timeouts, self._say, self._heartbeat)
+            for number in range(nodes)
         ]
         self.world.after(0.5, self._tick)
 

@@ -1,217 +1,338 @@
-"""Simulated nodes: agents that keep the contract of the real ones, ranks that step, die, and wait for each other."""
+"""Simulated nodes: the agent's production decisions over a simulated zygote; its ranks step, die, wait for each other."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
-from holdfast import desired, events
-from holdfast.desired import NodeDesired
-from holdfast.events import CheckResult, Event, NodeFacts, RankProcess
+import msgspec
+from holdfast_agent.actions import Acknowledge, Action, EndZygote, Fork, Say, Stop
+from holdfast_agent.inputs import (
+    Input,
+    LeaveAsked,
+    Observed,
+    OrderSeen,
+    RankEnded,
+    RanksRun,
+    StopDone,
+    ZygoteFound,
+    ZygoteLost,
+)
+from holdfast_agent.plan import plan
+from holdfast_agent.state import AgentState, RankStanding, Standing
+from holdfast_agent.wire import Fence, LiveRank, RankExit
+
+from holdfast import desired
+from holdfast.desired import NodeDesired, UnreadableOrder
+from holdfast.events import CheckResult, Event, NodeFacts, NodeInspected, NodeRegistered
 from holdfast.ids import uuid7
+from holdfast.timeouts import Timeouts
 from tests.sim.network import World
 
-E = TypeVar("E", bound=Event)
 STEP_S = 0.5
 LAST_STEP = 100
+HEARTBEAT_S = 1.0
+FACTS = NodeFacts(
+    address="10.0.0.1", hostname="h", boot_id="b", store_ports=(1, 2, 3), cpus=1, memory_bytes=1, version="sim"
+)
 
 
 class Training:
-    """The progress of one job: a step is made when all ranks of one generation are alive together."""
+    """The progress of one job: a step is made when all ranks of one generation are alive together.
+
+    Keeps who ran what, so that a rank that runs twice is seen at once.
+    """
 
     def __init__(self, world_size: int) -> None:
         self.world_size = world_size
         self.saved_step = -1
         self.ran: dict[tuple[int, int], str] = {}
-        self.alive: dict[int, dict[int, str]] = {}
+        self.alive: dict[int, set[int]] = {}
 
     def start(self, generation: int, rank: int, node: str) -> None:
-        previous = self.ran.setdefault((generation, rank), node)
-        assert previous is node or previous == node, (
-            f"rank {rank} of generation {generation} ran on {previous} and {node}"
-        )
-        assert rank not in self.alive.get(generation, {}), f"rank {rank} of generation {generation} was started twice"
-        self.alive.setdefault(generation, {})[rank] = node
+        before = self.ran.get((generation, rank))
+        assert before is None, f"rank {rank} of generation {generation} ran on {before} and was started on {node}"
+        self.ran[generation, rank] = node
+        self.alive.setdefault(generation, set()).add(rank)
 
     def end(self, generation: int, rank: int) -> None:
-        self.alive.get(generation, {}).pop(rank, None)
+        self.alive[generation].discard(rank)
 
-    def complete(self, generation: int) -> bool:
-        return len(self.alive.get(generation, {})) == self.world_size
+    def is_complete(self, generation: int) -> bool:
+        return len(self.alive.get(generation, ())) == self.world_size
+
+
+class SimRank(msgspec.Struct):
+    """A rank's process and its ledger."""
+
+    fence: Fence
+    rank: int
+    pid: int
+    step: int
+    steps_done: int = 0
+
+
+class Zygote:
+    """Holds a node's ranks; outlives its agent, not its node."""
+
+    def __init__(self, node: SimNode) -> None:
+        self.node = node
+        self.ranks: dict[int, SimRank] = {}
+        self.exits: dict[str, RankExit] = {}
+        self.order = b""
+
+    def fork(self, order: NodeDesired) -> dict[int, int]:
+        assert order.placement is not None
+        self.order = desired.encode(order)
+        for rank in order.placement.ranks:
+            self.node.training.start(order.generation, rank, self.node.name)
+            self.node.pids += 1
+            self.ranks[rank] = SimRank(order.fence, rank, self.node.pids, self.node.training.saved_step)
+        self.node.world.after(STEP_S, lambda: self._train(order.fence))
+        return {rank: it.pid for rank, it in self.ranks.items()}
+
+    def end(self, rank: int) -> SimRank:
+        ended = self.ranks.pop(rank)
+        self.node.training.end(ended.fence[1], rank)
+        return ended
+
+    def exit(self, rank: int, *, signal: int | None) -> RankExit:
+        """A rank ends by itself; the report is kept until the agent acknowledges it."""
+        ended = self.ranks.pop(rank)
+        if signal is not None:
+            # Ranks that end well end together; the others still count as there for those that end later.
+            self.node.training.end(ended.fence[1], rank)
+        report = RankExit(
+            exit_id=self.node.fresh_id(),
+            fence=ended.fence,
+            rank=rank,
+            local_rank=0,
+            pid=ended.pid,
+            exit_code=None if signal else 0,
+            signal=signal,
+            exited_ns=int(self.node.world.now().timestamp() * 1e9),
+            log_tail="",
+        )
+        self.exits[report.exit_id] = report
+        self.node.ledgers[ended.fence, rank] = (ended.step, ended.steps_done)
+        return report
+
+    def _train(self, fence: Fence) -> None:
+        mine = [rank for rank in self.ranks.values() if rank.fence == fence]
+        if not mine or self.node.zygote is not self:
+            return
+        if self.node.training.is_complete(fence[1]):
+            for rank in mine:
+                rank.step += 1
+                rank.steps_done += 1
+            self.node.training.saved_step = max(self.node.training.saved_step, mine[0].step - 2)
+            self.node.observe()
+            if mine[0].step >= LAST_STEP:
+                for rank in mine:
+                    self.node.rank_ended(self.exit(rank.rank, signal=None))
+                return
+        self.node.world.after(STEP_S, lambda: self._train(fence))
 
 
 class SimNode:
-    """One node: durable memory of what it started, an agent that may restart, ranks that may die."""
+    """One node. Its disk (`disk`, `spool`) survives everything, its zygote the agent's death, its agent nothing."""
 
     def __init__(
-        self, name: str, world: World, training: Training, say: Callable[[Event], None], beat: Callable[[str], None]
+        self,
+        name: str,
+        world: World,
+        training: Training,
+        timeouts: Timeouts,
+        say: Callable[[Event], None],
+        beat: Callable[[str], None],
     ) -> None:
         self.name = name
         self.world = world
         self.training = training
+        self.timeouts = timeouts
         self._say = say
         self._beat = beat
-        self.powered = True
         self.connected = True
-        self.newest_fence = (0, 0)
-        self.started_fence = (0, 0)
-        self.order: NodeDesired | None = None
-        self.ranks: dict[int, int] = {}
-        self.steps_done = 0
-        self.step = -1
-        self.first_step_said = False
-        self.unsent: list[Event] = []
-        self.instance = 0
+        self.pids = 0
+        self.ledgers: dict[tuple[Fence, int], tuple[int, int]] = {}
+        self.disk = msgspec.json.encode(Standing())
+        self.spool: list[Event] = []
+        self.zygote: Zygote | None = None
+        self.agent: AgentState | None = None
+        self._life = 0
         self.boot()
+
+    def fresh_id(self) -> str:
+        return uuid7(int(self.world.now().timestamp() * 1000), self.world.random.randbytes(10))
 
     # --- the agent's life -------------------------------------------------------------------------
 
     def boot(self) -> None:
-        self.powered = True
-        self.instance += 1
-        facts = NodeFacts(
-            address="10.0.0.1",
-            hostname=self.name,
-            boot_id="b",
-            store_ports=(1, 2, 3),
-            cpus=1,
-            memory_bytes=1,
-            version="sim",
+        """The agent starts: it remembers its disk, finds or starts the zygote, and registers."""
+        self._life += 1
+        life = self._life
+        standing = msgspec.json.decode(self.disk, type=Standing)
+        self.agent = AgentState(node=self.name, instance=self.fresh_id(), standing=standing)
+        self.zygote = self.zygote or Zygote(self)
+        self._later(self._attach)
+        self.world.after(0.1, lambda: self._heartbeat(life))
+
+    def _attach(self) -> None:
+        zygote, agent = self.zygote, self.agent
+        assert zygote is not None and agent is not None
+        live = tuple(LiveRank(rank=it.rank, pid=it.pid, fence=it.fence) for it in zygote.ranks.values())
+        ended = tuple(self._ended(report) for report in zygote.exits.values())
+        self.learn(
+            ZygoteFound(id=self.fresh_id(), live=live, ended=ended, order=zygote.order, standings=self._standings())
         )
-        self.say(events.NodeRegistered, instance=f"{self.instance:04}", facts=facts)
         checks = (CheckResult(name="all", status="ok"),)
-        self.say(events.NodeInspected, instance=f"{self.instance:04}", checks=checks, facts=facts)
-        instance = self.instance
-        self.world.after(0.1, lambda: self._heartbeat(instance))
-        if self.order is not None and self.order.fence == self.started_fence:
-            self._report_vanished(self.order)
-
-    def _report_vanished(self, order: NodeDesired) -> None:
-        if order.placement is None:
-            return
-        for local, rank in enumerate(order.placement.ranks):
-            if rank not in self.ranks:
-                self.say(
-                    events.ProcessExited,
-                    rank=rank,
-                    local_rank=local,
-                    exited_at=self.world.now(),
-                    step=self.step,
-                    detail="not found when the agent came back",
+        for kind, fields in ((NodeRegistered, {}), (NodeInspected, {"checks": checks})):
+            self._speak(
+                kind(
+                    id=self.fresh_id(),
+                    at=self.world.now(),
+                    source=f"agent/{self.name}",
+                    node=self.name,
+                    instance=agent.instance,
+                    facts=FACTS,
+                    **fields,
                 )
+            )
 
-    def _heartbeat(self, instance: int) -> None:
-        if not self.powered or instance != self.instance:
+    def _later(self, action: Callable[[], Any]) -> None:
+        """Soon, unless this life of the agent is over by then."""
+        life = self._life
+
+        def act() -> None:
+            if self._life == life and self.agent is not None:
+                action()
+
+        self.world.after(0.002 + 0.02 * self.world.random.random(), act)
+
+    def _heartbeat(self, life: int) -> None:
+        if self._life != life or self.agent is None:
             return
         if self.connected:
             self._beat(self.name)
             self._flush()
-        self.world.after(1.0, lambda: self._heartbeat(instance))
+        self.observe()
+        self.world.after(HEARTBEAT_S, lambda: self._heartbeat(life))
 
-    def say(self, kind: type[E], **fields: Any) -> None:
-        order = self.order
-        event = kind(
-            id=uuid7(int(self.world.now().timestamp() * 1000), self.world.random.randbytes(10)),
-            at=self.world.now(),
-            source=f"agent/{self.name}",
-            node=self.name,
-            job=order.job if order else None,
-            **{"generation": order.generation if order else None, **fields},
-        )
-        self.unsent.append(event)
+    def _speak(self, event: Event) -> None:
+        self.spool.append(event)
         self._flush()
 
     def _flush(self) -> None:
         if self.connected:
-            for event in self.unsent:
+            said, self.spool = self.spool, []
+            for event in said:
                 self._say(event)
-            self.unsent.clear()
 
-    # --- orders -----------------------------------------------------------------------------------
+    # --- decisions --------------------------------------------------------------------------------
+
+    def learn(self, seen: Input) -> None:
+        """As the agent's shell does: decide, make it durable, do it."""
+        if self.agent is None:
+            return
+        outcome = plan(self.agent, seen, self.world.now(), self.timeouts)
+        self.agent = outcome.state
+        self.disk = msgspec.json.encode(outcome.state.standing)
+        for action in outcome.actions:
+            if isinstance(action, Say):
+                self._speak(action.event)
+        for action in outcome.actions:
+            self._do(action)
+
+    def _do(self, action: Action) -> None:
+        zygote = self.zygote
+        match action:
+            case Fork():
+                self._later(lambda: self._fork(action.order))
+            case Stop():
+                self._later(lambda: self._stop(action.number))
+            case Acknowledge() if zygote is not None:
+                zygote.exits.pop(action.exit_id, None)
+            case EndZygote():
+                self.zygote = None
+            case _:
+                pass
+
+    def _fork(self, order: NodeDesired) -> None:
+        if self.zygote is not None:
+            pids = self.zygote.fork(order)
+            self._later(lambda: self.learn(RanksRun(id=self.fresh_id(), fence=order.fence, pids=pids, took_s=0.01)))
+
+    def _stop(self, number: int) -> None:
+        if self.zygote is None:
+            return
+        ranks = tuple(self.zygote.ranks)
+        for rank in ranks:
+            self.zygote.end(rank)
+        self._later(lambda: self.learn(StopDone(id=self.fresh_id(), number=number, ranks=ranks, killed=0)))
 
     def obey(self, body: bytes) -> None:
         """The node's key has (or still has) this value."""
-        order = desired.decode(body)
-        if not self.powered or order.fence <= self.newest_fence:
+        try:
+            order = desired.decode(body)
+        except UnreadableOrder:
             return
-        self.newest_fence = order.fence
-        stopped, previous = tuple(self.ranks), self.order
-        for rank in stopped:
-            self._end_rank(rank)
-        self.order = order
-        if previous is not None or order.placement is None:
-            generation = previous.generation if previous else order.generation
-            self.say(
-                events.RanksStopped,
-                generation=generation,
-                ranks=stopped,
-                killed=0,
-                took_s=0.0,
-                ordered_generation=order.generation,
-            )
-        self.steps_done, self.first_step_said = 0, False
-        if order.placement is not None:
-            self.started_fence = order.fence
-            for rank in order.placement.ranks:
-                self.ranks[rank] = order.generation
-                self.training.start(order.generation, rank, self.name)
-            processes = tuple(RankProcess(rank=rank, pid=1) for rank in self.ranks)
-            self.say(events.RanksStarted, ranks=processes, took_s=0.01)
-            self.step = self.training.saved_step
-            fence = order.fence
-            self.world.after(STEP_S, lambda: self._train(fence))
+        if self.agent is not None and self.agent.zygote_ready:
+            self.learn(OrderSeen(id=self.fresh_id(), order=order))
 
-    def _end_rank(self, rank: int) -> None:
-        self.training.end(self.ranks.pop(rank), rank)
+    def rank_ended(self, report: RankExit) -> None:
+        if self.agent is not None:
+            self._later(lambda: self.learn(self._ended(report)))
 
-    # --- training ---------------------------------------------------------------------------------
+    def observe(self) -> None:
+        if self.agent is not None:
+            self.learn(Observed(id=self.fresh_id(), standings=self._standings()))
 
-    def _train(self, fence: tuple[int, int]) -> None:
-        if self.order is None or self.order.fence != fence or not self.ranks:
-            return
-        generation = self.order.generation
-        if self.training.complete(generation):
-            self.step += 1
-            self.steps_done += 1
-            self.training.saved_step = max(self.training.saved_step, self.step - 2)
-            if self.powered:
-                if not self.first_step_said:
-                    self.first_step_said = True
-                    self.say(events.FirstStep, step=self.step, completed_at=self.world.now())
-                ranks = tuple(events.RankProgress(rank=rank, step=self.step, phase="train") for rank in self.ranks)
-                self.say(events.Progress, ranks=ranks)
-            if self.step >= LAST_STEP:
-                # Ranks that end together: the others still count as there for those that end later.
-                ranks_done = tuple(self.ranks)
-                self.ranks.clear()
-                self.say(events.RanksFinished, ranks=ranks_done)
-                return
-        self.world.after(STEP_S, lambda: self._train(fence))
+    def _ended(self, report: RankExit) -> RankEnded:
+        step, steps_done = self.ledgers.get((report.fence, report.rank), (-1, 0))
+        standing = RankStanding(step=step, steps_done=steps_done)
+        return RankEnded(id=report.exit_id, exit=report, exited_at=self.world.now(), standing=standing)
+
+    def _standings(self) -> dict[int, RankStanding]:
+        ranks = self.zygote.ranks.values() if self.zygote else ()
+        return {it.rank: RankStanding(step=it.step, steps_done=it.steps_done) for it in ranks}
 
     # --- faults -----------------------------------------------------------------------------------
 
     def kill_rank(self) -> None:
-        if not self.ranks or not self.powered:
-            return
-        rank = self.world.random.choice(sorted(self.ranks))
-        self._end_rank(rank)
-        self.say(
-            events.ProcessExited,
-            rank=rank,
-            local_rank=0,
-            signal=9,
-            exited_at=self.world.now(),
-            step=self.step,
-            steps_done=self.steps_done,
-        )
+        if self.zygote is not None and self.zygote.ranks:
+            self.rank_ended(self.zygote.exit(self.world.random.choice(sorted(self.zygote.ranks)), signal=9))
 
     def restart_agent(self) -> None:
-        """The agent dies and comes back; its ranks live on and are adopted, or not if they died meanwhile."""
-        if self.powered:
+        """The agent is killed, whatever it was about to do, and started again; zygote and ranks live on."""
+        if self.agent is not None:
             self.boot()
 
+    def kill_zygote(self) -> None:
+        """The zygote is killed, and its ranks with it; the agent starts another."""
+        if self.zygote is None:
+            return
+        self._lose_zygote()
+        if self.agent is not None:
+            self.learn(ZygoteLost(id=self.fresh_id()))
+            self.zygote = Zygote(self)
+            self._later(self._attach)
+
     def power_off(self) -> None:
-        """The node is gone with everything on it; what it had not sent is kept by its disk."""
-        self.powered = False
-        for rank in list(self.ranks):
-            self._end_rank(rank)
+        """The node is gone with everything on it but its disk."""
+        self.agent = None
+        self._life += 1
+        self._lose_zygote()
+
+    def power_on(self) -> None:
+        if self.agent is None:
+            self.boot()
+
+    def shut_down(self) -> None:
+        """The agent is ended in order."""
+        self.learn(LeaveAsked(id=self.fresh_id()))
+
+    def _lose_zygote(self) -> None:
+        if self.zygote is not None:
+            for rank in list(self.zygote.ranks):
+                self.zygote.end(rank)
+        self.zygote = None

@@ -15,6 +15,7 @@ from tests.sim.cluster import SimCluster, job_phase
 
 SCHEDULES = 2000
 CHUNKS = 8
+FAULTS = ("rank", "rank", "agent", "agent", "zygote", "node", "partition", "controller", "standby")
 
 
 async def run_schedule(seed: int) -> SimCluster:
@@ -25,21 +26,22 @@ async def run_schedule(seed: int) -> SimCluster:
     for _ in range(world.random.randint(0, 12)):
         node = world.random.choice(cluster.nodes)
         at = world.random.uniform(1.0, 50.0)
-        fault = world.random.choice(["rank", "rank", "agent", "node", "partition", "controller", "standby"])
+        fault = world.random.choice(FAULTS)
         if fault == "rank":
             world.after(at, node.kill_rank)
         elif fault == "agent":
             world.after(at, node.restart_agent)
         elif fault == "node":
             world.after(at, node.power_off)
-            world.after(at + world.random.uniform(1.0, 30.0), node.boot)
+            world.after(at + world.random.uniform(1.0, 30.0), node.power_on)
+        elif fault == "zygote":
+            world.after(at, node.kill_zygote)
         elif fault == "partition":
             world.after(at, lambda node=node: setattr(node, "connected", False))
             world.after(at + world.random.uniform(1.0, 30.0), lambda node=node: setattr(node, "connected", True))
         else:
             world.after(at, (cluster.controller if fault == "controller" else cluster.standby).crash)
     world.after(80.0, lambda: setattr(cluster.chaos, "active", False))
-    # Evicted nodes would be missing for a day: an operator looks at them and lets them back.
     ended = await world.run(lambda: bool(cluster.events_of(JobFinished)), limit_s=4000.0)
     assert ended, f"the job never ended; it is {job_phase(cluster)} at {world.seconds:.0f} s"
     await world.run(lambda: False, limit_s=world.seconds + 30)
