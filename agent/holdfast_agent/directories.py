@@ -37,6 +37,9 @@ class Directories:
         """Make what is missing."""
         for name in ("logs", "errors", "reports"):
             (self.root / name).mkdir(parents=True, exist_ok=True)
+        self._prepare_ledgers()
+
+    def _prepare_ledgers(self) -> None:
         ledgers = self.root / "ledgers"
         if SHARED_MEMORY.is_dir() and os.access(SHARED_MEMORY, os.W_OK):
             target = self._in_memory()
@@ -85,6 +88,8 @@ class Directories:
 
     def begin_generation(self, job: str, fence: Fence) -> None:
         """Make room for a generation and forget those before the last one."""
+        # Shared memory may have been cleared by somebody in the meantime.
+        self._prepare_ledgers()
         for kind in ("ledgers", "errors"):
             folder = self._generation(kind, job, fence)
             folder.mkdir(parents=True, exist_ok=True)
@@ -101,7 +106,10 @@ class Directories:
         return self.root / kind / job / f"{fence[0]}-{fence[1]}"
 
     def _in_memory(self) -> Path:
-        digest = hashlib.sha256(str(self.root.resolve()).encode()).hexdigest()[:16]
+        # Containers may share /dev/shm and call their state directories the same: path and inode tell them apart.
+        stat = self.root.stat()
+        name = f"{self.root.resolve()} {stat.st_dev} {stat.st_ino}"
+        digest = hashlib.sha256(name.encode()).hexdigest()[:16]
         return SHARED_MEMORY / f"holdfast-{os.getuid()}-{digest}"
 
 

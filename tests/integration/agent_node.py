@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -125,6 +126,7 @@ class Node:
             self._process.wait()
         with contextlib.suppress(FileNotFoundError, ProcessLookupError, ValueError):
             os.kill(self.zygote, signal.SIGKILL)
+        shutil.rmtree((self.directory / "ledgers").resolve(), ignore_errors=True)
 
 
 @contextlib.asynccontextmanager
