@@ -123,6 +123,13 @@ async def answer_pings(bus: Bus, process: str) -> None:
     await bus.serve(ping_subject(process), ready)
 
 
+_DONE_BEFORE = Answer(accepted=True, message="done before")
+
+
+class _OnlyLooked(Exception):
+    """Ends a transaction that was begun only to look."""
+
+
 class _Asked(msgspec.Struct):
     request: AnyRequest
     answer: asyncio.Future[Answer]
@@ -168,6 +175,10 @@ class ServiceShell:
 
         self.decider.load(await self._patiently(read))
 
+    async def ask(self, request: AnyRequest) -> Answer:
+        """Handle one request."""
+        return await self._in_turn(self._decide_request, request)
+
     async def _receive(self, stream: str, subjects: list[str]) -> None:
         async for delivery in self.bus.consume(stream, self.decider.name, subjects):
             await self._queue.put(delivery)
@@ -176,7 +187,7 @@ class ServiceShell:
         while True:
             item = await self._queue.get()
             if isinstance(item, _Asked):
-                answer = await self._in_turn(self._decide_request, item.request)
+                answer = await self.ask(item.request)
                 if not item.answer.done():
                     item.answer.set_result(answer)
             else:
@@ -218,11 +229,21 @@ class ServiceShell:
     async def _decide_request(self, request: AnyRequest) -> Answer:
         async def attempt() -> Answer:
             effect = self.decider.on_request(request, self.now())
-            if effect.is_nothing or await self._commit(effect, request.id):
-                return effect.answer
-            return Answer(accepted=True, message="done before")
+            if effect.is_nothing:
+                return _DONE_BEFORE if await self._was_handled(request.id) else effect.answer
+            return effect.answer if await self._commit(effect, request.id) else _DONE_BEFORE
 
         return await self._patiently(attempt)
+
+    async def _was_handled(self, message_id: str) -> bool:
+        """Whether the inbox has this message; looking leaves no trace."""
+        handled = False
+        try:
+            async with self.store.transaction() as tx:
+                handled = not await tx.first_time(message_id)
+                raise _OnlyLooked
+        except _OnlyLooked:
+            return handled
 
     async def decide_time(self) -> None:
         """Let the decider act on the present time."""

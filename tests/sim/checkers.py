@@ -12,6 +12,7 @@ from holdfast.events import (
     IncidentOpened,
     JobFinished,
     MessageRejected,
+    ProcessExited,
 )
 from tests.sim.cluster import SimCluster
 
@@ -22,13 +23,31 @@ def check(cluster: SimCluster) -> None:
     incidents_end_once(cluster)
     decisions_have_reasons(cluster)
     ids_are_unique(cluster)
-    the_job_ends_once(cluster)
+    restarts_answer_the_present(cluster)
+    each_job_ends_once(cluster)
     nothing_is_rejected(cluster)
 
 
 def generations_only_grow(cluster: SimCluster) -> None:
-    started = [event.generation for event in cluster.log if isinstance(event, GenerationStarted)]
-    assert started == sorted(set(started)), f"generations went back or came twice: {started}"
+    for spec in cluster.specs:
+        started = [
+            event.generation or 0
+            for event in cluster.log
+            if isinstance(event, GenerationStarted) and event.job == spec.name
+        ]
+        assert started == sorted(set(started)), f"generations of {spec.name} went back or came twice: {started}"
+
+
+def restarts_answer_the_present(cluster: SimCluster) -> None:
+    """A rank's end restarts the job only if it is of the generation that should run."""
+    by_id = {event.id: event for event in cluster.log}
+    newest: dict[str | None, int | None] = {}
+    for event in cluster.log:
+        if isinstance(event, GenerationStarted):
+            cause = by_id.get(event.cause or "")
+            if isinstance(cause, ProcessExited):
+                assert cause.generation == newest[event.job], f"{event.job} restarted for what was long over"
+            newest[event.job] = event.generation
 
 
 def incidents_end_once(cluster: SimCluster) -> None:
@@ -52,8 +71,9 @@ def ids_are_unique(cluster: SimCluster) -> None:
     assert not twice, f"ids used twice: {twice}"
 
 
-def the_job_ends_once(cluster: SimCluster) -> None:
-    assert len(cluster.events_of(JobFinished)) == 1
+def each_job_ends_once(cluster: SimCluster) -> None:
+    ended = Counter(event.job for event in cluster.log if isinstance(event, JobFinished))
+    assert ended == {spec.name: 1 for spec in cluster.specs}, f"jobs ended: {ended}"
 
 
 def nothing_is_rejected(cluster: SimCluster) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 
-import msgspec
 from holdfast_controller.service import Controller
 from holdfast_standby.service import Standby
 from holdfast_standby.state import Heard
@@ -13,7 +12,8 @@ from holdfast_standby.state import Heard
 from holdfast import events
 from holdfast.bus import Message, event_message
 from holdfast.config import LadderPolicy, PoolPolicy
-from holdfast.events import Event, JobSpec
+from holdfast.events import Event, JobFinished, JobSpec
+from holdfast.ids import named_id
 from holdfast.requests import SubmitJob
 from holdfast.service import ServiceShell
 from holdfast.store.memory import MemoryStore
@@ -47,7 +47,7 @@ class SimService:
         world, chaos = self.cluster.world, self.cluster.chaos
         if self.up:
             await self.shell.handle(delivery)
-            self._relay_soon()
+            self.relay_soon()
             if chaos.happens(0.02):
                 # Died after the commit: before publishing, or before acknowledging.
                 delivery.settled = delivery.settled and chaos.happens(0.5)
@@ -58,7 +58,7 @@ class SimService:
     async def tick(self) -> None:
         if self.up:
             await self.shell.decide_time()
-            self._relay_soon()
+            self.relay_soon()
 
     async def crash(self) -> None:
         self.crashes += 1
@@ -68,11 +68,11 @@ class SimService:
             self.shell = self._new_shell()
             await self.shell.load()
             self.up = True
-            self._relay_soon()
+            self.relay_soon()
 
         self.cluster.world.after(self.cluster.world.random.random() * 4, come_back)
 
-    def _relay_soon(self) -> None:
+    def relay_soon(self) -> None:
         self.cluster.world.after(0.001, self.relay)
 
     async def relay(self) -> None:
@@ -93,7 +93,8 @@ class SimCluster:
 
     no_bus = object()
 
-    def __init__(self, seed: int, *, nodes: int, nnodes: int, nproc: int) -> None:
+    def __init__(self, seed: int, *, nodes: int, jobs: dict[str, tuple[int, int]]) -> None:
+        """`jobs`: name -> (nodes, ranks per node)."""
         self.world = World(seed)
         self.chaos = Chaos(self.world)
         self.published: dict[str, bytes] = {}
@@ -101,15 +102,16 @@ class SimCluster:
         self.desired: dict[str, bytes] = {}
         self.heard: dict[str, datetime] = {}
         self.timeouts = Timeouts(first_step_s=120, start_s=20, block_s=60)
-        self.training = Training(nnodes * nproc)
-        self.spec = JobSpec(
-            name="job", script="train.py", nnodes=nnodes, nproc_per_node=nproc, cwd="/", directory="/jobs/job"
-        )
+        self.trainings = {name: Training(nnodes * nproc) for name, (nnodes, nproc) in jobs.items()}
+        self.specs = [
+            JobSpec(name=name, script="t.py", nnodes=nnodes, nproc_per_node=nproc, cwd="/", directory="/jobs")
+            for name, (nnodes, nproc) in jobs.items()
+        ]
         self.controller = SimService(self, lambda: Controller(self.timeouts, LadderPolicy(attempts_max=50)))
         self.standby = SimService(self, self._make_standby)
         self.services = (self.controller, self.standby)
         self.nodes = [
-            SimNode(f"node-{number}", self.world, self.training, self.timeouts, self._say, self._heartbeat)
+            SimNode(f"node-{number}", self.world, self.trainings, self.timeouts, self._say, self._heartbeat)
             for number in range(nodes)
         ]
         self.world.after(0.5, self._tick)
@@ -121,10 +123,13 @@ class SimCluster:
         )
 
     async def submit(self) -> None:
-        request = SubmitJob(id="01900000-0000-7000-8000-000000000001", asked_by="sim", spec=self.spec)
-        answer = await self.controller.shell._decide_request(request)
-        assert answer.accepted, answer.message
-        await self.controller.relay()
+        """A person submits all jobs, asking again under the same id as long as there is no answer."""
+        for number, spec in enumerate(self.specs):
+            request = SubmitJob(id=named_id(self.world.now(), number), asked_by="sim", spec=spec)
+            for _ in range(2):
+                answer = await self.controller.shell.ask(request)
+                assert answer.accepted, answer.message
+            self.controller.relay_soon()
 
     def _say(self, event: Event) -> None:
         self.publish(event_message(event))
@@ -184,9 +189,13 @@ class SimCluster:
     def events_of(self, *kinds: type[Event]) -> list[Event]:
         return [event for event in self.log if isinstance(event, kinds)]
 
+    @property
+    def is_over(self) -> bool:
+        """Every job has ended."""
+        return len(self.events_of(JobFinished)) >= len(self.specs)
 
-def job_phase(cluster: SimCluster) -> str:
-    return str(cluster.controller.shell.decider.jobs["job"].phase)  # type: ignore[attr-defined]
-
-
-__all__ = ["SimCluster", "job_phase", "msgspec"]
+    def phases(self) -> dict[str, str]:
+        """Where each job stands."""
+        controller = self.controller.shell.decider
+        assert isinstance(controller, Controller)
+        return {name: str(state.phase) for name, state in controller.jobs.items()}

@@ -1,4 +1,4 @@
-"""Simulated nodes: the agent's production decisions over a simulated zygote; its ranks step, die, wait for each other."""
+"""Simulated nodes: the production decisions of the agent over a simulated zygote and ranks that step and die."""
 
 from __future__ import annotations
 
@@ -80,20 +80,24 @@ class Zygote:
         self.ranks: dict[int, SimRank] = {}
         self.exits: dict[str, RankExit] = {}
         self.order = b""
+        self.training: Training
 
     def fork(self, order: NodeDesired) -> dict[int, int]:
         assert order.placement is not None
+        assert not self.ranks, f"{self.node.name} started ranks of {order.fence} beside others"
         self.order = desired.encode(order)
+        self.training = self.node.trainings[order.placement.job.name]
         for rank in order.placement.ranks:
-            self.node.training.start(order.generation, rank, self.node.name)
+            self.training.start(order.generation, rank, self.node.name)
             self.node.pids += 1
-            self.ranks[rank] = SimRank(order.fence, rank, self.node.pids, self.node.training.saved_step)
+            self.ranks[rank] = SimRank(order.fence, rank, self.node.pids, self.training.saved_step)
+        self.node.started(order.fence)
         self.node.world.after(STEP_S, lambda: self._train(order.fence))
         return {rank: it.pid for rank, it in self.ranks.items()}
 
     def end(self, rank: int) -> SimRank:
         ended = self.ranks.pop(rank)
-        self.node.training.end(ended.fence[1], rank)
+        self.training.end(ended.fence[1], rank)
         return ended
 
     def exit(self, rank: int, *, signal: int | None) -> RankExit:
@@ -101,7 +105,7 @@ class Zygote:
         ended = self.ranks.pop(rank)
         if signal is not None:
             # Ranks that end well end together; the others still count as there for those that end later.
-            self.node.training.end(ended.fence[1], rank)
+            self.training.end(ended.fence[1], rank)
         report = RankExit(
             exit_id=self.node.fresh_id(),
             fence=ended.fence,
@@ -121,11 +125,11 @@ class Zygote:
         mine = [rank for rank in self.ranks.values() if rank.fence == fence]
         if not mine or self.node.zygote is not self:
             return
-        if self.node.training.is_complete(fence[1]):
+        if self.training.is_complete(fence[1]):
             for rank in mine:
                 rank.step += 1
                 rank.steps_done += 1
-            self.node.training.saved_step = max(self.node.training.saved_step, mine[0].step - 2)
+            self.training.saved_step = max(self.training.saved_step, mine[0].step - 2)
             self.node.observe()
             if mine[0].step >= LAST_STEP:
                 for rank in mine:
@@ -141,14 +145,14 @@ class SimNode:
         self,
         name: str,
         world: World,
-        training: Training,
+        trainings: dict[str, Training],
         timeouts: Timeouts,
         say: Callable[[Event], None],
         beat: Callable[[str], None],
     ) -> None:
         self.name = name
         self.world = world
-        self.training = training
+        self.trainings = trainings
         self.timeouts = timeouts
         self._say = say
         self._beat = beat
@@ -157,6 +161,7 @@ class SimNode:
         self.ledgers: dict[tuple[Fence, int], tuple[int, int]] = {}
         self.disk = msgspec.json.encode(Standing())
         self.spool: list[Event] = []
+        self.fences: list[Fence] = []
         self.zygote: Zygote | None = None
         self.agent: AgentState | None = None
         self._life = 0
@@ -295,6 +300,11 @@ class SimNode:
     def _standings(self) -> dict[int, RankStanding]:
         ranks = self.zygote.ranks.values() if self.zygote else ()
         return {it.rank: RankStanding(step=it.step, steps_done=it.steps_done) for it in ranks}
+
+    def started(self, fence: Fence) -> None:
+        """Ranks of this order were started."""
+        assert not self.fences or fence > self.fences[-1], f"{self.name} went back from {self.fences[-1]} to {fence}"
+        self.fences.append(fence)
 
     # --- faults -----------------------------------------------------------------------------------
 

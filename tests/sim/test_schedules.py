@@ -9,9 +9,8 @@ import asyncio
 
 import pytest
 
-from holdfast.events import JobFinished
 from tests.sim.checkers import check
-from tests.sim.cluster import SimCluster, job_phase
+from tests.sim.cluster import SimCluster
 
 SCHEDULES = 2000
 CHUNKS = 8
@@ -19,11 +18,11 @@ FAULTS = ("rank", "rank", "agent", "agent", "zygote", "node", "partition", "cont
 
 
 async def run_schedule(seed: int) -> SimCluster:
-    """One history: a job on three of five nodes, faults for a while, then calm until the job ends."""
-    cluster = SimCluster(seed, nodes=5, nnodes=3, nproc=2)
+    """One history: two jobs on five of seven nodes, faults for a while, then calm until both have ended."""
+    cluster = SimCluster(seed, nodes=7, jobs={"large": (3, 2), "small": (2, 1)})
     world = cluster.world
     await cluster.submit()
-    for _ in range(world.random.randint(0, 12)):
+    for _ in range(world.random.randint(0, 16)):
         node = world.random.choice(cluster.nodes)
         at = world.random.uniform(1.0, 50.0)
         fault = world.random.choice(FAULTS)
@@ -42,8 +41,8 @@ async def run_schedule(seed: int) -> SimCluster:
         else:
             world.after(at, (cluster.controller if fault == "controller" else cluster.standby).crash)
     world.after(80.0, lambda: setattr(cluster.chaos, "active", False))
-    ended = await world.run(lambda: bool(cluster.events_of(JobFinished)), limit_s=4000.0)
-    assert ended, f"the job never ended; it is {job_phase(cluster)} at {world.seconds:.0f} s"
+    ended = await world.run(lambda: cluster.is_over, limit_s=4000.0)
+    assert ended, f"not every job ended: {cluster.phases()} at {world.seconds:.0f} s"
     await world.run(lambda: False, limit_s=world.seconds + 30)
     return cluster
 
