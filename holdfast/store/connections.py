@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, Self
 
 import asyncpg
@@ -66,6 +66,11 @@ class Connections:
             connection = await self._pool.acquire(timeout=CONNECT_TIMEOUT_S)
         try:
             yield connection
+        except StoreUnavailable:
+            # Whatever state it is in, the next one is better. Where the pool noticed by itself it refuses this call.
+            with suppress(asyncpg.InterfaceError):
+                connection.terminate()
+            raise
         finally:
             with translated():
                 await self._pool.release(connection, timeout=CONNECT_TIMEOUT_S)
@@ -95,7 +100,8 @@ def translated() -> Iterator[None]:
         if isinstance(error, ValueError):
             raise  # a value that does not fit its column
         raise StoreUnavailable(_words(error)) from error
-    except (OSError, TimeoutError) as error:
+    except (OSError, TimeoutError, asyncpg.InternalClientError) as error:
+        # asyncpg's internal error: a server that dies says so unasked, and asyncpg loses count of the conversation.
         raise StoreUnavailable(_words(error)) from error
 
 

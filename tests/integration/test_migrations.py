@@ -1,0 +1,199 @@
+"""The migrations make what the models say, and open to each role what is its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from holdfast_analyzer.tables import METADATA as ANALYZER
+from holdfast_ckpt.tables import METADATA as CKPT
+from holdfast_controller.tables import METADATA as CONTROLLER
+from holdfast_historian.tables import METADATA as HISTORIAN
+from holdfast_standby.tables import METADATA as STANDBY
+from servers import PostgresServer
+from sqlalchemy import Connection, MetaData
+from sqlalchemy.engine import make_url
+from sqlalchemy.ext.asyncio import create_async_engine
+from store_worlds import PASSWORDS, ROLES
+
+from holdfast.store.migrate import migrate, pending
+
+pytestmark = pytest.mark.integration
+
+SCHEMAS = ("analyzer", "ckpt", "controller", "historian", "standby")
+DECIDING = ("analyzer", "ckpt", "controller", "standby")
+MODELS: list[MetaData] = [ANALYZER, CKPT, CONTROLLER, HISTORIAN, STANDBY]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
+    server = PostgresServer(tmp_path_factory.mktemp("postgres"))
+    asyncio.run(server.start())
+    assert pending(server.url)
+    with ThreadPoolExecutor() as threads:
+        for done in [threads.submit(migrate, server.url, PASSWORDS) for _ in range(3)]:
+            done.result()
+    yield server
+    server.stop()
+
+
+@asynccontextmanager
+async def connected(server: PostgresServer, role: str) -> AsyncIterator[asyncpg.Connection[Any]]:
+    name = f"holdfast_{role}"
+    connection = await asyncpg.connect(server.url_of(name, PASSWORDS[name]))
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+def _is_ours(name: str | None, kind: str, parents: dict[str, Any]) -> bool:
+    if kind == "schema":
+        return name in SCHEMAS
+    if kind == "table":
+        # The historian makes a partition for every day.
+        return not (parents["schema_name"] == "historian" and str(name).startswith("events_"))
+    return True
+
+
+def _differences(connection: Connection) -> list[Any]:
+    context = MigrationContext.configure(
+        connection,
+        opts={
+            "include_schemas": True,
+            "include_name": _is_ours,
+            "compare_type": True,
+            "compare_server_default": True,
+            "version_table_schema": "public",
+        },
+    )
+    return list(compare_metadata(context, MODELS))  # type: ignore[arg-type]
+
+
+async def test_the_migrations_make_what_the_models_say(server: PostgresServer) -> None:
+    engine = create_async_engine(make_url(server.url).set(drivername="postgresql+asyncpg"))
+    async with engine.connect() as connection:
+        assert await connection.run_sync(_differences) == []
+    await engine.dispose()
+
+
+def test_migrating_again_changes_nothing_but_passwords(server: PostgresServer) -> None:
+    assert not pending(server.url)
+    migrate(server.url, PASSWORDS | {"holdfast_ckpt": "new"})
+    asyncio.run(_log_in(server, "holdfast_ckpt", "new"))
+    with pytest.raises(asyncpg.InvalidPasswordError):
+        asyncio.run(_log_in(server, "holdfast_ckpt", PASSWORDS["holdfast_ckpt"]))
+    migrate(server.url, PASSWORDS)
+    asyncio.run(_log_in(server, "holdfast_ckpt", PASSWORDS["holdfast_ckpt"]))
+
+
+async def _log_in(server: PostgresServer, role: str, password: str) -> None:
+    connection = await asyncpg.connect(server.url_of(role, password))
+    await connection.close()
+
+
+@pytest.mark.parametrize("schema", DECIDING)
+async def test_a_service_writes_its_own_schema_only(server: PostgresServer, schema: str) -> None:
+    async with connected(server, schema) as connection:
+        await connection.execute(f"insert into {schema}.inbox (id) values ('x')")
+        await connection.execute(f"update {schema}.inbox set handled_at = now()")
+        await connection.execute(f"delete from {schema}.inbox")
+        await connection.execute(
+            f"insert into {schema}.outbox (id, subject, body, headers) values ('x', 's', 'b', '{{}}')"
+        )
+        await connection.execute(f"delete from {schema}.outbox")
+        for other in DECIDING:
+            if other != schema:
+                for statement in (
+                    f"insert into {other}.inbox (id) values ('x')",
+                    f"delete from {other}.inbox",
+                    f"select * from {other}.inbox",
+                ):
+                    with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                        await connection.execute(statement)
+        for statement in (
+            "select * from historian.events",
+            "create table public.mine (x int)",
+            f"create table {schema}.mine (x int)",
+            f"drop table {schema}.inbox",
+            f"truncate {schema}.inbox",
+            "create schema mine",
+            "create temporary table mine (x int)",
+            "create role mine",
+            "select pg_read_file('/etc/passwd')",
+        ):
+            with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                await connection.execute(statement)
+
+
+async def test_the_historian_makes_partitions_in_its_schema_only(server: PostgresServer) -> None:
+    async with connected(server, "historian") as connection:
+        await connection.execute(
+            "create table historian.events_test partition of historian.events "
+            "for values from ('2020-01-01') to ('2020-01-02')"
+        )
+        await connection.execute(
+            "insert into historian.events (id, at, class, type, source, body) "
+            "values (gen_random_uuid(), '2020-01-01 12:00+00', 'evidence', 'x', 'test', '{}')"
+        )
+        for statement in ("select * from controller.jobs", "create table controller.mine (x int)"):
+            with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                await connection.execute(statement)
+    async with connected(server, "reader") as reader:
+        assert await reader.fetchval("select count(*) from historian.events") == 1
+        assert await reader.fetchval("select count(*) from historian.events_test") == 1
+    async with connected(server, "historian") as connection:
+        await connection.execute("drop table historian.events_test")
+
+
+async def test_the_reader_reads_all_and_writes_nothing(server: PostgresServer) -> None:
+    admin = await asyncpg.connect(server.url)
+    await admin.execute("create table controller.later (x int)")
+    tables = await admin.fetch(
+        "select table_schema, table_name from information_schema.tables where table_schema = any($1)", SCHEMAS
+    )
+    async with connected(server, "reader") as reader:
+        assert len(tables) > 14
+        for schema, table in tables:
+            await reader.fetch(f'select * from {schema}."{table}" limit 1')
+        assert await reader.fetchval("show statement_timeout") == "30s"
+        with pytest.raises(asyncpg.ReadOnlySQLTransactionError):
+            await reader.execute("delete from controller.later")
+        await reader.execute("set default_transaction_read_only = off")
+        for statement in (
+            "delete from controller.later",
+            "insert into analyzer.inbox (id) values ('x')",
+            "create table controller.mine (x int)",
+            "create table public.mine (x int)",
+            "select nextval('controller.outbox_position_seq')",
+        ):
+            with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                await reader.execute(statement)
+    await admin.execute("drop table controller.later")
+    await admin.close()
+
+
+def test_every_role_has_a_password(server: PostgresServer) -> None:
+    for role in ROLES:
+        with pytest.raises(asyncpg.InvalidPasswordError):
+            asyncio.run(_log_in(server, f"holdfast_{role}", ""))
+
+
+def test_a_failed_migration_leaves_nothing(tmp_path_factory: pytest.TempPathFactory) -> None:
+    server = PostgresServer(tmp_path_factory.mktemp("postgres-fails"))
+    asyncio.run(server.start())
+    try:
+        with pytest.raises(Exception, match="does not exist"):
+            migrate(server.url, {"holdfast_nobody": "x"})
+        assert pending(server.url)
+        migrate(server.url, PASSWORDS)
+        assert not pending(server.url)
+    finally:
+        server.stop()

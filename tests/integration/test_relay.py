@@ -1,0 +1,184 @@
+"""From the outbox to the bus, with real servers that are killed on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import aclosing, asynccontextmanager
+from statistics import median
+
+import pytest
+from bus_worlds import take, take_one, unique
+from servers import NatsServer, PostgresServer
+from store_worlds import PASSWORDS, PostgresWorld
+
+from holdfast.bus import Message
+from holdfast.bus.nats import NatsBus, connect
+from holdfast.ids import uuid7
+from holdfast.store import Outbox, Store
+from holdfast.store.migrate import migrate
+from holdfast.store.relay import Relay
+from holdfast.subjects import DESIRED_BUCKET, kv_subject
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
+    server = PostgresServer(tmp_path_factory.mktemp("postgres"))
+    asyncio.run(server.start())
+    migrate(server.url, PASSWORDS)
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def nats(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
+    server = NatsServer(tmp_path_factory.mktemp("nats"))
+    asyncio.run(server.start())
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+async def store(postgres: PostgresServer) -> AsyncIterator[Store]:
+    world = PostgresWorld(postgres)
+    await world.enter()
+    yield await world.store()
+    await world.leave()
+
+
+@pytest.fixture
+async def bus(nats: NatsServer) -> AsyncIterator[NatsBus]:
+    bus = await connect(nats.url, "test", timeout_s=10)
+    yield bus
+    await bus.close()
+
+
+@asynccontextmanager
+async def running(relay: Relay) -> AsyncIterator[None]:
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(relay.run())
+        yield
+        task.cancel()
+
+
+def decision(job: str, body: bytes) -> Message:
+    return Message(id=uuid7(), subject=f"holdfast.v1.decision.eviction.{job}._", body=body)
+
+
+async def say(store: Store, *messages: Message) -> None:
+    async with store.transaction() as tx:
+        await tx.say(list(messages))
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(15):
+        while not condition():  # noqa: ASYNC110 - a condition of the bus, which offers no event
+            await asyncio.sleep(0.01)
+
+
+class ForgetfulOutbox:
+    """An outbox whose owner crashes between publishing and noting it, the first time."""
+
+    def __init__(self, outbox: Outbox) -> None:
+        self.outbox = outbox
+        self.crashed = False
+
+    async def pending(self, limit: int) -> list[tuple[int, Message]]:
+        return await self.outbox.pending(limit)
+
+    async def published(self, positions: list[int]) -> None:
+        if not self.crashed:
+            self.crashed = True
+            raise ZeroDivisionError("crash")
+        await self.outbox.published(positions)
+
+
+async def test_everything_said_is_published_in_order(store: Store, bus: NatsBus) -> None:
+    job, key = unique("job"), unique("node")
+    said = [decision(job, b"%d" % number) for number in range(1203)]
+    order = Message(id=uuid7(), subject=kv_subject(DESIRED_BUCKET, key), body=b"run")
+    await say(store, *said[:1200], order)
+    relay = Relay(store, bus)
+    async with running(relay), aclosing(bus.consume("DECISIONS", unique("c"), [said[0].subject])) as deliveries:
+        for item in said[:1200]:
+            delivery = await take_one(deliveries)
+            assert delivery.body == item.body
+            await delivery.ack()
+        await say(store, *said[1200:])
+        relay.wake()
+        assert [delivery.body for delivery in await take(deliveries, 3)] == [item.body for item in said[1200:]]
+        assert await bus.get(DESIRED_BUCKET, key) == b"run"
+    assert await relay.publish_pending() == 0
+
+
+async def test_a_crash_between_publishing_and_noting_publishes_once(store: Store, bus: NatsBus) -> None:
+    job = unique("job")
+    said = [decision(job, b"%d" % number) for number in range(3)]
+    await say(store, *said)
+    outbox = ForgetfulOutbox(store)
+    with pytest.raises(ZeroDivisionError):
+        await Relay(outbox, bus).run()
+    last = decision(job, b"last")
+    await say(store, last)
+    async with (
+        running(Relay(outbox, bus)),
+        aclosing(bus.consume("DECISIONS", unique("c"), [last.subject])) as deliveries,
+    ):
+        assert [delivery.body for delivery in await take(deliveries, 4)] == [b"0", b"1", b"2", b"last"]
+
+
+async def test_the_relay_outlives_both_servers(
+    store: Store, bus: NatsBus, postgres: PostgresServer, nats: NatsServer
+) -> None:
+    job, relay = unique("job"), Relay(store, bus)
+    async with running(relay):
+        nats.kill()
+        await say(store, decision(job, b"1"))
+        relay.wake()
+        await until(lambda: bus.connected_since is None)
+        await nats.start()
+        subject = decision(job, b"").subject
+        async with aclosing(bus.consume("DECISIONS", unique("c"), [subject])) as deliveries:
+            first = await take_one(deliveries)
+            assert first.body == b"1"
+            await first.ack()
+            postgres.kill()
+            relay.wake()
+            await postgres.start()
+            await say(store, decision(job, b"2"))
+            bodies = [first.body]
+            while bodies[-1] != b"2":  # a killed nats-server may have forgotten an acknowledgement
+                bodies.append((await take_one(deliveries)).body)
+
+
+async def test_what_nobody_woke_the_relay_for_is_published_too(store: Store, bus: NatsBus) -> None:
+    job = unique("job")
+    async with (
+        running(Relay(store, bus)),
+        aclosing(bus.consume("DECISIONS", unique("c"), [decision(job, b"").subject])) as deliveries,
+    ):
+        arriving = asyncio.ensure_future(take_one(deliveries))
+        await say(store, decision(job, b"1"))
+        assert (await arriving).body == b"1"
+
+
+async def test_from_wake_to_the_receiver_takes_milliseconds(store: Store, bus: NatsBus, nats: NatsServer) -> None:
+    job, relay, took_s = unique("job"), Relay(store, bus), []
+    other = await connect(nats.url, "other", timeout_s=10)
+    subject = decision(job, b"").subject
+    async with running(relay), aclosing(other.consume("DECISIONS", unique("c"), [subject])) as deliveries:
+        for number in range(100):
+            arriving = asyncio.ensure_future(take_one(deliveries))
+            await say(store, decision(job, b"%d" % number))
+            began = time.perf_counter()
+            relay.wake()
+            delivery = await arriving
+            took_s.append(time.perf_counter() - began)
+            assert delivery.body == b"%d" % number
+            await delivery.ack()
+    await other.close()
+    assert median(took_s[10:]) < 0.02
+    print(f"relay wake to delivery: median {median(took_s) * 1e3:.2f} ms")
