@@ -1,0 +1,233 @@
+"""An embedded cluster, used as a person uses it: `holdfast up`, `run`, `status`, `down`, and real signals."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import asyncpg
+from job import Job
+from waiting import DEADLINE_S, NotYet, until
+
+from holdfast.embedded.control import AddNode, AnyRequest, ChildStatus, PowerOff, PowerOn, Reply, Status, ask
+from holdfast.embedded.layout import ClusterInfo, Layout
+from holdfast.embedded.process import started_ticks
+
+HOLDFAST = str(Path(sys.executable).with_name("holdfast"))
+JOBS = Path(__file__).with_name("jobs")
+COMMAND_LIMIT_S = 90.0
+LOG_LINES_SHOWN = 12
+
+T = TypeVar("T")
+
+
+class Cluster:
+    """One cluster in one directory."""
+
+    def __init__(self, directory: Path, environment: dict[str, str] | None = None) -> None:
+        self.directory = directory
+        self.layout = Layout(directory)
+        self.jobs: list[Job] = []
+        clean = {key: value for key, value in os.environ.items() if not key.startswith("HOLDFAST_")}
+        self._environment = clean | {"PYTHONUNBUFFERED": "1"} | (environment or {})
+
+    # --- commands -------------------------------------------------------------------------------
+
+    def command(self, *arguments: str | Path, check: bool = True) -> "subprocess.CompletedProcess[str]":
+        """Run `holdfast ARGUMENTS` on this cluster."""
+        name, *rest = map(str, arguments)
+        nested = [rest.pop(0)] if name == "nodes" and rest and not rest[0].startswith("-") else []
+        done = subprocess.run(
+            [HOLDFAST, name, *nested, "--dir", str(self.directory), *rest],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=COMMAND_LIMIT_S,
+            env=self._environment,
+            cwd="/",
+        )
+        assert not check or done.returncode == 0, (
+            f"holdfast {' '.join(map(str, arguments))}\n{done.stdout}{done.stderr}"
+        )
+        return done
+
+    def up(self, nodes: int | None = None) -> None:
+        """`holdfast up -d`: returns when everything is ready."""
+        self.command("up", "-d", *([] if nodes is None else ["--nodes", str(nodes)]))
+
+    def down(self, *arguments: str) -> None:
+        """`holdfast down`."""
+        self.command("down", *arguments)
+
+    def run(
+        self,
+        *arguments: str | Path,
+        script: Path = JOBS / "fold.py",
+        nnodes: int = 2,
+        nproc: int = 2,
+        name: str | None = None,
+        options: Sequence[str] = (),
+    ) -> Job:
+        """`holdfast run` in the background."""
+        job = Job(
+            [HOLDFAST, "run", "--dir", str(self.directory)],
+            [*map(str, options)],
+            script,
+            [*map(str, arguments)],
+            scratch=self.directory / "scratch" / f"{len(self.jobs)}",
+            shape=(nnodes, nproc),
+            name=name or f"job-{len(self.jobs)}",
+            environment=self._environment,
+            look=self.look,
+        )
+        self.jobs.append(job)
+        return job
+
+    # --- what is ---------------------------------------------------------------------------------
+
+    @property
+    def info(self) -> ClusterInfo:
+        return ClusterInfo.load(self.directory)
+
+    def status(self) -> dict[str, Any]:
+        """`holdfast status --json`."""
+        data: dict[str, Any] = json.loads(self.command("status", "--json", check=False).stdout)
+        return data
+
+    def children(self) -> dict[str, ChildStatus]:
+        """The supervised processes by name, as `holdfast status` shows them."""
+        return {child.name: child for child in self.ask(Status()).children}
+
+    def query(self, sql: str, *arguments: object) -> list[dict[str, Any]]:
+        """Rows, asked as the reading role. Raises NotYet while the database is away."""
+        try:
+            return asyncio.run(_query(self.info.database_urls["reader"], sql, arguments))
+        except (OSError, TimeoutError, asyncpg.PostgresConnectionError, asyncpg.CannotConnectNowError) as error:
+            raise NotYet(f"the database is away: {error!r}") from error
+        except (asyncpg.AdminShutdownError, asyncpg.CrashShutdownError, asyncpg.InterfaceError) as error:
+            raise NotYet(f"the database broke off: {error!r}") from error
+
+    def events(self, job: Job, kind: str) -> list[dict[str, Any]]:
+        """The bodies of a job's recorded events of one type, in order."""
+        rows = self.query(
+            "select body from historian.events where job = $1 and type = $2 order by at, id", job.name, kind
+        )
+        return [json.loads(row["body"]) for row in rows]
+
+    def incidents(self, job: Job) -> list[dict[str, Any]]:
+        """The job's incidents, by the truth."""
+        return self.query("select * from controller.incidents where job = $1 order by opened_at", job.name)
+
+    def nodes(self) -> dict[str, dict[str, Any]]:
+        """The inventory by node."""
+        return {row["key"]: row for row in self.query("select * from standby.nodes")}
+
+    def members(self, job: Job) -> list[str]:
+        """The nodes of the job's newest generation, by node rank."""
+        started = until("a generation is recorded", lambda: self.events(job, "generation_started"), look=self.look)
+        nodes: list[str] = started[-1]["nodes"]
+        return nodes
+
+    def look(self) -> str:
+        """The scene, for a failure's message."""
+        parts = [self.command("status", check=False).stdout]
+        for name in ("incidents", "jobs", "nodes"):
+            with contextlib.suppress(subprocess.SubprocessError):
+                parts.append(self.command(name, check=False).stdout)
+        for log in sorted(self.layout.logs.glob("*.log")):
+            lines = [line for line in log.read_text(errors="replace").splitlines() if "ERROR" in line or "rror" in line]
+            parts += [f"--- {log.name}", *(line[:300] for line in lines[-LOG_LINES_SHOWN:])]
+        parts += [f"--- {job.name}\n{job.output()[-1500:]}\n{job.errors()[-1500:]}" for job in self.jobs[-2:]]
+        return "\n".join(parts)
+
+    def until(self, what: str, condition: Callable[[], T], within_s: float = DEADLINE_S) -> T:
+        """Wait for a condition; a failure shows the cluster."""
+        return until(what, condition, within_s=within_s, look=self.look)
+
+    # --- what is done to it ----------------------------------------------------------------------
+
+    def pid(self, child: str) -> int:
+        """The process of a child that runs."""
+        return int(self.info.children[child].pid)
+
+    def kill(self, child: str) -> int:
+        """`kill -9` of one child; returns its pid."""
+        pid = self.pid(child)
+        os.kill(pid, signal.SIGKILL)
+        return pid
+
+    def until_mended(self, child: str, killed: int) -> None:
+        """Wait until the supervisor has started a killed child again, and it is ready."""
+
+        def mended() -> bool:
+            now = self.children()[child]
+            return now.pid != killed and now.state == "ready"
+
+        self.until(f"{child} runs again", mended)
+
+    def ask(self, request: AnyRequest) -> Reply:
+        """Ask the supervisor."""
+        return ask(self.layout, request)
+
+    def power_off(self, node: str) -> None:
+        """Lose a node whole."""
+        reply = self.ask(PowerOff(node=node))
+        assert reply.killed
+
+    def power_on(self, node: str) -> None:
+        """Bring it back."""
+        self.ask(PowerOn(node=node))
+
+    def add_node(self) -> str:
+        """One more node; returns its name."""
+        reply = self.ask(AddNode())
+        assert reply.node
+        return reply.node
+
+    def make_whole(self) -> None:
+        """Everything runs and every node is free: what a test may start from."""
+        for name, child in self.children().items():
+            if child.state == "off":
+                self.power_on(name)
+        self.until("all children are ready", lambda: all(child.state == "ready" for child in self.children().values()))
+        for job in self.jobs:
+            job.end()
+        for name, node in self.nodes().items():
+            if node["blocked_until"] is not None:
+                self.command("nodes", "release", name)
+        self.until("all nodes are free", lambda: {node["state"] for node in self.nodes().values()} == {"standby"})
+
+
+@contextlib.contextmanager
+def cluster(directory: Path, nodes: int, environment: dict[str, str] | None = None) -> Iterator[Cluster]:
+    """A cluster that is up; whatever happens, nothing of it stays behind."""
+    made = Cluster(directory, environment)
+    try:
+        made.up(nodes)
+        yield made
+    finally:
+        for job in made.jobs:
+            job.leave()
+        if made.layout.cluster_file.exists():
+            made.down("--force")
+
+
+def alive(pid: int) -> bool:
+    """Whether a process of this id runs, as anything but a zombie."""
+    return started_ticks(pid) is not None
+
+
+async def _query(url: str, sql: str, arguments: tuple[object, ...]) -> list[dict[str, Any]]:
+    connection = await asyncpg.connect(url, timeout=5)
+    try:
+        return [dict(row) for row in await connection.fetch(sql, *arguments, timeout=30)]
+    finally:
+        await connection.close(timeout=5)

@@ -1,0 +1,124 @@
+"""A training job for tests: each step folds the sum of all ranks' batches into a state, exactly.
+
+It trains until `--until` exists (looked at by rank 0 in each step, all ranks agree) or for `--steps`. Every rank notes each
+completed step in a journal that no part of Holdfast reads or writes: what was trained, by whom, in which order.
+It can be told to misbehave: `--fault raise@7` for one of the ways in FAULTS at step 7, `@first` for each generation's
+first step; `--fault-once` to do it in one generation only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+import torch
+import torch.distributed as dist
+from arithmetic import batch, folded
+
+from holdfast import trainer
+from holdfast.trainer.checkpoint import Checkpointer
+
+
+def raise_type_error() -> NoReturn:
+    raise TypeError("the model takes 3 arguments, 4 were given")
+
+
+def raise_with_odd_text() -> NoReturn:
+    raise ValueError("NUL \0, half a pair \ud800, bell \a, and a line\nbelow" + " and more" * 20_000)
+
+
+def segfault() -> None:
+    ctypes.string_at(0)
+
+
+FAULTS: dict[str, Callable[[], object]] = {
+    "raise": raise_type_error,
+    "odd-text": raise_with_odd_text,
+    "exit": lambda: sys.exit(3),
+    "segfault": segfault,
+}
+
+
+def main() -> None:
+    args = parse_arguments()
+    dist.init_process_group("gloo")
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    generation = int(os.environ.get("HOLDFAST_GENERATION", "0"))
+    journal = os.open(args.journal / f"rank-{rank}", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    if args.ignore_sigterm:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for _ in range(args.children):
+        # A session of its own and no parent left: what a data loader's worker becomes when it is forgotten.
+        subprocess.run(["sh", "-c", "sleep 1000 & echo $! >> " + str(args.journal / "children")], check=True)
+    state = {"folded": 1, "position": 0}
+    checkpointer = Checkpointer()
+    step = checkpointer.restore(state) if args.checkpoint_every else 0
+    first = step + 1
+
+    is_over = step >= args.steps
+    while not is_over:
+        step += 1
+        misbehave(args, rank, step, first)
+        if args.shout_bytes:
+            print("x" * args.shout_bytes + f" from rank {rank} at step {step}", flush=True)
+        time.sleep(args.step_s)
+        wish = rank == 0 and (step >= args.steps or (args.until is not None and args.until.exists()))
+        sums = torch.tensor([batch(state["position"], rank), int(wish)], dtype=torch.int64)
+        dist.all_reduce(sums)
+        batches, is_over = int(sums[0]), bool(sums[1])
+        state["folded"] = folded(state["folded"], batches)
+        state["position"] += 1
+        trainer.step(step, loss=1.0 / step)
+        os.write(journal, f"{generation} {step} {os.getpid()} {state['folded']}\n".encode())
+        if args.checkpoint_every and step % args.checkpoint_every == 0 and not is_over:
+            checkpointer.save(step, state)
+        if rank == 0 and step % args.print_every == 0:
+            print(f"step {step}", flush=True)
+    dist.barrier()
+    if rank == 0:
+        print(f"done steps={step} folded={state['folded']}", flush=True)
+    print(f"rank {rank} of {world_size} ends", file=sys.stderr, flush=True)
+    dist.destroy_process_group()
+
+
+def misbehave(args: argparse.Namespace, rank: int, step: int, first: int) -> None:
+    if args.fault is None or rank != args.fault_rank:
+        return
+    kind, _, when = args.fault.partition("@")
+    if step != (first if when == "first" else int(when)):
+        return
+    if args.fault_once:
+        try:
+            (args.journal / "fault").touch(exist_ok=False)
+        except FileExistsError:
+            return
+    FAULTS[kind]()
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--journal", type=Path, required=True, help="directory")
+    parser.add_argument("--steps", type=int, default=1_000_000)
+    parser.add_argument("--until", type=Path)
+    parser.add_argument("--step-s", type=float, default=0.02)
+    parser.add_argument("--checkpoint-every", type=int, default=10, help="steps, 0 for never")
+    parser.add_argument("--print-every", type=int, default=10)
+    parser.add_argument("--shout-bytes", type=int, default=0, help="printed by every rank in every step")
+    parser.add_argument("--ignore-sigterm", action="store_true")
+    parser.add_argument("--children", type=int, default=0, help="processes that each rank leaves behind")
+    parser.add_argument("--fault")
+    parser.add_argument("--fault-rank", type=int, default=0)
+    parser.add_argument("--fault-once", action="store_true")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,34 @@
+"""Waiting for conditions, with a deadline that fails loudly and never hopes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+DEADLINE_S = 60.0
+LOOK_EVERY_S = 0.02
+
+T = TypeVar("T")
+
+
+class NotYet(Exception):
+    """Raised by a condition that cannot be asked now, with the reason."""
+
+
+def until(what: str, condition: Callable[[], T], *, within_s: float = DEADLINE_S, look: Callable[[], str] = str) -> T:
+    """The first true value of `condition`; `look` describes the scene for the failure."""
+    deadline = time.monotonic() + within_s
+    last: object = None
+    while True:
+        try:
+            value = condition()
+        except NotYet as reason:
+            last = reason
+        else:
+            if value:
+                return value
+            last = value
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {within_s:g} s: {what} (last: {last!r})\n{look()}")
+        time.sleep(LOOK_EVERY_S)
