@@ -226,6 +226,7 @@ class Keeper:
             count=event.count,
             requested_at=event.at,
             replaces=(event.generation or 0) > 0,
+            incident=event.incident,
         )
 
     def _released(self, ledger: _Ledger, event: NodesReleased) -> None:
@@ -252,7 +253,14 @@ class Keeper:
             if len(pool) - reserve < claim.count:
                 available = max(0, len(pool) - reserve)
                 if claim.announced != available:
-                    ledger.say(NodesAwaited, job=claim.job, claim=claim.id, wanted=claim.count, available=available)
+                    ledger.say(
+                        NodesAwaited,
+                        job=claim.job,
+                        incident=claim.incident,
+                        claim=claim.id,
+                        wanted=claim.count,
+                        available=available,
+                    )
                     ledger.claims[claim.job] = msgspec.structs.replace(claim, announced=available)
                 # Later claims wait too: a small one that always fits must not starve a large one.
                 return
@@ -268,7 +276,7 @@ class Keeper:
                         store_ports=granted.facts.store_ports,
                     )
                 )
-            ledger.say(NodesGranted, job=claim.job, claim=claim.id, grants=tuple(grants))
+            ledger.say(NodesGranted, job=claim.job, incident=claim.incident, claim=claim.id, grants=tuple(grants))
             del ledger.claims[claim.job]
 
 

@@ -74,7 +74,10 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """A job waits for nodes. Jobs that already run go before new ones, and leave no reserve in the pool."""
+    """A job waits for nodes. Jobs that already run go before new ones, and leave no reserve in the pool.
+
+    `incident` is the one that it waits in: what is said of the claim belongs to that.
+    """
 
     id: str
     job: str
@@ -82,6 +85,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     requested_at: datetime
     replaces: bool
     announced: int | None = None
+    incident: str | None = None
 
 
 class Inventory(msgspec.Struct, frozen=True, kw_only=True):
