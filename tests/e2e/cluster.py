@@ -41,7 +41,7 @@ class Cluster:
 
     # --- commands -------------------------------------------------------------------------------
 
-    def command(self, *arguments: str | Path, check: bool = True) -> "subprocess.CompletedProcess[str]":
+    def command(self, *arguments: str | Path, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run `holdfast ARGUMENTS` on this cluster."""
         name, *rest = map(str, arguments)
         nested = [rest.pop(0)] if name == "nodes" and rest and not rest[0].startswith("-") else []

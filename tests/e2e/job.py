@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import signal
@@ -142,7 +143,7 @@ class Job:
             notes = self.trained(rank)
             for note in notes:
                 assert note.folded == expected[note.step], f"{self.name}: rank {rank} went astray: {note}"
-            for before, after in zip(notes, notes[1:], strict=False):
+            for before, after in itertools.pairwise(notes):
                 # One process at a time, ever; within a generation step by step, a new one from no later than the last.
                 assert after.generation >= before.generation, f"{self.name}: rank {rank} ran twice: {before}, {after}"
                 if after.generation == before.generation:

@@ -1,7 +1,7 @@
 """A training job for tests: each step folds the sum of all ranks' batches into a state, exactly.
 
-It trains until `--until` exists (looked at by rank 0 in each step, all ranks agree) or for `--steps`. Every rank notes each
-completed step in a journal that no part of Holdfast reads or writes: what was trained, by whom, in which order.
+It trains until `--until` exists (looked at by rank 0 in each step, all ranks agree) or for `--steps`. Every rank notes
+each completed step in a journal that no part of Holdfast reads or writes: what was trained, by whom, in which order.
 It can be told to misbehave: `--fault raise@7` for one of the ways in FAULTS at step 7, `@first` for each generation's
 first step; `--fault-once` to do it in one generation only.
 """
