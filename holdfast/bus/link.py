@@ -193,12 +193,13 @@ class Link:
             link._inbox = client.new_inbox()
             await client.subscribe(f"{link._inbox}.*", cb=link._on_answer, pending_msgs_limit=0, pending_bytes_limit=0)
         except (nats.errors.Error, OSError, TimeoutError) as error:
+            await link.close()  # nats-py leaves the socket of a failed attempt open
             cause = str(link._last_error or error) or type(error).__name__
             if "authorization" in cause.lower():
                 raise BusError(f"the NATS server at {link.address} refuses these credentials") from error
             raise BusUnavailable(f"no NATS server answers at {link.address}: {cause}") from error
-        except asyncio.CancelledError:
-            await client.close()
+        except BaseException:
+            await link.close()
             raise
         return link
 
@@ -329,7 +330,7 @@ class Link:
     async def close(self) -> None:
         """Send what is still buffered and disconnect; bounded by a timeout."""
         try:
-            if not self.lost:
+            if self._client.is_connected:
                 await self._client.flush(timeout=1)
         except (nats.errors.Error, OSError):
             pass  # the peer is gone or stuck: there is nobody to flush to

@@ -173,3 +173,48 @@ async def test_delivery_takes_less_than_a_millisecond(server: NatsServer, bus: N
             await delivery.ack()
     await other.close()
     assert median(took_s) < 0.001
+
+
+async def test_nothing_published_is_lost_however_often_the_server_is_killed(server: NatsServer, bus: NatsBus) -> None:
+    job = unique("job")
+    subject = SUBJECT.format(job=job)
+    sent: list[bytes] = []
+    over = asyncio.Event()
+
+    async def publish() -> None:
+        while not over.is_set():
+            await publish_stubbornly([b"%d" % (len(sent) + number) for number in range(10)])
+        await publish_stubbornly([b"last"])
+
+    async def publish_stubbornly(bodies: list[bytes]) -> None:
+        batch = [message(subject, body) for body in bodies]
+        while True:
+            try:
+                await bus.publish_all(batch)
+            except BusUnavailable:
+                await asyncio.sleep(0.01)
+            else:
+                break
+        sent.extend(bodies)
+
+    async def kill() -> None:
+        for _ in range(5):
+            await asyncio.sleep(0.2)
+            server.kill()
+            await server.start()
+            await until_connected(bus)
+        over.set()
+
+    received: set[bytes] = set()
+    async with (
+        aclosing(bus.consume("EVIDENCE", unique("c"), [subject])) as deliveries,
+        asyncio.TaskGroup() as group,
+    ):
+        group.create_task(kill())
+        group.create_task(publish())
+        while b"last" not in received:
+            delivery = await take_one(deliveries)
+            received.add(delivery.body)
+            await delivery.ack()
+    assert received == set(sent)
+    assert len(sent) > 100
