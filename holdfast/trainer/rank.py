@@ -149,9 +149,9 @@ def _record(error: BaseException) -> None:
         return
     lines = traceback.format_exception(error)
     record = RankException(
-        type=f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins."),
-        message=_text(error)[:MESSAGE_CHARS_MAX],
-        traceback="".join(lines)[-TRACEBACK_CHARS_MAX:],
+        type=_encodable(f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")),
+        message=_encodable(_text(error)[:MESSAGE_CHARS_MAX]),
+        traceback=_encodable("".join(lines)[-TRACEBACK_CHARS_MAX:]),
     )
     part = Path(f"{path}.{os.getpid()}")
     try:
@@ -159,6 +159,11 @@ def _record(error: BaseException) -> None:
         part.replace(path)
     except OSError as failure:
         sys.stderr.write(f"holdfast: the exception could not be recorded in {path}: {failure}\n")
+
+
+def _encodable(text: str) -> str:
+    """The text as JSON can carry it: names of files that are no UTF-8 reach messages as lone surrogates."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _text(error: BaseException) -> str:
