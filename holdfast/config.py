@@ -57,6 +57,17 @@ class PoolPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             raise ValueError("size must not be negative")
 
 
+class HistoryPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How long the recorded history is kept."""
+
+    keep_days: int = 0
+    """Days of events that are kept; 0 keeps all."""
+
+    def __post_init__(self) -> None:
+        if self.keep_days < 0:
+            raise ValueError("keep_days must not be negative")
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything that can be set."""
 
@@ -65,6 +76,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     timeouts: Timeouts = Timeouts()
     ladder: LadderPolicy = LadderPolicy()
     pool: PoolPolicy = PoolPolicy()
+    history: HistoryPolicy = HistoryPolicy()
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,7 +87,12 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     origin: str
 
 
-_SECTIONS: dict[str, type[msgspec.Struct]] = {"timeouts": Timeouts, "ladder": LadderPolicy, "pool": PoolPolicy}
+_SECTIONS: dict[str, type[msgspec.Struct]] = {
+    "timeouts": Timeouts,
+    "ladder": LadderPolicy,
+    "pool": PoolPolicy,
+    "history": HistoryPolicy,
+}
 _TOP = ("nats_url", "database_url")
 
 

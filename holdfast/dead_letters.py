@@ -1,31 +1,83 @@
-"""Messages that nobody could read or handle: kept whole, with the reason beside them, for someone to look at."""
+"""Messages that nobody could read or handle: kept whole, with the reason beside them, for someone to look at. Pure."""
 
 from __future__ import annotations
 
-from holdfast.bus import Delivery, Message
+import hashlib
+from datetime import datetime
+
+import msgspec
+
+from holdfast.bus import Message, event_message
+from holdfast.events import MessageRejected
 from holdfast.ids import uuid7
 from holdfast.subjects import dead_letter_subject
 
-BODY_KEPT_BYTES_MAX = 7_000_000
-"""A dead letter keeps at most this much of a body; the bus itself takes a little more."""
+TEXT_CHARS_MAX = 1000
+HEADERS_BYTES_MAX = 8192
+"""Room that a dead letter leaves for its headers below the bus's limit."""
 
 
-def dead_letter(delivery: Delivery, consumer: str, error: str) -> Message:
-    """What is published for `delivery`: its body unchanged, the reason and where it came from as headers."""
-    return dead_letter_of(delivery.subject, delivery.body, consumer, error, delivery.deliveries)
+class Unhandled(msgspec.Struct, frozen=True, kw_only=True):
+    """A message that could not be handled, and by whom. `message_id` is its own id, if it had one."""
+
+    consumer: str
+    subject: str
+    body: bytes
+    error: str
+    message_id: str = ""
+    deliveries: int = 1
+    node: str | None = None
 
 
-def dead_letter_of(subject: str, body: bytes, consumer: str, error: str, deliveries: int) -> Message:
-    """The same for a body that did not come as a delivery."""
-    letter = uuid7()
-    return Message(
-        id=letter,
-        subject=dead_letter_subject(consumer),
-        body=body[:BODY_KEPT_BYTES_MAX],
+def rejection(unhandled: Unhandled, now: datetime, message_bytes_max: int) -> tuple[Message, Message]:
+    """The dead letter, and the event that makes it visible to queries.
+
+    A crash between publishing these and settling the message publishes them again: their message ids follow from
+    what was rejected, so that the bus drops the repetition. A body that leaves no room for headers below
+    `message_bytes_max` loses its tail; a header says how long it was.
+    """
+    fingerprint = _fingerprint(unhandled)
+    room = max(0, message_bytes_max - HEADERS_BYTES_MAX)
+    letter = Message(
+        id=f"dead-{fingerprint.hex()}",
+        subject=dead_letter_subject(unhandled.consumer),
+        body=unhandled.body[:room],
         headers={
-            "Nats-Msg-Id": letter,
-            "Holdfast-Error": " ".join(error.split())[:1000].encode("ascii", "replace").decode(),
-            "Holdfast-Subject": subject[:1000].encode("ascii", "replace").decode(),
-            "Holdfast-Deliveries": str(deliveries),
+            "Nats-Msg-Id": f"dead-{fingerprint.hex()}",
+            "Holdfast-Error": _header(unhandled.error),
+            "Holdfast-Subject": _header(unhandled.subject),
+            "Holdfast-Deliveries": str(unhandled.deliveries),
+            "Holdfast-Body-Bytes": str(len(unhandled.body)),
         },
     )
+    report = event_message(
+        MessageRejected(
+            id=uuid7(unix_ms=int(now.timestamp() * 1000), random_bytes=fingerprint),
+            at=now,
+            source=f"agent/{unhandled.node}" if unhandled.node else unhandled.consumer,
+            node=unhandled.node,
+            subject=_printable(unhandled.subject),
+            consumer=unhandled.consumer,
+            error=_printable(unhandled.error),
+            body_bytes=len(unhandled.body),
+            deliveries=unhandled.deliveries,
+        )
+    )
+    own_id = f"rejected-{fingerprint.hex()}"
+    return letter, msgspec.structs.replace(report, id=own_id, headers={**report.headers, "Nats-Msg-Id": own_id})
+
+
+def _fingerprint(unhandled: Unhandled) -> bytes:
+    names = f"{unhandled.consumer}\0{unhandled.node}\0{unhandled.subject}\0{unhandled.message_id}\0"
+    digest = hashlib.sha256(names.encode("utf-8", "surrogateescape"))
+    digest.update(unhandled.body)
+    return digest.digest()
+
+
+def _printable(text: str) -> str:
+    # jsonb takes neither NUL nor lone surrogates.
+    return "".join(character if character.isprintable() else " " for character in text[:TEXT_CHARS_MAX])
+
+
+def _header(text: str) -> str:
+    return " ".join(_printable(text).split()).encode("ascii", "replace").decode()

@@ -25,10 +25,10 @@ LOG_TAIL_CHARS_MAX = 16_384
 """How much of a rank's log an event carries."""
 
 
-Id = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$")]
+Id = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$(?!\n)")]
 """A UUID in its canonical form; events carry version 7."""
 
-Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?$")]
+Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?$(?!\n)")]
 """A job's or a node's name: one token of a subject."""
 
 Moment = Annotated[datetime, msgspec.Meta(tz=True)]
@@ -292,10 +292,14 @@ class MessageRejected(Evidence, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class NodeLost(Finding, frozen=True, kw_only=True, omit_defaults=True):
-    """Nothing was heard of a node for too long, while others were heard on the same bus."""
+    """Nothing was heard of a node for too long, while others were heard on the same bus.
+
+    `epoch` is the node's at its loss: a later hand-over of the node is not meant.
+    """
 
     last_heard_at: Moment
     silent_s: float
+    epoch: int = 0
 
 
 class StepTimeMeasured(Finding, frozen=True, kw_only=True, omit_defaults=True):
@@ -338,10 +342,14 @@ class NodesRequested(Decision, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class NodesReleased(Decision, frozen=True, kw_only=True, omit_defaults=True):
-    """A job gives nodes back; at its end it also withdraws what it still claims."""
+    """A job gives nodes back; at its end it also withdraws what it still claims.
+
+    `epochs` are those at which it held the nodes: a later hand-over of a node is not meant.
+    """
 
     nodes: tuple[Name, ...]
     withdraws_claim: bool = False
+    epochs: tuple[int, ...] = ()
 
 
 class GenerationStarted(Decision, frozen=True, kw_only=True, omit_defaults=True):
@@ -367,9 +375,10 @@ class Reattempt(Decision, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Eviction(Decision, frozen=True, kw_only=True, omit_defaults=True):
-    """The rung "evict": the node leaves the job and goes on the blocklist."""
+    """The rung "evict": the node, as held at `epoch`, leaves the job and goes on the blocklist."""
 
     blocked_for_s: float
+    epoch: int = 0
 
 
 class Suspension(Decision, frozen=True, kw_only=True, omit_defaults=True):
@@ -377,10 +386,15 @@ class Suspension(Decision, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class IncidentClosed(Decision, frozen=True, kw_only=True, omit_defaults=True):
-    """An incident is over: `outcome` is recovered, or the job's own end."""
+    """An incident is over: `outcome` is recovered, or the job's own end.
+
+    `symptom` and `summary` are what it turned out to be: later evidence may have told more than the first sign.
+    """
 
     outcome: str
     attempts: int
+    symptom: str = ""
+    summary: str = ""
 
 
 class JobFinished(Decision, frozen=True, kw_only=True, omit_defaults=True):

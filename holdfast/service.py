@@ -19,12 +19,11 @@ import structlog
 from holdfast import events, requests
 from holdfast.bus import Bus, Delivery, Message, event_message
 from holdfast.clock import Now, system_now
-from holdfast.dead_letters import dead_letter
+from holdfast.dead_letters import Unhandled, rejection
 from holdfast.desired import NodeDesired
 from holdfast.desired import encode as encode_order
 from holdfast.embedded.announce import announce_ready
-from holdfast.events import AnyEvent, Event, MessageRejected
-from holdfast.ids import uuid7
+from holdfast.events import AnyEvent, Event
 from holdfast.requests import Answer, AnyRequest
 from holdfast.store import StaleState, Store, StoreUnavailable, Table
 from holdfast.store.relay import Relay
@@ -288,21 +287,19 @@ class ServiceShell:
     async def _reject(self, delivery: Delivery, error: str) -> None:
         """Keep a message that cannot be handled where it can be looked at, and go on."""
         log.error("message rejected", subject=delivery.subject, error=error)
-        letter = dead_letter(delivery, self.decider.name, error)
-        rejected = MessageRejected(
-            id=uuid7(),
-            at=self.now(),
-            source=self.decider.name,
-            subject=delivery.subject[:1000],
+        unhandled = Unhandled(
             consumer=self.decider.name,
-            error=error[:2000],
-            body_bytes=len(delivery.body),
+            subject=delivery.subject,
+            body=delivery.body,
+            error=error,
+            message_id=delivery.headers.get("Nats-Msg-Id", ""),
             deliveries=delivery.deliveries,
         )
+        letter, report = rejection(unhandled, self.now(), self.bus.message_bytes_max)
 
         async def attempt() -> None:
             async with self.store.transaction() as tx:
-                await tx.say([letter, event_message(rejected)])
+                await tx.say([letter, report])
             self.relay.wake()
 
         await self._in_turn(self._patiently, attempt)

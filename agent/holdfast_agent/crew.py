@@ -19,10 +19,10 @@ import structlog
 
 from holdfast.events import RankException
 from holdfast.ids import uuid7
-from holdfast_agent.fork_rank import become_rank, fork_child
 from holdfast_agent.kernel import ignores, is_stopped, own_children
 from holdfast_agent.logs import Output, RotatingFile, Tail
 from holdfast_agent.preload import ThreadsRunning, check_single_threaded
+from holdfast_agent.reserve import Reserve, fork_rank
 from holdfast_agent.wire import (
     Fence,
     Lines,
@@ -74,6 +74,7 @@ class Crew:
     ) -> None:
         self._selector = selector
         self._report = report
+        self._reserve = Reserve()
         self._bystanders = bystanders
         self._on_bystander_exit = on_bystander_exit
         self._ranks: dict[int, _Rank] = {}
@@ -92,7 +93,9 @@ class Crew:
     @property
     def deadline(self) -> float | None:
         """When `keep_time` wants to be called (monotonic clock)."""
-        return self._stop.kill_at if self._stop is not None and self._ranks else None
+        if self._stop is None:
+            return self._reserve.deadline
+        return self._stop.kill_at if self._ranks else None
 
     @property
     def stopping(self) -> bool:
@@ -119,6 +122,7 @@ class Crew:
             self._refuse(command.fence, f"a rank could not be forked: {error}")
             return
         self.order = command.order
+        self._reserve.want(sum(plan.start == "fork" for plan in command.ranks), time.monotonic())
         pids = {rank.plan.rank: rank.pid for rank in self._ranks.values()}
         self._report(RanksForked(fence=command.fence, pids=pids, took_s=time.monotonic() - began))
 
@@ -129,23 +133,13 @@ class Crew:
     def _fork(self, plan: RankPlan, fence: Fence) -> _Rank:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(plan.error_file)
-        out_read, out_write = os.pipe()
-        err_read, err_write = os.pipe()
-        try:
-            pid = fork_child(lambda parent: become_rank(plan, parent, out_write, err_write))
-        except OSError:
-            os.close(out_read)
-            os.close(err_read)
-            raise
-        finally:
-            os.close(out_write)
-            os.close(err_write)
+        forked = self._reserve.take(plan) or fork_rank(plan)
         tail = Tail()
         outputs = {
-            "out": Output(out_read, RotatingFile(Path(plan.log_stem + ".out")), tail),
-            "err": Output(err_read, RotatingFile(Path(plan.log_stem + ".err")), tail),
+            "out": Output(forked.output, RotatingFile(Path(plan.log_stem + ".out")), tail),
+            "err": Output(forked.errors, RotatingFile(Path(plan.log_stem + ".err")), tail),
         }
-        rank = _Rank(plan, fence, pid, outputs, tail)
+        rank = _Rank(plan, fence, forked.pid, outputs, tail)
         self._set_follower(rank)
         for output in outputs.values():
             self._selector.register(output.descriptor, selectors.EVENT_READ, output)
@@ -209,7 +203,7 @@ class Crew:
             _, status = os.waitpid(ended.si_pid, 0)
             if rank is not None:
                 self._rank_ended(rank, os.waitstatus_to_exitcode(status))
-            else:
+            elif not self._reserve.ended(ended.si_pid, os.waitstatus_to_exitcode(status)):
                 self._on_bystander_exit(ended.si_pid, os.waitstatus_to_exitcode(status))
         self._advance_stop()
 
@@ -255,8 +249,11 @@ class Crew:
         self._advance_stop()
 
     def keep_time(self, now: float) -> None:
-        """Act on a grace that is over."""
-        if self._stop is None or now < self._stop.kill_at:
+        """Act on a grace that is over; make forks ahead."""
+        if self._stop is None:
+            self._reserve.refill(now)
+            return
+        if now < self._stop.kill_at:
             return
         for rank in self._ranks.values():
             self._kill(rank)
@@ -271,7 +268,7 @@ class Crew:
     def _advance_stop(self) -> None:
         if self._stop is None or self._ranks:
             return
-        strays = set(own_children()) - self._bystanders()
+        strays = set(own_children()) - self._bystanders() - self._reserve.pids
         for pid in strays:
             # Their end raises SIGCHLD and leads back here, until no further orphan turns up.
             os.kill(pid, signal.SIGKILL)

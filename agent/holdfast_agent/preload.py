@@ -6,8 +6,10 @@ Nothing here may start a thread, or ask for an accelerator: a fork would inherit
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import time
+from pathlib import Path
 
 import structlog
 
@@ -60,7 +62,7 @@ def preload() -> float:
     import torch
 
     torch.set_num_threads(1)
-    _warm_up()
+    rehearse()
     check_single_threaded()
     return time.monotonic() - began
 
@@ -79,13 +81,20 @@ def check_single_threaded() -> None:
         )
 
 
-def _warm_up() -> None:
-    """One training step of a tiny model: dispatch tables, CPU kernels and the optimizer's own late imports."""
+def rehearse() -> None:
+    """What a rank does between its start and its first step, with a tiny model and alone.
+
+    In the zygote it fills dispatch tables and brings in what is imported late (the optimizer's compiler, the reader of
+    checkpoints). Again in a fork, it takes the fork's own copies of the pages that all this writes to. Nothing of
+    torch.distributed: its C++ side reads its environment at the first use, and a rank's environment comes later.
+    """
     import torch
     from torch import nn
 
-    layer = nn.Sequential(nn.Embedding(8, 8), nn.LayerNorm(8), nn.Linear(8, 8), nn.GELU())
-    optimizer = torch.optim.AdamW(layer.parameters())
+    compile(Path(__file__).read_bytes(), __file__, "exec", dont_inherit=True)
+    layer = nn.Sequential(nn.Embedding(8, 8), nn.LayerNorm(8), nn.Linear(8, 8), nn.GELU(), nn.ReLU())
+    optimizers = [torch.optim.AdamW(layer.parameters()), torch.optim.SGD(layer.parameters(), momentum=0.9)]
+    torch.randn(8, 8, generator=torch.Generator().manual_seed(1))
     hidden = layer(torch.zeros(2, 4, dtype=torch.long))
     attended = nn.functional.scaled_dot_product_attention(hidden, hidden, hidden, is_causal=True)
     loss = nn.functional.cross_entropy(attended.flatten(0, 1), torch.zeros(8, dtype=torch.long))
@@ -94,4 +103,13 @@ def _warm_up() -> None:
         return
     loss.backward()  # type: ignore[no-untyped-call]
     nn.utils.clip_grad_norm_(layer.parameters(), 1.0)
-    optimizer.step()
+    for optimizer in optimizers:
+        optimizer.step()
+    state = {"model": layer.state_dict(), "optimizers": [optimizer.state_dict() for optimizer in optimizers]}
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    saved = torch.load(file, weights_only=True)
+    layer.load_state_dict(saved["model"])
+    for optimizer, of in zip(optimizers, saved["optimizers"], strict=True):
+        optimizer.load_state_dict(of)

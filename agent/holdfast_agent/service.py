@@ -18,10 +18,11 @@ import structlog
 from holdfast import desired
 from holdfast.bus import Bus, KeyUpdate, event_message
 from holdfast.clock import Now, system_now
-from holdfast.dead_letters import dead_letter_of
+from holdfast.dead_letters import Unhandled, rejection
 from holdfast.desired import NodeDesired, UnreadableOrder
-from holdfast.events import Event, MessageRejected, NodeInspected, NodeRegistered
+from holdfast.events import Event, NodeInspected, NodeRegistered
 from holdfast.ids import uuid7
+from holdfast.service import answer_pings
 from holdfast.store.relay import Relay
 from holdfast.subjects import DESIRED_BUCKET, desired_key, heartbeat_subject, kv_subject, log_subject
 from holdfast.timeouts import Timeouts
@@ -136,6 +137,7 @@ class Agent:
             group.create_task(self._follow_orders(bus), name="orders")
             group.create_task(self._beat(bus), name="heartbeat")
             group.create_task(self._broadcast_lines(bus), name="lines")
+            group.create_task(self._answer_pings(bus), name="pings")
 
     async def _leave(self) -> None:
         """Go in order: within the grace for ranks and a moment for the bus."""
@@ -296,7 +298,7 @@ class Agent:
         checks = self_check(self._directories.root, welcome)
         self._say(
             NodeRegistered(id=uuid7(), facts=facts, **common),  # type: ignore[arg-type]
-            NodeInspected(id=uuid7(), checks=checks, **common),  # type: ignore[arg-type]
+            NodeInspected(id=uuid7(), checks=checks, facts=facts, **common),  # type: ignore[arg-type]
         )
 
     # --- the bus --------------------------------------------------------------------------------
@@ -315,34 +317,30 @@ class Agent:
                 if order.node != self._state.node:
                     raise UnreadableOrder(f"it is addressed to node {order.node!r}")
             except UnreadableOrder as error:
-                self._reject(update, update.body, str(error))
+                self._reject(bus, update, update.body, str(error))
                 continue
             standings = self._watcher.standings()
             waiting = tuple(rank for rank, standing in standings.items() if standing.in_collective)
             self.learn(OrderSeen(id=uuid7(), order=order, in_collective=waiting))
 
-    def _reject(self, update: KeyUpdate, body: bytes, error: str) -> None:
+    def _reject(self, bus: Bus, update: KeyUpdate, body: bytes, error: str) -> None:
         """An order that cannot be read is kept for a look at it; the present one goes on."""
         standing = self._state.standing
         if update.revision == standing.rejected_revision:
             return
         log.error("an order cannot be read", revision=update.revision, error=error)
-        subject = kv_subject(DESIRED_BUCKET, update.key)
-        rejected = MessageRejected(
-            id=uuid7(),
-            at=self._now(),
-            source=f"agent/{self._state.node}",
-            node=self._state.node,
-            subject=subject,
+        unhandled = Unhandled(
             consumer="agent",
-            error=error[:2000],
-            body_bytes=len(body),
-            deliveries=1,
+            node=self._state.node,
+            subject=kv_subject(DESIRED_BUCKET, update.key),
+            body=body,
+            error=error,
+            message_id=str(update.revision),
         )
+        letter, report = rejection(unhandled, self._now(), bus.message_bytes_max)
         standing = msgspec.structs.replace(standing, rejected_revision=update.revision)
         self._state = msgspec.structs.replace(self._state, standing=standing)
-        letter = dead_letter_of(subject, body, "agent", error, 1)
-        self._spool.commit([letter, event_message(rejected)], {_STANDING: msgspec.json.encode(standing)})
+        self._spool.commit([letter, report], {_STANDING: msgspec.json.encode(standing)})
         self._wake()
 
     async def _beat(self, bus: Bus) -> None:
@@ -374,6 +372,10 @@ class Agent:
                 "step": min(steps, default=-1),
             }
         )
+
+    async def _answer_pings(self, bus: Bus) -> None:
+        await self._may_register.wait()
+        await answer_pings(bus, f"agent-{self._state.node}")
 
     async def _broadcast_lines(self, bus: Bus) -> None:
         while True:

@@ -137,6 +137,11 @@ class Bus(Protocol):
         ...
 
     @property
+    def message_bytes_max(self) -> int:
+        """What a message may have at most, body and headers together."""
+        ...
+
+    @property
     def connected_since(self) -> datetime | None:
         """Since when the connection holds without a break; None while there is none."""
         ...

@@ -18,6 +18,8 @@ RETRY_MIN_S = 0.05
 RETRY_MAX_S = 0.25
 STUCK_POLL_S = 0.5
 
+DEFAULT_MAX_PAYLOAD = 1 << 20
+
 log = structlog.get_logger(__name__)
 
 
@@ -65,6 +67,11 @@ class Connection:
     def since(self) -> datetime | None:
         """Since when the present link holds; None while there is none."""
         return None if self._link is None or self._link.lost else self._since
+
+    @property
+    def message_bytes_max(self) -> int:
+        """The size that the server allowed on the newest link; NATS's default before any."""
+        return DEFAULT_MAX_PAYLOAD if self._link is None else self._link.max_payload
 
     def link_now(self) -> Link:
         """The present link.

@@ -88,6 +88,11 @@ class MemoryBus:
     # --- the connection ---------------------------------------------------------------------------
 
     @property
+    def message_bytes_max(self) -> int:
+        """What the broker takes."""
+        return self.broker.max_payload
+
+    @property
     def connected_since(self) -> datetime | None:
         """Since when the connection holds without a break; None while there is none."""
         return self._since

@@ -176,6 +176,11 @@ class NatsBus:
                     await self.broadcast(message.reply, answer)
 
     @property
+    def message_bytes_max(self) -> int:
+        """What the server takes, by its last word; its default while there was none."""
+        return self._connection.message_bytes_max
+
+    @property
     def connected_since(self) -> datetime | None:
         """Since when the connection holds without a break; None while there is none."""
         return self._connection.since

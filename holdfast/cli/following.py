@@ -19,7 +19,7 @@ from holdfast.cli.status_line import StatusLine
 from holdfast.events import AnyEvent, JobFinished, JobSpec
 from holdfast.ids import uuid7
 from holdfast.requests import CONTROLLER_REQUESTS, StopJob, SubmitJob
-from holdfast.subjects import ROOT, log_subject
+from holdfast.subjects import ROOT, event_subject, log_subject
 
 LOOK_EVERY_S = 2.0
 """How often the truth is asked whether the job is over, should the bus have lost the word."""
@@ -87,10 +87,13 @@ class _Follower:
                     task.cancel()
 
     async def _follow_events(self) -> None:
-        async for _, body in self._bus.listen(f"{ROOT}.*.*.{self._spec.name}.>"):
+        async for subject, body in self._bus.listen(f"{ROOT}.*.*.{self._spec.name}.>"):
             try:
                 event = events.decode(body)
             except events.UnreadableEvent:
+                continue
+            if event_subject(event) != subject:
+                # Every service rejects such a message, so nothing follows from it.
                 continue
             self._line.take(event)
             self._finish_on(event)
@@ -99,7 +102,7 @@ class _Follower:
         async for _, body in self._bus.listen(log_subject(self._spec.name, 0)):
             try:
                 lines = msgspec.json.decode(body, type=_LogLines)
-            except msgspec.DecodeError:
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 continue
             self._line.clear()
             out = sys.stderr if lines.stream == "stderr" else sys.stdout

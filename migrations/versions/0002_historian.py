@@ -197,7 +197,7 @@ left join lateral (
 
 INCIDENTS = """
 create view historian.incidents as
-select o.incident, o.job, o.at as opened_at, c.at as closed_at, o.body->>'symptom' as symptom,
+select o.incident, o.job, o.at as opened_at, c.at as closed_at, coalesce(c.symptom, o.body->>'symptom') as symptom,
        o.node, (o.body->>'rank')::bigint as rank, (o.body->>'failed_step')::bigint as failed_step,
        array(select e.node from historian.events e
              where e.type = 'eviction' and e.incident = o.incident and e.job = o.job and e.node is not null
@@ -209,10 +209,11 @@ select o.incident, o.job, o.at as opened_at, c.at as closed_at, o.body->>'sympto
        case when c.outcome = 'recovered' then
            historian.seconds(coalesce(f.at, o.at), coalesce(r.at, c.at)) end as seconds_to_recover,
        f.at as fault_at, case when c.outcome = 'recovered' then coalesce(r.at, c.at) end as recovered_at,
-       o.body->>'reason' as summary
+       coalesce(c.summary, o.body->>'reason') as summary
 from historian.events o
 left join lateral (
-    select e.at, e.body->>'outcome' as outcome, (e.body->>'attempts')::bigint as attempts
+    select e.at, e.body->>'outcome' as outcome, (e.body->>'attempts')::bigint as attempts,
+           nullif(e.body->>'symptom', '') as symptom, nullif(e.body->>'summary', '') as summary
     from historian.events e
     where e.type = 'incident_closed' and e.incident = o.incident and e.job = o.job
     order by e.at limit 1

@@ -3,13 +3,13 @@
 from pathlib import Path
 
 import pytest
-from holdfast_controller.plan import Planner
-from holdfast_controller.state import JobState
 
 from holdfast.config import LadderPolicy
 from holdfast.events import JobSpec
 from holdfast.requests import StopJob, SubmitJob
 from holdfast.timeouts import Timeouts
+from holdfast_controller.plan import Planner
+from holdfast_controller.state import JobState
 from tests.golden.trace import Input, event_of, ordered, play, told
 
 TRACES = sorted((Path(__file__).parent / "controller").glob("*.trace"))

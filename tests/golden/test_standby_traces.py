@@ -4,12 +4,12 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from holdfast_standby.plan import Keeper
-from holdfast_standby.state import Heard, Inventory
 
 from holdfast.config import PoolPolicy
 from holdfast.requests import ReleaseNode
 from holdfast.timeouts import Timeouts
+from holdfast_standby.plan import Keeper
+from holdfast_standby.state import Heard, Inventory
 from tests.golden.trace import START, Input, event_of, play, told
 
 TRACES = sorted((Path(__file__).parent / "standby").glob("*.trace"))

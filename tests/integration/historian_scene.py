@@ -10,9 +10,6 @@ from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 import msgspec
-from holdfast_historian.partitions import PartitionPolicy, days_ahead
-from holdfast_historian.rows import row_of
-from holdfast_historian.store import HistorianStore
 
 from holdfast.bus import event_message
 from holdfast.clock import system_now
@@ -34,6 +31,9 @@ from holdfast.events import (
 )
 from holdfast.ids import uuid7
 from holdfast.store.migrate import migrate
+from holdfast_historian.partitions import PartitionPolicy, days_ahead
+from holdfast_historian.rows import row_of
+from holdfast_historian.store import HistorianStore
 
 ROLES = ("controller", "analyzer", "standby", "ckpt", "historian", "reader")
 PASSWORDS = {f"holdfast_{role}": f"for-tests-{role}" for role in ROLES}

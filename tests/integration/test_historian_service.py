@@ -14,10 +14,6 @@ from pathlib import Path
 import msgspec
 import pytest
 import pytest_asyncio
-from holdfast_historian.main import run
-from holdfast_historian.partitions import PartitionPolicy
-from holdfast_historian.rows import row_of
-from holdfast_historian.store import HistorianStore
 
 from holdfast.bus import Message, event_message
 from holdfast.bus.nats import NatsBus, connect
@@ -25,6 +21,10 @@ from holdfast.clock import Now, system_now
 from holdfast.events import EVENT_TYPES, Event, Progress, RankProgress
 from holdfast.ids import uuid7
 from holdfast.subjects import dead_letter_subject, event_subject
+from holdfast_historian.main import run
+from holdfast_historian.partitions import PartitionPolicy
+from holdfast_historian.rows import row_of
+from holdfast_historian.store import HistorianStore
 from tests.integration.historian_scene import (
     as_body,
     killed_and_restarted,

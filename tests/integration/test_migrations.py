@@ -12,11 +12,6 @@ import asyncpg
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from holdfast_analyzer.tables import METADATA as ANALYZER
-from holdfast_ckpt.tables import METADATA as CKPT
-from holdfast_controller.tables import METADATA as CONTROLLER
-from holdfast_historian.tables import METADATA as HISTORIAN
-from holdfast_standby.tables import METADATA as STANDBY
 from servers import PostgresServer
 from sqlalchemy import Connection, MetaData
 from sqlalchemy.engine import make_url
@@ -24,6 +19,11 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from store_worlds import PASSWORDS, ROLES
 
 from holdfast.store.migrate import migrate, pending
+from holdfast_analyzer.tables import METADATA as ANALYZER
+from holdfast_ckpt.tables import METADATA as CKPT
+from holdfast_controller.tables import METADATA as CONTROLLER
+from holdfast_historian.tables import METADATA as HISTORIAN
+from holdfast_standby.tables import METADATA as STANDBY
 
 pytestmark = pytest.mark.integration
 

@@ -5,10 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 
-from holdfast_controller.service import Controller
-from holdfast_standby.service import Standby
-from holdfast_standby.state import Heard
-
 from holdfast import events
 from holdfast.bus import Message, event_message
 from holdfast.config import LadderPolicy, PoolPolicy
@@ -18,6 +14,9 @@ from holdfast.requests import SubmitJob
 from holdfast.service import ServiceShell
 from holdfast.store.memory import MemoryStore
 from holdfast.timeouts import Timeouts
+from holdfast_controller.service import Controller
+from holdfast_standby.service import Standby
+from holdfast_standby.state import Heard
 from tests.sim.network import Chaos, SimDelivery, World
 from tests.sim.nodes import SimNode, Training
 

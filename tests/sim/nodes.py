@@ -6,6 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
+
+from holdfast import desired
+from holdfast.desired import NodeDesired, UnreadableOrder
+from holdfast.events import CheckResult, Event, NodeFacts, NodeInspected, NodeRegistered
+from holdfast.ids import uuid7
+from holdfast.timeouts import Timeouts
 from holdfast_agent.actions import Acknowledge, Action, EndZygote, Fork, Say, Stop
 from holdfast_agent.inputs import (
     Input,
@@ -21,12 +27,6 @@ from holdfast_agent.inputs import (
 from holdfast_agent.plan import plan
 from holdfast_agent.state import AgentState, RankStanding, Standing
 from holdfast_agent.wire import Fence, LiveRank, RankExit
-
-from holdfast import desired
-from holdfast.desired import NodeDesired, UnreadableOrder
-from holdfast.events import CheckResult, Event, NodeFacts, NodeInspected, NodeRegistered
-from holdfast.ids import uuid7
-from holdfast.timeouts import Timeouts
 from tests.sim.network import World
 
 STEP_S = 0.5
@@ -165,6 +165,7 @@ class SimNode:
         self.zygote: Zygote | None = None
         self.agent: AgentState | None = None
         self._life = 0
+        self._socket_at = 0.0
         self.boot()
 
     def fresh_id(self) -> str:
@@ -205,14 +206,15 @@ class SimNode:
             )
 
     def _later(self, action: Callable[[], Any]) -> None:
-        """Soon, unless this life of the agent is over by then."""
+        """Soon, in the order of asking (agent and zygote speak over one socket), unless this life is over by then."""
         life = self._life
+        self._socket_at = max(self._socket_at, self.world.seconds + 0.002 + 0.02 * self.world.random.random())
 
         def act() -> None:
             if self._life == life and self.agent is not None:
                 action()
 
-        self.world.after(0.002 + 0.02 * self.world.random.random(), act)
+        self.world.after(self._socket_at - self.world.seconds, act)
 
     def _heartbeat(self, life: int) -> None:
         if self._life != life or self.agent is None:

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from holdfast_agent.environment import RankFiles, public_environment, rank_environment
-from holdfast_agent.logs import LINE_BYTES_MAX, Output, RotatingFile, Tail
-from holdfast_agent.reports import ReportFile, saved_checkpoint
-from holdfast_agent.spool import MEASUREMENTS_MAX, Lane, Spool
-from holdfast_agent.wire import Attach, Frames, WireError, decode_command, decode_report, frame
 
 from holdfast.bus import Message
 from holdfast.desired import NodeDesired, Placement
 from holdfast.events import JobSpec
 from holdfast.trainer import checkpoint_saved, phase, report, step
+from holdfast_agent.environment import RankFiles, public_environment, rank_environment
+from holdfast_agent.logs import LINE_BYTES_MAX, Output, RotatingFile, Tail
+from holdfast_agent.reports import ReportFile, saved_checkpoint
+from holdfast_agent.spool import MEASUREMENTS_MAX, Lane, Spool
+from holdfast_agent.wire import Attach, Frames, WireError, decode_command, decode_report, frame
 
 
 def message(number: int) -> Message:

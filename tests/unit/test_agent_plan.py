@@ -5,23 +5,6 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
-from holdfast_agent.actions import Acknowledge, Action, CloseStores, EndZygote, Fork, OpenStore, Say, Stop
-from holdfast_agent.inputs import (
-    Input,
-    LeaveAsked,
-    Observed,
-    OrderSeen,
-    RankEnded,
-    RanksRun,
-    StartFailed,
-    StopDone,
-    StoreLost,
-    ZygoteFound,
-    ZygoteLost,
-)
-from holdfast_agent.plan import plan
-from holdfast_agent.state import AgentState, RankStanding
-from holdfast_agent.wire import LiveRank, RankExit
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -40,6 +23,23 @@ from holdfast.events import (
 )
 from holdfast.ids import uuid7
 from holdfast.timeouts import Timeouts
+from holdfast_agent.actions import Acknowledge, Action, CloseStores, EndZygote, Fork, OpenStore, Say, Stop
+from holdfast_agent.inputs import (
+    Input,
+    LeaveAsked,
+    Observed,
+    OrderSeen,
+    RankEnded,
+    RanksRun,
+    StartFailed,
+    StopDone,
+    StoreLost,
+    ZygoteFound,
+    ZygoteLost,
+)
+from holdfast_agent.plan import plan
+from holdfast_agent.state import AgentState, RankStanding
+from holdfast_agent.wire import LiveRank, RankExit
 
 A = TypeVar("A", bound=Action)
 E = TypeVar("E", bound=Event)

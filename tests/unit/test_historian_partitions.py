@@ -3,6 +3,7 @@
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
+
 from holdfast_historian.partitions import (
     PartitionPolicy,
     day_of,

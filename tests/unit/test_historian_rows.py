@@ -5,12 +5,12 @@ from typing import Any
 
 import msgspec
 import pytest
-from holdfast_historian.rows import INTEGER_MAX, NUL_STAND_IN, canonical_row, row_of
 from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import events
 from holdfast.events import ProcessExited, UnreadableEvent
+from holdfast_historian.rows import INTEGER_MAX, NUL_STAND_IN, canonical_row, row_of
 
 ID = "019aa0f2-6c00-7000-8000-000000000001"
 CAUSE = "019aa0f2-6c00-7000-8000-000000000002"

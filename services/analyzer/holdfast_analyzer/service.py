@@ -14,7 +14,7 @@ from holdfast_analyzer.step_time import StepTimes, observe
 
 
 class Analyzer:
-    """Holds the windows of all jobs; see `holdfast.service.Decider`. They are not stored: they refill within seconds."""
+    """Holds the windows of all jobs; see `holdfast.service.Decider`. Not stored: they refill within seconds."""
 
     name = "analyzer"
     tables: tuple[Table[Any], ...] = ()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from holdfast.store.postgres import PostgresStore
-
 from holdfast import process
 from holdfast.bus.nats import connect
 from holdfast.process import Process
 from holdfast.service import ServiceShell
+from holdfast.store.postgres import PostgresStore
 from holdfast_ckpt.service import Coordinator
 
 

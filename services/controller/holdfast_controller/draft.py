@@ -11,6 +11,7 @@ from holdfast.desired import NodeDesired
 from holdfast.events import (
     Event,
     GenerationStarted,
+    Grant,
     IncidentClosed,
     JobFinished,
     JobStopping,
@@ -101,21 +102,30 @@ class Draft:
         claim = self.say(NodesRequested, count=self.state.vacancies, reason=reason)
         self.state = self.state.update(claim=claim.id)
 
-    def release(self, nodes: tuple[str, ...], reason: str) -> None:
-        """Give nodes back, and withdraw what is still claimed."""
-        self.say(NodesReleased, nodes=nodes, withdraws_claim=True, reason=reason)
-        self.state = self.state.update(claim=None)
+    def release(self, held: tuple[Grant, ...], reason: str, *, withdraws_claim: bool = False) -> None:
+        """Give nodes back; at the end of the job also withdraw what is still claimed."""
+        self.say(
+            NodesReleased,
+            nodes=tuple(grant.node for grant in held),
+            epochs=tuple(grant.epoch for grant in held),
+            withdraws_claim=withdraws_claim,
+            reason=reason,
+        )
+        if withdraws_claim:
+            self.state = self.state.update(claim=None)
+
+    def release_all(self, reason: str) -> None:
+        """The job is over: give all nodes back."""
+        held = tuple(member for member in self.state.members if member)
+        self.release(held, reason, withdraws_claim=True)
 
     def vacate(self, node: str) -> None:
         """Take a node out of the job; it is told to run nothing, should it still hear."""
-        for member in self.state.members:
-            if member and member.node == node:
-                self._orders.append(leaving_order(self.state.update(ordered_by=self.cause), member))
-        self.state = self.state.become(
-            JobPhase.CLAIMING,
-            members=tuple(None if member and member.node == node else member for member in self.state.members),
-            awaiting=None,
-        )
+        member = self.state.member(node)
+        if member:
+            self._orders.append(leaving_order(self.state.update(ordered_by=self.cause), member))
+        members = tuple(None if held is member else held for held in self.state.members)
+        self.state = self.state.become(JobPhase.CLAIMING, members=members, awaiting=None)
 
     def end(self, ending: Ending) -> None:
         """Stop all ranks, for good; the job is over once every node says that they are gone."""
@@ -145,7 +155,7 @@ class Draft:
             traceback=ending.traceback,
             incident=incident.id if incident else None,
         )
-        self.release(self.state.nodes, f"the job is {ending.phase}")
+        self.release_all(f"the job is {ending.phase}")
 
     def close_when_past(self, step: int) -> None:
         """Close the incident once the job is past the step at which it had failed."""
@@ -165,7 +175,14 @@ class Draft:
         incident = self.state.incident
         if incident is None:
             return
-        self.say(IncidentClosed, outcome=outcome, attempts=incident.attempts, reason=reason)
+        self.say(
+            IncidentClosed,
+            outcome=outcome,
+            attempts=incident.attempts,
+            reason=reason,
+            symptom=incident.symptom,
+            summary=incident.summary,
+        )
         self._closed.append(incident)
         self.state = self.state.update(incident=None)
 

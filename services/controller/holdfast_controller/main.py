@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from holdfast.store.postgres import PostgresStore
-
 from holdfast import process
 from holdfast.bus.nats import connect
 from holdfast.process import Process
 from holdfast.service import ServiceShell
+from holdfast.store.postgres import PostgresStore
 from holdfast_controller.reassert import keep_asserting
 from holdfast_controller.service import Controller
 

@@ -14,13 +14,13 @@ from holdfast.events import (
     DeadlinePassed,
     Event,
     FirstStep,
+    Grant,
     JobFinished,
     JobSubmitted,
     NodeDeparted,
     NodeLost,
     NodesAwaited,
     NodesGranted,
-    NodesReleased,
     ProcessExited,
     Progress,
     RanksFinished,
@@ -88,7 +88,7 @@ class Planner:
         draft = Draft(state, event.id, now, self.timeouts)
         if state.phase in OVER:
             if isinstance(event, NodesGranted):
-                draft.release(tuple(grant.node for grant in event.grants), "the job is over")
+                draft.release(event.grants, "the job is over")
             return draft.outcome()
         match event:
             case NodesGranted():
@@ -154,16 +154,25 @@ class Planner:
 
     def _granted(self, draft: Draft, event: NodesGranted) -> None:
         state = draft.state
-        grants = list(event.grants)
-        members = []
+        new = [grant for grant in event.grants if not _holds_already(state, grant)]
         if state.phase is JobPhase.CLAIMING:
-            for member in state.members:
-                members.append(member if member or not grants else grants.pop(0))
-            draft.state = state.update(members=tuple(members))
-        if grants:
-            surplus = tuple(grant.node for grant in grants)
-            draft.say(NodesReleased, nodes=surplus, reason="more nodes were granted than are needed")
-        if draft.state.phase is not JobPhase.CLAIMING or draft.state.vacancies:
+            # A node that is granted anew has left its old place: it was lost and is back, and the word of its loss is
+            # still on its way.
+            again = {grant.node for grant in new}
+            waiting = iter(new)
+            draft.state = state.update(
+                members=tuple(
+                    member if member and member.node not in again else next(waiting, None) for member in state.members
+                )
+            )
+            new = list(waiting)
+        if new:
+            draft.release(tuple(new), "more nodes were granted than are needed")
+        if draft.state.phase is not JobPhase.CLAIMING:
+            return
+        if draft.state.vacancies:
+            if event.claim == state.claim:
+                draft.claim("fewer nodes were granted than are missing by now")
             return
         draft.state = draft.state.update(claim=None)
         names = ", ".join(grant.node for grant in event.grants)
@@ -181,7 +190,8 @@ class Planner:
 
     def _node_gone(self, draft: Draft, event: NodeLost | NodeDeparted) -> None:
         state = draft.state
-        if event.node not in state.nodes:
+        member = state.member(event.node)
+        if member is None or (isinstance(event, NodeLost) and 0 < event.epoch < member.epoch):
             return
         if state.phase is JobPhase.STOPPING:
             draft.state = state.update(gone=state.gone | {event.node})
@@ -238,7 +248,7 @@ class Planner:
             draft.order_idle(suspended=True)
             draft.state = draft.state.become(JobPhase.COMPLETED, awaiting=None, ended_at=draft.now)
             draft.say(JobFinished, outcome="completed", exit_code=0, reason="every rank ended with exit code 0")
-            draft.release(draft.state.nodes, "the job completed")
+            draft.release_all("the job completed")
 
     # --- failures -------------------------------------------------------------------------------
 
@@ -284,6 +294,11 @@ class Planner:
         if state.phase is JobPhase.STOPPING:
             draft.state = state.update(gone=state.gone | {event.node})
             draft.close_when_gone()
+
+
+def _holds_already(state: JobState, grant: Grant) -> bool:
+    member = state.member(grant.node)
+    return member is not None and member.epoch >= grant.epoch
 
 
 def concerns(event: Event, states: dict[str, JobState]) -> list[str]:

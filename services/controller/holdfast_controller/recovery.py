@@ -76,8 +76,11 @@ def _act(draft: Draft, failure: Failure, rung: Rung, reason: str) -> None:
         draft.order_start(f"restart in place: {reason}")
         draft.await_("ranks_started", draft.timeouts.start_s)
         return
-    assert failure.node is not None
+    member = draft.state.member(failure.node)
+    assert member is not None
     if rung is Rung.EVICT:
-        draft.say(Eviction, node=failure.node, blocked_for_s=draft.timeouts.block_s, reason=reason)
-    draft.vacate(failure.node)
-    draft.claim(f"{failure.node} left the job: {reason}")
+        draft.say(Eviction, node=member.node, epoch=member.epoch, blocked_for_s=draft.timeouts.block_s, reason=reason)
+    else:
+        draft.release((member,), reason)
+    draft.vacate(member.node)
+    draft.claim(f"{member.node} left the job: {reason}")

@@ -142,6 +142,10 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
         """The nodes that the job holds, by node rank."""
         return tuple(member.node for member in self.members if member)
 
+    def member(self, node: str | None) -> Grant | None:
+        """The grant by which the job holds this node, if it does."""
+        return next((member for member in self.members if member and member.node == node), None)
+
     @property
     def vacancies(self) -> int:
         """How many nodes are missing."""

@@ -36,7 +36,8 @@ async def serve(this: Process) -> None:
     """Run the historian until cancelled."""
     bus = await connect(this.settings.nats_url, "historian")
     try:
-        await run(bus, this.settings.database_url, system_now)
+        policy = PartitionPolicy(keep_days=this.settings.history.keep_days or None)
+        await run(bus, this.settings.database_url, system_now, policy)
     finally:
         await bus.close()
 

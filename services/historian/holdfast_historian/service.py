@@ -11,18 +11,18 @@ from typing import TypeVar
 import msgspec
 import structlog
 
-from holdfast.bus import Bus, BusError, BusUnavailable, Delivery, Message
+from holdfast.bus import Bus, BusUnavailable, Delivery, Message
 from holdfast.clock import Now
+from holdfast.dead_letters import Unhandled, rejection
 from holdfast.events import EventClass, UnreadableEvent
 from holdfast.store import StoreUnavailable
 from holdfast.subjects import ROOT
-from holdfast_historian import deadletters
 from holdfast_historian.buffer import BatchLimits, Buffer
 from holdfast_historian.partitions import PartitionPolicy, days_ahead, expired, missing, oldest_kept
 from holdfast_historian.rows import Row, canonical_row, row_of
 from holdfast_historian.store import HistorianStore, RowsRefused
 
-CONSUMER = deadletters.CONSUMER
+CONSUMER = "historian"
 STREAM_CLASSES = {
     "EVIDENCE": (EventClass.EVIDENCE,),
     "DECISIONS": (EventClass.FINDING, EventClass.DECISION, EventClass.ACTION),
@@ -134,13 +134,16 @@ class Historian:
 
     async def _reject(self, delivery: Delivery, error: str) -> None:
         log.error("message rejected", subject=delivery.subject, error=error, body_bytes=len(delivery.body))
-        letter, report = deadletters.rejection(delivery, error, self._now())
-        try:
-            await self._publish(letter)
-        except BusError as refusal:
-            log.warning("dead letter cut", reason=str(refusal))
-            await self._publish(deadletters.without_tail(letter))
-        await self._publish(report)
+        unhandled = Unhandled(
+            consumer=CONSUMER,
+            subject=delivery.subject,
+            body=delivery.body,
+            error=error,
+            message_id=delivery.headers.get("Nats-Msg-Id", ""),
+            deliveries=delivery.deliveries,
+        )
+        for message in rejection(unhandled, self._now(), self._bus.message_bytes_max):
+            await self._publish(message)
         await _settle(delivery.drop)
 
     async def _publish(self, message: Message) -> None:

@@ -163,7 +163,7 @@ class HistorianStore:
             raise NotMigrated(f"the historian cannot use its tables ({error}): migrate the database first") from error
         except asyncpg.PostgresError as error:
             raise _translated(error) from error
-        except (OSError, asyncpg.InterfaceError, TimeoutError) as error:
+        except (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError, TimeoutError) as error:
             if isinstance(error, asyncpg.InterfaceError) and isinstance(error, ValueError):
                 raise RowsRefused(str(error)) from error
             raise StoreUnavailable(f"{type(error).__name__}: {error}") from error

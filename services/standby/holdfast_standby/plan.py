@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from datetime import datetime, timedelta
+from itertools import zip_longest
 from typing import Any
 
 import msgspec
@@ -106,7 +107,14 @@ class Keeper:
                 self._unblock(ledger, node, heard, "its time on the blocklist is over")
             elif node.state in WATCHED and (silent_s := self._silent_s(node, heard, now)) is not None:
                 last = max(heard.last.get(node.id, node.since), node.since)
-                ledger.say(NodeLost, node=node.id, job=node.job, last_heard_at=last, silent_s=silent_s)
+                ledger.say(
+                    NodeLost,
+                    node=node.id,
+                    job=node.job,
+                    epoch=node.epoch,
+                    last_heard_at=last,
+                    silent_s=silent_s,
+                )
                 ledger.move(node, NodeState.LOST, f"nothing was heard of it for {silent_s:.1f} s", job=None)
             elif node.state is NodeState.LOST and self._is_heard(node, heard, now):
                 self._welcome(ledger, node, "it is heard again")
@@ -194,8 +202,8 @@ class Keeper:
 
     def _evicted(self, ledger: _Ledger, event: Eviction) -> None:
         node = ledger.nodes.get(event.node or "")
-        if node is None or (node.job is not None and node.job != event.job):
-            return
+        if node is None or (node.job is not None and (node.job != event.job or 0 < event.epoch < node.epoch)):
+            return  # it serves somebody by a later hand-over
         until = ledger.now + timedelta(seconds=event.blocked_for_s)
         if node.state is NodeState.EVICTED:
             ledger.nodes[node.id] = msgspec.structs.replace(node, blocked_until=until, reason=event.reason)
@@ -232,9 +240,11 @@ class Keeper:
     def _released(self, ledger: _Ledger, event: NodesReleased) -> None:
         if event.withdraws_claim:
             ledger.claims.pop(event.job or "", None)
-        for name in event.nodes:
+        for name, epoch in zip_longest(event.nodes, event.epochs[: len(event.nodes)]):
             node = ledger.nodes.get(name)
             if node is None or node.job != event.job or node.state is not NodeState.ACTIVE:
+                continue
+            if epoch is not None and epoch != node.epoch:
                 continue
             if node.passed_instance == node.instance:
                 ledger.move(node, NodeState.STANDBY, f"released: {event.reason}", job=None)
