@@ -98,6 +98,7 @@ class SimCluster:
         self.chaos = Chaos(self.world)
         self.published: dict[str, bytes] = {}
         self.log: list[Event] = []
+        self.ended: set[str | None] = set()
         self.desired: dict[str, bytes] = {}
         self.heard: dict[str, datetime] = {}
         self.timeouts = Timeouts(first_step_s=120, start_s=20, block_s=60)
@@ -158,6 +159,8 @@ class SimCluster:
             return
         event = events.decode(message.body)
         self.log.append(event)
+        if isinstance(event, JobFinished):
+            self.ended.add(event.job)
         for service in self.services:
             if isinstance(event, service.handles):
                 self._deliver(service, message)
@@ -185,13 +188,10 @@ class SimCluster:
         )
         self.world.after(self.chaos.delay_s(), lambda: service.receive(again))
 
-    def events_of(self, *kinds: type[Event]) -> list[Event]:
-        return [event for event in self.log if isinstance(event, kinds)]
-
     @property
     def is_over(self) -> bool:
         """Every job has ended."""
-        return len(self.events_of(JobFinished)) >= len(self.specs)
+        return len(self.ended) >= len(self.specs)
 
     def phases(self) -> dict[str, str]:
         """Where each job stands."""
