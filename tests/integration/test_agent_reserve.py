@@ -1,0 +1,192 @@
+"""Forks made ahead: used once, exact copies of a rank made on demand, harmless while they wait."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.events import JobSpec, RanksFinished, RanksStarted, RanksStopped
+from tests.integration.agent_node import WAIT_S, Node, gone, node
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(90)]
+
+LOOK = """
+import json, os, random, signal, sys, threading
+import numpy, torch
+generation = os.environ["HOLDFAST_GENERATION"]
+rank = os.environ["RANK"]
+seen = {
+    "pid": os.getpid(),
+    "environment": dict(os.environ),
+    "cwd": os.getcwd(),
+    "argv": sys.argv,
+    "signals": {number: str(signal.getsignal(number)) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)},
+    "files": sorted(os.path.basename(os.readlink(f"/proc/self/fd/{fd}")) for fd in os.listdir("/proc/self/fd")
+                    if os.path.exists(f"/proc/self/fd/{fd}") and int(fd) > 2),
+    "leader": os.getsid(0) == os.getpid(),
+    "name": open("/proc/self/comm").read().strip(),
+    "threads": torch.get_num_threads(),
+    "random": [random.random(), float(numpy.random.rand()), float(torch.rand(()))],
+    "print": print(f"rank {rank} of generation {generation}"),
+}
+with open(f"seen-{generation}-{rank}.tmp", "w") as file:
+    json.dump(seen, file)
+os.rename(f"seen-{generation}-{rank}.tmp", f"seen-{generation}-{rank}")
+if len(sys.argv) > 1:
+    signal.pause()
+"""
+
+RANKS = 2
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "look.py").write_text(LOOK)
+    return tmp_path
+
+
+def spec(folder: Path, *args: str, **fields: object) -> JobSpec:
+    return JobSpec(
+        name="job-1",
+        script=str(folder / "look.py"),
+        args=args,
+        nproc_per_node=RANKS,
+        cwd=str(folder),
+        directory=str(folder),
+        **fields,  # type: ignore[arg-type]
+    )
+
+
+async def run(it: Node, job: JobSpec, generation: int) -> list[int]:
+    port = (await it.registered()).facts.store_ports[generation % 4]
+    await it.order(job, generation, port)
+    started = await it.heard.wait(RanksStarted, lambda e: e.generation == generation)
+    return [process.pid for process in started.ranks]
+
+
+def waiting(it: Node) -> list[int]:
+    """The forks made ahead that are there now, oldest first."""
+    children = Path(f"/proc/{it.zygote}/task/{it.zygote}/children").read_text().split()
+    return [int(pid) for pid in children if Path(f"/proc/{pid}/comm").read_text().strip() == "rank-to-be"]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(WAIT_S):
+        # What other processes do raises no event here.
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+async def full(it: Node) -> list[int]:
+    """Wait until as many wait as the job has ranks."""
+    await until(lambda: len(waiting(it)) == RANKS)
+    return waiting(it)
+
+
+async def seen(folder: Path, generation: int) -> list[dict[str, Any]]:
+    paths = [folder / f"seen-{generation}-{rank}" for rank in range(RANKS)]
+    await until(lambda: all(path.exists() for path in paths))
+    return [json.loads(path.read_text()) for path in paths]
+
+
+async def test_a_rank_forked_ahead_is_like_one_forked_on_demand(folder: Path, embedded_nats: str) -> None:
+    async with node("r-same", folder, embedded_nats) as it:
+        job = spec(folder, "stay", env={"COLOUR": "blue", "LONG": "x" * 50_000})
+        first = await run(it, job, 1)
+        ahead = await full(it)
+        assert set(ahead).isdisjoint(first)
+        second = await run(it, job, 2)
+        assert second == ahead
+        cold, warm = await seen(folder, 1), await seen(folder, 2)
+        assert [one["pid"] for one in warm] == ahead
+        for before, after in zip(cold, warm, strict=True):
+            of_generation = {
+                name for name in before["environment"] if before["environment"][name] != after["environment"].get(name)
+            }
+            assert of_generation == {
+                "HOLDFAST_GENERATION",
+                "HOLDFAST_LEDGER",
+                "MASTER_PORT",
+                "TORCHELASTIC_ERROR_FILE",
+                "TORCHELASTIC_RESTART_COUNT",
+            }
+            assert before["environment"].keys() == after["environment"].keys()
+            for what in ("cwd", "argv", "signals", "files", "leader", "name", "threads"):
+                assert before[what] == after[what], what
+        drawn = [number for one in (*cold, *warm) for number in one["random"]]
+        assert len(set(drawn)) == len(drawn)
+        assert "rank 1 of generation 2" in (it.directory / "logs/job-1/rank-1.out").read_text()
+
+
+async def test_each_is_used_once_and_all_are_replaced(folder: Path, embedded_nats: str) -> None:
+    async with node("r-once", folder, embedded_nats) as it:
+        job = spec(folder, "stay")
+        used = await run(it, job, 1)
+        for generation in (2, 3):
+            ahead = await full(it)
+            assert await run(it, job, generation) == ahead
+            used += ahead
+        # At once, with the reserve still empty.
+        used += await run(it, job, 4)
+        await seen(folder, 4)
+        assert len(set(used)) == len(used)
+        await it.order(None, 5)
+        ended = await it.heard.wait(RanksStopped, lambda e: e.ordered_generation == 5)
+        assert ended.ranks == (0, 1)
+        for pid in used:
+            await gone(pid)
+
+
+async def test_one_that_died_is_passed_over(folder: Path, embedded_nats: str) -> None:
+    async with node("r-dead", folder, embedded_nats) as it:
+        await run(it, spec(folder, "stay"), 1)
+        ahead = await full(it)
+        os.kill(ahead[0], signal.SIGKILL)
+        await gone(ahead[0])
+        second = await run(it, spec(folder), 2)
+        assert ahead[1] in second
+        assert ahead[0] not in second
+        await it.heard.wait(RanksFinished, lambda e: e.generation == 2)
+
+
+async def test_a_plan_that_does_not_fit_its_pipe_is_carried_out_once(folder: Path, embedded_nats: str) -> None:
+    async with node("r-large", folder, embedded_nats) as it:
+        await run(it, spec(folder, "stay"), 1)
+        ahead = await full(it)
+        for pid in ahead:
+            os.kill(pid, signal.SIGSTOP)
+        job = spec(folder, env={f"LARGE_{number}": "x" * 100_000 for number in range(12)})
+        second = await run(it, job, 2)
+        assert set(second).isdisjoint(ahead)
+        for pid in ahead:
+            await gone(pid)
+        assert [one["pid"] for one in await seen(folder, 2)] == second
+        await it.heard.wait(RanksFinished, lambda e: e.generation == 2)
+
+
+async def test_ranks_that_are_executed_afresh_take_none(folder: Path, embedded_nats: str) -> None:
+    async with node("r-exec", folder, embedded_nats) as it:
+        await run(it, spec(folder, "stay"), 1)
+        ahead = await full(it)
+        second = await run(it, spec(folder, "stay", start="exec"), 2)
+        assert set(second).isdisjoint(ahead)
+        assert waiting(it) == ahead
+
+
+async def test_they_end_with_the_zygote(folder: Path, embedded_nats: str) -> None:
+    async with node("r-end", folder, embedded_nats) as it:
+        await run(it, spec(folder, "stay"), 1)
+        ahead = await full(it)
+        os.kill(it.zygote, signal.SIGKILL)
+        for pid in ahead:
+            await gone(pid)
+        # A new zygote knows of no order, so it makes none ahead.
+        await it.registered(after=1)
+        assert waiting(it) == []
