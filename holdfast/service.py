@@ -8,10 +8,11 @@ publishes, and the message is acknowledged. Every input of a service passes thro
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import structlog
@@ -86,31 +87,38 @@ def order_message(order: NodeDesired) -> Message:
     )
 
 
-class Decider(Protocol):
-    """One service's decisions. The three `on_…` methods change nothing by themselves; `adopt` follows a commit."""
+class Decider(ABC):
+    """One service's decisions. The three `on_…` methods change nothing by themselves; `adopt` follows a commit.
+
+    What a service does not need has a default: no tables, no requests, nothing that follows from the time alone.
+    """
 
     name: str
-    tables: tuple[Table[Any], ...]
     handles: tuple[type[Event], ...]
-    requests_subject: str | None
+    tables: tuple[Table[Any], ...] = ()
+    requests_subject: str | None = None
 
-    def load(self, rows: Mapping[str, Mapping[str, Any]]) -> None:
+    def load(self, rows: Mapping[str, Mapping[str, Any]]) -> None:  # noqa: B027 - many services store no state
         """Take the state as it is stored: table name -> key -> row."""
-        ...
 
-    def on_event(self, event: AnyEvent, now: datetime) -> Effect: ...
+    @abstractmethod
+    def on_event(self, event: AnyEvent, now: datetime) -> Effect:
+        """What follows from an event."""
 
-    def on_request(self, request: AnyRequest, now: datetime) -> Effect: ...
+    def on_request(self, request: AnyRequest, now: datetime) -> Effect:
+        """What follows from a person's request; the answer is in the effect."""
+        return Effect(answer=Answer(accepted=False, message=f"the {self.name} does not serve this request"))
 
     def on_time(self, now: datetime) -> Effect:
         """What follows from the time alone. Its effects are named by their deadlines, so that none happens twice."""
-        ...
+        return Effect()
 
     def next_time(self) -> datetime | None:
         """When `on_time` wants to be asked next."""
-        ...
+        return None
 
-    def adopt(self, effect: Effect) -> None: ...
+    def adopt(self, effect: Effect) -> None:  # noqa: B027 - many services store no state
+        """The effect is committed: it is the state now."""
 
 
 async def answer_pings(bus: Bus, process: str) -> None:

@@ -10,7 +10,7 @@ from holdfast.config import LadderPolicy
 from holdfast.desired import NodeDesired
 from holdfast.events import AnyEvent, IncidentClosed
 from holdfast.requests import CONTROLLER_REQUESTS, Answer, AnyRequest, StopJob, SubmitJob
-from holdfast.service import Effect, Row
+from holdfast.service import Decider, Effect, Row
 from holdfast.timeouts import Timeouts
 from holdfast_controller.draft import Outcome
 from holdfast_controller.orders import standing_orders
@@ -19,13 +19,13 @@ from holdfast_controller.state import OVER, Incident, JobState
 from holdfast_controller.store import INCIDENTS, JOBS, TABLES, IncidentRecord
 
 
-class Controller:
+class Controller(Decider):
     """Holds the state of all jobs; see `holdfast.service.Decider`."""
 
     name = "controller"
     tables = TABLES
     handles = HANDLED
-    requests_subject: str | None = CONTROLLER_REQUESTS
+    requests_subject = CONTROLLER_REQUESTS
 
     def __init__(self, timeouts: Timeouts, policy: LadderPolicy) -> None:
         self.planner = Planner(timeouts, policy)
@@ -47,7 +47,7 @@ class Controller:
         if isinstance(request, StopJob):
             state = self.jobs.get(request.job)
             return self._effect(state, self.planner.stop(state, request, now))
-        return Effect(answer=Answer(accepted=False, message="the controller does not serve this request"))
+        return super().on_request(request, now)
 
     def on_time(self, now: datetime) -> Effect:
         return _merge([self._effect(state, self.planner.time(state, now)) for state in self._live() if state.awaiting])

@@ -11,7 +11,7 @@ from holdfast.clock import Now
 from holdfast.config import PoolPolicy
 from holdfast.events import AnyEvent
 from holdfast.requests import STANDBY_REQUESTS, Answer, AnyRequest, ReleaseNode
-from holdfast.service import Effect, Row, later
+from holdfast.service import Decider, Effect, Row, later
 from holdfast.subjects import ALL_HEARTBEATS
 from holdfast.timeouts import Timeouts
 from holdfast_standby.plan import HANDLED, Keeper, Outcome
@@ -39,13 +39,13 @@ class Hearing:
         return Heard(last=self._last, listening_since=max(connected, self._started) if connected else None)
 
 
-class Standby:
+class Standby(Decider):
     """Holds the inventory; see `holdfast.service.Decider`."""
 
     name = "standby"
     tables = TABLES
     handles = HANDLED
-    requests_subject: str | None = STANDBY_REQUESTS
+    requests_subject = STANDBY_REQUESTS
 
     def __init__(self, timeouts: Timeouts, pool: PoolPolicy, heard: Callable[[], Heard], now: Now) -> None:
         self.keeper = Keeper(timeouts, pool)
@@ -63,7 +63,7 @@ class Standby:
 
     def on_request(self, request: AnyRequest, now: datetime) -> Effect:
         if not isinstance(request, ReleaseNode):
-            return Effect(answer=Answer(accepted=False, message="the standby service does not serve this request"))
+            return super().on_request(request, now)
         outcome = self.keeper.release(self.inventory, request, self._heard(), now)
         if outcome.refusal:
             return Effect(answer=Answer(accepted=False, message=outcome.refusal))
