@@ -1,0 +1,144 @@
+"""What docker-compose.yml starts, started here without containers: the same commands, environment, secrets and probes.
+
+Only paths, host names and ports are replaced by those of this machine. What this cannot show is the image and the
+engine; it does show that external addresses, `_FILE` secrets, the migration, the health checks and a job work.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from servers import PostgresServer, free_port
+
+from holdfast.embedded.nats import nats_server
+
+ROOT = Path(__file__).parents[2]
+BIN = Path(sys.executable).parent
+COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+DEADLINE_S = 60.0
+SERVICES = ("controller", "analyzer", "standby", "ckpt-coordinator", "historian")
+AGENTS = ("agent-0", "agent-1")
+
+
+class Machine:
+    """This machine in the place of the containers."""
+
+    def __init__(self, root: Path, postgres: PostgresServer) -> None:
+        self.root = root
+        self.secrets = root / "run" / "holdfast"
+        self.places = {"postgres:5432": f"127.0.0.1:{postgres.port}", "nats:4222": f"127.0.0.1:{free_port()}"}
+        self.logs = root / "logs"
+        self.logs.mkdir(parents=True)
+        self.admin_url = postgres.url
+
+    def make_secrets(self) -> None:
+        """What the one-shot service `secrets` does."""
+        subprocess.run([sys.executable, ROOT / "deploy" / "make_secrets.py", self.secrets], check=True)
+        (self.secrets / "admin.url").write_text(self.admin_url)
+        for url in self.secrets.glob("*.url"):
+            url.write_text(self.here(url.read_text()))
+
+    def here(self, text: str) -> str:
+        """A path or address of a container, as it is on this machine."""
+        for away, local in self.places.items():
+            text = text.replace(away, local)
+        for folder in ("/run/holdfast", "/var/lib/holdfast", "/jobs"):
+            text = re.sub(rf"(?<![\w./-]){folder}\b", f"{self.root}{folder}", text)
+        return text
+
+    def environment(self, service: str) -> dict[str, str]:
+        """What the compose file sets for a service, and nothing of Holdfast's that happens to be set here."""
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+        given = {name: self.here(str(value)) for name, value in COMPOSE[service]["environment"].items()}
+        return clean | {"PATH": f"{BIN}:{os.environ['PATH']}"} | given
+
+    @contextlib.contextmanager
+    def running(self, name: str, argv: list[str], environment: dict[str, str] | None = None) -> Iterator[None]:
+        """A process that lives as long as the block."""
+        with (self.logs / f"{name}.log").open("wb") as log:
+            process = subprocess.Popen(argv, env=environment, stdout=log, stderr=log, cwd=self.root)
+        try:
+            yield
+        finally:
+            process.terminate()
+            process.wait(30)
+
+    def command(self, service: str) -> list[str]:
+        """A service's command behind the image's entry point, `python -m`."""
+        own = f"{self.root}/var/lib/holdfast/{service}"
+        words = [self.here(word) for word in COMPOSE[service]["command"]]
+        words = [own if word == f"{self.root}/var/lib/holdfast" else word for word in words]
+        # Containers resolve each other's names; here everybody is the loopback.
+        return [sys.executable, "-m", *("127.0.0.1" if word in AGENTS else word for word in words)]
+
+    def is_healthy(self, service: str) -> bool:
+        """What the container's health check says."""
+        kind, *words = COMPOSE[service]["healthcheck"]["test"]
+        assert kind == "CMD"
+        environment = self.environment(service)
+        return subprocess.run(words, env=environment, capture_output=True, check=False).returncode == 0
+
+
+def wait_for(condition: Callable[[], Any], what: str, machine: Machine) -> None:
+    until = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < until, (
+            what + "\n" + "\n".join(log.read_text()[-800:] for log in machine.logs.iterdir())
+        )
+        time.sleep(0.1)
+
+
+@pytest.fixture
+async def machine(tmp_path: Path) -> Any:
+    postgres = PostgresServer(tmp_path / "postgres")
+    await postgres.start()
+    yield Machine(tmp_path, postgres)
+    postgres.stop()
+
+
+@pytest.mark.timeout(240)
+def test_a_job_runs_on_what_the_compose_file_starts(machine: Machine) -> None:
+    machine.make_secrets()
+    shutil.copytree(ROOT / "deploy", machine.root / "etc" / "holdfast")
+    configuration = machine.root / "etc" / "holdfast" / "nats.conf"
+    port = machine.places["nats:4222"].rpartition(":")[2]
+    text = (
+        configuration.read_text().replace("port: 4222", f"port: {port}").replace("http: 8222", f"http: {free_port()}")
+    )
+    configuration.write_text(text.replace("/data", str(machine.root / "nats")))
+
+    migrate = machine.here(COMPOSE["migrate"]["entrypoint"][-1].replace("$$", "$"))
+    environment = os.environ | {"PATH": f"{BIN}:{os.environ['PATH']}"}
+    subprocess.run(["sh", "-c", migrate], check=True, env=environment)
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(machine.running("nats", [str(nats_server()), "-c", str(configuration)]))
+        for service in (*SERVICES, *AGENTS):
+            stack.enter_context(machine.running(service, machine.command(service), machine.environment(service)))
+        for service in (*SERVICES, *AGENTS):
+            wait_for(lambda service=service: machine.is_healthy(service), f"{service} is not healthy", machine)
+        job = [BIN / "holdfast", "run", "--nnodes", "2", "--mesh", "dp=2", ROOT / "examples" / "gpt" / "train.py"]
+        jobs = machine.root / "jobs"
+        jobs.mkdir()
+        done = subprocess.run(
+            [*job, "--steps", "20"],
+            env=machine.environment("agent-0"),
+            cwd=jobs,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=DEADLINE_S,
+        )
+        assert done.returncode == 0, done.stderr
+        assert "final_loss=" in done.stdout
