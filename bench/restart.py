@@ -27,7 +27,8 @@ from report import final_line, median, rounded, table, tell
 
 FAILED_S = 60.0
 START_S = 120.0
-STEPS_BEFORE_KILL = 50
+TRAINING_S = 3.0
+"""How long a job has been training when it is hit."""
 
 PHASES = ("notice", "decide", "order", "stop", "fork", "rendezvous", "restore", "step")
 TORCHRUN_PHASES = ("relaunch", "import and rendezvous", "restore", "step")
@@ -56,7 +57,8 @@ def torchrun_trial(world_size: int, root: Path, victim: int, *, fair: bool) -> T
     place = Place.fresh(root, "torchrun")
     records = Records(place.record, world_size)
     with torchrun(world_size, place, fair=fair) as process:
-        before = records.await_generation(START_S, steps=STEPS_BEFORE_KILL)
+        before = records.await_generation(START_S)
+        time.sleep(TRAINING_S)
         load = machine.load()
         killed_at = _kill(before, victim)
         after = _await_recovery(records, before, process)
@@ -88,7 +90,8 @@ def holdfast_trial(world_size: int, root: Path, victim: int, *, running: Cluster
     job = root.name
     running.submit(job, place, nnodes, world_size // nnodes)
     try:
-        before = records.await_generation(START_S, steps=STEPS_BEFORE_KILL)
+        before = records.await_generation(START_S)
+        time.sleep(TRAINING_S)
         load = machine.load()
         killed_at = _kill(before, victim)
         try:

@@ -13,6 +13,7 @@ BEGAN = time.time()
 
 import argparse  # noqa: E402 - what comes before the imports is not in the figures
 import os  # noqa: E402
+from collections.abc import Callable  # noqa: E402
 from pathlib import Path  # noqa: E402
 
 import torch  # noqa: E402
@@ -47,7 +48,7 @@ def main() -> None:
         average([parameter.grad for parameter in model.parameters() if parameter.grad is not None])
         optimizer.step()
         say_step(step, loss)
-        record.note("step", step, loss.item().hex())
+        record.note("step", step, float(loss).hex())
         if rank == 0 and args.ckpt_every and step % args.ckpt_every == 0:
             save(args.ckpt_dir / "latest.pt", step, model, optimizer)
 
@@ -80,7 +81,7 @@ class Record:
         os.write(self._file, f"{at or time.time():.6f} {self._pid} {what} {step} {value}\n".encode())
 
 
-def holdfast_step():
+def holdfast_step() -> Callable[[int, torch.Tensor], None]:
     """One line of a script that uses Holdfast's library; nothing of it is imported under torchrun."""
     if "HOLDFAST_LEDGER" not in os.environ:
         return lambda step, loss: None
