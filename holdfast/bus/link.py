@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import re
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -153,6 +154,22 @@ def wire_bytes(body: bytes, headers: dict[str, str] | None) -> int:
     return len(body) + 14 + sum(len(key) + len(value.encode()) + 4 for key, value in headers.items())
 
 
+_HEADER_BLOCK = re.compile(rb"NATS/1\.0(?: [\x20-\x7e]*)?\r\n(?:[^\r\n]+\r\n)*\r\n")
+
+
+class HardenedClient(Client):
+    """nats-py's client, made to survive what anybody may publish past the client libraries.
+
+    At a header block or a subject that it cannot parse nats-py ends its reading without a word. From a stream the same
+    message would come again on the next connection, for ever; here it arrives, without the part that is broken.
+    """
+
+    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
+        readable = bytes(subject).decode(errors="backslashreplace").encode()
+        sound = headers if headers and _HEADER_BLOCK.fullmatch(headers) else b""
+        await super()._process_msg(sid, readable, reply, data, sound)
+
+
 class Link:
     """A live connection with request and reply; open it with `Link.open`."""
 
@@ -160,7 +177,7 @@ class Link:
         self.address = address
         self.inflows: set[Inflow] = set()
         self.ended = asyncio.Event()
-        self._client = Client()
+        self._client = HardenedClient()
         self._answers: dict[str, asyncio.Future[Msg | None]] = {}
         self._tokens = itertools.count()
         self._inbox = ""
