@@ -21,6 +21,9 @@ from holdfast.topology import Mesh, Topology
 BODY_BYTES_MAX = 1_000_000
 """An event's body is at most this long; what is larger goes to the object store with a reference."""
 
+RANKS_MAX = 1_000_000
+"""A job has at most this many ranks; what is asked beyond that is a mistake, and must not cost the memory."""
+
 LOG_TAIL_CHARS_MAX = 16_384
 """How much of a rank's log an event carries."""
 
@@ -130,6 +133,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def __post_init__(self) -> None:
         if self.nnodes < 1 or self.nproc_per_node < 1:
             raise ValueError("a job needs at least one node and one rank per node")
+        if self.nnodes * self.nproc_per_node > RANKS_MAX:
+            raise ValueError(f"a job of {self.nnodes} x {self.nproc_per_node} ranks is over the limit of {RANKS_MAX:,}")
         if self.start not in ("fork", "exec"):
             raise ValueError(f"start {self.start!r} is unknown: use fork or exec")
         self.topology()
