@@ -24,7 +24,7 @@ from holdfast.embedded.process import started_ticks
 HOLDFAST = str(Path(sys.executable).with_name("holdfast"))
 JOBS = Path(__file__).with_name("jobs")
 COMMAND_LIMIT_S = 90.0
-LOG_LINES_SHOWN = 12
+LOG_LINES_SHOWN = 4
 
 T = TypeVar("T")
 
@@ -144,7 +144,7 @@ class Cluster:
                 parts.append(self.command(name, check=False).stdout)
         for log in sorted(self.layout.logs.glob("*.log")):
             lines = [line for line in log.read_text(errors="replace").splitlines() if "ERROR" in line or "rror" in line]
-            parts += [f"--- {log.name}", *(line[:300] for line in lines[-LOG_LINES_SHOWN:])]
+            parts += [f"--- {log.name}", *(line[:200] for line in lines[-LOG_LINES_SHOWN:])]
         parts += [f"--- {job.name}\n{job.output()[-1500:]}\n{job.errors()[-1500:]}" for job in self.jobs[-2:]]
         return "\n".join(parts)
 
@@ -198,8 +198,10 @@ class Cluster:
             if child.state == "off":
                 self.power_on(name)
         self.until("all children are ready", lambda: all(child.state == "ready" for child in self.children().values()))
+        for row in self.query("select key from controller.jobs where exit_code is null"):
+            self.command("stop", row["key"], check=False)
         for job in self.jobs:
-            job.end()
+            job.leave()
         for name, node in self.nodes().items():
             if node["blocked_until"] is not None:
                 self.command("nodes", "release", name)

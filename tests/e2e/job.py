@@ -155,12 +155,6 @@ class Job:
         """Ctrl-C."""
         self.process.send_signal(signal.SIGINT)
 
-    def end(self) -> None:
-        """Have it over and wait for that, if it is not."""
-        if self.process.poll() is None:
-            self.interrupt()
-            self.exit_code()
-
     def leave(self) -> None:
         """Have done with `holdfast run`, whatever the job does."""
         if self.process.poll() is None:

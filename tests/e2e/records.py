@@ -9,13 +9,13 @@ from collections import Counter
 from contextlib import closing
 from typing import Any
 
-import nats
 import nats.errors
 from cluster import Cluster
 from job import Job
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from waiting import NotYet
 
+from holdfast.bus.link import HardenedClient
 from holdfast.events import EventClass
 from holdfast.subjects import ROOT
 
@@ -32,8 +32,8 @@ def check_record(cluster: Cluster, *jobs: Job) -> None:
     missing = _on_the_bus(cluster) - set(recorded)
     assert not missing, f"on the bus and not recorded: {missing}"
     for service in OUTBOXES:
-        said = cluster.query(f"select id, subject, published_at from {service}.outbox")
-        lost = [row for row in said if _is_event(row["subject"]) and row["id"] not in recorded]
+        said = cluster.query(f"select headers->>'ce-id' as event, subject, published_at from {service}.outbox")
+        lost = [row for row in said if _is_event(row["subject"]) and row["event"] not in recorded]
         assert not lost, f"said by the {service} and not recorded: {lost}"
     for job in jobs:
         check_incidents(cluster, job)
@@ -134,14 +134,16 @@ async def _ids(url: str) -> set[str]:
     return ids
 
 
-async def _connect(url: str) -> nats.NATS:
+async def _connect(url: str) -> HardenedClient:
     async def silent(_: Exception) -> None:
         """A cluster whose bus is being killed is asked again."""
 
+    client = HardenedClient()
     try:
-        return await nats.connect(url, allow_reconnect=False, connect_timeout=5, error_cb=silent)
+        await client.connect(url, allow_reconnect=False, connect_timeout=5, error_cb=silent)
     except (OSError, nats.errors.Error) as error:
         raise NotYet(f"the bus is away: {error!r}") from error
+    return client
 
 
 def _is_event(subject: str) -> bool:
