@@ -105,7 +105,7 @@ class _Follower:
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 continue
             self._line.clear()
-            out = sys.stderr if lines.stream == "stderr" else sys.stdout
+            out = sys.stderr if lines.stream == "err" else sys.stdout
             out.write("".join(line + "\n" for line in lines.lines))
             out.flush()
 
