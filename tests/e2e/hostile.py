@@ -86,7 +86,7 @@ def passing_messages(job: str) -> Iterator[Hostile]:
         b"",
         b"[" * 100_000,
         b'{"rank":"zero"}',
-        b'{"rank":0,"stream":"stdout","lines":["\xff"]}',
+        b'{"rank":0,"stream":"out","lines":["\xff"]}',
     ):
         yield Hostile(f"{ROOT}.log.{job}.0", body)
         yield Hostile(f"{ROOT}.ping.controller", body)

@@ -138,9 +138,11 @@ class Job:
         assert last[0] is not None
         steps = last[0].step
         assert all(note and note.step == steps for note in last), f"{self.name}: ranks ended at different steps: {last}"
-        expected = [undisturbed(step, self.world_size) for step in range(steps + 1)]
-        for rank in range(self.world_size):
-            notes = self.trained(rank)
+        ranks = [self.trained(rank) for rank in range(self.world_size)]
+        # A generation before the last may have gone further than it.
+        furthest = max(note.step for notes in ranks for note in notes)
+        expected = [undisturbed(step, self.world_size) for step in range(furthest + 1)]
+        for rank, notes in enumerate(ranks):
             for note in notes:
                 assert note.folded == expected[note.step], f"{self.name}: rank {rank} went astray: {note}"
             for before, after in itertools.pairwise(notes):

@@ -1,4 +1,4 @@
-"""Hostile and broken messages on every kind of subject: a running job is not disturbed, and all of it can be looked at."""
+"""Hostile and broken messages on every kind of subject disturb no running job, and can be looked at."""
 
 from __future__ import annotations
 
