@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.events import Id, JobSpec, Name
+from holdfast.event_parts import Id, JobSpec, Name
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -10,32 +10,31 @@ Units stand last in a name (`_s` seconds, `_bytes`); times are UTC and travel as
 from __future__ import annotations
 
 import re
-from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, ClassVar, get_args
+from typing import ClassVar, get_args
 
 import msgspec
 
-from holdfast.topology import Mesh, Topology
+from holdfast.event_parts import (
+    CheckResult,
+    Grant,
+    Id,
+    JobSpec,
+    Moment,
+    Name,
+    NodeFacts,
+    RankException,
+    RankProcess,
+    RankProgress,
+    StepSample,
+)
 
 BODY_BYTES_MAX = 1_000_000
 """An event's body is at most this long; what is larger goes to the object store with a reference."""
 
-RANKS_MAX = 1_000_000
-"""A job has at most this many ranks; what is asked beyond that is a mistake, and must not cost the memory."""
 
 LOG_TAIL_CHARS_MAX = 16_384
 """How much of a rank's log an event carries."""
-
-
-Id = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$(?!\n)")]
-"""A UUID in its canonical form; events carry version 7."""
-
-Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?$(?!\n)")]
-"""A job's or a node's name: one token of a subject."""
-
-Moment = Annotated[datetime, msgspec.Meta(tz=True)]
-"""A point in time, with its zone."""
 
 
 class EventClass(StrEnum):
@@ -106,112 +105,6 @@ class Metric(Event, frozen=True, kw_only=True, tag=_type_name, omit_defaults=Tru
     """Samples; kept briefly on the bus and for good by the historian."""
 
     event_class: ClassVar[EventClass] = EventClass.METRIC
-
-
-# --- what events are made of -------------------------------------------------------------------
-
-
-class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a user asked to run, as torchrun would be told.
-
-    `start` is how a rank comes to life: forked from the node's zygote, or executed afresh for scripts
-    that need environment variables to take effect at import.
-    """
-
-    name: Name
-    script: str
-    args: tuple[str, ...] = ()
-    is_module: bool = False
-    nnodes: int = 1
-    nproc_per_node: int = 1
-    mesh: str | None = None
-    env: dict[str, str] = {}
-    cwd: str
-    directory: str
-    start: str = "fork"
-
-    def __post_init__(self) -> None:
-        if self.nnodes < 1 or self.nproc_per_node < 1:
-            raise ValueError("a job needs at least one node and one rank per node")
-        if self.nnodes * self.nproc_per_node > RANKS_MAX:
-            raise ValueError(f"a job of {self.nnodes} x {self.nproc_per_node} ranks is over the limit of {RANKS_MAX:,}")
-        if self.start not in ("fork", "exec"):
-            raise ValueError(f"start {self.start!r} is unknown: use fork or exec")
-        self.topology()
-
-    def topology(self) -> Topology:
-        """How the job's ranks lie over its nodes.
-
-        Raises:
-            MeshError: the mesh does not fit the number of ranks.
-        """
-        mesh = Mesh.parse(self.mesh) if self.mesh else None
-        return Topology.of(self.nnodes, self.nproc_per_node, mesh)
-
-
-class NodeFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a node says of itself. `store_ports` are held open for the TCPStores of generations."""
-
-    address: str
-    hostname: str
-    boot_id: str
-    store_ports: tuple[int, ...]
-    cpus: int
-    memory_bytes: int
-    version: str
-
-
-class CheckResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One check of a node: `status` is ok, failed or unreadable (no reading is not good health)."""
-
-    name: str
-    status: str
-    detail: str = ""
-
-
-class RankException(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The Python exception that ended a rank."""
-
-    type: str
-    message: str
-    traceback: str
-
-
-class RankProcess(msgspec.Struct, frozen=True, kw_only=True):
-    """A rank and its process."""
-
-    rank: int
-    pid: int
-
-
-class RankProgress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Where a rank stands by its ledger: `step` is the last completed one, -1 before any."""
-
-    rank: int
-    step: int
-    phase: str
-    phase_since: Moment | None = None
-
-
-class Grant(msgspec.Struct, frozen=True, kw_only=True):
-    """A node handed to a job. `epoch` grows with every hand-over of this node and fences older orders."""
-
-    node: Name
-    epoch: int
-    address: str
-    store_ports: tuple[int, ...]
-
-
-class StepSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One completed step of one rank."""
-
-    rank: int
-    step: int
-    ended_at: Moment
-    duration_s: float
-    loss: float | None = None
-    grad_norm: float | None = None
-    tokens: int | None = None
 
 
 # --- evidence ----------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.events import Id, JobSpec, Name
+from holdfast.event_parts import Id, JobSpec, Name
 from holdfast.subjects import request_subject
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from holdfast.events import RankException
+from holdfast.event_parts import RankException
 from holdfast.ids import uuid7
 from holdfast_agent.kernel import ignores, is_stopped, own_children
 from holdfast_agent.logs import Output, RotatingFile, Tail

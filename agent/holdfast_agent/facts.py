@@ -8,7 +8,7 @@ import socket
 from importlib import metadata
 from pathlib import Path
 
-from holdfast.events import CheckResult, NodeFacts
+from holdfast.event_parts import CheckResult, NodeFacts
 from holdfast_agent.wire import Welcome
 
 DISK_FREE_BYTES_MIN = 256 * 1024 * 1024

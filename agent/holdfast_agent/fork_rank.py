@@ -93,9 +93,9 @@ def _run(plan: RankPlan) -> NoReturn:
         if plan.start == "exec":
             _execute(plan)
         _freshen()
-    except BaseException:  # noqa: BLE001 - a child of the zygote ends here whatever happened
+    except BaseException as error:  # noqa: BLE001 - a child of the zygote ends here whatever happened
         # Reaches the rank's log: without it the rank would be gone without a word.
-        sys.excepthook(*sys.exc_info())
+        sys.excepthook(type(error), error, error.__traceback__)
         sys.stderr.flush()
         os._exit(EXIT_SETUP_FAILED)
     trainer_rank.run(plan.script, plan.args, is_module=plan.is_module)

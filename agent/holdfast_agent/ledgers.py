@@ -8,7 +8,7 @@ from pathlib import Path
 
 import structlog
 
-from holdfast.events import StepSample
+from holdfast.event_parts import StepSample
 from holdfast.ledger import LedgerError, LedgerReader, Snapshot, StepRecord
 from holdfast_agent.state import RankStanding
 

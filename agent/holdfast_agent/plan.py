@@ -13,6 +13,7 @@ import msgspec
 
 from holdfast import desired
 from holdfast.desired import NodeDesired
+from holdfast.event_parts import RankException, RankProcess, RankProgress
 from holdfast.events import (
     LOG_TAIL_CHARS_MAX,
     Event,
@@ -20,9 +21,6 @@ from holdfast.events import (
     NodeDeparted,
     ProcessExited,
     Progress,
-    RankException,
-    RankProcess,
-    RankProgress,
     RanksFinished,
     RanksStarted,
     RanksStopped,

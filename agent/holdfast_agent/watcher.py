@@ -8,7 +8,8 @@ from datetime import datetime
 
 from holdfast.bus import event_message
 from holdfast.clock import Now
-from holdfast.events import CheckpointSaved, Event, StepSample, StepsMeasured
+from holdfast.event_parts import StepSample
+from holdfast.events import CheckpointSaved, Event, StepsMeasured
 from holdfast.ids import uuid7
 from holdfast_agent.directories import Directories
 from holdfast_agent.inputs import Input, Observed

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from holdfast.events import RankException
+from holdfast.event_parts import RankException
 
 FRAME_BYTES_MAX = 16 * 1024 * 1024
 _LENGTH = struct.Struct("<I")

@@ -16,7 +16,8 @@ from holdfast.bus import Bus
 from holdfast.bus.nats import connect
 from holdfast.cli.ask import ask, asked_by
 from holdfast.cli.status_line import StatusLine
-from holdfast.events import AnyEvent, JobFinished, JobSpec
+from holdfast.event_parts import JobSpec
+from holdfast.events import AnyEvent, JobFinished
 from holdfast.ids import uuid7
 from holdfast.requests import CONTROLLER_REQUESTS, StopJob, SubmitJob
 from holdfast.subjects import ROOT, event_subject, log_subject

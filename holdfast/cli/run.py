@@ -13,7 +13,7 @@ from holdfast.cli.addresses import nats_url as find_nats_url
 from holdfast.cli.addresses import reader_url
 from holdfast.cli.directory import directory_option
 from holdfast.cli.following import follow
-from holdfast.events import JobSpec
+from holdfast.event_parts import JobSpec
 from holdfast.ids import checked_name, new_job_name
 
 

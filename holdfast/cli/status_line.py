@@ -7,6 +7,7 @@ import shutil
 import time
 from typing import TextIO
 
+from holdfast.event_parts import JobSpec
 from holdfast.events import (
     AnyEvent,
     Eviction,
@@ -15,7 +16,6 @@ from holdfast.events import (
     IncidentClosed,
     IncidentOpened,
     JobFinished,
-    JobSpec,
     NodesAwaited,
     Progress,
     StepsMeasured,

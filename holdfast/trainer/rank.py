@@ -20,7 +20,7 @@ from typing import NoReturn
 
 import msgspec
 
-from holdfast.events import RankException
+from holdfast.event_parts import RankException
 from holdfast.ledger import LedgerWriter
 from holdfast.trainer import hooks
 from holdfast.trainer.phases import bind, binding

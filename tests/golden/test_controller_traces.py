@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.config import LadderPolicy
-from holdfast.events import JobSpec
+from holdfast.event_parts import JobSpec
 from holdfast.requests import StopJob, SubmitJob
 from holdfast.timeouts import Timeouts
 from holdfast_controller.plan import Planner

@@ -20,7 +20,8 @@ from typing import Any
 import msgspec
 
 from holdfast.desired import NodeDesired
-from holdfast.events import EVENT_TYPES, CheckResult, Decision, Event, Grant, NodeFacts, RankException
+from holdfast.event_parts import CheckResult, Grant, NodeFacts, RankException
+from holdfast.events import EVENT_TYPES, Decision, Event
 from holdfast.ids import named_id
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

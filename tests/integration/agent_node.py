@@ -18,7 +18,8 @@ from holdfast import desired, events
 from holdfast.bus import Bus, Message
 from holdfast.bus.nats import connect
 from holdfast.desired import NodeDesired, Placement
-from holdfast.events import AnyEvent, Event, JobSpec, NodeRegistered
+from holdfast.event_parts import JobSpec
+from holdfast.events import AnyEvent, Event, NodeRegistered
 from holdfast.ids import uuid7
 from holdfast.subjects import DESIRED_BUCKET, desired_key
 

@@ -13,20 +13,18 @@ import msgspec
 
 from holdfast.bus import event_message
 from holdfast.clock import system_now
+from holdfast.event_parts import JobSpec, RankProcess, StepSample
 from holdfast.events import (
     Event,
     FirstStep,
     GenerationStarted,
     IncidentClosed,
     IncidentOpened,
-    JobSpec,
     JobSubmitted,
     ProcessExited,
-    RankProcess,
     RanksStarted,
     RanksStopped,
     Reattempt,
-    StepSample,
     StepsMeasured,
 )
 from holdfast.ids import uuid7

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.event_parts import JobSpec
 from holdfast.events import (
     CheckpointSaved,
     FirstStep,
-    JobSpec,
     MessageRejected,
     NodeDeparted,
     NodeInspected,

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.events import JobSpec, RanksFinished, RanksStarted, RanksStopped
+from holdfast.event_parts import JobSpec
+from holdfast.events import RanksFinished, RanksStarted, RanksStopped
 from tests.integration.agent_node import WAIT_S, Node, gone, node
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(90)]

@@ -19,7 +19,8 @@ from holdfast.bus.nats import connect
 from holdfast.cli.main import main
 from holdfast.cli.overview import Overview, cluster_overview
 from holdfast.dead_letters import dead_letter_of
-from holdfast.events import MessageRejected, RankException
+from holdfast.event_parts import RankException
+from holdfast.events import MessageRejected
 from holdfast.ids import uuid7
 from tests.integration.historian_scene import Story, killed_and_restarted, new_database, record
 from tests.integration.servers import free_port

@@ -11,16 +11,14 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
+from holdfast.event_parts import Grant, RankException, RankProcess
 from holdfast.events import (
     DeadlinePassed,
     Eviction,
-    Grant,
     MessageRejected,
     NodeLost,
     NodesGranted,
     NodesRequested,
-    RankException,
-    RankProcess,
     RanksStarted,
     RanksStopped,
 )

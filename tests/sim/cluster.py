@@ -8,7 +8,8 @@ from datetime import datetime
 from holdfast import events
 from holdfast.bus import Message, event_message
 from holdfast.config import LadderPolicy, PoolPolicy
-from holdfast.events import Event, JobFinished, JobSpec
+from holdfast.event_parts import JobSpec
+from holdfast.events import Event, JobFinished
 from holdfast.ids import named_id
 from holdfast.requests import SubmitJob
 from holdfast.service import ServiceShell

@@ -9,7 +9,8 @@ import msgspec
 
 from holdfast import desired
 from holdfast.desired import NodeDesired, UnreadableOrder
-from holdfast.events import CheckResult, Event, NodeFacts, NodeInspected, NodeRegistered
+from holdfast.event_parts import CheckResult, NodeFacts
+from holdfast.events import Event, NodeInspected, NodeRegistered
 from holdfast.ids import uuid7
 from holdfast.timeouts import Timeouts
 from holdfast_agent.actions import Acknowledge, Action, EndZygote, Fork, Say, Stop

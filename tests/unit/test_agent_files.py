@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.bus import Message
 from holdfast.desired import NodeDesired, Placement
-from holdfast.events import JobSpec
+from holdfast.event_parts import JobSpec
 from holdfast.trainer import checkpoint_saved, phase, report, step
 from holdfast_agent.environment import RankFiles, public_environment, rank_environment
 from holdfast_agent.logs import LINE_BYTES_MAX, Output, RotatingFile, Tail

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from holdfast import desired
 from holdfast.desired import NodeDesired, Placement
+from holdfast.event_parts import JobSpec
 from holdfast.events import (
     Event,
     FirstStep,
-    JobSpec,
     NodeDeparted,
     ProcessExited,
     Progress,

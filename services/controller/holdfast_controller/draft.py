@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from holdfast.desired import NodeDesired
+from holdfast.event_parts import Grant
 from holdfast.events import (
     Event,
     GenerationStarted,
-    Grant,
     IncidentClosed,
     JobFinished,
     JobStopping,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.desired import NodeDesired, Placement
-from holdfast.events import Grant
+from holdfast.event_parts import Grant
 from holdfast_controller.state import JobPhase, JobState
 
 

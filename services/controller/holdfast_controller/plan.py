@@ -9,12 +9,12 @@ from __future__ import annotations
 from datetime import datetime
 
 from holdfast.config import LadderPolicy
+from holdfast.event_parts import Grant
 from holdfast.events import (
     AnyEvent,
     DeadlinePassed,
     Event,
     FirstStep,
-    Grant,
     JobFinished,
     JobSubmitted,
     NodeDeparted,

@@ -17,7 +17,7 @@ from enum import StrEnum
 
 import msgspec
 
-from holdfast.events import Grant, JobSpec
+from holdfast.event_parts import Grant, JobSpec
 
 
 class JobPhase(StrEnum):

@@ -14,13 +14,12 @@ from typing import Any
 import msgspec
 
 from holdfast.config import PoolPolicy
+from holdfast.event_parts import Grant, NodeFacts
 from holdfast.events import (
     AnyEvent,
     Event,
     Eviction,
-    Grant,
     NodeDeparted,
-    NodeFacts,
     NodeInspected,
     NodeLost,
     NodeRegistered,

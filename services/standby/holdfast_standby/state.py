@@ -14,7 +14,7 @@ from enum import StrEnum
 
 import msgspec
 
-from holdfast.events import NodeFacts
+from holdfast.event_parts import NodeFacts
 
 
 class NodeState(StrEnum):
