@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
+import msgspec
+
 from holdfast.config import LadderPolicy
 from holdfast.event_parts import Grant
 from holdfast.events import (
@@ -65,7 +67,9 @@ class Planner:
             now,
             self.timeouts,
         )
-        draft.say(JobSubmitted, spec=spec, reason=f"asked by {request.asked_by}")
+        # Events are read by everybody; values of environment variables are often secrets.
+        masked = msgspec.structs.replace(spec, env=dict.fromkeys(spec.env, "***"))
+        draft.say(JobSubmitted, spec=masked, reason=f"asked by {request.asked_by}")
         draft.claim("the job needs nodes to start")
         return draft.outcome()
 
