@@ -349,11 +349,15 @@ class NodesGranted(Action, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class NodesAwaited(Action, frozen=True, kw_only=True, omit_defaults=True):
-    """A claim cannot be met yet: `available` of `wanted` nodes; it is met when enough register."""
+    """A claim cannot be met yet: `available` of `wanted` nodes; it is met when enough register.
+
+    `behind` is the job whose earlier claim must be met first.
+    """
 
     claim: Id
     wanted: int
     available: int
+    behind: Name | None = None
 
 
 class NodeStateChanged(Action, frozen=True, kw_only=True, omit_defaults=True):

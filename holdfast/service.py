@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, TypeVar
 
 import msgspec
@@ -25,6 +25,7 @@ from holdfast.desired import NodeDesired
 from holdfast.desired import encode as encode_order
 from holdfast.embedded.announce import announce_ready
 from holdfast.events import AnyEvent, Event
+from holdfast.hearing import TICK_S, Hearing
 from holdfast.requests import Answer, AnyRequest
 from holdfast.store import StaleState, Store, StoreUnavailable, Table
 from holdfast.store.relay import Relay
@@ -39,7 +40,7 @@ from holdfast.subjects import (
 )
 
 HANDLING_TRIES_MAX = 5
-"""A message whose handling fails this often goes to the dead letters."""
+"""A message whose handling fails this often in one life of the process goes to the dead letters."""
 
 _STORE_RETRY_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 _PRUNE_EVERY_S = 3600.0
@@ -109,13 +110,11 @@ class Decider(ABC):
         """What follows from a person's request; the answer is in the effect."""
         return Effect(answer=Answer(accepted=False, message=f"the {self.name} does not serve this request"))
 
-    def on_time(self, now: datetime) -> Effect:
-        """What follows from the time alone. Its effects are named by their deadlines, so that none happens twice."""
+    def on_time(self, now: datetime, hearing_since: datetime | None) -> Effect:
+        """What follows from the time alone, asked every half second. What has not been heard counts as missing only
+        from `hearing_since` on; None: nothing is heard now.
+        """
         return Effect()
-
-    def next_time(self) -> datetime | None:
-        """When `on_time` wants to be asked next."""
-        return None
 
     def adopt(self, effect: Effect) -> None:  # noqa: B027 - many services store no state
         """The effect is committed: it is the state now."""
@@ -152,8 +151,9 @@ class ServiceShell:
         self.now = now
         self.relay = Relay(store, bus)
         self._queue: asyncio.Queue[Delivery | _Asked] = asyncio.Queue(_QUEUE_MAX)
-        self._deadline_changed = asyncio.Event()
         self._turn = asyncio.Lock()
+        self._hearing = Hearing(bus, now)
+        self._failures: Counter[str] = Counter()
 
     async def run(self) -> None:
         """Serve until cancelled."""
@@ -217,13 +217,16 @@ class ServiceShell:
         try:
             await self._in_turn(self._decide_event, event)
         except Exception as error:
-            log.exception("handling failed", type=event.type, id=event.id, deliveries=delivery.deliveries)
-            if delivery.deliveries >= HANDLING_TRIES_MAX:
-                await self._reject(delivery, f"{type(error).__name__}: {error}")
-            else:
-                await delivery.retry(0.1 * 4**delivery.deliveries)
-            return
-        await delivery.ack()
+            self._failures[event.id] += 1
+            tries = self._failures[event.id]
+            log.exception("handling failed", type=event.type, id=event.id, tries=tries)
+            if tries < HANDLING_TRIES_MAX:
+                await delivery.retry(0.1 * 4**tries)
+                return
+            await self._reject(delivery, f"{type(error).__name__}: {error}")
+        else:
+            await delivery.ack()
+        self._failures.pop(event.id, None)
 
     async def _decide_event(self, event: AnyEvent) -> None:
         async def attempt() -> None:
@@ -252,11 +255,12 @@ class ServiceShell:
         except _OnlyLooked:
             return handled
 
-    async def decide_time(self) -> None:
-        """Let the decider act on the present time."""
+    async def pass_time(self) -> None:
+        """Let the decider act on the present time; to be called every `TICK_S`."""
+        self._hearing.tick()
 
         async def attempt() -> None:
-            effect = self.decider.on_time(self.now())
+            effect = self.decider.on_time(self.now(), self._hearing.since)
             if not effect.is_nothing:
                 await self._commit(effect, None)
 
@@ -275,7 +279,6 @@ class ServiceShell:
             await tx.say(effect.messages())
         self.decider.adopt(effect)
         self.relay.wake()
-        self._deadline_changed.set()
         return True
 
     async def _patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
@@ -284,6 +287,7 @@ class ServiceShell:
         while True:
             try:
                 if tries:
+                    self._hearing.interrupt()
                     async with self.store.transaction() as tx:
                         self.decider.load({table.name: await tx.load_all(table) for table in self.decider.tables})
                 return await attempt()
@@ -324,21 +328,10 @@ class ServiceShell:
 
     async def _keep_time(self) -> None:
         while True:
-            self._deadline_changed.clear()
-            at = self.decider.next_time()
-            try:
-                wait_s = None if at is None else max(0.0, (at - self.now()).total_seconds())
-                async with asyncio.timeout(wait_s):
-                    await self._deadline_changed.wait()
-            except TimeoutError:
-                await self.decide_time()
+            await self.pass_time()
+            await asyncio.sleep(TICK_S)
 
     async def _prune(self) -> None:
         while True:
             await asyncio.sleep(_PRUNE_EVERY_S)
             await self._patiently(lambda: self.store.prune(self.now()))
-
-
-def later(now: datetime, seconds: float) -> datetime:
-    """`now` and some seconds."""
-    return now + timedelta(seconds=seconds)

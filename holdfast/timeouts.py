@@ -63,8 +63,13 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 f"(= {multiple * getattr(self, shorter):g}): {reason}"
             )
 
-    def first_step_limit_s(self, step_s: float | None) -> float:
-        """How long a generation may take from running ranks to its first step; `step_s` is the job's median step."""
+    def first_step_limit_s(self, step_s: float | None, longest_s: float | None = None) -> float:
+        """How long a generation may take from running ranks to its first step.
+
+        `step_s` is the job's median step; `longest_s` the longest that an earlier generation took for just this, which
+        holds what restoring and compiling take.
+        """
         if step_s is None:
-            return self.first_step_s
-        return min(self.first_step_s, self.first_step_min_s + self.step_multiple * step_s)
+            return max(self.first_step_s, 3.0 * (longest_s or 0.0))
+        usual_s = self.first_step_min_s + self.step_multiple * step_s
+        return max(min(self.first_step_s, usual_s), 3.0 * (longest_s or 0.0))

@@ -45,7 +45,8 @@ class StatusLine:
         """Take in an event of the job."""
         match event:
             case NodesAwaited():
-                self._state = f"waiting for nodes ({event.available} of {event.wanted} are there)"
+                behind = f", behind job {event.behind}" if event.behind else ""
+                self._state = f"waiting for nodes ({event.available} of {event.wanted} are there{behind})"
                 self.say(f"{self._job}: {self._state}; it goes on when one registers")
             case GenerationStarted():
                 self._generation = event.generation or 0

@@ -1,5 +1,6 @@
 """What the controller decides, trace by trace (tests/golden/controller/*.trace)."""
 
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from holdfast.requests import StopJob, SubmitJob
 from holdfast.timeouts import Timeouts
 from holdfast_controller.plan import Planner
 from holdfast_controller.state import JobState
-from tests.golden.trace import Input, event_of, ordered, play, told
+from tests.golden.trace import START, Input, event_of, ordered, play, told
 
 TRACES = sorted((Path(__file__).parent / "controller").glob("*.trace"))
 
@@ -19,9 +20,13 @@ TRACES = sorted((Path(__file__).parent / "controller").glob("*.trace"))
 def test_trace(path: Path, request: pytest.FixtureRequest) -> None:
     planner = Planner(Timeouts(), LadderPolicy())
     state: JobState | None = None
+    hearing_since: datetime | None = START
 
     def step(given: Input) -> list[str]:
-        nonlocal state
+        nonlocal state, hearing_since
+        if given.kind in ("deaf", "hearing"):
+            hearing_since = given.at if given.kind == "hearing" else None
+            return []
         if given.kind == "submit":
             nnodes, nproc = int(given.fields.get("nnodes", 2)), int(given.fields.get("nproc", 1))
             spec = JobSpec(
@@ -33,7 +38,7 @@ def test_trace(path: Path, request: pytest.FixtureRequest) -> None:
         else:
             assert state is not None
             if given.kind == "time":
-                outcome = planner.time(state, given.at)
+                outcome = planner.time(state, given.at, hearing_since)
             else:
                 claim = given.fields.pop("claim", state.claim) or given.id
                 defaults = {

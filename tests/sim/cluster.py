@@ -9,7 +9,7 @@ from holdfast import events
 from holdfast.bus import Message, event_message
 from holdfast.config import LadderPolicy, PoolPolicy
 from holdfast.event_parts import JobSpec
-from holdfast.events import Event, JobFinished
+from holdfast.events import DeadlinePassed, Event, JobFinished
 from holdfast.ids import named_id
 from holdfast.requests import SubmitJob
 from holdfast.service import ServiceShell
@@ -17,12 +17,30 @@ from holdfast.store.memory import MemoryStore
 from holdfast.timeouts import Timeouts
 from holdfast_controller.service import Controller
 from holdfast_standby.service import Standby
-from holdfast_standby.state import Heard
 from tests.sim.network import Chaos, SimDelivery, World
 from tests.sim.nodes import SimNode, Training
 
 REDELIVER_S = 3.0
 _KEY_PREFIX = "$KV.desired.node."
+
+
+class SimBus:
+    """What the shell asks of the bus itself: since when it holds."""
+
+    message_bytes_max = 1 << 20
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._since = world.now()
+        self.is_up = True
+
+    @property
+    def connected_since(self) -> datetime | None:
+        return self._since if self.is_up else None
+
+    def come_back(self) -> None:
+        self.is_up = True
+        self._since = self._world.now()
 
 
 class SimService:
@@ -34,10 +52,11 @@ class SimService:
         self.store = MemoryStore()
         self.crashes = 0
         self.up = True
+        self.frozen = False
         self.shell = self._new_shell()
 
     def _new_shell(self) -> ServiceShell:
-        return ServiceShell(self.make(), self.cluster.no_bus, self.store, self.cluster.world.now)  # type: ignore[arg-type]
+        return ServiceShell(self.make(), self.cluster.bus, self.store, self.cluster.world.now)  # type: ignore[arg-type]
 
     @property
     def handles(self) -> tuple[type[Event], ...]:
@@ -45,6 +64,9 @@ class SimService:
 
     async def receive(self, delivery: SimDelivery) -> None:
         world, chaos = self.cluster.world, self.cluster.chaos
+        if self.frozen or not self.cluster.bus.is_up:
+            world.after(0.1, lambda: self.receive(delivery))
+            return
         if self.up:
             await self.shell.handle(delivery)
             self.relay_soon()
@@ -56,9 +78,18 @@ class SimService:
             world.after(REDELIVER_S, lambda: self.cluster.redeliver(self, delivery))
 
     async def tick(self) -> None:
-        if self.up:
-            await self.shell.decide_time()
+        if self.up and not self.frozen:
+            await self.shell.pass_time()
             self.relay_soon()
+
+    def freeze(self) -> None:
+        """The process stands still for a while, as under SIGSTOP, or waiting for its store."""
+        self.frozen = True
+        self.cluster.world.after(self.cluster.world.random.uniform(0.5, 40), self._thaw)
+
+    def _thaw(self) -> None:
+        self.frozen = False
+        self.relay_soon()
 
     async def crash(self) -> None:
         self.crashes += 1
@@ -77,7 +108,7 @@ class SimService:
 
     async def relay(self) -> None:
         """The outbox onto the bus; a crash between publishing and noting it publishes again."""
-        if not self.up:
+        if not self.up or self.frozen or not self.cluster.bus.is_up:
             return
         pending = await self.store.pending(100)
         for _, message in pending:
@@ -91,12 +122,11 @@ class SimService:
 class SimCluster:
     """Everything together, from one seed."""
 
-    no_bus = object()
-
     def __init__(self, seed: int, *, nodes: int, jobs: dict[str, tuple[int, int]]) -> None:
         """`jobs`: name -> (nodes, ranks per node)."""
         self.world = World(seed)
         self.chaos = Chaos(self.world)
+        self.bus = SimBus(self.world)
         self.published: dict[str, bytes] = {}
         self.log: list[Event] = []
         self.ended: set[str | None] = set()
@@ -108,7 +138,7 @@ class SimCluster:
             JobSpec(name=name, script="t.py", nnodes=nnodes, nproc_per_node=nproc, cwd="/", directory="/jobs")
             for name, (nnodes, nproc) in jobs.items()
         ]
-        self.controller = SimService(self, lambda: Controller(self.timeouts, LadderPolicy(attempts_max=50)))
+        self.controller = SimService(self, lambda: Controller(self.timeouts, LadderPolicy(attempts_max=30)))
         self.standby = SimService(self, self._make_standby)
         self.services = (self.controller, self.standby)
         self.nodes = [
@@ -118,10 +148,25 @@ class SimCluster:
         self.world.after(0.5, self._tick)
 
     def _make_standby(self) -> Standby:
-        began = self.world.now()
-        return Standby(
-            self.timeouts, PoolPolicy(), lambda: Heard(last=dict(self.heard), listening_since=began), self.world.now
-        )
+        standby = Standby(self.timeouts, PoolPolicy())
+        standby.last_heard = self.heard
+        return standby
+
+    def bus_outage(self) -> None:
+        """The bus is away for everybody; what was said waits where it was said."""
+        self.bus.is_up = False
+        cut_off = [node for node in self.nodes if node.connected]
+        for node in cut_off:
+            node.connected = False
+
+        def back() -> None:
+            self.bus.come_back()
+            for node in cut_off:
+                node.connected = True
+            for service in self.services:
+                service.relay_soon()
+
+        self.world.after(self.world.random.uniform(1.0, 60.0), back)
 
     async def submit(self) -> None:
         """A person submits all jobs, asking again under the same id as long as there is no answer."""
@@ -162,6 +207,9 @@ class SimCluster:
         self.log.append(event)
         if isinstance(event, JobFinished):
             self.ended.add(event.job)
+        if isinstance(event, DeadlinePassed) and event.awaited == "first_step":
+            training = self.trainings[event.job or ""]
+            assert event.generation not in training.stepped, f"{event.job} was called stuck while it trained"
         for service in self.services:
             if isinstance(event, service.handles):
                 self._deliver(service, message)

@@ -49,6 +49,7 @@ class Training:
         self.saved_step = -1
         self.ran: dict[tuple[int, int], str] = {}
         self.alive: dict[int, set[int]] = {}
+        self.stepped: set[int] = set()
 
     def start(self, generation: int, rank: int, node: str) -> None:
         before = self.ran.get((generation, rank))
@@ -127,6 +128,7 @@ class Zygote:
         if not mine or self.node.zygote is not self:
             return
         if self.training.is_complete(fence[1]):
+            self.training.stepped.add(fence[1])
             for rank in mine:
                 rank.step += 1
                 rank.steps_done += 1

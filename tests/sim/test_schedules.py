@@ -19,7 +19,7 @@ from tests.sim.cluster import SimCluster
 
 SCHEDULES = 2000
 BATCH = 50
-FAULTS = ("rank", "rank", "agent", "agent", "zygote", "node", "partition", "controller", "standby")
+FAULTS = ("rank", "rank", "agent", "agent", "zygote", "node", "partition", "controller", "standby", "freeze", "bus")
 
 
 async def run_schedule(seed: int) -> SimCluster:
@@ -43,6 +43,10 @@ async def run_schedule(seed: int) -> SimCluster:
         elif fault == "partition":
             world.after(at, lambda node=node: setattr(node, "connected", False))
             world.after(at + world.random.uniform(1.0, 30.0), lambda node=node: setattr(node, "connected", True))
+        elif fault == "freeze":
+            world.after(at, world.random.choice(cluster.services).freeze)
+        elif fault == "bus":
+            world.after(at, cluster.bus_outage)
         else:
             world.after(at, (cluster.controller if fault == "controller" else cluster.standby).crash)
     world.after(80.0, lambda: setattr(cluster.chaos, "active", False))

@@ -17,6 +17,7 @@ class Analyzer(Decider):
 
     def __init__(self) -> None:
         self._step_times: dict[str, StepTimes] = {}
+        self._uncommitted: dict[str, tuple[str, StepTimes]] = {}
 
     def on_event(self, event: AnyEvent, now: datetime) -> Effect:
         if event.job is None:
@@ -24,7 +25,15 @@ class Analyzer(Decider):
         if isinstance(event, JobFinished):
             self._step_times.pop(event.job, None)
         elif isinstance(event, StepsMeasured):
-            self._step_times[event.job], finding = observe(self._step_times.get(event.job), event, now)
+            times, finding = observe(self._step_times.get(event.job), event, now)
             if finding:
+                # Until the finding is committed the window stays as it was, or a second try would see nothing new.
+                self._uncommitted[finding.id] = (event.job, times)
                 return Effect(events=(finding,))
+            self._step_times[event.job] = times
         return Effect()
+
+    def adopt(self, effect: Effect) -> None:
+        for event in effect.events:
+            job, times = self._uncommitted.pop(event.id)
+            self._step_times[job] = times

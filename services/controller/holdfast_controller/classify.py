@@ -22,8 +22,12 @@ _INFRASTRUCTURE = re.compile(
 )
 """Messages that speak of the machine, not of the script."""
 
+_NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+(\.\d+)?")
+
 _PEER_LOST_TYPES = frozenset({"DistNetworkError", "DistStoreError", "ConnectionResetError", "BrokenPipeError"})
-_INFRASTRUCTURE_TYPES = frozenset({"MemoryError", "OutOfMemoryError", "AcceleratorError"})
+_INFRASTRUCTURE_TYPES = frozenset({"AcceleratorError"})
+_OUT_OF_MEMORY_TYPES = frozenset({"MemoryError", "OutOfMemoryError"})
+"""A batch that is too large looks the same on every node: held against none of them."""
 
 
 def classify(exited: ProcessExited) -> Symptom:
@@ -31,6 +35,8 @@ def classify(exited: ProcessExited) -> Symptom:
     if exited.exception is not None:
         name = exited.exception.type.rsplit(".", 1)[-1]
         message = exited.exception.message
+        if name in _OUT_OF_MEMORY_TYPES:
+            return Symptom.USER_EXCEPTION
         if name in _PEER_LOST_TYPES or (name in ("RuntimeError", "DistBackendError") and _PEER_LOST.search(message)):
             return Symptom.PEER_LOST
         if name in _INFRASTRUCTURE_TYPES or _INFRASTRUCTURE.search(message):
@@ -48,6 +54,13 @@ FIRST_HAND_OF_NODE = frozenset({Symptom.KILLED, Symptom.INFRASTRUCTURE, Symptom.
 
 OF_USER_CODE = frozenset({Symptom.USER_EXCEPTION, Symptom.EXIT_CODE})
 """Symptoms that the script shows by itself."""
+
+
+def signature(exited: ProcessExited) -> str:
+    """What stays the same when the same error of the script comes again: addresses and amounts do not."""
+    if exited.exception is None:
+        return f"exit code {exited.exit_code}"
+    return f"{exited.exception.type}: {_NUMBER.sub('#', exited.exception.message)}"
 
 
 def in_words(exited: ProcessExited) -> str:

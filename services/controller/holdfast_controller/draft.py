@@ -72,8 +72,13 @@ class Draft:
         The ranks themselves choose the newest complete checkpoint: the catalogue's word may be older than the disk.
         """
         state = self.state
+        incident = state.incident
+        if incident:
+            # Many nodes lost at once are answered by one restart: restarts are what an incident has a limit of.
+            incident = msgspec.structs.replace(incident, attempts=incident.attempts + 1)
         self.state = state.become(
             JobPhase.STARTING,
+            incident=incident,
             generation=state.generation + 1,
             started=frozenset(),
             stepped=frozenset(),

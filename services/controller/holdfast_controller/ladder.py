@@ -54,14 +54,14 @@ def blame(incident: Incident, failure: Failure) -> Incident:
 
 def choose(incident: Incident, failure: Failure, policy: LadderPolicy) -> tuple[Rung, str]:
     """The rung for `failure`, which `incident` has already counted by `blame`, and the reason in words."""
-    if failure.symptom in (Symptom.NODE_LOST, Symptom.START_TIMEOUT) and failure.node:
-        return Rung.EVICT, failure.text
     if failure.symptom is Symptom.NODE_DEPARTED:
         return Rung.REPLACE, failure.text
-    if failure.user_error and incident.user_error and (why := _comes_again(incident.user_error, failure.user_error)):
-        return Rung.STOP, f"{failure.text}; {why}"
     if incident.attempts >= policy.attempts_max:
         return Rung.STOP, f"{failure.text}; gave up after {incident.attempts} restarts within one incident"
+    if failure.symptom in (Symptom.NODE_LOST, Symptom.START_TIMEOUT) and failure.node:
+        return Rung.EVICT, failure.text
+    if failure.user_error and incident.user_error and (why := _comes_again(incident.user_error, failure.user_error)):
+        return Rung.STOP, f"{failure.text}; {why}"
     failures_of_node = incident.blamed.get(failure.node or "", 0)
     if failure.symptom in FIRST_HAND_OF_NODE and failures_of_node >= policy.failures_of_node_max:
         return Rung.EVICT, f"{failure.text}; {failure.node} failed {failures_of_node} times within one incident"

@@ -35,7 +35,7 @@ from holdfast.events import (
 from holdfast.ids import named_id
 from holdfast.requests import StopJob, SubmitJob
 from holdfast.timeouts import Timeouts
-from holdfast_controller.classify import OF_USER_CODE, classify, in_words
+from holdfast_controller.classify import OF_USER_CODE, classify, in_words, signature
 from holdfast_controller.draft import Draft, Outcome
 from holdfast_controller.ladder import Failure
 from holdfast_controller.recovery import failed, learned_late
@@ -122,10 +122,12 @@ class Planner:
                 pass
         return draft.outcome()
 
-    def time(self, state: JobState, now: datetime) -> Outcome:
-        """What follows from the time: something awaited has not come."""
+    def time(self, state: JobState, now: datetime, hearing_since: datetime | None) -> Outcome:
+        """What follows from the time: something awaited has not come, though it would have been heard since then."""
         awaiting = state.awaiting
-        if awaiting is None or now < awaiting.until:
+        if awaiting is None or hearing_since is None:
+            return Outcome(state=state)
+        if now - max(awaiting.since, hearing_since) < awaiting.until - awaiting.since:
             return Outcome(state=state)
         here = {
             "ranks_started": state.started,
@@ -149,9 +151,10 @@ class Planner:
             for node in missing:
                 text = f"{node} did not start its ranks within {waited_s:.0f} s"
                 failed(draft, self._failure(state, Symptom.START_TIMEOUT, text, node), self.policy)
-        else:
+        elif state.has_stepped or state.incident:
             text = f"no first step within {waited_s:.0f} s of starting generation {state.generation}"
             failed(draft, self._failure(state, Symptom.NO_FIRST_STEP, text), self.policy)
+        # A job that never made a step may be one that makes none, or compiles for long: the finding is all there is.
         return draft.outcome()
 
     # --- nodes ----------------------------------------------------------------------------------
@@ -216,16 +219,19 @@ class Planner:
         started = state.started | {event.node}
         draft.state = state.update(started=started)
         if started >= set(state.nodes) and state.phase is JobPhase.STARTING:
-            draft.await_("first_step", self.timeouts.first_step_limit_s(state.step_s))
+            draft.await_("first_step", self.timeouts.first_step_limit_s(state.step_s, state.first_step_s))
+            draft.state = draft.state.update(started_at=draft.now)
 
     def _first_step(self, draft: Draft, event: FirstStep) -> None:
         state = draft.state
         if event.generation != state.generation or event.node not in state.nodes or state.phase not in _LIVE:
             return
         stepped = state.stepped | {event.node}
-        draft.state = state.update(stepped=stepped, step=event.step, step_seen_at=draft.now)
+        draft.state = state.update(stepped=stepped, step=event.step, step_seen_at=draft.now, has_stepped=True)
         if stepped >= set(state.nodes) and state.phase is JobPhase.STARTING:
-            draft.state = draft.state.become(JobPhase.RUNNING, awaiting=None)
+            took_s = (draft.now - state.started_at).total_seconds() if state.started_at else 0.0
+            longest_s = max(took_s, state.first_step_s or 0.0)
+            draft.state = draft.state.become(JobPhase.RUNNING, awaiting=None, first_step_s=longest_s)
         draft.close_when_past(event.step)
 
     def _progress(self, draft: Draft, event: Progress) -> None:
@@ -266,7 +272,7 @@ class Planner:
             exception = event.exception
             user_error = UserError(
                 generation=event.generation,
-                signature=f"{exception.type}: {exception.message}" if exception else f"exit code {event.exit_code}",
+                signature=signature(event),
                 step=event.step,
                 on_first_step=event.steps_done == 0,
                 traceback=exception.traceback if exception else event.log_tail,

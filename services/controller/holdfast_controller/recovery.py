@@ -70,7 +70,6 @@ def _act(draft: Draft, failure: Failure, rung: Rung, reason: str) -> None:
         )
         draft.end(ending)
         return
-    draft.state = draft.state.update(incident=msgspec.structs.replace(incident, attempts=incident.attempts + 1))
     if rung is Rung.REATTEMPT:
         draft.say(Reattempt, attempt=incident.attempts + 1, node=failure.node, reason=reason)
         draft.order_start(f"restart in place: {reason}")

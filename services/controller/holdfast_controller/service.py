@@ -49,11 +49,9 @@ class Controller(Decider):
             return self._effect(state, self.planner.stop(state, request, now))
         return super().on_request(request, now)
 
-    def on_time(self, now: datetime) -> Effect:
-        return _merge([self._effect(state, self.planner.time(state, now)) for state in self._live() if state.awaiting])
-
-    def next_time(self) -> datetime | None:
-        return min((state.awaiting.until for state in self._live() if state.awaiting), default=None)
+    def on_time(self, now: datetime, hearing_since: datetime | None) -> Effect:
+        waiting = [state for state in self._live() if state.awaiting]
+        return _merge([self._effect(state, self.planner.time(state, now, hearing_since)) for state in waiting])
 
     def adopt(self, effect: Effect) -> None:
         for row in effect.rows:

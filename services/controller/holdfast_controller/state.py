@@ -109,7 +109,11 @@ class Await(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobState(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything the controller knows of a job. `members` has one place for each node rank; None is a vacancy."""
+    """Everything the controller knows of a job. `members` has one place for each node rank; None is a vacancy.
+
+    `step_s` is the median duration of a step, `first_step_s` the longest that a generation took from running ranks
+    to its first step; both are None until known.
+    """
 
     spec: JobSpec
     phase: JobPhase
@@ -126,6 +130,9 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     step: int = -1
     step_seen_at: datetime | None = None
     step_s: float | None = None
+    has_stepped: bool = False
+    started_at: datetime | None = None
+    first_step_s: float | None = None
     restorable_step: int | None = None
     awaiting: Await | None = None
     incident: Incident | None = None

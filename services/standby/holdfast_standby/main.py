@@ -10,18 +10,19 @@ from holdfast.clock import system_now
 from holdfast.process import Process
 from holdfast.service import ServiceShell
 from holdfast.store.postgres import PostgresStore
-from holdfast_standby.service import Hearing, Standby
+from holdfast_standby.service import Heartbeats, Standby
 
 
 async def serve(this: Process) -> None:
     """Run the standby service until cancelled."""
     bus = await connect(this.settings.nats_url, "standby")
     store = await PostgresStore.connect(this.settings.database_url, "standby", application_name="holdfast-standby")
-    hearing = Hearing(bus, system_now)
-    standby = Standby(this.settings.timeouts, this.settings.pool, hearing.heard, system_now)
+    standby = Standby(this.settings.timeouts, this.settings.pool)
+    heartbeats = Heartbeats(bus, system_now, standby.is_known)
+    standby.last_heard = heartbeats.last
     try:
         async with asyncio.TaskGroup() as group:
-            group.create_task(hearing.listen(), name="heartbeats")
+            group.create_task(heartbeats.listen(), name="heartbeats")
             group.create_task(ServiceShell(standby, bus, store).run(), name="shell")
     finally:
         await bus.close()

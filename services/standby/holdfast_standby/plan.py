@@ -251,28 +251,21 @@ class Keeper:
                 ledger.move(node, NodeState.REGISTERED, f"released, not yet checked: {event.reason}", job=None)
 
     def _grant(self, ledger: _Ledger) -> None:
-        """Serve waiting claims, those of running jobs first, then in order of asking; a claim is met whole or waits."""
-        for claim in sorted(
-            ledger.claims.values(), key=lambda claim: (not claim.replaces, claim.requested_at, claim.id)
-        ):
-            pool = [
-                node for node in ledger.nodes.values() if node.state is NodeState.STANDBY and not node.blocked_until
-            ]
+        """Serve waiting claims: those of running jobs first, then in order of asking. A claim is met whole or waits.
+
+        A small claim that always fits must not starve a large one, so later claims wait behind an earlier one; not
+        behind one for more nodes than there are, which may never be met.
+        """
+        there = sum(node.state in WATCHED for node in ledger.nodes.values())
+        behind: str | None = None
+        for claim in sorted(ledger.claims.values(), key=_turn):
+            pool = [node for node in ledger.nodes.values() if node.state is NodeState.STANDBY]
             reserve = 0 if claim.replaces else self.pool.size
-            if len(pool) - reserve < claim.count:
-                available = max(0, len(pool) - reserve)
-                if claim.announced != available:
-                    ledger.say(
-                        NodesAwaited,
-                        job=claim.job,
-                        incident=claim.incident,
-                        claim=claim.id,
-                        wanted=claim.count,
-                        available=available,
-                    )
-                    ledger.claims[claim.job] = msgspec.structs.replace(claim, announced=available)
-                # Later claims wait too: a small one that always fits must not starve a large one.
-                return
+            if behind or len(pool) - reserve < claim.count:
+                self._announce(ledger, claim, max(0, len(pool) - reserve), behind)
+                if not behind and claim.count + reserve <= there:
+                    behind = claim.job
+                continue
             grants = []
             for node in sorted(pool, key=lambda node: _natural(node.id))[: claim.count]:
                 ledger.move(node, NodeState.ACTIVE, f"granted to {claim.job}", job=claim.job, epoch=node.epoch + 1)
@@ -287,6 +280,22 @@ class Keeper:
                 )
             ledger.say(NodesGranted, job=claim.job, incident=claim.incident, claim=claim.id, grants=tuple(grants))
             del ledger.claims[claim.job]
+
+    def _announce(self, ledger: _Ledger, claim: Claim, available: int, behind: str | None) -> None:
+        """Say what a claim waits for, once for each change of it."""
+        announced = f"{available} behind {behind}"
+        if claim.announced == announced:
+            return
+        ledger.say(
+            NodesAwaited,
+            job=claim.job,
+            incident=claim.incident,
+            claim=claim.id,
+            wanted=claim.count,
+            available=available,
+            behind=behind,
+        )
+        ledger.claims[claim.job] = msgspec.structs.replace(claim, announced=announced)
 
 
 class _Ledger:

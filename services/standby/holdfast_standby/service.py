@@ -11,7 +11,7 @@ from holdfast.clock import Now
 from holdfast.config import PoolPolicy
 from holdfast.events import AnyEvent
 from holdfast.requests import STANDBY_REQUESTS, Answer, AnyRequest, ReleaseNode
-from holdfast.service import Decider, Effect, Row, later
+from holdfast.service import Decider, Effect, Row
 from holdfast.subjects import ALL_HEARTBEATS
 from holdfast.timeouts import Timeouts
 from holdfast_standby.plan import HANDLED, Keeper, Outcome
@@ -19,24 +19,21 @@ from holdfast_standby.state import Heard, Inventory
 from holdfast_standby.store import CLAIMS, NODES, TABLES
 
 
-class Hearing:
-    """Who was heard when. Heartbeats are not stored: after a restart everybody has the full time to be heard again."""
+class Heartbeats:
+    """When each node was heard last. Not stored: after a restart everybody has the full time to be heard again."""
 
-    def __init__(self, bus: Bus, now: Now) -> None:
+    def __init__(self, bus: Bus, now: Now, is_known: Callable[[str], bool]) -> None:
         self._bus = bus
         self._now = now
-        self._last: dict[str, datetime] = {}
-        self._started = now()
+        self._is_known = is_known
+        self.last: dict[str, datetime] = {}
 
     async def listen(self) -> None:
-        """Take in heartbeats, for ever."""
+        """Take in the heartbeats of known nodes, for ever. What strangers send is no sign of anything."""
         async for subject, _ in self._bus.listen(ALL_HEARTBEATS):
-            self._last[subject.rsplit(".", 1)[-1]] = self._now()
-
-    def heard(self) -> Heard:
-        """What is known now."""
-        connected = self._bus.connected_since
-        return Heard(last=self._last, listening_since=max(connected, self._started) if connected else None)
+            node = subject.rsplit(".", 1)[-1]
+            if self._is_known(node):
+                self.last[node] = self._now()
 
 
 class Standby(Decider):
@@ -47,12 +44,14 @@ class Standby(Decider):
     handles = HANDLED
     requests_subject = STANDBY_REQUESTS
 
-    def __init__(self, timeouts: Timeouts, pool: PoolPolicy, heard: Callable[[], Heard], now: Now) -> None:
+    def __init__(self, timeouts: Timeouts, pool: PoolPolicy) -> None:
         self.keeper = Keeper(timeouts, pool)
         self.inventory = Inventory()
-        self._heard = heard
-        self._look_every_s = timeouts.heartbeat_s / 2
-        self._looked_at = now()
+        self.last_heard: Mapping[str, datetime] = {}
+
+    def is_known(self, node: str) -> bool:
+        """Whether this node has ever registered."""
+        return node in self.inventory.nodes
 
     def load(self, rows: Mapping[str, Mapping[str, Any]]) -> None:
         claims = {claim.job: claim for claim in rows[CLAIMS.name].values()}
@@ -64,17 +63,14 @@ class Standby(Decider):
     def on_request(self, request: AnyRequest, now: datetime) -> Effect:
         if not isinstance(request, ReleaseNode):
             return super().on_request(request, now)
-        outcome = self.keeper.release(self.inventory, request, self._heard(), now)
+        outcome = self.keeper.release(self.inventory, request, Heard(last=dict(self.last_heard)), now)
         if outcome.refusal:
             return Effect(answer=Answer(accepted=False, message=outcome.refusal))
         return self._effect(outcome)
 
-    def on_time(self, now: datetime) -> Effect:
-        self._looked_at = now
-        return self._effect(self.keeper.time(self.inventory, self._heard(), now))
-
-    def next_time(self) -> datetime | None:
-        return later(self._looked_at, self._look_every_s)
+    def on_time(self, now: datetime, hearing_since: datetime | None) -> Effect:
+        heard = Heard(last=dict(self.last_heard), listening_since=hearing_since)
+        return self._effect(self.keeper.time(self.inventory, heard, now))
 
     def adopt(self, effect: Effect) -> None:
         nodes, claims = dict(self.inventory.nodes), dict(self.inventory.claims)

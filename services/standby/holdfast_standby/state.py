@@ -84,7 +84,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     count: int
     requested_at: datetime
     replaces: bool
-    announced: int | None = None
+    announced: str = ""
     incident: str | None = None
 
 
