@@ -19,8 +19,10 @@ import structlog
 
 from holdfast import config
 from holdfast.config import Settings
+from holdfast.timeouts import Timeouts
 
-STOP_GRACE_S = 10.0
+LEAVE_S = 8.0
+"""What a daemon has for its end beside the grace of its ranks: telling what became of them, closing its connections."""
 
 log = structlog.get_logger()
 
@@ -79,15 +81,24 @@ async def _until_stopped(main: Callable[[Process], Awaitable[None]], process: Pr
     stopping.cancel()
     if not working.done():
         working.cancel()
-        _, late = await asyncio.wait({working}, timeout=STOP_GRACE_S)
+        limit_s = leave_limit_s(process.settings.timeouts)
+        _, late = await asyncio.wait({working}, timeout=limit_s)
         if late:
-            log.error("did not stop in time", grace_s=STOP_GRACE_S)
-            return 1
+            log.error("did not stop in time", limit_s=limit_s)
+            # The event loop would wait for this task once more, and that without a limit.
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(1)
     if not working.cancelled() and (error := working.exception()) is not None:
         log.error("ended by an error", exc_info=error)
         return 1
     log.info("stopped")
     return 0
+
+
+def leave_limit_s(timeouts: Timeouts) -> float:
+    """Seconds after which a daemon that was asked to stop ends itself, done or not."""
+    return timeouts.stop_grace_s + LEAVE_S
 
 
 def log_to_stderr(name: str) -> None:
