@@ -1,5 +1,6 @@
 """`holdfast up`: start the embedded cluster."""
 
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -8,7 +9,6 @@ import click
 
 from holdfast.cli.directory import directory_option, explained
 from holdfast.embedded.layout import DEFAULT_DIRECTORY, ClusterInfo, Layout
-from holdfast.embedded.services import ClusterPlan
 
 _PORT = click.IntRange(1, 65_535)
 
@@ -22,6 +22,9 @@ _PORT = click.IntRange(1, 65_535)
 @directory_option
 @click.option("--postgres-port", type=_PORT, help="Port for PostgreSQL. [default: a free one, the same every time]")
 @click.option("--nats-port", type=_PORT, help="Port for NATS. [default: a free one, the same every time]")
+@click.option(
+    "--config", "file", type=click.Path(dir_okay=False), help="TOML file (default: holdfast.toml if there is one here)."
+)
 @click.option("--detach", "-d", is_flag=True, help="Run in the background.")
 @click.option(
     "--wait/--no-wait",
@@ -30,7 +33,13 @@ _PORT = click.IntRange(1, 65_535)
     help="With --detach: come back when the whole cluster is ready, or at once.",
 )
 def up(
-    nodes: int | None, directory: Path, postgres_port: int | None, nats_port: int | None, detach: bool, wait: bool
+    nodes: int | None,
+    directory: Path,
+    postgres_port: int | None,
+    nats_port: int | None,
+    file: str | None,
+    detach: bool,
+    wait: bool,
 ) -> None:
     """Start a cluster on this machine: PostgreSQL, NATS, every service, and one agent per node.
 
@@ -43,14 +52,19 @@ def up(
     holdfast up --dir /data/lab     a second cluster beside the first
     """
     # Late, so that `holdfast --help` needs neither the database library nor the migrations.
+    from holdfast.embedded.configuration import find_configuration
     from holdfast.embedded.launch import run_detached, run_foreground
+    from holdfast.embedded.services import cluster_plan
     from holdfast.embedded.supervisor import Options
     from holdfast.store.migrate import migrate
 
     layout = Layout(directory)
-    plan = ClusterPlan(migrate=migrate)
     options = Options(nodes=nodes, postgres_port=postgres_port, nats_port=nats_port)
     with explained():
+        configuration = find_configuration(os.environ, file)
+        if configuration.file is not None:
+            _tell(f"configuration from {configuration.file}")
+        plan = cluster_plan(migrate, configuration)
         if detach:
             run_detached(layout, plan, options, _tell, wait=wait)
             if wait:

@@ -5,17 +5,23 @@ import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from holdfast.embedded.announce import READY_FD_VARIABLE
 from holdfast.embedded.children import ChildSpec
+from holdfast.embedded.configuration import FILE_SUFFIX, Configuration
 from holdfast.embedded.layout import SERVICES, ClusterInfo, Layout
 from holdfast.embedded.proctree import NODE_VARIABLE
+from holdfast.process import leave_limit_s
 
 NATS_VARIABLE = "HOLDFAST_NATS_URL"
 DATABASE_VARIABLE = "HOLDFAST_DATABASE_URL"
 
+KILL_AFTER_S = 5.0
+"""What a daemon has beyond its own limit for its end before it is killed."""
 
-def service_specs(layout: Layout, info: ClusterInfo) -> list[ChildSpec]:
+
+def service_specs(configuration: Configuration, layout: Layout, info: ClusterInfo) -> list[ChildSpec]:
     """One child per service, each with the database URL of its own role."""
     return [
         ChildSpec(
@@ -23,16 +29,16 @@ def service_specs(layout: Layout, info: ClusterInfo) -> list[ChildSpec]:
             # -P: a file of the user's that happens to be called logging.py must not replace ours.
             argv=(sys.executable, "-P", "-m", f"holdfast_{service}"),
             environment=base_environment()
+            | configuration.environment()
             | {NATS_VARIABLE: info.nats_url, DATABASE_VARIABLE: info.database_urls[service]},
             directory=layout.root,
-            # Longer than the grace that a daemon gives itself (holdfast.process).
-            stop_grace_s=15.0,
+            stop_grace_s=leave_limit_s(configuration.timeouts) + KILL_AFTER_S,
         )
         for service in SERVICES
     ]
 
 
-def agent_spec(layout: Layout, info: ClusterInfo, node: str) -> ChildSpec:
+def agent_spec(configuration: Configuration, layout: Layout, info: ClusterInfo, node: str) -> ChildSpec:
     """The agent of one node. It knows the bus and not the database, as on a machine of its own."""
     return ChildSpec(
         name=node,
@@ -40,19 +46,28 @@ def agent_spec(layout: Layout, info: ClusterInfo, node: str) -> ChildSpec:
             sys.executable,
             *("-P", "-m", "holdfast_agent", "--node", node, "--state-dir", str(layout.node(node))),
         ),
-        environment=base_environment() | {NATS_VARIABLE: info.nats_url, NODE_VARIABLE: str(layout.node(node))},
+        environment=base_environment()
+        | configuration.environment()
+        | {NATS_VARIABLE: info.nats_url, NODE_VARIABLE: str(layout.node(node))},
         directory=layout.root,
-        # It stops its ranks first.
-        stop_grace_s=20.0,
+        stop_grace_s=leave_limit_s(configuration.timeouts) + KILL_AFTER_S,
         # Should the supervisor die, the agents end their ranks instead of leaving them to nobody.
         death_signal=signal.SIGTERM,
     )
 
 
 def base_environment() -> dict[str, str]:
-    """The user's environment without the addresses and markers of another cluster."""
-    foreign = (NATS_VARIABLE, DATABASE_VARIABLE, NODE_VARIABLE, READY_FD_VARIABLE)
-    return {name: value for name, value in os.environ.items() if name not in foreign} | {"PYTHONUNBUFFERED": "1"}
+    """The user's environment without the addresses and markers of another cluster.
+
+    A setting that is read from a file (`_FILE`) names it by an absolute path: a child works in another directory.
+    """
+    addresses = (NATS_VARIABLE, DATABASE_VARIABLE)
+    foreign = {*addresses, *(name + FILE_SUFFIX for name in addresses), NODE_VARIABLE, READY_FD_VARIABLE}
+    environment = {name: value for name, value in os.environ.items() if name not in foreign}
+    for name, value in environment.items():
+        if name.startswith("HOLDFAST_") and name.endswith(FILE_SUFFIX):
+            environment[name] = os.path.abspath(value)
+    return environment | {"PYTHONUNBUFFERED": "1"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,5 +79,12 @@ class ClusterPlan:
     """
 
     migrate: Callable[[str, dict[str, str]], None]
-    services: Callable[[Layout, ClusterInfo], list[ChildSpec]] = service_specs
-    agent: Callable[[Layout, ClusterInfo, str], ChildSpec] = agent_spec
+    services: Callable[[Layout, ClusterInfo], list[ChildSpec]]
+    agent: Callable[[Layout, ClusterInfo, str], ChildSpec]
+
+
+def cluster_plan(migrate: Callable[[str, dict[str, str]], None], configuration: Configuration) -> ClusterPlan:
+    """The real services and agents, all of them with this configuration."""
+    return ClusterPlan(
+        migrate=migrate, services=partial(service_specs, configuration), agent=partial(agent_spec, configuration)
+    )

@@ -5,6 +5,7 @@ import msgspec
 import pytest
 
 from holdfast.embedded import credentials
+from holdfast.embedded.configuration import Configuration
 from holdfast.embedded.errors import AlreadyRunning, EmbeddedError, NoCluster
 from holdfast.embedded.layout import SERVICES, ClusterInfo, Layout, Ports
 from holdfast.embedded.services import agent_spec, service_specs
@@ -87,12 +88,12 @@ def test_every_service_gets_its_own_role_and_an_agent_only_the_bus(
     monkeypatch.setenv("HOLDFAST_DATABASE_URL", "postgresql://another/cluster")
     monkeypatch.setenv("HOLDFAST_NODE_DIR", "/another/node")
     info = describe(layout)
-    for spec in service_specs(layout, info):
+    for spec in service_specs(Configuration(), layout, info):
         assert f"//holdfast_{spec.name}:" in spec.environment["HOLDFAST_DATABASE_URL"]
         assert spec.environment["HOLDFAST_NATS_URL"] == info.nats_url
         assert "HOLDFAST_NODE_DIR" not in spec.environment
         assert spec.argv[-1] == f"holdfast_{spec.name}"
         assert not any("holdfast:" in argument for argument in spec.argv)
-    agent = agent_spec(layout, info, "node-0")
+    agent = agent_spec(Configuration(), layout, info, "node-0")
     assert "HOLDFAST_DATABASE_URL" not in agent.environment
     assert agent.environment["HOLDFAST_NODE_DIR"] == str(layout.node("node-0"))
