@@ -132,7 +132,7 @@ class SimCluster:
         self.ended: set[str | None] = set()
         self.desired: dict[str, bytes] = {}
         self.heard: dict[str, datetime] = {}
-        self.timeouts = Timeouts(first_step_s=120, start_s=20, block_s=60)
+        self.timeouts = Timeouts(first_step_s=20, first_step_min_s=10, start_s=20, block_s=60)
         self.trainings = {name: Training(nnodes * nproc) for name, (nnodes, nproc) in jobs.items()}
         self.specs = [
             JobSpec(name=name, script="t.py", nnodes=nnodes, nproc_per_node=nproc, cwd="/", directory="/jobs")
