@@ -78,10 +78,12 @@ async def ensure_stream(link: Link, config: dict[str, Any]) -> None:
         await link.api(f"STREAM.CREATE.{name}", config, _StreamAnswer)
     except ApiRefusal as refusal:
         if refusal.error.err_code in _NO_ROOM:
+            limit = "max_memory_store" if config["storage"] == "memory" else "max_file_store"
             raise BusError(
                 f"stream {name} does not fit at {link.address} ({refusal.error.description}): it reserves "
                 f"{config['max_bytes'] >> 20} MiB of {config['storage']}; "
-                "raise max_file_store or max_memory_store in the jetstream section of the server's configuration"
+                f"set {limit} in the jetstream section of the server's configuration "
+                "(its default is 75 % of what was free on the server's machine at its start)"
             ) from refusal
         if refusal.error.err_code != _NAME_IN_USE:
             raise BusError(f"stream {name} cannot be made at {link.address}: {refusal.error.description}") from refusal

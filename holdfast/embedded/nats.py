@@ -27,10 +27,13 @@ max_connections: 4096
 write_deadline: "10s"
 
 # The default of two minutes would leave that much to a power cut. What must not be lost is in Postgres (the outbox).
+# A stream reserves what it may grow to; without a limit of our own the server allows 75 % of what is free on the disk
+# now, and refuses the streams on a smaller one although they hold little. So the reservations may exceed the disk.
 jetstream {{
   store_dir: {store}
   sync_interval: "10s"
   max_memory_store: 512MB
+  max_file_store: 64GB
 }}
 
 authorization {{
