@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.event_parts import Id, JobSpec, Name
+from holdfast.event_parts import Count, Id, JobSpec, Name, Port, Step
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The part of one generation that one node runs."""
 
     job: JobSpec
-    node_rank: int
+    node_rank: Count
     master_addr: str
-    master_port: int
-    restore_step: int | None = None
+    master_port: Port
+    restore_step: Step | None = None
     code_version: str | None = None
 
     @property
@@ -33,8 +33,8 @@ class NodeDesired(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """One node's desired state; without a placement it runs no ranks."""
 
     node: Name
-    epoch: int
-    generation: int
+    epoch: Count
+    generation: Count
     job: Name | None = None
     placement: Placement | None = None
     cause: Id | None = None

@@ -19,6 +19,24 @@ Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 """A point in time, with its zone."""
 
 
+INTEGER_MAX = (1 << 53) - 1
+"""Integers beyond this are not exact in every JSON reader, and no honest count comes near it."""
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=INTEGER_MAX)]
+"""How many, or the number of something that is counted from 0."""
+
+Step = Annotated[int, msgspec.Meta(ge=-1, le=INTEGER_MAX)]
+"""A training step; -1 before any is completed."""
+
+Code = Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
+"""An exit code or the number of a signal."""
+
+Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
+"""A TCP port."""
+
+StorePorts = Annotated[tuple[Port, ...], msgspec.Meta(min_length=1)]
+"""The ports that a node holds open for the TCPStores of generations: one at least, or it can serve none."""
+
 RANKS_MAX = 1_000_000
 """A job has at most this many ranks; what is asked beyond that is a mistake, and must not cost the memory."""
 
@@ -34,8 +52,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     script: str
     args: tuple[str, ...] = ()
     is_module: bool = False
-    nnodes: int = 1
-    nproc_per_node: int = 1
+    nnodes: Count = 1
+    nproc_per_node: Count = 1
     mesh: str | None = None
     env: dict[str, str] = {}
     cwd: str
@@ -67,9 +85,9 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     address: str
     hostname: str
     boot_id: str
-    store_ports: tuple[int, ...]
-    cpus: int
-    memory_bytes: int
+    store_ports: StorePorts
+    cpus: Count
+    memory_bytes: Count
     version: str
 
 
@@ -92,15 +110,15 @@ class RankException(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 class RankProcess(msgspec.Struct, frozen=True, kw_only=True):
     """A rank and its process."""
 
-    rank: int
-    pid: int
+    rank: Count
+    pid: Count
 
 
 class RankProgress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Where a rank stands by its ledger: `step` is the last completed one, -1 before any."""
 
-    rank: int
-    step: int
+    rank: Count
+    step: Step
     phase: str
     phase_since: Moment | None = None
 
@@ -109,18 +127,18 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     """A node handed to a job. `epoch` grows with every hand-over of this node and fences older orders."""
 
     node: Name
-    epoch: int
+    epoch: Count
     address: str
-    store_ports: tuple[int, ...]
+    store_ports: StorePorts
 
 
 class StepSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One completed step of one rank."""
 
-    rank: int
-    step: int
+    rank: Count
+    step: Step
     ended_at: Moment
     duration_s: float
     loss: float | None = None
     grad_norm: float | None = None
-    tokens: int | None = None
+    tokens: Count | None = None

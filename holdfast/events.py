@@ -17,6 +17,8 @@ import msgspec
 
 from holdfast.event_parts import (
     CheckResult,
+    Code,
+    Count,
     Grant,
     Id,
     JobSpec,
@@ -26,6 +28,7 @@ from holdfast.event_parts import (
     RankException,
     RankProcess,
     RankProgress,
+    Step,
     StepSample,
 )
 
@@ -62,7 +65,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=_ty
     at: Moment
     source: str
     job: Name | None = None
-    generation: int | None = None
+    generation: Count | None = None
     node: Name | None = None
     cause: Id | None = None
     incident: Id | None = None
@@ -113,7 +116,7 @@ class Metric(Event, frozen=True, kw_only=True, tag=_type_name, omit_defaults=Tru
 class NodeRegistered(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     """An agent has started and offers its node. `instance` is a UUIDv7 new with every start: later ones sort later."""
 
-    instance: str
+    instance: Id
     facts: NodeFacts
 
 
@@ -123,7 +126,7 @@ class NodeInspected(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     It carries the node's facts as well, so that it says enough if it overtakes the registration.
     """
 
-    instance: str
+    instance: Id
     checks: tuple[CheckResult, ...]
     facts: NodeFacts | None = None
 
@@ -136,7 +139,7 @@ class NodeInspected(Evidence, frozen=True, kw_only=True, omit_defaults=True):
 class NodeDeparted(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     """An agent is shut down on purpose; its ranks are stopped."""
 
-    instance: str
+    instance: Id
 
 
 class ProcessExited(Evidence, frozen=True, kw_only=True, omit_defaults=True):
@@ -145,14 +148,14 @@ class ProcessExited(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     `step` is the last step it completed (-1: none ever); `steps_done` how many in this generation.
     """
 
-    rank: int
-    local_rank: int
-    pid: int | None = None
-    exit_code: int | None = None
-    signal: int | None = None
+    rank: Count
+    local_rank: Count
+    pid: Count | None = None
+    exit_code: Code | None = None
+    signal: Code | None = None
     exited_at: Moment
-    step: int = -1
-    steps_done: int = 0
+    step: Step = -1
+    steps_done: Count = 0
     exception: RankException | None = None
     log_tail: str = ""
     detail: str = ""
@@ -161,7 +164,7 @@ class ProcessExited(Evidence, frozen=True, kw_only=True, omit_defaults=True):
 class FirstStep(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     """All ranks of a node have completed their first step of this generation."""
 
-    step: int
+    step: Step
     completed_at: Moment
 
 
@@ -182,8 +185,8 @@ class MessageRejected(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     subject: str
     consumer: str
     error: str
-    body_bytes: int
-    deliveries: int
+    body_bytes: Count
+    deliveries: Count
 
 
 # --- findings ----------------------------------------------------------------------------------
@@ -197,7 +200,7 @@ class NodeLost(Finding, frozen=True, kw_only=True, omit_defaults=True):
 
     last_heard_at: Moment
     silent_s: float
-    epoch: int = 0
+    epoch: Count = 0
 
 
 class StepTimeMeasured(Finding, frozen=True, kw_only=True, omit_defaults=True):
@@ -205,7 +208,7 @@ class StepTimeMeasured(Finding, frozen=True, kw_only=True, omit_defaults=True):
 
     median_s: float
     p99_s: float
-    samples: int
+    samples: Count
 
 
 class DeadlinePassed(Finding, frozen=True, kw_only=True, omit_defaults=True):
@@ -219,9 +222,9 @@ class DeadlinePassed(Finding, frozen=True, kw_only=True, omit_defaults=True):
 class StepRestorable(Finding, frozen=True, kw_only=True, omit_defaults=True):
     """Every shard of a checkpoint of this step is in place."""
 
-    step: int
+    step: Step
     path: str
-    checkpoint_bytes: int
+    checkpoint_bytes: Count
 
 
 # --- decisions ---------------------------------------------------------------------------------
@@ -236,7 +239,7 @@ class JobSubmitted(Decision, frozen=True, kw_only=True, omit_defaults=True):
 class NodesRequested(Decision, frozen=True, kw_only=True, omit_defaults=True):
     """A job claims nodes; its id is the claim's id."""
 
-    count: int
+    count: Count
 
 
 class NodesReleased(Decision, frozen=True, kw_only=True, omit_defaults=True):
@@ -247,36 +250,36 @@ class NodesReleased(Decision, frozen=True, kw_only=True, omit_defaults=True):
 
     nodes: tuple[Name, ...]
     withdraws_claim: bool = False
-    epochs: tuple[int, ...] = ()
+    epochs: tuple[Count, ...] = ()
 
 
 class GenerationStarted(Decision, frozen=True, kw_only=True, omit_defaults=True):
     """A generation of ranks is to run on these nodes, in the order of their node ranks."""
 
     nodes: tuple[Name, ...]
-    world_size: int
-    restore_step: int | None = None
+    world_size: Count
+    restore_step: Step | None = None
 
 
 class IncidentOpened(Decision, frozen=True, kw_only=True, omit_defaults=True):
     """Something went wrong in a job; all that follows carries this incident's id."""
 
     symptom: str
-    failed_step: int
-    rank: int | None = None
+    failed_step: Step
+    rank: Count | None = None
 
 
 class Reattempt(Decision, frozen=True, kw_only=True, omit_defaults=True):
     """The rung "restart in place": same nodes, next generation."""
 
-    attempt: int
+    attempt: Count
 
 
 class Eviction(Decision, frozen=True, kw_only=True, omit_defaults=True):
     """The rung "evict": the node, as held at `epoch`, leaves the job and goes on the blocklist."""
 
     blocked_for_s: float
-    epoch: int = 0
+    epoch: Count = 0
 
 
 class Suspension(Decision, frozen=True, kw_only=True, omit_defaults=True):
@@ -290,7 +293,7 @@ class IncidentClosed(Decision, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     outcome: str
-    attempts: int
+    attempts: Count
     symptom: str = ""
     summary: str = ""
 
@@ -299,7 +302,7 @@ class JobFinished(Decision, frozen=True, kw_only=True, omit_defaults=True):
     """A job is over: completed, failed or stopped."""
 
     outcome: str
-    exit_code: int
+    exit_code: Code
     traceback: str = ""
 
 
@@ -321,10 +324,10 @@ class RanksStopped(Action, frozen=True, kw_only=True, omit_defaults=True):
     alive) is empty. `ordered_generation` is the generation of the order that was obeyed.
     """
 
-    ranks: tuple[int, ...]
-    killed: int
+    ranks: tuple[Count, ...]
+    killed: Count
     took_s: float
-    ordered_generation: int = 0
+    ordered_generation: Count = 0
 
 
 class RanksStarted(Action, frozen=True, kw_only=True, omit_defaults=True):
@@ -338,7 +341,7 @@ class RanksStarted(Action, frozen=True, kw_only=True, omit_defaults=True):
 class RanksFinished(Action, frozen=True, kw_only=True, omit_defaults=True):
     """All ranks of a node ended with exit code 0."""
 
-    ranks: tuple[int, ...]
+    ranks: tuple[Count, ...]
 
 
 class NodesGranted(Action, frozen=True, kw_only=True, omit_defaults=True):
@@ -355,8 +358,8 @@ class NodesAwaited(Action, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     claim: Id
-    wanted: int
-    available: int
+    wanted: Count
+    available: Count
     behind: Name | None = None
 
 
@@ -371,9 +374,9 @@ class NodeStateChanged(Action, frozen=True, kw_only=True, omit_defaults=True):
 class CheckpointSaved(Action, frozen=True, kw_only=True, omit_defaults=True):
     """A checkpoint of all ranks was published whole."""
 
-    step: int
+    step: Step
     path: str
-    checkpoint_bytes: int
+    checkpoint_bytes: Count
     took_s: float
 
 
@@ -384,7 +387,7 @@ class StepsMeasured(Metric, frozen=True, kw_only=True, omit_defaults=True):
     """The steps that the ranks of a node completed since the last such event."""
 
     samples: tuple[StepSample, ...]
-    missed: int = 0
+    missed: Count = 0
 
 
 AnyEvent = (

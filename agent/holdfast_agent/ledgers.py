@@ -8,7 +8,7 @@ from pathlib import Path
 
 import structlog
 
-from holdfast.event_parts import StepSample
+from holdfast.event_parts import INTEGER_MAX, StepSample
 from holdfast.ledger import LedgerError, LedgerReader, Snapshot, StepRecord
 from holdfast_agent.state import RankStanding
 
@@ -81,7 +81,7 @@ def moment(unix_ns: int) -> datetime:
 
 def _standing(snapshot: Snapshot) -> RankStanding:
     return RankStanding(
-        step=snapshot.step,
+        step=_bounded(snapshot.step),
         steps_done=snapshot.steps_done,
         phase=snapshot.phase_name,
         phase_since=moment(snapshot.phase_started_ns),
@@ -93,10 +93,15 @@ def _standing(snapshot: Snapshot) -> RankStanding:
 def _sample(rank: int, step: StepRecord) -> StepSample:
     return StepSample(
         rank=rank,
-        step=step.step,
+        step=_bounded(step.step),
         ended_at=moment(step.ended_ns),
         duration_s=step.duration_ns / 1e9,
         loss=step.loss,
         grad_norm=step.grad_norm,
-        tokens=step.tokens,
+        tokens=None if step.tokens is None else max(0, min(step.tokens, INTEGER_MAX)),
     )
+
+
+def _bounded(step: int) -> int:
+    # The number comes from the script; beyond what events take it would have every one of them refused.
+    return max(-1, min(step, INTEGER_MAX))

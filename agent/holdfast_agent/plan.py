@@ -342,7 +342,8 @@ class _Draft:
         stepped = msgspec.structs.replace(crew, stepped=True)
         self._stand(crew=stepped)
         standings = [seen.standings[rank] for rank in crew.ranks]
-        first = min(standing.step - standing.steps_done + 1 for standing in standings)
+        # A script may count its steps in any way that it likes, but none comes before the first.
+        first = max(0, min(standing.step - standing.steps_done + 1 for standing in standings))
         completed = max(standing.first_step_at or self._now for standing in standings)
         self._say(FirstStep, crew, step=first, completed_at=completed)
 

@@ -77,6 +77,9 @@ def event_of(given: Input, **defaults: Any) -> Event:
     if "exception" in fields:
         name, _, message = fields["exception"].partition(": ")
         fields["exception"] = RankException(type=name, message=message, traceback=f"Traceback ...\n{name}: {message}")
+    if "instance" in fields:
+        # Traces number the lives of an agent: i1, i2, ...
+        fields["instance"] = f"{int(fields['instance'][1:]):08x}-0000-7000-8000-000000000000"
     if kind.__name__ == "NodesGranted":
         fields["grants"] = [grant(*_node_and_epoch(word)) for word in given.words]
     if kind.__name__ == "NodesReleased":
