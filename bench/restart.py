@@ -157,7 +157,11 @@ def _tried(contender: Contender, world_size: int, directory: Path, victim: int) 
         return contender.trial(world_size, directory, victim)
     except (Timeout, LauncherFailed) as error:
         # Counted as a failure of the contender, whatever its cause.
-        return Trial(None, {}, machine.load(), f"before the kill or after the recovery: {error}")
+        return Trial(None, {}, machine.load(), f"before the kill or after the recovery: {_last_line(error)}")
+
+
+def _last_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1]
 
 
 def _contenders(running: Cluster, world_size: int, *, with_plain: bool) -> list[Contender]:
