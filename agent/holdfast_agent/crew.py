@@ -58,6 +58,7 @@ class _Stop:
         self.number = command.number
         self.ranks = ranks
         self.began = time.monotonic()
+        self.began_ns = time.time_ns()
         self.kill_at = self.began + command.grace_s
         self.killed: set[int] = set()
 
@@ -218,8 +219,15 @@ class Crew:
                 self._left_over.append(output)
             else:
                 self._close(output)
+        exception = None
         if self._stop is not None:
-            return
+            # A rank that had failed by itself and was slow to end is no less at fault; what it raises when told to
+            # stop says nothing.
+            exception = _read_exception(Path(rank.plan.error_file), before_ns=self._stop.began_ns)
+            if exception is None:
+                return
+        elif code > 0:
+            exception = _read_exception(Path(rank.plan.error_file))
         exit_report = RankExit(
             exit_id=uuid7(),
             fence=rank.fence,
@@ -230,7 +238,7 @@ class Crew:
             signal=-code if code < 0 else None,
             exited_ns=exited_ns,
             log_tail=rank.tail.text(),
-            exception=_read_exception(Path(rank.plan.error_file)) if code > 0 else None,
+            exception=exception,
         )
         self.exits[exit_report.exit_id] = exit_report
         self._report(exit_report)
@@ -297,8 +305,10 @@ def _signal_group(pid: int, number: signal.Signals) -> None:
         os.kill(pid, number)
 
 
-def _read_exception(path: Path) -> RankException | None:
+def _read_exception(path: Path, before_ns: int | None = None) -> RankException | None:
     try:
+        if before_ns is not None and path.stat().st_mtime_ns >= before_ns:
+            return None
         return msgspec.json.decode(path.read_bytes(), type=RankException)
     except FileNotFoundError:
         return None
