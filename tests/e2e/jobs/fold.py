@@ -9,6 +9,7 @@ first step; `--fault-once` to do it in one generation only.
 from __future__ import annotations
 
 import argparse
+import atexit
 import ctypes
 import os
 import signal
@@ -31,6 +32,13 @@ def raise_type_error() -> NoReturn:
     raise TypeError("the model takes 3 arguments, 4 were given")
 
 
+def raise_and_linger() -> NoReturn:
+    """As a script whose exit handlers upload its last metrics: its partners notice, and end, long before it has."""
+    atexit.register(time.sleep, 20)
+    dist.destroy_process_group()
+    raise_type_error()
+
+
 def raise_with_odd_text() -> NoReturn:
     raise ValueError("NUL \0, half a pair \ud800, bell \a, and a line\nbelow" + " and more" * 20_000)
 
@@ -41,6 +49,7 @@ def segfault() -> None:
 
 FAULTS: dict[str, Callable[[], object]] = {
     "raise": raise_type_error,
+    "raise-and-linger": raise_and_linger,
     "odd-text": raise_with_odd_text,
     "exit": lambda: sys.exit(3),
     "segfault": segfault,
