@@ -36,6 +36,9 @@ class ReleaseNode(Request, frozen=True, kw_only=True, omit_defaults=True):
     node: Name
 
 
+REQUEST_BYTES_MAX = 256 * 1024
+"""A request is at most this long: what it asks for must fit the orders and events that follow from it."""
+
 AnyRequest = SubmitJob | StopJob | ReleaseNode
 
 
@@ -60,8 +63,13 @@ def decode(body: bytes) -> AnyRequest:
     """The request in `body`.
 
     Raises:
-        UnreadableRequest: not JSON, unknown, or with a wrong field.
+        UnreadableRequest: too long, not JSON, unknown, or with a wrong field.
     """
+    if len(body) > REQUEST_BYTES_MAX:
+        raise UnreadableRequest(
+            f"it has {len(body)} bytes, over the limit of {REQUEST_BYTES_MAX}: "
+            "put large arguments and environment variables into a file that the script reads"
+        )
     try:
         return _decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:

@@ -36,6 +36,18 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes
     headers: dict[str, str] = {}
 
+    @property
+    def wire_bytes(self) -> int:
+        """What it counts against `Bus.message_bytes_max`."""
+        return wire_bytes(self.body, {"Nats-Msg-Id": self.id, **self.headers})
+
+
+def wire_bytes(body: bytes, headers: dict[str, str] | None) -> int:
+    """What NATS counts against its `max_payload`: the body and the encoded headers."""
+    if not headers:
+        return len(body)
+    return len(body) + 14 + sum(len(key) + len(value.encode()) + 4 for key, value in headers.items())
+
 
 class Delivery(Protocol):
     """A message received from a stream, to be settled by exactly one of `ack`, `retry` and `drop`."""
@@ -80,6 +92,7 @@ class Bus(Protocol):
 
         Raises:
             BusUnavailable: not stored, or nobody knows; publish the same message again.
+            BusError: the bus will never take it.
         """
         ...
 
@@ -88,6 +101,7 @@ class Bus(Protocol):
 
         Raises:
             BusUnavailable: some are not stored, or nobody knows; publish all of them again.
+            BusError: the bus will never take one of them; nobody knows what became of the others.
         """
         ...
 
@@ -100,6 +114,7 @@ class Bus(Protocol):
 
         Raises:
             BusUnavailable: not stored, or nobody knows.
+            BusError: the bus will never take it.
         """
         ...
 

@@ -19,7 +19,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
-from holdfast.bus import BusError, BusUnavailable, NoResponder
+from holdfast.bus import BusError, BusUnavailable, NoResponder, wire_bytes
 
 CONNECT_TIMEOUT_S = 2
 PING_S = 2
@@ -145,13 +145,6 @@ def status_of(message: Msg) -> str | None:
 def address_of(url: str) -> str:
     """The server's address without credentials, fit for a message."""
     return ", ".join(urlsplit(part).netloc.rpartition("@")[2] or part for part in url.split(","))
-
-
-def wire_bytes(body: bytes, headers: dict[str, str] | None) -> int:
-    """What the server counts against its `max_payload`: the body and the encoded headers."""
-    if not headers:
-        return len(body)
-    return len(body) + 14 + sum(len(key) + len(value.encode()) + 4 for key, value in headers.items())
 
 
 _HEADER_BLOCK = re.compile(rb"NATS/1\.0(?: [\x20-\x7e]*)?\r\n(?:[^\r\n]+\r\n)*\r\n")

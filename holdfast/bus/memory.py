@@ -118,6 +118,10 @@ class MemoryBus:
         if self._since is None:
             raise BusUnavailable(f"{self.name} is not connected to the bus in memory")
 
+    def _require_size(self, size: int, subject: str) -> None:
+        if size > self.broker.max_payload:
+            raise BusError(f"a message of {size} bytes for {subject} is over the limit of {self.broker.max_payload}")
+
     async def _connected(self) -> object | None:
         """The present connection, or the next one; None when there will be none."""
         while self._since is None and not self._closed:
@@ -138,8 +142,7 @@ class MemoryBus:
         await asyncio.sleep(0)
         for message in messages:
             self._require_connection()
-            if len(message.body) > self.broker.max_payload:
-                raise BusError(f"a body of {len(message.body)} bytes is over the limit of {self.broker.max_payload}")
+            self._require_size(message.wire_bytes, message.subject)
             if not self.broker.store(message):
                 raise BusUnavailable(f"no stream takes messages on {message.subject}")
 
@@ -171,6 +174,7 @@ class MemoryBus:
         """Set a key; see `holdfast.bus.Bus`."""
         await asyncio.sleep(0)
         self._require_connection()
+        self._require_size(len(body), kv_subject(bucket, key))
         self.broker.put(bucket, key, body)
 
     async def get(self, bucket: str, key: str) -> bytes | None:

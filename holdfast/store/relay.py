@@ -6,7 +6,9 @@ import asyncio
 
 import structlog
 
-from holdfast.bus import Bus, BusUnavailable
+from holdfast.bus import Bus, BusError, BusUnavailable, Message
+from holdfast.clock import Now, system_now
+from holdfast.dead_letters import Unhandled, rejection
 from holdfast.store import Outbox, StoreUnavailable
 
 BATCH_MAX = 500
@@ -24,11 +26,15 @@ class Relay:
 
     A crash between publishing and noting it publishes again, under the same message id: the bus and every
     inbox drop the repetition. One relay at a time may serve an outbox, or the order is lost.
+
+    A message that the bus will never take goes to the dead letters, cut if need be: it must not hold up what was
+    said after it, now and at every restart.
     """
 
-    def __init__(self, outbox: Outbox, bus: Bus) -> None:
+    def __init__(self, outbox: Outbox, bus: Bus, *, now: Now = system_now) -> None:
         self._outbox = outbox
         self._bus = bus
+        self._now = now
         self._woken = asyncio.Event()
 
     def wake(self) -> None:
@@ -39,7 +45,7 @@ class Relay:
         """Publish until cancelled.
 
         Raises:
-            BusError: the bus can never take a message; the message names the cause.
+            BusError: the bus refuses even the dead letter of a message that it refused; the words name the cause.
         """
         pause_s = RETRY_MIN_S
         while True:
@@ -64,9 +70,34 @@ class Relay:
 
         Raises:
             BusUnavailable, StoreUnavailable: some are not published, or not noted as published; call again.
+            BusError: as in `run`.
         """
         pending = await self._outbox.pending(BATCH_MAX)
         if pending:
-            await self._bus.publish_all([message for _, message in pending])
+            messages = [message for _, message in pending]
+            try:
+                await self._bus.publish_all(messages)
+            except BusUnavailable:
+                raise
+            except BusError:
+                await self._publish_singly(messages)
             await self._outbox.published([position for position, _ in pending])
         return len(pending)
+
+    async def _publish_singly(self, messages: list[Message]) -> None:
+        """What is published already is so again, under its id; only alone does a message show that it is the one."""
+        for message in messages:
+            try:
+                await self._bus.publish(message)
+            except BusUnavailable:
+                raise
+            except BusError as error:
+                log.error("the bus will never take a message", id=message.id, subject=message.subject, error=str(error))
+                unhandled = Unhandled(
+                    consumer="relay",
+                    subject=message.subject,
+                    body=message.body,
+                    error=str(error),
+                    message_id=message.id,
+                )
+                await self._bus.publish_all(list(rejection(unhandled, self._now(), self._bus.message_bytes_max)))

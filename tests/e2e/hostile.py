@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import nats
 
 from holdfast.ids import uuid7
+from holdfast.requests import REQUEST_BYTES_MAX
 from holdfast.subjects import DEAD_LETTER_STREAM, ROOT
 
 LARGE_BYTES = 5_000_000
@@ -103,6 +104,8 @@ def request_messages() -> Iterator[Hostile]:
         yield Hostile(subject, json.dumps({"request": "nosuchrequest"}).encode())
         yield Hostile(subject, json.dumps({"request": "stopjob", "id": "1", "asked_by": 3}).encode())
         yield Hostile(subject, _submission(nnodes=0))
+        yield Hostile(subject, _submission(args=["x" * REQUEST_BYTES_MAX]))
+        yield Hostile(subject, _submission(args=["x" * LARGE_BYTES]))
         yield Hostile(subject, _submission(name="a.b"))
         yield Hostile(subject, _submission(mesh="pp=one"))
         yield Hostile(subject, _submission(nnodes=10**15))

@@ -19,7 +19,7 @@ from holdfast.ids import uuid7
 from holdfast.store import Outbox, Store
 from holdfast.store.migrate import migrate
 from holdfast.store.relay import Relay
-from holdfast.subjects import DESIRED_BUCKET, kv_subject
+from holdfast.subjects import DEAD_LETTER_STREAM, DESIRED_BUCKET, dead_letter_subject, kv_subject
 
 pytestmark = pytest.mark.integration
 
@@ -112,6 +112,24 @@ async def test_everything_said_is_published_in_order(store: Store, bus: NatsBus)
         assert [delivery.body for delivery in await take(deliveries, 3)] == [item.body for item in said[1200:]]
         assert await bus.get(DESIRED_BUCKET, key) == b"run"
     assert await relay.publish_pending() == 0
+
+
+async def test_what_the_server_never_takes_holds_up_nothing(store: Store, bus: NatsBus) -> None:
+    job, key = unique("job"), unique("node")
+    too_large = decision(job, b"x" * (bus.message_bytes_max - 60))
+    order = Message(id=uuid7(), subject=kv_subject(DESIRED_BUCKET, key), body=b"y" * (bus.message_bytes_max + 1))
+    await say(store, decision(job, b"1"), too_large, order, decision(job, b"2"))
+    async with (
+        running(Relay(store, bus)),
+        aclosing(bus.consume("DECISIONS", unique("c"), [too_large.subject])) as deliveries,
+        aclosing(bus.consume(DEAD_LETTER_STREAM, unique("c"), [dead_letter_subject("relay")])) as letters,
+    ):
+        assert [delivery.body for delivery in await take(deliveries, 2)] == [b"1", b"2"]
+        assert [letter.headers["Holdfast-Subject"] for letter in await take(letters, 2)] == [
+            too_large.subject,
+            order.subject,
+        ]
+    assert await store.pending(10) == []
 
 
 async def test_a_crash_between_publishing_and_noting_publishes_once(store: Store, bus: NatsBus) -> None:
