@@ -37,7 +37,15 @@ class Connections:
         self._pool = pool
 
     @classmethod
-    async def prepare(cls, url: str, application_name: str, *, most: int, **settings: str) -> Self:
+    async def prepare(
+        cls,
+        url: str,
+        application_name: str,
+        *,
+        most: int,
+        command_timeout_s: float = COMMAND_TIMEOUT_S,
+        **settings: str,
+    ) -> Self:
         """Prepare up to `most` connections; none is made yet. `settings` are server settings of the session."""
         pool = await asyncpg.create_pool(
             url,
@@ -46,7 +54,7 @@ class Connections:
             max_queries=_NEVER,
             max_inactive_connection_lifetime=0,
             timeout=CONNECT_TIMEOUT_S,
-            command_timeout=COMMAND_TIMEOUT_S,
+            command_timeout=command_timeout_s,
             init=_register_codecs,
             # No session state is ever changed here, and undoing none costs a round trip for every transaction.
             reset=_leave_as_is,

@@ -9,7 +9,7 @@ from typing import Self
 
 import asyncpg
 
-from holdfast.store import StoreUnavailable
+from holdfast.store.connections import Connection, Connections, translated
 from holdfast_historian.partitions import day_of, partition_name
 from holdfast_historian.rows import Row
 
@@ -29,50 +29,37 @@ where inhparent = to_regclass('historian.events')
 
 _DEFAULT = "events_default"
 
+COMMAND_TIMEOUT_S = 60.0
+"""Moving the events of a day between partitions may take this long."""
+
 # The advisory lock serialises two historians that overlap while one replaces the other. The lock timeout keeps a
 # long query from blocking a change of partitions that in turn blocks every later query.
 _BEGIN_CHANGE = "set local lock_timeout = '5s'; select pg_advisory_xact_lock(hashtext('holdfast.historian.partitions'))"
 
-# What keeps Postgres from working now and may pass: connections (08), resources (53), shutdown and cancellation
-# (57), system errors (58), rolled back in favour of others (40), a lock not obtained (55).
-_PASSING_CLASSES = frozenset({"08", "53", "57", "58", "40", "55"})
 # A value that cannot be stored (22), or that is too complex to be (54).
 _REFUSING_CLASSES = frozenset({"22", "54"})
-
-_NOT_MIGRATED = (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError, asyncpg.InsufficientPrivilegeError)
 
 
 class RowsRefused(ValueError):
     """Postgres will never take at least one of these rows; none of them was written."""
 
 
-class NotMigrated(Exception):
-    """The table is missing, or this role may not write it."""
-
-
 class HistorianStore:
     """A pool of connections as the role that owns the schema `historian`."""
 
-    def __init__(self, pool: asyncpg.Pool) -> None:
-        self._pool = pool
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
 
     @classmethod
     async def connect(cls, database_url: str) -> Self:
-        """Open the pool; connections are made when they are needed, so the database may still be down."""
-        pool = await asyncpg.create_pool(
-            database_url,
-            min_size=0,
-            max_size=3,
-            init=_register_codecs,
-            timeout=10,
-            command_timeout=60,
-            server_settings={"application_name": "holdfast-historian", "timezone": "UTC"},
+        """Prepare for use; connections are made when they are needed, so the database may still be down."""
+        return cls(
+            await Connections.prepare(database_url, "holdfast-historian", most=3, command_timeout_s=COMMAND_TIMEOUT_S)
         )
-        return cls(pool)
 
     async def close(self) -> None:
         """Give up the connections."""
-        await self._pool.close()
+        await self._connections.close()
 
     async def record(self, rows: Sequence[Row]) -> None:
         """Write rows in one transaction; those that are there already are left as they are.
@@ -151,44 +138,20 @@ class HistorianStore:
             await connection.execute(f"delete from historian.{_DEFAULT} where recorded_at < $1", recorded_before)
 
     @asynccontextmanager
-    async def _connection(self) -> AsyncIterator[asyncpg.pool.PoolConnectionProxy]:
-        try:
-            async with self._pool.acquire(timeout=10) as connection:
-                yield connection
-        except (
-            asyncpg.UndefinedTableError,
-            asyncpg.InvalidSchemaNameError,
-            asyncpg.InsufficientPrivilegeError,
-        ) as error:
-            raise NotMigrated(f"the historian cannot use its tables ({error}): migrate the database first") from error
-        except asyncpg.PostgresError as error:
-            raise _translated(error) from error
-        except (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError, TimeoutError) as error:
-            if isinstance(error, asyncpg.InterfaceError) and isinstance(error, ValueError):
+    async def _connection(self) -> AsyncIterator[Connection]:
+        async with self._connections.one() as connection:
+            try:
+                with translated():
+                    yield connection
+            except asyncpg.PostgresError as error:
+                if str(error.sqlstate)[:2] in _REFUSING_CLASSES:
+                    raise RowsRefused(str(error)) from error
+                raise
+            except asyncpg.InterfaceError as error:
+                # What is left of these is a value that does not fit its column.
                 raise RowsRefused(str(error)) from error
-            raise StoreUnavailable(f"{type(error).__name__}: {error}") from error
-
-
-def _translated(error: asyncpg.PostgresError) -> Exception:
-    sqlstate_class = str(error.sqlstate or "08")[:2]
-    if sqlstate_class in _PASSING_CLASSES:
-        return StoreUnavailable(f"{type(error).__name__}: {error}")
-    if sqlstate_class in _REFUSING_CLASSES:
-        return RowsRefused(str(error))
-    return error
 
 
 def _bounds(day: date) -> tuple[datetime, datetime]:
     first = datetime(day.year, day.month, day.day, tzinfo=UTC)
     return first, first + timedelta(days=1)
-
-
-async def _register_codecs(connection: asyncpg.Connection) -> None:
-    # jsonb's binary form is a version byte and the text: the bytes of the bus go in without being parsed here.
-    await connection.set_type_codec(
-        "jsonb",
-        schema="pg_catalog",
-        format="binary",
-        encoder=lambda body: b"\x01" + body,
-        decoder=lambda body: body[1:],
-    )
