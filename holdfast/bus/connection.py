@@ -98,6 +98,9 @@ class Connection:
         if self._keeper is not None and not self._keeper.done():
             self._keeper.cancel()
             await asyncio.wait([self._keeper])
+        if self._keeper is not None and not self._keeper.cancelled():
+            # Whoever waited for a link was told; asyncio complains about an exception that is never looked at.
+            self._keeper.exception()
 
     async def arriving(
         self, attach: Callable[[Link], Awaitable[Inflow]], silence_s: float | None = None
