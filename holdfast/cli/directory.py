@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from holdfast.cli.tables import printable
 from holdfast.embedded.errors import EmbeddedError
 from holdfast.embedded.layout import DEFAULT_DIRECTORY, DIRECTORY_VARIABLE
 
@@ -27,4 +28,5 @@ def explained() -> Iterator[None]:
     try:
         yield
     except EmbeddedError as error:
-        raise click.ClickException(str(error)) from error
+        # It may quote the end of a log.
+        raise click.ClickException(printable(str(error), keep="\n\t")) from error

@@ -8,6 +8,7 @@ from typing import BinaryIO
 import click
 
 from holdfast.cli.directory import directory_option, explained
+from holdfast.cli.tables import printable
 from holdfast.embedded.errors import EmbeddedError
 from holdfast.embedded.layout import Layout
 from holdfast.embedded.logfile import tail
@@ -34,14 +35,14 @@ def logs(service: str | None, directory: Path, follow: bool, lines: int) -> None
         for name, file in files.items():
             size = file.stat().st_size
             for line in tail(file, lines, size):
-                click.echo(prefixes[name] + line)
+                click.echo(prefixes[name] + printable(line, keep="\t"))
             if follow:
                 followers[name] = Follower(file, size)
     try:
         while followers:
             for name, follower in followers.items():
                 for line in follower.read():
-                    click.echo(prefixes[name] + line)
+                    click.echo(prefixes[name] + printable(line, keep="\t"))
             time.sleep(_LOOK_EVERY_S)
     except KeyboardInterrupt:
         return

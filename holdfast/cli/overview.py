@@ -12,7 +12,7 @@ import nats.errors
 import nats.js.errors
 
 from holdfast.cli.database import Connection, DatabaseUnreachable, reading
-from holdfast.cli.tables import render
+from holdfast.cli.tables import printable, render
 from holdfast.subjects import DEAD_LETTER_STREAM
 
 NATS_TIMEOUT_S = 3.0
@@ -98,7 +98,7 @@ async def cluster_overview(database_url: str, nats_url: str) -> Overview:
 
 def overview_section(overview: Overview) -> str:
     """The overview as text."""
-    nodes = ", ".join(f"{count} {state}" for state, count in sorted(overview.nodes.items())) or "none yet"
+    nodes = printable(", ".join(f"{count} {state}" for state, count in sorted(overview.nodes.items()))) or "none yet"
     parts = [f"Nodes: {nodes}"]
     if overview.jobs:
         rows = [[job.job, job.phase, job.generation, job.last_step, job.incident] for job in overview.jobs]
@@ -106,14 +106,14 @@ def overview_section(overview: Overview) -> str:
     else:
         parts.append("Jobs: none under way")
     parts += [
-        f"Open incident {incident.incident} of {incident.job}: {incident.summary}"
+        printable(f"Open incident {incident.incident} of {incident.job}: {incident.summary}")
         for incident in overview.open_incidents
     ]
     if overview.dead_letters:
         newest = overview.newest_dead_letter
         about = f"; the newest, from {newest.subject}, by the {newest.consumer}: {newest.error}" if newest else ""
-        parts.append(f"Dead letters: {overview.dead_letters} messages that nobody could handle{about}")
-    parts += [f"Not known: {problem}" for problem in overview.problems]
+        parts.append(printable(f"Dead letters: {overview.dead_letters} messages that nobody could handle{about}"))
+    parts += [printable(f"Not known: {problem}") for problem in overview.problems]
     return "\n".join(parts)
 
 

@@ -7,6 +7,7 @@ import shutil
 import time
 from typing import TextIO
 
+from holdfast.cli.tables import printable
 from holdfast.event_parts import JobSpec
 from holdfast.events import (
     AnyEvent,
@@ -81,10 +82,10 @@ class StatusLine:
             case _:
                 pass
 
-    def say(self, text: str) -> None:
-        """Print a line of its own."""
+    def say(self, text: str, keep: str = "") -> None:
+        """Print a line of its own; control characters are escaped, except those in `keep`."""
         self.clear()
-        self._out.write(f"[holdfast] {text}\n")
+        self._out.write(f"[holdfast] {printable(text, keep)}\n")
         self._out.flush()
 
     async def keep_drawing(self) -> None:
@@ -107,6 +108,6 @@ class StatusLine:
             f" · {time.monotonic() - self._began:.0f} s"
         )
         width = shutil.get_terminal_size().columns
-        self._out.write("\r\x1b[2K" + text[: max(1, width - 1)])
+        self._out.write("\r\x1b[2K" + printable(text)[: max(1, width - 1)])
         self._out.flush()
         self._drawn = True

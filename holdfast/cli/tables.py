@@ -5,6 +5,7 @@ What is printed may come from a hostile message or a rank's log: control charact
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -71,6 +72,18 @@ def printable(text: str, keep: str = "") -> str:
         else character.encode("unicode_escape").decode("ascii")
         for character in text
     )
+
+
+_COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
+
+
+def coloured(text: str) -> str:
+    """One line of a program's output as it is on a terminal: its colours, tabs and progress bars, nothing else."""
+    shown, at = "", 0
+    for colour in _COLOUR.finditer(text):
+        shown += printable(text[at : colour.start()], keep="\t\r") + colour[0]
+        at = colour.end()
+    return shown + printable(text[at:], keep="\t\r")
 
 
 def json_text(value: Any, *, indent: int | None = None) -> str:

@@ -7,7 +7,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from holdfast.cli.tables import cell, json_text, printable, render, seconds
+from holdfast.cli.tables import cell, coloured, json_text, printable, render, seconds
 
 
 def test_columns_are_aligned_and_numbers_stand_to_the_right() -> None:
@@ -66,3 +66,18 @@ def test_json_keeps_numbers_times_and_ids() -> None:
         "other": "range(0, 2)",
         "nothing": None,
     }
+
+
+@pytest.mark.parametrize(
+    ("printed", "shown"),
+    [
+        ("plain", "plain"),
+        ("\x1b[1;31mred\x1b[0m\tnext", "\x1b[1;31mred\x1b[0m\tnext"),
+        ("\r 50%|#####", "\r 50%|#####"),
+        ("\x1b[2J\x1b[H", "\\x1b[2J\\x1b[H"),
+        ("\x1b]0;title\x07", "\\x1b]0;title\\x07"),
+        ("\x1b[31", "\\x1b[31"),
+    ],
+)
+def test_a_ranks_output_keeps_its_colours_and_no_other_control(printed: str, shown: str) -> None:
+    assert coloured(printed) == shown
