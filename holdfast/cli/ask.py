@@ -10,6 +10,7 @@ import click
 import msgspec
 
 from holdfast.bus import Bus, BusUnavailable, NoResponder
+from holdfast.cli.tables import printable
 from holdfast.requests import Answer, Request
 
 ANSWER_S = 5.0
@@ -20,7 +21,8 @@ def asked_by() -> str:
     """Who asks, for the record."""
     try:
         return f"{getpass.getuser()} (pid {os.getpid()})"
-    except OSError:
+    except (OSError, KeyError):
+        # Python 3.13 says OSError where older ones say KeyError: a user id without a name, as in containers.
         return f"uid {os.getuid()} (pid {os.getpid()})"
 
 
@@ -28,7 +30,8 @@ async def ask(bus: Bus, subject: str, request: Request, service: str) -> Answer:
     """Ask until there is an answer; a request asked again under its id is done once.
 
     Raises:
-        click.ClickException: nobody answered within `PATIENCE_S`.
+        click.ClickException: nobody answered within `PATIENCE_S`, or not in our language.
+        BusError: the request cannot be sent.
     """
     body = msgspec.json.encode(request)
     told = False
@@ -36,7 +39,7 @@ async def ask(bus: Bus, subject: str, request: Request, service: str) -> Answer:
         async with asyncio.timeout(PATIENCE_S):
             while True:
                 try:
-                    return msgspec.json.decode(await bus.request(subject, body, ANSWER_S), type=Answer)
+                    return _readable(await bus.request(subject, body, ANSWER_S), service)
                 except (NoResponder, BusUnavailable) as error:
                     if not told:
                         click.echo(
@@ -48,3 +51,12 @@ async def ask(bus: Bus, subject: str, request: Request, service: str) -> Answer:
         raise click.ClickException(
             f"the {service} did not answer within {PATIENCE_S:g} s; `holdfast status` shows whether it runs"
         ) from None
+
+
+def _readable(body: bytes, service: str) -> Answer:
+    """An answer whose message may go to a terminal: anybody on the bus can answer."""
+    try:
+        answer = msgspec.json.decode(body, type=Answer)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise click.ClickException(f"the {service} answers something that is no answer: {error}") from error
+    return msgspec.structs.replace(answer, message=printable(answer.message))

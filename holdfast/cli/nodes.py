@@ -8,12 +8,13 @@ from pathlib import Path
 import asyncpg
 import click
 
-from holdfast.bus.nats import connect
 from holdfast.cli.addresses import nats_option, reader_url
 from holdfast.cli.addresses import nats_url as find_nats_url
 from holdfast.cli.ask import ask, asked_by
+from holdfast.cli.bus import connected
 from holdfast.cli.database import Connection, as_dicts, read
 from holdfast.cli.directory import directory_option, explained
+from holdfast.cli.names import checked_or_complain
 from holdfast.cli.options import reading_options
 from holdfast.cli.tables import json_text, render
 from holdfast.embedded import control
@@ -60,17 +61,15 @@ def nodes(context: click.Context, directory: Path, database_url: str | None, as_
 @nats_option
 def release(node: str, directory: Path, nats_url: str | None) -> None:
     """Take NODE off the blocklist. If its agent is heard and its self-check has passed, it is a standby at once."""
+    checked_or_complain(node, "node name")
     asyncio.run(_release(node, find_nats_url(directory, nats_url)))
     click.echo(f"{node} is off the blocklist; `holdfast nodes` shows what it is now")
 
 
 async def _release(node: str, url: str) -> None:
-    bus = await connect(url, "holdfast nodes release")
-    try:
-        request = ReleaseNode(id=uuid7(), asked_by=asked_by(), node=node)
+    request = ReleaseNode(id=uuid7(), asked_by=asked_by(), node=node)
+    async with connected(url, "nodes release") as bus:
         answer = await ask(bus, STANDBY_REQUESTS, request, "standby service")
-    finally:
-        await bus.close()
     if not answer.accepted:
         raise click.ClickException(answer.message)
 

@@ -1,0 +1,46 @@
+"""The bus for commands: a short wait for it, and errors that say what to do."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
+
+import click
+
+from holdfast.bus import Bus, BusError
+from holdfast.bus.link import address_of
+from holdfast.bus.nats import connect
+
+CONNECT_S = 5.0
+
+
+@asynccontextmanager
+async def connected(url: str, command: str) -> AsyncIterator[Bus]:
+    """A connection for as long as the block lasts.
+
+    Raises:
+        ClickException: `url` is no address, no server answers in `CONNECT_S`, it refuses us, or it cannot do what the
+            block asks.
+    """
+    for part in url.split(","):
+        if not _is_address(part):
+            raise click.ClickException(f"{address_of(part)!r} is no address of NATS: use nats://HOST:PORT")
+    try:
+        bus = await connect(url, f"holdfast {command}", timeout_s=CONNECT_S)
+    except BusError as error:
+        raise click.ClickException(f"{error} (`holdfast status` shows the cluster of a directory)") from error
+    try:
+        yield bus
+    except BusError as error:
+        raise click.ClickException(str(error)) from error
+    finally:
+        await bus.close()
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url if "://" in url else f"nats://{url}")
+        return parts.scheme in ("nats", "tls", "ws", "wss") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
