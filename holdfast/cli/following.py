@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import asyncpg
 import click
 import msgspec
 
 from holdfast import events
-from holdfast.bus import Bus
-from holdfast.bus.nats import connect
+from holdfast.bus import Bus, BusError
 from holdfast.cli.ask import ask, asked_by
+from holdfast.cli.bus import connected
 from holdfast.cli.status_line import StatusLine
+from holdfast.cli.tables import coloured
 from holdfast.event_parts import JobSpec
 from holdfast.events import AnyEvent, JobFinished
 from holdfast.ids import uuid7
@@ -24,6 +26,12 @@ from holdfast.subjects import ROOT, event_subject, log_subject
 
 LOOK_EVERY_S = 2.0
 """How often the truth is asked whether the job is over, should the bus have lost the word."""
+
+LEFT = 130
+"""Exit code of who was interrupted, as shells have it."""
+
+UNREAD = 141
+"""Exit code of who writes where nobody reads any more, as shells have it."""
 
 
 class RefusedError(click.ClickException):
@@ -36,15 +44,12 @@ async def follow(spec: JobSpec, nats_url: str, database_url: str, *, detach: boo
     Raises:
         click.ClickException: refused, or nobody answers.
     """
-    bus = await connect(nats_url, "holdfast run")
-    try:
+    async with connected(nats_url, "run") as bus:
         if detach:
             await _submit(bus, spec)
             click.echo(spec.name)
             return 0
         return await _Follower(spec, bus, database_url).run()
-    finally:
-        await bus.close()
 
 
 async def _submit(bus: Bus, spec: JobSpec) -> None:
@@ -60,32 +65,50 @@ class _Follower:
         self._bus = bus
         self._database_url = database_url
         self._line = StatusLine(spec, sys.stderr)
+        self._accepted = asyncio.Event()
         self._over: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._interrupts = 0
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
         async with asyncio.TaskGroup() as group:
-            side: list[asyncio.Task[None]] = []
+            tasks: list[asyncio.Task[None]] = []
 
-            def start(work: Callable[[], object]) -> None:
-                side.append(group.create_task(work()))  # type: ignore[arg-type]
+            def start(work: Callable[[], Awaitable[None]]) -> None:
+                tasks.append(group.create_task(self._until_it_fails(work)))
+
+            def interrupt() -> None:
+                if not self._over.done():
+                    start(self._interrupt)
 
             start(self._follow_events)
             start(self._follow_output)
             # Who listens before asking misses nothing that follows from it.
             await asyncio.sleep(0)
-            loop.add_signal_handler(signal.SIGINT, lambda: start(self._interrupt))
-            loop.add_signal_handler(signal.SIGTERM, lambda: start(self._interrupt))
-            try:
-                await _submit(self._bus, self._spec)
-                start(self._look_at_truth)
-                start(self._line.keep_drawing)
-                return await self._over
-            finally:
-                self._line.clear()
-                for task in side:
-                    task.cancel()
+            loop.add_signal_handler(signal.SIGINT, interrupt)
+            loop.add_signal_handler(signal.SIGTERM, interrupt)
+            start(self._submit)
+            start(self._line.keep_drawing)
+            await asyncio.wait([self._over])
+            for task in tasks:
+                task.cancel()
+        self._line.clear()
+        return self._over.result()
+
+    async def _until_it_fails(self, work: Callable[[], Awaitable[None]]) -> None:
+        """What can go wrong outside of this process ends the command with one message, not the task group."""
+        try:
+            await work()
+        except (click.ClickException, BusError) as error:
+            if not self._over.done():
+                self._over.set_exception(error)
+        except BrokenPipeError:
+            self._leave_unread()
+
+    async def _submit(self) -> None:
+        await _submit(self._bus, self._spec)
+        self._accepted.set()
+        await self._look_at_truth()
 
     async def _follow_events(self) -> None:
         async for subject, body in self._bus.listen(f"{ROOT}.*.*.{self._spec.name}.>"):
@@ -105,17 +128,32 @@ class _Follower:
                 lines = msgspec.json.decode(body, type=_LogLines)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 continue
-            self._line.clear()
-            out = sys.stderr if lines.stream == "err" else sys.stdout
-            out.write("".join(line + "\n" for line in lines.lines))
+            if lines.dropped > 0:
+                self._line.say(f"{lines.dropped} lines left out here: rank 0 prints faster than its agent passes on")
+            self._show(lines)
+
+    def _show(self, lines: _LogLines) -> None:
+        self._line.clear()
+        out = sys.stderr if lines.stream == "err" else sys.stdout
+        # A file or a program gets what the rank wrote; a terminal obeys control characters.
+        shown = [coloured(line) for line in lines.lines] if out.isatty() else lines.lines
+        try:
+            out.write("".join(line + "\n" for line in shown))
             out.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise click.ClickException(
+                f"cannot write the output: {error.strerror}; job {self._spec.name} goes on, `holdfast jobs` shows it"
+            ) from error
 
     def _finish_on(self, event: AnyEvent) -> None:
-        if isinstance(event, JobFinished) and not self._over.done():
+        # Before the answer it is another job, one that has this name already.
+        if isinstance(event, JobFinished) and self._accepted.is_set() and not self._over.done():
             if event.outcome == "failed":
                 self._line.say(f"job {self._spec.name} failed: {event.reason}")
                 if event.traceback:
-                    self._line.say(event.traceback.rstrip())
+                    self._line.say(event.traceback.rstrip(), keep="\n\t")
             self._over.set_result(event.exit_code)
 
     async def _look_at_truth(self) -> None:
@@ -132,21 +170,52 @@ class _Follower:
                     await connection.close(timeout=LOOK_EVERY_S)
             except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError):
                 continue
-            if code is not None and not self._over.done():
-                self._over.set_result(int(code))
+            if code is not None:
+                self._end(int(code))
 
     async def _interrupt(self) -> None:
+        name = self._spec.name
         self._interrupts += 1
         if self._interrupts > 1:
-            self._line.say(f"left job {self._spec.name} to stop by itself; `holdfast jobs` shows it")
-            if not self._over.done():
-                self._over.set_result(130)
+            if self._accepted.is_set():
+                self._line.say(f"left job {name} to stop by itself; `holdfast jobs` shows it")
+            else:
+                self._line.say(
+                    f"left before the controller answered; `holdfast jobs` shows whether job {name} is there"
+                )
+            self._end(LEFT)
             return
-        self._line.say(f"stopping job {self._spec.name}; press Ctrl-C again to leave it")
-        request = StopJob(id=uuid7(), asked_by=asked_by(), job=self._spec.name)
+        self._line.say(f"stopping job {name}; press Ctrl-C again to leave it")
+        # Until then another job may have this name, and it would be that one which stops.
+        await self._accepted.wait()
+        request = StopJob(id=uuid7(), asked_by=asked_by(), job=name)
         answer = await ask(self._bus, CONTROLLER_REQUESTS, request, "controller")
         if not answer.accepted:
             self._line.say(answer.message)
+
+    def _leave_unread(self) -> None:
+        """Whoever read our output has gone (`| head`): no reason to end the job."""
+        _forget_broken_pipes()
+        try:
+            self._line.say(f"nobody reads the output any more; job {self._spec.name} goes on, `holdfast jobs` shows it")
+        except BrokenPipeError:
+            _forget_broken_pipes()
+        self._end(UNREAD)
+
+    def _end(self, code: int) -> None:
+        if not self._over.done():
+            self._over.set_result(code)
+
+
+def _forget_broken_pipes() -> None:
+    """What is still buffered for a reader that is gone would be an error once more at the end of the process."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BrokenPipeError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)
 
 
 class _LogLines(msgspec.Struct):
@@ -154,3 +223,4 @@ class _LogLines(msgspec.Struct):
     stream: str
     lines: list[str]
     generation: int = 0
+    dropped: int = 0

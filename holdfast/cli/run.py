@@ -13,8 +13,9 @@ from holdfast.cli.addresses import nats_url as find_nats_url
 from holdfast.cli.addresses import reader_url
 from holdfast.cli.directory import directory_option
 from holdfast.cli.following import follow
+from holdfast.cli.names import checked_or_complain
 from holdfast.event_parts import JobSpec
-from holdfast.ids import checked_name, new_job_name
+from holdfast.ids import new_job_name
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -62,12 +63,16 @@ def run(
     """Run SCRIPT ARGS... under Holdfast, where torchrun ran it before.
 
     Ranks get the environment that torchrun gives them. Rank 0's output is shown here; every rank's is kept on its
-    node. The exit code is the job's. Ctrl-C stops the job; pressed twice, it leaves it to stop by itself.
+    node. The exit code is the job's. Ctrl-C stops the job; pressed twice, it leaves it to stop by itself. Where nobody
+    reads the output any more (`| head`), the job goes on, and the exit code is 141.
+
+    Values of --env are stored with the job, where who may read the database can read them: secrets belong in files or
+    in the environment of the nodes.
 
     \b
         holdfast run --nnodes 4 --nproc-per-node 2 --mesh pp=2,dp=2,tp=2 train.py --steps 1000
     """
-    name = checked_or_complain(name) if name else new_job_name(script if is_module else Path(script).stem)
+    name = checked_or_complain(name, "job name") if name else new_job_name(script if is_module else Path(script).stem)
     if not is_module and not Path(script).is_file():
         raise click.ClickException(f"there is no script {script}; name a file, or a module with -m")
     try:
@@ -89,14 +94,6 @@ def run(
     address = find_nats_url(directory, nats_url)
     database = reader_url(directory, database_url)
     sys.exit(asyncio.run(follow(spec, address, database, detach=detach)))
-
-
-def checked_or_complain(name: str) -> str:
-    """`name`, or an error of the command line."""
-    try:
-        return checked_name(name, "job name")
-    except ValueError as error:
-        raise click.ClickException(str(error)) from error
 
 
 def _pairs(env: tuple[str, ...]) -> dict[str, str]:
