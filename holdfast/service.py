@@ -23,6 +23,7 @@ from holdfast.clock import Now, system_now
 from holdfast.dead_letters import Unhandled, rejection
 from holdfast.desired import NodeDesired
 from holdfast.desired import encode as encode_order
+from holdfast.effect_limits import EffectTooLarge, require_sendable
 from holdfast.embedded.announce import announce_ready
 from holdfast.events import AnyEvent, Event
 from holdfast.hearing import TICK_S, Hearing
@@ -183,8 +184,14 @@ class ServiceShell:
         self.decider.load(await self._patiently(read))
 
     async def ask(self, request: AnyRequest) -> Answer:
-        """Handle one request."""
-        return await self._in_turn(self._decide_request, request)
+        """Handle one request. One that cannot be handled is refused; it must not take the service with it."""
+        try:
+            return await self._in_turn(self._decide_request, request)
+        except EffectTooLarge as error:
+            return Answer(accepted=False, message=str(error))
+        except Exception as error:
+            log.exception("a request could not be handled", request=type(request).__name__, id=request.id)
+            return Answer(accepted=False, message=f"it could not be handled: {type(error).__name__}: {error}")
 
     async def _receive(self, stream: str, subjects: list[str]) -> None:
         async for delivery in self.bus.consume(stream, self.decider.name, subjects):
@@ -268,6 +275,8 @@ class ServiceShell:
 
     async def _commit(self, effect: Effect, message_id: str | None) -> bool:
         """Make an effect durable and adopt it; False when the message had been handled before."""
+        messages = effect.messages()
+        require_sendable(messages, self.bus.message_bytes_max)
         async with self.store.transaction() as tx:
             if message_id is not None and not await tx.first_time(message_id):
                 return False
@@ -276,7 +285,7 @@ class ServiceShell:
                     await tx.delete(row.table, row.key)
                 else:
                     await tx.save(row.table, row.key, row.row)
-            await tx.say(effect.messages())
+            await tx.say(messages)
         self.decider.adopt(effect)
         self.relay.wake()
         return True
