@@ -249,8 +249,8 @@ class _Depth(threading.local):
 class LedgerReader:
     """Anyone else's side: it reads with system calls, so that a file cut short raises instead of ending the process."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Open the ledger at `path`.
+    def __init__(self, path: str | os.PathLike[str], steps_read: int = 0) -> None:
+        """Open the ledger at `path`; its first `steps_read` steps are known already.
 
         Raises:
             FileNotFoundError: there is none (yet).
@@ -258,7 +258,7 @@ class LedgerReader:
         """
         self.path = Path(path)
         self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        self._next_index = 0
+        self.steps_read = steps_read
         try:
             size = os.fstat(self._descriptor).st_size
             head = os.pread(self._descriptor, HEADER.size, 0)
@@ -300,8 +300,8 @@ class LedgerReader:
             LedgerError: as in `snapshot`.
         """
         count = self.snapshot().steps_done
-        first = max(self._next_index, count - RING_STEPS)
-        missed = first - self._next_index
+        first = max(self.steps_read, count - RING_STEPS)
+        missed = first - self.steps_read
         ring = self._read(RING_OFFSET, RING_STEPS * STEP.size) if first < count else b""
         again = self._read(RING_OFFSET, RING_STEPS * STEP.size) if first < count else b""
         steps: list[StepRecord] = []
@@ -322,7 +322,7 @@ class LedgerReader:
                     tokens=tokens if flags & HAS_TOKENS else None,
                 )
             )
-        self._next_index = count
+        self.steps_read = count
         return steps, missed
 
     def close(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -18,10 +18,14 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class LedgerBook:
-    """The ledgers of one crew. A rank whose ledger is not there yet, or not readable, is left out."""
+    """The ledgers of one crew. A rank whose ledger is not there yet, or not readable, is left out.
 
-    def __init__(self, paths: dict[int, Path]) -> None:
+    `steps_read` says for each rank how many of its steps were taken already, by an agent before this one.
+    """
+
+    def __init__(self, paths: dict[int, Path], steps_read: Mapping[int, int] | None = None) -> None:
         self._paths = paths
+        self._read_before = dict(steps_read or {})
         self._readers: dict[int, LedgerReader] = {}
         self._unreadable: set[int] = set()
 
@@ -49,6 +53,10 @@ class LedgerBook:
             samples.extend(_sample(rank, step) for step in steps)
         return samples, missed
 
+    def steps_read(self) -> dict[int, int]:
+        """How many of each rank's steps have been taken."""
+        return self._read_before | {rank: reader.steps_read for rank, reader in self._readers.items()}
+
     def close(self) -> None:
         """Close all."""
         for reader in self._readers.values():
@@ -61,7 +69,7 @@ class LedgerBook:
                 continue
             if rank not in self._readers:
                 try:
-                    self._readers[rank] = LedgerReader(path)
+                    self._readers[rank] = LedgerReader(path, self._read_before.get(rank, 0))
                 except FileNotFoundError:
                     continue
                 except LedgerError as error:

@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import Callable
 from datetime import datetime
 
-from holdfast.bus import event_message
+import msgspec
+
+from holdfast.bus import Message, event_message
 from holdfast.clock import Now
 from holdfast.event_parts import StepSample
 from holdfast.events import CheckpointSaved, Event, StepsMeasured
@@ -17,12 +19,20 @@ from holdfast_agent.ledgers import LedgerBook
 from holdfast_agent.reports import ReportFile, saved_checkpoint
 from holdfast_agent.spool import Lane, Spool
 from holdfast_agent.state import Crew, RankStanding
+from holdfast_agent.wire import Fence
 
 FIRST_STEP_POLL_S = 0.005
 POLL_S = 0.2
 MEASURE_EVERY_S = 1.0
 SAMPLES_MAX = 2_000
 """Samples in one event, which keeps it far below what a message may have."""
+
+
+class _StepsRead(msgspec.Struct, frozen=True, kw_only=True):
+    """How many steps of each rank of an order have been said."""
+
+    fence: Fence
+    steps_read: dict[int, int]
 
 
 class Watcher:
@@ -70,7 +80,8 @@ class Watcher:
             self._reports = None
         else:
             fence = order.fence
-            self._book = LedgerBook({rank: self._directories.ledger(job, fence, rank) for rank in crew.ranks})
+            paths = {rank: self._directories.ledger(job, fence, rank) for rank in crew.ranks}
+            self._book = LedgerBook(paths, self._steps_read(job, fence))
             remembered = self._spool.recall(f"reports:{job}")
             self._reports = ReportFile(self._directories.reports(job), int(remembered or b"0"))
         self._crew_changed.set()
@@ -117,13 +128,21 @@ class Watcher:
         self._missed += missed
         self._take_reports()
 
+    def _steps_read(self, job: str, fence: Fence) -> dict[int, int]:
+        remembered = self._spool.recall(f"steps:{job}")
+        read = msgspec.json.decode(remembered, type=_StepsRead) if remembered else None
+        return read.steps_read if read is not None and read.fence == fence else {}
+
     def _measure(self) -> None:
-        """Say what steps were done since the last time."""
+        """Say what steps were done since the last time, and remember how far that was: none is said twice."""
         self._measured_at = self._now()
-        while self._crew is not None and (self._samples or self._missed):
+        if self._crew is None or not (self._samples or self._missed):
+            return
+        order = self._crew.order
+        measured: list[Message] = []
+        while self._samples or self._missed:
             batch, self._samples = self._samples[:SAMPLES_MAX], self._samples[SAMPLES_MAX:]
-            order = self._crew.order
-            measured = StepsMeasured(
+            event = StepsMeasured(
                 id=uuid7(),
                 at=self._measured_at,
                 source=f"agent/{self._node}",
@@ -135,9 +154,11 @@ class Watcher:
                 missed=self._missed,
             )
             self._missed = 0
-            self._spool.commit([event_message(measured)], lane=Lane.MEASUREMENTS)
-            self._spool.forget_measurements()
-            self.on_said()
+            measured.append(event_message(event))
+        read = _StepsRead(fence=order.fence, steps_read=self._book.steps_read())
+        self._spool.commit(measured, {f"steps:{order.job}": msgspec.json.encode(read)}, lane=Lane.MEASUREMENTS)
+        self._spool.forget_measurements()
+        self.on_said()
 
     def _take_reports(self) -> None:
         reports, crew = self._reports, self._crew
