@@ -1,9 +1,10 @@
-"""Makes the passwords and addresses of a compose cluster, once, into a folder that only its containers see.
+"""Makes the passwords of a compose cluster, once, and hands each container those that it needs and no others.
 
     python make_secrets.py FOLDER
 
-Files: `postgres-password`, `nats.conf` (authorization), `nats.url`, `admin.url`, and for each role a password under
-`roles/` and an address `<role>.url`. What exists is kept, so that a second start finds the same passwords.
+Under FOLDER, each a volume of its own: `kept` has the passwords themselves, and what is there stays, so that a second
+start finds the same; `postgres`, `nats`, `migrate`, `agents` and one folder for each service hold what those containers
+see as /run/holdfast. They are written anew from `kept` each time.
 """
 
 import os
@@ -11,28 +12,43 @@ import secrets
 import sys
 from pathlib import Path
 
-ROLES = ("controller", "analyzer", "standby", "ckpt", "historian", "reader")
+SERVICES = {
+    "controller": "controller",
+    "analyzer": "analyzer",
+    "standby": "standby",
+    "ckpt-coordinator": "ckpt",
+    "historian": "historian",
+    "agents": "reader",
+}
+"""Folder -> database role."""
 
 
-def kept(path: Path, make: str) -> str:
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(path.name + ".new")
+    fresh.write_text(text)
+    os.chmod(fresh, 0o644)  # the volume is the secret: only containers that mount it can read
+    os.replace(fresh, path)
+
+
+def kept(path: Path) -> str:
     if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_suffix(".new")
-        fresh.write_text(make)
-        os.chmod(fresh, 0o644)  # the folder is the secret: only containers that mount it can read
-        os.replace(fresh, path)
+        write(path, secrets.token_urlsafe(24))
     return path.read_text()
 
 
 def main(folder: Path) -> None:
-    admin = kept(folder / "postgres-password", secrets.token_urlsafe(24))
-    kept(folder / "admin.url", f"postgresql://postgres:{admin}@postgres:5432/holdfast")
-    for role in ROLES:
-        password = kept(folder / "roles" / role, secrets.token_urlsafe(24))
-        kept(folder / f"{role}.url", f"postgresql://holdfast_{role}:{password}@postgres:5432/holdfast")
-    nats = kept(folder / "nats-password", secrets.token_urlsafe(24))
-    kept(folder / "nats.url", f"nats://holdfast:{nats}@nats:4222")
-    kept(folder / "nats.conf", f'authorization {{ user: "holdfast", password: "{nats}" }}\n')
+    admin = kept(folder / "kept" / "postgres")
+    nats = kept(folder / "kept" / "nats")
+    roles = {role: kept(folder / "kept" / "roles" / role) for role in SERVICES.values()}
+    write(folder / "postgres" / "password", admin)
+    write(folder / "nats" / "nats.conf", f'authorization {{ user: "holdfast", password: "{nats}" }}\n')
+    write(folder / "migrate" / "admin.url", f"postgresql://postgres:{admin}@postgres:5432/holdfast")
+    for role, password in roles.items():
+        write(folder / "migrate" / "roles" / role, password)
+    for service, role in SERVICES.items():
+        write(folder / service / "nats.url", f"nats://holdfast:{nats}@nats:4222")
+        write(folder / service / "database.url", f"postgresql://holdfast_{role}:{roles[role]}@postgres:5432/holdfast")
 
 
 if __name__ == "__main__":

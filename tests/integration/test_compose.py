@@ -36,7 +36,7 @@ class Machine:
 
     def __init__(self, root: Path, postgres: PostgresServer) -> None:
         self.root = root
-        self.secrets = root / "run" / "holdfast"
+        self.secrets = root / "secrets"
         self.places = {"postgres:5432": f"127.0.0.1:{postgres.port}", "nats:4222": f"127.0.0.1:{free_port()}"}
         self.logs = root / "logs"
         self.logs.mkdir(parents=True)
@@ -45,22 +45,30 @@ class Machine:
     def make_secrets(self) -> None:
         """What the one-shot service `secrets` does."""
         subprocess.run([sys.executable, ROOT / "deploy" / "make_secrets.py", self.secrets], check=True)
-        (self.secrets / "admin.url").write_text(self.admin_url)
-        for url in self.secrets.glob("*.url"):
-            url.write_text(self.here(url.read_text()))
+        (self.secrets / "migrate" / "admin.url").write_text(self.admin_url)
+        for url in self.secrets.glob("*/*.url"):
+            url.write_text(self.here(url.read_text(), ""))
 
-    def here(self, text: str) -> str:
+    def own_secrets(self, service: str) -> Path:
+        """The folder that a container sees as /run/holdfast: where `secrets` has the volume that is mounted there."""
+        volume = _volume_at(service, "/run/holdfast:ro")
+        (place,) = [place for name, place in map(_parts, COMPOSE["secrets"]["volumes"]) if name == volume]
+        return self.secrets / Path(place).name
+
+    def here(self, text: str, service: str) -> str:
         """A path or address of a container, as it is on this machine."""
         for away, local in self.places.items():
             text = text.replace(away, local)
-        for folder in ("/run/holdfast", "/var/lib/holdfast", "/jobs"):
+        if service:
+            text = text.replace("/run/holdfast", str(self.own_secrets(service)))
+        for folder in ("/var/lib/holdfast", "/jobs"):
             text = re.sub(rf"(?<![\w./-]){folder}\b", f"{self.root}{folder}", text)
         return text
 
     def environment(self, service: str) -> dict[str, str]:
         """What the compose file sets for a service, and nothing of Holdfast's that happens to be set here."""
         clean = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
-        given = {name: self.here(str(value)) for name, value in COMPOSE[service]["environment"].items()}
+        given = {name: self.here(str(value), service) for name, value in COMPOSE[service]["environment"].items()}
         return clean | {"PATH": f"{BIN}:{os.environ['PATH']}"} | given
 
     @contextlib.contextmanager
@@ -77,7 +85,7 @@ class Machine:
     def command(self, service: str) -> list[str]:
         """A service's command behind the image's entry point, `python -m`."""
         own = f"{self.root}/var/lib/holdfast/{service}"
-        words = [self.here(word) for word in COMPOSE[service]["command"]]
+        words = [self.here(word, service) for word in COMPOSE[service]["command"]]
         words = [own if word == f"{self.root}/var/lib/holdfast" else word for word in words]
         # Containers resolve each other's names; here everybody is the loopback.
         return [sys.executable, "-m", *("127.0.0.1" if word in AGENTS else word for word in words)]
@@ -88,6 +96,16 @@ class Machine:
         assert kind == "CMD"
         environment = self.environment(service)
         return subprocess.run(words, env=environment, capture_output=True, check=False).returncode == 0
+
+
+def _parts(mount: str) -> tuple[str, str]:
+    name, _, place = mount.partition(":")
+    return name, place
+
+
+def _volume_at(service: str, place: str) -> str:
+    (name,) = [name for name, at in map(_parts, COMPOSE[service]["volumes"]) if at == place]
+    return name
 
 
 def wait_for(condition: Callable[[], Any], what: str, machine: Machine) -> None:
@@ -107,6 +125,26 @@ async def machine(tmp_path: Path) -> Any:
     postgres.stop()
 
 
+async def test_each_container_sees_its_own_secrets_and_no_others(machine: Machine) -> None:
+    machine.make_secrets()
+    before = {file: file.read_text() for file in machine.secrets.rglob("*") if file.is_file()}
+    machine.make_secrets()
+    assert before == {file: file.read_text() for file in before}, "a second start finds the same passwords"
+
+    passwords = {file.name: file.read_text() for file in (machine.secrets / "kept" / "roles").iterdir()}
+    roles = dict(zip(SERVICES, ("controller", "analyzer", "standby", "ckpt", "historian"), strict=True))
+    for service, role in {**roles, **dict.fromkeys(AGENTS, "reader")}.items():
+        folder = machine.own_secrets(service)
+        assert {file.name for file in folder.iterdir()} == {"nats.url", "database.url"}
+        url = (folder / "database.url").read_text()
+        assert url.startswith(f"postgresql://holdfast_{role}:{passwords[role]}@")
+        assert not any(password in url for other, password in passwords.items() if other != role)
+    assert [file.name for file in machine.own_secrets("postgres").iterdir()] == ["password"]
+    assert [file.name for file in machine.own_secrets("nats").iterdir()] == ["nats.conf"]
+    mounted = [_parts(mount)[0] for name, one in COMPOSE.items() if name != "secrets" for mount in one["volumes"]]
+    assert "secrets" not in mounted
+
+
 @pytest.mark.timeout(240)
 def test_a_job_runs_on_what_the_compose_file_starts(machine: Machine) -> None:
     machine.make_secrets()
@@ -116,9 +154,10 @@ def test_a_job_runs_on_what_the_compose_file_starts(machine: Machine) -> None:
     text = (
         configuration.read_text().replace("port: 4222", f"port: {port}").replace("http: 8222", f"http: {free_port()}")
     )
+    text = text.replace("../../run/holdfast", os.path.relpath(machine.own_secrets("nats"), configuration.parent))
     configuration.write_text(text.replace("/data", str(machine.root / "nats")))
 
-    migrate = machine.here(COMPOSE["migrate"]["entrypoint"][-1].replace("$$", "$"))
+    migrate = machine.here(COMPOSE["migrate"]["entrypoint"][-1].replace("$$", "$"), "migrate")
     environment = os.environ | {"PATH": f"{BIN}:{os.environ['PATH']}"}
     subprocess.run(["sh", "-c", migrate], check=True, env=environment)
 
