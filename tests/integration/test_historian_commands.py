@@ -18,7 +18,7 @@ from holdfast.bus import event_message
 from holdfast.bus.nats import connect
 from holdfast.cli.main import main
 from holdfast.cli.overview import Overview, cluster_overview
-from holdfast.dead_letters import dead_letter_of
+from holdfast.dead_letters import Unhandled, rejection
 from holdfast.event_parts import RankException
 from holdfast.events import MessageRejected
 from holdfast.ids import uuid7
@@ -261,7 +261,9 @@ def test_the_overview(scene: Scene, embedded_nats: str) -> None:
     async def with_a_dead_letter() -> tuple[Overview, Overview]:
         bus = await connect(embedded_nats, "test")
         before = await cluster_overview(scene.urls["reader"], embedded_nats)
-        await bus.publish(dead_letter_of("holdfast.v1.x", b"\x00junk", "controller", "not JSON", 1))
+        junk = Unhandled(consumer="controller", subject="holdfast.v1.x", body=b"\x00junk", error="not JSON")
+        letter, _ = rejection(junk, scene.story.at(0), bus.message_bytes_max)
+        await bus.publish(letter)
         after = await cluster_overview(scene.urls["reader"], embedded_nats)
         await bus.close()
         return before, after
