@@ -39,6 +39,8 @@ class NodeDesired(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     placement: Placement | None = None
     cause: Id | None = None
     incident: Id | None = None
+    supersedes: tuple[Count, Count] | None = None
+    """The fence of an order that the controller never gave: this one takes its place, though its own fence is lower."""
 
     @property
     def fence(self) -> tuple[int, int]:

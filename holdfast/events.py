@@ -114,10 +114,14 @@ class Metric(Event, frozen=True, kw_only=True, tag=_type_name, omit_defaults=Tru
 
 
 class NodeRegistered(Evidence, frozen=True, kw_only=True, omit_defaults=True):
-    """An agent has started and offers its node. `instance` is a UUIDv7 new with every start: later ones sort later."""
+    """An agent has started and offers its node. `instance` is a UUIDv7 new with every start: later ones sort later.
+
+    `epoch` is that of the newest order it remembers: the next hand-over must be above it.
+    """
 
     instance: Id
     facts: NodeFacts
+    epoch: Count = 0
 
 
 class NodeInspected(Evidence, frozen=True, kw_only=True, omit_defaults=True):

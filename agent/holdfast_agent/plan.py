@@ -56,6 +56,7 @@ from holdfast_agent.state import NO_FENCE, AgentState, Crew, RankStanding
 PROGRESS_EVERY_S = 1.0
 
 NOT_FOUND = "not found when the agent came back"
+TAKEN_BACK = "ended by an order that the controller never gave"
 ZYGOTE_ENDED = "the node's zygote ended, and its ranks with it"
 
 E = TypeVar("E", bound=Event)
@@ -105,6 +106,9 @@ class _Draft:
     def order_seen(self, seen: OrderSeen) -> None:
         """A desired state was read."""
         standing, order = self.state.standing, seen.order
+        if standing.order is not None and order.fence < standing.order.fence == order.supersedes:
+            self._take_back(order)
+            return
         if standing.order is not None and order.fence <= standing.order.fence:
             known = "known already" if order.fence == standing.order.fence else "older than the present one"
             self.reason = f"order {order.fence} is {known} ({standing.order.fence})"
@@ -115,6 +119,22 @@ class _Draft:
         self._in_collective = seen.in_collective
         self._stand(order=order)
         self._reconcile()
+
+    def _take_back(self, order: NodeDesired) -> None:
+        """The order obeyed last was never the controller's; this is what holds.
+
+        Its ranks may have run before, so they are not started: they are reported as gone, and the controller decides.
+        """
+        self.reason = f"order {order.fence} takes the place of one that the controller never gave"
+        crew = self.state.standing.crew
+        self._stand(order=order)
+        if order.placement is None:
+            self._reconcile()
+            return
+        self._lose(Crew(order=order, forked=True), tuple(order.placement.ranks), TAKEN_BACK, {})
+        self._stand(crew=crew, settled=order.fence)
+        if crew is not None and self.state.zygote_ready and self.state.stop is None:
+            self._stop(())
 
     def _reconcile(self) -> None:
         """Go towards the order, if nothing is under way."""

@@ -296,8 +296,9 @@ class Agent:
         common = {"at": self._now(), "source": f"agent/{state.node}", "node": state.node, "instance": state.instance}
         facts = node_facts(self._address, welcome.store_ports)
         checks = self_check(self._directories.root, welcome)
+        epoch = state.standing.order.epoch if state.standing.order else 0
         self._say(
-            NodeRegistered(id=uuid7(), facts=facts, **common),  # type: ignore[arg-type]
+            NodeRegistered(id=uuid7(), facts=facts, epoch=epoch, **common),  # type: ignore[arg-type]
             NodeInspected(id=uuid7(), checks=checks, facts=facts, **common),  # type: ignore[arg-type]
         )
 

@@ -138,6 +138,42 @@ def test_the_same_and_older_orders_change_nothing() -> None:
     assert scene.forked == [(1, 5)]
 
 
+def test_an_order_that_was_never_given_is_taken_back() -> None:
+    scene = running(generation=2)
+    scene.order(order(1, epoch=10**9, idle=True))
+    scene.stopped(0, 1)
+    scene.order(order(2))
+    assert "older" in plan(scene.state, OrderSeen(id=uuid7(), order=order(2)), START, Timeouts()).reason
+    forked = list(scene.forked)
+
+    scene.order(order(2, supersedes=(10**9, 1)))
+    gone = scene.said(ProcessExited)
+    assert [(event.generation, event.rank) for event in gone] == [(2, 0), (2, 1)]
+    assert scene.forked == forked, "ranks that may have run are never started again"
+
+    scene.order(order(3))
+    assert scene.forked[-1] == (1, 3)
+
+
+def test_an_idle_order_in_the_place_of_a_forged_one_ends_its_ranks() -> None:
+    scene = running()
+    scene.order(order(7, epoch=5))
+    scene.stopped(0, 1)
+    assert scene.forked[-1] == (5, 7)
+    scene.order(order(2, idle=True, supersedes=(5, 7)))
+    assert [type(action) for action in scene.actions] == [Stop]
+    scene.stopped(0, 1)
+    assert scene.said(RanksStopped)[0].ordered_generation == 2
+
+
+def test_only_the_named_order_is_superseded() -> None:
+    scene = running()
+    scene.order(order(3))
+    scene.stopped(0, 1)
+    scene.order(order(2, supersedes=(1, 9)))
+    assert not scene.actions
+
+
 def test_the_next_generation_waits_until_the_present_ranks_are_gone() -> None:
     scene = running()
     scene.order(order(2))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+import msgspec
 import structlog
 
 from holdfast import desired
@@ -26,28 +27,28 @@ async def keep_asserting(bus: Bus, orders: Callable[[], list[NodeDesired]]) -> N
     while True:
         await asyncio.sleep(EVERY_S)
         try:
-            for order in orders():
-                await _assert(bus, order)
+            for node in [order.node for order in orders()]:
+                body = await bus.get(DESIRED_BUCKET, desired_key(node))
+                # What holds is asked after what is there was read: decisions go on meanwhile.
+                truth = next((order for order in orders() if order.node == node), None)
+                if truth is not None and (right := correction(body, truth)) is not None:
+                    log.warning("desired state differs from the truth, putting it right", node=node, fence=right.fence)
+                    await bus.put(DESIRED_BUCKET, desired_key(node), desired.encode(right))
         except BusUnavailable:
             continue
 
 
-async def _assert(bus: Bus, order: NodeDesired) -> None:
-    key = desired_key(order.node)
-    body = await bus.get(DESIRED_BUCKET, key)
-    if body is not None and not _must_replace(body, order):
-        return
-    log.warning("desired state differs from the truth, putting it right", node=order.node, generation=order.generation)
-    await bus.put(DESIRED_BUCKET, key, desired.encode(order))
+def correction(body: bytes | None, truth: NodeDesired) -> NodeDesired | None:
+    """What to put in the place of `body`, None if that is as it should be.
 
-
-def _must_replace(body: bytes, order: NodeDesired) -> bool:
-    """Whether what the bus has is unreadable, older, or another order under the same fence."""
+    The truth is never older than what was published of it: a higher fence on the bus was never given by the controller.
+    """
     try:
-        there = desired.decode(body)
+        there = desired.decode(body) if body is not None else None
     except desired.UnreadableOrder:
-        return True
-    if there.fence == order.fence:
-        return there.placement != order.placement
-    # A newer one is on its way to the next reading of the state, unless its epoch was never granted.
-    return there.fence < order.fence
+        there = None
+    if there is None or there.fence < truth.fence:
+        return truth
+    if there.fence > truth.fence:
+        return msgspec.structs.replace(truth, supersedes=there.fence)
+    return truth if there.placement != truth.placement else None

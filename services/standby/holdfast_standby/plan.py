@@ -36,6 +36,10 @@ from holdfast.timeouts import Timeouts
 from holdfast_standby.state import WATCHED, Claim, Heard, Inventory, Node, NodeState
 
 SOURCE = "standby"
+
+EPOCH_BELIEVED_MAX = 1 << 40
+"""No node was ever handed over this often: what is above it was made up, and would leave no room above itself."""
+
 HANDLED: tuple[type[Event], ...] = (
     NodeRegistered,
     NodeInspected,
@@ -153,12 +157,15 @@ class Keeper:
                 since=ledger.now,
                 instance=event.instance,
                 facts=facts,
+                epoch=_remembered_epoch(event),
                 reason="its agent has started",
             )
             ledger.put(fresh, old_state="")
             return
         back = node.instance != event.instance
-        node = msgspec.structs.replace(node, instance=event.instance, facts=facts)
+        node = msgspec.structs.replace(
+            node, instance=event.instance, facts=facts, epoch=max(node.epoch, _remembered_epoch(event))
+        )
         ledger.nodes[node.id] = node
         if node.state is NodeState.LOST:
             self._welcome(ledger, node, "its agent has started again" if back else "it is heard again")
@@ -340,6 +347,12 @@ class _Ledger:
             inventory=Inventory(nodes=self.nodes, claims=self.claims),
             events=tuple(self._events),
         )
+
+
+def _remembered_epoch(event: NodeRegistered | NodeInspected) -> int:
+    """What the agent remembers of hand-overs: more than this inventory if the database or the cluster is a new one."""
+    epoch = event.epoch if isinstance(event, NodeRegistered) else 0
+    return epoch if epoch <= EPOCH_BELIEVED_MAX else 0
 
 
 def _turn(claim: Claim) -> tuple[bool, datetime, str]:
