@@ -183,6 +183,14 @@ class Progress(Evidence, frozen=True, kw_only=True, omit_defaults=True):
         return min((rank.step for rank in self.ranks), default=-1)
 
 
+class OrderRefused(Evidence, frozen=True, kw_only=True, omit_defaults=True):
+    """An agent read an order older than the newest it obeyed. If it is the true one, the newest was never given."""
+
+    epoch: Count
+    newest_epoch: Count
+    newest_generation: Count
+
+
 class MessageRejected(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     """A message could not be understood or handled; it lies whole in the dead-letter stream."""
 
@@ -401,6 +409,7 @@ AnyEvent = (
     | ProcessExited
     | FirstStep
     | Progress
+    | OrderRefused
     | MessageRejected
     | NodeLost
     | StepTimeMeasured

@@ -83,7 +83,7 @@ def order_message(order: NodeDesired) -> Message:
     """A node's order as a put into the bucket of desired state; its id names node and fence."""
     key = desired_key(order.node)
     return Message(
-        id=f"{key}-{order.epoch}-{order.generation}-{order.cause or ''}",
+        id=f"{key}-{order.epoch}-{order.generation}-{order.cause or ''}-{order.supersedes or ''}",
         subject=kv_subject(DESIRED_BUCKET, key),
         body=encode_order(order),
     )

@@ -19,6 +19,7 @@ from holdfast.events import (
     Event,
     FirstStep,
     NodeDeparted,
+    OrderRefused,
     ProcessExited,
     Progress,
     RanksFinished,
@@ -112,6 +113,17 @@ class _Draft:
         if standing.order is not None and order.fence <= standing.order.fence:
             known = "known already" if order.fence == standing.order.fence else "older than the present one"
             self.reason = f"order {order.fence} is {known} ({standing.order.fence})"
+            if order.fence < standing.order.fence and order.job is not None:
+                newest_epoch, newest_generation = standing.order.fence
+                self._say(
+                    OrderRefused,
+                    None,
+                    job=order.job,
+                    generation=order.generation,
+                    epoch=order.epoch,
+                    newest_epoch=newest_epoch,
+                    newest_generation=newest_generation,
+                )
             return
         if self.state.leaving:
             self.reason = "the node is leaving"

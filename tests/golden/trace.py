@@ -139,5 +139,6 @@ def ordered(order: NodeDesired) -> str:
     if order.placement is None:
         return f"< order {fence}: nothing"
     ranks = order.placement.ranks
+    instead = f", in the place of {order.supersedes}" if order.supersedes else ""
     store = f"{order.placement.master_addr}:{order.placement.master_port}"
-    return f"< order {fence}: ranks {ranks.start}-{ranks.stop - 1}, store {store}"
+    return f"< order {fence}: ranks {ranks.start}-{ranks.stop - 1}, store {store}{instead}"

@@ -15,6 +15,7 @@ from holdfast.events import (
     Event,
     FirstStep,
     NodeDeparted,
+    OrderRefused,
     ProcessExited,
     Progress,
     RanksFinished,
@@ -132,10 +133,15 @@ def test_a_first_order_opens_the_store_and_forks() -> None:
 
 
 def test_the_same_and_older_orders_change_nothing() -> None:
-    scene = running(generation=5)
-    for again in (order(5), order(4), order(9, epoch=0), order(5, idle=True)):
-        assert scene.order(again) == []
-    assert scene.forked == [(1, 5)]
+    scene = running(generation=2)
+    before = scene.state
+    scene.order(order(2))
+    assert not scene.actions
+    scene.order(order(1))
+    scene.order(order(9, epoch=0))
+    assert scene.state == before
+    (refused,) = scene.said(OrderRefused)
+    assert (refused.epoch, refused.generation, refused.newest_epoch, refused.newest_generation) == (0, 9, 1, 2)
 
 
 def test_an_order_that_was_never_given_is_taken_back() -> None:
@@ -171,7 +177,7 @@ def test_only_the_named_order_is_superseded() -> None:
     scene.order(order(3))
     scene.stopped(0, 1)
     scene.order(order(2, supersedes=(1, 9)))
-    assert not scene.actions
+    assert scene.said(OrderRefused) and len(scene.actions) == 1
 
 
 def test_the_next_generation_waits_until_the_present_ranks_are_gone() -> None:

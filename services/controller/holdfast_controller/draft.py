@@ -170,6 +170,10 @@ class Draft:
                 "recovered", f"step {step} is done, past step {incident.failed_step} where the job had failed"
             )
 
+    def supersede(self, order: NodeDesired, forged: tuple[int, int]) -> None:
+        """Repeat an order in a form that takes the place of one that was never given."""
+        self._orders.append(msgspec.structs.replace(order, supersedes=forged))
+
     def await_(self, what: str, limit_s: float) -> None:
         """Expect something by now + `limit_s`."""
         until = datetime.fromtimestamp(self.now.timestamp() + limit_s, tz=self.now.tzinfo)

@@ -23,6 +23,7 @@ from holdfast.events import (
     NodeLost,
     NodesAwaited,
     NodesGranted,
+    OrderRefused,
     ProcessExited,
     Progress,
     RanksFinished,
@@ -38,6 +39,7 @@ from holdfast.timeouts import Timeouts
 from holdfast_controller.classify import OF_USER_CODE, classify, in_words, signature
 from holdfast_controller.draft import Draft, Outcome
 from holdfast_controller.ladder import Failure
+from holdfast_controller.orders import standing_orders
 from holdfast_controller.recovery import failed, learned_late
 from holdfast_controller.state import OVER, Ending, JobPhase, JobState, Symptom, UserError
 
@@ -113,6 +115,8 @@ class Planner:
                 self._exited(draft, event)
             case NodeLost() | NodeDeparted():
                 self._node_gone(draft, event)
+            case OrderRefused():
+                self._refused(draft, event)
             case StepTimeMeasured():
                 draft.state = draft.state.update(step_s=event.median_s)
             case StepRestorable():
@@ -209,6 +213,12 @@ class Planner:
         else:
             symptom, text = Symptom.NODE_DEPARTED, f"the agent of {event.node} was shut down"
         failed(draft, self._failure(state, symptom, text, event.node), self.policy)
+
+    def _refused(self, draft: Draft, event: OrderRefused) -> None:
+        """A node refuses what holds for it: what it obeyed last was never ordered, and is superseded by name."""
+        for order in standing_orders(draft.state):
+            if order.node == event.node and order.fence == (event.epoch, event.generation):
+                draft.supersede(order, (event.newest_epoch, event.newest_generation))
 
     # --- the life of a generation ---------------------------------------------------------------
 
@@ -333,5 +343,6 @@ HANDLED: tuple[type[Event], ...] = (
     NodeDeparted,
     StepTimeMeasured,
     StepRestorable,
+    OrderRefused,
 )
 """The events that a decision can follow from."""

@@ -69,7 +69,7 @@ class Controller(Decider):
         if outcome.refusal:
             return Effect(answer=Answer(accepted=False, message=outcome.refusal))
         after = outcome.state
-        if after is None or (after == before and not outcome.events):
+        if after is None or (after == before and not outcome.events and not outcome.orders):
             return Effect()
         rows = [Row(table=JOBS, key=after.job, row=after)]
         closings = [event for event in outcome.events if isinstance(event, IncidentClosed)]
