@@ -57,6 +57,8 @@ language sql immutable parallel safe as $$
     when 'first_step' then concat('all ranks of the node completed step ', body->>'step')
     when 'message_rejected' then concat(body->>'consumer', ' rejected a message on ', body->>'subject',
                                         ': ', body->>'error')
+    when 'order_refused' then concat('refused the order of epoch ', body->>'epoch', ' and generation ',
+        body->>'generation', ', having obeyed ', body->>'newest_epoch', '/', body->>'newest_generation')
     when 'node_lost' then concat('not heard of for ', round((body->>'silent_s')::numeric, 1), ' s')
     when 'step_time_measured' then concat('a step takes ', round((body->>'median_s')::numeric, 3), ' s')
     when 'deadline_passed' then concat_ws(' ',

@@ -35,7 +35,7 @@ def test_status_shows_every_child_and_fails_when_one_is_off(running_cluster: Clu
     directory = running_cluster.layout.root
     shown = holdfast("status", "--dir", directory)
     assert shown.returncode == 0, shown.stderr
-    rows = {line.split()[0]: line for line in shown.stdout.splitlines()}
+    rows = {line.split()[0]: line for line in shown.stdout.splitlines() if line.strip()}
     assert {"postgres", "nats", "controller", "node-0", "node-1"} <= rows.keys()
     assert str(running_cluster.pid("nats")) in rows["nats"]
 

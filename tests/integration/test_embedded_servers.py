@@ -35,7 +35,7 @@ async def test_postgres_refuses_a_wrong_password(embedded_postgres: str) -> None
 async def test_nats_has_jetstream_and_a_message_limit(embedded_nats: str) -> None:
     client = await nats.connect(embedded_nats)
     try:
-        assert client.max_payload == 1024 * 1024
+        assert client.max_payload == 8 * 1024 * 1024
         assert (await client.jetstream().account_info()).limits is not None
     finally:
         await client.close()
