@@ -28,6 +28,11 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def stands(pid: int) -> bool:
+    """Whether every thread of a process has stopped: a signal takes a moment to reach them."""
+    return all(_stands(task) for task in Path(f"/proc/{pid}/task").iterdir())
+
+
 def _stands(task: Path) -> bool:
     return (task / "stat").read_text().rpartition(")")[2].split()[0] == "T"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -24,6 +25,7 @@ from holdfast.events import (
     StepsMeasured,
 )
 from tests.integration.agent_node import Node, gone, node
+from tests.integration.servers import stands
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(90)]
 
@@ -245,6 +247,8 @@ async def test_children_of_ranks_are_swept_also_those_in_sessions_of_their_own(
         saved = await it.heard.wait(CheckpointSaved)
         assert (saved.step, saved.checkpoint_bytes, saved.generation) == (41, 9, 1)
         os.kill(started.ranks[0].pid, signal.SIGSTOP)
+        while not stands(started.ranks[0].pid):  # noqa: ASYNC110 - the kernel tells nobody
+            await asyncio.sleep(0.001)
         pids = [int(pid) for pid in (scripts / "pids").read_text().split()]
         await it.order(None, 2)
         stopped = await it.heard.wait(RanksStopped)
