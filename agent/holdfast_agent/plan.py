@@ -7,38 +7,33 @@ before it is done, so ranks that are not there afterwards are reported and never
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, TypeVar
 
 import msgspec
 
 from holdfast import desired
 from holdfast.desired import NodeDesired
-from holdfast.event_parts import RankException, RankProcess, RankProgress
+from holdfast.event_parts import RankProcess, RankProgress
 from holdfast.events import (
     LOG_TAIL_CHARS_MAX,
-    Event,
     FirstStep,
     NodeDeparted,
     OrderRefused,
-    ProcessExited,
     Progress,
     RanksFinished,
     RanksStarted,
     RanksStopped,
 )
-from holdfast.ids import derived_id
 from holdfast.timeouts import Timeouts
 from holdfast_agent.actions import (
     Acknowledge,
-    Action,
     CloseStores,
     EndZygote,
     Fork,
     OpenStore,
     Outcome,
-    Say,
     Stop,
 )
+from holdfast_agent.draft import Draft
 from holdfast_agent.inputs import (
     Input,
     LeaveAsked,
@@ -60,12 +55,10 @@ NOT_FOUND = "not found when the agent came back"
 TAKEN_BACK = "ended by an order that the controller never gave"
 ZYGOTE_ENDED = "the node's zygote ended, and its ranks with it"
 
-E = TypeVar("E", bound=Event)
-
 
 def plan(state: AgentState, seen: Input, now: datetime, timeouts: Timeouts) -> Outcome:
     """What follows from `seen`."""
-    draft = _Draft(state, seen.id, now, timeouts)
+    draft = _Decision(state, seen.id, now, timeouts)
     match seen:
         case OrderSeen():
             draft.order_seen(seen)
@@ -90,17 +83,8 @@ def plan(state: AgentState, seen: Input, now: datetime, timeouts: Timeouts) -> O
     return Outcome(state=draft.state, actions=tuple(draft.actions), reason=draft.reason)
 
 
-class _Draft:
+class _Decision(Draft):
     """One decision in the making."""
-
-    def __init__(self, state: AgentState, seen_id: str, now: datetime, timeouts: Timeouts) -> None:
-        self.state = state
-        self.actions: list[Action] = []
-        self.reason = ""
-        self._seen_id = seen_id
-        self._now = now
-        self._timeouts = timeouts
-        self._in_collective: tuple[int, ...] = ()
 
     # --- orders ---------------------------------------------------------------------------------
 
@@ -115,7 +99,7 @@ class _Draft:
             self.reason = f"order {order.fence} is {known} ({standing.order.fence})"
             if order.fence < standing.order.fence and order.job is not None:
                 newest_epoch, newest_generation = standing.order.fence
-                self._say(
+                self.say(
                     OrderRefused,
                     None,
                     job=order.job,
@@ -128,9 +112,8 @@ class _Draft:
         if self.state.leaving:
             self.reason = "the node is leaving"
             return
-        self._in_collective = seen.in_collective
-        self._stand(order=order)
-        self._reconcile()
+        self.stand(order=order)
+        self._reconcile(seen.in_collective)
 
     def _take_back(self, order: NodeDesired) -> None:
         """The order obeyed last was never the controller's; this is what holds.
@@ -139,17 +122,17 @@ class _Draft:
         """
         self.reason = f"order {order.fence} takes the place of one that the controller never gave"
         crew = self.state.standing.crew
-        self._stand(order=order)
+        self.stand(order=order)
         if order.placement is None:
             self._reconcile()
             return
-        self._lose(Crew(order=order, forked=True), tuple(order.placement.ranks), TAKEN_BACK, {})
-        self._stand(crew=crew, settled=order.fence)
+        self.lose(Crew(order=order, forked=True), tuple(order.placement.ranks), TAKEN_BACK, {})
+        self.stand(crew=crew, settled=order.fence)
         if crew is not None and self.state.zygote_ready and self.state.stop is None:
             self._stop(())
 
-    def _reconcile(self) -> None:
-        """Go towards the order, if nothing is under way."""
+    def _reconcile(self, in_collective: tuple[int, ...] = ()) -> None:
+        """Go towards the order, if nothing is under way. `in_collective` are ranks that would not hear a SIGTERM."""
         standing = self.state.standing
         order, crew = standing.order, standing.crew
         if order is None or standing.settled == order.fence:
@@ -163,51 +146,51 @@ class _Draft:
         if crew is not None or order.placement is None:
             self.reason = f"order {order.fence} replaces the present ranks" if crew else "the order asks for no ranks"
             broken = order.incident is not None or (crew is not None and any(code != 0 for code in crew.ended.values()))
-            self._stop(self._in_collective if broken else ())
+            self._stop(in_collective if broken else ())
         else:
             self._fork(order)
 
     def _open_store(self, order: NodeDesired) -> None:
         hosts = order.placement is not None and order.placement.node_rank == 0
         if hosts and self.state.store != order.fence:
-            self._update(store=order.fence)
+            self.update(store=order.fence)
             self.actions.append(OpenStore(order=order))
 
     def _fork(self, order: NodeDesired) -> None:
         self.reason = f"order {order.fence} asks for ranks"
         self._open_store(order)
-        self._stand(crew=Crew(order=order))
-        self._update(progress=(), progress_at=self._now, progress_said_at=None)
+        self.stand(crew=Crew(order=order))
+        self.update(progress=(), progress_at=self.now, progress_said_at=None)
         self.actions.append(Fork(order=order))
 
     def _stop(self, at_once: tuple[int, ...]) -> None:
         number = self.state.stops + 1
-        self._update(stops=number, stop=number, stop_began=self._now)
+        self.update(stops=number, stop=number, stop_began=self.now)
         self.actions.append(Stop(number=number, at_once=at_once))
 
     # --- the zygote -----------------------------------------------------------------------------
 
     def zygote_found(self, seen: ZygoteFound) -> None:
         """A connection to the zygote: adopt what lives, report what does not."""
-        self._update(zygote_ready=True, stop=None, condemned="", store=NO_FENCE)
+        self.update(zygote_ready=True, stop=None, condemned="", store=NO_FENCE)
         crew = self.state.standing.crew
         if crew is None and seen.live and (order := _readable(seen.order)) is not None:
             crew = Crew(order=order, forked=True)
-            self._stand(crew=crew)
+            self.stand(crew=crew)
         strangers = [live for live in seen.live if crew is None or live.fence != crew.order.fence]
         if crew is not None:
             pids = {live.rank: live.pid for live in seen.live if live.fence == crew.order.fence}
             crew = msgspec.structs.replace(crew, forked=True, pids=pids)
-            self._stand(crew=crew, settled=max(self.state.standing.settled, crew.order.fence))
-            self._update(progress_at=self._now)
+            self.stand(crew=crew, settled=max(self.state.standing.settled, crew.order.fence))
+            self.update(progress_at=self.now)
             if pids:
                 self.reason = "adopts living ranks"
                 processes = tuple(RankProcess(rank=rank, pid=pid) for rank, pid in sorted(pids.items()))
-                self._say(RanksStarted, crew, ranks=processes, took_s=0.0, adopted=True)
+                self.say(RanksStarted, crew, ranks=processes, took_s=0.0, adopted=True)
         for ended in seen.ended:
             self.rank_ended(ended)
         if (crew := self.state.standing.crew) is not None:
-            self._lose(crew, crew.missing, NOT_FOUND, seen.standings)
+            self.lose(crew, crew.missing, NOT_FOUND, seen.standings)
         if self.state.leaving:
             self._leave()
         elif strangers:
@@ -219,12 +202,12 @@ class _Draft:
     def zygote_lost(self, seen: ZygoteLost) -> None:
         """The zygote is gone; its ranks died with it."""
         stopping, crew = self.state.stop is not None, self.state.standing.crew
-        self._update(zygote_ready=False)
+        self.update(zygote_ready=False)
         if stopping:
             pids = crew.pids if crew is not None else {}
             self._stopped(tuple(sorted(pids)), len(pids), seen.standings)
         elif crew is not None and crew.forked:
-            self._lose(crew, tuple(crew.pids), ZYGOTE_ENDED, seen.standings)
+            self.lose(crew, tuple(crew.pids), ZYGOTE_ENDED, seen.standings)
         if self.state.leaving:
             self._leave()
 
@@ -234,10 +217,10 @@ class _Draft:
         if crew is None or crew.order.fence != seen.fence or crew.forked:
             return
         crew = msgspec.structs.replace(crew, forked=True, pids=seen.pids)
-        self._stand(crew=crew, settled=max(self.state.standing.settled, seen.fence))
-        self._update(progress_at=self._now)
+        self.stand(crew=crew, settled=max(self.state.standing.settled, seen.fence))
+        self.update(progress_at=self.now)
         processes = tuple(RankProcess(rank=rank, pid=pid) for rank, pid in sorted(seen.pids.items()))
-        self._say(RanksStarted, crew, ranks=processes, took_s=seen.took_s)
+        self.say(RanksStarted, crew, ranks=processes, took_s=seen.took_s)
 
     def start_failed(self, seen: StartFailed) -> None:
         """The zygote could not fork the ranks."""
@@ -245,8 +228,8 @@ class _Draft:
         if crew is None or crew.order.fence != seen.fence or crew.forked:
             return
         crew = msgspec.structs.replace(crew, forked=True)
-        self._stand(crew=crew, settled=max(self.state.standing.settled, seen.fence))
-        self._lose(crew, crew.missing, seen.reason, {})
+        self.stand(crew=crew, settled=max(self.state.standing.settled, seen.fence))
+        self.lose(crew, crew.missing, seen.reason, {})
 
     def store_lost(self, seen: StoreLost) -> None:
         """Without their store, ranks that have not met yet never will."""
@@ -267,9 +250,9 @@ class _Draft:
         rank = exit_report.rank
         pids = {other: pid for other, pid in crew.pids.items() if other != rank}
         crew = msgspec.structs.replace(crew, pids=pids, ended={**crew.ended, rank: exit_report.exit_code})
-        self._stand(crew=crew)
+        self.stand(crew=crew)
         if exit_report.exit_code != 0:
-            self._say_exited(
+            self.say_exited(
                 crew,
                 rank,
                 seen.standing,
@@ -283,7 +266,7 @@ class _Draft:
             )
         elif len(crew.ended) == len(crew.ranks) and all(code == 0 for code in crew.ended.values()):
             self.reason = "every rank ended with exit code 0"
-            self._say(RanksFinished, crew, ranks=tuple(crew.ranks))
+            self.say(RanksFinished, crew, ranks=tuple(crew.ranks))
 
     def stop_done(self, seen: StopDone) -> None:
         """The zygote has ended everything."""
@@ -292,10 +275,10 @@ class _Draft:
 
     def _stopped(self, ranks: tuple[int, ...], killed: int, standings: dict[int, RankStanding]) -> None:
         state = self.state
-        standing, began = state.standing, state.stop_began or self._now
-        self._update(stop=None, stop_began=None, condemned="")
+        standing, began = state.standing, state.stop_began or self.now
+        self.update(stop=None, stop_began=None, condemned="")
         if state.condemned and standing.crew is not None:
-            self._lose(standing.crew, tuple(standing.crew.pids), state.condemned, standings)
+            self.lose(standing.crew, tuple(standing.crew.pids), state.condemned, standings)
             if state.leaving:
                 self._leave()
             self._reconcile()
@@ -303,7 +286,7 @@ class _Draft:
         order, crew = standing.order, standing.crew
         ended = crew.order if crew is not None else order
         if ended is not None:
-            self._say(
+            self.say(
                 RanksStopped,
                 crew,
                 job=ended.job,
@@ -312,38 +295,19 @@ class _Draft:
                 incident=order.incident if order else None,
                 ranks=ranks,
                 killed=killed,
-                took_s=max(0.0, (self._now - began).total_seconds()),
+                took_s=max(0.0, (self.now - began).total_seconds()),
                 ordered_generation=order.generation if order else ended.generation,
             )
-        self._stand(crew=None)
+        self.stand(crew=None)
         if state.leaving:
             self._leave()
         elif order is not None and order.placement is None:
-            self._stand(settled=order.fence)
+            self.stand(settled=order.fence)
             self.actions.append(CloseStores(keep=None))
         elif order is not None:
             self.actions.append(CloseStores(keep=order))
             if self.state.zygote_ready and standing.settled != order.fence:
                 self._fork(order)
-
-    def _lose(self, crew: Crew, ranks: tuple[int, ...], detail: str, standings: dict[int, RankStanding]) -> None:
-        """Report ranks that are gone without an exit status."""
-        if not ranks:
-            return
-        self.reason = detail
-        pids = {rank: pid for rank, pid in crew.pids.items() if rank not in ranks}
-        left = msgspec.structs.replace(crew, pids=pids, ended=crew.ended | dict.fromkeys(ranks))
-        self._stand(crew=left)
-        for rank in ranks:
-            self._say_exited(
-                crew,
-                rank,
-                standings.get(rank, RankStanding()),
-                seed=self._seen_id,
-                pid=crew.pids.get(rank),
-                exited_at=self._now,
-                detail=detail,
-            )
 
     # --- time and progress ----------------------------------------------------------------------
 
@@ -354,38 +318,38 @@ class _Draft:
             return
         steps = tuple(seen.standings[rank].steps_done if rank in seen.standings else 0 for rank in crew.ranks)
         if steps != self.state.progress:
-            self._update(progress=steps, progress_at=self._now)
+            self.update(progress=steps, progress_at=self.now)
         if not crew.stepped and all(steps):
             self._first_step(crew, seen)
         if self._is_due(self.state.progress_said_at, PROGRESS_EVERY_S) and seen.standings:
-            self._update(progress_said_at=self._now)
-            self._say(Progress, crew, incident=None, ranks=_progress_of(crew, seen))
+            self.update(progress_said_at=self.now)
+            self.say(Progress, crew, incident=None, ranks=_progress_of(crew, seen))
         if (
             seen.cut_off_s is not None
-            and seen.cut_off_s >= self._timeouts.lease_s
-            and self._is_due(self.state.progress_at, self._timeouts.lease_s)
+            and seen.cut_off_s >= self.timeouts.lease_s
+            and self._is_due(self.state.progress_at, self.timeouts.lease_s)
         ):
             self._condemn(
                 f"ended by its agent: no contact with the bus for {seen.cut_off_s:.0f} s "
-                f"and no step for {self._timeouts.lease_s:.0f} s or more"
+                f"and no step for {self.timeouts.lease_s:.0f} s or more"
             )
 
     def _first_step(self, crew: Crew, seen: Observed) -> None:
         stepped = msgspec.structs.replace(crew, stepped=True)
-        self._stand(crew=stepped)
+        self.stand(crew=stepped)
         standings = [seen.standings[rank] for rank in crew.ranks]
         # A script may count its steps in any way that it likes, but none comes before the first.
         first = max(0, min(standing.step - standing.steps_done + 1 for standing in standings))
-        completed = max(standing.first_step_at or self._now for standing in standings)
-        self._say(FirstStep, crew, step=first, completed_at=completed)
+        completed = max(standing.first_step_at or self.now for standing in standings)
+        self.say(FirstStep, crew, step=first, completed_at=completed)
 
     def _condemn(self, why: str) -> None:
         self.reason = why
-        self._update(condemned=why)
+        self.update(condemned=why)
         self._stop(())
 
     def _is_due(self, last: datetime | None, every_s: float) -> bool:
-        return last is None or (self._now - last).total_seconds() >= every_s
+        return last is None or (self.now - last).total_seconds() >= every_s
 
     # --- the end --------------------------------------------------------------------------------
 
@@ -393,7 +357,7 @@ class _Draft:
         """The agent is shut down on purpose."""
         if self.state.leaving:
             return
-        self._update(leaving=True)
+        self.update(leaving=True)
         crew = self.state.standing.crew
         if self.state.stop is not None:
             return
@@ -404,63 +368,9 @@ class _Draft:
 
     def _leave(self) -> None:
         if not self.state.departed:
-            self._update(departed=True)
-            self._say(NodeDeparted, None, instance=self.state.instance)
+            self.update(departed=True)
+            self.say(NodeDeparted, None, instance=self.state.instance)
             self.actions.append(EndZygote())
-
-    # --- saying ---------------------------------------------------------------------------------
-
-    def _say_exited(
-        self,
-        crew: Crew,
-        rank: int,
-        standing: RankStanding,
-        *,
-        seed: str,
-        exited_at: datetime,
-        pid: int | None = None,
-        exit_code: int | None = None,
-        signal: int | None = None,
-        exception: RankException | None = None,
-        log_tail: str = "",
-        detail: str = "",
-    ) -> None:
-        self._say(
-            ProcessExited,
-            crew,
-            id=derived_id(seed, "process_exited", rank),
-            rank=rank,
-            local_rank=rank - crew.ranks.start,
-            pid=pid,
-            exit_code=exit_code,
-            signal=signal,
-            exited_at=exited_at,
-            step=standing.step,
-            steps_done=standing.steps_done,
-            exception=exception,
-            log_tail=log_tail,
-            detail=detail,
-        )
-
-    def _say(self, event_type: type[E], crew: Crew | None, **fields: Any) -> None:
-        """Say an event of this crew. Until its first step it belongs to the incident that its order belongs to."""
-        order = crew.order if crew is not None else None
-        common: dict[str, Any] = {
-            "id": derived_id(self._seen_id, event_type.__name__, len(self.actions)),
-            "at": self._now,
-            "source": f"agent/{self.state.node}",
-            "node": self.state.node,
-        }
-        if order is not None and crew is not None:
-            common |= {"job": order.job, "generation": order.generation, "cause": order.cause}
-            common["incident"] = None if crew.stepped else order.incident
-        self.actions.append(Say(event=event_type(**(common | fields))))
-
-    def _stand(self, **changes: Any) -> None:
-        self._update(standing=msgspec.structs.replace(self.state.standing, **changes))
-
-    def _update(self, **changes: Any) -> None:
-        self.state = msgspec.structs.replace(self.state, **changes)
 
 
 def _progress_of(crew: Crew, seen: Observed) -> tuple[RankProgress, ...]:

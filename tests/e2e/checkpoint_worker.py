@@ -131,6 +131,6 @@ if __name__ == "__main__":
     {"save": save, "reshard": reshard}[sys.argv[1]](Path(sys.argv[2]))
     dist.barrier()
     dist.destroy_process_group()
-    # An interpreter that ends while gloo's threads do may call std::terminate: the work is done and nothing is left to flush.
+    # An interpreter that ends while gloo's threads do may call std::terminate; the work is done.
     logging.shutdown()
     os._exit(0)

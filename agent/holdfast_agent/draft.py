@@ -1,0 +1,103 @@
+"""One decision of the agent in the making: the state as it will be, what will be done, and what will be said."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, TypeVar
+
+import msgspec
+
+from holdfast.event_parts import RankException
+from holdfast.events import Event, ProcessExited
+from holdfast.ids import derived_id
+from holdfast.timeouts import Timeouts
+from holdfast_agent.actions import Action, Say
+from holdfast_agent.state import AgentState, Crew, RankStanding
+
+E = TypeVar("E", bound=Event)
+
+
+class Draft:
+    """Collects an outcome while it is worked out. `seen_id` is the input's: the ids of what is said derive from it."""
+
+    def __init__(self, state: AgentState, seen_id: str, now: datetime, timeouts: Timeouts) -> None:
+        self.state = state
+        self.actions: list[Action] = []
+        self.reason = ""
+        self.seen_id = seen_id
+        self.now = now
+        self.timeouts = timeouts
+
+    def lose(self, crew: Crew, ranks: tuple[int, ...], detail: str, standings: dict[int, RankStanding]) -> None:
+        """Report ranks that are gone without an exit status."""
+        if not ranks:
+            return
+        self.reason = detail
+        pids = {rank: pid for rank, pid in crew.pids.items() if rank not in ranks}
+        left = msgspec.structs.replace(crew, pids=pids, ended=crew.ended | dict.fromkeys(ranks))
+        self.stand(crew=left)
+        for rank in ranks:
+            self.say_exited(
+                crew,
+                rank,
+                standings.get(rank, RankStanding()),
+                seed=self.seen_id,
+                pid=crew.pids.get(rank),
+                exited_at=self.now,
+                detail=detail,
+            )
+
+    def say_exited(
+        self,
+        crew: Crew,
+        rank: int,
+        standing: RankStanding,
+        *,
+        seed: str,
+        exited_at: datetime,
+        pid: int | None = None,
+        exit_code: int | None = None,
+        signal: int | None = None,
+        exception: RankException | None = None,
+        log_tail: str = "",
+        detail: str = "",
+    ) -> None:
+        """Report a rank's end; the same `seed` gives the same event however often it is said."""
+        self.say(
+            ProcessExited,
+            crew,
+            id=derived_id(seed, "process_exited", rank),
+            rank=rank,
+            local_rank=rank - crew.ranks.start,
+            pid=pid,
+            exit_code=exit_code,
+            signal=signal,
+            exited_at=exited_at,
+            step=standing.step,
+            steps_done=standing.steps_done,
+            exception=exception,
+            log_tail=log_tail,
+            detail=detail,
+        )
+
+    def say(self, event_type: type[E], crew: Crew | None, **fields: Any) -> None:
+        """Say an event of this crew. Until its first step it belongs to the incident that its order belongs to."""
+        order = crew.order if crew is not None else None
+        common: dict[str, Any] = {
+            "id": derived_id(self.seen_id, event_type.__name__, len(self.actions)),
+            "at": self.now,
+            "source": f"agent/{self.state.node}",
+            "node": self.state.node,
+        }
+        if order is not None and crew is not None:
+            common |= {"job": order.job, "generation": order.generation, "cause": order.cause}
+            common["incident"] = None if crew.stepped else order.incident
+        self.actions.append(Say(event=event_type(**(common | fields))))
+
+    def stand(self, **changes: Any) -> None:
+        """Change what the agent remembers over its own restart."""
+        self.update(standing=msgspec.structs.replace(self.state.standing, **changes))
+
+    def update(self, **changes: Any) -> None:
+        """Change the state."""
+        self.state = msgspec.structs.replace(self.state, **changes)

@@ -1,0 +1,174 @@
+"""Every event that Holdfast's processes exchange: the whole vocabulary, in one place.
+
+An event is a fact that does not change. It is complete by itself and travels as plain JSON, so that
+any NATS client in any language can read it. Rules: only add fields; a change of meaning is a new type.
+`docs/asyncapi.yaml` is generated from this file.
+
+Units stand last in a name (`_s` seconds, `_bytes`); times are UTC and travel as RFC 3339.
+"""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import msgspec
+
+from holdfast.events.actions import (
+    CheckpointSaved,
+    NodesAwaited,
+    NodesGranted,
+    NodeStateChanged,
+    RanksFinished,
+    RanksStarted,
+    RanksStopped,
+)
+from holdfast.events.base import Action, Decision, Event, EventClass, Evidence, Finding, Metric
+from holdfast.events.decisions import (
+    Eviction,
+    GenerationStarted,
+    IncidentClosed,
+    IncidentOpened,
+    JobFinished,
+    JobStopping,
+    JobSubmitted,
+    NodeReleaseRequested,
+    NodesReleased,
+    NodesRequested,
+    Reattempt,
+    Suspension,
+)
+from holdfast.events.evidence import (
+    FirstStep,
+    MessageRejected,
+    NodeDeparted,
+    NodeInspected,
+    NodeRegistered,
+    OrderRefused,
+    ProcessExited,
+    Progress,
+)
+from holdfast.events.findings import (
+    DeadlinePassed,
+    NodeLost,
+    StepRestorable,
+    StepTimeMeasured,
+)
+from holdfast.events.metrics import StepsMeasured
+
+__all__ = [
+    "BODY_BYTES_MAX",
+    "EVENT_TYPES",
+    "LOG_TAIL_CHARS_MAX",
+    "Action",
+    "AnyEvent",
+    "CheckpointSaved",
+    "DeadlinePassed",
+    "Decision",
+    "Event",
+    "EventClass",
+    "Eviction",
+    "Evidence",
+    "Finding",
+    "FirstStep",
+    "GenerationStarted",
+    "IncidentClosed",
+    "IncidentOpened",
+    "JobFinished",
+    "JobStopping",
+    "JobSubmitted",
+    "MessageRejected",
+    "Metric",
+    "NodeDeparted",
+    "NodeInspected",
+    "NodeLost",
+    "NodeRegistered",
+    "NodeReleaseRequested",
+    "NodeStateChanged",
+    "NodesAwaited",
+    "NodesGranted",
+    "NodesReleased",
+    "NodesRequested",
+    "OrderRefused",
+    "ProcessExited",
+    "Progress",
+    "RanksFinished",
+    "RanksStarted",
+    "RanksStopped",
+    "Reattempt",
+    "StepRestorable",
+    "StepTimeMeasured",
+    "StepsMeasured",
+    "Suspension",
+    "UnreadableEvent",
+    "decode",
+    "encode",
+]
+
+BODY_BYTES_MAX = 1_000_000
+"""An event's body is at most this long; what is larger goes to the object store with a reference."""
+
+LOG_TAIL_CHARS_MAX = 16_384
+"""How much of a rank's log an event carries."""
+
+AnyEvent = (
+    NodeRegistered
+    | NodeInspected
+    | NodeDeparted
+    | ProcessExited
+    | FirstStep
+    | Progress
+    | OrderRefused
+    | MessageRejected
+    | NodeLost
+    | StepTimeMeasured
+    | DeadlinePassed
+    | StepRestorable
+    | JobSubmitted
+    | NodesRequested
+    | NodesReleased
+    | GenerationStarted
+    | IncidentOpened
+    | Reattempt
+    | Eviction
+    | Suspension
+    | IncidentClosed
+    | JobFinished
+    | JobStopping
+    | NodeReleaseRequested
+    | RanksStopped
+    | RanksStarted
+    | RanksFinished
+    | NodesGranted
+    | NodesAwaited
+    | NodeStateChanged
+    | CheckpointSaved
+    | StepsMeasured
+)
+
+EVENT_TYPES: dict[str, type[Event]] = {str(cls.__struct_config__.tag): cls for cls in get_args(AnyEvent)}
+
+_encoder = msgspec.json.Encoder()
+_decoder: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
+
+
+class UnreadableEvent(ValueError):
+    """A body that is no event of this vocabulary; the message says where it breaks."""
+
+
+def encode(event: Event) -> bytes:
+    """The event as JSON."""
+    return _encoder.encode(event)
+
+
+def decode(body: bytes) -> AnyEvent:
+    """The event in `body`.
+
+    Raises:
+        UnreadableEvent: too long, not JSON, of an unknown type, or with a wrong field.
+    """
+    if len(body) > BODY_BYTES_MAX:
+        raise UnreadableEvent(f"body of {len(body)} bytes is over the limit of {BODY_BYTES_MAX}")
+    try:
+        return _decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:
+        raise UnreadableEvent(str(error)) from error

@@ -1,0 +1,69 @@
+"""What was done."""
+
+from __future__ import annotations
+
+from holdfast.event_parts import Count, Grant, Id, Name, RankProcess, Step
+from holdfast.events.base import Action
+
+
+class RanksStopped(Action, frozen=True, kw_only=True, omit_defaults=True):
+    """An agent obeyed an order that ends its ranks: none of `generation` is left, nor any of their children.
+
+    Said for each order that replaces a generation or asks for no ranks, even if `ranks` (those that were still
+    alive) is empty. `ordered_generation` is the generation of the order that was obeyed.
+    """
+
+    ranks: tuple[Count, ...]
+    killed: Count
+    took_s: float
+    ordered_generation: Count = 0
+
+
+class RanksStarted(Action, frozen=True, kw_only=True, omit_defaults=True):
+    """An agent started its ranks of a generation."""
+
+    ranks: tuple[RankProcess, ...]
+    took_s: float
+    adopted: bool = False
+
+
+class RanksFinished(Action, frozen=True, kw_only=True, omit_defaults=True):
+    """All ranks of a node ended with exit code 0."""
+
+    ranks: tuple[Count, ...]
+
+
+class NodesGranted(Action, frozen=True, kw_only=True, omit_defaults=True):
+    """The standby service answers a claim; `claim` is the id of the NodesRequested."""
+
+    claim: Id
+    grants: tuple[Grant, ...]
+
+
+class NodesAwaited(Action, frozen=True, kw_only=True, omit_defaults=True):
+    """A claim cannot be met yet: `available` of `wanted` nodes; it is met when enough register.
+
+    `behind` is the job whose earlier claim must be met first.
+    """
+
+    claim: Id
+    wanted: Count
+    available: Count
+    behind: Name | None = None
+
+
+class NodeStateChanged(Action, frozen=True, kw_only=True, omit_defaults=True):
+    """A node moved in the inventory."""
+
+    old_state: str
+    new_state: str
+    reason: str
+
+
+class CheckpointSaved(Action, frozen=True, kw_only=True, omit_defaults=True):
+    """A checkpoint of all ranks was published whole."""
+
+    step: Step
+    path: str
+    checkpoint_bytes: Count
+    took_s: float

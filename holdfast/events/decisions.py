@@ -1,0 +1,90 @@
+"""What shall be done, and why."""
+
+from __future__ import annotations
+
+from holdfast.event_parts import Code, Count, JobSpec, Name, Step
+from holdfast.events.base import Decision
+
+
+class JobSubmitted(Decision, frozen=True, kw_only=True, omit_defaults=True):
+    """A job was accepted."""
+
+    spec: JobSpec
+
+
+class NodesRequested(Decision, frozen=True, kw_only=True, omit_defaults=True):
+    """A job claims nodes; its id is the claim's id."""
+
+    count: Count
+
+
+class NodesReleased(Decision, frozen=True, kw_only=True, omit_defaults=True):
+    """A job gives nodes back; at its end it also withdraws what it still claims.
+
+    `epochs` are those at which it held the nodes: a later hand-over of a node is not meant.
+    """
+
+    nodes: tuple[Name, ...]
+    withdraws_claim: bool = False
+    epochs: tuple[Count, ...] = ()
+
+
+class GenerationStarted(Decision, frozen=True, kw_only=True, omit_defaults=True):
+    """A generation of ranks is to run on these nodes, in the order of their node ranks."""
+
+    nodes: tuple[Name, ...]
+    world_size: Count
+    restore_step: Step | None = None
+
+
+class IncidentOpened(Decision, frozen=True, kw_only=True, omit_defaults=True):
+    """Something went wrong in a job; all that follows carries this incident's id."""
+
+    symptom: str
+    failed_step: Step
+    rank: Count | None = None
+
+
+class Reattempt(Decision, frozen=True, kw_only=True, omit_defaults=True):
+    """The rung "restart in place": same nodes, next generation."""
+
+    attempt: Count
+
+
+class Eviction(Decision, frozen=True, kw_only=True, omit_defaults=True):
+    """The rung "evict": the node, as held at `epoch`, leaves the job and goes on the blocklist."""
+
+    blocked_for_s: float
+    epoch: Count = 0
+
+
+class Suspension(Decision, frozen=True, kw_only=True, omit_defaults=True):
+    """A job's remaining ranks are stopped while it waits for nodes."""
+
+
+class IncidentClosed(Decision, frozen=True, kw_only=True, omit_defaults=True):
+    """An incident is over: `outcome` is recovered, or the job's own end.
+
+    `symptom` and `summary` are what it turned out to be: later evidence may have told more than the first sign.
+    """
+
+    outcome: str
+    attempts: Count
+    symptom: str = ""
+    summary: str = ""
+
+
+class JobFinished(Decision, frozen=True, kw_only=True, omit_defaults=True):
+    """A job is over: completed, failed or stopped."""
+
+    outcome: str
+    exit_code: Code
+    traceback: str = ""
+
+
+class JobStopping(Decision, frozen=True, kw_only=True, omit_defaults=True):
+    """The rung "stop": all ranks of a job are ended for good, because a person or the ladder says so."""
+
+
+class NodeReleaseRequested(Decision, frozen=True, kw_only=True, omit_defaults=True):
+    """A person takes a node off the blocklist."""

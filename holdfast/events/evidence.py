@@ -1,0 +1,94 @@
+"""Facts that agents saw."""
+
+from __future__ import annotations
+
+from holdfast.event_parts import CheckResult, Code, Count, Id, Moment, NodeFacts, RankException, RankProgress, Step
+from holdfast.events.base import Evidence
+
+
+class NodeRegistered(Evidence, frozen=True, kw_only=True, omit_defaults=True):
+    """An agent has started and offers its node. `instance` is a UUIDv7 new with every start: later ones sort later.
+
+    `epoch` is that of the newest order it remembers: the next hand-over must be above it.
+    """
+
+    instance: Id
+    facts: NodeFacts
+    epoch: Count = 0
+
+
+class NodeInspected(Evidence, frozen=True, kw_only=True, omit_defaults=True):
+    """A node's self-check is done: whether it can take ranks, and what was looked at.
+
+    It carries the node's facts as well, so that it says enough if it overtakes the registration.
+    """
+
+    instance: Id
+    checks: tuple[CheckResult, ...]
+    facts: NodeFacts | None = None
+
+    @property
+    def passed(self) -> bool:
+        """No check failed."""
+        return all(check.status != "failed" for check in self.checks)
+
+
+class NodeDeparted(Evidence, frozen=True, kw_only=True, omit_defaults=True):
+    """An agent is shut down on purpose; its ranks are stopped."""
+
+    instance: Id
+
+
+class ProcessExited(Evidence, frozen=True, kw_only=True, omit_defaults=True):
+    """A rank ended with an error, or is gone although it should run (`exit_code` and `signal` unknown).
+
+    `step` is the last step it completed (-1: none ever); `steps_done` how many in this generation.
+    """
+
+    rank: Count
+    local_rank: Count
+    pid: Count | None = None
+    exit_code: Code | None = None
+    signal: Code | None = None
+    exited_at: Moment
+    step: Step = -1
+    steps_done: Count = 0
+    exception: RankException | None = None
+    log_tail: str = ""
+    detail: str = ""
+
+
+class FirstStep(Evidence, frozen=True, kw_only=True, omit_defaults=True):
+    """All ranks of a node have completed their first step of this generation."""
+
+    step: Step
+    completed_at: Moment
+
+
+class Progress(Evidence, frozen=True, kw_only=True, omit_defaults=True):
+    """Where the ranks of a node stand, sent about once a second while they run."""
+
+    ranks: tuple[RankProgress, ...]
+
+    @property
+    def step(self) -> int:
+        """The step that all ranks of the node have completed."""
+        return min((rank.step for rank in self.ranks), default=-1)
+
+
+class OrderRefused(Evidence, frozen=True, kw_only=True, omit_defaults=True):
+    """An agent read an order older than the newest it obeyed. If it is the true one, the newest was never given."""
+
+    epoch: Count
+    newest_epoch: Count
+    newest_generation: Count
+
+
+class MessageRejected(Evidence, frozen=True, kw_only=True, omit_defaults=True):
+    """A message could not be understood or handled; it lies whole in the dead-letter stream."""
+
+    subject: str
+    consumer: str
+    error: str
+    body_bytes: Count
+    deliveries: Count

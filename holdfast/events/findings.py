@@ -1,0 +1,41 @@
+"""Conclusions drawn from facts; they change nothing by themselves."""
+
+from __future__ import annotations
+
+from holdfast.event_parts import Count, Moment, Name, Step
+from holdfast.events.base import Finding
+
+
+class NodeLost(Finding, frozen=True, kw_only=True, omit_defaults=True):
+    """Nothing was heard of a node for too long, while others were heard on the same bus.
+
+    `epoch` is the node's at its loss: a later hand-over of the node is not meant.
+    """
+
+    last_heard_at: Moment
+    silent_s: float
+    epoch: Count = 0
+
+
+class StepTimeMeasured(Finding, frozen=True, kw_only=True, omit_defaults=True):
+    """What a step of this job takes now; limits adapt to it."""
+
+    median_s: float
+    p99_s: float
+    samples: Count
+
+
+class DeadlinePassed(Finding, frozen=True, kw_only=True, omit_defaults=True):
+    """Something that had to happen did not happen in time."""
+
+    awaited: str
+    waited_s: float
+    missing_nodes: tuple[Name, ...] = ()
+
+
+class StepRestorable(Finding, frozen=True, kw_only=True, omit_defaults=True):
+    """Every shard of a checkpoint of this step is in place."""
+
+    step: Step
+    path: str
+    checkpoint_bytes: Count
