@@ -1,13 +1,16 @@
-"""What an undisturbed step costs under Holdfast, against torchrun: the same script, in slices of the same minutes.
+"""What an undisturbed step costs under Holdfast, against torchrun: the same script, in turns, each time started afresh.
 
-    python bench/overhead.py            40 rounds; some 7 minutes on two cores
-    python bench/overhead.py --quick    8 rounds
+    python bench/overhead.py            20 rounds for each number of ranks; some 20 minutes on two cores
+    python bench/overhead.py --quick    4 rounds
 
-The difference is to be below 1 %, which is less than a machine varies by itself from one minute to the next. So three
-jobs are alive at the same time: one on Holdfast and two under torchrun, A and B. They take turns of 1.5 s; whoever
-waits is stopped as a whole (SIGSTOP): launcher, ranks, and for Holdfast all its services, Postgres and NATS.
-A round gives Holdfast against the mean of A and B, and A against B (A/A): what is within that is no difference.
-What the cluster uses of the processors is measured as well; that is almost free of such noise.
+The difference is to be below 1 %, which is less than a machine varies by itself: two runs of the very same command
+differ by as much for as long as they live (where their memory happens to lie), and the machine changes from minute to
+minute. So a round is one fresh run of each, the first to go changing from round to round; the result is the median over
+the rounds. How much one torchrun differs from the next is shown beside it: what is within that is no difference.
+
+While torchrun's turn lasts, the whole cluster is stopped (SIGSTOP): all of its cost, services, Postgres and NATS too,
+falls into Holdfast's turn, as on a machine that holds everything. On a node of a real cluster only the agent does.
+What they use of the processors is shown as well, and is almost free of noise.
 """
 
 from __future__ import annotations
@@ -20,7 +23,6 @@ import time
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
 
 import machine
 from launchers import Cluster, LauncherFailed, Place, cluster, torchrun
@@ -28,121 +30,75 @@ from records import Records
 from report import final_line, median, rounded, table, tell
 
 START_S = 120.0
-WARM_UP_STEPS = 30
-SLICE_S = 1.5
-"""A stopped cluster is silent for two slices, well below the time after which a node counts as lost."""
-SETTLE_S = 0.2
-STEPS_MIN = 5
+WARM_UP_STEPS = 40
+TURN_S = 6.0
+STEPS_MIN = 30
 SHAPE = ("--ckpt-every", "0", "--width", "512", "--layers", "6", "--batch", "256")
 CPU_OF = ("controller", "standby", "analyzer", "ckpt", "historian", "nats")
 
 
-class Contender:
-    """A running job, with everything that belongs to its launcher."""
+class Round:
+    """One run of each: the median step of rank 0 in seconds, and what the cluster's processes used of a core."""
 
-    def __init__(self, name: str, launcher: int, records: Records) -> None:
-        self.name = name
-        self.records = records
-        self._launcher = launcher
-        self._pids: list[int] = []
+    def __init__(self, torchrun_s: float, holdfast_s: float, used: dict[str, float]) -> None:
+        self.torchrun_s = torchrun_s
+        self.holdfast_s = holdfast_s
+        self.used = used
 
-    def pause(self) -> None:
-        """Stop all of it, parents first: so none is started meanwhile."""
-        self._pids = [self._launcher, *machine.descendants(self._launcher)]
-        self._signal(signal.SIGSTOP)
+    @property
+    def over_percent(self) -> float:
+        return 100 * (self.holdfast_s / self.torchrun_s - 1)
 
-    def resume(self) -> None:
-        self._signal(signal.SIGCONT)
 
-    def slice(self) -> list[float]:
-        """Run for a slice; gives the times of rank 0's steps that lie wholly within it, in seconds."""
-        self.resume()
-        began = time.time()
-        time.sleep(SLICE_S)
-        ended = time.time()
-        self.pause()
-        self.records.read()
-        stamps = [step.at for step in self.records.lives[0][-1].steps if began + SETTLE_S <= step.at <= ended]
-        return [after - before for before, after in pairwise(stamps)]
-
-    def _signal(self, number: signal.Signals) -> None:
-        for pid in self._pids:
+@contextlib.contextmanager
+def stopped(running: Cluster) -> Iterator[None]:
+    """All processes of the cluster stand still; parents are stopped first, so that none is started meanwhile."""
+    supervisor = running.info.pid
+    assert supervisor is not None
+    pids = [supervisor, *machine.descendants(supervisor)]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
+                os.kill(pid, signal.SIGCONT)
 
 
-class Round(NamedTuple):
-    """One slice of each: the median and the mean step in seconds."""
-
-    medians: dict[str, float]
-    means: dict[str, float]
+def turn_of_torchrun(place: Place, world_size: int) -> float:
+    with torchrun(world_size, place, *SHAPE, restarts=0):
+        return step_s(Records(place.record, world_size), "torchrun")
 
 
-@contextlib.contextmanager
-def contenders(running: Cluster, root: Path, world_size: int) -> Iterator[list[Contender]]:
-    """Three jobs, all of them stopped; they have done their first steps one after the other."""
-    with contextlib.ExitStack() as stack:
-        found: list[Contender] = []
-
-        def add(name: str, launcher: int, place: Place) -> None:
-            records = Records(place.record, world_size)
-            contender = Contender(name, launcher, records)
-            records.await_generation(START_S, steps=WARM_UP_STEPS)
-            contender.pause()
-            # What is stopped does not hear that it shall end.
-            stack.callback(contender.resume)
-            found.append(contender)
-
-        place = Place.fresh(root / str(world_size), "holdfast")
-        supervisor = running.info.pid
-        assert supervisor is not None
-        job = f"overhead-{world_size}"
-        running.submit(job, place, 1, world_size, *SHAPE)
-        stack.callback(running.stop, job)
-        add("holdfast", supervisor, place)
-        for letter in "AB":
-            place = Place.fresh(root / str(world_size), f"torchrun-{letter}")
-            process = stack.enter_context(torchrun(world_size, place, *SHAPE, restarts=0))
-            # It would be lost if the others took long to start.
-            with _kept_awake(found[0]):
-                add(f"torchrun {letter}", process.pid, place)
-        yield [found[1], found[0], found[2]]
+def turn_of_holdfast(running: Cluster, job: str, place: Place, world_size: int) -> tuple[float, dict[str, float]]:
+    running.submit(job, place, 1, world_size, *SHAPE)
+    try:
+        records = Records(place.record, world_size)
+        records.await_generation(START_S, steps=WARM_UP_STEPS)
+        before, began = cpu_s(running), time.monotonic()
+        found = step_s(records, "holdfast")
+        lasted_s = time.monotonic() - began
+        used = {name: (now - before[name]) / lasted_s for name, now in cpu_s(running).items()}
+    finally:
+        running.stop(job)
+    return found, used
 
 
-@contextlib.contextmanager
-def _kept_awake(contender: Contender) -> Iterator[None]:
-    contender.resume()
-    yield
-    contender.pause()
+def step_s(records: Records, name: str) -> float:
+    """The median duration of rank 0's steps in a turn, in seconds."""
+    records.await_generation(START_S, steps=WARM_UP_STEPS)
+    began = time.time()
+    time.sleep(TURN_S)
+    records.read()
+    stamps = [step.at for step in records.lives[0][-1].steps if step.at >= began]
+    if len(stamps) < STEPS_MIN:
+        raise LauncherFailed(f"{name} did {len(stamps)} steps in {TURN_S} s: too few")
+    return median([after - before for before, after in pairwise(stamps)]) or 0.0
 
 
-def measure(running: Cluster, root: Path, world_size: int, rounds: int) -> tuple[list[Round], dict[str, float]]:
-    """The rounds, and the part of one core that each process of the cluster used while it ran."""
-    found: list[Round] = []
-    used: dict[str, float] = {}
-    ran_s = 0.0
-    with contenders(running, root, world_size) as jobs:
-        for number in range(rounds):
-            medians, means = {}, {}
-            for job in jobs[number % 3 :] + jobs[: number % 3]:
-                before = _cpu(running) if job.name == "holdfast" else {}
-                times = job.slice()
-                if before:
-                    ran_s += SLICE_S
-                    for name, now in _cpu(running).items():
-                        used[name] = used.get(name, 0.0) + now - before[name]
-                if len(times) < STEPS_MIN:
-                    raise LauncherFailed(f"{job.name} did {len(times)} steps in a slice of {SLICE_S} s: too few")
-                medians[job.name] = median(times) or 0.0
-                means[job.name] = sum(times) / len(times)
-            found.append(Round(medians, means))
-            if (number + 1) % 4 == 0:
-                steps = ", ".join(f"{name} {1000 * value:.2f}" for name, value in medians.items())
-                tell(f"[{number + 1}/{rounds}] {world_size} ranks, ms a step: {steps} (load {machine.load()})")
-    return found, {name: seconds / ran_s for name, seconds in used.items()}
-
-
-def _cpu(running: Cluster) -> dict[str, float]:
+def cpu_s(running: Cluster) -> dict[str, float]:
+    """What each process of the cluster has used of the processors, in seconds."""
     pids = running.pids()
     found = {name: machine.cpu_s(pids[name]) for name in CPU_OF}
     found["agent"] = machine.cpu_s(pids["node-0"])
@@ -151,27 +107,39 @@ def _cpu(running: Cluster) -> dict[str, float]:
     return found
 
 
-def compared(rounds: list[Round]) -> dict[str, dict[str, float | None]]:
-    """Holdfast against torchrun, and torchrun against itself, in percent of a step; medians over the rounds."""
-    result: dict[str, dict[str, float | None]] = {}
-    for statistic in ("medians", "means"):
-        over, noise = [], []
-        for one in rounds:
-            times: dict[str, float] = getattr(one, statistic)
-            first, second = times["torchrun A"], times["torchrun B"]
-            baseline = (first + second) / 2
-            over.append(100 * (times["holdfast"] / baseline - 1))
-            noise.append(100 * (first - second) / baseline)
-        result[statistic] = {
-            "holdfast_over_torchrun_percent": rounded(median(over), 2),
-            "holdfast_standard_error": rounded(_standard_error(over), 2),
-            "a_over_b_percent": rounded(median(noise), 2),
-            "a_over_b_standard_error": rounded(_standard_error(noise), 2),
-        }
-    return result
+def measure(running: Cluster, root: Path, world_size: int, rounds: int) -> list[Round]:
+    found: list[Round] = []
+    for number in range(rounds):
+        torchrun_s = holdfast_s = 0.0
+        used: dict[str, float] = {}
+        for name in ("torchrun", "holdfast") if number % 2 else ("holdfast", "torchrun"):
+            place = Place.fresh(root, f"{name}-{world_size}-{number}")
+            if name == "torchrun":
+                with stopped(running):
+                    torchrun_s = turn_of_torchrun(place, world_size)
+            else:
+                holdfast_s, used = turn_of_holdfast(running, f"overhead-{world_size}-{number}", place, world_size)
+        found.append(Round(torchrun_s, holdfast_s, used))
+        tell(
+            f"[{number + 1}/{rounds}] {world_size} ranks, ms a step: torchrun {1000 * torchrun_s:.2f}, "
+            f"holdfast {1000 * holdfast_s:.2f}: {found[-1].over_percent:+.2f} % (load {machine.load()})"
+        )
+    return found
 
 
-def _standard_error(values: list[float]) -> float:
+def compared(rounds: list[Round]) -> dict[str, float | None]:
+    """Holdfast against torchrun, and each torchrun against the next, in percent of a step; medians over the rounds."""
+    over = [one.over_percent for one in rounds]
+    noise = [abs(100 * (after.torchrun_s / before.torchrun_s - 1)) for before, after in pairwise(rounds)]
+    return {
+        "step_ms": rounded(median([1000 * one.torchrun_s for one in rounds]), 2),
+        "holdfast_over_torchrun_percent": rounded(median(over), 2),
+        "standard_error": rounded(standard_error(over), 2),
+        "one_torchrun_from_the_next_percent": rounded(median(noise), 2),
+    }
+
+
+def standard_error(values: list[float]) -> float:
     """Of their median, from the spread of the middle half, which a few disturbed rounds do not change."""
     ordered = sorted(values)
     middle_half = ordered[(3 * len(ordered)) // 4] - ordered[len(ordered) // 4]
@@ -180,13 +148,13 @@ def _standard_error(values: list[float]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="8 rounds")
+    parser.add_argument("--quick", action="store_true", help="4 rounds")
     parser.add_argument("--rounds", type=int)
     here = machine.describe()
     cores = int(str(here["cores"]))
     parser.add_argument("--ranks", default=f"{cores},{max(1, cores - 1)}", help="numbers of ranks, with commas")
     args = parser.parse_args()
-    rounds = args.rounds or (8 if args.quick else 40)
+    rounds = args.rounds or (4 if args.quick else 20)
     tell(machine.in_words(here))
 
     results: dict[int, dict[str, object]] = {}
@@ -194,21 +162,22 @@ def main() -> None:
     usages: dict[int, dict[str, float]] = {}
     with cluster(1) as (running, root):
         for world_size in dict.fromkeys(int(number) for number in args.ranks.split(",")):
-            found, used = measure(running, root, world_size, rounds)
+            found = measure(running, root, world_size, rounds)
             comparison, load = compared(found), machine.load()
-            usages[world_size] = {name: round(100 * part, 2) for name, part in used.items()}
-            step_ms = rounded(median([1000 * one.medians["torchrun A"] for one in found]), 2)
+            names = found[0].used
+            usages[world_size] = {
+                name: round(100 * (median([one.used[name] for one in found]) or 0), 2) for name in names
+            }
             results[world_size] = {
-                "step_ms": step_ms,
+                **comparison,
                 "load": load,
                 "rounds": len(found),
-                "compared": comparison,
                 "cpu_percent_of_a_core": usages[world_size],
             }
-            shown += [(world_size, step_ms, name, *row.values(), load) for name, row in comparison.items()]
+            shown.append((world_size, *comparison.values(), load))
 
     print(f"\n{machine.in_words(here)}\n")
-    table(("ranks", "step ms", "of a slice's", "Holdfast over torchrun %", "+-", "A over B %", "+-", "load"), shown)
+    table(("ranks", "step ms", "Holdfast over torchrun %", "+-", "one torchrun from the next %", "load"), shown)
     print("\nwhile a job trains, percent of one core:")
     names = next(iter(usages.values()))
     table(("ranks", *names, "all"), [(size, *of.values(), round(sum(of.values()), 2)) for size, of in usages.items()])

@@ -162,7 +162,8 @@ class ServiceShell:
         async with asyncio.TaskGroup() as group:
             group.create_task(self.relay.run(), name="relay")
             group.create_task(self._work(), name="work")
-            group.create_task(self._keep_time(), name="time")
+            if type(self.decider).on_time is not Decider.on_time:
+                group.create_task(self._keep_time(), name="time")
             group.create_task(self._prune(), name="prune")
             filters: dict[str, list[str]] = defaultdict(list)
             for event_type in self.decider.handles:
@@ -297,6 +298,8 @@ class ServiceShell:
             try:
                 if tries:
                     self._hearing.interrupt()
+                    # What seemed to fail may have been committed, and said something.
+                    self.relay.wake()
                     async with self.store.transaction() as tx:
                         self.decider.load({table.name: await tx.load_all(table) for table in self.decider.tables})
                 return await attempt()

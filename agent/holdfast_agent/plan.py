@@ -49,7 +49,8 @@ from holdfast_agent.inputs import (
 )
 from holdfast_agent.state import NO_FENCE, AgentState, Crew, RankStanding
 
-PROGRESS_EVERY_S = 1.0
+PROGRESS_EVERY_S = 0.9
+"""A little below the pause between two looks at the ledgers: so it is every one of them."""
 
 NOT_FOUND = "not found when the agent came back"
 TAKEN_BACK = "ended by an order that the controller never gave"

@@ -16,7 +16,7 @@ from holdfast.clock import Now
 
 RETRY_MIN_S = 0.05
 RETRY_MAX_S = 0.25
-STUCK_POLL_S = 0.5
+STUCK_POLL_S = 2.0
 
 DEFAULT_MAX_PAYLOAD = 1 << 20
 

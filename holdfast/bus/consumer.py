@@ -22,7 +22,7 @@ ACK_WAIT_S = 30
 """A message neither settled nor handed over to a new process is delivered again after this."""
 IN_FLIGHT_MAX = 1000
 """A consumer holds at most this many unsettled messages."""
-HEARTBEAT_S = 2
+HEARTBEAT_S = 4
 SILENCE_S = 2.5 * HEARTBEAT_S
 """Without any heartbeat for this long the consumer is gone (deleted, or its stream was): set it up anew."""
 

@@ -12,8 +12,8 @@ from holdfast.dead_letters import Unhandled, rejection
 from holdfast.store import Outbox, StoreUnavailable
 
 BATCH_MAX = 500
-POLL_S = 1.0
-"""How long a message waits that nobody woke the relay for: after a crash between commit and wake."""
+POLL_S = 5.0
+"""How long a message waits that nobody woke the relay for: one whose commit seemed to have failed and had not."""
 RETRY_MIN_S = 0.05
 RETRY_MAX_S = 0.5
 """The pause between tries stays this short, since a try without a connection costs nothing."""

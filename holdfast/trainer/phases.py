@@ -64,10 +64,16 @@ def step(
     binding.explicit = True
     ledger.complete_step(
         step,
-        None if loss is None else float(loss),
-        None if grad_norm is None else float(grad_norm),
+        None if loss is None else _number(loss),
+        None if grad_norm is None else _number(grad_norm),
         None if tokens is None else int(tokens),
     )
+
+
+def _number(value: SupportsFloat) -> float:
+    # Reading a tensor that gradients flow through as a number would warn in the user's log.
+    detach = getattr(value, "detach", None)
+    return float(value if detach is None else detach())
 
 
 @contextmanager
