@@ -8,6 +8,8 @@
     attempts_max = 5
     [pool]
     size = 2
+    [retention]
+    ended_jobs_days = 90
 
 In the environment the same keys are HOLDFAST_NATS_URL, HOLDFAST_TIMEOUTS_NODE_LOST_S and so on. A value may be
 read from a file named by the same variable with `_FILE` added, as container secrets are.
@@ -68,6 +70,30 @@ class HistoryPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             raise ValueError("keep_days must not be negative")
 
 
+class RetentionPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How long what is over is kept where work is done; the historian has the story (`HistoryPolicy`)."""
+
+    ended_jobs_days: float = 30.0
+    """Days that the controller keeps a job after its end.
+
+    The bus keeps decisions as long by default: a new job of the same name then meets nothing of the old one there.
+    """
+
+    lost_nodes_days: float = 7.0
+    """Days that the inventory keeps a node that is lost or has departed, and is not on the blocklist."""
+
+    jobs_on_node_max: int = 20
+    """A node keeps logs and reports of this many jobs, those that began there last, besides the one that runs."""
+
+    def __post_init__(self) -> None:
+        if self.ended_jobs_days < 1:
+            raise ValueError("ended_jobs_days must be at least 1: agents' last words of a job may arrive that late")
+        if self.lost_nodes_days < 2:
+            raise ValueError("lost_nodes_days must be at least 2: the last order of a node is on the bus for a day")
+        if self.jobs_on_node_max < 1:
+            raise ValueError("jobs_on_node_max must be at least 1: the logs of the job that ended last are looked at")
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything that can be set."""
 
@@ -77,6 +103,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ladder: LadderPolicy = LadderPolicy()
     pool: PoolPolicy = PoolPolicy()
     history: HistoryPolicy = HistoryPolicy()
+    retention: RetentionPolicy = RetentionPolicy()
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,6 +119,7 @@ _SECTIONS: dict[str, type[msgspec.Struct]] = {
     "ladder": LadderPolicy,
     "pool": PoolPolicy,
     "history": HistoryPolicy,
+    "retention": RetentionPolicy,
 }
 _TOP = ("nats_url", "database_url")
 

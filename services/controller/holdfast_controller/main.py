@@ -15,7 +15,7 @@ from holdfast_controller.service import Controller
 
 async def serve(this: Process) -> None:
     """Run the controller until cancelled."""
-    controller = Controller(this.settings.timeouts, this.settings.ladder)
+    controller = Controller(this.settings.timeouts, this.settings.ladder, this.settings.retention)
     bus = await connect(this.settings.nats_url, "controller")
     store = await PostgresStore.connect(
         this.settings.database_url, "controller", application_name="holdfast-controller"

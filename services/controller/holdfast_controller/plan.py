@@ -6,11 +6,11 @@ Silence is never taken for good health, and never for recovery: a job comes back
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import msgspec
 
-from holdfast.config import LadderPolicy
+from holdfast.config import LadderPolicy, RetentionPolicy
 from holdfast.event_parts import Grant
 from holdfast.events import (
     AnyEvent,
@@ -52,9 +52,10 @@ _LIVE = (JobPhase.STARTING, JobPhase.RUNNING)
 class Planner:
     """The decisions under one set of limits; holds no state of its own."""
 
-    def __init__(self, timeouts: Timeouts, policy: LadderPolicy) -> None:
+    def __init__(self, timeouts: Timeouts, policy: LadderPolicy, retention: RetentionPolicy | None = None) -> None:
         self.timeouts = timeouts
         self.policy = policy
+        self.retention = retention or RetentionPolicy()
 
     # --- requests of people ---------------------------------------------------------------------
 
@@ -160,6 +161,10 @@ class Planner:
             failed(draft, self._failure(state, Symptom.NO_FIRST_STEP, text), self.policy)
         # A job that never made a step may be one that makes none, or compiles for long: the finding is all there is.
         return draft.outcome()
+
+    def is_forgotten(self, ended_at: datetime, now: datetime) -> bool:
+        """Whether a job that ended then has been kept for long enough. Its name may be taken again afterwards."""
+        return now - ended_at >= timedelta(days=self.retention.ended_jobs_days)
 
     # --- nodes ----------------------------------------------------------------------------------
 

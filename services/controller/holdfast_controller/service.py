@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
+from itertools import islice, takewhile
 from typing import Any
 
-from holdfast.config import LadderPolicy
+from holdfast.config import LadderPolicy, RetentionPolicy
 from holdfast.desired import NodeDesired
 from holdfast.events import AnyEvent, IncidentClosed
 from holdfast.requests import CONTROLLER_REQUESTS, Answer, AnyRequest, StopJob, SubmitJob
@@ -18,6 +19,9 @@ from holdfast_controller.plan import HANDLED, Planner, concerns
 from holdfast_controller.state import OVER, Incident, JobState
 from holdfast_controller.store import INCIDENTS, JOBS, TABLES, IncidentRecord
 
+FORGOTTEN_AT_ONCE_MAX = 100
+"""Rows that go in one transaction: decisions wait behind it."""
+
 
 class Controller(Decider):
     """Holds the state of all jobs; see `holdfast.service.Decider`."""
@@ -27,12 +31,16 @@ class Controller(Decider):
     handles = HANDLED
     requests_subject = CONTROLLER_REQUESTS
 
-    def __init__(self, timeouts: Timeouts, policy: LadderPolicy) -> None:
-        self.planner = Planner(timeouts, policy)
+    def __init__(self, timeouts: Timeouts, policy: LadderPolicy, retention: RetentionPolicy | None = None) -> None:
+        self.planner = Planner(timeouts, policy, retention)
         self.jobs: dict[str, JobState] = {}
+        # The oldest end first, so that most of the time one look tells that nothing is to be forgotten.
+        self._ended: dict[str, datetime] = {}
 
     def load(self, rows: Mapping[str, Mapping[str, Any]]) -> None:
         self.jobs = dict(rows[JOBS.name])
+        ended = {name: state.ended_at for name, state in self.jobs.items() if state.ended_at}
+        self._ended = dict(sorted(ended.items(), key=lambda item: item[1]))
 
     def on_event(self, event: AnyEvent, now: datetime) -> Effect:
         concerned = concerns(event, self.jobs)
@@ -51,16 +59,25 @@ class Controller(Decider):
 
     def on_time(self, now: datetime, hearing_since: datetime | None) -> Effect:
         waiting = [state for state in self._live() if state.awaiting]
-        return _merge([self._effect(state, self.planner.time(state, now, hearing_since)) for state in waiting])
+        passed = [self._effect(state, self.planner.time(state, now, hearing_since)) for state in waiting]
+        return _merge([*passed, Effect(rows=self._forgotten(now))])
 
     def adopt(self, effect: Effect) -> None:
         for row in effect.rows:
             if isinstance(row.row, JobState):
                 self.jobs[row.key] = row.row
+                if row.row.ended_at:
+                    self._ended[row.key] = row.row.ended_at
+            elif row.table is JOBS:
+                del self.jobs[row.key], self._ended[row.key]
 
     def standing_orders(self) -> list[NodeDesired]:
         """What every node that a job holds should run now."""
         return [order for state in self._live() for order in standing_orders(state)]
+
+    def _forgotten(self, now: datetime) -> tuple[Row, ...]:
+        old = takewhile(lambda job: self.planner.is_forgotten(self._ended[job], now), self._ended)
+        return tuple(Row(table=JOBS, key=job, row=None) for job in islice(old, FORGOTTEN_AT_ONCE_MAX))
 
     def _live(self) -> list[JobState]:
         return [state for state in self.jobs.values() if state.phase not in OVER]

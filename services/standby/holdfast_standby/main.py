@@ -17,7 +17,7 @@ async def serve(this: Process) -> None:
     """Run the standby service until cancelled."""
     bus = await connect(this.settings.nats_url, "standby")
     store = await PostgresStore.connect(this.settings.database_url, "standby", application_name="holdfast-standby")
-    standby = Standby(this.settings.timeouts, this.settings.pool)
+    standby = Standby(this.settings.timeouts, this.settings.pool, this.settings.retention)
     heartbeats = Heartbeats(bus, system_now, standby.is_known)
     standby.last_heard = heartbeats.last
     try:

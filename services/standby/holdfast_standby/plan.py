@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.config import PoolPolicy
+from holdfast.config import PoolPolicy, RetentionPolicy
 from holdfast.event_parts import Grant, NodeFacts
 from holdfast.events import (
     AnyEvent,
@@ -36,6 +36,9 @@ from holdfast.timeouts import Timeouts
 from holdfast_standby.state import WATCHED, Claim, Heard, Inventory, Node, NodeState
 
 SOURCE = "standby"
+
+FORGOTTEN = "forgotten"
+"""What is said to have become of a node that the inventory no longer keeps."""
 
 EPOCH_BELIEVED_MAX = 1 << 40
 """No node was ever handed over this often: what is above it was made up, and would leave no room above itself."""
@@ -61,9 +64,10 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 class Keeper:
     """The decisions under one set of limits; holds no state of its own."""
 
-    def __init__(self, timeouts: Timeouts, pool: PoolPolicy) -> None:
+    def __init__(self, timeouts: Timeouts, pool: PoolPolicy, retention: RetentionPolicy | None = None) -> None:
         self.timeouts = timeouts
         self.pool = pool
+        self.retention = retention or RetentionPolicy()
 
     def event(self, inventory: Inventory, event: AnyEvent, now: datetime) -> Outcome:
         """What follows from an event."""
@@ -121,6 +125,8 @@ class Keeper:
                 ledger.move(node, NodeState.LOST, f"nothing was heard of it for {silent_s:.1f} s", job=None)
             elif node.state is NodeState.LOST and self._is_heard(node, heard, now):
                 self._welcome(ledger, node, "it is heard again")
+            elif self._is_outdated(node, heard, now):
+                ledger.forget(node, f"it was lost for {(now - node.since).total_seconds() / 86400:.3g} days")
         self._grant(ledger)
         return ledger.outcome()
 
@@ -142,6 +148,19 @@ class Keeper:
         limit = timedelta(seconds=self.timeouts.node_lost_s)
         # A heartbeat from before the loss was noticed, or sent on the way out, is no sign of life.
         return last is not None and now - last <= limit and last > node.since + timedelta(seconds=1)
+
+    def _is_outdated(self, node: Node, heard: Heard, now: datetime) -> bool:
+        """Whether a lost node is to be forgotten, which the blocklist is not.
+
+        What a stranger sends counts for nothing, so a node that lives must not become one while this service is deaf.
+        """
+        return (
+            node.state is NodeState.LOST
+            and node.blocked_until is None
+            and now - node.since >= timedelta(days=self.retention.lost_nodes_days)
+            and heard.listening_since is not None
+            and now - heard.listening_since > timedelta(seconds=self.timeouts.node_lost_s)
+        )
 
     # --- nodes ----------------------------------------------------------------------------------
 
@@ -341,6 +360,10 @@ class _Ledger:
             new_state=node.state,
             reason=node.reason,
         )
+
+    def forget(self, node: Node, reason: str) -> None:
+        del self.nodes[node.id]
+        self.say(NodeStateChanged, node=node.id, old_state=node.state, new_state=FORGOTTEN, reason=reason)
 
     def outcome(self) -> Outcome:
         return Outcome(

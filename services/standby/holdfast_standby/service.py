@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from datetime import datetime
 from typing import Any
 
 from holdfast.bus import Bus
 from holdfast.clock import Now
-from holdfast.config import PoolPolicy
+from holdfast.config import PoolPolicy, RetentionPolicy
 from holdfast.events import AnyEvent
 from holdfast.requests import STANDBY_REQUESTS, Answer, AnyRequest, ReleaseNode
 from holdfast.service import Decider, Effect, Row
@@ -44,13 +44,13 @@ class Standby(Decider):
     handles = HANDLED
     requests_subject = STANDBY_REQUESTS
 
-    def __init__(self, timeouts: Timeouts, pool: PoolPolicy) -> None:
-        self.keeper = Keeper(timeouts, pool)
+    def __init__(self, timeouts: Timeouts, pool: PoolPolicy, retention: RetentionPolicy | None = None) -> None:
+        self.keeper = Keeper(timeouts, pool, retention)
         self.inventory = Inventory()
-        self.last_heard: Mapping[str, datetime] = {}
+        self.last_heard: MutableMapping[str, datetime] = {}
 
     def is_known(self, node: str) -> bool:
-        """Whether this node has ever registered."""
+        """Whether this node has registered, and is not forgotten."""
         return node in self.inventory.nodes
 
     def load(self, rows: Mapping[str, Mapping[str, Any]]) -> None:
@@ -78,6 +78,8 @@ class Standby(Decider):
             kept: dict[str, Any] = nodes if row.table is NODES else claims
             if row.row is None:
                 kept.pop(row.key, None)
+                if row.table is NODES:
+                    self.last_heard.pop(row.key, None)
             else:
                 kept[row.key] = row.row
         self.inventory = Inventory(nodes=nodes, claims=claims)
@@ -85,6 +87,7 @@ class Standby(Decider):
     def _effect(self, outcome: Outcome) -> Effect:
         was, now = self.inventory, outcome.inventory
         rows = [Row(table=NODES, key=key, row=node) for key, node in now.nodes.items() if was.nodes.get(key) != node]
+        rows += [Row(table=NODES, key=key, row=None) for key in was.nodes if key not in now.nodes]
         rows += [Row(table=CLAIMS, key=key, row=row) for key, row in now.claims.items() if was.claims.get(key) != row]
         rows += [Row(table=CLAIMS, key=key, row=None) for key in was.claims if key not in now.claims]
         return Effect(rows=tuple(rows), events=outcome.events)

@@ -4,6 +4,7 @@ registered ──self-check passed──▶ checked ──warm and waiting──
     ▲                                                             ▲                    │
     │                                                             └──released by job───┤
     ├──agent came back── lost ◀──silent, or shut down── (any of them)                  │
+    │                      └──long ago, and not on the blocklist──▶ forgotten          │
     └──block over, or released by hand── evicted ◀──the job's controller evicts it─────┘
 """
 
