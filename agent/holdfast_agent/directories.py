@@ -6,10 +6,12 @@ the journal in the middle of a step.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import os
 import shutil
+import tempfile
 from pathlib import Path
 
 from holdfast_agent.environment import RankFiles
@@ -96,6 +98,33 @@ class Directories:
             others = sorted((path for path in folder.parent.parent.glob("*/*") if path != folder), key=_age)
             for old in others[:-1]:
                 shutil.rmtree(old)
+            for emptied in {old.parent for old in others[:-1]} - {folder.parent}:
+                # It may hold the one that is kept.
+                with contextlib.suppress(OSError):
+                    emptied.rmdir()
+        logs = self.log_stem(job, 0).parent
+        logs.mkdir(parents=True, exist_ok=True)
+        # When a generation of the job began here last: so `jobs` knows.
+        os.utime(logs)
+
+    def jobs(self) -> dict[str, float]:
+        """The jobs that have logs here, and when each began here last."""
+        return {logs.name: _age(logs) for logs in (self.root / "logs").iterdir()}
+
+    def set_aside(self, job: str) -> None:
+        """Give the names of a job's files free at once: `remove_set_aside` may take its time over the files."""
+        aside = self.root / "forgotten"
+        aside.mkdir(exist_ok=True)
+        holder = Path(tempfile.mkdtemp(dir=aside))
+        for path in (self.reports(job), self.log_stem(job, 0).parent):
+            # The logs go last: by them the job is known.
+            with contextlib.suppress(FileNotFoundError):
+                path.rename(holder / path.name)
+
+    def remove_set_aside(self) -> None:
+        """Remove what was set aside, by this agent or by one that was killed over it."""
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(self.root / "forgotten")
 
     def forget_ledgers(self) -> None:
         """Give the memory of the ledgers back."""

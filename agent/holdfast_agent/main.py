@@ -53,6 +53,7 @@ async def _run(daemon: Process) -> None:
         bus,
         address=daemon.flags.address,
         timeouts=daemon.settings.timeouts,
+        retention=daemon.settings.retention,
         on_ready=announce_ready,
     )
     await agent.run()

@@ -18,6 +18,7 @@ import structlog
 from holdfast import desired
 from holdfast.bus import Bus, KeyUpdate, event_message
 from holdfast.clock import Now, system_now
+from holdfast.config import RetentionPolicy
 from holdfast.dead_letters import Unhandled, rejection
 from holdfast.desired import NodeDesired, UnreadableOrder
 from holdfast.events import Event, NodeInspected, NodeRegistered
@@ -30,6 +31,7 @@ from holdfast_agent.actions import Acknowledge, Action, CloseStores, EndZygote, 
 from holdfast_agent.directories import Directories
 from holdfast_agent.environment import rank_environment
 from holdfast_agent.facts import node_facts, self_check
+from holdfast_agent.forgetting import Forgetting
 from holdfast_agent.inputs import (
     Input,
     LeaveAsked,
@@ -88,6 +90,7 @@ class Agent:
         *,
         address: str = "127.0.0.1",
         timeouts: Timeouts | None = None,
+        retention: RetentionPolicy | None = None,
         on_ready: Callable[[], None] = lambda: None,
         now: Now = system_now,
     ) -> None:
@@ -101,6 +104,7 @@ class Agent:
         self._state = AgentState(node=node, instance=uuid7(), standing=self._recalled())
         self._link = ZygoteLink(directories.root, address, self._timeouts.orphan_s, self._on_report, self._on_lost)
         self._watcher = Watcher(node, directories, self._spool, self.learn, self._cut_off_s, now)
+        self._forgetting = Forgetting(directories, self._spool, (retention or RetentionPolicy()).jobs_on_node_max)
         self._zygote: Welcome | None = None
         self._bus: Bus | None = None
         self._cut_off_since: datetime | None = now()
@@ -129,6 +133,7 @@ class Agent:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._link.run(), name="zygote")
             group.create_task(self._watcher.run(), name="ledgers")
+            group.create_task(self._forgetting.run(), name="forgetting")
             self._bus = bus = await self._connect()
             self._relays = [Relay(outbox, bus) for outbox in self._outboxes]
             for lane, relay in zip(Lane, self._relays, strict=True):
@@ -200,6 +205,7 @@ class Agent:
         assert placement is not None
         job = placement.job
         self._directories.begin_generation(job.name, order.fence)
+        self._forgetting.begin(job.name)
         plans = []
         for rank in placement.ranks:
             files = self._directories.rank_files(job.name, order.fence, rank)

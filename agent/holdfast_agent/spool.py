@@ -73,6 +73,12 @@ class Spool:
         row = self._db.execute("select value from memory where key = ?", (key,)).fetchone()
         return None if row is None else bytes(row[0])
 
+    def forget(self, keys: Sequence[str]) -> None:
+        """Remember nothing under these keys any more."""
+        self._db.execute("begin immediate")
+        self._db.executemany("delete from memory where key = ?", [(key,) for key in keys])
+        self._db.execute("commit")
+
     def forget_measurements(self) -> int:
         """Keep the newest measurements only; returns how many were given up."""
         return self._db.execute(

@@ -28,6 +28,16 @@ SAMPLES_MAX = 2_000
 """Samples in one event, which keeps it far below what a message may have."""
 
 
+def steps_key(job: str | None) -> str:
+    """Where the spool has how many steps of a job's ranks have been said."""
+    return f"steps:{job}"
+
+
+def reports_key(job: str | None) -> str:
+    """Where the spool has how far a job's reports have been read."""
+    return f"reports:{job}"
+
+
 class _StepsRead(msgspec.Struct, frozen=True, kw_only=True):
     """How many steps of each rank of an order have been said."""
 
@@ -82,7 +92,7 @@ class Watcher:
             fence = order.fence
             paths = {rank: self._directories.ledger(job, fence, rank) for rank in crew.ranks}
             self._book = LedgerBook(paths, self._steps_read(job, fence))
-            remembered = self._spool.recall(f"reports:{job}")
+            remembered = self._spool.recall(reports_key(job))
             self._reports = ReportFile(self._directories.reports(job), int(remembered or b"0"))
         self._crew_changed.set()
 
@@ -129,7 +139,7 @@ class Watcher:
         self._take_reports()
 
     def _steps_read(self, job: str, fence: Fence) -> dict[int, int]:
-        remembered = self._spool.recall(f"steps:{job}")
+        remembered = self._spool.recall(steps_key(job))
         read = msgspec.json.decode(remembered, type=_StepsRead) if remembered else None
         return read.steps_read if read is not None and read.fence == fence else {}
 
@@ -156,7 +166,7 @@ class Watcher:
             self._missed = 0
             measured.append(event_message(event))
         read = _StepsRead(fence=order.fence, steps_read=self._book.steps_read())
-        self._spool.commit(measured, {f"steps:{order.job}": msgspec.json.encode(read)}, lane=Lane.MEASUREMENTS)
+        self._spool.commit(measured, {steps_key(order.job): msgspec.json.encode(read)}, lane=Lane.MEASUREMENTS)
         self._spool.forget_measurements()
         self.on_said()
 
@@ -185,6 +195,6 @@ class Watcher:
                     )
                 )
         if reports.offset != before:
-            memory = {f"reports:{crew.order.job}": str(reports.offset).encode()}
+            memory = {reports_key(crew.order.job): str(reports.offset).encode()}
             self._spool.commit([event_message(event) for event in events], memory)
             self.on_said()

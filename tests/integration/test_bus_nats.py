@@ -15,7 +15,7 @@ from servers import NatsServer, free_port
 from holdfast.bus import BusError, BusUnavailable
 from holdfast.bus.link import Link
 from holdfast.bus.nats import NatsBus, connect
-from holdfast.bus.streams import bucket_config, ensure_stream, stream_config
+from holdfast.bus.streams import NS, bucket_config, ensure_stream, stream_config
 from holdfast.subjects import DESIRED_BUCKET, STREAMS
 
 pytestmark = pytest.mark.integration
@@ -91,6 +91,22 @@ async def test_a_bucket_that_is_deleted_is_made_again_and_watched(server: NatsSe
         await ensure_stream(link, bucket_config(DESIRED_BUCKET))
         await bus.put(DESIRED_BUCKET, key, b"2")
         assert (await take_one(updates)).body == b"2"
+
+
+async def test_a_key_that_nobody_puts_again_leaves_the_bucket(bus: NatsBus, link: Link) -> None:
+    key, config = unique("node"), bucket_config(DESIRED_BUCKET)
+    assert config["max_age"] == 24 * 3600 * NS
+    await ensure_stream(link, {**config, "max_age": NS, "duplicate_window": NS})
+    await bus.put(DESIRED_BUCKET, key, b"1")
+    async with aclosing(bus.watch(DESIRED_BUCKET, key)) as updates:
+        assert (await take_one(updates)).body == b"1"
+        async with asyncio.timeout(10):
+            while await bus.get(DESIRED_BUCKET, key) is not None:  # noqa: ASYNC110 - the server tells nobody
+                await asyncio.sleep(0.05)
+        await ensure_stream(link, config)
+        await bus.put(DESIRED_BUCKET, key, b"2")
+        assert (await take_one(updates)).body == b"2"
+    assert await bus.get(DESIRED_BUCKET, key) == b"2"
 
 
 async def test_a_consumer_that_is_deleted_is_made_again(bus: NatsBus, link: Link) -> None:
