@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.event_parts import Count, Id, JobSpec, Name, Port, Step
+from holdfast.event_parts import Count, Id, JobSpec, Moment, Name, Port, Step
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The part of one generation that one node runs."""
+    """The part of one generation that one node runs. `submitted_at` tells a job from a later one of the same name."""
 
     job: JobSpec
     node_rank: Count
@@ -21,6 +21,7 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     master_port: Port
     restore_step: Step | None = None
     code_version: str | None = None
+    submitted_at: Moment | None = None
 
     @property
     def ranks(self) -> range:

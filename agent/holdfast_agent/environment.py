@@ -54,6 +54,8 @@ def rank_environment(
         "HOLDFAST_LEDGER": str(files.ledger),
         "HOLDFAST_REPORTS": str(files.reports),
     }
+    if placement.submitted_at is not None:
+        environment["HOLDFAST_JOB_SUBMITTED_MS"] = str(round(placement.submitted_at.timestamp() * 1000))
     if job.mesh:
         environment["HOLDFAST_MESH"] = job.mesh
     if placement.restore_step is not None:

@@ -20,10 +20,10 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -32,12 +32,11 @@ import torch.distributed as dist
 from torch.distributed.checkpoint.planner import ReadItem
 from torch.distributed.device_mesh import DeviceMesh
 
+from holdfast.trainer import checkpoint_environment as environment
+from holdfast.trainer.checkpoint_errors import CheckpointError, CheckpointMismatch, DamagedCheckpoint, Superseded
 from holdfast.trainer.checkpoint_format import LoadPlanner, PartReader, PartWriter
 from holdfast.trainer.checkpoint_state import GLOBAL, KeyedState, PerRank, PerShard, RngState
 from holdfast.trainer.checkpoint_storage import (
-    CheckpointError,
-    CheckpointMismatch,
-    DamagedCheckpoint,
     DirectoryStorage,
     Manifest,
     Part,
@@ -60,6 +59,7 @@ __all__ = [
     "RngState",
     "SavedCheckpoint",
     "Storage",
+    "Superseded",
 ]
 
 log = logging.getLogger("holdfast.trainer.checkpoint")
@@ -126,8 +126,8 @@ class Checkpointer:
             raise ValueError(f"keep={keep}: at least one checkpoint must be kept, or a job has nothing to restart from")
         if storage is not None and directory is not None:
             raise ValueError("give either a directory or a storage, not both")
-        self._generation = _generation()
-        self._storage = storage or DirectoryStorage(directory or _default_directory(), generation=self._generation)
+        self._owner = environment.owner()
+        self._storage = storage or DirectoryStorage(directory or environment.default_directory(), owner=self._owner)
         self._keep = keep
         self._group = process_group
         self._mesh = _mesh_sizes(mesh)
@@ -141,11 +141,12 @@ class Checkpointer:
         """Save the state as of the completed ``step``; on return it is durable and restorable, on every rank.
 
         Raises CheckpointError on every rank when any rank fails to write; what was there before stays restorable.
+        A rank that a newer generation has replaced ends here.
         """
         if step < 1:
             raise ValueError(f"step {step}: the first completed step is 1")
         started = time.monotonic()
-        with phase("checkpoint"):
+        with phase("checkpoint"), _ended_if_superseded():
             try:
                 record = self._write_part(step, state)
             except Exception:
@@ -167,7 +168,7 @@ class Checkpointer:
             CheckpointMismatch: on all ranks, when a whole checkpoint does not fit this job's state or world size.
             CheckpointError: on all ranks, when it cannot be read, or when every checkpoint there was is damaged.
         """
-        with phase("restore"):
+        with phase("restore"), _ended_if_superseded():
             return self._restore(state)
 
     def _restore(self, state: dict[str, Any]) -> int:
@@ -235,7 +236,7 @@ class Checkpointer:
     def _publish(self, step: int, records: list[bytes]) -> tuple[str, int]:
         manifest = Manifest(
             step=step,
-            generation=self._generation,
+            generation=self._owner.generation,
             world_size=self._world_size,
             mesh=self._mesh,
             created_at=time.time(),
@@ -302,7 +303,8 @@ class Checkpointer:
         return decode_manifest(record)
 
     def _newest_complete(self) -> Manifest | None:
-        at_most = _restore_step()
+        at_most = environment.restore_step()
+        self._storage.claim()
         published = self._storage.steps()
         candidates = newest_first(published, at_most)
         for step in sorted(set(published) - set(candidates)):
@@ -353,22 +355,14 @@ class Checkpointer:
         return [row.cpu().numpy().tobytes().rstrip() for row in everyone or ()]
 
 
-def _generation() -> int:
-    return int(os.environ.get("HOLDFAST_GENERATION") or os.environ.get("TORCHELASTIC_RESTART_COUNT") or "0")
-
-
-def _default_directory() -> Path:
-    job_directory = os.environ.get("HOLDFAST_JOB_DIR")
-    return Path(job_directory, "checkpoints") if job_directory else Path("checkpoints")
-
-
-def _restore_step() -> int | None:
-    value = os.environ.get("HOLDFAST_RESTORE_STEP", "")
-    if not value:
-        return None
-    if not value.isdigit():
-        raise CheckpointError(f"HOLDFAST_RESTORE_STEP={value!r} is no step: set it to a number from 0, or unset it")
-    return int(value)
+@contextmanager
+def _ended_if_superseded() -> Iterator[None]:
+    # No script that goes on when a save fails may go on with this: what it trains is trained elsewhere as well.
+    try:
+        yield
+    except Superseded as error:
+        log.critical("this rank ends: %s", error)
+        raise SystemExit(1) from error
 
 
 def _mesh_sizes(mesh: DeviceMesh | Mapping[str, int] | None) -> dict[str, int]:

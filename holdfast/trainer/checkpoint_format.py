@@ -28,7 +28,8 @@ from torch.distributed.checkpoint.metadata import (
 )
 from torch.distributed.checkpoint.planner import LoadItemType, ReadItem, WriteItem, WriteItemType
 
-from holdfast.trainer.checkpoint_storage import CheckpointMismatch, DamagedCheckpoint, Part, Storage
+from holdfast.trainer.checkpoint_errors import CheckpointMismatch, DamagedCheckpoint
+from holdfast.trainer.checkpoint_storage import Part, Storage
 
 ALIGNMENT = 64
 """Bytes. Tensors are read as views into the file's bytes, so each must start at a multiple of its element size."""

@@ -8,7 +8,7 @@ Layout of a directory::
 
     step-00000123/manifest.json     names, sizes and index checksums of every part, world size and mesh
     step-00000123/rank-00000.part   what rank 0 wrote
-    step-00000130.tmp-8/            generation 8 is writing it, or died doing so: never read
+    generation-8.big.1763724000000/ where generation 8 of job "big" writes, see `holdfast.trainer.checkpoint_workplace`
     step-00000120.damaged/          failed its checks: kept for the post-mortem, never read
     step-00000121.rolled-back/      newer than a rollback's target: kept, never read
 """
@@ -16,6 +16,7 @@ Layout of a directory::
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import re
 import shutil
@@ -26,25 +27,17 @@ from typing import Protocol
 import msgspec
 import numpy as np
 
+from holdfast.trainer.checkpoint_errors import CheckpointError, CheckpointMismatch, DamagedCheckpoint
+from holdfast.trainer.checkpoint_workplace import UNFENCED, Owner, Workplace, sync_directory
+
+log = logging.getLogger("holdfast.trainer.checkpoint")
+
 MANIFEST = "manifest.json"
 FORMAT = 1
 SET_ASIDE_MAX = 3
 
 _PUBLISHED = re.compile(r"step-(\d{8,})")
 _SET_ASIDE = re.compile(r"step-(\d{8,})\.(damaged|rolled-back)(-\d+)?")
-_UNFINISHED = re.compile(r"step-(\d{8,})\.tmp-(\d+|dropped)")
-
-
-class CheckpointError(RuntimeError):
-    """A checkpoint could not be written or read; the message names the cause and the cure."""
-
-
-class DamagedCheckpoint(CheckpointError):
-    """The bytes are not what the manifest says: this step is set aside and an older one is taken."""
-
-
-class CheckpointMismatch(CheckpointError):
-    """The checkpoint is whole, but was written by a job of another shape."""
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,8 +78,13 @@ decode_part = msgspec.json.Decoder(Part).decode
 class Storage(Protocol):
     """What a checkpointer asks of the place that keeps its bytes.
 
-    Every rank calls `write` and `read`; the other methods are for the one rank that decides.
+    Every rank calls `write` and `read`; the other methods are for the one rank that decides. Whatever changes the
+    checkpoints raises Superseded once a newer generation of the job has claimed them.
     """
+
+    def claim(self) -> None:
+        """Take the checkpoints over from older generations, before looking at them. Writing claims them too."""
+        ...
 
     def write(self, step: int, name: str, chunks: Iterable[memoryview | bytes]) -> int:
         """Keep one part, in order, durable on return, invisible until published. Returns its size in bytes.
@@ -136,21 +134,32 @@ def newest_first(published: Iterable[int], at_most: int | None) -> list[int]:
 class DirectoryStorage:
     """Checkpoints in a directory that all nodes of the job share."""
 
-    def __init__(self, root: str | os.PathLike[str], *, generation: int = 0) -> None:
-        """``generation`` keeps apart what is unfinished: a straggler never writes into a live generation's step."""
+    def __init__(self, root: str | os.PathLike[str], *, owner: Owner = UNFENCED) -> None:
         self.root = Path(root)
-        self.generation = generation
+        self._owner = owner
+        self._workplace = Workplace(self.root, owner)
+
+    def claim(self) -> None:
+        if not self._owner.job:
+            return
+        try:
+            self._workplace.claim()
+        except OSError as error:
+            if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
+                raise CheckpointError(f"{self.root} cannot be claimed: {error.strerror}; check the mount") from error
+            log.warning("%s is only read, it cannot be written: %s", self.root, error.strerror)
 
     def write(self, step: int, name: str, chunks: Iterable[memoryview | bytes]) -> int:
         path = self._staging(step) / name
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with open(path, "wb") as file:
-                for chunk in chunks:
-                    file.write(chunk)
-                file.flush()
-                os.fsync(file.fileno())
-                return file.tell()
+            with self._workplace.in_use():
+                path.parent.mkdir(exist_ok=True)
+                with open(path, "wb") as file:
+                    for chunk in chunks:
+                        file.write(chunk)
+                    file.flush()
+                    os.fsync(file.fileno())
+                    return file.tell()
         except OSError as error:
             raise CheckpointError(
                 f"{path} cannot be written: {error.strerror}; free space or repair the mount, "
@@ -159,17 +168,18 @@ class DirectoryStorage:
 
     def publish(self, manifest: Manifest) -> str:
         staging, target = self._staging(manifest.step), self._published(manifest.step)
-        for stray in {path.name for path in staging.iterdir()} - {part.name for part in manifest.parts}:
-            (staging / stray).unlink()
-        with open(staging / MANIFEST, "wb") as file:
-            file.write(msgspec.json.encode(manifest))
-            file.flush()
-            os.fsync(file.fileno())
-        _sync_directory(staging)
-        if target.exists():
-            self._drop(target)
-        os.rename(staging, target)
-        _sync_directory(self.root)
+        with self._workplace.in_use():
+            for stray in {path.name for path in staging.iterdir()} - {part.name for part in manifest.parts}:
+                (staging / stray).unlink()
+            with open(staging / MANIFEST, "wb") as file:
+                file.write(msgspec.json.encode(manifest))
+                file.flush()
+                os.fsync(file.fileno())
+            sync_directory(staging)
+            if target.exists():
+                self._workplace.drop(target)
+            os.rename(staging, target)
+        sync_directory(self.root)
         return str(target)
 
     def discard(self, step: int) -> None:
@@ -227,36 +237,30 @@ class DirectoryStorage:
         while target.exists():
             target = source.with_name(f"{source.name}.{label}-{repeat}")
             repeat += 1
-        os.rename(source, target)
-        _sync_directory(self.root)
+        with self._workplace.in_use():
+            # Through the workplace: a newer generation may be reading what this one holds for damaged.
+            os.rename(source, self._workplace.path / target.name)
+            os.rename(self._workplace.path / target.name, target)
+        sync_directory(self.root)
 
     def retain(self, keep: int) -> None:
-        for step in newest_first(self.steps(), None)[keep:]:
-            self._drop(self._published(step))
-        for name in sorted((match[0] for match in self._matches(_SET_ASIDE)), reverse=True)[SET_ASIDE_MAX:]:
-            self._drop(self.root / name)
-        for match in self._matches(_UNFINISHED):
-            if match[2] == "dropped" or int(match[2]) < self.generation:
-                shutil.rmtree(self.root / match[0])
+        with self._workplace.in_use():
+            for step in newest_first(self.steps(), None)[keep:]:
+                self._workplace.drop(self._published(step))
+            for name in sorted((match[0] for match in self._matches(_SET_ASIDE)), reverse=True)[SET_ASIDE_MAX:]:
+                self._workplace.drop(self.root / name)
+            self._workplace.sweep()
 
     def _matches(self, pattern: re.Pattern[str]) -> list[re.Match[str]]:
         if not self.root.is_dir():
             return []
         return [match for entry in os.scandir(self.root) if (match := pattern.fullmatch(entry.name))]
 
-    def _drop(self, directory: Path) -> None:
-        # Renamed before its files go: a crash halfway must not leave a published step with parts missing.
-        doomed = directory.with_name(f"{directory.name.partition('.')[0]}.tmp-dropped")
-        if doomed.exists():
-            shutil.rmtree(doomed)
-        os.rename(directory, doomed)
-        shutil.rmtree(doomed)
-
     def _published(self, step: int) -> Path:
         return self.root / f"step-{step:08d}"
 
     def _staging(self, step: int) -> Path:
-        return self.root / f"step-{step:08d}.tmp-{self.generation}"
+        return self._workplace.path / f"step-{step:08d}"
 
 
 def _unreadable(path: Path, error: OSError, *, missing_is_damage: bool) -> CheckpointError:
@@ -269,11 +273,3 @@ def _unreadable(path: Path, error: OSError, *, missing_is_damage: bool) -> Check
             "mount it at the same path everywhere, or set HOLDFAST_JOB_DIR to one that is"
         )
     return CheckpointError(f"{path} cannot be read: {error.strerror}; check the mount and its permissions")
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

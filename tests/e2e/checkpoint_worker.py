@@ -91,7 +91,7 @@ def damage_on_one_rank(directory: Path, rank: int) -> None:
     assert checkpointer.restore({"mine": PerRank(box)}) == 1
     assert torch.all(box.value == 10 + rank)
     dist.barrier()
-    assert sorted(os.listdir(directory)) == ["step-00000001", "step-00000002.damaged"]
+    assert sorted(path.name for path in directory.glob("step-*")) == ["step-00000001", "step-00000002.damaged"]
 
 
 def failure_on_one_rank(directory: Path, rank: int) -> None:
@@ -103,7 +103,7 @@ def failure_on_one_rank(directory: Path, rank: int) -> None:
         checkpointer.save(2, {"mine": PerRank(Box(torch.zeros(100_000)))})
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     dist.barrier()
-    assert os.listdir(directory) == ["step-00000001"]
+    assert [path.name for path in directory.rglob("step-*")] == ["step-00000001"]
     dist.barrier()
     checkpointer.save(3, {"mine": PerRank(Box(torch.zeros(10)))})
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
@@ -138,7 +139,14 @@ def test_a_rank_gets_torchruns_variables_and_no_addresses(tmp_path: Path) -> Non
     job = JobSpec(
         name="j", script="s", nnodes=2, nproc_per_node=2, cwd="/", directory="/d", mesh="dp=4", env={"MASTER_PORT": "1"}
     )
-    placement = Placement(job=job, node_rank=1, master_addr="10.0.0.1", master_port=29500, restore_step=40)
+    placement = Placement(
+        job=job,
+        node_rank=1,
+        master_addr="10.0.0.1",
+        master_port=29500,
+        restore_step=40,
+        submitted_at=datetime(2026, 1, 1, tzinfo=UTC),
+    )
     order = NodeDesired(node="n", epoch=1, generation=3, job="j", placement=placement)
     base = {"PATH": "/bin", "HOLDFAST_NATS_URL": "nats://secret", "HOLDFAST_NODE_DIR": "/n"}
     files = RankFiles(ledger=tmp_path / "l", reports=tmp_path / "r", error=tmp_path / "e")
@@ -148,6 +156,7 @@ def test_a_rank_gets_torchruns_variables_and_no_addresses(tmp_path: Path) -> Non
     wanted = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1"}
     wanted |= {"TORCHELASTIC_RESTART_COUNT": "2", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "1", "PATH": "/bin"}
     wanted |= {"HOLDFAST_MESH": "dp=4", "HOLDFAST_RESTORE_STEP": "40", "HOLDFAST_JOB_DIR": "/d"}
+    wanted |= {"HOLDFAST_JOB": "j", "HOLDFAST_GENERATION": "3", "HOLDFAST_JOB_SUBMITTED_MS": "1767225600000"}
     assert wanted.items() <= found.items()
     assert public_environment(base) == {"PATH": "/bin", "HOLDFAST_NODE_DIR": "/n"}
 

@@ -10,15 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.trainer.checkpoint_storage import (
-    CheckpointError,
-    CheckpointMismatch,
-    DamagedCheckpoint,
-    DirectoryStorage,
-    Manifest,
-    Part,
-    newest_first,
-)
+from holdfast.trainer.checkpoint_errors import CheckpointError, CheckpointMismatch, DamagedCheckpoint
+from holdfast.trainer.checkpoint_storage import DirectoryStorage, Manifest, Part, newest_first
+from holdfast.trainer.checkpoint_workplace import Owner
 
 
 def publish(storage: DirectoryStorage, step: int, data: bytes = b"data" * 100) -> Manifest:
@@ -31,7 +25,12 @@ def publish(storage: DirectoryStorage, step: int, data: bytes = b"data" * 100) -
 
 @pytest.fixture
 def storage(tmp_path: Path) -> DirectoryStorage:
-    return DirectoryStorage(tmp_path, generation=3)
+    return DirectoryStorage(tmp_path, owner=Owner(generation=3))
+
+
+def steps_in(storage: DirectoryStorage) -> list[str]:
+    """What is there but the workplaces."""
+    return sorted(path.name for path in storage.root.iterdir() if not path.name.startswith("generation-"))
 
 
 def test_what_is_written_is_visible_only_once_published(storage: DirectoryStorage) -> None:
@@ -62,7 +61,7 @@ def test_publishing_a_step_again_replaces_it(storage: DirectoryStorage) -> None:
     publish(storage, 7, b"old")
     publish(storage, 7, b"new")
     assert bytes(storage.read(7, "rank-00000.part", 0, 3)) == b"new"
-    assert [path.name for path in storage.root.iterdir()] == ["step-00000007"]
+    assert steps_in(storage) == ["step-00000007"]
 
 
 @pytest.mark.parametrize(
@@ -113,7 +112,7 @@ def test_what_is_set_aside_is_kept_under_its_label(storage: DirectoryStorage) ->
     storage.set_aside(8, "rolled-back")
     assert storage.steps() == []
     assert storage.damaged() == [7, 7]
-    assert sorted(path.name for path in storage.root.iterdir()) == [
+    assert steps_in(storage) == [
         "step-00000007.damaged",
         "step-00000007.damaged-2",
         "step-00000008.rolled-back",
@@ -126,22 +125,23 @@ def test_retention_keeps_the_newest_and_what_living_generations_write(storage: D
     for step in (11, 12, 13, 14):
         publish(storage, step)
         storage.set_aside(step, "damaged")
-    for name in ("step-00000009.tmp-2", "step-00000012.tmp-3", "step-00000012.tmp-4", "step-00000001.tmp-dropped"):
-        (storage.root / name).mkdir()
+    DirectoryStorage(storage.root, owner=Owner(generation=2)).write(9, "rank-00000.part", [b"left by the dead"])
+    storage.write(12, "rank-00000.part", [b"being written"])
+    DirectoryStorage(storage.root, owner=Owner(generation=4)).write(12, "rank-00000.part", [b"being written"])
     (storage.root / "notes.txt").write_text("a user's own file")
 
     storage.retain(2)
 
-    assert sorted(path.name for path in storage.root.iterdir()) == [
+    assert steps_in(storage) == [
         "notes.txt",
         "step-00000008",
         "step-00000010",
         "step-00000012.damaged",
-        "step-00000012.tmp-3",
-        "step-00000012.tmp-4",
         "step-00000013.damaged",
         "step-00000014.damaged",
     ]
+    assert sorted(path.name for path in storage.root.glob("generation-*/*")) == ["step-00000012", "step-00000012"]
+    assert sorted(path.name for path in storage.root.glob("generation-*")) == ["generation-3", "generation-4"]
 
 
 def test_a_medium_that_refuses_is_named_and_its_leftovers_go(storage: DirectoryStorage) -> None:
@@ -152,7 +152,7 @@ def test_a_medium_that_refuses_is_named_and_its_leftovers_go(storage: DirectoryS
 
     storage.discard(8)
 
-    assert [path.name for path in storage.root.iterdir()] == ["step-00000007"]
+    assert steps_in(storage) == ["step-00000007"]
 
 
 @pytest.mark.parametrize(
