@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from datetime import datetime
 
@@ -13,6 +14,7 @@ from holdfast.clock import Now
 from holdfast.event_parts import StepSample
 from holdfast.events import CheckpointSaved, Event, StepsMeasured
 from holdfast.ids import uuid7
+from holdfast.ledger_layout import RING_STEPS
 from holdfast_agent.directories import Directories
 from holdfast_agent.inputs import Input, Observed
 from holdfast_agent.ledgers import LedgerBook
@@ -22,8 +24,11 @@ from holdfast_agent.state import Crew, RankStanding
 from holdfast_agent.wire import Fence
 
 FIRST_STEP_POLL_S = 0.005
-POLL_S = 0.2
-MEASURE_EVERY_S = 1.0
+POLL_MIN_S = 0.05
+POLL_MAX_S = 1.0
+STEPS_PER_POLL = RING_STEPS // 4
+"""A ledger keeps its last steps only: the faster they come, the sooner it is read again."""
+MEASURE_EVERY_S = 0.9 * POLL_MAX_S
 SAMPLES_MAX = 2_000
 """Samples in one event, which keeps it far below what a message may have."""
 
@@ -108,6 +113,7 @@ class Watcher:
 
     async def run(self) -> None:
         """Watch until cancelled."""
+        pause_s = POLL_MIN_S
         while True:
             crew = self._crew
             self._crew_changed.clear()
@@ -116,11 +122,12 @@ class Watcher:
                 continue
             self._observe()
             if crew.stepped:
-                self._take()
+                steps = self._take()
+                pause_s = min(max(pause_s * STEPS_PER_POLL / max(steps, 1), POLL_MIN_S), POLL_MAX_S)
                 if self._is_due():
                     self._measure()
             try:
-                async with asyncio.timeout(POLL_S if crew.stepped else FIRST_STEP_POLL_S):
+                async with asyncio.timeout(pause_s if crew.stepped else FIRST_STEP_POLL_S):
                     await self._crew_changed.wait()
             except TimeoutError:
                 continue
@@ -132,11 +139,13 @@ class Watcher:
     def _is_due(self) -> bool:
         return self._measured_at is None or (self._now() - self._measured_at).total_seconds() >= MEASURE_EVERY_S
 
-    def _take(self) -> None:
+    def _take(self) -> int:
+        """Take what was written; returns how many steps the fastest rank has done meanwhile."""
         samples, missed = self._book.new_samples()
         self._samples.extend(samples)
         self._missed += missed
         self._take_reports()
+        return max(Counter(sample.rank for sample in samples).values(), default=0)
 
     def _steps_read(self, job: str, fence: Fence) -> dict[int, int]:
         remembered = self._spool.recall(steps_key(job))
