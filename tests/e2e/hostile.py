@@ -9,8 +9,11 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+import msgspec
 import nats
 
+from holdfast import desired
+from holdfast.desired import NodeDesired
 from holdfast.ids import uuid7
 from holdfast.requests import REQUEST_BYTES_MAX
 from holdfast.subjects import DEAD_LETTER_STREAM, ROOT
@@ -75,6 +78,11 @@ def order_messages(node: str) -> Iterator[Hostile]:
     yield Hostile(subject, json.dumps({"node": node, "epoch": "many", "generation": 1}).encode())
     yield Hostile(subject, json.dumps({"node": "another", "epoch": 10**6, "generation": 10**6}).encode())
     yield Hostile(subject, b"x" * LARGE_BYTES)
+
+
+def forged(order: NodeDesired, **fields: Any) -> Hostile:
+    """A sound order for the same node that the controller never gave."""
+    return Hostile(f"$KV.desired.node.{order.node}", desired.encode(msgspec.structs.replace(order, **fields)))
 
 
 def passing_messages(job: str) -> Iterator[Hostile]:

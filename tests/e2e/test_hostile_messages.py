@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import hostile
 import pytest
@@ -70,6 +71,48 @@ def test_orders_that_cannot_be_read_are_put_right(holdfast: Cluster) -> None:
     job.until_step(rank.step + 5, generation=2)
     job.finish()
     check_record(holdfast, job)
+
+
+FAR = 10**9
+
+
+@pytest.mark.parametrize(
+    "forgery",
+    [
+        # Another generation than the present one: the record knows starts by generation, and shows this one beside it.
+        {"epoch": FAR, "generation": 1000},
+        {"epoch": FAR, "placement": None},
+        {"generation": FAR},
+        {"generation": FAR, "placement": None},
+    ],
+    ids=["epoch", "epoch, no ranks", "generation", "generation, no ranks"],
+)
+def test_an_order_that_was_never_given_is_taken_back(holdfast: Cluster, forgery: dict[str, Any]) -> None:
+    url = holdfast.info.nats_url
+    job = holdfast.run()
+    job.until_step(10)
+    restarts = _restarts(holdfast)
+    node = holdfast.members(job)[1]
+    order = desired.decode(hostile.desired_of(url, node))
+    message = hostile.forged(order, **forgery)
+    hostile.send(url, [message])
+    forged = desired.decode(message.body).fence
+    holdfast.until("the forged order is gone", lambda: (there := _order(url, node)) and max(there.fence) < FAR)
+    job.until_step(job.step() + 10, generation=2)
+    assert holdfast.members(job).count(node) == 1
+    standing = _order(url, node)
+    assert standing is not None and standing.epoch == order.epoch and order.generation < standing.generation < FAR
+
+    # Whoever asks later finds what was forged: that ranks were stopped for it, and that a true order was refused.
+    stopped = [event for event in holdfast.events(job, "ranks_stopped") if event["node"] == node]
+    assert forged[1] in [event["ordered_generation"] for event in stopped]
+    refused = holdfast.events(job, "order_refused")
+    assert all((event["newest_epoch"], event["newest_generation"]) == forged for event in refused)
+
+    job.finish()
+    assert _restarts(holdfast) == restarts
+    check_record(holdfast, job)
+    assert {incident["outcome"] for incident in holdfast.incidents(job)} == {"recovered"}
 
 
 def test_what_no_stream_keeps_disturbs_nobody(holdfast: Cluster) -> None:
