@@ -22,6 +22,17 @@ def test_the_jobs_that_began_last_are_kept_and_the_present_one_whenever_it_began
     assert outdated({}, "a", 1) == []
 
 
+def test_a_job_that_begins_again_is_the_newest(tmp_path: Path) -> None:
+    directories = Directories(tmp_path)
+    directories.prepare()
+    for epoch, job in enumerate(("a", "b")):
+        directories.begin_generation(job, (epoch, 1))
+        os.utime(directories.log_stem(job, 0).parent, (epoch, epoch))
+    directories.begin_generation("a", (2, 1))
+    assert outdated(directories.jobs(), "c", 1) == ["b"]
+    directories.forget_ledgers()
+
+
 class Node:
     """A node's files, on which jobs begin one after the other."""
 

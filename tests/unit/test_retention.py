@@ -97,6 +97,18 @@ def test_a_node_that_is_forgotten_is_a_stranger_until_it_registers() -> None:
     assert standby.inventory.nodes["a"].epoch == 4
 
 
+def test_a_lost_node_stays_while_it_is_on_the_blocklist() -> None:
+    node = Node(
+        id="a", state=NodeState.LOST, since=NOW, instance=uuid7(), facts=FACTS, blocked_until=NOW + 20 * DAY, epoch=4
+    )
+    standby = Standby(Timeouts(), PoolPolicy())
+    standby.load({NODES.name: {"a": node}, CLAIMS.name: {}})
+    assert pass_time(standby, NOW + 19 * DAY).is_nothing
+    pass_time(standby, NOW + 20 * DAY)
+    pass_time(standby, NOW + 20 * DAY)
+    assert not standby.is_known("a")
+
+
 def test_how_long_can_be_set_within_reason() -> None:
     settings, listed = load({"HOLDFAST_RETENTION_ENDED_JOBS_DAYS": "90"})
     assert settings.retention == RetentionPolicy(ended_jobs_days=90)
