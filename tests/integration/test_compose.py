@@ -1,7 +1,8 @@
 """What docker-compose.yml starts, started here without containers: the same commands, environment, secrets and probes.
 
 Only paths, host names and ports are replaced by those of this machine. What this cannot show is the image and the
-engine; it does show that external addresses, `_FILE` secrets, the migration, the health checks and a job work.
+engine (docs/compose.md says what has run on one); it does show that external addresses, `_FILE` secrets, the migration,
+the health checks and a job work.
 """
 
 from __future__ import annotations
@@ -143,6 +144,13 @@ async def test_each_container_sees_its_own_secrets_and_no_others(machine: Machin
     assert [file.name for file in machine.own_secrets("nats").iterdir()] == ["nats.conf"]
     mounted = [_parts(mount)[0] for name, one in COMPOSE.items() if name != "secrets" for mount in one["volumes"]]
     assert "secrets" not in mounted
+
+
+def test_the_image_is_built_once_and_never_pulled() -> None:
+    own = {name: one for name, one in COMPOSE.items() if one["image"] == "holdfast:latest"}
+    assert set(own) == {"secrets", "migrate", *SERVICES, *AGENTS}
+    assert [name for name, one in own.items() if "build" in one] == ["secrets"], "eight builds would make eight images"
+    assert {one["pull_policy"] for one in own.values()} == {"never"}
 
 
 @pytest.mark.timeout(240)
