@@ -47,7 +47,9 @@ def test_trace(path: Path, request: pytest.FixtureRequest) -> None:
         if outcome.refusal:
             return [f"= refused: {outcome.refusal}"]
         nodes = " ".join(f"{node.id}:{node.state}" for node in inventory.nodes.values())
-        claims = " ".join(f"{claim.job} waits for {claim.count}" for claim in inventory.claims.values())
+        claims = " ".join(
+            f"{claim.job} waits for {claim.count}" for claim in inventory.claims.values() if not claim.over_at
+        )
         return [*(told(event) for event in outcome.events), f"= {nodes}{'; ' + claims if claims else ''}"]
 
     play(path, step, request.config.getoption("--rewrite"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 import msgspec
@@ -58,10 +58,9 @@ class Draft:
         fields.setdefault("incident", incident.id if incident else None)
         event = kind(
             id=derived_id(self.cause, kind.__name__, len(self._events)),
-            at=self.now,
             source=SOURCE,
             job=self.state.job,
-            **{"cause": self.cause, "generation": self.state.generation or None, **fields},
+            **{"at": self.now, "cause": self.cause, "generation": self.state.generation or None, **fields},
         )
         self._events.append(event)
         return event
@@ -104,13 +103,14 @@ class Draft:
 
     def claim(self, reason: str) -> None:
         """Ask for as many nodes as are missing; a newer claim replaces an older one."""
-        claim = self.say(NodesRequested, count=self.state.vacancies, reason=reason)
-        self.state = self.state.update(claim=claim.id)
+        claim = self.say(NodesRequested, at=self._after_last_claim(), count=self.state.vacancies, reason=reason)
+        self.state = self.state.update(claim=claim.id, claimed_at=claim.at)
 
     def release(self, held: tuple[Grant, ...], reason: str, *, withdraws_claim: bool = False) -> None:
         """Give nodes back; at the end of the job also withdraw what is still claimed."""
         self.say(
             NodesReleased,
+            at=self._after_last_claim() if withdraws_claim else self.now,
             nodes=tuple(grant.node for grant in held),
             epochs=tuple(grant.epoch for grant in held),
             withdraws_claim=withdraws_claim,
@@ -118,6 +118,11 @@ class Draft:
         )
         if withdraws_claim:
             self.state = self.state.update(claim=None)
+
+    def _after_last_claim(self) -> datetime:
+        # The standby service tells by the time which claim is the newer one, even if a clock was set back.
+        last = self.state.claimed_at
+        return self.now if last is None else max(self.now, last + timedelta(microseconds=1))
 
     def release_all(self, reason: str) -> None:
         """The job is over: give all nodes back."""

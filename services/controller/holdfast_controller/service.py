@@ -9,7 +9,7 @@ from typing import Any
 
 from holdfast.config import LadderPolicy, RetentionPolicy
 from holdfast.desired import NodeDesired
-from holdfast.events import AnyEvent, IncidentClosed
+from holdfast.events import AnyEvent, IncidentClosed, OrderRefused
 from holdfast.requests import CONTROLLER_REQUESTS, Answer, AnyRequest, StopJob, SubmitJob
 from holdfast.service import Decider, Effect, Row
 from holdfast.timeouts import Timeouts
@@ -44,6 +44,9 @@ class Controller(Decider):
 
     def on_event(self, event: AnyEvent, now: datetime) -> Effect:
         concerned = concerns(event, self.jobs)
+        if isinstance(event, OrderRefused) and event.epoch < self._epochs().get(event.node or "", 0):
+            # Its job has not learned yet that it lost the node, which serves another: that one's order is no forgery.
+            concerned = []
         return _merge(
             [self._effect(self.jobs[job], self.planner.event(self.jobs[job], event, now)) for job in concerned]
         )
@@ -72,8 +75,18 @@ class Controller(Decider):
                 del self.jobs[row.key], self._ended[row.key]
 
     def standing_orders(self) -> list[NodeDesired]:
-        """What every node that a job holds should run now."""
-        return [order for state in self._live() for order in standing_orders(state)]
+        """What every node that a job holds should run now; if two believe to hold it, the later hand-over counts."""
+        epochs = self._epochs()
+        orders = (order for state in self._live() for order in standing_orders(state))
+        return [order for order in orders if order.epoch == epochs[order.node]]
+
+    def _epochs(self) -> dict[str, int]:
+        """The newest hand-over of every node that a job holds."""
+        epochs: dict[str, int] = {}
+        for state in self._live():
+            for member in filter(None, state.members):
+                epochs[member.node] = max(member.epoch, epochs.get(member.node, 0))
+        return epochs
 
     def _forgotten(self, now: datetime) -> tuple[Row, ...]:
         old = takewhile(lambda job: self.planner.is_forgotten(self._ended[job], now), self._ended)

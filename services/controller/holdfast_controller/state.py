@@ -121,6 +121,7 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     members: tuple[Grant | None, ...]
     generation: int = 0
     claim: str | None = None
+    claimed_at: datetime | None = None
     suspended: bool = False
     ordered_by: str | None = None
     started: frozenset[str] = frozenset()

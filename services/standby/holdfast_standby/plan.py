@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from datetime import datetime, timedelta
 from itertools import zip_longest
-from typing import Any
 
 import msgspec
 
@@ -28,20 +27,18 @@ from holdfast.events import (
     NodesGranted,
     NodesReleased,
     NodesRequested,
-    NodeStateChanged,
 )
-from holdfast.ids import derived_id, named_id
 from holdfast.requests import ReleaseNode
+from holdfast.subjects import STREAMS
 from holdfast.timeouts import Timeouts
+from holdfast_standby.draft import Draft, Outcome
 from holdfast_standby.state import WATCHED, Claim, Heard, Inventory, Node, NodeState
-
-SOURCE = "standby"
-
-FORGOTTEN = "forgotten"
-"""What is said to have become of a node that the inventory no longer keeps."""
 
 EPOCH_BELIEVED_MAX = 1 << 40
 """No node was ever handed over this often: what is above it was made up, and would leave no room above itself."""
+
+CLAIMS_REMEMBERED = timedelta(seconds=max(stream.keep_s for stream in STREAMS))
+"""What is older than this the bus no longer has, so it cannot arrive late."""
 
 HANDLED: tuple[type[Event], ...] = (
     NodeRegistered,
@@ -51,14 +48,6 @@ HANDLED: tuple[type[Event], ...] = (
     NodesReleased,
     Eviction,
 )
-
-
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The next inventory and what is said; reasons stand in the events. `refusal` answers a request."""
-
-    inventory: Inventory
-    events: tuple[Event, ...] = ()
-    refusal: str = ""
 
 
 class Keeper:
@@ -71,26 +60,26 @@ class Keeper:
 
     def event(self, inventory: Inventory, event: AnyEvent, now: datetime) -> Outcome:
         """What follows from an event."""
-        ledger = _Ledger(inventory, event.id, now)
+        draft = Draft(inventory, event.id, now)
         match event:
             case NodeRegistered():
-                self._registered(ledger, event, event.facts)
+                self._registered(draft, event, event.facts)
             case NodeInspected():
-                self._inspected(ledger, event)
+                self._inspected(draft, event)
             case NodeDeparted():
-                node = ledger.nodes.get(event.node or "")
+                node = draft.nodes.get(event.node or "")
                 if node and node.instance == event.instance and node.state in WATCHED:
-                    ledger.move(node, NodeState.LOST, "its agent was shut down", job=None)
+                    draft.move(node, NodeState.LOST, "its agent was shut down", job=None)
             case NodesRequested():
-                self._requested(ledger, event)
+                self._requested(draft, event)
             case NodesReleased():
-                self._released(ledger, event)
+                self._released(draft, event)
             case Eviction():
-                self._evicted(ledger, event)
+                self._evicted(draft, event)
             case _:
                 pass
-        self._grant(ledger)
-        return ledger.outcome()
+        self._grant(draft)
+        return draft.outcome()
 
     def release(self, inventory: Inventory, request: ReleaseNode, heard: Heard, now: datetime) -> Outcome:
         """A person takes a node off the blocklist."""
@@ -99,22 +88,22 @@ class Keeper:
             return Outcome(inventory=inventory, refusal=f"there is no node {request.node}; `holdfast nodes` lists them")
         if node.blocked_until is None:
             return Outcome(inventory=inventory, refusal=f"node {node.id} is not on the blocklist; it is {node.state}")
-        ledger = _Ledger(inventory, request.id, now)
+        draft = Draft(inventory, request.id, now)
         reason = f"released by {request.asked_by}"
-        ledger.say(NodeReleaseRequested, node=node.id, reason=reason)
-        self._unblock(ledger, node, heard, reason)
-        self._grant(ledger)
-        return ledger.outcome()
+        draft.say(NodeReleaseRequested, node=node.id, reason=reason)
+        self._unblock(draft, node, heard, reason)
+        self._grant(draft)
+        return draft.outcome()
 
     def time(self, inventory: Inventory, heard: Heard, now: datetime) -> Outcome:
         """What follows from the time and from who was heard."""
-        ledger = _Ledger(inventory, None, now)
+        draft = Draft(inventory, None, now)
         for node in sorted(inventory.nodes.values(), key=lambda node: node.id):
             if node.blocked_until and node.blocked_until <= now:
-                self._unblock(ledger, node, heard, "its time on the blocklist is over")
+                self._unblock(draft, node, heard, "its time on the blocklist is over")
             elif node.state in WATCHED and (silent_s := self._silent_s(node, heard, now)) is not None:
                 last = max(heard.last.get(node.id, node.since), node.since)
-                ledger.say(
+                draft.say(
                     NodeLost,
                     node=node.id,
                     job=node.job,
@@ -122,13 +111,16 @@ class Keeper:
                     last_heard_at=last,
                     silent_s=silent_s,
                 )
-                ledger.move(node, NodeState.LOST, f"nothing was heard of it for {silent_s:.1f} s", job=None)
+                draft.move(node, NodeState.LOST, f"nothing was heard of it for {silent_s:.1f} s", job=None)
             elif node.state is NodeState.LOST and self._is_heard(node, heard, now):
-                self._welcome(ledger, node, "it is heard again")
+                self._welcome(draft, node, "it is heard again")
             elif self._is_outdated(node, heard, now):
-                ledger.forget(node, f"it was lost for {(now - node.since).total_seconds() / 86400:.3g} days")
-        self._grant(ledger)
-        return ledger.outcome()
+                draft.forget(node, f"it was lost for {(now - node.since).total_seconds() / 86400:.3g} days")
+        for claim in inventory.claims.values():
+            if claim.over_at and now - claim.over_at >= CLAIMS_REMEMBERED:
+                del draft.claims[claim.job]
+        self._grant(draft)
+        return draft.outcome()
 
     # --- liveness -------------------------------------------------------------------------------
 
@@ -164,96 +156,96 @@ class Keeper:
 
     # --- nodes ----------------------------------------------------------------------------------
 
-    def _registered(self, ledger: _Ledger, event: NodeRegistered | NodeInspected, facts: NodeFacts) -> None:
+    def _registered(self, draft: Draft, event: NodeRegistered | NodeInspected, facts: NodeFacts) -> None:
         assert event.node is not None
-        node = ledger.nodes.get(event.node)
+        node = draft.nodes.get(event.node)
         if node is not None and event.instance < node.instance:
             return  # a late message of an earlier life
         if node is None:
             fresh = Node(
                 id=event.node,
                 state=NodeState.REGISTERED,
-                since=ledger.now,
+                since=draft.now,
                 instance=event.instance,
                 facts=facts,
                 epoch=_remembered_epoch(event),
                 reason="its agent has started",
             )
-            ledger.put(fresh, old_state="")
+            draft.put(fresh, old_state="")
             return
         back = node.instance != event.instance
         node = msgspec.structs.replace(
             node, instance=event.instance, facts=facts, epoch=max(node.epoch, _remembered_epoch(event))
         )
-        ledger.nodes[node.id] = node
+        draft.nodes[node.id] = node
         if node.state is NodeState.LOST:
-            self._welcome(ledger, node, "its agent has started again" if back else "it is heard again")
+            self._welcome(draft, node, "its agent has started again" if back else "it is heard again")
         elif back and node.state in (NodeState.STANDBY, NodeState.CHECKED):
             # The new life of the agent must pass its own self-check. An active node's ranks live on and are adopted.
-            ledger.move(node, NodeState.REGISTERED, "its agent has started again")
+            draft.move(node, NodeState.REGISTERED, "its agent has started again")
 
-    def _welcome(self, ledger: _Ledger, node: Node, reason: str) -> None:
+    def _welcome(self, draft: Draft, node: Node, reason: str) -> None:
         """A lost node is there again: it starts over, and needs no new self-check if its agent never went away."""
         if node.blocked_until:
-            ledger.move(node, NodeState.EVICTED, f"{reason}, but it is on the blocklist")
+            draft.move(node, NodeState.EVICTED, f"{reason}, but it is on the blocklist")
             return
-        ledger.move(node, NodeState.REGISTERED, reason)
-        self._admit(ledger, ledger.nodes[node.id])
+        draft.move(node, NodeState.REGISTERED, reason)
+        self._admit(draft, draft.nodes[node.id])
 
-    def _inspected(self, ledger: _Ledger, event: NodeInspected) -> None:
-        node = ledger.nodes.get(event.node or "")
+    def _inspected(self, draft: Draft, event: NodeInspected) -> None:
+        node = draft.nodes.get(event.node or "")
         if event.facts and (node is None or node.instance < event.instance):
-            self._registered(ledger, event, event.facts)
-            node = ledger.nodes.get(event.node or "")
+            self._registered(draft, event, event.facts)
+            node = draft.nodes.get(event.node or "")
         if node is None or node.instance != event.instance:
             return
         if not event.passed:
             failed = ", ".join(f"{check.name}: {check.detail}" for check in event.checks if check.status == "failed")
             reason = f"self-check failed: {failed}"
             node = msgspec.structs.replace(node, passed_instance=None, reason=reason)
-            ledger.nodes[node.id] = node
+            draft.nodes[node.id] = node
             if node.state in (NodeState.STANDBY, NodeState.CHECKED):
-                ledger.move(node, NodeState.REGISTERED, reason)
+                draft.move(node, NodeState.REGISTERED, reason)
             return
         node = msgspec.structs.replace(node, passed_instance=event.instance)
-        ledger.nodes[node.id] = node
-        self._admit(ledger, node)
+        draft.nodes[node.id] = node
+        self._admit(draft, node)
 
-    def _admit(self, ledger: _Ledger, node: Node) -> None:
+    def _admit(self, draft: Draft, node: Node) -> None:
         """Into the pool, if its self-check has passed in this life of its agent."""
         if node.state is NodeState.REGISTERED and node.passed_instance == node.instance:
-            ledger.move(node, NodeState.CHECKED, "its self-check passed")
-            ledger.move(ledger.nodes[node.id], NodeState.STANDBY, "warm and waiting")
+            draft.move(node, NodeState.CHECKED, "its self-check passed")
+            draft.move(draft.nodes[node.id], NodeState.STANDBY, "warm and waiting")
 
-    def _evicted(self, ledger: _Ledger, event: Eviction) -> None:
-        node = ledger.nodes.get(event.node or "")
+    def _evicted(self, draft: Draft, event: Eviction) -> None:
+        node = draft.nodes.get(event.node or "")
         if node is None or (node.job is not None and (node.job != event.job or 0 < event.epoch < node.epoch)):
             return  # it serves somebody by a later hand-over
-        until = ledger.now + timedelta(seconds=event.blocked_for_s)
+        until = draft.now + timedelta(seconds=event.blocked_for_s)
         if node.state is NodeState.EVICTED:
-            ledger.nodes[node.id] = msgspec.structs.replace(node, blocked_until=until, reason=event.reason)
+            draft.nodes[node.id] = msgspec.structs.replace(node, blocked_until=until, reason=event.reason)
             return
-        ledger.move(node, NodeState.EVICTED, event.reason, job=None, blocked_until=until)
+        draft.move(node, NodeState.EVICTED, event.reason, job=None, blocked_until=until)
 
-    def _unblock(self, ledger: _Ledger, node: Node, heard: Heard, reason: str) -> None:
+    def _unblock(self, draft: Draft, node: Node, heard: Heard, reason: str) -> None:
         node = msgspec.structs.replace(node, blocked_until=None)
-        ledger.nodes[node.id] = node
+        draft.nodes[node.id] = node
         if node.state is not NodeState.EVICTED:
             return
-        if self._is_heard(node, heard, ledger.now):
-            ledger.move(node, NodeState.REGISTERED, reason)
-            self._admit(ledger, ledger.nodes[node.id])
+        if self._is_heard(node, heard, draft.now):
+            draft.move(node, NodeState.REGISTERED, reason)
+            self._admit(draft, draft.nodes[node.id])
         else:
-            ledger.move(node, NodeState.LOST, f"{reason}, but nothing is heard of it")
+            draft.move(node, NodeState.LOST, f"{reason}, but nothing is heard of it")
 
     # --- claims ---------------------------------------------------------------------------------
 
-    def _requested(self, ledger: _Ledger, event: NodesRequested) -> None:
+    def _requested(self, draft: Draft, event: NodesRequested) -> None:
         assert event.job is not None
-        waiting = ledger.claims.get(event.job)
-        if waiting and waiting.requested_at > event.at:
-            return  # a late message must not undo a newer claim
-        ledger.claims[event.job] = Claim(
+        newest = draft.claims.get(event.job)
+        if newest and newest.requested_at >= event.at:
+            return  # a late message must not undo a newer claim, nor bring back what was granted or withdrawn
+        draft.claims[event.job] = Claim(
             id=event.id,
             job=event.job,
             count=event.count,
@@ -262,40 +254,55 @@ class Keeper:
             incident=event.incident,
         )
 
-    def _released(self, ledger: _Ledger, event: NodesReleased) -> None:
+    def _released(self, draft: Draft, event: NodesReleased) -> None:
         if event.withdraws_claim:
-            ledger.claims.pop(event.job or "", None)
+            self._withdrawn(draft, event)
         for name, epoch in zip_longest(event.nodes, event.epochs[: len(event.nodes)]):
-            node = ledger.nodes.get(name)
+            node = draft.nodes.get(name)
             if node is None or node.job != event.job or node.state is not NodeState.ACTIVE:
                 continue
             if epoch is not None and epoch != node.epoch:
                 continue
             if node.passed_instance == node.instance:
-                ledger.move(node, NodeState.STANDBY, f"released: {event.reason}", job=None)
+                draft.move(node, NodeState.STANDBY, f"released: {event.reason}", job=None)
             else:
-                ledger.move(node, NodeState.REGISTERED, f"released, not yet checked: {event.reason}", job=None)
+                draft.move(node, NodeState.REGISTERED, f"released, not yet checked: {event.reason}", job=None)
 
-    def _grant(self, ledger: _Ledger) -> None:
+    def _withdrawn(self, draft: Draft, event: NodesReleased) -> None:
+        assert event.job is not None
+        newest = draft.claims.get(event.job)
+        if newest and newest.requested_at > event.at:
+            return
+        # The claim itself may still be on its way: it is over before it arrives.
+        draft.claims[event.job] = Claim(
+            id=newest.id if newest else event.id,
+            job=event.job,
+            count=newest.count if newest else 0,
+            requested_at=event.at,
+            replaces=False,
+            over_at=draft.now,
+        )
+
+    def _grant(self, draft: Draft) -> None:
         """Serve waiting claims: those of running jobs first, then in order of asking. A claim is met whole or waits.
 
         A small claim that always fits must not starve a large one, so later claims wait behind an earlier one; not
         behind one for more nodes than there are, which may never be met.
         """
-        there = sum(node.state in WATCHED for node in ledger.nodes.values())
+        there = sum(node.state in WATCHED for node in draft.nodes.values())
         behind: str | None = None
-        for claim in sorted(ledger.claims.values(), key=_turn):
-            pool = [node for node in ledger.nodes.values() if node.state is NodeState.STANDBY]
+        for claim in sorted((claim for claim in draft.claims.values() if claim.over_at is None), key=_turn):
+            pool = [node for node in draft.nodes.values() if node.state is NodeState.STANDBY]
             reserve = 0 if claim.replaces else self.pool.size
             if behind or len(pool) - reserve < claim.count:
-                self._announce(ledger, claim, max(0, len(pool) - reserve), behind)
+                self._announce(draft, claim, max(0, len(pool) - reserve), behind)
                 if not behind and claim.count + reserve <= there:
                     behind = claim.job
                 continue
             grants = []
             for node in sorted(pool, key=lambda node: _natural(node.id))[: claim.count]:
-                ledger.move(node, NodeState.ACTIVE, f"granted to {claim.job}", job=claim.job, epoch=node.epoch + 1)
-                granted = ledger.nodes[node.id]
+                draft.move(node, NodeState.ACTIVE, f"granted to {claim.job}", job=claim.job, epoch=node.epoch + 1)
+                granted = draft.nodes[node.id]
                 grants.append(
                     Grant(
                         node=granted.id,
@@ -304,15 +311,15 @@ class Keeper:
                         store_ports=granted.facts.store_ports,
                     )
                 )
-            ledger.say(NodesGranted, job=claim.job, incident=claim.incident, claim=claim.id, grants=tuple(grants))
-            del ledger.claims[claim.job]
+            draft.say(NodesGranted, job=claim.job, incident=claim.incident, claim=claim.id, grants=tuple(grants))
+            draft.claims[claim.job] = msgspec.structs.replace(claim, over_at=draft.now)
 
-    def _announce(self, ledger: _Ledger, claim: Claim, available: int, behind: str | None) -> None:
+    def _announce(self, draft: Draft, claim: Claim, available: int, behind: str | None) -> None:
         """Say what a claim waits for, once for each change of it."""
         announced = f"{available} behind {behind}"
         if claim.announced == announced:
             return
-        ledger.say(
+        draft.say(
             NodesAwaited,
             job=claim.job,
             incident=claim.incident,
@@ -321,55 +328,7 @@ class Keeper:
             available=available,
             behind=behind,
         )
-        ledger.claims[claim.job] = msgspec.structs.replace(claim, announced=announced)
-
-
-class _Ledger:
-    """Collects an outcome while it is worked out."""
-
-    def __init__(self, inventory: Inventory, cause: str | None, now: datetime) -> None:
-        self.nodes = dict(inventory.nodes)
-        self.claims = dict(inventory.claims)
-        self.cause = cause
-        # What follows from the time alone has no cause, and gets its ids from the time.
-        self._root = cause or named_id(now, SOURCE)
-        self.now = now
-        self._events: list[Event] = []
-
-    def say(self, kind: type[Event], **fields: Any) -> Event:
-        event = kind(
-            id=derived_id(self._root, kind.__name__, len(self._events)),
-            at=self.now,
-            source=SOURCE,
-            cause=self.cause,
-            **fields,
-        )
-        self._events.append(event)
-        return event
-
-    def move(self, node: Node, state: NodeState, reason: str, **changes: object) -> None:
-        self.put(node.become(state, self.now, reason, **changes), old_state=node.state)
-
-    def put(self, node: Node, old_state: str) -> None:
-        self.nodes[node.id] = node
-        self.say(
-            NodeStateChanged,
-            node=node.id,
-            job=node.job,
-            old_state=old_state,
-            new_state=node.state,
-            reason=node.reason,
-        )
-
-    def forget(self, node: Node, reason: str) -> None:
-        del self.nodes[node.id]
-        self.say(NodeStateChanged, node=node.id, old_state=node.state, new_state=FORGOTTEN, reason=reason)
-
-    def outcome(self) -> Outcome:
-        return Outcome(
-            inventory=Inventory(nodes=self.nodes, claims=self.claims),
-            events=tuple(self._events),
-        )
+        draft.claims[claim.job] = msgspec.structs.replace(claim, announced=announced)
 
 
 def _remembered_epoch(event: NodeRegistered | NodeInspected) -> int:

@@ -14,7 +14,8 @@ from holdfast.requests import STANDBY_REQUESTS, Answer, AnyRequest, ReleaseNode
 from holdfast.service import Decider, Effect, Row
 from holdfast.subjects import ALL_HEARTBEATS
 from holdfast.timeouts import Timeouts
-from holdfast_standby.plan import HANDLED, Keeper, Outcome
+from holdfast_standby.draft import Outcome
+from holdfast_standby.plan import HANDLED, Keeper
 from holdfast_standby.state import Heard, Inventory
 from holdfast_standby.store import CLAIMS, NODES, TABLES
 

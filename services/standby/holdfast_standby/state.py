@@ -77,7 +77,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """A job waits for nodes. Jobs that already run go before new ones, and leave no reserve in the pool.
 
-    `incident` is the one that it waits in: what is said of the claim belongs to that.
+    `incident` is the one that it waits in: what is said of the claim belongs to that. `over_at` is when it was granted
+    or withdrawn: it is then remembered for a while, so that an older one of the job that comes late is known for that.
     """
 
     id: str
@@ -86,11 +87,12 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     requested_at: datetime
     replaces: bool
     announced: str = ""
+    over_at: datetime | None = None
     incident: str | None = None
 
 
 class Inventory(msgspec.Struct, frozen=True, kw_only=True):
-    """All nodes, and the claims that wait (one for each job at most)."""
+    """All nodes, and the newest claim of each job, waiting or over."""
 
     nodes: dict[str, Node] = {}
     claims: dict[str, Claim] = {}

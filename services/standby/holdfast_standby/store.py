@@ -19,7 +19,7 @@ def _node_columns(node: Node) -> dict[str, Any]:
 
 
 def _claim_columns(claim: Claim) -> dict[str, Any]:
-    return {"job": claim.job, "wanted": claim.count, "requested_at": claim.requested_at, "granted_at": None}
+    return {"job": claim.job, "wanted": claim.count, "requested_at": claim.requested_at, "granted_at": claim.over_at}
 
 
 NODES = Table(name="nodes", row_type=Node, columns=_node_columns)
