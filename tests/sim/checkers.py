@@ -12,6 +12,8 @@ from holdfast.events import (
     IncidentOpened,
     JobFinished,
     MessageRejected,
+    NodesGranted,
+    NodesRequested,
     ProcessExited,
 )
 from tests.sim.cluster import SimCluster
@@ -26,6 +28,8 @@ def check(cluster: SimCluster) -> None:
     restarts_answer_the_present(cluster)
     each_job_ends_once(cluster)
     nothing_is_rejected(cluster)
+    claims_are_answered_in_order(cluster)
+    nothing_is_held_in_the_end(cluster)
 
 
 def generations_only_grow(cluster: SimCluster) -> None:
@@ -79,3 +83,23 @@ def each_job_ends_once(cluster: SimCluster) -> None:
 def nothing_is_rejected(cluster: SimCluster) -> None:
     rejected = [event.error for event in cluster.log if isinstance(event, MessageRejected)]
     assert not rejected, f"a sound message was rejected: {rejected}"
+
+
+def claims_are_answered_in_order(cluster: SimCluster) -> None:
+    """No claim is granted twice, or after a newer one of the same job."""
+    for spec in cluster.specs:
+        asked = [event.id for event in cluster.log if isinstance(event, NodesRequested) and event.job == spec.name]
+        granted = [
+            asked.index(event.claim)
+            for event in cluster.log
+            if isinstance(event, NodesGranted) and event.job == spec.name
+        ]
+        assert granted == sorted(set(granted)), f"claims of {spec.name} were granted in the order {granted}"
+
+
+def nothing_is_held_in_the_end(cluster: SimCluster) -> None:
+    """Jobs that are over have no node, and claim none."""
+    held = {node.id: node.job for node in cluster.inventory.nodes.values() if node.job is not None}
+    assert not held, f"held by jobs that are over: {held}"
+    waiting = [claim.job for claim in cluster.inventory.claims.values() if claim.over_at is None]
+    assert not waiting, f"claims of jobs that are over: {waiting}"

@@ -11,12 +11,13 @@ from holdfast.config import LadderPolicy, PoolPolicy
 from holdfast.event_parts import JobSpec
 from holdfast.events import DeadlinePassed, Event, JobFinished
 from holdfast.ids import named_id
-from holdfast.requests import SubmitJob
+from holdfast.requests import StopJob, SubmitJob
 from holdfast.service import ServiceShell
 from holdfast.store.memory import MemoryStore
 from holdfast.timeouts import Timeouts
 from holdfast_controller.service import Controller
 from holdfast_standby.service import Standby
+from holdfast_standby.state import Inventory
 from tests.sim.network import Chaos, SimDelivery, World
 from tests.sim.nodes import SimNode, Training
 
@@ -154,6 +155,8 @@ class SimCluster:
 
     def bus_outage(self) -> None:
         """The bus is away for everybody; what was said waits where it was said."""
+        if not self.bus.is_up:
+            return
         self.bus.is_up = False
         cut_off = [node for node in self.nodes if node.connected]
         for node in cut_off:
@@ -176,6 +179,15 @@ class SimCluster:
                 answer = await self.controller.shell.ask(request)
                 assert answer.accepted, answer.message
             self.controller.relay_soon()
+
+    async def stop(self, job: str) -> None:
+        """A person asks for a job's end; who finds the controller away asks again."""
+        controller = self.controller
+        if not controller.up or controller.frozen or not self.bus.is_up:
+            self.world.after(0.5, lambda: self.stop(job))
+            return
+        await controller.shell.ask(StopJob(id=named_id(self.world.now(), job), asked_by="sim", job=job))
+        controller.relay_soon()
 
     def _say(self, event: Event) -> None:
         self.publish(event_message(event))
@@ -241,6 +253,13 @@ class SimCluster:
     def is_over(self) -> bool:
         """Every job has ended."""
         return len(self.ended) >= len(self.specs)
+
+    @property
+    def inventory(self) -> Inventory:
+        """What the standby service holds."""
+        standby = self.standby.shell.decider
+        assert isinstance(standby, Standby)
+        return standby.inventory
 
     def phases(self) -> dict[str, str]:
         """Where each job stands."""

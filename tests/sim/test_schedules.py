@@ -19,7 +19,10 @@ from tests.sim.cluster import SimCluster
 
 SCHEDULES = 2000
 BATCH = 50
-FAULTS = ("rank", "rank", "agent", "agent", "zygote", "node", "partition", "controller", "standby", "freeze", "bus")
+FAULTS = (
+    *("rank", "rank", "agent", "agent", "zygote", "node", "rack", "partition"),
+    *("controller", "standby", "freeze", "bus", "stop"),
+)
 
 
 async def run_schedule(seed: int) -> SimCluster:
@@ -38,6 +41,15 @@ async def run_schedule(seed: int) -> SimCluster:
         elif fault == "node":
             world.after(at, node.power_off)
             world.after(at + world.random.uniform(1.0, 30.0), node.power_on)
+        elif fault == "rack":
+            # More nodes at once than the pool can replace: a job's claim grows while the one before is under way.
+            for lost in world.random.sample(cluster.nodes, world.random.randint(3, 5)):
+                gone = at + world.random.uniform(0.0, 1.0)
+                world.after(gone, lost.power_off)
+                world.after(gone + world.random.uniform(5.0, 30.0), lost.power_on)
+        elif fault == "stop" and world.random.random() < 0.3:
+            job = world.random.choice(cluster.specs).name
+            world.after(at, lambda job=job: cluster.stop(job))
         elif fault == "zygote":
             world.after(at, node.kill_zygote)
         elif fault == "partition":
@@ -52,7 +64,8 @@ async def run_schedule(seed: int) -> SimCluster:
     world.after(80.0, lambda: setattr(cluster.chaos, "active", False))
     ended = await world.run(lambda: cluster.is_over, limit_s=4000.0)
     assert ended, f"not every job ended: {cluster.phases()} at {world.seconds:.0f} s"
-    await world.run(lambda: False, limit_s=world.seconds + 30)
+    # Longer than any freeze or outage: who was told late has acted by then.
+    await world.run(lambda: False, limit_s=max(world.seconds + 30, 200.0))
     return cluster
 
 
