@@ -46,6 +46,16 @@ def nats_url(directory: str | Path, nats_url: str | None) -> str:
     return _set_to("nats_url", nats_url) or _embedded(directory, "--nats-url").nats_url
 
 
+def addresses_elsewhere() -> tuple[str, str] | None:
+    """Database and bus of a cluster elsewhere, if environment or configuration file name both.
+
+    Raises:
+        ClickException: the configuration is refused.
+    """
+    database, bus = _set_to("database_url", None), _set_to("nats_url", None)
+    return (database, bus) if database and bus else None
+
+
 def _set_to(key: str, given: str | None) -> str:
     """An address that is set as a service would find it: flag, environment (or a file it names), configuration file."""
     try:

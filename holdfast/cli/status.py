@@ -3,10 +3,12 @@
 import asyncio
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import click
 import msgspec
 
+from holdfast.cli.addresses import addresses_elsewhere
 from holdfast.cli.directory import directory_option, explained
 from holdfast.cli.overview import Overview, cluster_overview, overview_section
 from holdfast.embedded.control import ChildStatus, Reply, Status, ask
@@ -34,10 +36,13 @@ class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
 def status(directory: Path, as_json: bool) -> None:
     """Show a cluster: its processes, its nodes by state, jobs, open incidents, and messages that nobody could handle.
 
-    The exit code is 0 if all of it is up, 1 if the cluster or a part of it is not.
+    The exit code is 0 if all of it is up, 1 if the cluster or a part of it is not. The processes of a cluster that
+    `holdfast up` did not start (HOLDFAST_DATABASE_URL and HOLDFAST_NATS_URL name it) are not known here.
     """
+    layout = Layout(directory)
+    if not layout.cluster_file.exists() and (elsewhere := addresses_elsewhere()):
+        _status_elsewhere(*elsewhere, as_json)
     with explained():
-        layout = Layout(directory)
         info = layout.info()
         try:
             reply: Reply | None = ask(layout, Status(), within_s=10.0)
@@ -54,6 +59,12 @@ def status(directory: Path, as_json: bool) -> None:
             click.echo("\n" + overview_section(overview))
     healthy = reply is not None and reply.ready and all(child.state == "ready" for child in reply.children)
     sys.exit(0 if healthy else 1)
+
+
+def _status_elsewhere(database_url: str, nats_url: str, as_json: bool) -> NoReturn:
+    overview = asyncio.run(cluster_overview(database_url, nats_url))
+    click.echo(msgspec.json.encode({"overview": overview}) if as_json else overview_section(overview))
+    sys.exit(1 if overview.problems else 0)
 
 
 def _as_data(layout: Layout, info: ClusterInfo, reply: Reply | None, overview: Overview | None) -> ClusterStatus:

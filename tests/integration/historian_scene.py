@@ -122,9 +122,17 @@ class Story:
         )
 
     def start(
-        self, decided_s: float, stepped_s: float, restore: int | None = None, nodes: tuple[str, ...] = ()
+        self,
+        decided_s: float,
+        stepped_s: float,
+        restore: int | None = None,
+        nodes: tuple[str, ...] = (),
+        restored: int | None = None,
     ) -> None:
-        """A generation, decided and with its first step on all nodes at these times; node by node 1 ms apart."""
+        """A generation, decided and with its first step on all nodes at these times; node by node 1 ms apart.
+
+        `restore` is what its order names, `restored` what its ranks found (None: the same).
+        """
         self.generation += 1
         self.nodes = nodes or self.nodes
         start = self.say(
@@ -146,7 +154,8 @@ class Story:
             ranks = (RankProcess(rank=place, pid=100 + place),)
             self.say(RanksStarted, decided_s + 0.030 + place / 1000, ranks=ranks, took_s=0.01, **own)
             completed = self.at(stepped_s + place / 1000)
-            step = 0 if restore is None else restore + 1
+            found = restore if restored is None else restored
+            step = 0 if found is None else found + 1
             self.say(FirstStep, stepped_s + 0.002, step=step, completed_at=completed, **own)
 
     def steps(self, first: int, last: int, at_s: float) -> None:

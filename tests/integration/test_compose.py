@@ -189,3 +189,14 @@ def test_a_job_runs_on_what_the_compose_file_starts(machine: Machine) -> None:
         )
         assert done.returncode == 0, done.stderr
         assert "final_loss=" in done.stdout
+        status = subprocess.run(
+            [BIN / "holdfast", "status"],
+            env=machine.environment("agent-0"),
+            cwd=jobs,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=DEADLINE_S,
+        )
+        assert (status.returncode, status.stderr) == (0, "")
+        assert "Nodes: 2 standby" in status.stdout

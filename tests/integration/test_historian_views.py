@@ -140,6 +140,19 @@ async def test_each_attempt_of_an_incident_counts_from_its_own_fault(urls: dict[
     assert (incident["outcome"], incident["attempts"], incident["seconds_to_recover"]) == ("open", 2, None)
 
 
+async def test_lost_steps_are_counted_from_what_the_ranks_restored(urls: dict[str, str]) -> None:
+    """While a service was away the job made checkpoints that no order could name."""
+    story = Story("behind")
+    story.submit()
+    story.start(0.001, 0.5)
+    died = story.kill(10.0, step=833)
+    story.open(16.0, died, failed_step=833)
+    story.start(16.01, 16.2, restore=540, restored=830)
+    await record(urls["historian"], story.events)
+    _, row = await query(urls["reader"], GENERATIONS, "behind")
+    assert (row["restore_step"], row["lost_steps"]) == (830, 3)
+
+
 async def test_what_has_not_happened_yet_is_null(urls: dict[str, str]) -> None:
     story = Story("unfinished")
     story.submit()
