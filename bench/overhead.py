@@ -56,14 +56,17 @@ def stopped(running: Cluster) -> Iterator[None]:
     supervisor = running.info.pid
     assert supervisor is not None
     pids = [supervisor, *machine.descendants(supervisor)]
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
     try:
+        send(signal.SIGSTOP, pids)
         yield
     finally:
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
+        send(signal.SIGCONT, pids)
+
+
+def send(number: signal.Signals, pids: list[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 def turn_of_torchrun(place: Place, world_size: int) -> float:

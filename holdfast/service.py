@@ -280,6 +280,8 @@ class ServiceShell:
         require_sendable(messages, self.bus.message_bytes_max)
         async with self.store.transaction() as tx:
             if message_id is not None and not await tx.first_time(message_id):
+                # The commit that seemed to fail may be this one's: then nobody has been told of what it said.
+                self.relay.wake()
                 return False
             for row in effect.rows:
                 if row.row is None:

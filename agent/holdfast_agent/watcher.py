@@ -43,6 +43,15 @@ def reports_key(job: str | None) -> str:
     return f"reports:{job}"
 
 
+def next_pause_s(pause_s: float, steps: int) -> float:
+    """How long to wait when the fastest rank has done so many steps in the last pause.
+
+    It shrinks at once and grows slowly: after a pause of its own, such as a checkpoint, a rank may be as fast as before.
+    """
+    fitting_s = pause_s * STEPS_PER_POLL / max(steps, 1)
+    return min(max(min(fitting_s, 2 * pause_s), POLL_MIN_S), POLL_MAX_S)
+
+
 class _StepsRead(msgspec.Struct, frozen=True, kw_only=True):
     """How many steps of each rank of an order have been said."""
 
@@ -117,13 +126,15 @@ class Watcher:
         while True:
             crew = self._crew
             self._crew_changed.clear()
+            if crew is None or not crew.stepped:
+                # How fast the next crew steps is not known.
+                pause_s = POLL_MIN_S
             if crew is None or not crew.pids:
                 await self._crew_changed.wait()
                 continue
             self._observe()
             if crew.stepped:
-                steps = self._take()
-                pause_s = min(max(pause_s * STEPS_PER_POLL / max(steps, 1), POLL_MIN_S), POLL_MAX_S)
+                pause_s = next_pause_s(pause_s, self._take())
                 if self._is_due():
                     self._measure()
             try:

@@ -125,6 +125,8 @@ class Connection:
                         break
                     except TimeoutError:
                         log.warning("a subscription fell silent; renewing it", name=self._name)
+                        # Whatever was said meanwhile was not heard: as after a loss of the connection.
+                        self._since = self._now()
                         break
                     yield message
             finally:
