@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import Mapping
 
 import structlog
@@ -44,9 +45,9 @@ class Forgetting:
             try:
                 self._take_leave()
                 await asyncio.to_thread(self._directories.remove_set_aside)
-            except OSError as error:
+            except (OSError, sqlite3.Error) as error:
                 # Ranks are worth more than the room; it is tried again when the next job begins.
-                log.warning("files of earlier jobs cannot be removed", error=str(error))
+                log.warning("earlier jobs cannot be forgotten", error=str(error))
 
     def _take_leave(self) -> None:
         """Without a pause, so that no job can begin here meanwhile: one of the same name finds all or nothing."""

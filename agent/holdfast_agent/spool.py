@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import IntEnum
 from pathlib import Path
 
@@ -55,18 +56,13 @@ class Spool:
     ) -> None:
         """Say and remember, both or neither."""
         rows = [(lane, m.id, m.subject, m.body, msgspec.json.encode(m.headers).decode()) for m in said]
-        self._db.execute("begin immediate")
-        try:
+        with _all_or_nothing(self._db):
             if rows:
                 self._db.executemany(
                     "insert into outbox (lane, id, subject, body, headers) values (?, ?, ?, ?, ?)", rows
                 )
             if memory:
                 self._db.executemany("insert or replace into memory values (?, ?)", list(memory.items()))
-            self._db.execute("commit")
-        except BaseException:
-            self._db.execute("rollback")
-            raise
 
     def recall(self, key: str) -> bytes | None:
         """What was remembered under `key`."""
@@ -75,9 +71,8 @@ class Spool:
 
     def forget(self, keys: Sequence[str]) -> None:
         """Remember nothing under these keys any more."""
-        self._db.execute("begin immediate")
-        self._db.executemany("delete from memory where key = ?", [(key,) for key in keys])
-        self._db.execute("commit")
+        with _all_or_nothing(self._db):
+            self._db.executemany("delete from memory where key = ?", [(key,) for key in keys])
 
     def forget_measurements(self) -> int:
         """Keep the newest measurements only; returns how many were given up."""
@@ -135,8 +130,20 @@ class LaneOutbox:
 
     async def published(self, positions: list[int]) -> None:
         """These are stored by the bus."""
-        self._db.execute("begin immediate")
-        self._db.executemany("delete from outbox where position = ?", [(position,) for position in positions])
-        self._db.execute("commit")
+        with _all_or_nothing(self._db):
+            self._db.executemany("delete from outbox where position = ?", [(position,) for position in positions])
         if self._is_empty():
             self._emptied.set()
+
+
+@contextmanager
+def _all_or_nothing(db: sqlite3.Connection) -> Iterator[None]:
+    db.execute("begin immediate")
+    try:
+        yield
+        db.execute("commit")
+    except BaseException:
+        # On a full disk SQLite may have rolled back by itself.
+        if db.in_transaction:
+            db.execute("rollback")
+        raise

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+
+import structlog.testing
 
 from holdfast_agent.directories import Directories
 from holdfast_agent.forgetting import Forgetting, outdated
@@ -108,3 +111,21 @@ async def test_the_job_that_begins_is_spared_and_what_a_killed_agent_left_is_rem
     async with node.running():
         await until(lambda: not (tmp_path / "forgotten").exists())
         assert node.has("a") == [True] * 4
+
+
+async def test_a_memory_that_refuses_ends_nobody_and_is_asked_again(tmp_path: Path) -> None:
+    node = Node(tmp_path, jobs_max=1)
+    for job in ("a", "b"):
+        node.begin(job)
+    disk = sqlite3.connect(node.directories.spool, isolation_level=None)
+    # As a full disk does: in the middle of it, with the transaction left open.
+    disk.execute("create trigger refuse before delete on memory begin select raise(fail, 'disk is full'); end")
+    with structlog.testing.capture_logs() as said:
+        async with node.running():
+            node.begin("c")
+            await until(lambda: any(line.get("error") == "disk is full" for line in said))
+            assert node.has("a") == [True] * 4
+            disk.execute("drop trigger refuse")
+            disk.close()
+            node.begin("d")
+            await until(lambda: not any(node.has("a")) and not any(node.has("b")))
