@@ -32,6 +32,7 @@ import torch.distributed as dist
 from torch.distributed.checkpoint.planner import ReadItem
 from torch.distributed.device_mesh import DeviceMesh
 
+from holdfast.exit_codes import SUPERSEDED
 from holdfast.trainer import checkpoint_environment as environment
 from holdfast.trainer.checkpoint_errors import CheckpointError, CheckpointMismatch, DamagedCheckpoint, Superseded
 from holdfast.trainer.checkpoint_format import LoadPlanner, PartReader, PartWriter
@@ -227,6 +228,7 @@ class Checkpointer:
                     raise
         blame = int(self._broadcast(torch.tensor([failed[0] if failed else -1])).item())
         if blame >= 0 and record:
+            self._refuse_if_superseded()
             raise CheckpointError(
                 f"step {step} was not saved: rank {blame} could not do its part, its log says why; older checkpoints "
                 "are untouched"
@@ -296,6 +298,7 @@ class Checkpointer:
             return manifest
         size = int(self._broadcast(torch.tensor([0])).item())
         if size < 0:
+            self._refuse_if_superseded()
             raise CheckpointError("rank 0 could not choose a checkpoint, its log says why")
         if size == 0:
             return None
@@ -323,6 +326,10 @@ class Checkpointer:
                 "HOLDFAST_RESTORE_STEP=0 to start afresh"
             )
         return None
+
+    def _refuse_if_superseded(self) -> None:
+        # Another rank has failed. If that is because a newer generation is there, this one must end just as quietly.
+        self._storage.claim()
 
     def _set_aside_damaged(self, step: int, reason: object) -> None:
         log.warning("checkpoint of step %d is damaged, set aside, trying an older one: %s", step, reason)
@@ -362,7 +369,7 @@ def _ended_if_superseded() -> Iterator[None]:
         yield
     except Superseded as error:
         log.critical("this rank ends: %s", error)
-        raise SystemExit(1) from error
+        raise SystemExit(SUPERSEDED) from error
 
 
 def _mesh_sizes(mesh: DeviceMesh | Mapping[str, int] | None) -> dict[str, int]:

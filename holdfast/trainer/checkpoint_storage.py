@@ -78,7 +78,8 @@ decode_part = msgspec.json.Decoder(Part).decode
 class Storage(Protocol):
     """What a checkpointer asks of the place that keeps its bytes.
 
-    Every rank calls `write` and `read`; the other methods are for the one rank that decides. Whatever changes the
+    Every rank calls `write`, `read` and, when another rank has failed, `claim`; the other methods are for the one rank
+    that decides. Whatever changes the
     checkpoints raises Superseded once a newer generation of the job has claimed them.
     """
 
@@ -232,16 +233,8 @@ class DirectoryStorage:
 
     def set_aside(self, step: int, label: str) -> None:
         source = self._published(step)
-        target = source.with_name(f"{source.name}.{label}")
-        repeat = 2
-        while target.exists():
-            target = source.with_name(f"{source.name}.{label}-{repeat}")
-            repeat += 1
         with self._workplace.in_use():
-            # Through the workplace: a newer generation may be reading what this one holds for damaged.
-            os.rename(source, self._workplace.path / target.name)
-            os.rename(self._workplace.path / target.name, target)
-        sync_directory(self.root)
+            self._workplace.set_aside(source, f"{source.name}.{label}")
 
     def retain(self, keep: int) -> None:
         with self._workplace.in_use():

@@ -11,8 +11,9 @@ renames of the older one fail by themselves, whenever they come. A rank of an ol
 newer workplace and gives its own back; the newest workplace is never removed.
 
 Guaranteed, once `claim` has returned: no older generation of this job publishes, replaces, drops or sets aside a step.
-What one published before that is a checkpoint like any other; what it had not finished is gone. A process killed
-between the two renames of setting a step aside, or of replacing one, loses that step.
+What one published before that is a checkpoint like any other; what it had not finished is gone, but for steps that were
+being set aside: they come back to the root first, or a job whose only step is damaged would not know that it had one.
+A process killed between the two renames of replacing a step loses that step.
 
 Not guaranteed: anything on a medium where a rename is a copy (object stores mounted as directories), or where a node
 may for long not see what another has made. Different jobs in one directory are not kept apart.
@@ -20,6 +21,8 @@ may for long not see what another has made. Different jobs in one directory are 
 
 from __future__ import annotations
 
+import errno
+import itertools
 import os
 import re
 import shutil
@@ -33,8 +36,8 @@ from holdfast.trainer.checkpoint_errors import CheckpointError, Superseded
 
 REMOVALS_MAX = 100
 
-_WORKPLACE = re.compile(r"generation-(\d+)(?:\.([A-Za-z0-9-]+)\.(\d+))?")
-_REVOKED = "revoked-"
+_WORKPLACE = re.compile(r"(?:revoked-[0-9a-f]+\.)?(generation-(\d+)(?:\.([A-Za-z0-9-]+)\.(\d+))?)")
+_ASIDE = "aside-"
 
 
 class Owner(NamedTuple):
@@ -78,9 +81,9 @@ class Workplace:
             with suppress(OSError):
                 self.path.rmdir()
             raise
-        self._is_claimed = True
         if self._owner.job:
-            self._revoke_predecessors()
+            self.sweep()
+        self._is_claimed = True
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
@@ -98,46 +101,91 @@ class Workplace:
         os.rename(directory, doomed)
         shutil.rmtree(doomed)
 
+    def set_aside(self, directory: Path, name: str) -> None:
+        """Give a directory of the root this name there, or one like it if that is taken."""
+        if not self._owner.job:
+            os.rename(directory, self._free(name))
+            sync_directory(self._root)
+            return
+        # Through the workplace: a newer generation may be reading what this one holds for damaged.
+        on_the_way = self.path / f"{_ASIDE}{name}"
+        os.rename(directory, on_the_way)
+        os.rename(on_the_way, self._free(name))
+        sync_directory(self._root)
+
     def sweep(self) -> None:
-        """Remove what dead generations left behind."""
-        self._revoke_predecessors()
-        for entry in list(os.scandir(self._root)):
-            if entry.name.startswith(_REVOKED):
-                shutil.rmtree(entry.path, ignore_errors=True)
+        """Take the workplaces of all predecessors away, and remove what is left of those that were.
+
+        Raises:
+            CheckpointError: one cannot be, so an older generation may still change what is here.
+        """
+        try:
+            for workplace in self._predecessors():
+                self._rename(workplace)
+            for workplace in self._predecessors():
+                self._empty(workplace)
+        except OSError as error:
+            raise CheckpointError(
+                f"{error.filename} cannot be removed ({error.strerror}), so an older generation may still change the "
+                "checkpoints; remove it, or run as the user whose it is"
+            ) from error
 
     def _refuse_if_superseded(self) -> None:
         if not self._owner.job:
             return
-        if newer := [owner for owner in self._owners() if self._owner.precedes(owner)]:
+        if newer := [owner for owner, path in self._workplaces() if self._owner.precedes(owner) and _is_whole(path)]:
             raise Superseded(
                 f"generation {max(newer).generation} of job {self._owner.job} has taken the checkpoints over from "
-                f"generation {self._owner.generation}, which this rank belongs to, and nothing was changed; if that "
-                f"is a mistake, remove {self._root / _name(max(newer))}"
+                f"generation {self._owner.generation}, which this rank belongs to, and nothing was changed; if the "
+                f"controller's database was restored to an earlier state since, remove {self._root / _name(max(newer))}"
             )
 
-    def _revoke_predecessors(self) -> None:
-        for owner in self._owners():
-            if owner.precedes(self._owner):
-                self._revoke(self._root / _name(owner))
+    # Renamed, for those who go by the path; emptied and removed, for clients that remember the directory itself. Other
+    # ranks of this generation may be at it as well, and what is not there any more was done by one of them.
 
-    def _revoke(self, workplace: Path) -> None:
-        doomed = self._root / f"{_REVOKED}{uuid4().hex}"
-        try:
-            os.rename(workplace, doomed)
-        except FileNotFoundError:
-            return  # another rank of this generation was faster
-        # Renamed, for those who go by the path; emptied and removed, for clients that remember the directory itself.
+    def _rename(self, workplace: Path) -> None:
+        if _is_whole(workplace):
+            with suppress(FileNotFoundError):
+                os.rename(workplace, self._root / f"revoked-{uuid4().hex}.{workplace.name}")
+
+    def _empty(self, workplace: Path) -> None:
+        if _is_whole(workplace):
+            return  # made since by one who comes late, and will give it back
         for _ in range(REMOVALS_MAX):
-            shutil.rmtree(doomed, ignore_errors=True)
-            if not doomed.exists():
+            self._bring_back(workplace)
+            shutil.rmtree(workplace, ignore_errors=True)
+            if not workplace.exists():
                 return
-        raise CheckpointError(f"{doomed} cannot be removed: an older generation may still write to it; remove it")
+        raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), str(workplace))
 
-    def _owners(self) -> list[Owner]:
+    def _bring_back(self, workplace: Path) -> None:
+        """Finish what the owner began: to set a step aside."""
+        strays: list[str] = []
+        with suppress(FileNotFoundError):
+            strays = [name for name in os.listdir(workplace) if name.startswith(_ASIDE)]
+        for stray in strays:
+            with suppress(FileNotFoundError):
+                os.rename(workplace / stray, self._free(stray.removeprefix(_ASIDE)))
+        if strays:
+            sync_directory(self._root)
+
+    def _free(self, name: str) -> Path:
+        numbered = (self._root / f"{name}-{number}" for number in itertools.count(2))
+        return next(path for path in itertools.chain([self._root / name], numbered) if not path.exists())
+
+    def _predecessors(self) -> list[Path]:
+        return [path for owner, path in self._workplaces() if owner.precedes(self._owner)]
+
+    def _workplaces(self) -> list[tuple[Owner, Path]]:
+        """Whose workplaces are here, those included that were taken away and are not removed yet."""
         if not self._root.is_dir():
             return []
         matches = [_WORKPLACE.fullmatch(entry.name) for entry in os.scandir(self._root)]
-        return [Owner(match[2] or "", int(match[3] or 0), int(match[1])) for match in matches if match]
+        return [
+            (Owner(match[3] or "", int(match[4] or 0), int(match[2])), self._root / match[0])
+            for match in matches
+            if match
+        ]
 
 
 UNFENCED = Owner()
@@ -150,6 +198,11 @@ def sync_directory(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _is_whole(workplace: Path) -> bool:
+    """Whether it is its owner's still: one that was taken away has another name."""
+    return workplace.name.startswith("generation-")
 
 
 def _name(owner: Owner) -> str:

@@ -14,7 +14,10 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
+from holdfast.exit_codes import SUPERSEDED
 from holdfast.trainer.checkpoint import Checkpointer, CheckpointError, CheckpointMismatch, PerRank, PerShard, RngState
+from holdfast.trainer.checkpoint_storage import DirectoryStorage, Manifest
+from holdfast.trainer.checkpoint_workplace import Owner
 
 WHOLE = torch.arange(60.0).reshape(10, 6)
 """Ten rows: uneven over four ranks, so that the last shard is short."""
@@ -63,6 +66,7 @@ def save(directory: Path) -> None:
     damage_on_one_rank(directory / "damage", rank)
     failure_on_one_rank(directory / "failure", rank)
     mismatch_on_one_rank(directory / "mismatch", rank)
+    replaced_while_saving(directory / "replaced")
 
 
 def replicated_once(directory: Path, rank: int) -> None:
@@ -106,6 +110,25 @@ def failure_on_one_rank(directory: Path, rank: int) -> None:
     assert [path.name for path in directory.rglob("step-*")] == ["step-00000001"]
     dist.barrier()
     checkpointer.save(3, {"mine": PerRank(Box(torch.zeros(10)))})
+
+
+class ReplacedStorage(DirectoryStorage):
+    """A newer generation comes when everything is written, before it is published."""
+
+    def publish(self, manifest: Manifest) -> str:
+        DirectoryStorage(self.root, owner=Owner("job", 1000, 8)).claim()
+        return super().publish(manifest)
+
+
+def replaced_while_saving(directory: Path) -> None:
+    """Only rank 0 is refused; all end as ranks that were replaced, none as one with an error."""
+    checkpointer = Checkpointer(storage=ReplacedStorage(directory, owner=Owner("job", 1000, 7)))
+    state = {"mine": PerRank(Box(torch.zeros(10)))}
+    for leftover in (lambda: checkpointer.save(1, state), lambda: checkpointer.restore(state)):
+        with pytest.raises(SystemExit) as ended:
+            leftover()
+        assert ended.value.code == SUPERSEDED
+        dist.barrier()
 
 
 def mismatch_on_one_rank(directory: Path, rank: int) -> None:

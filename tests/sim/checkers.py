@@ -16,6 +16,7 @@ from holdfast.events import (
     NodesRequested,
     ProcessExited,
 )
+from holdfast.exit_codes import SUPERSEDED
 from tests.sim.cluster import SimCluster
 
 
@@ -26,6 +27,7 @@ def check(cluster: SimCluster) -> None:
     decisions_have_reasons(cluster)
     ids_are_unique(cluster)
     restarts_answer_the_present(cluster)
+    leftovers_decide_nothing(cluster)
     each_job_ends_once(cluster)
     nothing_is_rejected(cluster)
     claims_are_answered_in_order(cluster)
@@ -52,6 +54,15 @@ def restarts_answer_the_present(cluster: SimCluster) -> None:
             if isinstance(cause, ProcessExited):
                 assert cause.generation == newest[event.job], f"{event.job} restarted for what was long over"
             newest[event.job] = event.generation
+
+
+def leftovers_decide_nothing(cluster: SimCluster) -> None:
+    """That a rank was replaced by a newer generation is no failure: nothing follows."""
+    leftovers = {
+        event.id for event in cluster.log if isinstance(event, ProcessExited) and event.exit_code == SUPERSEDED
+    }
+    followed = [event.type for event in cluster.log if event.cause in leftovers]
+    assert not followed, f"followed from a rank that was replaced: {followed}"
 
 
 def incidents_end_once(cluster: SimCluster) -> None:

@@ -19,7 +19,7 @@ from holdfast_controller.service import Controller
 from holdfast_standby.service import Standby
 from holdfast_standby.state import Inventory
 from tests.sim.network import Chaos, SimDelivery, World
-from tests.sim.nodes import SimNode, Training
+from tests.sim.nodes import LAST_STEP, SimNode, Training
 
 REDELIVER_S = 3.0
 _KEY_PREFIX = "$KV.desired.node."
@@ -198,6 +198,11 @@ class SimCluster:
     async def _tick(self) -> None:
         for service in self.services:
             await service.tick()
+        decider = self.controller.shell.decider
+        assert isinstance(decider, Controller)
+        for job, state in decider.jobs.items():
+            waits_for = state.incident.failed_step if state.incident else -1
+            assert waits_for <= LAST_STEP, f"{job} waits for step {waits_for}, which only a replaced generation made"
         for node in self.nodes:
             # Level-triggered: whatever was missed, the key still says it.
             if node.connected and (body := self.desired.get(node.name)):

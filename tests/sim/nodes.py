@@ -11,6 +11,7 @@ from holdfast import desired
 from holdfast.desired import NodeDesired, UnreadableOrder
 from holdfast.event_parts import CheckResult, NodeFacts
 from holdfast.events import Event, NodeInspected, NodeRegistered
+from holdfast.exit_codes import SUPERSEDED
 from holdfast.ids import uuid7
 from holdfast.timeouts import Timeouts
 from holdfast_agent.actions import Acknowledge, Action, EndZygote, Fork, Say, Stop
@@ -33,6 +34,8 @@ from tests.sim.network import World
 STEP_S = 0.5
 LAST_STEP = 100
 HEARTBEAT_S = 1.0
+SUPERSEDED_CHANCE = 0.5
+"""How often ranks find, in the time of a step, that a newer generation has their checkpoints."""
 FACTS = NodeFacts(
     address="10.0.0.1", hostname="h", boot_id="b", store_ports=(1, 2, 3), cpus=1, memory_bytes=1, version="sim"
 )
@@ -102,10 +105,10 @@ class Zygote:
         self.training.end(ended.fence[1], rank)
         return ended
 
-    def exit(self, rank: int, *, signal: int | None) -> RankExit:
+    def exit(self, rank: int, *, signal: int | None = None, code: int = 0) -> RankExit:
         """A rank ends by itself; the report is kept until the agent acknowledges it."""
         ended = self.ranks.pop(rank)
-        if signal is not None:
+        if signal is not None or code:
             # Ranks that end well end together; the others still count as there for those that end later.
             self.training.end(ended.fence[1], rank)
         report = RankExit(
@@ -114,7 +117,7 @@ class Zygote:
             rank=rank,
             local_rank=0,
             pid=ended.pid,
-            exit_code=None if signal else 0,
+            exit_code=None if signal else code,
             signal=signal,
             exited_ns=int(self.node.world.now().timestamp() * 1e9),
             log_tail="",
@@ -127,6 +130,12 @@ class Zygote:
         mine = [rank for rank in self.ranks.values() if rank.fence == fence]
         if not mine or self.node.zygote is not self:
             return
+        if fence[1] < max(self.training.alive) and self.node.world.random.random() < SUPERSEDED_CHANCE:
+            for rank in mine:
+                # They have trained on alone, further than the job ever gets.
+                rank.step += LAST_STEP
+                self.node.rank_ended(self.exit(rank.rank, code=SUPERSEDED))
+            return
         if self.training.is_complete(fence[1]):
             self.training.stepped.add(fence[1])
             for rank in mine:
@@ -136,7 +145,7 @@ class Zygote:
             self.node.observe()
             if mine[0].step >= LAST_STEP:
                 for rank in mine:
-                    self.node.rank_ended(self.exit(rank.rank, signal=None))
+                    self.node.rank_ended(self.exit(rank.rank))
                 return
         self.node.world.after(STEP_S, lambda: self._train(fence))
 

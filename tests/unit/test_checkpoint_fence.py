@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing import get_context
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.exit_codes import SUPERSEDED
 from holdfast.trainer.checkpoint import Checkpointer, CheckpointError
 from holdfast.trainer.checkpoint_errors import Superseded
 from holdfast.trainer.checkpoint_storage import DirectoryStorage, Manifest, Part
@@ -121,8 +123,79 @@ def test_who_restores_claims_and_who_was_replaced_ends_even_if_it_catches_errors
         with pytest.raises(SystemExit) as ended, suppress(CheckpointError):
             leftover()
         assert isinstance(ended.value.__cause__, Superseded)
+        assert ended.value.code == SUPERSEDED
     new.save(2, {"x": 3})
     assert Checkpointer(tmp_path).restore(state) == 2 and state == {"x": 3}
+
+
+class Killed(BaseException):
+    """Stands for the end of the process: nothing catches it."""
+
+
+def test_a_claim_that_was_cut_short_is_made_good_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage(tmp_path, 7).write(2, "rank-00000.part", [b"data"])
+
+    def killed(*_: object, **__: object) -> None:
+        raise Killed
+
+    new = storage(tmp_path, 8)
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", killed)
+        with pytest.raises(Killed):
+            new.claim()
+    assert list(tmp_path.glob("revoked-*/step-00000002"))
+    other = storage(tmp_path, 1, job="other")
+    other.claim()
+    assert list(tmp_path.glob("revoked-*/step-00000002"))
+    new.claim()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["generation-1.other.1000", "generation-8.job.1000"]
+
+
+@pytest.mark.parametrize("by", ["killed", "replaced"])
+def test_a_step_on_its_way_aside_is_not_lost(tmp_path: Path, by: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The only step there is, damaged: without a trace of it the job would start from scratch, unasked."""
+    monkeypatch.delenv("HOLDFAST_RESTORE_STEP", raising=False)
+    monkeypatch.setenv("HOLDFAST_JOB", "job")
+    old = storage(tmp_path, 7, submitted_ms=0)
+    (tmp_path / "step-00000001.damaged").mkdir()
+    save(old, 1, 7)
+    rename, renamed = os.rename, itertools.count()
+
+    def cut_short(source: Path, target: Path) -> None:
+        if next(renamed) == 1:
+            if by == "killed":
+                raise Killed
+            storage(tmp_path, 8, submitted_ms=0).claim()
+        rename(source, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "rename", cut_short)
+        with pytest.raises(Killed if by == "killed" else Superseded):
+            old.set_aside(1, "damaged")
+    monkeypatch.setenv("HOLDFAST_GENERATION", "9")
+    with pytest.raises(CheckpointError, match=r"\[1, 1\] are damaged"):
+        Checkpointer(tmp_path).restore({"x": 1})
+    assert (tmp_path / "step-00000001.damaged-2" / "manifest.json").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user for a while")
+def test_who_may_not_take_over_says_so_and_never_goes_on_unfenced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Relative, for what is above belongs to root alone. In a sticky directory names belong to who made them.
+    monkeypatch.chdir(tmp_path)
+    tmp_path.chmod(0o1777)
+    save(storage(Path(), 7), 1, 7)
+    new = storage(Path(), 8)
+    os.seteuid(65534)
+    try:
+        for change in (new.claim, new.claim, lambda: new.write(2, "rank-00000.part", [b"data"])):
+            with pytest.raises(CheckpointError, match=r"generation-7.* cannot be removed \(Operation not permitted\)"):
+                change()
+    finally:
+        os.seteuid(0)
+    new.claim()
+    save(new, 2, 8)
 
 
 def _old_generation(root: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from holdfast import exit_codes
 from holdfast.events import ProcessExited
 from holdfast_controller.state import Symptom
 
@@ -61,6 +62,11 @@ def signature(exited: ProcessExited) -> str:
     if exited.exception is None:
         return f"exit code {exited.exit_code}"
     return f"{exited.exception.type}: {_NUMBER.sub('#', exited.exception.message)}"
+
+
+def is_superseded(exited: ProcessExited) -> bool:
+    """Whether the rank ended because it found that a newer generation has taken the checkpoints over."""
+    return exited.exception is None and exited.exit_code == exit_codes.SUPERSEDED
 
 
 def in_words(exited: ProcessExited) -> str:

@@ -36,7 +36,7 @@ from holdfast.events import (
 from holdfast.ids import named_id
 from holdfast.requests import StopJob, SubmitJob
 from holdfast.timeouts import Timeouts
-from holdfast_controller.classify import OF_USER_CODE, classify, in_words, signature
+from holdfast_controller.classify import OF_USER_CODE, classify, in_words, is_superseded, signature
 from holdfast_controller.draft import Draft, Outcome
 from holdfast_controller.ladder import Failure
 from holdfast_controller.orders import standing_orders
@@ -280,6 +280,10 @@ class Planner:
     def _exited(self, draft: Draft, event: ProcessExited) -> None:
         state = draft.state
         if state.phase is JobPhase.STOPPING or event.generation is None or event.generation > state.generation:
+            return
+        if event.generation < state.generation and is_superseded(event):
+            # It ended because the restart worked, and as late as it was cut off: neither its end nor its step says
+            # anything of the failure. Of the present generation it does: what is newer there was never ordered.
             return
         symptom = classify(event)
         user_error = None
