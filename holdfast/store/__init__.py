@@ -37,6 +37,8 @@ class Table(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
     name: str
     row_type: type[S]
     columns: Callable[[S], dict[str, Any]]
+    is_only_written: bool = False
+    """A record for people: never read, so that stores remember no versions of its rows and the last writer wins."""
 
 
 class Transaction(Protocol):
@@ -63,7 +65,11 @@ class Transaction(Protocol):
         ...
 
     async def delete(self, table: Table[S], key: str) -> None:
-        """Remove the row under `key`, if there."""
+        """Remove the row under `key`, if there.
+
+        Raises:
+            StaleState: as in `save`.
+        """
         ...
 
     async def say(self, messages: list[Message]) -> None:

@@ -119,6 +119,7 @@ class MemoryTransaction:
         self._said: list[Message] = []
         self._written: dict[tuple[str, str], _Row | None] = {}
         self._seen: dict[tuple[str, str], int] = {}
+        self._deleted: set[tuple[str, str]] = set()
 
     async def first_time(self, message_id: str) -> bool:
         """Note that this message is being handled; False when it was handled before."""
@@ -141,20 +142,28 @@ class MemoryTransaction:
     async def save(self, table: Table[S], key: str, row: S) -> None:
         """Write the row under `key`; see `holdfast.store.Transaction`."""
         place = (table.name, key)
+        version = self._require_current(place)
+        table.columns(row)
+        self._written[place] = _Row(version + 1, msgspec.json.encode(row))
+        if not table.is_only_written:
+            self._seen[place] = version + 1
+
+    async def delete(self, table: Table[S], key: str) -> None:
+        """Remove the row under `key`, if there; see `holdfast.store.Transaction`."""
+        place = (table.name, key)
+        self._require_current(place)
+        self._written[place] = None
+        self._seen[place] = 0
+        self._deleted.add(place)
+
+    def _require_current(self, place: tuple[str, str]) -> int:
         known = self._seen.get(place, self._store.seen(place))
         present = self._written[place] if place in self._written else self._database.rows.get(place)
         version = 0 if present is None else present.version
         if known is not None and known != version:
             self._store.note_seen(place, None)
-            raise StaleState(f"row {key!r} of {table.name} is at version {version}, not {known}")
-        table.columns(row)
-        self._written[place] = _Row(version + 1, msgspec.json.encode(row))
-        self._seen[place] = version + 1
-
-    async def delete(self, table: Table[S], key: str) -> None:
-        """Remove the row under `key`, if there."""
-        self._written[(table.name, key)] = None
-        self._seen[(table.name, key)] = 0
+            raise StaleState(f"row {place[1]!r} of {place[0]} is at version {version}, not {known}")
+        return version
 
     async def say(self, messages: list[Message]) -> None:
         """Add to the outbox, in order."""
@@ -172,7 +181,7 @@ class MemoryTransaction:
             else:
                 database.rows[place] = row
         for place, version in self._seen.items():
-            self._store.note_seen(place, version)
+            self._store.note_seen(place, None if not version and place in self._deleted else version)
 
     def forget(self) -> None:
         """It was rolled back, or nobody knows: what it touched is not known any more."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from datetime import datetime
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import asyncpg
 import msgspec
@@ -36,8 +36,8 @@ Place = tuple[str, str]
 class PostgresStore:
     """`holdfast.store.Store` in one Postgres schema; made by `connect`.
 
-    Rows that were read or written stay in memory, since no other process writes them; their versions prove that at
-    every `save`.
+    Rows that were read or written stay in memory until they are deleted, since no other process writes them; their
+    versions prove that at every `save` and `delete`. Of tables that are only written nothing stays.
     """
 
     def __init__(self, sql: SchemaSql, work: Connections, relay: Connections) -> None:
@@ -81,6 +81,9 @@ class PostgresStore:
                 await _roll_back(connection)
                 raise
             self._cache.update(transaction.touched)
+            for place in transaction.deleted:
+                if transaction.touched[place].version == ABSENT:
+                    del self._cache[place]
 
     async def pending(self, limit: int) -> list[tuple[int, Message]]:
         """The oldest unpublished messages; see `holdfast.store.Outbox`.
@@ -127,6 +130,7 @@ class PostgresTransaction:
 
     def __init__(self, sql: SchemaSql, connection: Connection, cache: dict[Place, Seen]) -> None:
         self.touched: dict[Place, Seen] = {}
+        self.deleted: set[Place] = set()
         self.stale = False
         self._sql = sql
         self._connection = connection
@@ -172,17 +176,25 @@ class PostgresTransaction:
         values = [storable_value(value) for value in columns.values()]
         with translated():
             version = await self._connection.fetchval(statement, key, storable_json(row), known, *values)
-        # Forgotten with the rollback that follows, if it is stale.
-        self.touched[place] = Seen(version or ABSENT, row)
+        if not table.is_only_written:
+            # Forgotten with the rollback that follows, if it is stale.
+            self.touched[place] = Seen(version or ABSENT, row)
         if not version:
-            self.stale = True
-            raise StaleState(f"row {key!r} of {table.name} is not at version {known} any more: another writer was here")
+            self._refuse(place, known)
 
     async def delete(self, table: Table[S], key: str) -> None:
-        """Remove the row under `key`, if there."""
+        """Remove the row under `key`, if there; see `holdfast.store.Transaction`."""
+        place = (table.name, key)
+        seen = self._seen(place)
+        known = None if seen is None else seen.version
         with translated():
-            await self._connection.execute(self._sql.delete(table.name), key)
-        self.touched[(table.name, key)] = Seen(ABSENT, None)
+            done = await self._connection.execute(self._sql.delete(table.name), key, known)
+            is_there = known == ABSENT and await self._connection.fetchrow(self._sql.load(table.name), key) is not None
+        # Forgotten with the rollback that follows, if it is stale.
+        self.touched[place] = Seen(ABSENT, None)
+        self.deleted.add(place)
+        if is_there or (known and done == "DELETE 0"):
+            self._refuse(place, known)
 
     async def say(self, messages: list[Message]) -> None:
         """Add to the outbox, in order."""
@@ -196,6 +208,11 @@ class PostgresTransaction:
                 [message.body for message in messages],
                 [storable_json(message.headers) for message in messages],
             )
+
+    def _refuse(self, place: Place, known: int | None) -> NoReturn:
+        self.stale = True
+        table, key = place
+        raise StaleState(f"row {key!r} of {table} is not at version {known} any more: another writer was here")
 
     def _seen(self, place: Place) -> Seen | None:
         return self.touched.get(place) or self._cache.get(place)

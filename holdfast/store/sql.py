@@ -38,8 +38,8 @@ class SchemaSql:
         return f"select key, version, body from {self._name(table)}"
 
     def delete(self, table: str) -> str:
-        """Remove one row."""
-        return f"delete from {self._name(table)} where key = $1"
+        """Remove the row under key $1 at version $2 (null: any)."""
+        return f"delete from {self._name(table)} where key = $1 and ($2::bigint is null or version = $2::bigint)"
 
     def save(self, table: str, columns: tuple[str, ...]) -> str:
         """Write key $1, body $2 and columns from $4 on over version $3 (0: no row; null: any); gives the new version.

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
+import msgspec
 import pytest
 from servers import PostgresServer
 from store_worlds import JOBS, PASSWORDS, Job, MemoryWorld, PostgresWorld, World, loaded, message, saved
@@ -158,6 +159,35 @@ async def test_a_row_that_another_writer_made_or_removed_is_noticed(world: World
     with pytest.raises(StaleState):
         await saved(one, "j", Job(phase="c"))
     assert await loaded(one, "j") is None
+
+
+async def test_a_row_that_another_writer_changed_is_not_removed(world: World) -> None:
+    one, two = await world.store(), await world.store()
+
+    async def remove() -> None:
+        async with one.transaction() as tx:
+            await tx.delete(JOBS, "j")
+
+    assert await loaded(one, "j") is None
+    await saved(two, "j", Job(phase="a"))
+    with pytest.raises(StaleState, match="'j'"):
+        await remove()
+    assert await loaded(one, "j") == Job(phase="a")
+    await saved(two, "j", Job(phase="b"))
+    with pytest.raises(StaleState, match="'j'"):
+        await remove()
+    assert await loaded(one, "j") == Job(phase="b")
+    await remove()
+    assert await loaded(await world.store(), "j") is None
+
+
+async def test_a_record_that_is_only_written_is_overwritten(world: World) -> None:
+    records = msgspec.structs.replace(JOBS, is_only_written=True)
+    one, two = await world.store(), await world.store()
+    for store, phase in ((one, "a"), (two, "b"), (one, "c")):
+        async with store.transaction() as tx:
+            await tx.save(records, "j", Job(phase=phase))
+    assert await loaded(await world.store(), "j") == Job(phase="c")
 
 
 async def test_a_row_that_was_never_looked_at_is_overwritten(world: World) -> None:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from statistics import median
 
 import asyncpg
+import msgspec
 import pytest
 from servers import PostgresServer
 from store_worlds import JOBS, PASSWORDS, Job, PostgresWorld, loaded, message, saved
@@ -54,6 +55,19 @@ async def test_projected_columns_follow_the_row(world: PostgresWorld) -> None:
     row = await admin.fetchrow("select key, version, phase, generation, body->>'phase' as body from controller.jobs")
     await admin.close()
     assert tuple(row) == ("j", 2, "b", 2, "b")
+
+
+async def test_rows_that_are_gone_or_only_written_are_not_remembered(world: PostgresWorld) -> None:
+    store = await world.store()
+    records = msgspec.structs.replace(JOBS, is_only_written=True)
+    await saved(store, "kept", Job(phase="a"))
+    await saved(store, "gone", Job(phase="a"))
+    async with store.transaction() as tx:
+        await tx.save(records, "record", Job(phase="a"))
+        await tx.delete(JOBS, "gone")
+        await tx.delete(JOBS, "kept")
+        await tx.save(JOBS, "kept", Job(phase="b"))
+    assert set(store._cache) == {("jobs", "kept")}
 
 
 async def test_a_killed_backend_is_replaced(world: PostgresWorld) -> None:
