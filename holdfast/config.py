@@ -24,6 +24,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.subjects import DESIRED_KEPT_S
 from holdfast.timeouts import Timeouts
 
 PREFIX = "HOLDFAST_"
@@ -70,13 +71,16 @@ class HistoryPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             raise ValueError("keep_days must not be negative")
 
 
+_ORDERS_KEPT_DAYS = DESIRED_KEPT_S // (24 * 3600)
+
+
 class RetentionPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How long what is over is kept where work is done; the historian has the story (`HistoryPolicy`)."""
 
     ended_jobs_days: float = 30.0
     """Days that the controller keeps a job after its end.
 
-    The bus keeps decisions as long by default: a new job of the same name then meets nothing of the old one there.
+    Its name stays taken afterwards: two jobs of one name would be one in the record, and share a directory.
     """
 
     lost_nodes_days: float = 7.0
@@ -88,8 +92,11 @@ class RetentionPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     def __post_init__(self) -> None:
         if self.ended_jobs_days < 1:
             raise ValueError("ended_jobs_days must be at least 1: agents' last words of a job may arrive that late")
-        if self.lost_nodes_days < 2:
-            raise ValueError("lost_nodes_days must be at least 2: the last order of a node is on the bus for a day")
+        if self.lost_nodes_days < _ORDERS_KEPT_DAYS + 1:
+            raise ValueError(
+                f"lost_nodes_days must be at least {_ORDERS_KEPT_DAYS + 1}: the last order of a node is on the bus for "
+                f"{_ORDERS_KEPT_DAYS} days"
+            )
         if self.jobs_on_node_max < 1:
             raise ValueError("jobs_on_node_max must be at least 1: the logs of the job that ended last are looked at")
 

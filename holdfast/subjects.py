@@ -13,6 +13,9 @@ from holdfast.events import Event, EventClass
 ROOT = "holdfast.v1"
 NONE = "_"
 DESIRED_BUCKET = "desired"
+DESIRED_KEPT_S = 6 * 24 * 3600
+"""What nodes were told that are no more must not stay for ever. Until then a node that was cut off finds its order when
+it is back; what still holds the controller puts again at once."""
 DEAD_LETTER_STREAM = "DEADLETTERS"
 DEAD_LETTER_ROOT = f"{ROOT}.deadletter"
 

@@ -8,7 +8,7 @@ import msgspec
 
 from holdfast.bus import BusError, BusUnavailable
 from holdfast.bus.link import ApiRefusal, Link
-from holdfast.subjects import DESIRED_BUCKET, STREAMS, StreamSpec, kv_subject
+from holdfast.subjects import DESIRED_BUCKET, DESIRED_KEPT_S, STREAMS, StreamSpec, kv_subject
 
 NS = 1_000_000_000
 DUPLICATE_WINDOW_S = 120
@@ -17,8 +17,6 @@ DUPLICATE_WINDOW_S = 120
 _NAME_IN_USE = 10058
 _NO_ROOM = (10023, 10028, 10047)
 _KEY_BYTES_MAX = 1 << 30
-_KEY_KEPT_S = 24 * 3600
-"""What nodes were told that are no more must not stay for ever; what still holds the controller puts again at once."""
 
 
 def stream_config(spec: StreamSpec) -> dict[str, Any]:
@@ -43,7 +41,7 @@ def bucket_stream(bucket: str) -> str:
 
 
 def bucket_config(bucket: str) -> dict[str, Any]:
-    """A key bucket as the KV convention of NATS (ADR-8) wants it: one value a key, on disk, for a day."""
+    """A key bucket as the KV convention of NATS (ADR-8) wants it: one value a key, on disk, for some days."""
     return {
         "name": bucket_stream(bucket),
         "subjects": [kv_subject(bucket, ">")],
@@ -51,7 +49,7 @@ def bucket_config(bucket: str) -> dict[str, Any]:
         "discard": "new",
         "storage": "file",
         "max_msgs_per_subject": 1,
-        "max_age": _KEY_KEPT_S * NS,
+        "max_age": DESIRED_KEPT_S * NS,
         "max_bytes": _KEY_BYTES_MAX,
         "num_replicas": 1,
         "duplicate_window": DUPLICATE_WINDOW_S * NS,

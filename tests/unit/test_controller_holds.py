@@ -32,7 +32,7 @@ def job(name: str, epoch: int, generation: int) -> JobState:
 
 def controller(*jobs: JobState) -> Controller:
     made = Controller(Timeouts(), LadderPolicy())
-    made.load({JOBS.name: {state.job: state for state in jobs}, INCIDENTS.name: {}})
+    made.load({JOBS.name: {state.job: state for state in jobs}, INCIDENTS.name: {}, USED_NAMES.name: {}})
     return made
 
 

@@ -10,12 +10,12 @@ from holdfast.config import ConfigRefused, LadderPolicy, PoolPolicy, RetentionPo
 from holdfast.event_parts import JobSpec, NodeFacts
 from holdfast.events import NodeRegistered
 from holdfast.ids import uuid7
-from holdfast.requests import StopJob, SubmitJob
+from holdfast.requests import Answer, StopJob, SubmitJob
 from holdfast.service import Effect, Row
 from holdfast.timeouts import Timeouts
 from holdfast_controller.service import FORGOTTEN_AT_ONCE_MAX, Controller
 from holdfast_controller.state import JobPhase, JobState
-from holdfast_controller.store import JOBS
+from holdfast_controller.store import JOBS, USED_NAMES, UsedName
 from holdfast_standby.service import Standby
 from holdfast_standby.state import Node, NodeState
 from holdfast_standby.store import CLAIMS, NODES
@@ -35,8 +35,15 @@ def ended(name: str, at: datetime) -> JobState:
 
 def controller(*jobs: JobState) -> Controller:
     made = Controller(Timeouts(), LadderPolicy())
-    made.load({JOBS.name: {state.job: state for state in jobs}})
+    made.load({JOBS.name: {state.job: state for state in jobs}, USED_NAMES.name: {}})
     return made
+
+
+def forgotten(name: str, ended_at: datetime) -> tuple[Row, ...]:
+    return (
+        Row(table=JOBS, key=name, row=None),
+        Row(table=USED_NAMES, key=name, row=UsedName(ended_at=ended_at)),
+    )
 
 
 def pass_time(decider: Controller | Standby, now: datetime) -> Effect:
@@ -45,23 +52,25 @@ def pass_time(decider: Controller | Standby, now: datetime) -> Effect:
     return effect
 
 
-def test_a_job_goes_thirty_days_after_its_end_and_its_name_is_free() -> None:
+def test_a_job_goes_thirty_days_after_its_end_and_its_name_stays_taken() -> None:
     live = JobState(spec=spec("live"), phase=JobPhase.CLAIMING, submitted_at=NOW - 90 * DAY, members=(None,))
     kept = controller(ended("late", NOW + DAY), live, ended("early", NOW))
     assert pass_time(kept, NOW + 29.9 * DAY).is_nothing
-    assert pass_time(kept, NOW + 30 * DAY) == Effect(rows=(Row(table=JOBS, key="early", row=None),))
+    assert pass_time(kept, NOW + 30 * DAY) == Effect(rows=forgotten("early", NOW))
     assert set(kept.jobs) == {"live", "late"}
     assert pass_time(kept, NOW + 30 * DAY).is_nothing
 
-    def submit(name: str) -> Effect:
-        effect = kept.on_request(SubmitJob(id=uuid7(), asked_by="ada", spec=spec(name)), NOW + 30 * DAY)
-        kept.adopt(effect)
-        return effect
+    def answer(to: Controller, name: str) -> Answer:
+        return to.on_request(SubmitJob(id=uuid7(), asked_by="ada", spec=spec(name)), NOW + 30 * DAY).answer
 
-    assert not submit("late").answer.accepted
-    assert submit("early").answer.accepted
-    assert pass_time(kept, NOW + 31 * DAY).rows == (Row(table=JOBS, key="late", row=None),)
-    assert set(kept.jobs) == {"live", "early"}
+    again = controller()
+    again.load({JOBS.name: {}, USED_NAMES.name: {"early": UsedName(ended_at=NOW)}})
+    for refusing in (kept, again):
+        refused = answer(refusing, "early")
+        assert not refused.accepted and "a job named early exists already" in refused.message
+        assert answer(refusing, "new").accepted
+    assert pass_time(kept, NOW + 31 * DAY).rows == forgotten("late", NOW + DAY)
+    assert set(kept.jobs) == {"live"}
 
 
 def test_a_job_that_ends_while_the_controller_runs_is_forgotten_as_well() -> None:
@@ -70,30 +79,30 @@ def test_a_job_that_ends_while_the_controller_runs_is_forgotten_as_well() -> Non
     kept.adopt(kept.on_request(StopJob(id=uuid7(), asked_by="ada", job="job"), NOW))
     assert kept.jobs["job"].phase is JobPhase.STOPPED
     assert pass_time(kept, NOW + 29 * DAY).is_nothing
-    assert pass_time(kept, NOW + 30 * DAY).rows == (Row(table=JOBS, key="job", row=None),)
+    assert pass_time(kept, NOW + 30 * DAY).rows == forgotten("job", NOW)
     assert kept.jobs == {}
 
 
 def test_many_jobs_are_forgotten_little_by_little() -> None:
     kept = controller(*(ended(f"job-{number}", NOW) for number in range(FORGOTTEN_AT_ONCE_MAX + 1)))
-    assert len(pass_time(kept, NOW + 30 * DAY).rows) == FORGOTTEN_AT_ONCE_MAX
-    assert len(pass_time(kept, NOW + 30 * DAY).rows) == 1
+    assert len(pass_time(kept, NOW + 30 * DAY).rows) == 2 * FORGOTTEN_AT_ONCE_MAX
+    assert len(pass_time(kept, NOW + 30 * DAY).rows) == 2
     assert pass_time(kept, NOW + 30 * DAY).is_nothing
 
 
 def test_a_node_that_is_forgotten_is_a_stranger_until_it_registers() -> None:
     lost = Node(id="a", state=NodeState.LOST, since=NOW, instance=uuid7(), facts=FACTS, epoch=4)
-    standby = Standby(Timeouts(), PoolPolicy(), RetentionPolicy(lost_nodes_days=3))
+    standby = Standby(Timeouts(), PoolPolicy(), RetentionPolicy(lost_nodes_days=8))
     standby.load({NODES.name: {"a": lost}, CLAIMS.name: {}})
     standby.last_heard["a"] = NOW
-    assert pass_time(standby, NOW + 2.9 * DAY).is_nothing
-    effect = pass_time(standby, NOW + 3 * DAY)
+    assert pass_time(standby, NOW + 7.9 * DAY).is_nothing
+    effect = pass_time(standby, NOW + 8 * DAY)
     assert effect.rows == (Row(table=NODES, key="a", row=None),)
-    assert [(event.node, event.reason) for event in effect.events] == [("a", "it was lost for 3 days")]  # type: ignore[attr-defined]
+    assert [(event.node, event.reason) for event in effect.events] == [("a", "it was lost for 8 days")]  # type: ignore[attr-defined]
     assert not standby.is_known("a")
     assert "a" not in standby.last_heard
     back = NodeRegistered(id=uuid7(), at=NOW, source="agent/a", node="a", instance=uuid7(), facts=FACTS, epoch=4)
-    standby.adopt(standby.on_event(back, NOW + 4 * DAY))
+    standby.adopt(standby.on_event(back, NOW + 9 * DAY))
     assert standby.inventory.nodes["a"].epoch == 4
 
 
@@ -118,6 +127,6 @@ def test_how_long_can_be_set_within_reason() -> None:
         "retention.lost_nodes_days": ("7", "default"),
         "retention.jobs_on_node_max": ("20", "default"),
     }
-    for key, refused in (("ENDED_JOBS_DAYS", "0.5"), ("LOST_NODES_DAYS", "1"), ("JOBS_ON_NODE_MAX", "0")):
+    for key, refused in (("ENDED_JOBS_DAYS", "0.5"), ("LOST_NODES_DAYS", "6.5"), ("JOBS_ON_NODE_MAX", "0")):
         with pytest.raises(ConfigRefused, match="must be at least"):
             load({f"HOLDFAST_RETENTION_{key}": refused})

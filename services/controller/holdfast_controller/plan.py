@@ -59,10 +59,10 @@ class Planner:
 
     # --- requests of people ---------------------------------------------------------------------
 
-    def submit(self, state: JobState | None, request: SubmitJob, now: datetime) -> Outcome:
-        """A person asks for a job."""
+    def submit(self, state: JobState | None, request: SubmitJob, now: datetime, *, is_used: bool = False) -> Outcome:
+        """A person asks for a job. `is_used`: its name is that of a job that was forgotten."""
         spec = request.spec
-        if state is not None:
+        if state is not None or is_used:
             return Outcome(state=state, refusal=f"a job named {spec.name} exists already; choose another --name")
         draft = Draft(
             JobState(spec=spec, phase=JobPhase.CLAIMING, submitted_at=now, members=(None,) * spec.nnodes),
@@ -163,7 +163,7 @@ class Planner:
         return draft.outcome()
 
     def is_forgotten(self, ended_at: datetime, now: datetime) -> bool:
-        """Whether a job that ended then has been kept for long enough. Its name may be taken again afterwards."""
+        """Whether a job that ended then has been kept for long enough; its name stays taken."""
         return now - ended_at >= timedelta(days=self.retention.ended_jobs_days)
 
     # --- nodes ----------------------------------------------------------------------------------

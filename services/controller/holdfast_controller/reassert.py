@@ -27,15 +27,32 @@ async def keep_asserting(bus: Bus, orders: Callable[[], list[NodeDesired]]) -> N
     while True:
         await asyncio.sleep(EVERY_S)
         try:
-            for node in [order.node for order in orders()]:
-                body = await bus.get(DESIRED_BUCKET, desired_key(node))
-                # What holds is asked after what is there was read: decisions go on meanwhile.
-                truth = next((order for order in orders() if order.node == node), None)
-                if truth is not None and (right := correction(body, truth)) is not None:
-                    log.warning("desired state differs from the truth, putting it right", node=node, fence=right.fence)
-                    await bus.put(DESIRED_BUCKET, desired_key(node), desired.encode(right))
+            await assert_orders(bus, orders)
         except BusUnavailable:
             continue
+
+
+async def assert_orders(bus: Bus, orders: Callable[[], list[NodeDesired]]) -> None:
+    """Put right what differs now.
+
+    Raises:
+        BusUnavailable: some may not have been looked at.
+    """
+    bodies = {order.node: await bus.get(DESIRED_BUCKET, desired_key(order.node)) for order in orders()}
+    # What holds is asked after what is there was read: decisions go on meanwhile.
+    suspects = [
+        order.node for order in orders() if order.node in bodies and correction(bodies[order.node], order) is not None
+    ]
+    for node in suspects:
+        body = await bus.get(DESIRED_BUCKET, desired_key(node))
+        truth = next((order for order in orders() if order.node == node), None)
+        if truth is None or (right := correction(body, truth)) is None:
+            continue
+        if body is None:
+            log.info("desired state is not on the bus any more, putting it there", node=node, fence=right.fence)
+        else:
+            log.warning("desired state differs from the truth, putting it right", node=node, fence=right.fence)
+        await bus.put(DESIRED_BUCKET, desired_key(node), desired.encode(right))
 
 
 def correction(body: bytes | None, truth: NodeDesired) -> NodeDesired | None:

@@ -17,10 +17,10 @@ from holdfast_controller.draft import Outcome
 from holdfast_controller.orders import standing_orders
 from holdfast_controller.plan import HANDLED, Planner, concerns
 from holdfast_controller.state import OVER, Incident, JobState
-from holdfast_controller.store import INCIDENTS, JOBS, TABLES, IncidentRecord
+from holdfast_controller.store import INCIDENTS, JOBS, TABLES, USED_NAMES, IncidentRecord, UsedName
 
 FORGOTTEN_AT_ONCE_MAX = 100
-"""Rows that go in one transaction: decisions wait behind it."""
+"""Jobs that go in one transaction: decisions wait behind it."""
 
 
 class Controller(Decider):
@@ -36,9 +36,11 @@ class Controller(Decider):
         self.jobs: dict[str, JobState] = {}
         # The oldest end first, so that most of the time one look tells that nothing is to be forgotten.
         self._ended: dict[str, datetime] = {}
+        self._used_names: set[str] = set()
 
     def load(self, rows: Mapping[str, Mapping[str, Any]]) -> None:
         self.jobs = dict(rows[JOBS.name])
+        self._used_names = set(rows[USED_NAMES.name])
         ended = {name: state.ended_at for name, state in self.jobs.items() if state.ended_at}
         self._ended = dict(sorted(ended.items(), key=lambda item: item[1]))
 
@@ -54,7 +56,9 @@ class Controller(Decider):
     def on_request(self, request: AnyRequest, now: datetime) -> Effect:
         if isinstance(request, SubmitJob):
             state = self.jobs.get(request.spec.name)
-            return self._effect(state, self.planner.submit(state, request, now))
+            return self._effect(
+                state, self.planner.submit(state, request, now, is_used=request.spec.name in self._used_names)
+            )
         if isinstance(request, StopJob):
             state = self.jobs.get(request.job)
             return self._effect(state, self.planner.stop(state, request, now))
@@ -71,6 +75,8 @@ class Controller(Decider):
                 self.jobs[row.key] = row.row
                 if row.row.ended_at:
                     self._ended[row.key] = row.row.ended_at
+            elif row.table is USED_NAMES:
+                self._used_names.add(row.key)
             elif row.table is JOBS:
                 del self.jobs[row.key], self._ended[row.key]
 
@@ -90,7 +96,14 @@ class Controller(Decider):
 
     def _forgotten(self, now: datetime) -> tuple[Row, ...]:
         old = takewhile(lambda job: self.planner.is_forgotten(self._ended[job], now), self._ended)
-        return tuple(Row(table=JOBS, key=job, row=None) for job in islice(old, FORGOTTEN_AT_ONCE_MAX))
+        return tuple(
+            row
+            for job in islice(old, FORGOTTEN_AT_ONCE_MAX)
+            for row in (
+                Row(table=JOBS, key=job, row=None),
+                Row(table=USED_NAMES, key=job, row=UsedName(ended_at=self._ended[job])),
+            )
+        )
 
     def _live(self) -> list[JobState]:
         return [state for state in self.jobs.values() if state.phase not in OVER]

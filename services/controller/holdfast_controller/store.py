@@ -25,6 +25,12 @@ class IncidentRecord(msgspec.Struct, frozen=True, kw_only=True):
     outcome: str | None = None
 
 
+class UsedName(msgspec.Struct, frozen=True, kw_only=True):
+    """What is left of a job that was forgotten: its name, which is the key, stays taken."""
+
+    ended_at: datetime
+
+
 def _job_columns(state: JobState) -> dict[str, Any]:
     return {
         "phase": str(state.phase),
@@ -55,6 +61,7 @@ def _incident_columns(record: IncidentRecord) -> dict[str, Any]:
 
 
 JOBS = Table(name="jobs", row_type=JobState, columns=_job_columns)
-INCIDENTS = Table(name="incidents", row_type=IncidentRecord, columns=_incident_columns)
-TABLES: tuple[Table[Any], ...] = (JOBS,)
+USED_NAMES = Table(name="used_names", row_type=UsedName, columns=lambda used: {"ended_at": used.ended_at})
+INCIDENTS = Table(name="incidents", row_type=IncidentRecord, columns=_incident_columns, is_only_written=True)
+TABLES: tuple[Table[Any], ...] = (JOBS, USED_NAMES)
 """What is read at the start; records of incidents are only written."""

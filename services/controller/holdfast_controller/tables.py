@@ -18,6 +18,8 @@ state_table(
     moment("submitted_at"),
 )
 
+state_table(METADATA, "used_names", moment("ended_at"))
+
 state_table(
     METADATA,
     "incidents",
