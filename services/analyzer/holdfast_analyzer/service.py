@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from holdfast.events import AnyEvent, JobFinished, StepsMeasured
+from holdfast.finished_jobs import FinishedJobs
 from holdfast.service import Decider, Effect
 from holdfast_analyzer.step_time import StepTimes, observe
 
@@ -17,6 +18,7 @@ class Analyzer(Decider):
 
     def __init__(self) -> None:
         self._step_times: dict[str, StepTimes] = {}
+        self._finished = FinishedJobs()
         self._uncommitted: dict[str, tuple[str, StepTimes]] = {}
 
     def on_event(self, event: AnyEvent, now: datetime) -> Effect:
@@ -24,7 +26,8 @@ class Analyzer(Decider):
             return Effect()
         if isinstance(event, JobFinished):
             self._step_times.pop(event.job, None)
-        elif isinstance(event, StepsMeasured):
+            self._finished.add(event.job)
+        elif isinstance(event, StepsMeasured) and event.job not in self._finished:
             times, finding = observe(self._step_times.get(event.job), event, now)
             if finding:
                 # Until the finding is committed the window stays as it was, or a second try would see nothing new.

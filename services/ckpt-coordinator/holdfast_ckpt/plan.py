@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 
 from holdfast.events import CheckpointSaved, StepRestorable
@@ -9,6 +10,9 @@ from holdfast.ids import derived_id
 from holdfast_ckpt.state import CataloguedStep
 
 SOURCE = "ckpt-coordinator"
+
+KEPT_MAX = 10
+"""Steps of a job that the catalogue keeps. Ranks choose from what is on the disk, so older ones help nobody."""
 
 
 def record(event: CheckpointSaved, now: datetime) -> tuple[CataloguedStep, StepRestorable]:
@@ -34,3 +38,9 @@ def record(event: CheckpointSaved, now: datetime) -> tuple[CataloguedStep, StepR
         checkpoint_bytes=event.checkpoint_bytes,
     )
     return entry, finding
+
+
+def outdated(saved_at: Mapping[int, datetime]) -> list[int]:
+    """The steps of a job that the catalogue no longer keeps, by time: one that went back saves lower steps."""
+    newest_first = sorted(saved_at, key=lambda step: (saved_at[step], step), reverse=True)
+    return newest_first[KEPT_MAX:]

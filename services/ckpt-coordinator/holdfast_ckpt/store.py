@@ -21,6 +21,6 @@ def _columns(entry: CataloguedStep) -> dict[str, Any]:
 STEPS = Table(name="steps", row_type=CataloguedStep, columns=_columns)
 
 
-def key_of(entry: CataloguedStep) -> str:
+def key_of(job: str, step: int) -> str:
     """An entry's key: a step saved again by a later generation replaces the earlier one."""
-    return f"{entry.job}/{entry.step}"
+    return f"{job}/{step}"
