@@ -14,7 +14,7 @@ from holdfast.timeouts import Timeouts
 from holdfast_controller.draft import Draft
 from holdfast_controller.service import Controller
 from holdfast_controller.state import JobPhase, JobState
-from holdfast_controller.store import INCIDENTS, JOBS
+from holdfast_controller.store import INCIDENTS, JOBS, USED_NAMES
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
