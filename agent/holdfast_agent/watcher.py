@@ -46,7 +46,7 @@ def reports_key(job: str | None) -> str:
 def next_pause_s(pause_s: float, steps: int) -> float:
     """How long to wait when the fastest rank has done so many steps in the last pause.
 
-    It shrinks at once and grows slowly: after a pause of its own, such as a checkpoint, a rank may be as fast as before.
+    It shrinks at once and grows slowly: a rank that paused, for a checkpoint say, may be as fast as before.
     """
     fitting_s = pause_s * STEPS_PER_POLL / max(steps, 1)
     return min(max(min(fitting_s, 2 * pause_s), POLL_MIN_S), POLL_MAX_S)
