@@ -1,0 +1,192 @@
+"""Which node keeps the backup of which rank's shard: a pure function of the job's topology.
+
+ByteRobust §6.3: not only single machines are lost. When an aggregation analysis finds the outliers in one parallel
+group, every machine of that group is evicted, so a backup inside one of its rank's own groups dies with it. Here the
+backup of a rank lies on a machine that shares no parallel group with the rank's machine (Fig. 9).
+
+How it is found: ranks fill machines in order, so the machines of a job form a mesh of their own: the dimensions that
+lie inside a machine vanish, one may be cut in two, the others stay. Two machines have a group in common exactly when
+they differ in at most one of these dimensions. So the backup goes half-way round every dimension at once: it differs
+in all of them, and each machine keeps exactly one other's backup. The way there is forwards on one half of the machines
+and backwards on the other, so that two keep each other's: the loss of two machines is then fatal half as often.
+
+Are all machines in a single group (pure data parallelism, or pure ZeRO), no machine is outside of it: the backup goes
+to the neighbour, as in the paper, and the loss of the whole group is the disk's affair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from itertools import product
+
+import msgspec
+
+from holdfast.topology import Topology
+
+DISTANCES_TRIED_MAX = 64
+"""How many distances are tried where machines form no mesh."""
+
+
+class BackupStrategy(StrEnum):
+    """Where backups go."""
+
+    CROSS_GROUP = "cross-group"  # ByteRobust §6.3: outside of all parallel groups
+    RING = "ring"  # TRANSOM §IV-C: on the next node
+    PAIRS = "pairs"  # Gemini-style: nodes 0 and 1 keep each other's, 2 and 3, ...
+
+
+class Protects(StrEnum):
+    """The largest loss that always leaves a copy of every shard."""
+
+    NOTHING = "nothing"  # a single node has nowhere to put a copy
+    NODE = "node"
+    GROUP = "group"  # any parallel group, with every machine that any of its ranks is on
+
+
+class BackupPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """`keeper[n]` is the node rank that keeps the backups of node rank n's ranks; its own number: it has none.
+
+    A rank's backup is with the rank of the same local rank on that node: every rank sends to one peer and receives
+    from one.
+    """
+
+    strategy: BackupStrategy
+    topology: Topology
+    keeper: tuple[int, ...]
+    protects: Protects
+    reason: str
+
+    def backup_node_of(self, rank: int) -> int | None:
+        """The node rank that keeps the backup of a rank's shard; None: there is none."""
+        node = self.topology.node_rank_of(rank)
+        return None if self.keeper[node] == node else self.keeper[node]
+
+    def peer_of(self, rank: int) -> int | None:
+        """The rank that a rank sends its shard to; None: there is none."""
+        node = self.backup_node_of(rank)
+        if node is None:
+            return None
+        return node * self.topology.ranks_per_node + rank % self.topology.ranks_per_node
+
+    def kept_bytes(self, shard_bytes: Sequence[int]) -> list[int]:
+        """How many bytes of backups each node keeps, from the size of each rank's shard."""
+        per_node = self.topology.ranks_per_node
+        kept = [0] * self.topology.nnodes
+        for node, keeper in enumerate(self.keeper):
+            if keeper != node:
+                kept[keeper] += sum(shard_bytes[node * per_node : (node + 1) * per_node])
+        return kept
+
+    def is_restorable(self, lost_nodes: frozenset[int]) -> bool:
+        """Whether every shard has a copy left in memory when these nodes are lost at once."""
+        return all(self.keeper[node] not in lost_nodes for node in lost_nodes)
+
+
+def plan_backups(topology: Topology, strategy: BackupStrategy = BackupStrategy.CROSS_GROUP) -> BackupPlan:
+    """The plan for a topology. O(ranks), the same for the same topology."""
+    if topology.nnodes == 1:
+        keeper: Sequence[int] = (0,)
+        protects, reason = Protects.NOTHING, "the job has one node: there is no other to keep a copy"
+    elif strategy is BackupStrategy.RING:
+        keeper, protects = _ring(topology.nnodes), Protects.NODE
+        reason = "each node's backups are on the next one"
+    elif strategy is BackupStrategy.PAIRS:
+        keeper, protects = _pairs(topology.nnodes), Protects.NODE
+        reason = "nodes keep each other's backups two by two"
+    else:
+        keeper, protects, reason = _cross_group(topology)
+    return BackupPlan(strategy=strategy, topology=topology, keeper=tuple(keeper), protects=protects, reason=reason)
+
+
+def machine_mesh(topology: Topology) -> tuple[int, ...] | None:
+    """The sizes of the mesh that the machines form, outermost first, without those of size 1.
+
+    None if there is no such mesh: a machine's ranks do not fill whole blocks of the job's mesh (3 ranks a node, tp=2).
+    """
+    inside = topology.ranks_per_node
+    sizes: list[int] = []
+    for size in reversed(topology.mesh.sizes):
+        if inside % size == 0:
+            inside //= size
+        elif size % inside == 0:
+            sizes.append(size // inside)
+            inside = 1
+        else:
+            return None
+    return tuple(size for size in reversed(sizes) if size > 1)
+
+
+def nodes_of_group(topology: Topology, group: Sequence[int]) -> frozenset[int]:
+    """The node ranks that are lost when a parallel group is evicted."""
+    return frozenset(topology.node_rank_of(rank) for rank in group)
+
+
+def _ring(nnodes: int) -> list[int]:
+    return [(node + 1) % nnodes for node in range(nnodes)]
+
+
+def _pairs(nnodes: int) -> list[int]:
+    keeper = [node ^ 1 for node in range(nnodes)]
+    if nnodes % 2:
+        # The odd one out goes with the last pair: three in a ring.
+        keeper[-3:] = [nnodes - 2, nnodes - 1, nnodes - 3]
+    return keeper
+
+
+def _cross_group(topology: Topology) -> tuple[Sequence[int], Protects, str]:
+    sizes = machine_mesh(topology)
+    if sizes is None:
+        return _outside_by_search(topology)
+    if len(sizes) < 2:
+        return (
+            _pairs(topology.nnodes),
+            Protects.NODE,
+            f"all nodes share a parallel group of mesh {topology.mesh}: none is outside of it, neighbours keep copies",
+        )
+    pivot = next((dim for dim, size in enumerate(sizes) if size % 2 == 0), None)
+    keeper = [_half_way(place, sizes, pivot) for place in product(*(range(size) for size in sizes))]
+    return keeper, Protects.GROUP, "each node's backups are on one that shares no parallel group with it"
+
+
+def _half_way(place: tuple[int, ...], sizes: tuple[int, ...], pivot: int | None) -> int:
+    """The node opposite of the one at `place`. `pivot` is a dimension of even size: it tells the two halves apart."""
+    back = pivot is not None and place[pivot] >= sizes[pivot] // 2
+    node = 0
+    for index, size in zip(place, sizes, strict=True):
+        node = node * size + (index + (-(size // 2) if back else size // 2)) % size
+    return node
+
+
+def _outside_by_search(topology: Topology) -> tuple[Sequence[int], Protects, str]:
+    """For machines that form no mesh: the same distance round for all, the first that stays outside of all groups."""
+    nnodes = topology.nnodes
+    # Far away first: neighbours share the innermost groups.
+    distances = sorted(range(1, nnodes), key=lambda distance: abs(distance - nnodes // 2))
+    for distance in distances[:DISTANCES_TRIED_MAX]:
+        if not any(share_group(topology, node, (node + distance) % nnodes) for node in range(nnodes)):
+            return (
+                [(node + distance) % nnodes for node in range(nnodes)],
+                Protects.GROUP,
+                f"each node's backups are {distance} nodes further, which shares no parallel group with it",
+            )
+    return (
+        _pairs(nnodes),
+        Protects.NODE,
+        f"no distance tried keeps backups outside of all parallel groups of mesh {topology.mesh} with "
+        f"{topology.ranks_per_node} ranks a node: neighbours keep copies",
+    )
+
+
+def share_group(topology: Topology, one: int, other: int) -> bool:
+    """Whether two node ranks have ranks in a common parallel group, or are the same."""
+    there = topology.ranks_of(other)
+    for dim in topology.mesh.names:
+        stride, size = topology.mesh.stride(dim), topology.mesh.size(dim)
+        for rank in topology.ranks_of(one):
+            first = rank - rank // stride % size * stride
+            # The first member of the rank's group that is not before the other node.
+            member = max(0, -((first - there.start) // stride))
+            if member < size and first + member * stride < there.stop:
+                return True
+    return False
