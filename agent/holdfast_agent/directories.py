@@ -83,6 +83,7 @@ class Directories:
     def rank_files(self, job: str, fence: Fence, rank: int) -> RankFiles:
         """The files a rank writes besides its output."""
         return RankFiles(
+            vault=self.root,
             ledger=self.ledger(job, fence, rank),
             reports=self.reports(job),
             error=self._generation("errors", job, fence) / f"rank-{rank}.json",

@@ -14,8 +14,9 @@ _PRIVATE = ("NATS_URL", "DATABASE_URL", "READY_FD")
 
 
 class RankFiles(msgspec.Struct, frozen=True, kw_only=True):
-    """The files that a rank writes besides its output."""
+    """The files that a rank writes besides its output, and the directory in which its node's vault answers."""
 
+    vault: Path
     ledger: Path
     reports: Path
     error: Path
@@ -53,6 +54,7 @@ def rank_environment(
         "HOLDFAST_JOB_DIR": job.directory,
         "HOLDFAST_LEDGER": str(files.ledger),
         "HOLDFAST_REPORTS": str(files.reports),
+        "HOLDFAST_VAULT": str(files.vault),
     }
     if placement.submitted_at is not None:
         environment["HOLDFAST_JOB_SUBMITTED_MS"] = str(round(placement.submitted_at.timestamp() * 1000))

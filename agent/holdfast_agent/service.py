@@ -48,6 +48,7 @@ from holdfast_agent.ledgers import moment
 from holdfast_agent.plan import plan
 from holdfast_agent.spool import Lane, Spool
 from holdfast_agent.state import AgentState, RankStanding, Standing
+from holdfast_agent.vault_link import VaultLink
 from holdfast_agent.watcher import Watcher
 from holdfast_agent.wire import (
     AckExit,
@@ -103,6 +104,7 @@ class Agent:
         self._spool = Spool(directories.spool)
         self._state = AgentState(node=node, instance=uuid7(), standing=self._recalled())
         self._link = ZygoteLink(directories.root, address, self._timeouts.orphan_s, self._on_report, self._on_lost)
+        self._vault = VaultLink(directories.root, self._timeouts.orphan_s)
         self._watcher = Watcher(node, directories, self._spool, self.learn, self._cut_off_s, now)
         self._forgetting = Forgetting(directories, self._spool, (retention or RetentionPolicy()).jobs_on_node_max)
         self._zygote: Welcome | None = None
@@ -132,6 +134,7 @@ class Agent:
     async def _serve(self) -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._link.run(), name="zygote")
+            group.create_task(self._vault.run(), name="vault")
             group.create_task(self._watcher.run(), name="ledgers")
             group.create_task(self._forgetting.run(), name="forgetting")
             self._bus = bus = await self._connect()
@@ -155,6 +158,7 @@ class Agent:
                 self._wake()
                 for outbox in self._outboxes:
                     await outbox.until_empty()
+        self._vault.end()
         self._directories.forget_ledgers()
 
     # --- deciding -------------------------------------------------------------------------------

@@ -23,11 +23,11 @@ from typing import NamedTuple
 import msgspec
 import structlog
 
+from holdfast.huge_pages import collapse_heap
 from holdfast.process import log_to_stderr
 from holdfast.timeouts import Timeouts
 from holdfast.trainer import hooks
 from holdfast_agent import kernel, preload
-from holdfast_agent.huge_pages import collapse_heap
 from holdfast_agent.logs import Output
 from holdfast_agent.wire import (
     AckExit,

@@ -64,6 +64,7 @@ def main() -> None:
         trainer.step(step, loss=loss, grad_norm=norm, tokens=args.batch * args.tokens * mesh.dp.size)
         if is_printing and (step % args.log_every == 0 or step == args.steps):
             print(f"step {step} loss {loss:.6f}", flush=True)
+        checkpointer.keep(step, state)
         if args.ckpt_every and step % args.ckpt_every == 0:
             checkpointer.save(step, state)
 

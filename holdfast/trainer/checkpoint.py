@@ -36,6 +36,7 @@ from holdfast.exit_codes import SUPERSEDED
 from holdfast.trainer import checkpoint_environment as environment
 from holdfast.trainer.checkpoint_errors import CheckpointError, CheckpointMismatch, DamagedCheckpoint, Superseded
 from holdfast.trainer.checkpoint_format import LoadPlanner, PartReader, PartWriter
+from holdfast.trainer.checkpoint_memory import UNUSABLE, MemoryTier
 from holdfast.trainer.checkpoint_state import GLOBAL, KeyedState, PerRank, PerShard, RngState
 from holdfast.trainer.checkpoint_storage import (
     DirectoryStorage,
@@ -48,6 +49,7 @@ from holdfast.trainer.checkpoint_storage import (
 )
 from holdfast.trainer.phases import phase
 from holdfast.trainer.report import checkpoint_saved
+from holdfast.vault_wire import SealedStep, ShardName
 
 __all__ = [
     "CheckpointError",
@@ -137,6 +139,17 @@ class Checkpointer:
         self._rank = dist.get_rank(process_group) if distributed else 0
         self._world_size = dist.get_world_size(process_group) if distributed else 1
         self._device = _collective_device(process_group) if distributed else torch.device("cpu")
+        self._memory = MemoryTier(self._shard_name(), self._owner.generation)
+
+    def keep(self, step: int, state: dict[str, Any]) -> bool:
+        """Keep the state as of the completed ``step`` in the memory of this rank's node: meant for every step.
+
+        It returns as soon as the state may be changed; what is changed afterwards is not in it. It outlives this
+        process, not the node: `save` every now and then as well. False if it is not kept; training may go on.
+        """
+        if step < 1:
+            raise ValueError(f"step {step}: the first completed step is 1")
+        return self._memory.keep(step, KeyedState(state, self._rank).state_dict())
 
     def save(self, step: int, state: dict[str, Any]) -> None:
         """Save the state as of the completed ``step``; on return it is durable and restorable, on every rank.
@@ -175,7 +188,15 @@ class Checkpointer:
     def _restore(self, state: dict[str, Any]) -> int:
         started = time.monotonic()
         keyed = KeyedState(state, self._rank)
-        while (manifest := self._agree_on_manifest()) is not None:
+        kept = self._memory.newest_common(self._all_gather, self._agree_on_bound())
+        manifest = self._agree_on_manifest()
+        if kept is not None and (manifest is None or kept.step >= manifest.step) and self._restore_kept(kept, keyed):
+            if self._rank == 0:
+                log.info("restored step %d from memory in %.1f ms", kept.step, (time.monotonic() - started) * 1e3)
+            self._memory.go_on_from(kept)
+            return kept.step
+        self._memory.go_on_from(None)
+        while manifest is not None:
             verified: _Verified | None = None
             problem: CheckpointError | None = None
             try:
@@ -190,6 +211,7 @@ class Checkpointer:
                     self._set_aside_damaged(manifest.step, problem or "another rank found it damaged, see its log")
                 elif problem is not None:
                     log.warning("checkpoint of step %d is damaged: %s", manifest.step, problem)
+                manifest = self._agree_on_manifest()
                 continue
             verified.reader.apply(verified.items, verified.planner)
             keyed.load(verified.state_dict)
@@ -197,6 +219,20 @@ class Checkpointer:
                 log.info("restored step %d in %.1f ms", manifest.step, (time.monotonic() - started) * 1e3)
             return manifest.step
         return 0
+
+    def _restore_kept(self, kept: SealedStep, keyed: KeyedState) -> bool:
+        """Load a step from memory if every rank can; what is loaded is only views until all of them have it."""
+        loaded: dict[str, Any] = {}
+        problem: CheckpointError | None = None
+        try:
+            loaded = self._memory.load(kept)
+        except UNUSABLE as error:
+            log.warning("step %d in memory cannot be used: %s", kept.step, error)
+            problem = DamagedCheckpoint(str(error))
+        if self._agree_on_verdict(problem) is not _Verdict.GOOD:
+            return False
+        keyed.load(loaded, borrowed=True)
+        return True
 
     def _write_part(self, step: int, state: dict[str, Any]) -> bytes:
         keyed = KeyedState(state, self._rank)
@@ -344,6 +380,31 @@ class Checkpointer:
         verdict = torch.tensor([mine], device=self._device)
         dist.all_reduce(verdict, dist.ReduceOp.MAX, group=self._group)
         return _Verdict(int(verdict.item()))
+
+    def _shard_name(self) -> ShardName | None:
+        """Whose shard this rank's is; None outside of Holdfast, or in a part of the job only."""
+        if not self._owner.job or self._group is not None:
+            return None
+        return ShardName(
+            job=self._owner.job,
+            submitted_ms=self._owner.submitted_ms,
+            world_size=self._world_size,
+            rank=self._rank,
+        )
+
+    def _agree_on_bound(self) -> int | None:
+        """Rank 0's bound on what may be restored."""
+        bound = environment.restore_step() if self._rank == 0 else None
+        agreed = int(self._broadcast(torch.tensor([-1 if bound is None else bound])).item())
+        return None if agreed < 0 else agreed
+
+    def _all_gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        if self._world_size == 1:
+            return [tensor]
+        mine = tensor.to(self._device)
+        everyone = [torch.empty_like(mine) for _ in range(self._world_size)]
+        dist.all_gather(everyone, mine, group=self._group)
+        return [row.cpu() for row in everyone]
 
     def _broadcast(self, tensor: torch.Tensor) -> torch.Tensor:
         if self._world_size == 1:

@@ -81,6 +81,17 @@ class _OptimizerState:
         self._optimizer.load_state_dict({**state_dict, "state": state})
 
 
+def _owned(value: Any) -> Any:
+    """The same with copies of its tensors."""
+    if isinstance(value, torch.Tensor):
+        return value.clone()
+    if isinstance(value, dict):
+        return {key: _owned(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_owned(item) for item in value]
+    return value
+
+
 class KeyedState:
     """A user's state under the keys it has in a checkpoint, as this rank sees it."""
 
@@ -129,13 +140,19 @@ class KeyedState:
             return coordinate is not None and not any(replicated)
         return self._replica[self._root(item.index.fqn)] == 0
 
-    def load(self, loaded: dict[str, Any]) -> None:
-        """Hand the loaded values back: by ``load_state_dict``, or by replacing a plain value in the user's dict."""
+    def load(self, loaded: dict[str, Any], *, borrowed: bool = False) -> None:
+        """Hand the loaded values back: by ``load_state_dict``, or by replacing a plain value in the user's dict.
+
+        ``borrowed``: the tensors are views of memory that is not to be trained in. A module copies what it loads; an
+        optimizer would go on with them.
+        """
         for key, value in self._values.items():
+            is_copied = isinstance(value, torch.nn.Module)
+            item = _owned(loaded[key]) if borrowed and not is_copied else loaded[key]
             if isinstance(value, Stateful):
-                value.load_state_dict(loaded[key])
+                value.load_state_dict(item)
             else:
-                self._state[self._names[key]] = loaded[key]
+                self._state[self._names[key]] = item
 
     def _root(self, flat_key: str) -> str:
         # Neither a shard's label nor a name contains a dot, so the first dot ends the key of the entry.

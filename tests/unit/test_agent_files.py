@@ -149,7 +149,7 @@ def test_a_rank_gets_torchruns_variables_and_no_addresses(tmp_path: Path) -> Non
     )
     order = NodeDesired(node="n", epoch=1, generation=3, job="j", placement=placement)
     base = {"PATH": "/bin", "HOLDFAST_NATS_URL": "nats://secret", "HOLDFAST_NODE_DIR": "/n"}
-    files = RankFiles(ledger=tmp_path / "l", reports=tmp_path / "r", error=tmp_path / "e")
+    files = RankFiles(vault=tmp_path, ledger=tmp_path / "l", reports=tmp_path / "r", error=tmp_path / "e")
     found = rank_environment(base, order, placement, 3, files)
     assert "HOLDFAST_NATS_URL" not in found
     assert found["HOLDFAST_NODE_DIR"] == "/n"

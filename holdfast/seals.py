@@ -1,0 +1,69 @@
+"""Seals: the checksums by which a shard in memory is known to be what it was when it was taken.
+
+One XXH3 (64 bits) for every 4 MiB, so that a part can be checked alone and a fault is named by its place. About 13 GB/s
+on one core: as fast as memory is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import xxhash
+
+CHUNK_BYTES = 4 << 20
+
+Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
+
+
+class BrokenSeal(ValueError):
+    """The bytes are not those that were sealed; the message names the place."""
+
+
+class Seal(msgspec.Struct, frozen=True, kw_only=True):
+    """`chunks` has the hash of every 4 MiB of data, `notes` those of the byte strings that go with it."""
+
+    nbytes: int
+    chunks: tuple[int, ...]
+    notes: tuple[int, ...]
+
+
+def seal(notes: Sequence[bytes], data: Bytes) -> Seal:
+    """The seal of a shard."""
+    return Seal(
+        nbytes=data.size,
+        chunks=tuple(_hash(data[start : start + CHUNK_BYTES]) for start in range(0, data.size, CHUNK_BYTES)),
+        notes=tuple(xxhash.xxh3_64_intdigest(note) for note in notes),
+    )
+
+
+def check(expected: Seal, notes: Sequence[bytes], data: Bytes, what: str) -> None:
+    """Compare all of it.
+
+    Raises:
+        BrokenSeal: anything differs.
+    """
+    if tuple(xxhash.xxh3_64_intdigest(note) for note in notes) != expected.notes:
+        raise BrokenSeal(f"{what}: its index fails its checksum")
+    if data.size != expected.nbytes:
+        raise BrokenSeal(f"{what}: {data.size} bytes are there, {expected.nbytes} were sealed")
+    if damaged := damaged_chunks(expected, data):
+        start = damaged[0] * CHUNK_BYTES
+        raise BrokenSeal(
+            f"{what}: bytes {start} to {min(start + CHUNK_BYTES, data.size)} fail their checksum"
+            + (f", and so do {len(damaged) - 1} more of {len(expected.chunks)} chunks" if damaged[1:] else "")
+        )
+
+
+def damaged_chunks(expected: Seal, data: Bytes) -> Sequence[int]:
+    """The numbers of the chunks that another copy must replace."""
+    return [
+        number
+        for number, sealed in enumerate(expected.chunks)
+        if _hash(data[number * CHUNK_BYTES : (number + 1) * CHUNK_BYTES]) != sealed
+    ]
+
+
+def _hash(data: Bytes) -> int:
+    return xxhash.xxh3_64_intdigest(data.data)

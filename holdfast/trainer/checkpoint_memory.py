@@ -1,0 +1,123 @@
+"""The newest steps of a job in the memory of its nodes: each rank keeps its own, all agree when they come back.
+
+A step counts only if every rank's vault has it sealed by the same generation: what one rank has of a step that another
+lost was never a state of the job.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from holdfast.trainer.memory import BrokenSeal, MemoryRefused, VaultClient
+from holdfast.vault_wire import SealedStep, ShardName, VaultWireError
+
+VAULT_VARIABLE = "HOLDFAST_VAULT"
+STEPS_TOLD_MAX = 8
+RECONNECT_S = 5.0
+
+AllGather = Callable[[torch.Tensor], list[torch.Tensor]]
+
+log = logging.getLogger("holdfast.trainer.checkpoint")
+
+
+class MemoryTier:
+    """One rank's part. Where there is no vault, nothing is kept and nothing found; training goes on all the same."""
+
+    def __init__(self, name: ShardName | None, generation: int) -> None:
+        """`name` None: this process is no rank of a job of Holdfast's."""
+        directory = os.environ.get(VAULT_VARIABLE)
+        self._directory = Path(directory) if directory and name is not None else None
+        self._name = name
+        self._generation = generation
+        self._client: VaultClient | None = None
+        self._tried_at = -RECONNECT_S
+        self._told = ""
+
+    def keep(self, step: int, state: dict[str, Any]) -> bool:
+        """Keep the state as it is now; False if it is not kept, which is logged once for each reason."""
+        client = self._connected()
+        if client is None:
+            return False
+        try:
+            client.save(step, state)
+        except MemoryRefused as error:
+            self._tell(f"step {step} is not kept in memory: {error}")
+            return False
+        except VaultWireError as error:
+            self._lose(error)
+            return False
+        return True
+
+    def newest_common(self, all_gather: AllGather, at_most: int | None) -> SealedStep | None:
+        """The newest step that all ranks have; all of them must call it, and get the same answer."""
+        mine = torch.full((STEPS_TOLD_MAX, 2), -1, dtype=torch.int64)
+        for row, sealed in enumerate(self._sealed()[:STEPS_TOLD_MAX]):
+            mine[row] = torch.tensor((sealed.generation, sealed.step))
+        found = [{SealedStep(generation=g, step=s) for g, s in rows.tolist() if s >= 0} for rows in all_gather(mine)]
+        common = [sealed for sealed in set.intersection(*found) if at_most is None or sealed.step <= at_most]
+        return max(common, default=None)
+
+    def load(self, sealed: SealedStep) -> dict[str, Any]:
+        """What was given to `keep` at this step.
+
+        Raises:
+            BrokenSeal, MemoryRefused, VaultWireError: it cannot be had.
+        """
+        client = self._connected()
+        if client is None:
+            raise MemoryRefused("there is no vault")
+        return client.restore(sealed)
+
+    def go_on_from(self, sealed: SealedStep | None) -> None:
+        """All ranks went on from this (None: from something older): what else is kept is of an abandoned past."""
+        client = self._connected()
+        if client is None:
+            return
+        try:
+            client.keep_only(sealed)
+        except VaultWireError as error:
+            self._lose(error)
+
+    def _sealed(self) -> tuple[SealedStep, ...]:
+        client = self._connected()
+        if client is None:
+            return ()
+        try:
+            return client.steps()
+        except VaultWireError as error:
+            self._lose(error)
+            return ()
+
+    def _connected(self) -> VaultClient | None:
+        if self._client is not None or self._directory is None or self._name is None:
+            return self._client
+        if time.monotonic() - self._tried_at < RECONNECT_S:
+            return None
+        self._tried_at = time.monotonic()
+        try:
+            self._client = VaultClient(self._directory, self._name, self._generation)
+        except (VaultWireError, MemoryRefused) as error:
+            self._tell(f"checkpoints are not kept in memory: {error}")
+        return self._client
+
+    def _lose(self, error: VaultWireError) -> None:
+        self._tell(f"the node's vault is gone, and the checkpoints in its memory: {error}")
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def _tell(self, what: str) -> None:
+        if what != self._told:
+            log.warning("%s", what)
+            self._told = what
+
+
+UNUSABLE = (BrokenSeal, MemoryRefused, VaultWireError)
+"""Why a shard cannot be had: another copy, or an older step, must serve."""

@@ -1,0 +1,130 @@
+"""Write protection of memory pages that another process lifts: the kernel's userfaultfd(2), by its system calls.
+
+A process registers ranges of its memory and hands the descriptor to a second one. That one protects the ranges: whoever
+in the first process then writes to one of their pages waits in the kernel until the second has lifted the protection of
+that page. Reading goes on. If the second process ends, its descriptor closes and nobody waits any more.
+
+Linux 5.7 or newer, private anonymous memory only. Without CAP_SYS_PTRACE, the right to /dev/userfaultfd or the sysctl
+vm.unprivileged_userfaultfd=1 the kernel refuses (a restricted descriptor, which it would grant, is of no use here: a
+system call that writes to a protected page would fail instead of wait).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import struct
+
+_SYSCALL_X86_64 = 323
+_SYSCALL_ARM64 = 282
+_DEVICE = "/dev/userfaultfd"
+
+_API_VERSION = 0xAA
+_FEATURE_WRITE_PROTECT = 1 << 0
+_REGISTER_WRITE_PROTECT = 1 << 1
+_PROTECT = 1 << 0
+_EVENT_PAGEFAULT = 0x12
+_EVENT_BYTES = 32
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _ioc(direction: int, number: int, size: int) -> int:
+    return direction << 30 | size << 16 | _API_VERSION << 8 | number
+
+
+_READ, _READ_WRITE = 2, 3
+_NEW = _API_VERSION << 8  # USERFAULTFD_IOC_NEW of the device: no argument
+_API = _ioc(_READ_WRITE, 0x3F, 24)
+_REGISTER = _ioc(_READ_WRITE, 0x00, 32)
+_UNREGISTER = _ioc(_READ, 0x01, 16)
+_WRITE_PROTECT = _ioc(_READ_WRITE, 0x06, 24)
+
+
+class NotSupported(RuntimeError):
+    """This kernel, or this process's rights, do not allow it; the message names the cause."""
+
+
+def open_descriptor() -> int:
+    """A descriptor for this process's memory, to be passed on; close-on-exec and non-blocking.
+
+    Raises:
+        NotSupported: not here, or not for this process.
+    """
+    descriptor = _new_descriptor()
+    request = bytearray(struct.pack("QQQ", _API_VERSION, _FEATURE_WRITE_PROTECT, 0))
+    try:
+        fcntl.ioctl(descriptor, _API, request)
+    except OSError as error:
+        os.close(descriptor)
+        raise NotSupported(f"this kernel has no write protection by userfaultfd: {error.strerror}") from error
+    return descriptor
+
+
+def _new_descriptor() -> int:
+    flags = os.O_CLOEXEC | os.O_NONBLOCK
+    number = _SYSCALL_ARM64 if os.uname().machine == "aarch64" else _SYSCALL_X86_64
+    descriptor = _libc.syscall(ctypes.c_long(number), ctypes.c_int(flags))
+    if descriptor >= 0:
+        return int(descriptor)
+    refusal = ctypes.get_errno()
+    if refusal == errno.EPERM and os.access(_DEVICE, os.R_OK | os.W_OK):
+        device = os.open(_DEVICE, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            return fcntl.ioctl(device, _NEW, flags)
+        except OSError as error:
+            refusal = error.errno or refusal
+        finally:
+            os.close(device)
+    raise NotSupported(
+        f"userfaultfd: {os.strerror(refusal)}; run as root or with CAP_SYS_PTRACE, allow {_DEVICE}, or set "
+        "vm.unprivileged_userfaultfd=1"
+    )
+
+
+def register(descriptor: int, address: int, nbytes: int) -> None:
+    """Make a page-aligned range of this process's private anonymous memory one that can be protected.
+
+    Raises:
+        NotSupported: the range is of another kind (a mapped file, shared memory).
+    """
+    try:
+        fcntl.ioctl(descriptor, _REGISTER, bytearray(struct.pack("QQQQ", address, nbytes, _REGISTER_WRITE_PROTECT, 0)))
+    except OSError as error:
+        raise NotSupported(
+            f"memory at {address:#x} ({nbytes} bytes) cannot be write-protected: {error.strerror}"
+        ) from error
+
+
+def protect(descriptor: int, address: int, nbytes: int) -> None:
+    """Make every writer to the range wait. About 0.1 ms for a GB of huge pages, 100 ms of small ones.
+
+    Raises:
+        OSError: ENOENT: it is not registered (any more); ESRCH: the process is gone.
+    """
+    fcntl.ioctl(descriptor, _WRITE_PROTECT, bytearray(struct.pack("QQQ", address, nbytes, _PROTECT)))
+
+
+def release(descriptor: int, address: int, nbytes: int) -> None:
+    """Let writers to the range go on; memory that was given back meanwhile needs no release."""
+    try:
+        fcntl.ioctl(descriptor, _WRITE_PROTECT, bytearray(struct.pack("QQQ", address, nbytes, 0)))
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ESRCH):
+            raise
+
+
+def waiting_writers(descriptor: int) -> list[int]:
+    """The addresses that somebody now waits to write to; empty if nobody does."""
+    try:
+        events = os.read(descriptor, 64 * _EVENT_BYTES)
+    except BlockingIOError:
+        return []
+    found: list[int] = []
+    for offset in range(0, len(events) - _EVENT_BYTES + 1, _EVENT_BYTES):
+        kind, address = struct.unpack_from("=B15xQ", events, offset)
+        if kind == _EVENT_PAGEFAULT:
+            found.append(address)
+    return found

@@ -1,0 +1,50 @@
+"""Where a node's vault answers, and who is at the other end."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from pathlib import Path
+
+NAME = "vault.sock"
+
+
+def connect(directory: Path) -> socket.socket:
+    """A connection to the vault of the node whose state directory this is.
+
+    Raises:
+        OSError: there is none.
+    """
+    link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    # The path may be longer than the 107 bytes a socket address holds.
+    folder = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        link.connect(f"/proc/self/fd/{folder}/{NAME}")
+    except BaseException:
+        link.close()
+        raise
+    finally:
+        os.close(folder)
+    return link
+
+
+def listen(directory: Path) -> socket.socket:
+    """A socket that only this user can reach; one that a dead vault left behind is replaced."""
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    (directory / NAME).unlink(missing_ok=True)
+    folder = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    before = os.umask(0o177)
+    try:
+        listening.bind(f"/proc/self/fd/{folder}/{NAME}")
+    finally:
+        os.umask(before)
+        os.close(folder)
+    listening.listen(64)
+    return listening
+
+
+def peer_pid(link: socket.socket) -> int:
+    """The process at the other end, as the kernel knows it."""
+    credentials = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return int(struct.unpack("3i", credentials)[0])

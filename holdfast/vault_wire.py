@@ -1,0 +1,182 @@
+"""What a rank and its node's vault say to each other over `vault.sock`.
+
+MessagePack, each message after its length (u32). The rank asks, the vault answers each request once and in order.
+Descriptors travel beside the message that names them: a rank's userfaultfd with `Join`, the memory of a shard with
+`Shard`.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from typing import TypeVar
+
+import msgspec
+
+from holdfast.seals import Seal
+
+FRAME_BYTES_MAX = 256 * 1024 * 1024
+_LENGTH = struct.Struct("<I")
+
+
+class VaultWireError(Exception):
+    """The other side ended the connection, or sent what is no message of this protocol."""
+
+
+class _Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):
+    pass
+
+
+class ShardName(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose state a shard is. `submitted_ms` tells a job from a later one of the same name."""
+
+    job: str
+    submitted_ms: int
+    world_size: int
+    rank: int
+
+
+class SealedStep(msgspec.Struct, frozen=True, kw_only=True, order=True):
+    """A step that is whole, and the generation that made it. A later generation's is newer, be its step lower."""
+
+    generation: int
+    step: int
+
+
+class Join(_Message, frozen=True, kw_only=True, tag="join"):
+    """First word of a rank, and again when its memory changes place.
+
+    The userfaultfd beside it, if there is one, lets the vault copy that memory while the rank goes on.
+    """
+
+    name: ShardName
+    generation: int
+    pid: int
+
+
+class Lay(_Message, frozen=True, kw_only=True, tag="lay"):
+    """Where the rank's tensors lie, for all saves until the next such message.
+
+    `pieces` are (address, bytes, offset in the shard); `protected` the page-aligned ranges (address, bytes) that hold
+    them. `index` says what they are, for whoever reads the shard; the vault keeps it and does not look into it.
+    """
+
+    nbytes: int
+    index: bytes
+    pieces: tuple[tuple[int, int, int], ...]
+    protected: tuple[tuple[int, int], ...] = ()
+
+
+class Save(_Message, frozen=True, kw_only=True, tag="save"):
+    """Keep the tensors as they are now, and `objects` with them. Answered by `Done` as soon as they may be changed."""
+
+    step: int
+    objects: bytes
+
+
+class AskSteps(_Message, frozen=True, kw_only=True, tag="ask_steps"):
+    """Which steps of this rank are sealed here? Waits for one that is being sealed. Answered by `Steps`."""
+
+
+class AskShard(_Message, frozen=True, kw_only=True, tag="ask_shard"):
+    """Give me the shard of this step. Answered by `Shard`, its memory beside it, or `Refused`."""
+
+    sealed: SealedStep
+
+
+class KeepOnly(_Message, frozen=True, kw_only=True, tag="keep_only"):
+    """The job goes on from this step (None: from none of these): what else is sealed is of an abandoned past."""
+
+    sealed: SealedStep | None
+
+
+Request = Join | Lay | Save | AskSteps | AskShard | KeepOnly
+
+
+class Done(_Message, frozen=True, kw_only=True, tag="done"):
+    """It is done."""
+
+
+class Refused(_Message, frozen=True, kw_only=True, tag="refused"):
+    """It cannot be done; the connection stays usable."""
+
+    reason: str
+
+
+class Steps(_Message, frozen=True, kw_only=True, tag="steps"):
+    """What is sealed, newest first."""
+
+    sealed: tuple[SealedStep, ...]
+
+
+class Shard(_Message, frozen=True, kw_only=True, tag="shard"):
+    """A sealed shard; its memory is to be mapped privately."""
+
+    sealed: SealedStep
+    index: bytes
+    objects: bytes
+    seal: Seal
+
+
+Answer = Done | Refused | Steps | Shard
+
+M = TypeVar("M")
+
+_encode = msgspec.msgpack.Encoder().encode
+_requests = msgspec.msgpack.Decoder(Request)
+_answers = msgspec.msgpack.Decoder(Answer)
+
+
+def send(link: socket.socket, message: Request | Answer, descriptor: int | None = None) -> None:
+    """Send one message, with a descriptor beside it.
+
+    Raises:
+        VaultWireError: the connection has ended.
+    """
+    body = _encode(message)
+    frame = _LENGTH.pack(len(body)) + body
+    try:
+        sent = link.send(frame) if descriptor is None else socket.send_fds(link, [frame], [descriptor])
+        link.sendall(memoryview(frame)[sent:])
+    except OSError as error:
+        raise VaultWireError(f"the connection is lost: {error.strerror}") from error
+
+
+def receive_request(link: socket.socket) -> tuple[Request, int | None]:
+    """The next request and the descriptor that came with it; raises VaultWireError."""
+    return _receive(link, _requests)
+
+
+def receive_answer(link: socket.socket) -> tuple[Answer, int | None]:
+    """The next answer and the descriptor that came with it; raises VaultWireError."""
+    return _receive(link, _answers)
+
+
+def _receive(link: socket.socket, decoder: msgspec.msgpack.Decoder[M]) -> tuple[M, int | None]:
+    descriptors: list[int] = []
+    try:
+        head, descriptors, _, _ = socket.recv_fds(link, _LENGTH.size, 1)
+        body = _whole(link, _LENGTH.unpack(head + _whole(link, _LENGTH.size - len(head)))[0])
+        return decoder.decode(body), descriptors[0] if descriptors else None
+    except (OSError, msgspec.MsgspecError, VaultWireError) as error:
+        for descriptor in descriptors:
+            os.close(descriptor)
+        if isinstance(error, OSError):
+            raise VaultWireError(f"the connection is lost: {error.strerror}") from error
+        if isinstance(error, msgspec.MsgspecError):
+            raise VaultWireError(f"not a message of this protocol: {error}") from error
+        raise
+
+
+def _whole(link: socket.socket, size: int) -> bytearray:
+    if size > FRAME_BYTES_MAX:
+        raise VaultWireError(f"a message of {size} bytes is over the limit of {FRAME_BYTES_MAX}")
+    body = bytearray(size)
+    view = memoryview(body)
+    while view:
+        count = link.recv_into(view)
+        if not count:
+            raise VaultWireError("the connection has ended")
+        view = view[count:]
+    return body
