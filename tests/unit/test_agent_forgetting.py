@@ -9,8 +9,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
 import structlog.testing
 
+from holdfast_agent import forgetting
 from holdfast_agent.directories import Directories
 from holdfast_agent.forgetting import Forgetting, outdated
 from holdfast_agent.spool import Spool
@@ -113,7 +115,11 @@ async def test_the_job_that_begins_is_spared_and_what_a_killed_agent_left_is_rem
         assert node.has("a") == [True] * 4
 
 
-async def test_a_memory_that_refuses_ends_nobody_and_is_asked_again(tmp_path: Path) -> None:
+async def test_a_memory_that_refuses_ends_nobody_and_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A logger that was used before keeps what was configured then, and nothing captures what it says.
+    monkeypatch.setattr(forgetting, "log", structlog.get_logger())
     node = Node(tmp_path, jobs_max=1)
     for job in ("a", "b"):
         node.begin(job)

@@ -2,6 +2,8 @@
 
 It trains until `--until` exists (looked at by rank 0 in each step, all ranks agree) or for `--steps`. Every rank notes
 each completed step in a journal that no part of Holdfast reads or writes: what was trained, by whom, in which order.
+With `--keep-bytes` it keeps every step in its node's memory, with a tensor of that size, which it spoils right after.
+
 It can be told to misbehave: `--fault raise@7` for one of the ways in FAULTS at step 7, `@first` for each generation's
 first step; `--fault-once` to do it in one generation only.
 """
@@ -18,7 +20,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -67,9 +69,13 @@ def main() -> None:
     for _ in range(args.children):
         # A session of its own and no parent left: what a data loader's worker becomes when it is forgotten.
         subprocess.run(["sh", "-c", "sleep 1000 & echo $! >> " + str(args.journal / "children")], check=True)
-    state = {"folded": 1, "position": 0}
+    state: dict[str, Any] = {"folded": 1, "position": 0}
+    if args.keep_bytes:
+        state["ballast"] = torch.ones(args.keep_bytes // 8, dtype=torch.int64)
     checkpointer = Checkpointer()
-    step = checkpointer.restore(state) if args.checkpoint_every else 0
+    step = checkpointer.restore(state) if args.checkpoint_every or args.keep_bytes else 0
+    if args.keep_bytes and not torch.all(state["ballast"] == state["folded"]):
+        raise AssertionError(f"what was restored is not what was kept at step {step}")
     first = step + 1
 
     is_over = step >= args.steps
@@ -87,8 +93,13 @@ def main() -> None:
         state["position"] += 1
         trainer.step(step, loss=1.0 / step)
         os.write(journal, f"{generation} {step} {os.getpid()} {state['folded']}\n".encode())
+        if args.keep_bytes:
+            state["ballast"].fill_(state["folded"])
+            checkpointer.keep(step, state)
         if args.checkpoint_every and step % args.checkpoint_every == 0 and not is_over:
             checkpointer.save(step, state)
+        if args.keep_bytes:
+            state["ballast"].fill_(-1)
         if rank == 0 and step % args.print_every == 0:
             print(f"step {step}", flush=True)
     dist.barrier()
@@ -119,6 +130,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--until", type=Path)
     parser.add_argument("--step-s", type=float, default=0.02)
     parser.add_argument("--checkpoint-every", type=int, default=10, help="steps, 0 for never")
+    parser.add_argument("--keep-bytes", type=int, default=0, help="keep every step in memory, with so many bytes more")
     parser.add_argument("--print-every", type=int, default=10)
     parser.add_argument("--shout-bytes", type=int, default=0, help="printed by every rank in every step")
     parser.add_argument("--ignore-sigterm", action="store_true")

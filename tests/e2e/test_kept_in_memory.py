@@ -1,0 +1,79 @@
+"""Every step is kept in the nodes' memory, 8 MB for each rank: a killed rank loses none of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+from cluster import Cluster
+from job import Job
+from records import check_record
+
+from holdfast import vault_socket
+
+pytestmark = pytest.mark.e2e
+
+KEEP = ("--keep-bytes", "8000000", "--checkpoint-every", "40")
+
+
+def first_step(job: Job, generation: int) -> int:
+    """The first step that all ranks did in a generation; they all began with the same."""
+    (step,) = {next(note.step for note in job.trained(rank) if note.generation == generation) for rank in range(4)}
+    return step
+
+
+def test_a_killed_rank_goes_on_from_the_step_that_it_had_done(holdfast: Cluster) -> None:
+    job = holdfast.run(*KEEP)
+    job.until_step(15)
+    for generation, rank in ((2, 3), (3, 0), (4, 2)):
+        killed = job.kill_rank(rank)
+        job.until_step(killed.step + 5, generation=generation)
+        # At most the step after which it was killed before it could keep it; nothing of this has been on a disk.
+        assert killed.step <= first_step(job, generation) <= killed.step + 2
+    job.finish()
+    check_record(holdfast, job)
+    assert [incident["outcome"] for incident in holdfast.incidents(job)] == ["recovered"] * 3
+
+
+def test_without_its_vault_a_job_trains_on_and_falls_back_to_the_disk(holdfast: Cluster) -> None:
+    job = holdfast.run(*KEEP)
+    job.until_step(50)
+    node = holdfast.members(job)[0]
+    vault = vault_pid(holdfast, node)
+    os.kill(vault, signal.SIGKILL)
+    before = job.pids()
+    job.until_step(job.step() + 10)
+    assert job.pids() == before
+    holdfast.until("there is another vault", lambda: vault_pid(holdfast, node) not in (0, vault))
+
+    # What only the other node still has is no step of the job: the newest that all have may be the one on the disk.
+    killed = job.kill_rank(3)
+    job.until_step(killed.step + 5, generation=2)
+    assert first_step(job, 2) % 40 == 1 or killed.step <= first_step(job, 2)
+
+    # And from then on every step is kept again.
+    killed = job.kill_rank(1)
+    job.until_step(killed.step + 5, generation=3)
+    assert killed.step <= first_step(job, 3) <= killed.step + 2
+    job.finish()
+    check_record(holdfast, job)
+
+
+def test_a_lost_node_takes_its_memory_along(holdfast: Cluster) -> None:
+    job = holdfast.run(*KEEP)
+    job.until_step(50)
+    holdfast.power_off(holdfast.members(job)[1])
+    job.until_step(60, generation=2)
+    assert first_step(job, job.generation()) % 40 == 1
+    job.finish()
+    check_record(holdfast, job)
+
+
+def vault_pid(cluster: Cluster, node: str) -> int:
+    try:
+        link = vault_socket.connect(cluster.directory / "nodes" / node)
+    except OSError:
+        return 0
+    with link:
+        return vault_socket.peer_pid(link)
