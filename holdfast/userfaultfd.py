@@ -35,11 +35,10 @@ def _ioc(direction: int, number: int, size: int) -> int:
     return direction << 30 | size << 16 | _API_VERSION << 8 | number
 
 
-_READ, _READ_WRITE = 2, 3
+_READ_WRITE = 3
 _NEW = _API_VERSION << 8  # USERFAULTFD_IOC_NEW of the device: no argument
 _API = _ioc(_READ_WRITE, 0x3F, 24)
 _REGISTER = _ioc(_READ_WRITE, 0x00, 32)
-_UNREGISTER = _ioc(_READ, 0x01, 16)
 _WRITE_PROTECT = _ioc(_READ_WRITE, 0x06, 24)
 
 

@@ -7,13 +7,12 @@ import contextlib
 import os
 import signal
 import socket
-import sys
 from pathlib import Path
 
 import structlog
 
 from holdfast import vault_socket
-from holdfast_agent.environment import public_environment
+from holdfast_agent import companion
 
 RETRY_S = 1.0
 _LOG = "vault.log"
@@ -64,28 +63,7 @@ class VaultLink:
 
     async def _start(self) -> socket.socket | None:
         """Start a vault and wait until it listens, or ends."""
-        ready, ready_in = os.pipe()
-        with (self._directory / _LOG).open("ab") as output:
-            try:
-                await asyncio.create_subprocess_exec(
-                    sys.executable,
-                    *("-P", "-m", "holdfast_agent.vault", "--state-dir", str(self._directory)),
-                    *("--orphan-s", str(self._orphan_s), "--ready-fd", str(ready_in)),
-                    stdin=asyncio.subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    env=public_environment(os.environ),
-                    pass_fds=(ready_in,),
-                    start_new_session=True,
-                )
-            finally:
-                os.close(ready_in)
-        reader = asyncio.StreamReader()
-        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(ready, "rb", 0)
-        )
-        try:
-            await reader.read()
-        finally:
-            transport.close()
+        orphan_s = ("--orphan-s", str(self._orphan_s))
+        state_dir = ("--state-dir", str(self._directory))
+        await companion.start("holdfast_agent.vault", self._directory / _LOG, *state_dir, *orphan_s)
         return self._connect()

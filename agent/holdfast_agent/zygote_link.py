@@ -8,13 +8,12 @@ import os
 import signal
 import socket
 import struct
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import structlog
 
-from holdfast_agent.environment import public_environment
+from holdfast_agent import companion
 from holdfast_agent.wire import Attach, Command, Frames, Report, WireError, decode_report, frame
 
 RETRY_MIN_S = 0.1
@@ -101,32 +100,9 @@ class ZygoteLink:
 
     async def _spawn(self) -> None:
         """Start a zygote and wait until it listens, or ends."""
-        loop = asyncio.get_running_loop()
-        ready, ready_in = os.pipe()
-        with (self._directory / _LOG).open("ab") as output:
-            try:
-                self._process = await asyncio.create_subprocess_exec(
-                    sys.executable,
-                    *("-P", "-m", "holdfast_agent.zygote", "--state-dir", str(self._directory)),
-                    *("--address", self._address, "--ready-fd", str(ready_in)),
-                    stdin=asyncio.subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    env=public_environment(os.environ),
-                    pass_fds=(ready_in,),
-                    start_new_session=True,
-                )
-            finally:
-                os.close(ready_in)
-        reader = asyncio.StreamReader()
-        transport, _ = await loop.connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(ready, "rb", 0)
-        )
-        try:
-            # The other end closes when the zygote listens, and when it dies.
-            await reader.read()
-        finally:
-            transport.close()
+        state_dir = ("--state-dir", str(self._directory))
+        address = ("--address", self._address)
+        self._process = await companion.start("holdfast_agent.zygote", self._directory / _LOG, *state_dir, *address)
 
     async def _serve(self, connection: socket.socket) -> int:
         """Attach and pass reports on until the connection ends; returns how many there were."""
