@@ -31,6 +31,7 @@ def test_a_killed_rank_goes_on_from_the_step_that_it_had_done(holdfast: Cluster)
         job.until_step(killed.step + 5, generation=generation)
         # At most the step after which it was killed before it could keep it; nothing of this has been on a disk.
         assert killed.step <= first_step(job, generation) <= killed.step + 2
+        holdfast.until("the incident is closed", lambda: holdfast.incidents(job)[-1]["closed_at"])
     job.finish()
     check_record(holdfast, job)
     assert [incident["outcome"] for incident in holdfast.incidents(job)] == ["recovered"] * 3

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import structlog.testing
+from structlog import BoundLogger
 
 from holdfast_agent import forgetting
 from holdfast_agent.directories import Directories
@@ -118,20 +119,20 @@ async def test_the_job_that_begins_is_spared_and_what_a_killed_agent_left_is_rem
 async def test_a_memory_that_refuses_ends_nobody_and_is_asked_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A logger that was used before keeps what was configured then, and nothing captures what it says.
-    monkeypatch.setattr(forgetting, "log", structlog.get_logger())
+    # A logger of its own: what the whole process logs may have been narrowed by a test before.
+    said = structlog.testing.LogCapture()
+    monkeypatch.setattr(forgetting, "log", structlog.wrap_logger(None, processors=[said], wrapper_class=BoundLogger))
     node = Node(tmp_path, jobs_max=1)
     for job in ("a", "b"):
         node.begin(job)
     disk = sqlite3.connect(node.directories.spool, isolation_level=None)
     # As a full disk does: in the middle of it, with the transaction left open.
     disk.execute("create trigger refuse before delete on memory begin select raise(fail, 'disk is full'); end")
-    with structlog.testing.capture_logs() as said:
-        async with node.running():
-            node.begin("c")
-            await until(lambda: any(line.get("error") == "disk is full" for line in said))
-            assert node.has("a") == [True] * 4
-            disk.execute("drop trigger refuse")
-            disk.close()
-            node.begin("d")
-            await until(lambda: not any(node.has("a")) and not any(node.has("b")))
+    async with node.running():
+        node.begin("c")
+        await until(lambda: any(line.get("error") == "disk is full" for line in said.entries))
+        assert node.has("a") == [True] * 4
+        disk.execute("drop trigger refuse")
+        disk.close()
+        node.begin("d")
+        await until(lambda: not any(node.has("a")) and not any(node.has("b")))
