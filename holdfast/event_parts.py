@@ -45,7 +45,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a user asked to run, as torchrun would be told.
 
     `start` is how a rank comes to life: forked from the node's zygote, or executed afresh for scripts
-    that need environment variables to take effect at import.
+    that need environment variables to take effect at import. `token` is what the job's nodes show each other before
+    they hand out its checkpoints; without one there are no copies on other nodes.
     """
 
     name: Name
@@ -59,6 +60,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cwd: str
     directory: str
     start: str = "fork"
+    token: str = ""
 
     def __post_init__(self) -> None:
         if self.nnodes < 1 or self.nproc_per_node < 1:
@@ -80,7 +82,10 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a node says of itself. `store_ports` are held open for the TCPStores of generations."""
+    """What a node says of itself. `store_ports` are held open for the TCPStores of generations.
+
+    On `vault_port` its vault answers other vaults; None: it has no checkpoints in memory.
+    """
 
     address: str
     hostname: str
@@ -89,6 +94,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cpus: Count
     memory_bytes: Count
     version: str
+    vault_port: Port | None = None
 
 
 class CheckResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -123,13 +129,14 @@ class RankProgress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     phase_since: Moment | None = None
 
 
-class Grant(msgspec.Struct, frozen=True, kw_only=True):
+class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A node handed to a job. `epoch` grows with every hand-over of this node and fences older orders."""
 
     node: Name
     epoch: Count
     address: str
     store_ports: StorePorts
+    vault_port: Port | None = None
 
 
 class StepSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -74,6 +74,11 @@ def desired_key(node: str) -> str:
     return f"node.{node}"
 
 
+def backup_key(node: str) -> str:
+    """The key of a node's backup order in the bucket `desired`."""
+    return f"backup.{node}"
+
+
 def kv_subject(bucket: str, key: str) -> str:
     """The subject that a put of this key is published on."""
     return f"$KV.{bucket}.{key}"

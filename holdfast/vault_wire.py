@@ -1,6 +1,7 @@
 """What a rank and its node's vault say to each other over `vault.sock`.
 
 MessagePack, each message after its length (u32). The rank asks, the vault answers each request once and in order.
+The node's agent speaks the same: it hands over backup orders, and on a connection of its own it is told what happened.
 Descriptors travel beside the message that names them: a rank's userfaultfd with `Join`, the memory of a shard with
 `Shard`.
 """
@@ -14,6 +15,7 @@ from typing import TypeVar
 
 import msgspec
 
+from holdfast.backup_orders import BackupOrder
 from holdfast.seals import Seal
 
 FRAME_BYTES_MAX = 256 * 1024 * 1024
@@ -91,7 +93,21 @@ class KeepOnly(_Message, frozen=True, kw_only=True, tag="keep_only"):
     sealed: SealedStep | None
 
 
-Request = Join | Lay | Save | AskSteps | AskShard | KeepOnly
+class Assign(_Message, frozen=True, kw_only=True, tag="assign"):
+    """The agent's word: these are the backups of this node's ranks from now on. Answered by `Done`.
+
+    `token` is the job's: vaults that do not show the same one get nothing from each other.
+    """
+
+    order: BackupOrder
+    token: str
+
+
+class Follow(_Message, frozen=True, kw_only=True, tag="follow"):
+    """The agent's: tell me what happens. No answer; notices follow on this connection as they come."""
+
+
+Request = Join | Lay | Save | AskSteps | AskShard | KeepOnly | Assign | Follow
 
 
 class Done(_Message, frozen=True, kw_only=True, tag="done"):
@@ -119,7 +135,38 @@ class Shard(_Message, frozen=True, kw_only=True, tag="shard"):
     seal: Seal
 
 
-Answer = Done | Refused | Steps | Shard
+class BackedUp(_Message, frozen=True, kw_only=True, tag="backed_up"):
+    """Notice: another node's vault holds this step of a rank, sealed. `skipped` steps before it were not sent."""
+
+    name: ShardName
+    sealed: SealedStep
+    keeper: str
+    nbytes: int
+    took_s: float
+    skipped: int = 0
+
+
+class Damaged(_Message, frozen=True, kw_only=True, tag="damaged"):
+    """Notice: bytes held or received are not those that were sealed. `node` held them; "" is this one."""
+
+    name: ShardName
+    sealed: SealedStep
+    node: str = ""
+    detail: str
+
+
+class Fetched(_Message, frozen=True, kw_only=True, tag="fetched"):
+    """Notice: this node got a shard that it did not have from another node's vault."""
+
+    name: ShardName
+    sealed: SealedStep
+    source: str
+    nbytes: int
+    took_s: float
+
+
+Notice = BackedUp | Damaged | Fetched
+Answer = Done | Refused | Steps | Shard | Notice
 
 M = TypeVar("M")
 

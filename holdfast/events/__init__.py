@@ -21,6 +21,8 @@ from holdfast.events.actions import (
     RanksFinished,
     RanksStarted,
     RanksStopped,
+    ShardsBackedUp,
+    ShardsFetched,
 )
 from holdfast.events.base import Action, Decision, Event, EventClass, Evidence, Finding, Metric
 from holdfast.events.decisions import (
@@ -46,6 +48,7 @@ from holdfast.events.evidence import (
     OrderRefused,
     ProcessExited,
     Progress,
+    ShardDamaged,
 )
 from holdfast.events.findings import (
     DeadlinePassed,
@@ -95,6 +98,9 @@ __all__ = [
     "RanksStarted",
     "RanksStopped",
     "Reattempt",
+    "ShardDamaged",
+    "ShardsBackedUp",
+    "ShardsFetched",
     "StepRestorable",
     "StepTimeMeasured",
     "StepsMeasured",
@@ -117,6 +123,7 @@ AnyEvent = (
     | ProcessExited
     | FirstStep
     | Progress
+    | ShardDamaged
     | OrderRefused
     | MessageRejected
     | NodeLost
@@ -142,6 +149,8 @@ AnyEvent = (
     | NodesAwaited
     | NodeStateChanged
     | CheckpointSaved
+    | ShardsBackedUp
+    | ShardsFetched
     | StepsMeasured
 )
 

@@ -67,3 +67,27 @@ class CheckpointSaved(Action, frozen=True, kw_only=True, omit_defaults=True):
     path: str
     checkpoint_bytes: Count
     took_s: float
+
+
+class ShardsBackedUp(Action, frozen=True, kw_only=True, omit_defaults=True):
+    """All ranks of a node have this step sealed in the memory of another node, `keeper`, as well.
+
+    Said once a second at most, of the newest such step. `skipped` steps since the last were due and not sent in time.
+    """
+
+    step: Step
+    ranks: tuple[Count, ...]
+    keeper: Name
+    backup_bytes: Count
+    took_s: float
+    skipped: Count = 0
+
+
+class ShardsFetched(Action, frozen=True, kw_only=True, omit_defaults=True):
+    """A node got shards of its ranks from the memory of another node, `keeper`."""
+
+    step: Step
+    ranks: tuple[Count, ...]
+    keeper: Name
+    fetched_bytes: Count
+    took_s: float

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.event_parts import Code, Count, JobSpec, Name, Step
+from holdfast.event_parts import Code, Count, JobSpec, Moment, Name, Step
 from holdfast.events.base import Decision
 
 
@@ -30,11 +30,18 @@ class NodesReleased(Decision, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class GenerationStarted(Decision, frozen=True, kw_only=True, omit_defaults=True):
-    """A generation of ranks is to run on these nodes, in the order of their node ranks."""
+    """A generation of ranks is to run on these nodes, in the order of their node ranks.
+
+    `vaults` says where each of them answers for its checkpoints in memory, `host:port`, "" for one that has none.
+    """
 
     nodes: tuple[Name, ...]
     world_size: Count
     restore_step: Step | None = None
+    nproc_per_node: Count = 0
+    mesh: str | None = None
+    submitted_at: Moment | None = None
+    vaults: tuple[str, ...] = ()
 
 
 class IncidentOpened(Decision, frozen=True, kw_only=True, omit_defaults=True):

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from holdfast.event_parts import CheckResult, Code, Count, Id, Moment, NodeFacts, RankException, RankProgress, Step
+from holdfast.event_parts import (
+    CheckResult,
+    Code,
+    Count,
+    Id,
+    Moment,
+    Name,
+    NodeFacts,
+    RankException,
+    RankProgress,
+    Step,
+)
 from holdfast.events.base import Evidence
 
 
@@ -74,6 +85,17 @@ class Progress(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     def step(self) -> int:
         """The step that all ranks of the node have completed."""
         return min((rank.step for rank in self.ranks), default=-1)
+
+
+class ShardDamaged(Evidence, frozen=True, kw_only=True, omit_defaults=True):
+    """Bytes of a checkpoint are not those that were sealed; another copy takes their place. `held_by` is the node whose
+    memory they were in.
+    """
+
+    rank: Count
+    step: Step
+    held_by: Name
+    detail: str
 
 
 class OrderRefused(Evidence, frozen=True, kw_only=True, omit_defaults=True):

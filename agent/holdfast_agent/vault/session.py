@@ -17,7 +17,9 @@ from holdfast.vault_wire import (
     Answer,
     AskShard,
     AskSteps,
+    Assign,
     Done,
+    Follow,
     Join,
     KeepOnly,
     Lay,
@@ -94,6 +96,8 @@ class Session:
                 with shelf.turn:
                     shelf.keep_only(request.sealed)
                 return Done(), None
+            case Assign() | Follow():
+                return Refused(reason="this vault serves no other vaults yet"), None
 
     def _join(self, request: Join, descriptor: int | None) -> Answer:
         self._drop_userfault()

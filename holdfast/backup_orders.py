@@ -1,0 +1,71 @@
+"""Where a node's checkpoints are kept a second time: the ckpt coordinator writes it, the node's vault does it.
+
+One key per node beside the controller's order, so that each key has one writer. No recovery waits for it.
+An order belongs to one generation; a vault goes by the newest that its agent hands it.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.event_parts import Count, Id, Name, Port
+
+
+class VaultAddress(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the vault of a node answers other vaults."""
+
+    node: Name
+    host: str
+    port: Port
+
+
+class BackupOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The backups of one node's ranks during one generation of a job.
+
+    `keeper` is where the shards of every `every`-th step go as soon as they are sealed; None: nowhere (see `reason`).
+    `sources` are the vaults that may hold shards of these ranks from before, the likeliest first; the node's own is not
+    among them. `submitted_ms` tells the job from a later one of the same name.
+    """
+
+    node: Name
+    job: Name
+    submitted_ms: Count
+    world_size: Count
+    generation: Count
+    node_rank: Count
+    nproc_per_node: Count
+    every: Count = 1
+    keeper: VaultAddress | None = None
+    sources: tuple[VaultAddress, ...] = ()
+    reason: str = ""
+    cause: Id | None = None
+
+    @property
+    def ranks(self) -> range:
+        """The global ranks of this node."""
+        first = self.node_rank * self.nproc_per_node
+        return range(first, first + self.nproc_per_node)
+
+
+class UnreadableBackupOrder(ValueError):
+    """A backup order that cannot be read; the message says where it breaks."""
+
+
+_decoder = msgspec.json.Decoder(BackupOrder)
+
+
+def encode(order: BackupOrder) -> bytes:
+    """The order as JSON."""
+    return msgspec.json.encode(order)
+
+
+def decode(body: bytes) -> BackupOrder:
+    """The order in `body`.
+
+    Raises:
+        UnreadableBackupOrder: not JSON, or with a missing or wrong field.
+    """
+    try:
+        return _decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:
+        raise UnreadableBackupOrder(str(error)) from error
