@@ -11,12 +11,15 @@ from __future__ import annotations
 import os
 import socket
 import struct
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from holdfast.backup_orders import BackupOrder
 from holdfast.seals import Seal
+
+if TYPE_CHECKING:
+    from asyncio import StreamReader
 
 FRAME_BYTES_MAX = 256 * 1024 * 1024
 _LENGTH = struct.Struct("<I")
@@ -175,17 +178,22 @@ _requests = msgspec.msgpack.Decoder(Request)
 _answers = msgspec.msgpack.Decoder(Answer)
 
 
+def frame(message: Request | Answer) -> bytes:
+    """A message as it goes over a connection."""
+    body = _encode(message)
+    return _LENGTH.pack(len(body)) + body
+
+
 def send(link: socket.socket, message: Request | Answer, descriptor: int | None = None) -> None:
     """Send one message, with a descriptor beside it.
 
     Raises:
         VaultWireError: the connection has ended.
     """
-    body = _encode(message)
-    frame = _LENGTH.pack(len(body)) + body
+    data = frame(message)
     try:
-        sent = link.send(frame) if descriptor is None else socket.send_fds(link, [frame], [descriptor])
-        link.sendall(memoryview(frame)[sent:])
+        sent = link.send(data) if descriptor is None else socket.send_fds(link, [data], [descriptor])
+        link.sendall(memoryview(data)[sent:])
     except OSError as error:
         raise VaultWireError(f"the connection is lost: {error.strerror}") from error
 
@@ -198,6 +206,18 @@ def receive_request(link: socket.socket) -> tuple[Request, int | None]:
 def receive_answer(link: socket.socket) -> tuple[Answer, int | None]:
     """The next answer and the descriptor that came with it; raises VaultWireError."""
     return _receive(link, _answers)
+
+
+async def read_answer(reader: StreamReader) -> Answer:
+    """The next answer or notice, for whoever waits for many things at once; raises VaultWireError."""
+    try:
+        (size,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+        _check_size(size)
+        return _answers.decode(await reader.readexactly(size))
+    except (OSError, EOFError) as error:
+        raise VaultWireError("the connection has ended") from error
+    except msgspec.MsgspecError as error:
+        raise VaultWireError(f"not a message of this protocol: {error}") from error
 
 
 def _receive(link: socket.socket, decoder: msgspec.msgpack.Decoder[M]) -> tuple[M, int | None]:
@@ -217,8 +237,7 @@ def _receive(link: socket.socket, decoder: msgspec.msgpack.Decoder[M]) -> tuple[
 
 
 def _whole(link: socket.socket, size: int) -> bytearray:
-    if size > FRAME_BYTES_MAX:
-        raise VaultWireError(f"a message of {size} bytes is over the limit of {FRAME_BYTES_MAX}")
+    _check_size(size)
     body = bytearray(size)
     view = memoryview(body)
     while view:
@@ -227,3 +246,8 @@ def _whole(link: socket.socket, size: int) -> bytearray:
             raise VaultWireError("the connection has ended")
         view = view[count:]
     return body
+
+
+def _check_size(size: int) -> None:
+    if size > FRAME_BYTES_MAX:
+        raise VaultWireError(f"a message of {size} bytes is over the limit of {FRAME_BYTES_MAX}")
