@@ -213,11 +213,12 @@ async def read_answer(reader: StreamReader) -> Answer:
     try:
         (size,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
         _check_size(size)
-        return _answers.decode(await reader.readexactly(size))
+        answer: Answer = _answers.decode(await reader.readexactly(size))
     except (OSError, EOFError) as error:
         raise VaultWireError("the connection has ended") from error
     except msgspec.MsgspecError as error:
         raise VaultWireError(f"not a message of this protocol: {error}") from error
+    return answer
 
 
 def _receive(link: socket.socket, decoder: msgspec.msgpack.Decoder[M]) -> tuple[M, int | None]:

@@ -72,7 +72,7 @@ class CheckpointSaved(Action, frozen=True, kw_only=True, omit_defaults=True):
 class ShardsBackedUp(Action, frozen=True, kw_only=True, omit_defaults=True):
     """All ranks of a node have this step sealed in the memory of another node, `keeper`, as well.
 
-    Said every two seconds at most, of the newest such step. `skipped` steps since the last were due and not sent in time.
+    Said every two seconds at most, of the newest such step. `skipped` steps since the last were due and not sent.
     """
 
     step: Step
