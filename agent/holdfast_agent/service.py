@@ -25,7 +25,7 @@ from holdfast.events import Event, NodeInspected, NodeRegistered
 from holdfast.ids import uuid7
 from holdfast.service import answer_pings
 from holdfast.store.relay import Relay
-from holdfast.subjects import DESIRED_BUCKET, desired_key, heartbeat_subject, kv_subject, log_subject
+from holdfast.subjects import DESIRED_BUCKET, desired_key, heartbeat_subject, kv_subject
 from holdfast.timeouts import Timeouts
 from holdfast_agent.actions import Acknowledge, Action, CloseStores, EndZygote, Fork, OpenStore, Say, Stop
 from holdfast_agent.directories import Directories
@@ -45,6 +45,7 @@ from holdfast_agent.inputs import (
     ZygoteLost,
 )
 from holdfast_agent.ledgers import moment
+from holdfast_agent.live_lines import LiveLines
 from holdfast_agent.plan import plan
 from holdfast_agent.spool import Lane, Spool
 from holdfast_agent.state import AgentState, RankStanding, Standing
@@ -73,7 +74,6 @@ from holdfast_agent.zygote_link import ZygoteLink
 
 FLUSH_MAX_S = 3.0
 """How long a departing agent waits for the bus to take its last words; what is left stays in the spool."""
-LINES_WAITING_MAX = 256
 
 _STANDING = "standing"
 
@@ -112,7 +112,7 @@ class Agent:
         self._cut_off_since: datetime | None = now()
         self._outboxes = [self._spool.outbox(lane) for lane in Lane]
         self._relays: list[Relay] = []
-        self._lines: asyncio.Queue[Lines] = asyncio.Queue(LINES_WAITING_MAX)
+        self._lines = LiveLines(self._job)
         self._may_register = asyncio.Event()
 
     async def run(self) -> None:
@@ -144,7 +144,7 @@ class Agent:
             self._watcher.on_said = self._wake
             group.create_task(self._follow_orders(bus), name="orders")
             group.create_task(self._beat(bus), name="heartbeat")
-            group.create_task(self._broadcast_lines(bus), name="lines")
+            group.create_task(self._lines.broadcast(bus), name="lines")
             group.create_task(self._answer_pings(bus), name="pings")
 
     async def _leave(self) -> None:
@@ -237,6 +237,10 @@ class Agent:
         self._spool.commit([event_message(event) for event in events])
         self._wake()
 
+    def _job(self) -> str | None:
+        crew = self._state.standing.crew
+        return crew.order.job if crew is not None else None
+
     def _recalled(self) -> Standing:
         remembered = self._spool.recall(_STANDING)
         return msgspec.json.decode(remembered, type=Standing) if remembered else Standing()
@@ -267,9 +271,7 @@ class Agent:
             case StoreFailed():
                 self.learn(StoreLost(id=uuid7(), fence=report.fence, reason=report.reason))
             case Lines():
-                if self._lines.full():
-                    self._lines.get_nowait()
-                self._lines.put_nowait(report)
+                self._lines.put(report)
             case Welcome():
                 self._welcomed(report)
 
@@ -387,18 +389,3 @@ class Agent:
     async def _answer_pings(self, bus: Bus) -> None:
         await self._may_register.wait()
         await answer_pings(bus, f"agent-{self._state.node}")
-
-    async def _broadcast_lines(self, bus: Bus) -> None:
-        while True:
-            lines = await self._lines.get()
-            crew = self._state.standing.crew
-            if crew is None or crew.order.job is None:
-                continue
-            body = {
-                "rank": lines.rank,
-                "stream": lines.stream,
-                "lines": lines.lines,
-                "generation": lines.fence[1],
-                "dropped": lines.dropped,
-            }
-            await bus.broadcast(log_subject(crew.order.job, lines.rank), msgspec.json.encode(body))
