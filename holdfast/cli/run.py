@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import sys
 from pathlib import Path
 
@@ -66,8 +67,8 @@ def run(
     node. The exit code is the job's. Ctrl-C stops the job; pressed twice, it leaves it to stop by itself. Where nobody
     reads the output any more (`| head`), the job goes on, and the exit code is 141.
 
-    Values of --env are stored with the job, where who may read the database can read them: secrets belong in files or
-    in the environment of the nodes.
+    Values of --env travel over the bus and are stored with the job. Who may only read the database does not see them,
+    but secrets belong in files or in the environment of the nodes.
 
     \b
         holdfast run --nnodes 4 --nproc-per-node 2 --mesh pp=2,dp=2,tp=2 train.py --steps 1000
@@ -88,6 +89,7 @@ def run(
             cwd=os.getcwd(),
             directory=str((job_dir or directory / "jobs" / name).resolve()),
             start=start,
+            token=secrets.token_urlsafe(),
         )
     except ValueError as error:
         raise click.ClickException(str(error)) from error

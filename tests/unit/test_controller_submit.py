@@ -1,24 +1,55 @@
-"""What the controller says of a job that is asked for."""
+"""What the controller says of a job that is asked for, and of its start."""
 
 from datetime import UTC, datetime
 
 import msgspec
 
 from holdfast.config import LadderPolicy
-from holdfast.event_parts import JobSpec
-from holdfast.events import JobSubmitted
+from holdfast.event_parts import Grant, JobSpec
+from holdfast.events import GenerationStarted, JobSubmitted, NodesGranted
 from holdfast.ids import uuid7
 from holdfast.requests import SubmitJob
 from holdfast.timeouts import Timeouts
+from holdfast_controller.draft import Outcome
 from holdfast_controller.plan import Planner
 
-SPEC = JobSpec(name="job-1", script="/train.py", cwd="/", directory="/jobs/1", env={"TOKEN": "hunter2", "DEPTH": "3"})
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+SPEC = JobSpec(
+    name="job-1",
+    script="/train.py",
+    nnodes=2,
+    nproc_per_node=4,
+    mesh="pp=2,tp=4",
+    cwd="/",
+    directory="/jobs/1",
+    env={"TOKEN": "hunter2", "DEPTH": "3"},
+    token="s3cret",
+)
+PLANNER = Planner(Timeouts(), LadderPolicy())
 
 
-def test_values_of_the_environment_reach_the_ranks_and_no_event() -> None:
-    asked = SubmitJob(id=uuid7(), asked_by="ada", spec=SPEC)
-    outcome = Planner(Timeouts(), LadderPolicy()).submit(None, asked, datetime(2026, 1, 1, tzinfo=UTC))
+def submitted() -> Outcome:
+    return PLANNER.submit(None, SubmitJob(id=uuid7(), asked_by="ada", spec=SPEC), NOW)
+
+
+def test_values_of_the_environment_and_the_token_reach_the_ranks_and_no_event() -> None:
+    outcome = submitted()
     assert outcome.state is not None and outcome.state.spec == SPEC
-    (submitted,) = [event for event in outcome.events if isinstance(event, JobSubmitted)]
-    assert submitted.spec == msgspec.structs.replace(SPEC, env={"TOKEN": "***", "DEPTH": "***"})
-    assert not any(b"hunter2" in msgspec.json.encode(event) for event in outcome.events)
+    (said,) = [event for event in outcome.events if isinstance(event, JobSubmitted)]
+    assert said.spec == msgspec.structs.replace(SPEC, env={"TOKEN": "***", "DEPTH": "***"}, token="***")
+    for secret in (b"hunter2", b"s3cret"):
+        assert not any(secret in msgspec.json.encode(event) for event in outcome.events)
+
+
+def test_a_generation_says_how_its_ranks_lie_and_where_the_vaults_are() -> None:
+    waiting = submitted().state
+    assert waiting is not None and waiting.claim is not None
+    grants = (
+        Grant(node="a", epoch=1, address="10.0.0.1", store_ports=(29500,), vault_port=7001),
+        Grant(node="b", epoch=1, address="10.0.0.2", store_ports=(29500,)),
+    )
+    granted = NodesGranted(id=uuid7(), at=NOW, source="standby", job="job-1", claim=waiting.claim, grants=grants)
+    (started,) = [e for e in PLANNER.event(waiting, granted, NOW).events if isinstance(e, GenerationStarted)]
+    assert started.nodes == ("a", "b")
+    assert started.vaults == ("10.0.0.1:7001", "")
+    assert (started.nproc_per_node, started.mesh, started.submitted_at) == (4, "pp=2,tp=4", NOW)

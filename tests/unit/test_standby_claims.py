@@ -1,15 +1,16 @@
-"""What the standby service remembers of claims that are over."""
+"""What a claim is met with, and what the standby service remembers of claims that are over."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
 from holdfast.config import PoolPolicy
-from holdfast.events import NodesReleased
+from holdfast.event_parts import NodeFacts
+from holdfast.events import NodesGranted, NodesReleased, NodesRequested
 from holdfast.ids import uuid7
 from holdfast.timeouts import Timeouts
 from holdfast_standby.plan import CLAIMS_REMEMBERED, Keeper
-from holdfast_standby.state import Heard, Inventory
+from holdfast_standby.state import Heard, Inventory, Node, NodeState
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -24,3 +25,23 @@ def test_a_claim_that_is_over_is_forgotten_when_no_older_one_can_come() -> None:
     almost = NOW + CLAIMS_REMEMBERED - timedelta(seconds=1)
     assert list(keeper.time(inventory, Heard(), almost).inventory.claims) == ["job"]
     assert not keeper.time(inventory, Heard(), NOW + CLAIMS_REMEMBERED).inventory.claims
+
+
+def test_a_grant_says_where_the_node_is_found() -> None:
+    facts = NodeFacts(
+        address="10.0.0.7",
+        hostname="h",
+        boot_id="b",
+        store_ports=(29500, 29501),
+        cpus=1,
+        memory_bytes=1,
+        version="t",
+        vault_port=7001,
+    )
+    node = Node(id="node-7", state=NodeState.STANDBY, since=NOW, instance=uuid7(), facts=facts)
+    asked = NodesRequested(id=uuid7(), at=NOW, source="controller", job="job", count=1, reason="test")
+    said = Keeper(Timeouts(), PoolPolicy()).event(Inventory(nodes={node.id: node}), asked, NOW).events
+    (granted,) = [event for event in said if isinstance(event, NodesGranted)]
+    (grant,) = granted.grants
+    assert (grant.node, grant.epoch, grant.address) == ("node-7", 1, "10.0.0.7")
+    assert (grant.store_ports, grant.vault_port) == ((29500, 29501), 7001)

@@ -92,6 +92,10 @@ class Draft:
             nodes=self.state.nodes,
             world_size=state.spec.nnodes * state.spec.nproc_per_node,
             restore_step=state.restorable_step,
+            nproc_per_node=state.spec.nproc_per_node,
+            mesh=state.spec.mesh,
+            submitted_at=state.submitted_at,
+            vaults=tuple(_vault(member) for member in self.state.members if member),
         )
         self.state = self.state.update(ordered_by=decision.id)
         self._orders.extend(standing_orders(self.state))
@@ -208,3 +212,7 @@ class Draft:
             orders=tuple(self._orders),
             closed=tuple(self._closed),
         )
+
+
+def _vault(member: Grant) -> str:
+    return f"{member.address}:{member.vault_port}" if member.vault_port else ""

@@ -47,6 +47,7 @@ STEP_RECORD_S = 10.0
 """While nothing is wrong, the controller notes a job's step at most this often."""
 
 _LIVE = (JobPhase.STARTING, JobPhase.RUNNING)
+_MASK = "***"
 
 
 class Planner:
@@ -70,8 +71,8 @@ class Planner:
             now,
             self.timeouts,
         )
-        # Events are read by everybody; values of environment variables are often secrets.
-        masked = msgspec.structs.replace(spec, env=dict.fromkeys(spec.env, "***"))
+        # Events are read by everybody; values of environment variables are often secrets, and the token always is.
+        masked = msgspec.structs.replace(spec, env=dict.fromkeys(spec.env, _MASK), token=_MASK if spec.token else "")
         draft.say(JobSubmitted, spec=masked, reason=f"asked by {request.asked_by}")
         draft.claim("the job needs nodes to start")
         return draft.outcome()

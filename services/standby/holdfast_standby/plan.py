@@ -309,6 +309,7 @@ class Keeper:
                         epoch=granted.epoch,
                         address=granted.facts.address,
                         store_ports=granted.facts.store_ports,
+                        vault_port=granted.facts.vault_port,
                     )
                 )
             draft.say(NodesGranted, job=claim.job, incident=claim.incident, claim=claim.id, grants=tuple(grants))
