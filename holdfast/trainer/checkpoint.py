@@ -23,7 +23,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Any
 
 import msgspec
@@ -34,6 +33,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from holdfast.exit_codes import SUPERSEDED
 from holdfast.trainer import checkpoint_environment as environment
+from holdfast.trainer.checkpoint_choice import Choice
 from holdfast.trainer.checkpoint_errors import CheckpointError, CheckpointMismatch, DamagedCheckpoint, Superseded
 from holdfast.trainer.checkpoint_format import LoadPlanner, PartReader, PartWriter
 from holdfast.trainer.checkpoint_memory import UNUSABLE, MemoryTier
@@ -43,13 +43,12 @@ from holdfast.trainer.checkpoint_storage import (
     Manifest,
     Part,
     Storage,
-    decode_manifest,
     decode_part,
-    newest_first,
 )
+from holdfast.trainer.collectives import Ranks, Verdict
 from holdfast.trainer.phases import phase
 from holdfast.trainer.report import checkpoint_saved
-from holdfast.vault_wire import SealedStep, ShardName
+from holdfast.vault_wire import SealedStep
 
 __all__ = [
     "CheckpointError",
@@ -83,14 +82,6 @@ class SavedCheckpoint:
 
 def _report(saved: SavedCheckpoint) -> None:
     checkpoint_saved(step=saved.step, path=saved.path, checkpoint_bytes=saved.nbytes, took_s=saved.took_s)
-
-
-class _Verdict(IntEnum):
-    """What a rank makes of a checkpoint; the worst of all ranks' is everyone's."""
-
-    GOOD = 0
-    DAMAGED = 1
-    UNUSABLE = 2
 
 
 @dataclass(frozen=True)
@@ -132,14 +123,14 @@ class Checkpointer:
         self._owner = environment.owner()
         self._storage = storage or DirectoryStorage(directory or environment.default_directory(), owner=self._owner)
         self._keep = keep
-        self._group = process_group
         self._mesh = _mesh_sizes(mesh)
         self._on_saved = on_saved
-        distributed = dist.is_available() and dist.is_initialized()
-        self._rank = dist.get_rank(process_group) if distributed else 0
-        self._world_size = dist.get_world_size(process_group) if distributed else 1
-        self._device = _collective_device(process_group) if distributed else torch.device("cpu")
-        self._memory = MemoryTier(self._shard_name(), self._owner.generation)
+        self._ranks = Ranks(process_group)
+        self._choice = Choice(self._storage, self._ranks)
+        self._rank = self._ranks.rank
+        # A part of the job has no shards of its own: their names are those of the whole job's ranks.
+        name = environment.shard_name(self._owner, self._rank, self._ranks.size) if process_group is None else None
+        self._memory = MemoryTier(name, self._owner.generation)
 
     def keep(self, step: int, state: dict[str, Any]) -> bool:
         """Keep the state as of the completed ``step`` in the memory of this rank's node: meant for every step.
@@ -188,8 +179,9 @@ class Checkpointer:
     def _restore(self, state: dict[str, Any]) -> int:
         started = time.monotonic()
         keyed = KeyedState(state, self._rank)
-        kept = self._memory.newest_common(self._all_gather, self._agree_on_bound())
-        manifest = self._agree_on_manifest()
+        bound = environment.restore_step() if self._rank == 0 else None
+        kept = self._memory.newest_common(self._ranks.all_gather, self._ranks.agree_on_bound(bound))
+        manifest = self._choice.newest()
         if kept is not None and (manifest is None or kept.step >= manifest.step) and self._restore_kept(kept, keyed):
             if self._rank == 0:
                 log.info("restored step %d from memory in %.1f ms", kept.step, (time.monotonic() - started) * 1e3)
@@ -203,15 +195,12 @@ class Checkpointer:
                 verified = self._verify(manifest, keyed)
             except CheckpointError as error:
                 problem = error
-            verdict = self._agree_on_verdict(problem)
-            if verdict is _Verdict.UNUSABLE:
+            verdict = self._ranks.agree_on_verdict(problem)
+            if verdict is Verdict.UNUSABLE:
                 raise problem or CheckpointMismatch(f"step {manifest.step}: another rank cannot use it, see its log")
-            if verdict is _Verdict.DAMAGED or verified is None:
-                if self._rank == 0:
-                    self._set_aside_damaged(manifest.step, problem or "another rank found it damaged, see its log")
-                elif problem is not None:
-                    log.warning("checkpoint of step %d is damaged: %s", manifest.step, problem)
-                manifest = self._agree_on_manifest()
+            if verdict is Verdict.DAMAGED or verified is None:
+                self._choice.set_aside(manifest.step, problem)
+                manifest = self._choice.newest()
                 continue
             verified.reader.apply(verified.items, verified.planner)
             keyed.load(verified.state_dict)
@@ -229,7 +218,7 @@ class Checkpointer:
         except UNUSABLE as error:
             log.warning("step %d in memory cannot be used: %s", kept.step, error)
             problem = DamagedCheckpoint(str(error))
-        if self._agree_on_verdict(problem) is not _Verdict.GOOD:
+        if self._ranks.agree_on_verdict(problem) is not Verdict.GOOD:
             return False
         keyed.load(loaded, borrowed=True)
         return True
@@ -250,7 +239,7 @@ class Checkpointer:
 
     def _finish_save(self, step: int, record: bytes) -> tuple[str, int] | None:
         """Publish once all parts are written. Returns location and bytes on rank 0; an empty record says "I failed"."""
-        records = self._gather(record)
+        records = self._ranks.gather(record, PART_RECORD_BYTES)
         failed = [rank for rank, record in enumerate(records) if not record]
         saved: tuple[str, int] | None = None
         if self._rank == 0:
@@ -260,11 +249,12 @@ class Checkpointer:
                 try:
                     saved = self._publish(step, records)
                 except Exception:
-                    self._broadcast(torch.tensor([0]))
+                    self._ranks.broadcast(torch.tensor([0]))
                     raise
-        blame = int(self._broadcast(torch.tensor([failed[0] if failed else -1])).item())
+        blame = int(self._ranks.broadcast(torch.tensor([failed[0] if failed else -1])).item())
         if blame >= 0 and record:
-            self._refuse_if_superseded()
+            # If that is because a newer generation is there, this rank must end just as quietly.
+            self._storage.claim()
             raise CheckpointError(
                 f"step {step} was not saved: rank {blame} could not do its part, its log says why; older checkpoints "
                 "are untouched"
@@ -275,7 +265,7 @@ class Checkpointer:
         manifest = Manifest(
             step=step,
             generation=self._owner.generation,
-            world_size=self._world_size,
+            world_size=self._ranks.size,
             mesh=self._mesh,
             created_at=time.time(),
             parts=tuple(decode_part(record) for record in records),
@@ -307,120 +297,17 @@ class Checkpointer:
         held = {space for part in manifest.parts for space in part.holds}
         per_rank = any(space.startswith("rank/") for space in keyed.spaces)
         missing = keyed.spaces - held - {GLOBAL}
-        if not missing and not (per_rank and manifest.world_size != self._world_size):
+        if not missing and not (per_rank and manifest.world_size != self._ranks.size):
             return
         raise CheckpointMismatch(
             f"the checkpoint of step {manifest.step} was saved {self._shape(manifest)}; this job runs with "
-            f"{_describe(self._world_size, self._mesh)} and needs {', '.join(sorted(missing)) or 'as many ranks'}. "
+            f"{_describe(self._ranks.size, self._mesh)} and needs {', '.join(sorted(missing)) or 'as many ranks'}. "
             "State marked PerRank or PerShard cannot be resharded: restart with the mesh of then, keep it in DTensors "
             "(they reshard), or name another checkpoint directory to start afresh"
         )
 
     def _shape(self, manifest: Manifest) -> str:
         return f"with {_describe(manifest.world_size, manifest.mesh)}"
-
-    def _agree_on_manifest(self) -> Manifest | None:
-        """Rank 0 chooses the newest complete step and tells the others, who then need not look at the directory."""
-        if self._rank == 0:
-            try:
-                manifest = self._newest_complete()
-            except Exception:
-                self._broadcast(torch.tensor([-1]))
-                raise
-            record = b"" if manifest is None else msgspec.json.encode(manifest)
-            self._broadcast(torch.tensor([len(record)]))
-            if record:
-                self._broadcast(torch.frombuffer(bytearray(record), dtype=torch.uint8))
-            return manifest
-        size = int(self._broadcast(torch.tensor([0])).item())
-        if size < 0:
-            self._refuse_if_superseded()
-            raise CheckpointError("rank 0 could not choose a checkpoint, its log says why")
-        if size == 0:
-            return None
-        record = self._broadcast(torch.empty(size, dtype=torch.uint8)).cpu().numpy().tobytes()
-        return decode_manifest(record)
-
-    def _newest_complete(self) -> Manifest | None:
-        at_most = environment.restore_step()
-        self._storage.claim()
-        published = self._storage.steps()
-        candidates = newest_first(published, at_most)
-        for step in sorted(set(published) - set(candidates)):
-            log.warning("checkpoint of step %d is newer than the rollback's target %s, set aside", step, at_most)
-            self._storage.set_aside(step, "rolled-back")
-        for step in candidates:
-            try:
-                return self._storage.manifest(step)
-            except DamagedCheckpoint as error:
-                self._set_aside_damaged(step, error)
-        damaged = self._storage.damaged()
-        if damaged and at_most != 0:
-            raise CheckpointError(
-                f"no checkpoint is left to restore and those of steps {sorted(damaged)} are damaged; starting from "
-                "scratch unasked would throw the run away. Repair one (rename it without .damaged), or set "
-                "HOLDFAST_RESTORE_STEP=0 to start afresh"
-            )
-        return None
-
-    def _refuse_if_superseded(self) -> None:
-        # Another rank has failed. If that is because a newer generation is there, this one must end just as quietly.
-        self._storage.claim()
-
-    def _set_aside_damaged(self, step: int, reason: object) -> None:
-        log.warning("checkpoint of step %d is damaged, set aside, trying an older one: %s", step, reason)
-        self._storage.set_aside(step, "damaged")
-
-    def _agree_on_verdict(self, problem: CheckpointError | None) -> _Verdict:
-        mine = _Verdict.GOOD
-        if problem is not None:
-            mine = _Verdict.DAMAGED if isinstance(problem, DamagedCheckpoint) else _Verdict.UNUSABLE
-        if self._world_size == 1:
-            return mine
-        verdict = torch.tensor([mine], device=self._device)
-        dist.all_reduce(verdict, dist.ReduceOp.MAX, group=self._group)
-        return _Verdict(int(verdict.item()))
-
-    def _shard_name(self) -> ShardName | None:
-        """Whose shard this rank's is; None outside of Holdfast, or in a part of the job only."""
-        if not self._owner.job or self._group is not None:
-            return None
-        return ShardName(
-            job=self._owner.job,
-            submitted_ms=self._owner.submitted_ms,
-            world_size=self._world_size,
-            rank=self._rank,
-        )
-
-    def _agree_on_bound(self) -> int | None:
-        """Rank 0's bound on what may be restored."""
-        bound = environment.restore_step() if self._rank == 0 else None
-        agreed = int(self._broadcast(torch.tensor([-1 if bound is None else bound])).item())
-        return None if agreed < 0 else agreed
-
-    def _all_gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
-        if self._world_size == 1:
-            return [tensor]
-        mine = tensor.to(self._device)
-        everyone = [torch.empty_like(mine) for _ in range(self._world_size)]
-        dist.all_gather(everyone, mine, group=self._group)
-        return [row.cpu() for row in everyone]
-
-    def _broadcast(self, tensor: torch.Tensor) -> torch.Tensor:
-        if self._world_size == 1:
-            return tensor
-        tensor = tensor.to(self._device)
-        dist.broadcast(tensor, group=self._group, group_src=0)
-        return tensor
-
-    def _gather(self, record: bytes) -> list[bytes]:
-        """Every rank's record at rank 0, an empty list elsewhere."""
-        if self._world_size == 1:
-            return [record]
-        mine = torch.frombuffer(bytearray(record.ljust(PART_RECORD_BYTES)), dtype=torch.uint8).to(self._device)
-        everyone = [torch.empty_like(mine) for _ in range(self._world_size)] if self._rank == 0 else None
-        dist.gather(mine, everyone, group=self._group, group_dst=0)
-        return [row.cpu().numpy().tobytes().rstrip() for row in everyone or ()]
 
 
 @contextmanager
@@ -445,8 +332,3 @@ def _mesh_sizes(mesh: DeviceMesh | Mapping[str, int] | None) -> dict[str, int]:
 def _describe(world_size: int, mesh: Mapping[str, int]) -> str:
     dims = ",".join(f"{name}={size}" for name, size in mesh.items())
     return f"{world_size} ranks" + (f" as {dims}" if dims else "")
-
-
-def _collective_device(group: dist.ProcessGroup | None) -> torch.device:
-    on_gpu = "nccl" in dist.get_backend(group)
-    return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")

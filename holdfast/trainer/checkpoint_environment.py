@@ -7,6 +7,7 @@ from pathlib import Path
 
 from holdfast.trainer.checkpoint_errors import CheckpointError
 from holdfast.trainer.checkpoint_workplace import Owner
+from holdfast.vault_wire import ShardName
 
 
 def owner() -> Owner:
@@ -30,3 +31,10 @@ def restore_step() -> int | None:
     if not value.isdigit():
         raise CheckpointError(f"HOLDFAST_RESTORE_STEP={value!r} is no step: set it to a number from 0, or unset it")
     return int(value)
+
+
+def shard_name(owner: Owner, rank: int, world_size: int) -> ShardName | None:
+    """Whose shard this rank's is in the memory of its node; None outside of Holdfast."""
+    if not owner.job:
+        return None
+    return ShardName(job=owner.job, submitted_ms=owner.submitted_ms, world_size=world_size, rank=rank)

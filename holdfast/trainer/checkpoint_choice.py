@@ -1,0 +1,79 @@
+"""Which checkpoint on disk is restored: rank 0 chooses, the others are told and need not look at the directory."""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+import torch
+
+from holdfast.trainer import checkpoint_environment as environment
+from holdfast.trainer.checkpoint_errors import CheckpointError, DamagedCheckpoint
+from holdfast.trainer.checkpoint_storage import Manifest, Storage, decode_manifest, newest_first
+from holdfast.trainer.collectives import Ranks
+
+log = logging.getLogger("holdfast.trainer.checkpoint")
+
+
+class Choice:
+    """One rank's part in it."""
+
+    def __init__(self, storage: Storage, ranks: Ranks) -> None:
+        self._storage = storage
+        self._ranks = ranks
+
+    def newest(self) -> Manifest | None:
+        """The newest step that is complete and may be restored, the same on all ranks; None if there is none."""
+        if self._ranks.rank == 0:
+            try:
+                manifest = self._newest_complete()
+            except Exception:
+                self._ranks.broadcast(torch.tensor([-1]))
+                raise
+            record = b"" if manifest is None else msgspec.json.encode(manifest)
+            self._ranks.broadcast(torch.tensor([len(record)]))
+            if record:
+                self._ranks.broadcast(torch.frombuffer(bytearray(record), dtype=torch.uint8))
+            return manifest
+        size = int(self._ranks.broadcast(torch.tensor([0])).item())
+        if size < 0:
+            # If that is because a newer generation is there, this rank must end just as quietly.
+            self._storage.claim()
+            raise CheckpointError("rank 0 could not choose a checkpoint, its log says why")
+        if size == 0:
+            return None
+        record = self._ranks.broadcast(torch.empty(size, dtype=torch.uint8)).cpu().numpy().tobytes()
+        return decode_manifest(record)
+
+    def set_aside(self, step: int, problem: CheckpointError | None) -> None:
+        """This step is damaged; `problem` is what this rank has found, None if another rank did."""
+        if self._ranks.rank == 0:
+            self._set_aside_damaged(step, problem or "another rank found it damaged, see its log")
+        elif problem is not None:
+            log.warning("checkpoint of step %d is damaged: %s", step, problem)
+
+    def _newest_complete(self) -> Manifest | None:
+        at_most = environment.restore_step()
+        self._storage.claim()
+        published = self._storage.steps()
+        candidates = newest_first(published, at_most)
+        for step in sorted(set(published) - set(candidates)):
+            log.warning("checkpoint of step %d is newer than the rollback's target %s, set aside", step, at_most)
+            self._storage.set_aside(step, "rolled-back")
+        for step in candidates:
+            try:
+                return self._storage.manifest(step)
+            except DamagedCheckpoint as error:
+                self._set_aside_damaged(step, error)
+        damaged = self._storage.damaged()
+        if damaged and at_most != 0:
+            raise CheckpointError(
+                f"no checkpoint is left to restore and those of steps {sorted(damaged)} are damaged; starting from "
+                "scratch unasked would throw the run away. Repair one (rename it without .damaged), or set "
+                "HOLDFAST_RESTORE_STEP=0 to start afresh"
+            )
+        return None
+
+    def _set_aside_damaged(self, step: int, reason: object) -> None:
+        log.warning("checkpoint of step %d is damaged, set aside, trying an older one: %s", step, reason)
+        self._storage.set_aside(step, "damaged")
