@@ -16,7 +16,8 @@ from holdfast.cli.tables import json_text, render
 _JOBS = """
 select c.key as job, c.phase, c.generation, h.last_step, h.incidents, h.lost_steps, c.submitted_at, h.finished_at,
        c.exit_code, h.script
-from (select * from controller.jobs order by submitted_at desc limit $1) c
+from (select key, phase, generation, submitted_at, exit_code
+      from controller.jobs order by submitted_at desc limit $1) c
 left join lateral (select * from historian.jobs h where h.job = c.key limit 1) h on true
 order by c.submitted_at desc
 """

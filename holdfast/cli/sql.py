@@ -99,8 +99,13 @@ def _explained(error: asyncpg.PostgresError, query: str) -> str:
             " " * (len(f"line {row + 1}: ") + column) + "^",
         ]
     lines += [f"{what}: {text}" for what in ("detail", "hint") if (text := getattr(error, what, None))]
-    if isinstance(error, asyncpg.ReadOnlySQLTransactionError | asyncpg.InsufficientPrivilegeError):
+    if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
         lines.append("`holdfast sql` only reads")
+    if isinstance(error, asyncpg.InsufficientPrivilegeError):
+        lines.append(
+            "`holdfast sql` only reads, and of controller.jobs and controller.outbox not `body`, which holds secrets of "
+            "jobs: name the columns instead of *"
+        )
     if isinstance(error, asyncpg.UndefinedTableError | asyncpg.UndefinedColumnError):
         lines.append("`holdfast sql` without a query lists what there is")
     if isinstance(error, asyncpg.QueryCanceledError):

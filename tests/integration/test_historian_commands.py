@@ -147,6 +147,13 @@ def test_sql_marks_the_place_of_an_error(scene: Scene) -> None:
     assert "hint:" in result.stderr
 
 
+def test_sql_shows_no_secrets_and_says_how_to_ask_for_the_rest(scene: Scene) -> None:
+    refused = holdfast(scene, "sql", "select * from controller.jobs")
+    assert refused.exit_code == 1 and "name the columns" in refused.stderr
+    (row,) = data(holdfast(scene, "sql", "--json", "select key, phase from controller.jobs where key = 'gpt'"))
+    assert row == {"key": "gpt", "phase": "running"}
+
+
 @pytest.mark.parametrize("role", ["reader", "historian", "admin"])
 def test_sql_never_writes(scene: Scene, role: str) -> None:
     for query in (

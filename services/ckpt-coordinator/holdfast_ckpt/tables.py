@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Column, Text
+from sqlalchemy import BigInteger, Column, Integer, Text
 
 from holdfast.store.schema import moment, service_metadata, state_table
 
@@ -16,4 +16,30 @@ state_table(
     Column("path", Text, nullable=False),
     Column("bytes", BigInteger, nullable=False),
     moment("saved_at"),
+)
+
+state_table(
+    METADATA,
+    "plans",
+    Column("generation", BigInteger, nullable=False),
+    Column("nnodes", Integer, nullable=False),
+    Column("strategy", Text, nullable=False),
+    Column("protects", Text, nullable=False),
+    Column("every", Integer, nullable=False),
+    Column("reason", Text, nullable=False),
+    moment("planned_at"),
+)
+
+state_table(
+    METADATA,
+    "shards",
+    Column("job", Text, nullable=False),
+    Column("node_rank", Integer, nullable=False),
+    Column("node", Text, nullable=False),
+    Column("keeper", Text, nullable=False),
+    Column("step", BigInteger, nullable=False),
+    Column("generation", BigInteger, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    Column("state", Text, nullable=False),
+    moment("reported_at"),
 )
