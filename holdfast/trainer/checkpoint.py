@@ -180,13 +180,14 @@ class Checkpointer:
         started = time.monotonic()
         keyed = KeyedState(state, self._rank)
         bound = environment.restore_step() if self._rank == 0 else None
-        kept = self._memory.newest_common(self._ranks.all_gather, self._ranks.agree_on_bound(bound))
+        in_memory = self._memory.common(self._ranks.all_gather, self._ranks.agree_on_bound(bound))
         manifest = self._choice.newest()
-        if kept is not None and (manifest is None or kept.step >= manifest.step) and self._restore_kept(kept, keyed):
-            if self._rank == 0:
-                log.info("restored step %d from memory in %.1f ms", kept.step, (time.monotonic() - started) * 1e3)
-            self._memory.go_on_from(kept)
-            return kept.step
+        for kept in in_memory:
+            if (manifest is None or kept.step >= manifest.step) and self._restore_kept(kept, keyed):
+                if self._rank == 0:
+                    log.info("restored step %d from memory in %.1f ms", kept.step, (time.monotonic() - started) * 1e3)
+                self._memory.go_on_from(kept)
+                return kept.step
         self._memory.go_on_from(None)
         while manifest is not None:
             verified: _Verified | None = None

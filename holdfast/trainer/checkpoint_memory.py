@@ -55,14 +55,14 @@ class MemoryTier:
             return False
         return True
 
-    def newest_common(self, all_gather: AllGather, at_most: int | None) -> SealedStep | None:
-        """The newest step that all ranks have; all of them must call it, and get the same answer."""
+    def common(self, all_gather: AllGather, at_most: int | None) -> list[SealedStep]:
+        """The steps that all ranks have, newest first; all of them must call it, and get the same answer."""
         mine = torch.full((STEPS_TOLD_MAX, 2), -1, dtype=torch.int64)
         for row, sealed in enumerate(self._sealed()[:STEPS_TOLD_MAX]):
             mine[row] = torch.tensor((sealed.generation, sealed.step))
         found = [{SealedStep(generation=g, step=s) for g, s in rows.tolist() if s >= 0} for rows in all_gather(mine)]
-        common = [sealed for sealed in set.intersection(*found) if at_most is None or sealed.step <= at_most]
-        return max(common, default=None)
+        common = (sealed for sealed in set.intersection(*found) if at_most is None or sealed.step <= at_most)
+        return sorted(common, reverse=True)
 
     def load(self, sealed: SealedStep) -> dict[str, Any]:
         """What was given to `keep` at this step.
