@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
-import msgspec
 import numpy as np
 import torch
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
@@ -29,32 +28,8 @@ from torch.distributed.checkpoint.metadata import (
 from torch.distributed.checkpoint.planner import LoadItemType, ReadItem, WriteItem, WriteItemType
 
 from holdfast.trainer.checkpoint_errors import CheckpointMismatch, DamagedCheckpoint
-from holdfast.trainer.checkpoint_storage import Part, Storage
-
-ALIGNMENT = 64
-"""Bytes. Tensors are read as views into the file's bytes, so each must start at a multiple of its element size."""
-
-OBJECT = "object"
-
-
-class Entry(msgspec.Struct, frozen=True, array_like=True):
-    """Where one value of the state lies in its part. ``dtype`` is "object" for anything but a tensor (pickled)."""
-
-    key: str
-    path: tuple[str | int, ...]
-    dtype: str
-    shape: tuple[int, ...]
-    chunk_offset: tuple[int, ...]
-    chunk_shape: tuple[int, ...]
-    offset: int
-    nbytes: int
-    crc32: int
-
-    def storage_index(self) -> MetadataIndex:
-        return MetadataIndex(self.key, None if self.dtype == OBJECT else torch.Size(self.chunk_offset))
-
-
-_entries = msgspec.json.Decoder(tuple[Entry, ...])
+from holdfast.trainer.checkpoint_manifest import ALIGNMENT, OBJECT, Entry, Part, PartLayout, decode_index
+from holdfast.trainer.checkpoint_storage import Storage
 
 
 class SavePlanner(DefaultSavePlanner):
@@ -124,19 +99,16 @@ class PartWriter:
 
     def chunks(self) -> Iterator[memoryview | bytes]:
         """The part in order. `index_offset` and `index_crc32` are right once it is exhausted."""
-        entries: list[Entry] = []
-        offset = 0
+        layout = PartLayout()
         for item in self._items:
             data = _bytes_of(self._planner.resolve_data(item))
-            entries.append(_entry(item, self._planner.mappings[item.index.fqn], offset, data))
+            padding = _add(layout, item, self._planner.mappings[item.index.fqn], data)
             yield data
-            padding = -data.nbytes % ALIGNMENT
             if padding:
-                yield bytes(padding)
-            offset += data.nbytes + padding
-        index = msgspec.json.encode(entries)
-        self.index_offset = offset
-        self.index_crc32 = zlib.crc32(index)
+                yield padding
+        index = layout.index()
+        self.index_offset = layout.index_offset
+        self.index_crc32 = layout.index_crc32
         yield index
 
 
@@ -152,7 +124,7 @@ class PartReader:
         for part in parts:
             for entry in _read_index(storage, step, part):
                 if wanted(entry.key):
-                    self._stored.setdefault(entry.storage_index(), (part.name, entry))
+                    self._stored.setdefault(_storage_index(entry), (part.name, entry))
 
     def metadata(self) -> Metadata:
         """What a DCP planner needs to know of the checkpoint."""
@@ -199,11 +171,16 @@ class PartReader:
             planner.commit_tensor(item, target)
 
 
+def _storage_index(entry: Entry) -> MetadataIndex:
+    return MetadataIndex(entry.key, None if entry.dtype == OBJECT else torch.Size(entry.chunk_offset))
+
+
 def _read_index(storage: Storage, step: int, part: Part) -> tuple[Entry, ...]:
     index = storage.read(step, part.name, part.index_offset, part.size - part.index_offset)
-    if zlib.crc32(index) != part.index_crc32:
-        raise DamagedCheckpoint(f"step {step}, part {part.name}: the index fails its checksum")
-    return _entries.decode(index)
+    try:
+        return decode_index(part, index)
+    except DamagedCheckpoint as error:
+        raise DamagedCheckpoint(f"step {step}, {error}") from error
 
 
 def _runs(
@@ -236,20 +213,18 @@ def _tensor_of(entry: Entry, data: memoryview) -> torch.Tensor:
     return torch.frombuffer(data, dtype=dtype).reshape(entry.chunk_shape)
 
 
-def _entry(item: WriteItem, path: tuple[str | int, ...], offset: int, data: memoryview) -> Entry:
+def _add(layout: PartLayout, item: WriteItem, path: tuple[str | int, ...], data: memoryview) -> bytes:
     tensor = item.tensor_data
     if tensor is None:
-        return Entry(item.index.fqn, path, OBJECT, (), (), (), offset, data.nbytes, zlib.crc32(data))
-    return Entry(
-        key=item.index.fqn,
-        path=path,
+        return layout.add(item.index.fqn, path, data)
+    return layout.add(
+        item.index.fqn,
+        path,
+        data,
         dtype=str(tensor.properties.dtype).removeprefix("torch."),
         shape=tuple(tensor.size),
         chunk_offset=tuple(tensor.chunk.offsets),
         chunk_shape=tuple(tensor.chunk.sizes),
-        offset=offset,
-        nbytes=data.nbytes,
-        crc32=zlib.crc32(data),
     )
 
 

@@ -25,62 +25,37 @@ from pathlib import Path
 from typing import Protocol
 
 import msgspec
-import numpy as np
 
-from holdfast.trainer.checkpoint_errors import CheckpointError, CheckpointMismatch, DamagedCheckpoint
+from holdfast.trainer.checkpoint_errors import CheckpointError
+from holdfast.trainer.checkpoint_folder import DirectoryFolder, Found, StepState, whole_manifest
+from holdfast.trainer.checkpoint_manifest import MANIFEST, Manifest, Part, decode_manifest, decode_part
 from holdfast.trainer.checkpoint_workplace import UNFENCED, Owner, Workplace, sync_directory
+
+__all__ = [
+    "DirectoryStorage",
+    "Manifest",
+    "Part",
+    "Storage",
+    "decode_manifest",
+    "decode_part",
+    "newest_first",
+]
 
 log = logging.getLogger("holdfast.trainer.checkpoint")
 
-MANIFEST = "manifest.json"
-FORMAT = 1
 SET_ASIDE_MAX = 3
 
 _PUBLISHED = re.compile(r"step-(\d{8,})")
 _SET_ASIDE = re.compile(r"step-(\d{8,})\.(damaged|rolled-back)(-\d+)?")
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """One file of a checkpoint: data, then an index of ``size - index_offset`` bytes.
-
-    The index holds a CRC-32 of every entry and ``index_crc32`` covers the index, so a reader that needs a slice of the
-    file checks what it reads and nothing else.
-    """
-
-    name: str
-    size: int
-    index_offset: int
-    index_crc32: int
-    holds: tuple[str, ...]
-    """The key spaces with entries in this part: "" for global keys, "shard/pp=0", "rank/3"."""
-
-
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a checkpoint consists of. Written last: without it there is no checkpoint."""
-
-    format: int = FORMAT
-    step: int
-    generation: int
-    world_size: int
-    mesh: dict[str, int]
-    created_at: float
-    parts: tuple[Part, ...]
-
-    @property
-    def nbytes(self) -> int:
-        return sum(part.size for part in self.parts)
-
-
-decode_manifest = msgspec.json.Decoder(Manifest).decode
-decode_part = msgspec.json.Decoder(Part).decode
-
-
 class Storage(Protocol):
     """What a checkpointer asks of the place that keeps its bytes.
 
     Every rank calls `write`, `read` and, when another rank has failed, `claim`; the other methods are for the one rank
-    that decides. Whatever changes the
-    checkpoints raises Superseded once a newer generation of the job has claimed them.
+    that decides. Whatever changes the checkpoints raises Superseded once a newer generation of the job has claimed
+    them, and has then changed nothing that others see. Directories and object stores pass the same tests of this
+    contract.
     """
 
     def claim(self) -> None:
@@ -124,6 +99,10 @@ class Storage(Protocol):
 
     def retain(self, keep: int) -> None:
         """Drop all but the newest `keep` steps, and what dead generations left unfinished."""
+        ...
+
+    def survey(self) -> list[Found]:
+        """Everything that is or was to be a checkpoint, in any order. For people: it claims and changes nothing."""
         ...
 
 
@@ -193,43 +172,10 @@ class DirectoryStorage:
         return [int(match[1]) for match in self._matches(_SET_ASIDE) if match[2] == "damaged"]
 
     def manifest(self, step: int) -> Manifest:
-        directory = self._published(step)
-        try:
-            manifest = decode_manifest((directory / MANIFEST).read_bytes())
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise DamagedCheckpoint(f"{directory}: {MANIFEST} cannot be read: {error}") from error
-        except OSError as error:
-            raise _unreadable(directory / MANIFEST, error, missing_is_damage=True) from error
-        if manifest.format != FORMAT:
-            raise CheckpointMismatch(
-                f"{directory} has checkpoint format {manifest.format}, this Holdfast reads {FORMAT}: restore it "
-                "with the version that wrote it, or name another directory"
-            )
-        for part in manifest.parts:
-            try:
-                size = os.stat(directory / part.name).st_size
-            except OSError as error:
-                raise _unreadable(directory / part.name, error, missing_is_damage=True) from error
-            if size != part.size:
-                raise DamagedCheckpoint(
-                    f"{directory}: part {part.name} has {size} bytes, the manifest says {part.size}"
-                )
-        return manifest
+        return whole_manifest(DirectoryFolder(self._published(step)))
 
     def read(self, step: int, name: str, offset: int, size: int) -> memoryview:
-        path = self._published(step) / name
-        target = np.empty(size, np.uint8).data  # not zeroed first, unlike a bytearray
-        done = 0
-        try:
-            with open(path, "rb", buffering=0) as file:
-                file.seek(offset)
-                while done < size and (count := file.readinto(target[done:])):
-                    done += count
-        except OSError as error:
-            raise _unreadable(path, error, missing_is_damage=False) from error
-        if done < size:
-            raise DamagedCheckpoint(f"{path}: ends after {offset + done} bytes, {offset + size} are needed")
-        return target
+        return DirectoryFolder(self._published(step)).read(name, offset, size)
 
     def set_aside(self, step: int, label: str) -> None:
         source = self._published(step)
@@ -244,6 +190,15 @@ class DirectoryStorage:
                 self._workplace.drop(self.root / name)
             self._workplace.sweep()
 
+    def survey(self) -> list[Found]:
+        published, set_aside = self._matches(_PUBLISHED), self._matches(_SET_ASIDE)
+        unfinished = [path for path in self.root.glob("generation-*/step-*") if _PUBLISHED.fullmatch(path.name)]
+        return [
+            *(Found(int(match[1]), StepState.COMPLETE, DirectoryFolder(self.root / match[0])) for match in published),
+            *(Found(int(match[1]), StepState(match[2]), DirectoryFolder(self.root / match[0])) for match in set_aside),
+            *(Found(_step_of(path), StepState.UNFINISHED, DirectoryFolder(path)) for path in unfinished),
+        ]
+
     def _matches(self, pattern: re.Pattern[str]) -> list[re.Match[str]]:
         if not self.root.is_dir():
             return []
@@ -256,13 +211,5 @@ class DirectoryStorage:
         return self._workplace.path / f"step-{step:08d}"
 
 
-def _unreadable(path: Path, error: OSError, *, missing_is_damage: bool) -> CheckpointError:
-    # Only a bad medium is damage. A stale mount or a missing right must not make a job discard whole checkpoints.
-    if error.errno == errno.EIO or (missing_is_damage and isinstance(error, FileNotFoundError)):
-        return DamagedCheckpoint(f"{path}: {error.strerror}")
-    if isinstance(error, FileNotFoundError):
-        return CheckpointError(
-            f"{path} is not here, though rank 0 sees it: the checkpoint directory must be shared by all nodes; "
-            "mount it at the same path everywhere, or set HOLDFAST_JOB_DIR to one that is"
-        )
-    return CheckpointError(f"{path} cannot be read: {error.strerror}; check the mount and its permissions")
+def _step_of(path: Path) -> int:
+    return int(path.name.removeprefix("step-"))
