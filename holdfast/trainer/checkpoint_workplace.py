@@ -50,6 +50,11 @@ class Owner(NamedTuple):
     submitted_ms: int = 0
     generation: int = 0
 
+    @property
+    def name(self) -> str:
+        """What its workplace is called."""
+        return f"generation-{self.generation}" + (f".{self.job}.{self.submitted_ms}" if self.job else "")
+
     def precedes(self, other: Owner) -> bool:
         """Whether `other` has taken this one's place."""
         return self.job == other.job and self[1:] < other[1:]
@@ -62,7 +67,7 @@ class Workplace:
         self._root = root
         self._owner = owner
         self._is_claimed = False
-        self.path = root / _name(owner)
+        self.path = root / owner.name
 
     def claim(self) -> None:
         """Take the root over from all predecessors; asked again, make sure that nobody else has.
@@ -137,7 +142,7 @@ class Workplace:
             raise Superseded(
                 f"generation {max(newer).generation} of job {self._owner.job} has taken the checkpoints over from "
                 f"generation {self._owner.generation}, which this rank belongs to, and nothing was changed; if the "
-                f"controller's database was restored to an earlier state since, remove {self._root / _name(max(newer))}"
+                f"controller's database was restored to an earlier state since, remove {self._root / max(newer).name}"
             )
 
     # Renamed, for those who go by the path; emptied and removed, for clients that remember the directory itself. Other
@@ -180,15 +185,17 @@ class Workplace:
         """Whose workplaces are here, those included that were taken away and are not removed yet."""
         if not self._root.is_dir():
             return []
-        matches = [_WORKPLACE.fullmatch(entry.name) for entry in os.scandir(self._root)]
-        return [
-            (Owner(match[3] or "", int(match[4] or 0), int(match[2])), self._root / match[0])
-            for match in matches
-            if match
-        ]
+        named = [(owner_of(entry.name), entry.name) for entry in os.scandir(self._root)]
+        return [(owner, self._root / name) for owner, name in named if owner is not None]
 
 
 UNFENCED = Owner()
+
+
+def owner_of(workplace: str) -> Owner | None:
+    """Whose a workplace of this name is, or was; None if that is no such name."""
+    match = _WORKPLACE.fullmatch(workplace)
+    return Owner(match[3] or "", int(match[4] or 0), int(match[2])) if match else None
 
 
 def sync_directory(path: Path) -> None:
@@ -203,7 +210,3 @@ def sync_directory(path: Path) -> None:
 def _is_whole(workplace: Path) -> bool:
     """Whether it is its owner's still: one that was taken away has another name."""
     return workplace.name.startswith("generation-")
-
-
-def _name(owner: Owner) -> str:
-    return f"generation-{owner.generation}" + (f".{owner.job}.{owner.submitted_ms}" if owner.job else "")
