@@ -37,6 +37,7 @@ from holdfast.trainer.checkpoint_choice import Choice
 from holdfast.trainer.checkpoint_errors import CheckpointError, CheckpointMismatch, DamagedCheckpoint, Superseded
 from holdfast.trainer.checkpoint_format import LoadPlanner, PartReader, PartWriter
 from holdfast.trainer.checkpoint_memory import UNUSABLE, MemoryTier
+from holdfast.trainer.checkpoint_places import open_storage
 from holdfast.trainer.checkpoint_state import GLOBAL, KeyedState, PerRank, PerShard, RngState
 from holdfast.trainer.checkpoint_storage import (
     DirectoryStorage,
@@ -110,7 +111,7 @@ class Checkpointer:
         """Every rank of ``process_group`` (default: the whole job) makes one, with the same arguments.
 
         Args:
-            directory: shared by all nodes. Default ``$HOLDFAST_JOB_DIR/checkpoints``, else ``./checkpoints``.
+            directory: shared by all nodes, or a URL (``s3://bucket/run``, ``gs://``, ``az://``). Default ``$HOLDFAST_JOB_DIR/checkpoints``, else ``./checkpoints``.
             keep: how many of the newest steps to keep, at least 1.
             mesh: recorded with each checkpoint, to explain a mismatch. Default: ``$HOLDFAST_MESH``.
             on_saved: called on rank 0 when a checkpoint has become restorable. Default: tell Holdfast.
@@ -121,7 +122,7 @@ class Checkpointer:
         if storage is not None and directory is not None:
             raise ValueError("give either a directory or a storage, not both")
         self._owner = environment.owner()
-        self._storage = storage or DirectoryStorage(directory or environment.default_directory(), owner=self._owner)
+        self._storage = storage or open_storage(directory or environment.default_directory(), owner=self._owner)
         self._keep = keep
         self._mesh = _mesh_sizes(mesh)
         self._on_saved = on_saved
