@@ -6,6 +6,8 @@ An order belongs to one generation; a vault goes by the newest that its agent ha
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import msgspec
 
 from holdfast.event_parts import Count, Id, Name, Port
@@ -45,6 +47,11 @@ class BackupOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         """The global ranks of this node."""
         first = self.node_rank * self.nproc_per_node
         return range(first, first + self.nproc_per_node)
+
+
+def submission_ms(submitted_at: datetime) -> int:
+    """The time of a job's submission as orders and the names of shards carry it."""
+    return round(submitted_at.timestamp() * 1000)
 
 
 class UnreadableBackupOrder(ValueError):

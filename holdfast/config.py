@@ -10,6 +10,8 @@
     size = 2
     [retention]
     ended_jobs_days = 90
+    [checkpoint]
+    backup_strategy = "ring"
 
 In the environment the same keys are HOLDFAST_NATS_URL, HOLDFAST_TIMEOUTS_NODE_LOST_S and so on. A value may be
 read from a file named by the same variable with `_FILE` added, as container secrets are.
@@ -20,7 +22,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -101,6 +103,24 @@ class RetentionPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
             raise ValueError("jobs_on_node_max must be at least 1: the logs of the job that ended last are looked at")
 
 
+BACKUP_EVERY_MAX = 1024
+"""Backups further apart are no backups of steps any more: the disk has newer ones."""
+
+
+class CheckpointPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How the checkpoints in a node's memory get copies on other nodes."""
+
+    backup_strategy: Literal["cross-group", "ring", "pairs"] = "cross-group"
+    """Who keeps a node's copies: one outside of all its parallel groups, the next one, or two nodes each other's."""
+
+    backup_every: int = 1
+    """Every how many steps a copy is sent; less often for as long as the network does not keep up."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.backup_every <= BACKUP_EVERY_MAX:
+            raise ValueError(f"backup_every must be from 1 to {BACKUP_EVERY_MAX}")
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything that can be set."""
 
@@ -111,6 +131,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     pool: PoolPolicy = PoolPolicy()
     history: HistoryPolicy = HistoryPolicy()
     retention: RetentionPolicy = RetentionPolicy()
+    checkpoint: CheckpointPolicy = CheckpointPolicy()
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,6 +148,7 @@ _SECTIONS: dict[str, type[msgspec.Struct]] = {
     "pool": PoolPolicy,
     "history": HistoryPolicy,
     "retention": RetentionPolicy,
+    "checkpoint": CheckpointPolicy,
 }
 _TOP = ("nats_url", "database_url")
 
@@ -206,5 +228,9 @@ def _where(origins: Mapping[str, str]) -> str:
 def _listed(settings: Settings, origins: Mapping[str, str]) -> list[Setting]:
     rows = [(key, str(getattr(settings, key))) for key in _TOP]
     for section, kind in _SECTIONS.items():
-        rows += [(f"{section}.{name}", f"{getattr(getattr(settings, section), name):g}") for name in _fields(kind)]
+        rows += [(f"{section}.{name}", _shown(getattr(getattr(settings, section), name))) for name in _fields(kind)]
     return [Setting(key=key, value=value, origin=origins.get(key, "default")) for key, value in rows]
+
+
+def _shown(value: str | float) -> str:
+    return value if isinstance(value, str) else f"{value:g}"

@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 import msgspec
 import structlog
 
-from holdfast import events, requests
+from holdfast import backup_orders, events, requests
+from holdfast.backup_orders import BackupOrder
 from holdfast.bus import Bus, Delivery, Message, event_message
 from holdfast.clock import Now, system_now
 from holdfast.dead_letters import Unhandled, rejection
@@ -32,6 +33,7 @@ from holdfast.store import StaleState, Store, StoreUnavailable, Table
 from holdfast.store.relay import Relay
 from holdfast.subjects import (
     DESIRED_BUCKET,
+    backup_key,
     desired_key,
     event_subject,
     kv_subject,
@@ -48,6 +50,8 @@ _PRUNE_EVERY_S = 3600.0
 _QUEUE_MAX = 512
 
 T = TypeVar("T")
+Order = NodeDesired | BackupOrder
+"""What a node is told under a key of its own; each kind has one writer."""
 
 log = structlog.get_logger()
 
@@ -65,7 +69,7 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True):
 
     rows: tuple[Row, ...] = ()
     events: tuple[Event, ...] = ()
-    orders: tuple[NodeDesired, ...] = ()
+    orders: tuple[Order, ...] = ()
     answer: Answer = Answer(accepted=True)
 
     @property
@@ -79,8 +83,16 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True):
         return said + [order_message(order) for order in self.orders]
 
 
-def order_message(order: NodeDesired) -> Message:
+def order_message(order: Order) -> Message:
     """A node's order as a put into the bucket of desired state; its id names node and fence."""
+    if isinstance(order, BackupOrder):
+        key = backup_key(order.node)
+        return Message(
+            # Within a generation orders differ by what led to them.
+            id=f"{key}-{order.submitted_ms}-{order.generation}-{order.cause or ''}",
+            subject=kv_subject(DESIRED_BUCKET, key),
+            body=backup_orders.encode(order),
+        )
     key = desired_key(order.node)
     return Message(
         id=f"{key}-{order.epoch}-{order.generation}-{order.cause or ''}-{order.supersedes or ''}",

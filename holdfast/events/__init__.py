@@ -26,6 +26,7 @@ from holdfast.events.actions import (
 )
 from holdfast.events.base import Action, Decision, Event, EventClass, Evidence, Finding, Metric
 from holdfast.events.decisions import (
+    BackupsPlanned,
     Eviction,
     GenerationStarted,
     IncidentClosed,
@@ -64,6 +65,7 @@ __all__ = [
     "LOG_TAIL_CHARS_MAX",
     "Action",
     "AnyEvent",
+    "BackupsPlanned",
     "CheckpointSaved",
     "DeadlinePassed",
     "Decision",
@@ -134,6 +136,7 @@ AnyEvent = (
     | NodesRequested
     | NodesReleased
     | GenerationStarted
+    | BackupsPlanned
     | IncidentOpened
     | Reattempt
     | Eviction

@@ -44,6 +44,18 @@ class GenerationStarted(Decision, frozen=True, kw_only=True, omit_defaults=True)
     vaults: tuple[str, ...] = ()
 
 
+class BackupsPlanned(Decision, frozen=True, kw_only=True, omit_defaults=True):
+    """Every `every`-th step of a generation gets a second copy, in the memory of another node.
+
+    `protects` is the largest loss that leaves a copy of every shard: nothing, one node, or a whole parallel group. Said
+    for each generation, and when `every` changes. It belongs to no incident: no recovery waits for it.
+    """
+
+    strategy: str
+    protects: str
+    every: Count
+
+
 class IncidentOpened(Decision, frozen=True, kw_only=True, omit_defaults=True):
     """Something went wrong in a job; all that follows carries this incident's id."""
 

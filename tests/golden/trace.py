@@ -116,6 +116,8 @@ def told(event: Event) -> str:
         "nodes_awaited": "available",
         "node_lost": "silent_s",
         "deadline_passed": "awaited",
+        "backups_planned": "protects",
+        "step_restorable": "step",
     }.get(event.type)
     parts = [f"< {event.type}"]
     if event.node:

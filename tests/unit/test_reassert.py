@@ -5,11 +5,12 @@ from __future__ import annotations
 import msgspec
 
 from holdfast import desired
+from holdfast.asserting import CORRECTED_AT_ONCE, Correction, assert_truths
 from holdfast.bus.memory import MemoryBroker
 from holdfast.desired import NodeDesired, Placement
 from holdfast.event_parts import JobSpec
 from holdfast.subjects import DESIRED_BUCKET, desired_key
-from holdfast_controller.reassert import assert_orders, correction
+from holdfast_controller.reassert import correction, truths
 
 SPEC = JobSpec(name="job", script="train.py", cwd="/", directory="/jobs/job")
 PLACEMENT = Placement(job=SPEC, node_rank=0, master_addr="127.0.0.1", master_port=29500)
@@ -39,18 +40,44 @@ def test_an_order_that_was_never_given_is_superseded_by_name() -> None:
 
 async def test_a_round_asks_for_the_orders_once_and_again_only_for_what_differs() -> None:
     bus = MemoryBroker().client("controller")
-    truths = [msgspec.structs.replace(TRUTH, node=f"node-{number}") for number in range(20)]
-    for truth in truths[1:]:
-        await bus.put(DESIRED_BUCKET, desired_key(truth.node), desired.encode(truth))
+    orders = [msgspec.structs.replace(TRUTH, node=f"node-{number}") for number in range(3 * CORRECTED_AT_ONCE)]
+    for order in orders[1:]:
+        await bus.put(DESIRED_BUCKET, desired_key(order.node), desired.encode(order))
     asked = 0
 
-    def orders() -> list[NodeDesired]:
+    def now() -> dict[str, Correction]:
         nonlocal asked
         asked += 1
-        return truths
+        return truths(orders)
 
-    await assert_orders(bus, orders)
-    assert await bus.get(DESIRED_BUCKET, desired_key("node-0")) == desired.encode(truths[0])
+    await assert_truths(bus, now)
+    assert await bus.get(DESIRED_BUCKET, desired_key("node-0")) == desired.encode(orders[0])
     assert asked == 3
-    await assert_orders(bus, orders)
+    await assert_truths(bus, now)
     assert asked == 5
+
+
+async def test_when_all_is_lost_the_truth_is_not_worked_out_for_each() -> None:
+    bus = MemoryBroker().client("controller")
+    orders = [msgspec.structs.replace(TRUTH, node=f"node-{number}") for number in range(3 * CORRECTED_AT_ONCE)]
+    asked = 0
+
+    def now() -> dict[str, Correction]:
+        nonlocal asked
+        asked += 1
+        return truths(orders)
+
+    await assert_truths(bus, now)
+    for order in orders:
+        assert await bus.get(DESIRED_BUCKET, desired_key(order.node)) == desired.encode(order)
+    assert asked == 5
+
+
+async def test_what_was_decided_while_the_bus_was_read_is_not_undone() -> None:
+    bus = MemoryBroker().client("controller")
+    newer = msgspec.structs.replace(TRUTH, generation=6)
+    await bus.put(DESIRED_BUCKET, desired_key(TRUTH.node), desired.encode(newer))
+    answers = iter([[TRUTH], [newer]])
+
+    await assert_truths(bus, lambda: truths(next(answers)))
+    assert await bus.get(DESIRED_BUCKET, desired_key(TRUTH.node)) == desired.encode(newer)

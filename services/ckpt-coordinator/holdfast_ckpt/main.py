@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from holdfast import process
+from holdfast.asserting import keep_asserting
 from holdfast.bus.nats import connect
 from holdfast.process import Process
 from holdfast.service import ServiceShell
 from holdfast.store.postgres import PostgresStore
+from holdfast_ckpt.reassert import truths
 from holdfast_ckpt.service import Coordinator
 
 
 async def serve(this: Process) -> None:
     """Run the checkpoint coordinator until cancelled."""
+    coordinator = Coordinator(this.settings.checkpoint)
     bus = await connect(this.settings.nats_url, "ckpt-coordinator")
     store = await PostgresStore.connect(
         this.settings.database_url, "ckpt", application_name="holdfast-ckpt-coordinator"
     )
     try:
-        await ServiceShell(Coordinator(), bus, store).run()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(ServiceShell(coordinator, bus, store).run(), name="shell")
+            group.create_task(keep_asserting(bus, lambda: truths(coordinator.standing_orders())), name="assert orders")
     finally:
         await bus.close()
         await store.close()
@@ -25,4 +32,4 @@ async def serve(this: Process) -> None:
 
 def main() -> None:
     """Entry point."""
-    process.run("holdfast_ckpt", serve, description="The catalogue of restorable steps.")
+    process.run("holdfast_ckpt", serve, description="Backup plans, and the catalogue of restorable steps.")

@@ -1,4 +1,4 @@
-"""The checkpoint coordinator as a decider."""
+"""The checkpoint coordinator as a decider: the catalogue of steps on disk and in memory, and orders for backups."""
 
 from __future__ import annotations
 
@@ -7,56 +7,212 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
-from holdfast.events import AnyEvent, CheckpointSaved, JobFinished
+import msgspec
+
+from holdfast.backup_orders import BackupOrder
+from holdfast.config import CheckpointPolicy
+from holdfast.events import (
+    AnyEvent,
+    BackupsPlanned,
+    CheckpointSaved,
+    GenerationStarted,
+    JobFinished,
+    ShardsBackedUp,
+    ShardsFetched,
+    StepTimeMeasured,
+)
 from holdfast.finished_jobs import FinishedJobs
+from holdfast.ids import derived_id
 from holdfast.service import Decider, Effect, Row
-from holdfast_ckpt.plan import outdated, record
-from holdfast_ckpt.state import CataloguedStep
-from holdfast_ckpt.store import STEPS, key_of
+from holdfast_ckpt import backups, cadence
+from holdfast_ckpt.cadence import Pace
+from holdfast_ckpt.holdings import Holdings, held_shards
+from holdfast_ckpt.plan import SOURCE, outdated, record
+from holdfast_ckpt.state import CataloguedStep, JobBackups
+from holdfast_ckpt.store import PLANS, SHARDS, STEPS, TABLES, key_of, parts_of
+
+WRITTEN_AT_ONCE_MAX = 200
+"""Rows of shards in one transaction, twice a second: decisions wait behind it."""
 
 
 class Coordinator(Decider):
-    """Writes the catalogue; see `holdfast.service.Decider`."""
+    """Writes the catalogue and gives orders to vaults; see `holdfast.service.Decider`."""
 
     name = "ckpt-coordinator"
-    tables = (STEPS,)
-    handles = (CheckpointSaved, JobFinished)
+    tables = TABLES
+    handles = (CheckpointSaved, GenerationStarted, ShardsBackedUp, ShardsFetched, StepTimeMeasured, JobFinished)
 
-    def __init__(self) -> None:
+    def __init__(self, policy: CheckpointPolicy | None = None) -> None:
+        self._policy = policy or CheckpointPolicy()
         self._saved_at: dict[str, dict[int, datetime]] = {}
+        self._plans: dict[str, JobBackups] = {}
         self._finished = FinishedJobs()
+        # In memory only: both are soon as they were.
+        self._holdings = Holdings()
+        self._paces: dict[str, Pace] = {}
 
     def load(self, rows: Mapping[str, Mapping[str, Any]]) -> None:
         catalogue: defaultdict[str, dict[int, datetime]] = defaultdict(dict)
         for entry in rows[STEPS.name].values():
             catalogue[entry.job][entry.step] = entry.saved_at
         self._saved_at = dict(catalogue)
+        self._plans = dict(rows[PLANS.name])
+        self._paces = {}
+        self._holdings = Holdings(rows[SHARDS.name].values())
+        for job in self._holdings.jobs():
+            if job not in self._plans:
+                self._holdings.forget(job)
 
     def on_event(self, event: AnyEvent, now: datetime) -> Effect:
         if event.job is None:
             return Effect()
-        known = self._saved_at.get(event.job, {})
-        if isinstance(event, JobFinished):
-            self._finished.add(event.job)
-            return Effect(rows=_removed(event.job, known))
-        if not isinstance(event, CheckpointSaved):
-            return Effect()
-        entry, finding = record(event, now)
-        if event.job in self._finished:
-            return Effect(events=(finding,))
-        row = Row(table=STEPS, key=key_of(entry.job, entry.step), row=entry)
-        old = outdated(known | {entry.step: entry.saved_at})
-        return Effect(rows=(row, *_removed(entry.job, old)), events=(finding,))
+        match event:
+            case CheckpointSaved():
+                return self._saved(event, now)
+            case GenerationStarted() if event.job not in self._finished:
+                return self._started(event, now)
+            case ShardsBackedUp() | ShardsFetched():
+                return self._reported(event, now)
+            case StepTimeMeasured():
+                return self._measured(event)
+            case JobFinished():
+                self._finished.add(event.job)
+                return self._ended(event)
+            case _:
+                return Effect()
+
+    def on_time(self, now: datetime, hearing_since: datetime | None) -> Effect:
+        return Effect(
+            rows=tuple(
+                Row(table=SHARDS, key=key_of(*place), row=held)
+                for place, held in self._holdings.unwritten(WRITTEN_AT_ONCE_MAX).items()
+            )
+        )
 
     def adopt(self, effect: Effect) -> None:
         for row in effect.rows:
-            if isinstance(row.row, CataloguedStep):
+            if row.table is SHARDS:
+                self._holdings.written(parts_of(row.key))
+            elif row.table is PLANS:
+                self._adopt_plan(row.key, row.row)
+            elif isinstance(row.row, CataloguedStep):
                 self._saved_at.setdefault(row.row.job, {})[row.row.step] = row.row.saved_at
             else:
-                job, _, step = row.key.rpartition("/")
-                del self._saved_at[job][int(step)]
+                job, step = parts_of(row.key)
+                del self._saved_at[job][step]
                 if not self._saved_at[job]:
                     del self._saved_at[job]
+
+    def standing_orders(self) -> list[BackupOrder]:
+        """What holds now for every node of a job that is not over."""
+        holders = backups.holders(self._plans.values())
+        return [
+            order for plan in self._plans.values() for order in backups.orders(plan) if holders[order.node] == plan.job
+        ]
+
+    # --- steps on disk ----------------------------------------------------------------------------
+
+    def _saved(self, event: CheckpointSaved, now: datetime) -> Effect:
+        entry, finding = record(event, now)
+        if entry.job in self._finished:
+            return Effect(events=(finding,))
+        row = Row(table=STEPS, key=key_of(entry.job, entry.step), row=entry)
+        old = outdated(self._saved_at.get(entry.job, {}) | {entry.step: entry.saved_at})
+        return Effect(rows=(row, *_removed(entry.job, old)), events=(finding,))
+
+    # --- steps in memory --------------------------------------------------------------------------
+
+    def _started(self, event: GenerationStarted, now: datetime) -> Effect:
+        assert event.job is not None
+        before = self._plans.get(event.job)
+        decision = derived_id(event.id, "backups")
+        plan = backups.planned(before, event, self._policy, self._holdings.of(event.job), decision)
+        if plan is None:
+            return Effect()
+        holders = backups.holders((self._plans | {plan.job: plan}).values())
+        orders = [order for order in backups.orders(plan) if holders[order.node] == plan.job]
+        if before:
+            left = backups.idle_orders(before, plan.generation, decision, "the node is no longer one of the job's")
+            orders += [order for order in left if order.node not in holders]
+        return Effect(
+            rows=(Row(table=PLANS, key=plan.job, row=plan),),
+            events=(_said(plan, event.id, now, plan.reason),),
+            orders=tuple(orders),
+        )
+
+    def _reported(self, event: ShardsBackedUp | ShardsFetched, now: datetime) -> Effect:
+        plan = self._plans.get(event.job or "")
+        held = held_shards(event, plan.nproc_per_node) if plan else None
+        if plan is None or held is None:
+            return Effect()
+        if held.generation > plan.generation or held.node_rank >= len(plan.layout.nodes):
+            return Effect()  # no report of what was ordered
+        self._holdings.take(held)
+        if isinstance(event, ShardsBackedUp) and held.generation == plan.generation:
+            return self._paced(plan, event, now)
+        return Effect()
+
+    def _paced(self, plan: JobBackups, event: ShardsBackedUp, now: datetime) -> Effect:
+        before = self._paces.get(plan.job) or cadence.begin(plan.every, now)
+        load = cadence.load_of(plan.every, event.took_s, plan.step_s, event.skipped)
+        after = cadence.paced(before, event.node or "", load, now, self._policy.backup_every)
+        self._paces[plan.job] = after
+        if after.every == plan.every:
+            return Effect()
+        changed = msgspec.structs.replace(plan, every=after.every, ordered_by=derived_id(event.id, "cadence"))
+        reason = cadence.in_words(plan.every, after.every, event)
+        holders = backups.holders(self._plans.values())
+        return Effect(
+            rows=(Row(table=PLANS, key=plan.job, row=changed),),
+            events=(_said(changed, event.id, now, reason),),
+            orders=tuple(order for order in backups.orders(changed) if holders[order.node] == plan.job),
+        )
+
+    def _measured(self, event: StepTimeMeasured) -> Effect:
+        plan = self._plans.get(event.job or "")
+        if plan is None or plan.step_s == event.median_s:
+            return Effect()
+        timed = msgspec.structs.replace(plan, step_s=event.median_s)
+        return Effect(rows=(Row(table=PLANS, key=plan.job, row=timed),))
+
+    def _ended(self, event: JobFinished) -> Effect:
+        assert event.job is not None
+        rows = _removed(event.job, self._saved_at.get(event.job, {}))
+        plan = self._plans.get(event.job)
+        if plan is None:
+            return Effect(rows=rows)
+        holders = backups.holders(other for other in self._plans.values() if other is not plan)
+        idle = backups.idle_orders(plan, plan.generation, event.id, f"the job is {event.outcome}")
+        return Effect(
+            rows=(*rows, Row(table=PLANS, key=plan.job, row=None)),
+            orders=tuple(order for order in idle if order.node not in holders),
+        )
+
+    def _adopt_plan(self, job: str, plan: msgspec.Struct | None) -> None:
+        before = self._plans.get(job)
+        if isinstance(plan, JobBackups):
+            self._plans[job] = plan
+            if before and before.generation == plan.generation:
+                return
+        else:
+            del self._plans[job]
+            self._holdings.forget(job)
+        self._paces.pop(job, None)
+
+
+def _said(plan: JobBackups, cause: str, now: datetime, reason: str) -> BackupsPlanned:
+    return BackupsPlanned(
+        id=plan.ordered_by,
+        at=now,
+        source=SOURCE,
+        job=plan.job,
+        generation=plan.generation,
+        cause=cause,
+        strategy=plan.strategy,
+        protects=plan.protects,
+        every=plan.every,
+        reason=reason,
+    )
 
 
 def _removed(job: str, steps: Iterable[int]) -> tuple[Row, ...]:

@@ -1,10 +1,13 @@
-"""What the coordinator knows of checkpoints: the catalogue of restorable steps."""
+"""What the coordinator knows of checkpoints: steps on disk, steps in the memory of nodes, who keeps whose copies."""
 
 from __future__ import annotations
 
 from datetime import datetime
+from enum import StrEnum
 
 import msgspec
+
+from holdfast.backup_orders import VaultAddress
 
 
 class CataloguedStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -16,3 +19,63 @@ class CataloguedStep(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_bytes: int
     saved_at: datetime
     generation: int
+
+
+class Layout(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the ranks of a generation run and who keeps their copies, by node rank.
+
+    `vaults` are addresses, "" for a node that has none; `keepers` are node ranks, None for a node without copies.
+    """
+
+    nodes: tuple[str, ...]
+    vaults: tuple[str, ...]
+    keepers: tuple[int | None, ...]
+
+
+class JobBackups(msgspec.Struct, frozen=True, kw_only=True):
+    """The backups of a job's newest generation.
+
+    `sources` are, by node rank, the vaults that may hold shards from before. `ordered_by` is the decision that the
+    orders follow from, `planned_at` when its generation was started. `earlier` are other layouts, the newest first.
+    """
+
+    job: str
+    submitted_ms: int
+    generation: int
+    nproc_per_node: int
+    planned_at: datetime
+    ordered_by: str
+    strategy: str
+    protects: str
+    reason: str
+    every: int
+    layout: Layout
+    sources: tuple[tuple[VaultAddress, ...], ...]
+    earlier: tuple[Layout, ...] = ()
+    step_s: float | None = None
+
+
+class HeldState(StrEnum):
+    """How the shards of a node rank came to be on two nodes."""
+
+    BACKED_UP = "backed_up"  # the node sent them to its keeper
+    FETCHED = "fetched"  # the node got them from its keeper
+
+
+class HeldShards(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest step that the ranks of a node rank have in the memory of two nodes, `node` and `keeper`."""
+
+    job: str
+    node_rank: int
+    node: str
+    keeper: str
+    step: int
+    generation: int
+    shard_bytes: int
+    state: HeldState
+    reported_at: datetime
+
+    @property
+    def age(self) -> tuple[int, int]:
+        """The greater the newer: a generation that went back makes lower steps."""
+        return (self.generation, self.step)

@@ -1,14 +1,14 @@
-"""The coordinator's rows: one for each catalogued step."""
+"""The coordinator's rows: one for each step on disk, for each job's plan, and for each node rank's shards in memory."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from holdfast.store import Table
-from holdfast_ckpt.state import CataloguedStep
+from holdfast_ckpt.state import CataloguedStep, HeldShards, JobBackups
 
 
-def _columns(entry: CataloguedStep) -> dict[str, Any]:
+def _step_columns(entry: CataloguedStep) -> dict[str, Any]:
     return {
         "job": entry.job,
         "step": entry.step,
@@ -18,9 +18,44 @@ def _columns(entry: CataloguedStep) -> dict[str, Any]:
     }
 
 
-STEPS = Table(name="steps", row_type=CataloguedStep, columns=_columns)
+def _plan_columns(plan: JobBackups) -> dict[str, Any]:
+    return {
+        "generation": plan.generation,
+        "nnodes": len(plan.layout.nodes),
+        "strategy": plan.strategy,
+        "protects": plan.protects,
+        "every": plan.every,
+        "reason": plan.reason,
+        "planned_at": plan.planned_at,
+    }
 
 
-def key_of(job: str, step: int) -> str:
-    """An entry's key: a step saved again by a later generation replaces the earlier one."""
-    return f"{job}/{step}"
+def _shard_columns(held: HeldShards) -> dict[str, Any]:
+    return {
+        "job": held.job,
+        "node_rank": held.node_rank,
+        "node": held.node,
+        "keeper": held.keeper,
+        "step": held.step,
+        "generation": held.generation,
+        "bytes": held.shard_bytes,
+        "state": str(held.state),
+        "reported_at": held.reported_at,
+    }
+
+
+STEPS = Table(name="steps", row_type=CataloguedStep, columns=_step_columns)
+PLANS = Table(name="plans", row_type=JobBackups, columns=_plan_columns)
+SHARDS = Table(name="shards", row_type=HeldShards, columns=_shard_columns)
+TABLES: tuple[Table[Any], ...] = (STEPS, PLANS, SHARDS)
+
+
+def key_of(job: str, number: int) -> str:
+    """The key of a step, or of a node rank's shards: what a later generation says of it replaces the earlier word."""
+    return f"{job}/{number}"
+
+
+def parts_of(key: str) -> tuple[str, int]:
+    """The job and the number that a key was made of."""
+    job, _, number = key.rpartition("/")
+    return job, int(number)

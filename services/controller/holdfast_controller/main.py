@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 
 from holdfast import process
+from holdfast.asserting import keep_asserting
 from holdfast.bus.nats import connect
 from holdfast.process import Process
 from holdfast.service import ServiceShell
 from holdfast.store.postgres import PostgresStore
-from holdfast_controller.reassert import keep_asserting
+from holdfast_controller.reassert import truths
 from holdfast_controller.service import Controller
 
 
@@ -23,7 +24,7 @@ async def serve(this: Process) -> None:
     try:
         async with asyncio.TaskGroup() as group:
             group.create_task(ServiceShell(controller, bus, store).run(), name="shell")
-            group.create_task(keep_asserting(bus, controller.standing_orders), name="assert orders")
+            group.create_task(keep_asserting(bus, lambda: truths(controller.standing_orders())), name="assert orders")
     finally:
         await bus.close()
         await store.close()

@@ -1,0 +1,162 @@
+"""Orders to the vaults of a job's nodes: who keeps whose copies, and where to look for those from before. Pure.
+
+A plan follows from each start of a generation, and holds until the next. It is stored whole, so that the same orders
+can be given again at any time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
+
+from holdfast.backup_orders import BackupOrder, VaultAddress, submission_ms
+from holdfast.config import CheckpointPolicy
+from holdfast.events import GenerationStarted
+from holdfast.topology import Mesh, Topology
+from holdfast_ckpt.backup_plan import BackupStrategy, Protects, plan_backups
+from holdfast_ckpt.state import HeldShards, JobBackups, Layout
+
+LAYOUTS_REMEMBERED = 4
+"""Layouts of a job besides the present one: where shards are looked for that nobody has reported."""
+
+SOURCES_MAX = 4
+"""Vaults that a node is sent to for shards from before. Each that is gone costs the restart a failed connection."""
+
+NAMED_MAX = 4
+"""Nodes that a reason names."""
+
+
+def planned(
+    before: JobBackups | None,
+    event: GenerationStarted,
+    policy: CheckpointPolicy,
+    held: Mapping[int, HeldShards],
+    decision: str,
+) -> JobBackups | None:
+    """The backups of a generation that starts; None: it is not newer than what is planned, or says too little.
+
+    `held` is what is known to be in memory, by node rank; `decision` the id of what is decided here.
+    """
+    assert event.job is not None
+    if event.submitted_at is None or not event.nproc_per_node:
+        return None  # said by a controller that did not know of backups
+    submitted_ms, generation = submission_ms(event.submitted_at), event.generation or 0
+    if before and (before.submitted_ms, before.generation) >= (submitted_ms, generation):
+        return None
+    if before and before.submitted_ms != submitted_ms:
+        before = None
+    mesh = Mesh.parse(event.mesh) if event.mesh else None
+    plan = plan_backups(
+        Topology.of(len(event.nodes), event.nproc_per_node, mesh), BackupStrategy(policy.backup_strategy)
+    )
+    vaults = event.vaults if len(event.vaults) == len(event.nodes) else ("",) * len(event.nodes)
+    keepers = tuple(
+        keeper if keeper != node and vaults[node] and vaults[keeper] else None
+        for node, keeper in enumerate(plan.keeper)
+    )
+    protects, reason = plan.protects, plan.reason
+    if missing := [node for node, vault in zip(event.nodes, vaults, strict=True) if not vault]:
+        protects = Protects.NOTHING
+        reason += f"; but {_names(missing)} without a vault can neither send copies nor keep them"
+    layout = Layout(nodes=event.nodes, vaults=vaults, keepers=keepers)
+    past = [old for old in _past(before) if len(old.nodes) == len(layout.nodes)]
+    return JobBackups(
+        job=event.job,
+        submitted_ms=submitted_ms,
+        generation=generation,
+        nproc_per_node=event.nproc_per_node,
+        planned_at=event.at,
+        ordered_by=decision,
+        strategy=plan.strategy,
+        protects=protects,
+        reason=reason,
+        every=max(policy.backup_every, before.every) if before else policy.backup_every,
+        layout=layout,
+        sources=_sources(layout, past, held),
+        earlier=tuple(old for old in past if old != layout)[:LAYOUTS_REMEMBERED],
+        step_s=before.step_s if before else None,
+    )
+
+
+def orders(plan: JobBackups) -> list[BackupOrder]:
+    """What the nodes of a job are told; the same plan gives the same orders."""
+    return [_order(plan, node_rank) for node_rank in range(len(plan.layout.nodes))]
+
+
+def idle_orders(plan: JobBackups, generation: int, cause: str, reason: str) -> list[BackupOrder]:
+    """What the nodes of this plan are told when they are no longer the job's: neither send nor look for anything."""
+    return [
+        msgspec.structs.replace(order, generation=generation, keeper=None, sources=(), cause=cause, reason=reason)
+        for order in orders(plan)
+    ]
+
+
+def holders(plans: Iterable[JobBackups]) -> dict[str, str]:
+    """The job that each node serves: if two plans name it, the one of the later start."""
+    return {node: plan.job for plan in sorted(plans, key=lambda plan: plan.planned_at) for node in plan.layout.nodes}
+
+
+def _order(plan: JobBackups, node_rank: int) -> BackupOrder:
+    layout = plan.layout
+    keeper = layout.keepers[node_rank]
+    return BackupOrder(
+        node=layout.nodes[node_rank],
+        job=plan.job,
+        submitted_ms=plan.submitted_ms,
+        world_size=len(layout.nodes) * plan.nproc_per_node,
+        generation=plan.generation,
+        node_rank=node_rank,
+        nproc_per_node=plan.nproc_per_node,
+        every=plan.every,
+        keeper=None if keeper is None else _address(layout.nodes[keeper], layout.vaults[keeper]),
+        sources=plan.sources[node_rank],
+        reason=plan.reason,
+        cause=plan.ordered_by,
+    )
+
+
+def _past(before: JobBackups | None) -> tuple[Layout, ...]:
+    return (before.layout, *before.earlier) if before else ()
+
+
+def _sources(
+    layout: Layout, past: list[Layout], held: Mapping[int, HeldShards]
+) -> tuple[tuple[VaultAddress, ...], ...]:
+    """By node rank, whom to ask for its shards, the likeliest first.
+
+    Whether they are alive is for the asker to find out: what was decided elsewhere meanwhile is not known here.
+    """
+    if not past:
+        return ((),) * len(layout.nodes)
+    vaults: dict[str, str] = {}
+    for known in (layout, *past):
+        for node, vault in zip(known.nodes, known.vaults, strict=True):
+            vaults.setdefault(node, vault)
+    found = []
+    for node_rank, own in enumerate(layout.nodes):
+        names = dict.fromkeys(_who_had(node_rank, past, held.get(node_rank)))
+        there = [_address(name, vaults[name]) for name in names if name != own and vaults.get(name)]
+        found.append(tuple(there[:SOURCES_MAX]))
+    return tuple(found)
+
+
+def _who_had(node_rank: int, past: list[Layout], held: HeldShards | None) -> Iterator[str]:
+    # A keeper before the owner: that one left the job for a reason.
+    if held:
+        yield held.keeper
+        yield held.node
+    for layout in past:
+        if (keeper := layout.keepers[node_rank]) is not None:
+            yield layout.nodes[keeper]
+        yield layout.nodes[node_rank]
+
+
+def _address(node: str, vault: str) -> VaultAddress:
+    host, _, port = vault.rpartition(":")
+    return VaultAddress(node=node, host=host, port=int(port))
+
+
+def _names(nodes: list[str]) -> str:
+    more = f" and {len(nodes) - NAMED_MAX} more" if len(nodes) > NAMED_MAX else ""
+    return ", ".join(nodes[:NAMED_MAX]) + more
