@@ -178,8 +178,12 @@ class Cluster:
         info = self.info
         found = {name: child.pid for name, child in info.children.items()}
         for node in info.nodes:
-            found[f"zygote-{node}"] = int((self.directory / "nodes" / node / "zygote.pid").read_text())
+            found[f"zygote-{node}"] = int((self.node_directory(node) / "zygote.pid").read_text())
         return found
+
+    def node_directory(self, node: str) -> Path:
+        """As the node's own processes spell it."""
+        return self.directory.resolve() / "nodes" / node
 
 
 @contextlib.contextmanager

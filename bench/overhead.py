@@ -1,189 +1,160 @@
-"""What an undisturbed step costs under Holdfast, against torchrun: the same script, in turns, each time started afresh.
+"""What an undisturbed step costs under Holdfast, against torchrun: the same script, both alive, in turns of a second.
 
-    python bench/overhead.py            20 rounds for each number of ranks; some 20 minutes on two cores
+    python bench/overhead.py            80 rounds for each number of ranks; bench/README.md says how long that takes
     python bench/overhead.py --quick    4 rounds
+    python bench/overhead.py --null     torchrun against torchrun in the same way: what the method can resolve
 
-The difference is to be below 1 %, which is less than a machine varies by itself: two runs of the very same command
-differ by as much for as long as they live (where their memory happens to lie), and the machine changes from minute to
-minute. So a round is one fresh run of each, the first to go changing from round to round; the result is the median over
-the rounds. How much one torchrun differs from the next is shown beside it: what is within that is no difference.
+The difference is to be below 1 %, which is less than a machine varies by itself. It changes from one half minute to
+the next: so the two take turns (bench/turns.py). And two processes that run the very same loop differ by some percent
+for as long as they live, by where their memory happens to lie: so a round is a fresh job of each, and the result is
+the median over many rounds, with its standard error from how far the rounds lie apart.
 
-While torchrun's turn lasts, the whole cluster is stopped (SIGSTOP): all of its cost, services, Postgres and NATS too,
-falls into Holdfast's turn, as on a machine that holds everything. On a node of a real cluster only the agent does.
-What they use of the processors is shown as well, and is almost free of noise.
+Each round compares in two modes:
+    node    what runs on a training node (agent, zygote, vault, ranks) stands still in torchrun's slices; the control
+            plane (NATS, Postgres, services, supervisor) runs in both: a real cluster has it on machines of its own
+    all     everything of Holdfast stands still in torchrun's slices, so all of its cost falls into Holdfast's
+What a job makes the control plane do falls mostly into Holdfast's slices in either mode. What each process uses of the
+processors is shown as well, and is almost free of noise.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import os
-import signal
 import time
-from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
+from statistics import median, quantiles
+from typing import NamedTuple
 
 import machine
-from launchers import Cluster, LauncherFailed, Place, cluster, torchrun
+from launchers import Place
+from opponents import Opponent, opponent, torchrun_job
 from records import Records
-from report import final_line, median, rounded, table, tell
+from report import final_line, rounded, table, tell
+from turns import Side, over_percent, take_turns
 
+ROUNDS, SLICES = 80, 3
+"""Many rounds with few slices: what differs between two processes is more than what a slice is off by."""
+ROUNDS_QUICK, SLICES_QUICK = 4, 6
 START_S = 120.0
-WARM_UP_STEPS = 40
-TURN_S = 6.0
-STEPS_MIN = 30
+WARM_UP_STEPS = 60
+"""Longer than the second after which an agent forks ranks ahead."""
 SHAPE = ("--ckpt-every", "0", "--width", "512", "--layers", "6", "--batch", "256")
-CPU_OF = ("controller", "standby", "analyzer", "ckpt", "historian", "nats")
 
 
-class Round:
-    """One run of each: the median step of rank 0 in seconds, and what the cluster's processes used of a core."""
+class Comparison(NamedTuple):
+    """A round in one mode: torchrun's step, how much longer the other's was, what its processes used of a core."""
 
-    def __init__(self, torchrun_s: float, holdfast_s: float, used: dict[str, float]) -> None:
-        self.torchrun_s = torchrun_s
-        self.holdfast_s = holdfast_s
-        self.used = used
-
-    @property
-    def over_percent(self) -> float:
-        return 100 * (self.holdfast_s / self.torchrun_s - 1)
+    torchrun_s: float
+    over_percent: float
+    used_percent: dict[str, float]
 
 
-@contextlib.contextmanager
-def stopped(running: Cluster) -> Iterator[None]:
-    """All processes of the cluster stand still; parents are stopped first, so that none is started meanwhile."""
-    supervisor = running.info.pid
-    assert supervisor is not None
-    pids = [supervisor, *machine.descendants(supervisor)]
-    try:
-        send(signal.SIGSTOP, pids)
-        yield
-    finally:
-        send(signal.SIGCONT, pids)
-
-
-def send(number: signal.Signals, pids: list[int]) -> None:
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)
-
-
-def turn_of_torchrun(place: Place, world_size: int) -> float:
-    with torchrun(world_size, place, *SHAPE, restarts=0):
-        return step_s(Records(place.record, world_size), "torchrun")
-
-
-def turn_of_holdfast(running: Cluster, job: str, place: Place, world_size: int) -> tuple[float, dict[str, float]]:
-    running.submit(job, place, 1, world_size, *SHAPE)
-    try:
-        records = Records(place.record, world_size)
-        records.await_generation(START_S, steps=WARM_UP_STEPS)
-        before, began = cpu_s(running), time.monotonic()
-        found = step_s(records, "holdfast")
-        lasted_s = time.monotonic() - began
-        used = {name: (now - before[name]) / lasted_s for name, now in cpu_s(running).items()}
-    finally:
-        running.stop(job)
-    return found, used
-
-
-def step_s(records: Records, name: str) -> float:
-    """The median duration of rank 0's steps in a turn, in seconds."""
-    records.await_generation(START_S, steps=WARM_UP_STEPS)
-    began = time.time()
-    time.sleep(TURN_S)
-    records.read()
-    stamps = [step.at for step in records.lives[0][-1].steps if step.at >= began]
-    if len(stamps) < STEPS_MIN:
-        raise LauncherFailed(f"{name} did {len(stamps)} steps in {TURN_S} s: too few")
-    return median([after - before for before, after in pairwise(stamps)]) or 0.0
-
-
-def cpu_s(running: Cluster) -> dict[str, float]:
-    """What each process of the cluster has used of the processors, in seconds."""
-    pids = running.pids()
-    found = {name: machine.cpu_s(pids[name]) for name in CPU_OF}
-    found["agent"] = machine.cpu_s(pids["node-0"])
-    found["zygote"] = machine.cpu_s(pids["zygote-node-0"])
-    found["postgres"] = sum(machine.cpu_s(pid) for pid in [pids["postgres"], *machine.children(pids["postgres"])])
+def one_round(other: Opponent, root: Path, world_size: int, number: int, slices: int) -> dict[str, Comparison]:
+    """A fresh job of each side, compared in every mode. Which side goes first changes from round to round."""
+    places = [Place.fresh(root, f"{world_size}-{number}-{side}") for side in ("torchrun", "other")]
+    base_records, other_records = (Records(place.record, world_size) for place in places)
+    base_job = torchrun_job(places[0], world_size, SHAPE)
+    other_job = other.job(f"overhead-{world_size}-{number}", places[1], world_size, SHAPE)
+    with contextlib.ExitStack() as jobs:
+        if other_first := number % 2 == 1:
+            modes, processes = jobs.enter_context(other_job), jobs.enter_context(base_job)
+        else:
+            processes, modes = jobs.enter_context(base_job), jobs.enter_context(other_job)
+        for records in (base_records, other_records):
+            records.await_generation(START_S, steps=WARM_UP_STEPS)
+        base = Side("torchrun", base_records, processes)
+        found = {}
+        for mode, other_processes in modes.items():
+            rival = Side(other.name, other_records, other_processes)
+            before = other.cpu_s()
+            taken = take_turns(rival, base, slices) if other_first else take_turns(base, rival, slices)
+            had_s = sum(one.lasted_s for one in taken if one.side == rival.name)
+            used = {name: 100 * (now - before[name]) / had_s for name, now in other.cpu_s().items()}
+            base_s = median(one.step_s for one in taken if one.side == base.name)
+            found[mode] = Comparison(base_s, over_percent(taken, base.name), used)
     return found
 
 
-def measure(running: Cluster, root: Path, world_size: int, rounds: int) -> list[Round]:
-    found: list[Round] = []
+def measure(other: Opponent, root: Path, world_size: int, rounds: int, slices: int) -> dict[str, list[Comparison]]:
+    """Every round's comparison, by mode."""
+    found: dict[str, list[Comparison]] = {}
     for number in range(rounds):
-        torchrun_s = holdfast_s = 0.0
-        used: dict[str, float] = {}
-        for name in ("torchrun", "holdfast") if number % 2 else ("holdfast", "torchrun"):
-            place = Place.fresh(root, f"{name}-{world_size}-{number}")
-            if name == "torchrun":
-                with stopped(running):
-                    torchrun_s = turn_of_torchrun(place, world_size)
-            else:
-                holdfast_s, used = turn_of_holdfast(running, f"overhead-{world_size}-{number}", place, world_size)
-        found.append(Round(torchrun_s, holdfast_s, used))
+        began = time.monotonic()
+        compared = one_round(other, root, world_size, number, slices)
+        for mode, comparison in compared.items():
+            found.setdefault(mode, []).append(comparison)
+        base_ms = 1000 * median(one.torchrun_s for one in compared.values())
         tell(
-            f"[{number + 1}/{rounds}] {world_size} ranks, ms a step: torchrun {1000 * torchrun_s:.2f}, "
-            f"holdfast {1000 * holdfast_s:.2f}: {found[-1].over_percent:+.2f} % (load {machine.load()})"
+            f"[{number + 1}/{rounds}] {world_size} ranks, torchrun {base_ms:.2f} ms a step, {other.name} "
+            + ", ".join(f"{mode} {one.over_percent:+.2f} %" for mode, one in compared.items())
+            + f" ({time.monotonic() - began:.0f} s, load {machine.load()})"
         )
     return found
 
 
-def compared(rounds: list[Round]) -> dict[str, float | None]:
-    """Holdfast against torchrun, and each torchrun against the next, in percent of a step; medians over the rounds."""
+def summary(rounds: list[Comparison]) -> dict[str, float | None]:
+    """The median over the rounds, and how far off it may be.
+
+    The standard error comes from the middle half of the rounds, which a few disturbed ones do not change.
+    """
     over = [one.over_percent for one in rounds]
-    noise = [abs(100 * (after.torchrun_s / before.torchrun_s - 1)) for before, after in pairwise(rounds)]
+    error = None
+    if len(over) > 1:
+        lower, _, upper = quantiles(over, n=4, method="inclusive")
+        # Of normal values, half lie within 1.349 standard deviations, and a median errs 1.2533 times as much as a mean.
+        error = 1.2533 * (upper - lower) / 1.349 / len(over) ** 0.5
     return {
-        "step_ms": rounded(median([1000 * one.torchrun_s for one in rounds]), 2),
-        "holdfast_over_torchrun_percent": rounded(median(over), 2),
-        "standard_error": rounded(standard_error(over), 2),
-        "one_torchrun_from_the_next_percent": rounded(median(noise), 2),
+        "step_ms": rounded(1000 * median(one.torchrun_s for one in rounds), 2),
+        "over_torchrun_percent": rounded(median(over), 2),
+        "standard_error": rounded(error, 2),
     }
 
 
-def standard_error(values: list[float]) -> float:
-    """Of their median, from the spread of the middle half, which a few disturbed rounds do not change."""
-    ordered = sorted(values)
-    middle_half = ordered[(3 * len(ordered)) // 4] - ordered[len(ordered) // 4]
-    return float(1.2533 * (middle_half / 1.349) / len(ordered) ** 0.5)
+def used_percent(rounds: list[Comparison]) -> dict[str, float]:
+    """What each process used of a core while its job had its slices."""
+    return {name: round(median(one.used_percent[name] for one in rounds), 2) for name in rounds[0].used_percent}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="4 rounds")
-    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--quick", action="store_true", help=f"{ROUNDS_QUICK} rounds of {SLICES_QUICK} slices")
+    parser.add_argument("--null", action="store_true", help="compare torchrun with torchrun")
+    parser.add_argument("--rounds", type=int, help="of one fresh job of each side")
+    parser.add_argument("--slices", type=int, help="of each side in a round and mode")
     here = machine.describe()
     cores = int(str(here["cores"]))
     parser.add_argument("--ranks", default=f"{cores},{max(1, cores - 1)}", help="numbers of ranks, with commas")
     args = parser.parse_args()
-    rounds = args.rounds or (4 if args.quick else 20)
+    rounds = args.rounds or (ROUNDS_QUICK if args.quick else ROUNDS)
+    slices = args.slices or (SLICES_QUICK if args.quick else SLICES)
     tell(machine.in_words(here))
 
     results: dict[int, dict[str, object]] = {}
     shown: list[tuple[object, ...]] = []
     usages: dict[int, dict[str, float]] = {}
-    with cluster(1) as (running, root):
+    with opponent(args.null) as (other, root):
         for world_size in dict.fromkeys(int(number) for number in args.ranks.split(",")):
-            found = measure(running, root, world_size, rounds)
-            comparison, load = compared(found), machine.load()
-            names = found[0].used
-            usages[world_size] = {
-                name: round(100 * (median([one.used[name] for one in found]) or 0), 2) for name in names
-            }
+            found, load = measure(other, root, world_size, rounds, slices), machine.load()
+            summaries = {mode: summary(comparisons) for mode, comparisons in found.items()}
+            shown += [(world_size, mode, *of.values(), load) for mode, of in summaries.items()]
             results[world_size] = {
-                **comparison,
-                "load": load,
-                "rounds": len(found),
-                "cpu_percent_of_a_core": usages[world_size],
+                mode: {**of, "rounds_percent": [round(one.over_percent, 2) for one in found[mode]]}
+                for mode, of in summaries.items()
             }
-            shown.append((world_size, *comparison.values(), load))
+            results[world_size] |= {"rounds": rounds, "slices": slices, "load": load}
+            # Only where everything stands still in torchrun's slices was all that was used, used in Holdfast's.
+            if "all" in found:
+                usages[world_size] = used_percent(found["all"])
+                results[world_size]["cpu_percent_of_a_core"] = usages[world_size]
 
     print(f"\n{machine.in_words(here)}\n")
-    table(("ranks", "step ms", "Holdfast over torchrun %", "+-", "one torchrun from the next %", "load"), shown)
-    print("\nwhile a job trains, percent of one core:")
-    names = next(iter(usages.values()))
-    table(("ranks", *names, "all"), [(size, *of.values(), round(sum(of.values()), 2)) for size, of in usages.items()])
+    table(("ranks", "mode", "torchrun, ms a step", f"{other.name} over torchrun %", "+-", "load"), shown)
+    if usages:
+        print("\nwhile a job trains, percent of one core:")
+        names = next(iter(usages.values()))
+        rows = [(size, *of.values(), round(sum(of.values()), 2)) for size, of in usages.items()]
+        table(("ranks", *names, "all"), rows)
     print()
     final_line({"bench": "overhead", "machine": here, "load": machine.load(), "results": results})
 

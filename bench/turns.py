@@ -1,0 +1,106 @@
+"""Two jobs alive at once that take turns of a second: while one has its slice, the other stands still (SIGSTOP).
+
+A machine with neighbours changes within tens of seconds. Slices that lie side by side see the same machine, so only
+they are compared, and the median over such pairs is a round's figure.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from statistics import median
+from typing import NamedTuple
+
+from launchers import LauncherFailed
+from records import Records
+
+SLICE_S = 1.0
+SLICE_MAX_S = 3.0
+"""On a busy machine a slice lasts until it holds enough steps. So long the other side says nothing: an agent counts as
+lost after 6 s of silence (`node_lost_s` in holdfast/timeouts.py), torchrun's agent after 15 s."""
+
+DROPPED_STEPS = 4
+"""Of each slice: the first was cut in two by a stop, the others fill the caches and wake what slept."""
+
+STEPS_MIN = 5
+POLL_S = 0.1
+
+Find = Callable[[], set[int]]
+"""The processes to stop, looked up anew each time."""
+
+
+class Side(NamedTuple):
+    """A job that takes turns, and what stands still while the other has its slice."""
+
+    name: str
+    records: Records
+    processes: Find
+
+
+class Slice(NamedTuple):
+    """What one side did while the other stood still: the median step of its rank 0. In seconds."""
+
+    side: str
+    lasted_s: float
+    step_s: float
+
+
+def take_turns(first: Side, second: Side, slices: int) -> list[Slice]:
+    """So many slices of each side, in the order of time.
+
+    Raises:
+        LauncherFailed: a job hardly got forward in its slice, or was started again meanwhile.
+    """
+    found = []
+    for side, other in [(first, second), (second, first)] * slices:
+        with stopped(other.processes):
+            found.append(_slice(side))
+    return found
+
+
+def over_percent(slices: Sequence[Slice], baseline: str) -> float:
+    """How much longer the other side's step is than the baseline's: the median over slices that lie side by side."""
+    pairs = [(a, b) if a.side == baseline else (b, a) for a, b in pairwise(slices)]
+    return 100 * (median(other.step_s / base.step_s for base, other in pairs) - 1)
+
+
+@contextlib.contextmanager
+def stopped(find: Find) -> Iterator[None]:
+    """These processes stand still; who was started by one of them before it stopped is found by looking again."""
+    pids: set[int] = set()
+    try:
+        while new := find() - pids:
+            pids |= new
+            _send(signal.SIGSTOP, new)
+        yield
+    finally:
+        _send(signal.SIGCONT, pids)
+
+
+def _send(number: signal.Signals, pids: set[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def _slice(side: Side) -> Slice:
+    began = time.time()
+    time.sleep(SLICE_S)
+    while len(steps_s := _steps_s(side, began)) < STEPS_MIN:
+        if time.time() - began > SLICE_MAX_S:
+            raise LauncherFailed(f"{side.name} did {len(steps_s)} steps in {SLICE_MAX_S:g} s that count: too few")
+        time.sleep(POLL_S)
+    return Slice(side.name, time.time() - began, median(steps_s))
+
+
+def _steps_s(side: Side, since: float) -> list[float]:
+    side.records.read()
+    lives = side.records.lives[0]
+    if len(lives) > 1:
+        raise LauncherFailed(f"{side.name} was started again: its figures are of two processes")
+    stamps = [step.at for step in lives[0].steps if step.at >= since][DROPPED_STEPS:]
+    return [after - before for before, after in pairwise(stamps)]
