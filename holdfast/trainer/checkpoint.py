@@ -111,7 +111,8 @@ class Checkpointer:
         """Every rank of ``process_group`` (default: the whole job) makes one, with the same arguments.
 
         Args:
-            directory: shared by all nodes, or a URL (``s3://bucket/run``, ``gs://``, ``az://``). Default ``$HOLDFAST_JOB_DIR/checkpoints``, else ``./checkpoints``.
+            directory: shared by all nodes, or a URL (``s3://bucket/run``, ``gs://``, ``az://``). Default:
+                ``$HOLDFAST_JOB_DIR/checkpoints``, else ``./checkpoints``.
             keep: how many of the newest steps to keep, at least 1.
             mesh: recorded with each checkpoint, to explain a mismatch. Default: ``$HOLDFAST_MESH``.
             on_saved: called on rank 0 when a checkpoint has become restorable. Default: tell Holdfast.
