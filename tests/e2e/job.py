@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import re
@@ -13,6 +14,8 @@ from typing import NamedTuple
 
 from jobs.arithmetic import undisturbed
 from waiting import DEADLINE_S, until
+
+from holdfast.embedded.process import started_ticks
 
 
 class Trained(NamedTuple):
@@ -116,9 +119,19 @@ class Job:
 
     def kill_rank(self, rank: int) -> Trained:
         """`kill -9` of one rank; returns its last note."""
-        note = self.trained(rank)[-1]
-        os.kill(note.pid, signal.SIGKILL)
+        (note,) = self.kill_ranks(rank)
         return note
+
+    def kill_ranks(self, *ranks: int) -> list[Trained]:
+        """`kill -9` of ranks of one generation at one stroke; returns the last note of each."""
+        pids = {rank: self.trained(rank)[-1].pid for rank in ranks}
+        for pid in pids.values():
+            # Who did not die of this has died of the first one's death: its agent stops those that are left.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        # A rank makes steps until the very end, and notes them.
+        until("the ranks are dead", lambda: not [pid for pid in pids.values() if started_ticks(pid)], look=self._look)
+        return [[note for note in self.trained(rank) if note.pid == pid][-1] for rank, pid in pids.items()]
 
     def finish(self) -> None:
         """Let it end after its present step; wait for that, and check that it is the result of an undisturbed run."""

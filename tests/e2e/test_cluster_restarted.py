@@ -16,6 +16,7 @@ from waiting import until
 pytestmark = pytest.mark.e2e
 
 
+@pytest.mark.timeout(300)
 def test_a_job_survives_the_end_of_the_cluster_however_it_ends(tmp_path: Path) -> None:
     with cluster(tmp_path, nodes=2) as running:
         job = running.run()

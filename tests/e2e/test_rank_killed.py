@@ -41,8 +41,7 @@ def test_the_job_goes_on_where_it_was_on_the_same_nodes(holdfast: Cluster) -> No
 def test_every_rank_of_a_node_killed_at_once_is_one_incident(holdfast: Cluster) -> None:
     job = holdfast.run()
     job.until_step(15)
-    for rank in (2, 3):
-        job.kill_rank(rank)
+    job.kill_ranks(2, 3)
     job.until_step(25, generation=2)
     job.finish()
     check_record(holdfast, job)

@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
 
-from holdfast import desired, events
+from holdfast import desired, events, vault_socket
 from holdfast.bus import Bus, Message
 from holdfast.bus.nats import connect
 from holdfast.desired import NodeDesired, Placement
@@ -127,6 +127,8 @@ class Node:
             self._process.wait()
         with contextlib.suppress(FileNotFoundError, ProcessLookupError, ValueError):
             os.kill(self.zygote, signal.SIGKILL)
+        with contextlib.suppress(OSError), vault_socket.connect(self.directory) as vault:
+            os.kill(vault_socket.peer_pid(vault), signal.SIGKILL)
         shutil.rmtree((self.directory / "ledgers").resolve(), ignore_errors=True)
 
 

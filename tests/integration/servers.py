@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import subprocess
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -15,6 +14,7 @@ from holdfast.embedded.children import ChildSpec
 from holdfast.embedded.credentials import DATABASE, HOST, NATS_USER
 from holdfast.embedded.identity import choose_identity
 from holdfast.embedded.nats import nats_spec
+from holdfast.embedded.ports import reserve_ports
 from holdfast.embedded.postgres import admin_url, clear_stale_pid, ensure_database, initialise, postgres_spec, programs
 
 PASSWORD = "for-tests"
@@ -22,10 +22,9 @@ START_LIMIT_S = 30
 
 
 def free_port() -> int:
-    """A port that is free now."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
+    """A port that is free now, and that no outgoing connection is given while nobody listens on it."""
+    with reserve_ports({}, None) as ports:
+        return ports.nats
 
 
 def stands(pid: int) -> bool:

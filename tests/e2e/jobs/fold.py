@@ -84,7 +84,7 @@ def main() -> None:
         misbehave(args, rank, step, first)
         if args.shout_bytes:
             print("x" * args.shout_bytes + f" from rank {rank} at step {step}", flush=True)
-        time.sleep(args.step_s)
+        time.sleep(args.step_s if generation <= 1 else args.later_step_s or args.step_s)
         wish = rank == 0 and (step >= args.steps or (args.until is not None and args.until.exists()))
         sums = torch.tensor([batch(state["position"], rank), int(wish)], dtype=torch.int64)
         dist.all_reduce(sums)
@@ -129,6 +129,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=1_000_000)
     parser.add_argument("--until", type=Path)
     parser.add_argument("--step-s", type=float, default=0.02)
+    parser.add_argument("--later-step-s", type=float, help="from the second generation on")
     parser.add_argument("--checkpoint-every", type=int, default=10, help="steps, 0 for never")
     parser.add_argument("--keep-bytes", type=int, default=0, help="keep every step in memory, with so many bytes more")
     parser.add_argument("--print-every", type=int, default=10)
