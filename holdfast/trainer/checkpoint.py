@@ -49,6 +49,7 @@ from holdfast.trainer.checkpoint_storage import (
 from holdfast.trainer.collectives import Ranks, Verdict
 from holdfast.trainer.phases import phase
 from holdfast.trainer.report import checkpoint_saved
+from holdfast.trainer.spread import laid_out
 from holdfast.vault_wire import SealedStep
 
 __all__ = [
@@ -217,8 +218,8 @@ class Checkpointer:
         loaded: dict[str, Any] = {}
         problem: CheckpointError | None = None
         try:
-            loaded = self._memory.load(kept)
-        except UNUSABLE as error:
+            loaded = laid_out(self._memory.load(kept), keyed.state_dict())
+        except (*UNUSABLE, CheckpointMismatch) as error:
             log.warning("step %d in memory cannot be used: %s", kept.step, error)
             problem = DamagedCheckpoint(str(error))
         if self._ranks.agree_on_verdict(problem) is not Verdict.GOOD:

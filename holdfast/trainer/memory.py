@@ -12,20 +12,17 @@ from __future__ import annotations
 
 import mmap
 import os
-import pickle
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import torch
-from torch.distributed.tensor import DTensor
 
 from holdfast import seals, userfaultfd, vault_socket, vault_wire
 from holdfast.huge_pages import collapse
 from holdfast.seals import BrokenSeal
-from holdfast.trainer.checkpoint_format import set_element
+from holdfast.trainer.memory_layout import NotKeepable, Place, aligned, lay, place, put_together, take_apart, view
 from holdfast.vault_wire import (
     AskShard,
     AskSteps,
@@ -41,37 +38,12 @@ from holdfast.vault_wire import (
 )
 
 PAGE_BYTES = mmap.PAGESIZE
-ALIGNMENT = 64
 DIRECT_BYTES = 1 << 20
 """A smaller tensor is first copied aside: its pages may hold other things, whose writers would wait without need."""
-
-KeyPath = tuple[str | int, ...]
 
 
 class MemoryRefused(RuntimeError):
     """The vault cannot do it; the message is its reason."""
-
-
-class Entry(msgspec.Struct, frozen=True, array_like=True):
-    """Where one tensor lies in a shard: `offset` in bytes, elements in row-major order."""
-
-    path: KeyPath
-    dtype: str
-    shape: tuple[int, ...]
-    offset: int
-
-
-_entries = msgspec.msgpack.Decoder(tuple[Entry, ...])
-
-
-class Place(msgspec.Struct, frozen=True, array_like=True):
-    """One tensor of the state, and where it lies now. Equal places mean that the vault knows them already."""
-
-    path: KeyPath
-    dtype: str
-    shape: tuple[int, ...]
-    nbytes: int
-    address: int
 
 
 class VaultClient:
@@ -101,21 +73,29 @@ class VaultClient:
         Raises:
             MemoryRefused: it is not kept; what was kept before still is.
         """
-        tensors, objects = _split(state)
-        large = [(path, tensor) for path, tensor in tensors if tensor.nbytes >= DIRECT_BYTES and _is_plain(tensor)]
-        small = [(path, tensor) for path, tensor in tensors if tensor.nbytes < DIRECT_BYTES or not _is_plain(tensor)]
-        self._make_room_aside(sum(_aligned(tensor.nbytes) for _, tensor in small))
-        places, at = [_place(path, tensor, tensor.data_ptr()) for path, tensor in large], 0
-        for path, tensor in small:
-            aside = self._aside[at : at + tensor.nbytes]
-            places.append(_place(path, tensor, aside.ctypes.data if tensor.nbytes else 0))
-            _view(aside, tensor.dtype, tuple(tensor.shape)).copy_(tensor.detach())
-            at += _aligned(tensor.nbytes)
-        if tuple(places) != self._places:
-            self._lay(tuple(places))
-        self._ask(Save(step=step, objects=pickle.dumps(objects, protocol=pickle.HIGHEST_PROTOCOL)))
+        try:
+            leaves, objects = take_apart(state)
+        except NotKeepable as error:
+            raise MemoryRefused(str(error)) from error
+        distinct = {leaf.memory: leaf.tensor for leaf in leaves}
+        large = {
+            memory: tensor for memory, tensor in distinct.items() if tensor.nbytes >= DIRECT_BYTES and _is_plain(tensor)
+        }
+        small = [(memory, tensor) for memory, tensor in distinct.items() if memory not in large]
+        self._make_room_aside(sum(aligned(tensor.nbytes) for _, tensor in small))
+        addresses = {memory: tensor.data_ptr() for memory, tensor in large.items()}
+        base, at = self._aside.ctypes.data, 0
+        for memory, tensor in small:
+            addresses[memory] = base + at if tensor.nbytes else 0
+            aside = view(self._aside[at : at + tensor.nbytes], tensor.dtype, tuple(tensor.shape))
+            aside.copy_(tensor.detach())
+            at += aligned(tensor.nbytes)
+        places = tuple(place(leaf, addresses[leaf.memory]) for leaf in leaves)
+        if places != self._places:
+            self._lay(places)
+        self._ask(Save(step=step, objects=objects))
         # Its answer comes after the seal of the save before.
-        self._held = [tensor for _, tensor in large]
+        self._held = list(large.values())
 
     def steps(self) -> tuple[SealedStep, ...]:
         """The steps of this rank that the vault has whole, newest first."""
@@ -128,7 +108,7 @@ class VaultClient:
         self._ask(KeepOnly(sealed=sealed))
 
     def restore(self, sealed: SealedStep) -> dict[str, Any]:
-        """The state of a step; its tensors are views into a private mapping of the shard.
+        """The state of a step; its tensors are views into a private mapping of the shard, its DTensors `DPart`s.
 
         Raises:
             MemoryRefused: the vault does not have it.
@@ -143,15 +123,7 @@ class VaultClient:
         memory = np.frombuffer(mapping, np.uint8)[: shard.seal.nbytes]
         what = f"step {sealed.step} of rank {self._join.name.rank}"
         seals.check(shard.seal, (shard.index, shard.objects), memory, what)
-        state: dict[str, Any] = {}
-        for entry in _entries.decode(shard.index):
-            dtype = getattr(torch, entry.dtype)
-            nbytes = int(np.prod(entry.shape, dtype=np.int64)) * dtype.itemsize
-            view = _view(memory[entry.offset : entry.offset + nbytes], dtype, entry.shape)
-            set_element(state, entry.path, view)
-        for path, value in pickle.loads(shard.objects):
-            set_element(state, path, value)
-        return state
+        return put_together(shard.index, shard.objects, memory)
 
     def close(self) -> None:
         """End the connection; what is sealed stays."""
@@ -159,14 +131,7 @@ class VaultClient:
 
     def _lay(self, places: tuple[Place, ...]) -> None:
         """Tell the vault where the tensors lie now."""
-        pieces: list[tuple[int, int, int]] = []
-        entries: list[Entry] = []
-        offset = 0
-        for place in places:
-            entries.append(Entry(place.path, place.dtype, place.shape, offset))
-            if place.nbytes:
-                pieces.append((place.address, place.nbytes, offset))
-            offset += _aligned(place.nbytes)
+        index, pieces, nbytes = lay(places)
         protected = _pages_of(pieces)
         if self.protects:
             # Memory belongs to one descriptor: the vault lets go of the one that it has.
@@ -179,8 +144,7 @@ class VaultClient:
                 # Were it held here too, nobody would ever be released if the vault ended.
                 os.close(descriptor)
         self.protects = descriptor is not None
-        index = msgspec.msgpack.encode(entries)
-        self._ask(Lay(nbytes=offset, index=index, pieces=tuple(pieces), protected=protected if self.protects else ()))
+        self._ask(Lay(nbytes=nbytes, index=index, pieces=pieces, protected=protected if self.protects else ()))
         self._places = places
 
     def _protect(self, ranges: tuple[tuple[int, int], ...]) -> int | None:
@@ -211,51 +175,12 @@ class VaultClient:
         return answer, beside
 
 
-def _split(state: dict[str, Any]) -> tuple[list[tuple[KeyPath, torch.Tensor]], list[tuple[KeyPath, Any]]]:
-    """The tensors of a nested state with their paths, and everything else with its own."""
-    tensors: list[tuple[KeyPath, torch.Tensor]] = []
-    objects: list[tuple[KeyPath, Any]] = []
-    for path, value in _leaves(state, ()):
-        if isinstance(value, DTensor):
-            raise MemoryRefused(f"{'.'.join(map(str, path))} is a DTensor, which this engine does not keep yet")
-        if isinstance(value, torch.Tensor):
-            tensors.append((path, value))
-        else:
-            objects.append((path, value))
-    return tensors, objects
-
-
-def _leaves(value: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
-    if isinstance(value, dict) and value and all(isinstance(key, str) for key in value):
-        for key, item in value.items():
-            yield from _leaves(item, (*path, key))
-    elif isinstance(value, list) and value:
-        for index, item in enumerate(value):
-            yield from _leaves(item, (*path, index))
-    else:
-        yield path, value
-
-
 def _is_plain(tensor: torch.Tensor) -> bool:
     """Its bytes lie in this process's memory one after the other."""
-    return tensor.device.type == "cpu" and tensor.is_contiguous()
+    return tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
-def _place(path: KeyPath, tensor: torch.Tensor, address: int) -> Place:
-    return Place(path, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), tensor.nbytes, address)
-
-
-def _view(memory: seals.Bytes, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
-    if not memory.size:
-        return torch.empty(shape, dtype=dtype)
-    return torch.frombuffer(memory, dtype=dtype).reshape(shape)
-
-
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT
-
-
-def _pages_of(pieces: list[tuple[int, int, int]]) -> tuple[tuple[int, int], ...]:
+def _pages_of(pieces: Sequence[tuple[int, int, int]]) -> tuple[tuple[int, int], ...]:
     """The page-aligned ranges that hold the pieces, those that touch made one."""
     merged: list[list[int]] = []
     for address, nbytes, _ in sorted(pieces):
