@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-import msgspec
-
 from holdfast.backup_orders import BackupOrder, VaultAddress, submission_ms
 from holdfast.config import CheckpointPolicy
 from holdfast.events import GenerationStarted
@@ -58,7 +56,10 @@ def planned(
     protects, reason = plan.protects, plan.reason
     if missing := [node for node, vault in zip(event.nodes, vaults, strict=True) if not vault]:
         protects = Protects.NOTHING
-        reason += f"; but {_names(missing)} without a vault can neither send copies nor keep them"
+        if len(missing) == len(event.nodes):
+            reason = "no node has a vault: there are no copies"
+        else:
+            reason += f"; but {_names(missing)} without a vault can neither send copies nor keep them"
     layout = Layout(nodes=event.nodes, vaults=vaults, keepers=keepers)
     past = [old for old in _past(before) if len(old.nodes) == len(layout.nodes)]
     return JobBackups(
@@ -84,11 +85,24 @@ def orders(plan: JobBackups) -> list[BackupOrder]:
     return [_order(plan, node_rank) for node_rank in range(len(plan.layout.nodes))]
 
 
-def idle_orders(plan: JobBackups, generation: int, cause: str, reason: str) -> list[BackupOrder]:
-    """What the nodes of this plan are told when they are no longer the job's: neither send nor look for anything."""
+def idle_orders(plan: JobBackups, cause: str, reason: str) -> list[BackupOrder]:
+    """What nodes are told when the job is over: neither send nor look for anything.
+
+    A node that only left the job is told nothing: it goes on answering those that look for what it holds.
+    """
     return [
-        msgspec.structs.replace(order, generation=generation, keeper=None, sources=(), cause=cause, reason=reason)
-        for order in orders(plan)
+        BackupOrder(
+            node=node,
+            job=plan.job,
+            submitted_ms=plan.submitted_ms,
+            world_size=len(plan.layout.nodes) * plan.nproc_per_node,
+            generation=plan.generation,
+            node_rank=node_rank,
+            nproc_per_node=plan.nproc_per_node,
+            reason=reason,
+            cause=cause,
+        )
+        for node, node_rank in _ever_at(plan).items()
     ]
 
 
@@ -114,6 +128,15 @@ def _order(plan: JobBackups, node_rank: int) -> BackupOrder:
         reason=plan.reason,
         cause=plan.ordered_by,
     )
+
+
+def _ever_at(plan: JobBackups) -> dict[str, int]:
+    """The nodes that the job has, and those remembered that it had, with their last node ranks."""
+    found: dict[str, int] = {}
+    for layout in _past(plan):
+        for node_rank, node in enumerate(layout.nodes):
+            found.setdefault(node, node_rank)
+    return found
 
 
 def _past(before: JobBackups | None) -> tuple[Layout, ...]:

@@ -124,20 +124,15 @@ class Coordinator(Decider):
 
     def _started(self, event: GenerationStarted, now: datetime) -> Effect:
         assert event.job is not None
-        before = self._plans.get(event.job)
-        decision = derived_id(event.id, "backups")
-        plan = backups.planned(before, event, self._policy, self._holdings.of(event.job), decision)
+        known, held = self._plans.get(event.job), self._holdings.of(event.job)
+        plan = backups.planned(known, event, self._policy, held, derived_id(event.id, "backups"))
         if plan is None:
             return Effect()
         holders = backups.holders((self._plans | {plan.job: plan}).values())
-        orders = [order for order in backups.orders(plan) if holders[order.node] == plan.job]
-        if before:
-            left = backups.idle_orders(before, plan.generation, decision, "the node is no longer one of the job's")
-            orders += [order for order in left if order.node not in holders]
         return Effect(
             rows=(Row(table=PLANS, key=plan.job, row=plan),),
             events=(_said(plan, event.id, now, plan.reason),),
-            orders=tuple(orders),
+            orders=tuple(order for order in backups.orders(plan) if holders[order.node] == plan.job),
         )
 
     def _reported(self, event: ShardsBackedUp | ShardsFetched, now: datetime) -> Effect:
@@ -182,7 +177,7 @@ class Coordinator(Decider):
         if plan is None:
             return Effect(rows=rows)
         holders = backups.holders(other for other in self._plans.values() if other is not plan)
-        idle = backups.idle_orders(plan, plan.generation, event.id, f"the job is {event.outcome}")
+        idle = backups.idle_orders(plan, event.id, f"the job is {event.outcome}")
         return Effect(
             rows=(*rows, Row(table=PLANS, key=plan.job, row=None)),
             orders=tuple(order for order in idle if order.node not in holders),
