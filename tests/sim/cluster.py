@@ -22,6 +22,7 @@ from tests.sim.network import Chaos, SimDelivery, World
 from tests.sim.nodes import LAST_STEP, SimNode, Training
 
 REDELIVER_S = 3.0
+WITHIN_S = 0.1
 _KEY_PREFIX = "$KV.desired.node."
 
 
@@ -54,6 +55,7 @@ class SimService:
         self.crashes = 0
         self.up = True
         self.frozen = False
+        self._waiting: list[tuple[float, SimDelivery]] = []
         self.shell = self._new_shell()
 
     def _new_shell(self) -> ServiceShell:
@@ -66,7 +68,7 @@ class SimService:
     async def receive(self, delivery: SimDelivery) -> None:
         world, chaos = self.cluster.world, self.cluster.chaos
         if self.frozen or not self.cluster.bus.is_up:
-            world.after(0.1, lambda: self.receive(delivery))
+            self._waiting.append((world.seconds, delivery))
             return
         if self.up:
             await self.shell.handle(delivery)
@@ -90,7 +92,15 @@ class SimService:
 
     def _thaw(self) -> None:
         self.frozen = False
+        self.go_on()
+
+    def go_on(self) -> None:
+        """The process runs again, or the bus is back: what waited for that comes within a moment, in any order."""
         self.relay_soon()
+        world, waiting = self.cluster.world, self._waiting
+        self._waiting = []
+        for since, delivery in waiting:
+            world.after(WITHIN_S - (world.seconds - since) % WITHIN_S, lambda it=delivery: self.receive(it))
 
     async def crash(self) -> None:
         self.crashes += 1
@@ -167,7 +177,7 @@ class SimCluster:
             for node in cut_off:
                 node.connected = True
             for service in self.services:
-                service.relay_soon()
+                service.go_on()
 
         self.world.after(self.world.random.uniform(1.0, 60.0), back)
 

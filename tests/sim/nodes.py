@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -12,7 +13,6 @@ from holdfast.desired import NodeDesired, UnreadableOrder
 from holdfast.event_parts import CheckResult, NodeFacts
 from holdfast.events import Event, NodeInspected, NodeRegistered
 from holdfast.exit_codes import SUPERSEDED
-from holdfast.ids import uuid7
 from holdfast.timeouts import Timeouts
 from holdfast_agent.actions import Acknowledge, Action, EndZygote, Fork, Say, Stop
 from holdfast_agent.inputs import (
@@ -39,6 +39,10 @@ SUPERSEDED_CHANCE = 0.5
 FACTS = NodeFacts(
     address="10.0.0.1", hostname="h", boot_id="b", store_ports=(1, 2, 3), cpus=1, memory_bytes=1, version="sim"
 )
+
+
+_read = lru_cache(desired.decode)
+"""Orders are read again and again, and never change."""
 
 
 class Training:
@@ -171,7 +175,7 @@ class SimNode:
         self.connected = True
         self.pids = 0
         self.ledgers: dict[tuple[Fence, int], tuple[int, int]] = {}
-        self.disk = msgspec.json.encode(Standing())
+        self.disk = Standing()
         self.spool: list[Event] = []
         self.fences: list[Fence] = []
         self.zygote: Zygote | None = None
@@ -181,7 +185,10 @@ class SimNode:
         self.boot()
 
     def fresh_id(self) -> str:
-        return uuid7(int(self.world.now().timestamp() * 1000), self.world.random.randbytes(10))
+        """A UUIDv7 of simulated time and chance; a history needs thousands, so they are made of text."""
+        ms = int(self.world.now().timestamp() * 1000)
+        chance = f"{self.world.random.getrandbits(72):018x}"
+        return f"{ms >> 16:08x}-{ms & 0xFFFF:04x}-7{chance[:3]}-8{chance[3:6]}-{chance[6:]}"
 
     # --- the agent's life -------------------------------------------------------------------------
 
@@ -189,7 +196,7 @@ class SimNode:
         """The agent starts: it remembers its disk, finds or starts the zygote, and registers."""
         self._life += 1
         life = self._life
-        standing = msgspec.json.decode(self.disk, type=Standing)
+        standing = msgspec.json.decode(msgspec.json.encode(self.disk), type=Standing)
         self.agent = AgentState(node=self.name, instance=self.fresh_id(), standing=standing)
         self.zygote = self.zygote or Zygote(self)
         self._later(self._attach)
@@ -255,7 +262,7 @@ class SimNode:
             return
         outcome = plan(self.agent, seen, self.world.now(), self.timeouts)
         self.agent = outcome.state
-        self.disk = msgspec.json.encode(outcome.state.standing)
+        self.disk = outcome.state.standing
         for action in outcome.actions:
             if isinstance(action, Say):
                 self._speak(action.event)
@@ -292,7 +299,7 @@ class SimNode:
     def obey(self, body: bytes) -> None:
         """The node's key has (or still has) this value."""
         try:
-            order = desired.decode(body)
+            order = _read(body)
         except UnreadableOrder:
             return
         if self.agent is not None and self.agent.zygote_ready:
