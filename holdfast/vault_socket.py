@@ -1,4 +1,4 @@
-"""Where a node's vault answers, and who is at the other end."""
+"""Where a node's vault answers: its ranks and its agent at a socket, other vaults at a port."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import struct
 from pathlib import Path
 
 NAME = "vault.sock"
+PORT = "vault-port"
+_PORT_MAX = (1 << 16) - 1
 
 
 def connect(directory: Path) -> socket.socket:
@@ -48,3 +50,28 @@ def peer_pid(link: socket.socket) -> int:
     """The process at the other end, as the kernel knows it."""
     credentials = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     return int(struct.unpack("3i", credentials)[0])
+
+
+def port(directory: Path) -> int | None:
+    """Where the vault of this node answers other vaults; None if none ever did."""
+    try:
+        number = int((directory / PORT).read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+    return number if 0 < number <= _PORT_MAX else None
+
+
+def listen_to_peers(directory: Path, address: str) -> socket.socket:
+    """A socket for other vaults, at the port of last time if it is free; which one it is can be read by `port`."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    before = port(directory)
+    try:
+        listening = socket.create_server((address, before or 0), family=family, backlog=128)
+    except OSError:
+        if before is None:
+            raise
+        listening = socket.create_server((address, 0), family=family, backlog=128)
+    part = directory / f".{PORT}.{os.getpid()}"
+    part.write_text(f"{listening.getsockname()[1]}\n")
+    part.replace(directory / PORT)
+    return listening

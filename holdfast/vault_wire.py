@@ -52,12 +52,14 @@ class SealedStep(msgspec.Struct, frozen=True, kw_only=True, order=True):
 class Join(_Message, frozen=True, kw_only=True, tag="join"):
     """First word of a rank, and again when its memory changes place.
 
-    The userfaultfd beside it, if there is one, lets the vault copy that memory while the rank goes on.
+    The userfaultfd beside it, if there is one, lets the vault copy that memory while the rank goes on. `ledger` is the
+    path of the rank's: while a collective is under way by it, copies to other nodes stand back.
     """
 
     name: ShardName
     generation: int
     pid: int
+    ledger: str = ""
 
 
 class Lay(_Message, frozen=True, kw_only=True, tag="lay"):
@@ -90,6 +92,15 @@ class AskShard(_Message, frozen=True, kw_only=True, tag="ask_shard"):
     sealed: SealedStep
 
 
+class Repair(_Message, frozen=True, kw_only=True, tag="repair"):
+    """This step of mine fails its checks: replace what is damaged from other nodes.
+
+    Answered by `Done`, after which the shard may be asked for again, or by `Refused`; it is then not offered any more.
+    """
+
+    sealed: SealedStep
+
+
 class KeepOnly(_Message, frozen=True, kw_only=True, tag="keep_only"):
     """The job goes on from this step (None: from none of these): what else is sealed is of an abandoned past."""
 
@@ -110,7 +121,7 @@ class Follow(_Message, frozen=True, kw_only=True, tag="follow"):
     """The agent's: tell me what happens. No answer; notices follow on this connection as they come."""
 
 
-Request = Join | Lay | Save | AskSteps | AskShard | KeepOnly | Assign | Follow
+Request = Join | Lay | Save | AskSteps | AskShard | Repair | KeepOnly | Assign | Follow
 
 
 class Done(_Message, frozen=True, kw_only=True, tag="done"):
@@ -178,13 +189,13 @@ _requests = msgspec.msgpack.Decoder(Request)
 _answers = msgspec.msgpack.Decoder(Answer)
 
 
-def frame(message: Request | Answer) -> bytes:
+def frame(message: msgspec.Struct) -> bytes:
     """A message as it goes over a connection."""
     body = _encode(message)
     return _LENGTH.pack(len(body)) + body
 
 
-def send(link: socket.socket, message: Request | Answer, descriptor: int | None = None) -> None:
+def send(link: socket.socket, message: msgspec.Struct, descriptor: int | None = None) -> None:
     """Send one message, with a descriptor beside it.
 
     Raises:
@@ -193,26 +204,28 @@ def send(link: socket.socket, message: Request | Answer, descriptor: int | None 
     data = frame(message)
     try:
         sent = link.send(data) if descriptor is None else socket.send_fds(link, [data], [descriptor])
-        link.sendall(memoryview(data)[sent:])
+        # A send of nothing would fail where the other has its answer already and is gone.
+        if sent < len(data):
+            link.sendall(memoryview(data)[sent:])
     except OSError as error:
-        raise VaultWireError(f"the connection is lost: {error.strerror}") from error
+        raise lost(error) from error
 
 
 def receive_request(link: socket.socket) -> tuple[Request, int | None]:
     """The next request and the descriptor that came with it; raises VaultWireError."""
-    return _receive(link, _requests)
+    return receive(link, _requests)
 
 
 def receive_answer(link: socket.socket) -> tuple[Answer, int | None]:
     """The next answer and the descriptor that came with it; raises VaultWireError."""
-    return _receive(link, _answers)
+    return receive(link, _answers)
 
 
 async def read_answer(reader: StreamReader) -> Answer:
     """The next answer or notice, for whoever waits for many things at once; raises VaultWireError."""
     try:
         (size,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
-        _check_size(size)
+        _check_size(size, FRAME_BYTES_MAX)
         answer: Answer = _answers.decode(await reader.readexactly(size))
     except (OSError, EOFError) as error:
         raise VaultWireError("the connection has ended") from error
@@ -221,34 +234,51 @@ async def read_answer(reader: StreamReader) -> Answer:
     return answer
 
 
-def _receive(link: socket.socket, decoder: msgspec.msgpack.Decoder[M]) -> tuple[M, int | None]:
+def receive(
+    link: socket.socket, decoder: msgspec.msgpack.Decoder[M], nbytes_max: int = FRAME_BYTES_MAX
+) -> tuple[M, int | None]:
+    """The next message of a protocol that is framed like this one, and the descriptor that came with it.
+
+    Raises:
+        VaultWireError: there is none, or it is longer than `nbytes_max`, or no message of that protocol.
+    """
     descriptors: list[int] = []
     try:
         head, descriptors, _, _ = socket.recv_fds(link, _LENGTH.size, 1)
-        body = _whole(link, _LENGTH.unpack(head + _whole(link, _LENGTH.size - len(head)))[0])
+        rest = bytearray(_LENGTH.size - len(head))
+        receive_into(link, memoryview(rest))
+        (size,) = _LENGTH.unpack(head + rest)
+        _check_size(size, nbytes_max)
+        body = bytearray(size)
+        receive_into(link, memoryview(body))
         return decoder.decode(body), descriptors[0] if descriptors else None
     except (OSError, msgspec.MsgspecError, VaultWireError) as error:
         for descriptor in descriptors:
             os.close(descriptor)
         if isinstance(error, OSError):
-            raise VaultWireError(f"the connection is lost: {error.strerror}") from error
+            raise lost(error) from error
         if isinstance(error, msgspec.MsgspecError):
             raise VaultWireError(f"not a message of this protocol: {error}") from error
         raise
 
 
-def _whole(link: socket.socket, size: int) -> bytearray:
-    _check_size(size)
-    body = bytearray(size)
-    view = memoryview(body)
-    while view:
-        count = link.recv_into(view)
-        if not count:
-            raise VaultWireError("the connection has ended")
-        view = view[count:]
-    return body
+def receive_into(link: socket.socket, view: memoryview) -> None:
+    """Fill `view` with the bytes that come next; raises VaultWireError if the connection ends before."""
+    try:
+        while view:
+            count = link.recv_into(view)
+            if not count:
+                raise VaultWireError("the connection has ended")
+            view = view[count:]
+    except OSError as error:
+        raise lost(error) from error
 
 
-def _check_size(size: int) -> None:
-    if size > FRAME_BYTES_MAX:
-        raise VaultWireError(f"a message of {size} bytes is over the limit of {FRAME_BYTES_MAX}")
+def lost(error: OSError) -> VaultWireError:
+    """What a failure of the connection is to those who speak over it."""
+    return VaultWireError(f"the connection is lost: {error.strerror or error}")
+
+
+def _check_size(size: int, nbytes_max: int) -> None:
+    if size > nbytes_max:
+        raise VaultWireError(f"a message of {size} bytes is over the limit of {nbytes_max}")

@@ -1,18 +1,16 @@
-"""Memory that outlives a rank: segments that take turns, one filled while the last ones stay sealed.
+"""A segment: memory for one shard, which outlives the rank that fills it.
 
-ByteRobust (§7) alternates two buffers. Here there are three, for two can leave a job without any step that all ranks
-have: a rank that has sealed step n fills the next one over step n - 1, while another, slower one dies before it has
-sealed n. In step with each other by their collectives, ranks are never further apart than that.
-
-A segment is a memfd: it has no name in any file system, and is there as long as somebody holds its descriptor. Its
-pages are taken when it is made, so that a save never waits for the kernel to find some.
+It is a memfd: it has no name in any file system, and is there as long as somebody holds its descriptor. Its pages are
+taken when it is made, so that a save never waits for the kernel to find some.
 """
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
-import threading
+import weakref
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -20,8 +18,8 @@ import numpy as np
 from holdfast.seals import Bytes, Seal
 from holdfast.vault_wire import SealedStep
 
-SEGMENTS = 3
 _HUGE_BYTES = 2 << 20
+_MEMORY = Path("/proc/meminfo")
 
 
 class Contents(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,21 +32,21 @@ class Contents(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Segment:
-    """One buffer of `nbytes`. `contents` is None from the beginning of a save until its seal."""
+    """One buffer of `nbytes`. `contents` is None until it is sealed.
+
+    Its memory is given back when nobody refers to it any more: neither its shelf nor who reads or sends it just now.
+    `holds` and `is_filling` are its shelf's, who may not give it away while it is in use.
+    """
 
     def __init__(self, name: str, nbytes: int) -> None:
+        """Raises OSError: ENOMEM, ENOSPC: there is no memory for it."""
         self.nbytes = nbytes
         self.contents: Contents | None = None
+        self.holds = 0
+        self.is_filling = False
         self.descriptor = _memory_file(name, max(nbytes, 1))
-        self._mapping = mmap.mmap(self.descriptor, max(nbytes, 1))
-        self.memory: Bytes = np.frombuffer(self._mapping, np.uint8)[:nbytes]
-
-    def close(self) -> None:
-        """Give the memory back, as far as this process holds it."""
-        self.contents = None
-        del self.memory
-        self._mapping.close()
-        os.close(self.descriptor)
+        weakref.finalize(self, os.close, self.descriptor)
+        self.memory: Bytes = np.frombuffer(mmap.mmap(self.descriptor, max(nbytes, 1)), np.uint8)[:nbytes]
 
 
 def _memory_file(name: str, nbytes: int) -> int:
@@ -64,67 +62,21 @@ def _memory_file(name: str, nbytes: int) -> int:
             return descriptor
         except OSError:
             os.close(descriptor)  # not enough of them are set aside on this machine
+    if size > _available_bytes():
+        # The kernel would give it, and then end a process to get it back.
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC)
-    os.ftruncate(descriptor, size)
-    os.posix_fallocate(descriptor, 0, size)
+    try:
+        os.ftruncate(descriptor, size)
+        os.posix_fallocate(descriptor, 0, size)
+    except OSError:
+        os.close(descriptor)
+        raise
     return descriptor
 
 
-class Shelf:
-    """The segments of one rank. `turn` is held while one of them is filled and sealed."""
-
-    def __init__(self, name: str) -> None:
-        self.turn = threading.Lock()
-        self._name = name
-        self._segments: list[Segment] = []
-
-    def empty(self, nbytes: int) -> Segment:
-        """The segment to fill next: one without contents, else the one with the oldest; made where the size is another.
-
-        Raises:
-            OSError: ENOMEM, ENOSPC: there is no memory for it.
-        """
-        sealed = self.sealed()
-        spare = next((segment for segment in self._segments if segment.contents is None), None)
-        if spare is None and len(sealed) >= SEGMENTS:
-            spare = sealed[-1]
-        if spare is not None and spare.nbytes == nbytes:
-            spare.contents = None
-            return spare
-        if spare is not None:
-            self._segments.remove(spare)
-            spare.close()
-        fresh = Segment(self._name, nbytes)
-        self._segments.append(fresh)
-        return fresh
-
-    def stock(self, nbytes: int) -> None:
-        """Make the segments that are still missing, so that no later save waits for memory."""
-        while len(self._segments) < SEGMENTS:
-            self._segments.append(Segment(self._name, nbytes))
-
-    def sealed(self) -> list[Segment]:
-        """All that are sealed, newest first."""
-        whole = [segment for segment in self._segments if segment.contents is not None]
-        return sorted(whole, key=_sealed_of, reverse=True)
-
-    def find(self, sealed: SealedStep) -> Segment | None:
-        """The segment that holds this step of this generation."""
-        return next((segment for segment in self.sealed() if _sealed_of(segment) == sealed), None)
-
-    def keep_only(self, sealed: SealedStep | None) -> None:
-        """Forget what all other segments hold."""
-        for segment in self.sealed():
-            if _sealed_of(segment) != sealed:
-                segment.contents = None
-
-    def close(self) -> None:
-        """Give all memory back."""
-        for segment in self._segments:
-            segment.close()
-        self._segments.clear()
-
-
-def _sealed_of(segment: Segment) -> SealedStep:
-    assert segment.contents is not None
-    return segment.contents.sealed
+def _available_bytes() -> int:
+    for line in _MEMORY.read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) << 10
+    raise OSError(errno.ENOSYS, "the kernel does not say how much memory is available")

@@ -9,31 +9,27 @@ import socket
 import threading
 from pathlib import Path
 
-import structlog
-
 from holdfast.vault_socket import listen
-from holdfast.vault_wire import ShardName
-from holdfast_agent.vault.segments import Contents, Shelf
+from holdfast_agent.vault.node import Node
 from holdfast_agent.vault.session import Session
-
-log = structlog.get_logger(__name__)
 
 
 class Vault:
-    """All shards of one node, and the socket on which its ranks ask."""
+    """The sockets on which a node's ranks and its agent ask, and other vaults."""
 
-    def __init__(self, directory: Path, *, orphan_s: float, copy_threads: int = 1) -> None:
+    def __init__(self, directory: Path, node: Node, *, orphan_s: float, copy_threads: int = 1) -> None:
         """`orphan_s`: without any agent or rank for this long, nobody will come back for what is here."""
+        self._node = node
         self._orphan_s = orphan_s
         self._copy_threads = copy_threads
-        self._shelves: dict[ShardName, Shelf] = {}
         self._lock = threading.Lock()
         self._served = 0
         self._lonely: threading.Timer | None = None
         self._socket = listen(directory)
 
     def serve(self) -> None:
-        """Serve agent and ranks, each on a thread, until `close`."""
+        """Serve everybody, each on a thread, until `close`."""
+        threading.Thread(target=self._node.peers.run, daemon=True).start()
         while True:
             try:
                 link, _ = self._socket.accept()
@@ -44,7 +40,7 @@ class Vault:
 
     def _attend(self, link: socket.socket) -> None:
         try:
-            Session(link, self._shelf_of, self._sealed, self._copy_threads).run()
+            Session(link, self._node, self._copy_threads).run()
         finally:
             self._count(-1)
 
@@ -68,25 +64,4 @@ class Vault:
         with self._lock:
             if self._lonely is not None:
                 self._lonely.cancel()
-            for shelf in self._shelves.values():
-                with shelf.turn:
-                    shelf.close()
-            self._shelves.clear()
-
-    def _shelf_of(self, name: ShardName) -> Shelf:
-        with self._lock:
-            if name not in self._shelves:
-                self._forget_other_jobs(name)
-                self._shelves[name] = Shelf(f"holdfast-{name.job}-{name.rank}")
-            return self._shelves[name]
-
-    def _forget_other_jobs(self, name: ShardName) -> None:
-        """A node serves one job at a time: the memory of the one before is needed now."""
-        for other, shelf in list(self._shelves.items()):
-            if (other.job, other.submitted_ms, other.world_size) != (name.job, name.submitted_ms, name.world_size):
-                del self._shelves[other]
-                with shelf.turn:
-                    shelf.close()
-
-    def _sealed(self, name: ShardName, contents: Contents) -> None:
-        log.debug("sealed", job=name.job, rank=name.rank, step=contents.sealed.step)
+        self._node.close()

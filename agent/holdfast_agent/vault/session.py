@@ -1,4 +1,4 @@
-"""One rank's connection to the vault: a thread that answers its requests, one after the other."""
+"""One connection to the vault from its own node: a thread that answers a rank's requests, or the agent's, in order."""
 
 from __future__ import annotations
 
@@ -24,50 +24,51 @@ from holdfast.vault_wire import (
     KeepOnly,
     Lay,
     Refused,
+    Repair,
     Request,
     Save,
     SealedStep,
     Shard,
-    ShardName,
     Steps,
     VaultWireError,
     receive_request,
     send,
 )
-from holdfast_agent.vault.segments import Contents, Segment, Shelf
+from holdfast_agent.vault.assignments import Assignment
+from holdfast_agent.vault.node import Node
+from holdfast_agent.vault.segments import Contents, Segment
+from holdfast_agent.vault.shelf import Shelf
 from holdfast_agent.vault.snapshot import Layout, Piece, Snapshot, SourceLost, read_memory
 
 log = structlog.get_logger(__name__)
 
 
 class Session:
-    """Serves one rank until it ends. `shelf_of` gives its memory; `on_sealed` is told of every step that is whole."""
+    """Serves one process until it ends."""
 
-    def __init__(
-        self,
-        link: socket.socket,
-        shelf_of: Callable[[ShardName], Shelf],
-        on_sealed: Callable[[ShardName, Contents], None],
-        copy_threads: int,
-    ) -> None:
+    def __init__(self, link: socket.socket, node: Node, copy_threads: int) -> None:
         self._link = link
-        self._shelf_of = shelf_of
-        self._on_sealed = on_sealed
+        self._node = node
         self._copy_threads = copy_threads
-        self._joined: Join | None = None
+        self._joined: tuple[Join, Shelf] | None = None
         self._userfault: int | None = None
         self._lay: Lay | None = None
         self._layout: Layout | None = None
+        self._handed_out: Segment | None = None
 
     def run(self) -> None:
-        """Answer until the rank ends or speaks nonsense."""
+        """Answer until the other ends or speaks nonsense."""
         try:
             while True:
                 request, descriptor = receive_request(self._link)
+                if isinstance(request, Follow):
+                    self._node.notices.tell(self._link)
+                    return
                 answer, beside = self._answer(request, descriptor)
                 send(self._link, answer, beside)
         except VaultWireError as error:
-            log.info("a rank's connection ended", reason=str(error), of=str(self._joined))
+            of = self._joined[0] if self._joined else "nobody"
+            log.info("a connection ended", reason=str(error), of=str(of))
         finally:
             self._link.close()
             self._drop_userfault()
@@ -85,19 +86,21 @@ class Session:
             case Save():
                 return self._save(request), None
             case AskSteps():
-                shelf = self._shelf()
-                with shelf.turn:
-                    whole = [segment.contents for segment in shelf.sealed()]
-                return Steps(sealed=tuple(contents.sealed for contents in whole if contents)), None
+                return self._steps(), None
             case AskShard():
                 return self._shard(request)
+            case Repair():
+                return Refused(reason="not yet"), None
             case KeepOnly():
-                shelf = self._shelf()
+                joined, shelf = self._rank()
                 with shelf.turn:
-                    shelf.keep_only(request.sealed)
+                    self._node.go_on(joined.name, joined.generation, request.sealed)
                 return Done(), None
-            case Assign() | Follow():
-                return Refused(reason="this vault serves no other vaults yet"), None
+            case Assign():
+                reason = self._node.assign(Assignment(request.order, request.token))
+                return Done() if reason is None else Refused(reason=reason), None
+            case Follow():
+                raise AssertionError("a follower is asked nothing")
 
     def _join(self, request: Join, descriptor: int | None) -> Answer:
         self._drop_userfault()
@@ -106,67 +109,83 @@ class Session:
             if descriptor is not None:
                 os.close(descriptor)
             return Refused(reason=f"process {request.pid} is not the one that asks")
-        self._joined, self._userfault = request, descriptor
+        if self._joined is not None and self._joined[0].name == request.name:
+            # The node may serve another job by now: a rank that only says where its memory is must not take it back.
+            self._joined = request, self._joined[1]
+        else:
+            self._joined = request, self._node.join(request.name, request.ledger)
+        self._userfault = descriptor
         return Done()
 
     def _drop_userfault(self) -> None:
         """Let go of the rank's memory, once nothing is copied of it. Whoever waits to write to it then goes on."""
         if self._userfault is not None:
-            with self._shelf().turn:
+            with self._rank()[1].turn:
                 os.close(self._userfault)
             self._userfault = None
 
-    def _shelf(self) -> Shelf:
+    def _rank(self) -> tuple[Join, Shelf]:
         if self._joined is None:
             raise VaultWireError("a rank must say first who it is")
-        return self._shelf_of(self._joined.name)
+        return self._joined
+
+    def _steps(self) -> Answer:
+        _, shelf = self._rank()
+        with shelf.turn:
+            return Steps(sealed=tuple(shelf.steps()))
 
     def _save(self, request: Save) -> Answer:
-        shelf, joined, lay, layout = self._shelf(), self._joined, self._lay, self._layout
-        if joined is None or lay is None or layout is None:
+        joined, shelf = self._rank()
+        lay, layout = self._lay, self._layout
+        if lay is None or layout is None:
             return Refused(reason="the tensors of this rank have not been laid out")
         # Waits until the save before is sealed, be it of this rank's life or of the one before.
         shelf.turn.acquire()
+        segment: Segment | None = None
         try:
-            segment = shelf.empty(lay.nbytes)
-            sealing = partial(self._seal, segment, request, joined, lay.index)
+            segment = shelf.claim(lay.nbytes)
+            sealing = partial(self._seal, segment, request, lay.index)
             if self._userfault is None:
                 read_memory(joined.pid, layout.pieces, segment.memory)
             else:
                 snapshot = Snapshot(joined.pid, self._userfault, layout, segment.memory)
                 snapshot.begin()
-                sealing = partial(self._copy_and_seal, snapshot, sealing, request.step)
+                sealing = partial(self._copy_and_seal, snapshot, segment, sealing, request.step)
         except (OSError, SourceLost) as error:
+            if segment is not None:
+                shelf.put_back(segment)
             shelf.turn.release()
             reason = error.strerror if isinstance(error, OSError) else str(error)
             return Refused(reason=f"step {request.step} of {lay.nbytes} bytes is not kept: {reason}")
         threading.Thread(target=_seal_in_turn, args=(shelf, sealing, lay.nbytes)).start()
         return Done()
 
-    def _copy_and_seal(self, snapshot: Snapshot, seal_it: Callable[[], None], step: int) -> None:
+    def _copy_and_seal(self, snapshot: Snapshot, segment: Segment, seal_it: Callable[[], None], step: int) -> None:
         try:
             snapshot.copy(self._copy_threads)
         except SourceLost as error:
-            log.warning("a save was not completed", of=str(self._joined), step=step, reason=str(error))
+            joined, shelf = self._rank()
+            shelf.put_back(segment)
+            log.warning("a save was not completed", of=str(joined), step=step, reason=str(error))
         else:
             seal_it()
 
-    def _seal(self, segment: Segment, request: Save, joined: Join, index: bytes) -> None:
-        segment.contents = Contents(
-            sealed=SealedStep(step=request.step, generation=joined.generation),
-            index=index,
-            objects=request.objects,
-            seal=seal((index, request.objects), segment.memory),
-        )
-        self._on_sealed(joined.name, segment.contents)
+    def _seal(self, segment: Segment, request: Save, index: bytes) -> None:
+        joined, shelf = self._rank()
+        sealed = SealedStep(step=request.step, generation=joined.generation)
+        notes = index, request.objects
+        contents = Contents(sealed=sealed, index=index, objects=request.objects, seal=seal(notes, segment.memory))
+        if shelf.seal(segment, contents):
+            self._node.sealed(joined.name, sealed)
 
     def _shard(self, request: AskShard) -> tuple[Answer, int | None]:
-        shelf = self._shelf()
-        with shelf.turn:
-            segment = shelf.find(request.sealed)
-        if segment is None or segment.contents is None:
-            return Refused(reason=f"{request.sealed} of this rank is not sealed here"), None
-        return Shard(**msgspec.structs.asdict(segment.contents)), segment.descriptor
+        _, shelf = self._rank()
+        with shelf.turn, shelf.holding(request.sealed) as held:
+            if held is None:
+                return Refused(reason=f"{request.sealed} of this rank is not sealed here"), None
+            # Its descriptor is good until it has been sent, whatever happens to the shelf.
+            self._handed_out, contents = held
+            return Shard(**msgspec.structs.asdict(contents)), self._handed_out.descriptor
 
 
 def _seal_in_turn(shelf: Shelf, sealing: Callable[[], None], nbytes: int) -> None:

@@ -1,0 +1,111 @@
+"""How two vaults make sure that both belong to the same job: each proves that it knows the token, neither says it.
+
+Whoever opens the connection proves it first, so that a stranger learns nothing. A proof is an HMAC over both nonces,
+what was said in the greeting, and whose proof it is, so that none can be used a second time or sent back. What follows
+is not encrypted, and not protected against somebody on the way: checksums find accidents. It is as safe as the network
+that the ranks' own collectives go over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import secrets
+import socket
+import threading
+from collections.abc import Callable
+
+import msgspec
+
+from holdfast.vault_wire import Refused, VaultWireError, receive, send
+from holdfast_agent.vault.peer_wire import (
+    GREETING_BYTES_MAX,
+    NONCE_BYTES,
+    Challenge,
+    Hello,
+    Proof,
+    Welcome,
+    greeting_replies,
+    greetings,
+)
+
+HANDSHAKE_S = 5.0
+
+
+class NotAdmitted(VaultWireError):
+    """The other side does not belong to the job, or does not know of it yet."""
+
+
+def prove(token: str, whose: str, hello: Hello, challenge: Challenge) -> bytes:
+    """The proof of one side: `whose` is "asks" or "answers"."""
+    said = (whose, hello.node, hello.job, hello.submitted_ms, hello.generation, hello.nonce, challenge.nonce)
+    return hmac.digest(token.encode(), msgspec.msgpack.encode(said), hashlib.sha256)
+
+
+def greet(link: socket.socket, node: str, job: str, submitted_ms: int, generation: int, token: str) -> None:
+    """Introduce oneself to the vault at the other end, and see that it is one of the job.
+
+    Raises:
+        NotAdmitted: it is not, or we are not to it.
+        VaultWireError: the connection ended.
+    """
+    link.settimeout(HANDSHAKE_S)
+    hello = Hello(
+        node=node, job=job, submitted_ms=submitted_ms, generation=generation, nonce=secrets.token_bytes(NONCE_BYTES)
+    )
+    send(link, hello)
+    challenge, _ = receive(link, greeting_replies, GREETING_BYTES_MAX)
+    if isinstance(challenge, Refused):
+        raise NotAdmitted(challenge.reason)
+    if not isinstance(challenge, Challenge):
+        raise NotAdmitted("it speaks out of turn")
+    send(link, Proof(mac=prove(token, "asks", hello, challenge)))
+    welcome, _ = receive(link, greeting_replies, GREETING_BYTES_MAX)
+    if isinstance(welcome, Refused):
+        raise NotAdmitted(welcome.reason)
+    if not isinstance(welcome, Welcome) or not hmac.compare_digest(
+        welcome.mac, prove(token, "answers", hello, challenge)
+    ):
+        raise NotAdmitted("it does not know the token of the job")
+
+
+def admit(link: socket.socket, token_of: Callable[[Hello], str | None]) -> Hello:
+    """Let the other end prove that it belongs to a job of which `token_of` knows the token; who it is.
+
+    Raises:
+        NotAdmitted: it does not; it has been told.
+        VaultWireError: it sent nonsense, or too little in the time there is, or went away.
+    """
+    # One deadline for all of it: a timeout of the socket would begin anew with each byte that comes.
+    deadline = threading.Timer(HANDSHAKE_S, _end, (link,))
+    deadline.daemon = True
+    deadline.start()
+    try:
+        return _admit(link, token_of)
+    finally:
+        deadline.cancel()
+
+
+def _admit(link: socket.socket, token_of: Callable[[Hello], str | None]) -> Hello:
+    hello, _ = receive(link, greetings, GREETING_BYTES_MAX)
+    token = token_of(hello) if isinstance(hello, Hello) else None
+    if not isinstance(hello, Hello) or not token:
+        raise _turn_away(link, "no such job is known here")
+    challenge = Challenge(nonce=secrets.token_bytes(NONCE_BYTES))
+    send(link, challenge)
+    proof, _ = receive(link, greetings, GREETING_BYTES_MAX)
+    if not isinstance(proof, Proof) or not hmac.compare_digest(proof.mac, prove(token, "asks", hello, challenge)):
+        raise _turn_away(link, "this is not the token of the job")
+    send(link, Welcome(mac=prove(token, "answers", hello, challenge)))
+    return hello
+
+
+def _turn_away(link: socket.socket, reason: str) -> NotAdmitted:
+    send(link, Refused(reason=reason))
+    return NotAdmitted(reason)
+
+
+def _end(link: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        link.shutdown(socket.SHUT_RDWR)

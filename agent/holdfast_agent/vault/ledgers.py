@@ -1,0 +1,54 @@
+"""Whether the ranks of this node are in the middle of a collective, by their own ledgers."""
+
+from __future__ import annotations
+
+import threading
+
+import structlog
+
+from holdfast.ledger import LedgerError, LedgerReader
+from holdfast.vault_wire import ShardName
+
+log = structlog.get_logger(__name__)
+
+
+class Ledgers:
+    """The ledgers of the ranks that said where theirs are."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._readers: dict[ShardName, LedgerReader] = {}
+
+    def watch(self, name: ShardName, path: str) -> None:
+        """A rank has come to life; "": its ledger is not known."""
+        with self._lock:
+            self._drop(name)
+            if not path:
+                return
+            try:
+                self._readers[name] = LedgerReader(path)
+            except (OSError, LedgerError) as error:
+                log.warning("copies do not stand back for this rank", of=str(name), reason=str(error))
+
+    def are_in_collective(self) -> bool:
+        """Whether any of them is."""
+        with self._lock:
+            for name, reader in list(self._readers.items()):
+                try:
+                    if reader.snapshot().collective.in_flight:
+                        return True
+                except (OSError, LedgerError) as error:
+                    log.warning("copies do not stand back for this rank any more", of=str(name), reason=str(error))
+                    self._drop(name)
+            return False
+
+    def clear(self) -> None:
+        """Another job is served now."""
+        with self._lock:
+            for name in list(self._readers):
+                self._drop(name)
+
+    def _drop(self, name: ShardName) -> None:
+        reader = self._readers.pop(name, None)
+        if reader is not None:
+            reader.close()

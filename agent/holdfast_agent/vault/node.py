@@ -1,0 +1,90 @@
+"""What a vault holds and does for its node, whoever asks: its ranks, its agent, the vaults of other nodes."""
+
+from __future__ import annotations
+
+import socket
+import time
+from pathlib import Path
+
+import structlog
+
+from holdfast.seals import CHUNK_BYTES
+from holdfast.vault_wire import SealedStep, ShardName
+from holdfast_agent.vault.assignments import Assignment, Assignments, Job, job_of
+from holdfast_agent.vault.cuts import Cut
+from holdfast_agent.vault.ledgers import Ledgers
+from holdfast_agent.vault.notices import Notices
+from holdfast_agent.vault.pacing import Pacing, TokenBucket
+from holdfast_agent.vault.peer_server import PeerServer
+from holdfast_agent.vault.peer_session import PeerSession
+from holdfast_agent.vault.peer_wire import Hello
+from holdfast_agent.vault.receptions import Receptions
+from holdfast_agent.vault.senders import Senders
+from holdfast_agent.vault.shelf import Shelf
+from holdfast_agent.vault.shelves import Shelves
+
+log = structlog.get_logger(__name__)
+
+
+class Node:
+    """One job's shards at a time, and everything that happens to them."""
+
+    def __init__(self, directory: Path, address: str, peer_bytes_per_s: float = 0.0) -> None:
+        self.notices = Notices()
+        self._shelves = Shelves()
+        self._receptions = Receptions()
+        self._assignments = Assignments()
+        self._ledgers = Ledgers()
+        bucket = TokenBucket(peer_bytes_per_s, CHUNK_BYTES, time.monotonic())
+        self._senders = Senders(self._shelves, self.notices, Pacing(bucket, self._ledgers.are_in_collective))
+        self.peers = PeerServer(directory, address, self._token_of, self._serve_peer)
+
+    def join(self, name: ShardName, ledger: str) -> Shelf:
+        """The shelf of a rank that has come to life on this node, and the path of its ledger if it has one."""
+        self._serve_job(job_of(name))
+        self._ledgers.watch(name, ledger)
+        return self._shelves.of(name)
+
+    def sealed(self, name: ShardName, sealed: SealedStep) -> None:
+        """A rank's step is whole."""
+        log.debug("sealed", job=name.job, rank=name.rank, step=sealed.step)
+        self._senders.sealed(name, sealed)
+
+    def go_on(self, name: ShardName, generation: int, sealed: SealedStep | None) -> None:
+        """A rank goes on from this step (None: from none of these), here and wherever it has copies."""
+        cut = Cut(generation=generation, at_ns=time.time_ns(), kept=sealed)
+        self._shelves.of(name).keep_only(cut)
+        self._senders.went_on(name, cut)
+
+    def assign(self, assignment: Assignment) -> str | None:
+        """The agent's word; if it is an old one, the reason why it is not followed."""
+        reason = self._assignments.put(assignment)
+        if reason is None:
+            self._serve_job(assignment.job)
+            self._senders.assign(assignment)
+        return reason
+
+    def close(self) -> None:
+        """Give all memory back."""
+        self.peers.close()
+        self._senders.close()
+        self._shelves.close()
+
+    def _serve_job(self, job: Job) -> None:
+        if self._shelves.serve(job):
+            self._receptions.clear()
+            self._ledgers.clear()
+            self.peers.end_unknown(lambda hello: (hello.job, hello.submitted_ms) == (job.name, job.submitted_ms))
+
+    def _token_of(self, hello: Hello) -> str | None:
+        present = self._assignments.present
+        if present is None or (present.order.job, present.order.submitted_ms) != (hello.job, hello.submitted_ms):
+            return None
+        return present.token or None
+
+    def _serve_peer(self, link: socket.socket, hello: Hello) -> None:
+        PeerSession(link, hello, self._shelves, self._receptions, self.notices, self._generation).run()
+
+    def _generation(self) -> int:
+        present = self._assignments.present
+        return present.order.generation if present is not None else 0

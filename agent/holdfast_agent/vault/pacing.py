@@ -1,0 +1,56 @@
+"""When a copy may go out: not faster than a rate, and not while the ranks talk to each other.
+
+Copies share the network with training and must not be felt there (ByteRobust §6.3 puts them into the gaps between
+collectives). What a recovery waits for is not paced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+POLL_S = 0.001
+PAUSE_S_MAX = 0.05
+"""A rank that is always in some collective would otherwise never have a copy."""
+
+
+class TokenBucket:
+    """At most `per_s` bytes in a second, after at most `burst` at once. A rate of 0 is none."""
+
+    def __init__(self, per_s: float, burst: int, now: float) -> None:
+        self._per_s = per_s
+        self._burst = burst
+        self._tokens = float(burst)
+        self._at = now
+
+    def wait_s(self, nbytes: int, now: float) -> float:
+        """Take `nbytes`, and say how long to wait before they are sent."""
+        if not self._per_s:
+            return 0.0
+        self._tokens = min(self._burst, self._tokens + (now - self._at) * self._per_s) - nbytes
+        self._at = now
+        return max(0.0, -self._tokens / self._per_s)
+
+
+class Pacing:
+    """The rate and the pauses together. `is_hot` says whether training needs the network now."""
+
+    def __init__(self, bucket: TokenBucket, is_hot: Callable[[], bool]) -> None:
+        self._bucket = bucket
+        self._is_hot = is_hot
+        self._paused_since: float | None = None
+
+    def pause_s(self, now: float) -> float:
+        """How long to wait before asking again; 0.0: it is quiet, or the pause has been long enough."""
+        if not self._is_hot():
+            self._paused_since = None
+            return 0.0
+        if self._paused_since is None:
+            self._paused_since = now
+        if now - self._paused_since >= PAUSE_S_MAX:
+            self._paused_since = None
+            return 0.0
+        return POLL_S
+
+    def wait_s(self, nbytes: int, now: float) -> float:
+        """Take `nbytes` of the rate, and say how long to wait before they are sent."""
+        return self._bucket.wait_s(nbytes, now)

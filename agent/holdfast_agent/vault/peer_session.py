@@ -1,0 +1,177 @@
+"""One connection from another node's vault, which has shown that it belongs to the job: a thread answers it."""
+
+from __future__ import annotations
+
+import select
+import socket
+from collections.abc import Callable
+
+import structlog
+
+from holdfast.vault_wire import Damaged, Refused, ShardName, VaultWireError, receive_into, send
+from holdfast_agent.vault.notices import Notices
+from holdfast_agent.vault.peer_wire import (
+    Again,
+    AskChunk,
+    AskHeld,
+    AskWhole,
+    Chunk,
+    Good,
+    GoOn,
+    Held,
+    HeldShards,
+    Hello,
+    Kept,
+    Offer,
+    Reply,
+    Understood,
+    Want,
+    Whole,
+    chunk_bytes,
+    receive_ask,
+    send_chunk,
+)
+from holdfast_agent.vault.receptions import NotTaken, Reception, Receptions, Slot
+from holdfast_agent.vault.shelf import Shelf
+from holdfast_agent.vault.shelves import Shelves
+
+log = structlog.get_logger(__name__)
+
+
+class PeerSession:
+    """Serves one vault until it ends. `generation` says of which generation this node's order is."""
+
+    def __init__(
+        self,
+        link: socket.socket,
+        hello: Hello,
+        shelves: Shelves,
+        receptions: Receptions,
+        notices: Notices,
+        generation: Callable[[], int],
+    ) -> None:
+        self._link = link
+        self._hello = hello
+        self._shelves = shelves
+        self._receptions = receptions
+        self._notices = notices
+        self._generation = generation
+        self._slot: Slot | None = None
+        self._name: ShardName | None = None
+
+    def run(self) -> None:
+        """Answer until the other ends the connection or breaks it; raises VaultWireError then."""
+        try:
+            while True:
+                _wait_readable(self._link)
+                self._serve()
+        finally:
+            self._leave()
+
+    def _serve(self) -> None:
+        match receive_ask(self._link):
+            case Offer() as offer:
+                send(self._link, self._offered(offer))
+            case Chunk() as chunk:
+                reply = self._take(chunk)
+                if reply is not None:
+                    send(self._link, reply)
+            case GoOn(name=name, cut=cut):
+                self._shelf(name).keep_only(cut)
+                send(self._link, Understood())
+            case AskHeld(names=names):
+                send(self._link, Held(shards=tuple(map(self._held, names))))
+            case AskWhole() as question:
+                send(self._link, self._whole(question))
+            case AskChunk() as question:
+                self._hand_over(question)
+
+    def _offered(self, offer: Offer) -> Reply:
+        self._leave()
+        if self._hello.generation < self._generation():
+            # Its node may be cut off, and not know that the job went on without it.
+            return Refused(reason=f"generation {self._hello.generation} is over")
+        shelf = self._shelf(offer.name)
+        with shelf.holding(offer.sealed) as held:
+            if held is not None and held[1].seal == offer.seal:
+                return Kept()
+        slot = self._receptions.slot(offer.name)
+        try:
+            slot.enter(self._link)
+            self._slot, self._name = slot, offer.name
+            reception = slot.expect(shelf, offer)
+            return Want(first=reception.first_missing) if not reception.is_whole else self._finish(reception)
+        except NotTaken as error:
+            return self._not_taken(error)
+
+    def _take(self, chunk: Chunk) -> Reply | None:
+        reception = self._slot.reception if self._slot is not None else None
+        if reception is None or self._name is None:
+            # On its way before the offer was refused.
+            receive_into(self._link, memoryview(bytearray(chunk.nbytes)))
+            return None
+        try:
+            if reception.take(self._link, chunk):
+                return Good(number=chunk.number) if not reception.is_whole else self._finish(reception)
+        except NotTaken as error:
+            return self._not_taken(error)
+        detail = f"chunk {chunk.number} fails its checksum as it arrives"
+        self._notices.publish(Damaged(name=self._name, sealed=reception.sealed, node=self._hello.node, detail=detail))
+        return Again(number=chunk.number)
+
+    def _finish(self, reception: Reception) -> Reply:
+        assert self._slot is not None
+        reception.seal_it()
+        self._slot.clear(drop=False)
+        self._leave()
+        return Kept()
+
+    def _not_taken(self, error: NotTaken) -> Refused:
+        log.warning("a copy is not taken", of=str(self._name), source=self._hello.node, reason=str(error))
+        if self._slot is not None:
+            self._slot.clear(drop=True)
+        self._leave()
+        return Refused(reason=str(error))
+
+    def _leave(self) -> None:
+        if self._slot is not None:
+            self._slot.leave()
+        self._slot = self._name = None
+
+    def _held(self, name: ShardName) -> HeldShards:
+        shelf = self._shelf(name)
+        coming = self._receptions.coming(name)
+        return HeldShards(
+            name=name,
+            sealed=tuple(shelf.steps()),
+            cut=shelf.cut,
+            coming=coming.sealed if coming is not None else None,
+            chunks=coming.chunks if coming is not None else 0,
+        )
+
+    def _whole(self, question: AskWhole) -> Reply:
+        with self._shelf(question.name).holding(question.sealed) as held:
+            if held is None:
+                return Refused(reason=f"{question.sealed} is not here")
+            _, contents = held
+            return Whole(index=contents.index, objects=contents.objects, seal=contents.seal)
+
+    def _hand_over(self, question: AskChunk) -> None:
+        with self._shelf(question.name).holding(question.sealed) as held:
+            if held is None or chunk_bytes(held[0].nbytes, question.number) <= 0:
+                send(self._link, Refused(reason=f"{question.sealed} has no chunk {question.number} here"))
+            else:
+                send_chunk(self._link, held[0], question.number)
+
+    def _shelf(self, name: ShardName) -> Shelf:
+        hello = self._hello
+        if (name.job, name.submitted_ms) != (hello.job, hello.submitted_ms) or not 0 <= name.rank < name.world_size:
+            raise VaultWireError(f"{name} is none of job {hello.job}")
+        return self._shelves.of(name)
+
+
+def _wait_readable(link: socket.socket) -> None:
+    """Wait for the next question: there may be none for long, and the kernel watches that the other is still there."""
+    poll = select.poll()
+    poll.register(link, select.POLLIN)
+    poll.poll()

@@ -1,0 +1,184 @@
+"""The shelf of one rank: segments that take turns, one filled while those stay that a recovery may need.
+
+ByteRobust (§7) alternates two buffers. Here the last two steps stay while a third is filled, for two buffers can leave
+a job without any step that all ranks have: a rank that has sealed step n fills the next one over step n - 1, while
+another, slower one dies before it has sealed n. In step with each other by their collectives, ranks are never further
+apart than that.
+
+The same holds for what is on other nodes, which have a shelf for each rank whose copies they keep. If a node is lost,
+its ranks go on from a step that was sent, and all others must have that step too: their own, for their node is there.
+So a shelf also keeps its last two steps that were sent whole, and the one that is being sent. Two are enough while a
+step is sent before the next one that is to be sent has been sealed: let k be the newest of these steps that any rank
+has sealed; every rank has sent the one before k, and at most k after it, so the one before k is among the last two of
+all. Ranks whose nodes send slower skip steps, each its own; the coordinator then has all of them send more rarely.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from holdfast.vault_wire import SealedStep
+from holdfast_agent.vault.cuts import Cut, is_news, survives
+from holdfast_agent.vault.segments import Contents, Segment
+
+KEPT = 2
+SEGMENTS = KEPT + 1
+
+
+class Shelf:
+    """The segments of one rank. Its `turn` belongs to the rank's own save, from its beginning until it is sealed."""
+
+    def __init__(self, name: str) -> None:
+        self.turn = threading.Lock()
+        self._name = name
+        self._lock = threading.Lock()
+        self._segments: list[Segment] = []
+        self._sent: deque[SealedStep] = deque(maxlen=KEPT)
+        self._cut: Cut | None = None
+        self._is_closed = False
+
+    def claim(self, nbytes: int) -> Segment:
+        """A segment to be filled, and then sealed or put back.
+
+        Raises:
+            OSError: ENOMEM, ENOSPC: there is no memory for it; ESTALE: another job has this node's memory now.
+        """
+        with self._lock:
+            self._refuse_if_closed()
+            segment = self._spare(nbytes)
+            if segment is not None:
+                segment.contents, segment.is_filling = None, True
+                return segment
+            # Those of another size are of no use any more, and their memory may be needed for this one.
+            self._segments = [each for each in self._segments if not self._is_free(each) or each.nbytes == nbytes]
+        return self._make(nbytes, is_filling=True)
+
+    def seal(self, segment: Segment, contents: Contents) -> bool:
+        """What was filled is whole. False if the job has left that step behind meanwhile."""
+        with self._lock:
+            segment.is_filling = False
+            if self._is_closed or not survives(contents.sealed, self._cut):
+                return False
+            for other in self._segments:
+                if _sealed_of(other) == contents.sealed:
+                    other.contents = None
+            segment.contents = contents
+            return True
+
+    def put_back(self, segment: Segment) -> None:
+        """What was claimed will not be filled."""
+        with self._lock:
+            segment.is_filling = False
+
+    def forget(self, segment: Segment) -> None:
+        """What was sealed is of no use."""
+        with self._lock:
+            segment.contents = None
+
+    def stock(self, nbytes: int) -> None:
+        """Make the segments that are still missing, so that no later save waits for memory."""
+        while True:
+            with self._lock:
+                if self._is_closed or (len(self._segments) >= SEGMENTS and self._spare(nbytes) is not None):
+                    return
+            self._make(nbytes, is_filling=False)
+
+    def steps(self) -> list[SealedStep]:
+        """All that are sealed, newest first."""
+        with self._lock:
+            return self._steps()
+
+    def hold(self, sealed: SealedStep) -> Segment | None:
+        """The segment of this step, which stays what it is until it is let go; None if it is not here."""
+        with self._lock:
+            segment = next((each for each in self._segments if _sealed_of(each) == sealed), None)
+            if segment is not None:
+                segment.holds += 1
+            return segment
+
+    def let_go(self, segment: Segment) -> None:
+        """The other end of `hold`."""
+        with self._lock:
+            segment.holds -= 1
+
+    @contextmanager
+    def holding(self, sealed: SealedStep) -> Iterator[tuple[Segment, Contents] | None]:
+        """`hold` for the time of a block."""
+        segment = self.hold(sealed)
+        if segment is None:
+            yield None
+            return
+        try:
+            contents = segment.contents
+            yield None if contents is None else (segment, contents)
+        finally:
+            self.let_go(segment)
+
+    def note_sent(self, sealed: SealedStep) -> None:
+        """Another node has this step whole."""
+        with self._lock:
+            if sealed not in self._sent:
+                self._sent.append(sealed)
+
+    def forget_sent(self) -> None:
+        """Nobody keeps copies of what is here any more."""
+        with self._lock:
+            self._sent.clear()
+
+    @property
+    def cut(self) -> Cut | None:
+        """What the job left behind, as far as it is known here."""
+        return self._cut
+
+    def keep_only(self, cut: Cut) -> None:
+        """The job went on: forget all other steps. What comes after this is of its present."""
+        with self._lock:
+            if not is_news(cut, self._cut):
+                return
+            self._cut = cut
+            for segment in self._segments:
+                if _sealed_of(segment) != cut.kept:
+                    segment.contents = None
+
+    def close(self) -> None:
+        """Give all memory back; what is just being read or filled, when that is over."""
+        with self._lock:
+            self._is_closed = True
+            self._segments.clear()
+
+    def _make(self, nbytes: int, *, is_filling: bool) -> Segment:
+        fresh = Segment(self._name, nbytes)
+        fresh.is_filling = is_filling
+        with self._lock:
+            self._refuse_if_closed()
+            self._segments.append(fresh)
+        return fresh
+
+    def _refuse_if_closed(self) -> None:
+        if self._is_closed:
+            raise OSError(errno.ESTALE, "another job has this node's memory now")
+
+    def _spare(self, nbytes: int) -> Segment | None:
+        """What can be filled next: a segment without contents, else the one with the oldest."""
+        free = [each for each in self._segments if each.nbytes == nbytes and self._is_free(each)]
+        return min(free, key=lambda each: _sealed_of(each) or _NOTHING, default=None)
+
+    def _is_free(self, segment: Segment) -> bool:
+        if segment.is_filling or segment.holds:
+            return False
+        sealed = _sealed_of(segment)
+        return sealed is None or (sealed not in self._sent and sealed not in self._steps()[:KEPT])
+
+    def _steps(self) -> list[SealedStep]:
+        return sorted((sealed for each in self._segments if (sealed := _sealed_of(each))), reverse=True)
+
+
+_NOTHING = SealedStep(generation=-1, step=-1)
+
+
+def _sealed_of(segment: Segment) -> SealedStep | None:
+    return segment.contents.sealed if segment.contents is not None else None

@@ -1,0 +1,50 @@
+"""All shelves of a node: those of its own ranks, and those of the ranks whose copies it keeps."""
+
+from __future__ import annotations
+
+import threading
+
+from holdfast.vault_wire import ShardName
+from holdfast_agent.vault.assignments import Job, job_of
+from holdfast_agent.vault.shelf import Shelf
+
+
+class Shelves:
+    """One job's at a time: the memory of the one before is needed by the next."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._job: Job | None = None
+        self._shelves: dict[ShardName, Shelf] = {}
+
+    def serve(self, job: Job) -> bool:
+        """From now on this node's memory is this job's. If it was another's, that is given back: True."""
+        with self._lock:
+            if self._job == job:
+                return False
+            self._job = job
+            self._clear()
+            return True
+
+    def of(self, name: ShardName) -> Shelf:
+        """The shelf of a rank. One of another job than this node serves is closed from the beginning."""
+        with self._lock:
+            shelf = self._shelves.get(name)
+            if shelf is None:
+                shelf = Shelf(f"holdfast-{name.job}-{name.rank}")
+                if job_of(name) == self._job:
+                    self._shelves[name] = shelf
+                else:
+                    shelf.close()
+            return shelf
+
+    def close(self) -> None:
+        """Give all memory back."""
+        with self._lock:
+            self._job = None
+            self._clear()
+
+    def _clear(self) -> None:
+        for shelf in self._shelves.values():
+            shelf.close()
+        self._shelves.clear()

@@ -1,0 +1,190 @@
+"""Nodes with real vaults, their agents and ranks played by the test; and a vault played by the test itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import torch
+
+from holdfast import vault_socket, vault_wire
+from holdfast.backup_orders import BackupOrder, VaultAddress
+from holdfast.trainer.memory import VaultClient
+from holdfast.vault_wire import Answer, Assign, Follow, Notice, SealedStep, ShardName
+from holdfast_agent.vault.assignments import Assignment
+from holdfast_agent.vault.peer_link import ask, dial
+from holdfast_agent.vault.peer_wire import AskHeld, Held, HeldShards
+
+TOKEN = "the token of the job"
+CHUNK = 4 << 20
+WAIT_S = 30.0
+
+
+class VaultNode:
+    """One node: a vault in a process of its own."""
+
+    def __init__(self, root: Path, node: str) -> None:
+        self.node = node
+        self.directory = root / node
+        self.directory.mkdir()
+        self._agents: list[socket.socket] = []
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, *arguments: str) -> VaultNode:
+        """Start its vault, or start it anew."""
+        reading, writing = os.pipe()
+        command = (sys.executable, "-m", "holdfast_agent.vault", "--state-dir", str(self.directory))
+        self.process = subprocess.Popen((*command, "--ready-fd", str(writing), *arguments), pass_fds=[writing])
+        os.close(writing)
+        with open(reading, "rb") as ready:
+            ready.read()
+        return self
+
+    @property
+    def address(self) -> VaultAddress:
+        """Where it answers other vaults."""
+        port = vault_socket.port(self.directory)
+        assert port is not None
+        return VaultAddress(node=self.node, host="127.0.0.1", port=port)
+
+    def kill(self) -> None:
+        """What a node that is lost takes with it."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait(WAIT_S)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Stop it, let it go on."""
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def end(self) -> None:
+        """End it, if it still runs, as its agent would."""
+        for agent in self._agents:
+            agent.close()
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.terminate()
+            assert self.process.wait(WAIT_S) == 0
+
+    def assign(self, order: BackupOrder, token: str = TOKEN) -> Answer:
+        """What the agent hands over."""
+        with vault_socket.connect(self.directory) as link:
+            vault_wire.send(link, Assign(order=order, token=token))
+            return vault_wire.receive_answer(link)[0]
+
+    def follow(self) -> Callable[[], Notice]:
+        """What the agent is told from now on, one notice a call."""
+        link = vault_socket.connect(self.directory)
+        link.settimeout(WAIT_S)
+        self._agents.append(link)
+        vault_wire.send(link, Follow())
+
+        def next_notice() -> Notice:
+            answer, _ = vault_wire.receive_answer(link)
+            assert isinstance(answer, Notice)
+            return answer
+
+        return next_notice
+
+    @contextmanager
+    def rank(self, rank: int = 0, *, generation: int = 1, world_size: int = 2) -> Iterator[VaultClient]:
+        """A rank of this node."""
+        client = VaultClient(self.directory, shard(rank, world_size), generation)
+        yield client
+        client.close()
+
+    def held(self, rank: int = 0, *, world_size: int = 2, token: str = TOKEN) -> HeldShards:
+        """What it has of a rank, as it tells another vault of the job."""
+        asking = Assignment(order_of("tester", world_size=world_size), token)
+        with dial(self.address, asking) as link:
+            answer = ask(link, AskHeld(names=(shard(rank, world_size),)))
+        assert isinstance(answer, Held)
+        return answer.shards[0]
+
+    def flip_a_byte(self, rank: int, offset: int) -> None:
+        """Damage the shards that are in its memory of this rank, all of them, behind its back."""
+        for entry in self._memory(f"holdfast-job-{rank}"):
+            memory = os.open(entry, os.O_RDWR)
+            os.pwrite(memory, bytes([os.pread(memory, 1, offset)[0] ^ 4]), offset)
+            os.close(memory)
+
+    def segments(self) -> int:
+        """How many pieces of memory for shards it has."""
+        return len(self._memory("holdfast-"))
+
+    def _memory(self, name: str) -> list[Path]:
+        assert self.process is not None
+        found: dict[int, Path] = {}
+        for entry in Path(f"/proc/{self.process.pid}/fd").iterdir():
+            with suppress(FileNotFoundError):
+                if os.readlink(entry).startswith(f"/memfd:{name}"):
+                    # A mapping has a descriptor of its own.
+                    found[entry.stat().st_ino] = entry
+        return list(found.values())
+
+
+def shard(rank: int, world_size: int = 2) -> ShardName:
+    """A rank's shards."""
+    return ShardName(job="job", submitted_ms=1, world_size=world_size, rank=rank)
+
+
+def order_of(
+    node: str,
+    *,
+    generation: int = 1,
+    node_rank: int = 0,
+    nproc_per_node: int = 1,
+    world_size: int = 2,
+    every: int = 1,
+    keeper: VaultAddress | None = None,
+    sources: tuple[VaultAddress, ...] = (),
+    job: str = "job",
+    submitted_ms: int = 1,
+) -> BackupOrder:
+    """A backup order as the coordinator writes it."""
+    return BackupOrder(
+        node=node,
+        job=job,
+        submitted_ms=submitted_ms,
+        world_size=world_size,
+        generation=generation,
+        node_rank=node_rank,
+        nproc_per_node=nproc_per_node,
+        every=every,
+        keeper=keeper,
+        sources=sources,
+    )
+
+
+def at(step: int, generation: int = 1) -> SealedStep:
+    """A step of a generation."""
+    return SealedStep(step=step, generation=generation)
+
+
+def state(step: int, chunks: float = 2.5) -> dict[str, object]:
+    """Something to keep, different for every step, of so many chunks."""
+    count = int(chunks * CHUNK) // 4
+    return {"weights": torch.arange(count, dtype=torch.int32) + step, "step": step}
+
+
+def is_state(found: dict[str, object], step: int, chunks: float = 2.5) -> bool:
+    """Whether it is that, bit for bit."""
+    expected, weights = state(step, chunks)["weights"], found["weights"]
+    assert isinstance(expected, torch.Tensor) and isinstance(weights, torch.Tensor)
+    return found["step"] == step and torch.equal(weights, expected)
+
+
+def until(what: str, condition: Callable[[], bool]) -> None:
+    """Wait for something that comes about by itself."""
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline, f"not in {WAIT_S:g} s: {what}"
+        time.sleep(0.005)
