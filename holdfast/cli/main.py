@@ -18,6 +18,7 @@ COMMANDS = {
     "incidents": "List incidents.",
     "show": "Show one incident: its timeline, decisions and evidence.",
     "nodes": "List nodes; release one from the blocklist.",
+    "ckpt": "List, verify, export and import checkpoints.",
     "sql": "Query the recorded history with SQL.",
     "logs": "Show the logs of services and agents.",
     "config": "Show every setting and where it came from.",

@@ -1,14 +1,16 @@
-"""What every storage of checkpoints promises, tried on each: a directory, and fsspec's own filesystems as objects."""
+"""What every storage of checkpoints promises, tried on each: a directory, filesystems of fsspec, and the protocol of S3."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import fsspec
 import pytest
+from moto.server import ThreadedMotoServer
 
 from holdfast.trainer.checkpoint_errors import CheckpointError, CheckpointMismatch, DamagedCheckpoint, Superseded
 from holdfast.trainer.checkpoint_folder import StepState
@@ -16,6 +18,8 @@ from holdfast.trainer.checkpoint_objects import PIECE_BYTES, ObjectStorage
 from holdfast.trainer.checkpoint_places import open_storage
 from holdfast.trainer.checkpoint_storage import DirectoryStorage, Manifest, Part, Storage
 from holdfast.trainer.checkpoint_workplace import UNFENCED, Owner
+
+pytestmark = pytest.mark.integration
 
 Opener = Callable[[Owner], Storage]
 PART = "rank-00000.part"
@@ -37,9 +41,34 @@ def files(tmp_path: Path) -> Opener:
     return lambda owner: ObjectStorage(filesystem, str(tmp_path), f"file://{tmp_path}", owner=owner)
 
 
-@pytest.fixture(params=[directory, memory, files])
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[str]:
+    """One of a server on this machine that speaks S3, the condition for creating objects included."""
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        with pytest.MonkeyPatch.context() as patched:
+            for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "HTTP_PROXY", "http_proxy"):
+                patched.delenv(name, raising=False)
+            patched.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+            patched.setenv("AWS_ACCESS_KEY_ID", "for-tests")
+            patched.setenv("AWS_SECRET_ACCESS_KEY", "for-tests")
+            patched.setenv("AWS_DEFAULT_REGION", "us-east-1")
+            fsspec.filesystem("s3", use_listings_cache=False).mkdir("s3://checkpoints")
+            yield "s3://checkpoints"
+            fsspec.get_filesystem_class("s3").clear_instance_cache()
+    finally:
+        server.stop()
+
+
+@pytest.fixture(params=["directory", "memory", "files", "s3"])
 def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
-    return request.param(tmp_path)
+    if request.param == "s3":
+        url = f"{request.getfixturevalue('bucket')}/contract-{next(names)}"
+        return lambda owner: open_storage(url, owner=owner)
+    return {"directory": directory, "memory": memory, "files": files}[request.param](tmp_path)
 
 
 def manifest(step: int, size: int, **changed: Any) -> Manifest:
