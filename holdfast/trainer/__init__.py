@@ -4,7 +4,8 @@ A script needs none of it: hooks on optimizers and on torch.distributed fill the
 `holdfast.trainer.step(loss=...)`, the record is exact.
 """
 
+from holdfast.trainer.dcp import storage_reader, storage_writer
 from holdfast.trainer.phases import phase, step
 from holdfast.trainer.report import checkpoint_saved, report
 
-__all__ = ["checkpoint_saved", "phase", "report", "step"]
+__all__ = ["checkpoint_saved", "phase", "report", "step", "storage_reader", "storage_writer"]

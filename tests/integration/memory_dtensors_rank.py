@@ -82,6 +82,15 @@ class Training:
         return sum(parameter.full_tensor().double().sum().item() for parameter in self.model.parameters())
 
 
+def initialise() -> None:
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{os.environ['STORE']}",
+        rank=int(os.environ["RANK"]),
+        world_size=int(os.environ["WORLD_SIZE"]),
+    )
+
+
 def main(steps: int, how: str) -> None:
     training = Training(build(how))
     state: dict[str, Any] = {"training": training, "rng": PerRank(RngState())}
@@ -90,23 +99,18 @@ def main(steps: int, how: str) -> None:
     print("restored", done, training.digest(), training.whole(), flush=True)
     for step in range(done + 1, steps + 1):
         training.step()
+        print(step, training.digest(), flush=True)
         assert checkpointer.keep(step, state)
         if step == 2:
             checkpointer.save(step, state)
             print("saved", training.whole(), flush=True)
         print("kept", step, flush=True)
-        print(step, training.digest(), flush=True)
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     logging.basicConfig(level=logging.INFO)
-    dist.init_process_group(
-        "gloo",
-        init_method=f"file://{os.environ['STORE']}",
-        rank=int(os.environ["RANK"]),
-        world_size=int(os.environ["WORLD_SIZE"]),
-    )
+    initialise()
     main(int(sys.argv[1]), sys.argv[2])
     dist.barrier()
     # An interpreter that ends while gloo's threads do may call std::terminate; the work is done.
