@@ -9,9 +9,9 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 import pytest
+import vault_nodes
 from vault_nodes import CHUNK, TOKEN, VaultNode, at, is_state, order_of, shard, state, until
 from vault_way import Way
 
@@ -24,21 +24,9 @@ from holdfast_agent.vault.peer_link import dial
 from holdfast_agent.vault.peer_wire import AskHeld, Challenge, Welcome, greetings
 
 pytestmark = pytest.mark.integration
+node = vault_nodes.node
 
 SLOW = ("--peer-bytes-per-s", str(4 * CHUNK))
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[Callable[..., VaultNode]]:
-    nodes: list[VaultNode] = []
-
-    def make(name: str, *arguments: str) -> VaultNode:
-        nodes.append(VaultNode(tmp_path, name))
-        return nodes[-1].start(*arguments)
-
-    yield make
-    for each in nodes:
-        each.end()
 
 
 def has_ended(link: socket.socket) -> bool:

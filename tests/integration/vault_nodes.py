@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import pytest
 import torch
 
 from holdfast import vault_socket, vault_wire
@@ -129,6 +130,20 @@ class VaultNode:
                     # A mapping has a descriptor of its own.
                     found[entry.stat().st_ino] = entry
         return list(found.values())
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Callable[..., VaultNode]]:
+    """Makes nodes: their name, and the arguments of their vault."""
+    nodes: list[VaultNode] = []
+
+    def make(name: str, *arguments: str) -> VaultNode:
+        nodes.append(VaultNode(tmp_path, name))
+        return nodes[-1].start(*arguments)
+
+    yield make
+    for each in nodes:
+        each.end()
 
 
 def shard(rank: int, world_size: int = 2) -> ShardName:

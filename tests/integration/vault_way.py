@@ -10,12 +10,16 @@ from holdfast.backup_orders import VaultAddress
 
 
 class Way:
-    """Passes on what goes to a vault and what comes back. `nbytes` went there; the one at `flip_at` is changed."""
+    """Passes on what goes to a vault and what comes back: `nbytes` there, of which the one at `flip_at` is changed, and
+    `nbytes_back`, of which there are `stop_back_at` at most.
+    """
 
-    def __init__(self, to: VaultAddress, *, flip_at: int | None = None) -> None:
+    def __init__(self, to: VaultAddress, *, flip_at: int = -1, stop_back_at: int | None = None) -> None:
         self._to = to
         self._flip_at = flip_at
+        self._stop_back_at = stop_back_at
         self.nbytes = 0
+        self.nbytes_back = 0
         self._links: list[socket.socket] = []
         self._listening = socket.create_server(("127.0.0.1", 0))
         threading.Thread(target=self._accept, daemon=True).start()
@@ -43,7 +47,11 @@ class Way:
         with suppress(OSError):
             while True:
                 near, _ = self._listening.accept()
-                far = socket.create_connection((self._to.host, self._to.port))
+                try:
+                    far = socket.create_connection((self._to.host, self._to.port))
+                except ConnectionRefusedError:
+                    near.close()
+                    continue
                 self._links += near, far
                 threading.Thread(target=self._pass_on, args=(near, far, True), daemon=True).start()
                 threading.Thread(target=self._pass_on, args=(far, near, False), daemon=True).start()
@@ -52,10 +60,14 @@ class Way:
         with suppress(OSError):
             while data := bytearray(source.recv(1 << 16)):
                 if is_there:
-                    place = (self._flip_at if self._flip_at is not None else -1) - self.nbytes
+                    place = self._flip_at - self.nbytes
                     if 0 <= place < len(data):
                         data[place] ^= 4
                     self.nbytes += len(data)
+                else:
+                    self.nbytes_back += len(data)
+                    if self._stop_back_at is not None and self.nbytes_back >= self._stop_back_at:
+                        continue
                 target.sendall(data)
         for link in (source, target):
             with suppress(OSError):

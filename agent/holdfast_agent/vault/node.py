@@ -12,6 +12,7 @@ from holdfast.seals import CHUNK_BYTES
 from holdfast.vault_wire import SealedStep, ShardName
 from holdfast_agent.vault.assignments import Assignment, Assignments, Job, job_of
 from holdfast_agent.vault.cuts import Cut
+from holdfast_agent.vault.fetcher import Fetcher
 from holdfast_agent.vault.ledgers import Ledgers
 from holdfast_agent.vault.notices import Notices
 from holdfast_agent.vault.pacing import Pacing, TokenBucket
@@ -36,6 +37,7 @@ class Node:
         self._assignments = Assignments()
         self._ledgers = Ledgers()
         bucket = TokenBucket(peer_bytes_per_s, CHUNK_BYTES, time.monotonic())
+        self.fetcher = Fetcher(self._shelves, self._assignments, self.notices)
         self._senders = Senders(self._shelves, self.notices, Pacing(bucket, self._ledgers.are_in_collective))
         self.peers = PeerServer(directory, address, self._token_of, self._serve_peer)
 

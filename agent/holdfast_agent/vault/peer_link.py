@@ -13,6 +13,10 @@ from holdfast_agent.vault.peer_wire import STALL_S, Ask, Reply, receive_reply, s
 CONNECT_S = 2.0
 
 
+class NobodyThere(VaultWireError):
+    """No vault runs there: what it held is lost."""
+
+
 class PeerRefused(VaultWireError):
     """The other vault cannot do it; the message is its reason, and the connection stays usable."""
 
@@ -22,11 +26,14 @@ def dial(address: VaultAddress, assignment: Assignment, stall_s: float = STALL_S
 
     Raises:
         NotAdmitted: they do not, or the other does not know of the job yet.
-        VaultWireError: nobody answers there, or it ended.
+        NobodyThere: no vault listens there.
+        VaultWireError: there is no answer, or it ended.
     """
     order = assignment.order
     try:
         link = socket.create_connection((address.host, address.port), timeout=CONNECT_S)
+    except ConnectionRefusedError as error:
+        raise NobodyThere("no vault runs there") from error
     except OSError as error:
         raise lost(error) from error
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import msgspec
@@ -36,6 +36,7 @@ from holdfast.vault_wire import (
 )
 from holdfast_agent.vault.assignments import Assignment
 from holdfast_agent.vault.node import Node
+from holdfast_agent.vault.pull import NotFetched
 from holdfast_agent.vault.segments import Contents, Segment
 from holdfast_agent.vault.shelf import Shelf
 from holdfast_agent.vault.snapshot import Layout, Piece, Snapshot, SourceLost, read_memory
@@ -90,7 +91,7 @@ class Session:
             case AskShard():
                 return self._shard(request)
             case Repair():
-                return Refused(reason="not yet"), None
+                return self._repair(request), None
             case KeepOnly():
                 joined, shelf = self._rank()
                 with shelf.turn:
@@ -130,9 +131,13 @@ class Session:
         return self._joined
 
     def _steps(self) -> Answer:
-        _, shelf = self._rank()
+        joined, shelf = self._rank()
         with shelf.turn:
-            return Steps(sealed=tuple(shelf.steps()))
+            sealed: Sequence[SealedStep] = shelf.steps()
+        # A first generation has nothing anywhere; who has something here need not wait for what others have.
+        if not sealed and joined.generation > 1:
+            sealed = self._node.fetcher.steps(joined.name, joined.generation)
+        return Steps(sealed=tuple(sealed))
 
     def _save(self, request: Save) -> Answer:
         joined, shelf = self._rank()
@@ -178,11 +183,26 @@ class Session:
         if shelf.seal(segment, contents):
             self._node.sealed(joined.name, sealed)
 
+    def _repair(self, request: Repair) -> Answer:
+        joined, _ = self._rank()
+        try:
+            self._node.fetcher.repair(joined.name, request.sealed)
+        except NotFetched as error:
+            return Refused(reason=f"{request.sealed} of this rank is damaged, and cannot be repaired: {error}")
+        return Done()
+
     def _shard(self, request: AskShard) -> tuple[Answer, int | None]:
-        _, shelf = self._rank()
-        with shelf.turn, shelf.holding(request.sealed) as held:
+        joined, shelf = self._rank()
+        with shelf.turn:
+            is_here = request.sealed in shelf.steps()
+        try:
+            if not is_here:
+                self._node.fetcher.fetch(joined.name, request.sealed)
+        except NotFetched as error:
+            return Refused(reason=f"{request.sealed} of this rank is not sealed here, nor to be had: {error}"), None
+        with shelf.holding(request.sealed) as held:
             if held is None:
-                return Refused(reason=f"{request.sealed} of this rank is not sealed here"), None
+                return Refused(reason=f"{request.sealed} of this rank is not here any more"), None
             # Its descriptor is good until it has been sent, whatever happens to the shelf.
             self._handed_out, contents = held
             return Shard(**msgspec.structs.asdict(contents)), self._handed_out.descriptor
