@@ -9,6 +9,7 @@ import json
 import pickle
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -43,11 +44,11 @@ def incoming(source: Path) -> Iterator[Incoming]:
     Raises CheckpointError when it is neither.
     """
     if (source / ".metadata").is_file():
-        return _from_dcp(source)
+        return _explained(source, _from_dcp(source))
     if source.is_file() and source.suffix == ".safetensors":
-        return _from_safetensors([source])
+        return _explained(source, _from_safetensors([source]))
     if source.is_dir() and (files := _safetensors_files(source)):
-        return _from_safetensors(files)
+        return _explained(source, _from_safetensors(files))
     raise CheckpointError(
         f"{source} is neither a directory of torch.distributed.checkpoint (it would hold .metadata) nor of safetensors"
     )
@@ -98,6 +99,28 @@ def renamed(values: Iterator[Incoming], entry: str) -> Iterator[Incoming]:
         yield Incoming(f"{entry}.{it.key}", (entry, it.key), it.read)
 
 
+def _explained(source: Path, values: Iterator[Incoming]) -> Iterator[Incoming]:
+    with _readable(source):
+        for it in values:
+            yield it._replace(read=partial(_read, source, it))
+
+
+def _read(source: Path, it: Incoming) -> Any:
+    with _readable(source):
+        return it.read()
+
+
+@contextmanager
+def _readable(source: Path) -> Iterator[None]:
+    # Others wrote it, and unpickling runs what they wrote: anything may be raised.
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except Exception as error:
+        raise CheckpointError(f"{source} cannot be read: {type(error).__name__}: {error}") from error
+
+
 def _add(layout: PartLayout, it: Incoming) -> tuple[memoryview | bytes, bytes]:
     value = it.read()
     if not isinstance(value, torch.Tensor):
@@ -140,7 +163,8 @@ def _safetensors_files(source: Path) -> list[Path]:
     index = source / INDEX
     if not index.is_file():
         return sorted(source.glob("*.safetensors"))
-    names = set(json.loads(index.read_bytes())["weight_map"].values())
+    with _readable(index):
+        names = set(json.loads(index.read_bytes())["weight_map"].values())
     if missing := [name for name in names if Path(name).name != name or not (source / name).is_file()]:
         raise CheckpointError(f"{index} names {', '.join(sorted(missing))}, which are not there")
     return sorted(source / name for name in names)

@@ -1,4 +1,4 @@
-"""What every storage of checkpoints promises, tried on each: a directory, filesystems of fsspec, and the protocol of S3."""
+"""What every storage of checkpoints promises, tried on each: a directory, filesystems of fsspec, the protocol of S3."""
 
 from __future__ import annotations
 
