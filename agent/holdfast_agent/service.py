@@ -28,6 +28,7 @@ from holdfast.store.relay import Relay
 from holdfast.subjects import DESIRED_BUCKET, desired_key, heartbeat_subject, kv_subject
 from holdfast.timeouts import Timeouts
 from holdfast_agent.actions import Acknowledge, Action, CloseStores, EndZygote, Fork, OpenStore, Say, Stop
+from holdfast_agent.backups import Backups
 from holdfast_agent.directories import Directories
 from holdfast_agent.environment import rank_environment
 from holdfast_agent.facts import node_facts, self_check
@@ -104,7 +105,10 @@ class Agent:
         self._spool = Spool(directories.spool)
         self._state = AgentState(node=node, instance=uuid7(), standing=self._recalled())
         self._link = ZygoteLink(directories.root, address, self._timeouts.orphan_s, self._on_report, self._on_lost)
-        self._vault = VaultLink(directories.root, self._timeouts.orphan_s)
+        self._vault = VaultLink(directories.root, address, self._timeouts.orphan_s)
+        self._vault.on_ready = self._register
+        self._backups = Backups(node, self._vault, self._say, self._reject, now)
+        self._backups.placed(self._state.standing.order)
         self._watcher = Watcher(node, directories, self._spool, self.learn, self._cut_off_s, now)
         self._forgetting = Forgetting(directories, self._spool, (retention or RetentionPolicy()).jobs_on_node_max)
         self._zygote: Welcome | None = None
@@ -135,6 +139,8 @@ class Agent:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._link.run(), name="zygote")
             group.create_task(self._vault.run(), name="vault")
+            group.create_task(self._vault.hand_over(), name="backup orders to the vault")
+            group.create_task(self._backups.tell(), name="backups")
             group.create_task(self._watcher.run(), name="ledgers")
             group.create_task(self._forgetting.run(), name="forgetting")
             self._bus = bus = await self._connect()
@@ -143,6 +149,7 @@ class Agent:
                 group.create_task(relay.run(), name=f"relay {lane.name.lower()}")
             self._watcher.on_said = self._wake
             group.create_task(self._follow_orders(bus), name="orders")
+            group.create_task(self._backups.follow(bus), name="backup orders")
             group.create_task(self._beat(bus), name="heartbeat")
             group.create_task(self._lines.broadcast(bus), name="lines")
             group.create_task(self._answer_pings(bus), name="pings")
@@ -183,6 +190,8 @@ class Agent:
             self._link.send(*commands)
         if standing.crew != before.standing.crew:
             self._watcher.watch(standing.crew)
+        if standing.order != before.standing.order:
+            self._backups.placed(standing.order)
         if any(isinstance(action, EndZygote) for action in outcome.actions):
             self._link.end(End())
 
@@ -306,7 +315,7 @@ class Agent:
         if welcome is None or state.leaving:
             return
         common = {"at": self._now(), "source": f"agent/{state.node}", "node": state.node, "instance": state.instance}
-        facts = node_facts(self._address, welcome.store_ports)
+        facts = node_facts(self._address, welcome.store_ports, self._vault.port)
         checks = self_check(self._directories.root, welcome)
         epoch = state.standing.order.epoch if state.standing.order else 0
         self._say(
@@ -330,16 +339,16 @@ class Agent:
                 if order.node != self._state.node:
                     raise UnreadableOrder(f"it is addressed to node {order.node!r}")
             except UnreadableOrder as error:
-                self._reject(bus, update, update.body, str(error))
+                self._reject(update, update.body, str(error))
                 continue
             standings = self._watcher.standings()
             waiting = tuple(rank for rank, standing in standings.items() if standing.in_collective)
             self.learn(OrderSeen(id=uuid7(), order=order, in_collective=waiting))
 
-    def _reject(self, bus: Bus, update: KeyUpdate, body: bytes, error: str) -> None:
+    def _reject(self, update: KeyUpdate, body: bytes, error: str) -> None:
         """An order that cannot be read is kept for a look at it; the present one goes on."""
-        standing = self._state.standing
-        if update.revision == standing.rejected_revision:
+        standing, bus = self._state.standing, self._bus
+        if bus is None or update.revision == standing.rejected_revision:
             return
         log.error("an order cannot be read", revision=update.revision, error=error)
         unhandled = Unhandled(
@@ -357,9 +366,8 @@ class Agent:
         self._wake()
 
     async def _beat(self, bus: Bus) -> None:
+        # From the first moment: a node whose zygote takes long to get warm is not lost.
         connected_since: datetime | None = None
-        await self._may_register.wait()
-        self._on_ready()
         while True:
             since = bus.connected_since
             if since is None:
@@ -388,4 +396,5 @@ class Agent:
 
     async def _answer_pings(self, bus: Bus) -> None:
         await self._may_register.wait()
+        self._on_ready()
         await answer_pings(bus, f"agent-{self._state.node}")

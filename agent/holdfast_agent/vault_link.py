@@ -7,11 +7,14 @@ import contextlib
 import os
 import signal
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import structlog
 
-from holdfast import vault_socket
+from holdfast import vault_socket, vault_wire
+from holdfast.backup_orders import BackupOrder
+from holdfast.vault_wire import Assign, Follow, Notice, Refused, VaultWireError
 from holdfast_agent import companion
 
 RETRY_S = 1.0
@@ -21,13 +24,22 @@ log = structlog.get_logger(__name__)
 
 
 class VaultLink:
-    """A connection to the vault that says nothing: while it stands, the vault lives."""
+    """One connection that tells what happens in the vault, and that it lives; what it is told goes over others."""
 
-    def __init__(self, directory: Path, orphan_s: float) -> None:
+    def __init__(self, directory: Path, address: str, orphan_s: float) -> None:
         self._directory = directory
+        self._address = address
         self._orphan_s = orphan_s
         self._pid: int | None = None
-        self.ready = asyncio.Event()
+        self._assignment: Assign | None = None
+        self._unassigned = asyncio.Event()
+        self.on_notice: Callable[[Notice], None] = lambda notice: None
+        self.on_ready: Callable[[], None] = lambda: None
+
+    @property
+    def port(self) -> int | None:
+        """Where the vault answers other vaults; None while there is none."""
+        return None if self._pid is None else vault_socket.port(self._directory)
 
     async def run(self) -> None:
         """See to it that there is a vault, until cancelled."""
@@ -38,20 +50,56 @@ class VaultLink:
                 await asyncio.sleep(RETRY_S)
                 continue
             self._pid = vault_socket.peer_pid(connection)
-            self.ready.set()
+            self._unassigned.set()
+            self.on_ready()
             reader, writer = await asyncio.open_unix_connection(sock=connection)
             try:
-                await reader.read()
+                writer.write(vault_wire.frame(Follow()))
+                while True:
+                    notice = await vault_wire.read_answer(reader)
+                    if isinstance(notice, Notice):
+                        self.on_notice(notice)
+            except VaultWireError as error:
+                log.error("the vault ended; what it held is lost", reason=str(error))
             finally:
                 self._pid = None
                 writer.close()
-            log.error("the vault ended; what it held is lost")
+
+    def assign(self, order: BackupOrder, token: str) -> None:
+        """Have the vault go by this order, and each vault that comes after it, until there is another."""
+        self._assignment = Assign(order=order, token=token)
+        self._unassigned.set()
+
+    async def hand_over(self) -> None:
+        """Bring the order to the vault whenever one of the two is new, until cancelled."""
+        while True:
+            await self._unassigned.wait()
+            self._unassigned.clear()
+            if self._assignment is None or self._pid is None:
+                continue
+            try:
+                await self._say(self._assignment)
+            except (OSError, VaultWireError) as error:
+                # It is gone, and its successor will be told.
+                log.warning("the vault did not take its backup order", reason=str(error))
 
     def end(self) -> None:
         """End the vault; what it holds is gone."""
         if self._pid is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGTERM)
+
+    async def _say(self, assignment: Assign) -> None:
+        connection = vault_socket.connect(self._directory)
+        connection.setblocking(False)
+        reader, writer = await asyncio.open_unix_connection(sock=connection)
+        try:
+            writer.write(vault_wire.frame(assignment))
+            answer = await vault_wire.read_answer(reader)
+        finally:
+            writer.close()
+        if isinstance(answer, Refused):
+            log.warning("the vault refused a backup order", reason=answer.reason)
 
     def _connect(self) -> socket.socket | None:
         try:
@@ -63,7 +111,11 @@ class VaultLink:
 
     async def _start(self) -> socket.socket | None:
         """Start a vault and wait until it listens, or ends."""
-        orphan_s = ("--orphan-s", str(self._orphan_s))
-        state_dir = ("--state-dir", str(self._directory))
-        await companion.start("holdfast_agent.vault", self._directory / _LOG, *state_dir, *orphan_s)
+        await companion.start(
+            "holdfast_agent.vault",
+            self._directory / _LOG,
+            *("--state-dir", str(self._directory)),
+            *("--address", self._address),
+            *("--orphan-s", str(self._orphan_s)),
+        )
         return self._connect()

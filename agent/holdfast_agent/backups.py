@@ -1,0 +1,156 @@
+"""The copies of a node's checkpoints on other nodes: orders go to the vault, what becomes of them is said.
+
+The ckpt coordinator's order names keeper and sources, the controller's carries the job's token: the vault gets both as
+soon as both are here, and again when it was started anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import structlog
+
+from holdfast import backup_orders
+from holdfast.backup_orders import BackupOrder, UnreadableBackupOrder, submission_ms
+from holdfast.bus import Bus, KeyUpdate
+from holdfast.clock import Now
+from holdfast.desired import NodeDesired, Placement
+from holdfast.events import Event, ShardDamaged, ShardsBackedUp, ShardsFetched
+from holdfast.ids import uuid7
+from holdfast.subjects import DESIRED_BUCKET, backup_key
+from holdfast.vault_wire import BackedUp, Damaged, Fetched, Notice
+from holdfast_agent.backup_tally import BackupTally
+from holdfast_agent.vault_link import VaultLink
+
+TELL_EVERY_S = 2.0
+
+log = structlog.get_logger(__name__)
+
+
+class Backups:
+    """One node's. `say` publishes an event; `reject` keeps an order that cannot be read where it can be looked at."""
+
+    def __init__(
+        self,
+        node: str,
+        vault: VaultLink,
+        say: Callable[[Event], None],
+        reject: Callable[[KeyUpdate, bytes, str], None],
+        now: Now,
+    ) -> None:
+        self._node = node
+        self._vault = vault
+        self._say = say
+        self._reject = reject
+        self._now = now
+        self._order: BackupOrder | None = None
+        self._placement: Placement | None = None
+        self._tally: BackupTally | None = None
+        self._changed = asyncio.Event()
+        vault.on_notice = self._noticed
+
+    def placed(self, order: NodeDesired | None) -> None:
+        """The node's order now; None: no ranks. What a node without ranks holds may be all that is left of a shard."""
+        if order is not None and order.placement is not None and order.placement != self._placement:
+            self._placement = order.placement
+            self._hand_over()
+
+    async def follow(self, bus: Bus) -> None:
+        """Take every order from the bus, until cancelled."""
+        async for order in self._orders(bus):
+            before, self._order = self._order, order
+            if self._tally is None or before is None or _life(before) != _life(order):
+                self._tally = BackupTally(order)
+            self._hand_over()
+
+    async def tell(self) -> None:
+        """Say which step is backed up, at most every two seconds, until cancelled."""
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            whole = self._tally.take() if self._tally is not None else None
+            if whole is None:
+                continue
+            assert self._tally is not None
+            self._say(
+                ShardsBackedUp(
+                    **self._common(self._tally.order, whole.sealed.generation),
+                    step=whole.sealed.step,
+                    ranks=tuple(self._tally.order.ranks),
+                    keeper=whole.keeper,
+                    backup_bytes=whole.nbytes,
+                    took_s=whole.took_s,
+                    skipped=whole.skipped,
+                )
+            )
+            await asyncio.sleep(TELL_EVERY_S)
+
+    async def _orders(self, bus: Bus) -> AsyncIterator[BackupOrder]:
+        async for update in bus.watch(DESIRED_BUCKET, backup_key(self._node)):
+            if update.body is None:
+                continue
+            try:
+                order = backup_orders.decode(update.body)
+                if order.node != self._node:
+                    raise UnreadableBackupOrder(f"it is addressed to node {order.node!r}")
+            except UnreadableBackupOrder as error:
+                self._reject(update, update.body, str(error))
+                continue
+            yield order
+
+    def _hand_over(self) -> None:
+        order, placement = self._order, self._placement
+        if order is None or placement is None or placement.submitted_at is None:
+            return
+        if (order.job, order.submitted_ms) == (placement.job.name, submission_ms(placement.submitted_at)):
+            self._vault.assign(order, placement.job.token)
+
+    def _noticed(self, notice: Notice) -> None:
+        order = self._order
+        if order is None or order.job != notice.name.job:
+            return
+        match notice:
+            case BackedUp():
+                if self._tally is not None:
+                    self._tally.add(notice)
+                    self._changed.set()
+            case Fetched():
+                log.info("a shard came from another node", rank=notice.name.rank, step=notice.sealed.step)
+                self._say(
+                    ShardsFetched(
+                        **self._common(order, notice.sealed.generation),
+                        step=notice.sealed.step,
+                        ranks=(notice.name.rank,),
+                        keeper=notice.source,
+                        fetched_bytes=notice.nbytes,
+                        took_s=notice.took_s,
+                    )
+                )
+            case Damaged():
+                log.error("a shard is damaged", rank=notice.name.rank, step=notice.sealed.step, detail=notice.detail)
+                self._say(
+                    ShardDamaged(
+                        **self._common(order, notice.sealed.generation),
+                        rank=notice.name.rank,
+                        step=notice.sealed.step,
+                        held_by=notice.node or self._node,
+                        detail=notice.detail,
+                    )
+                )
+
+    def _common(self, order: BackupOrder, generation: int) -> dict[str, Any]:
+        return {
+            "id": uuid7(),
+            "at": self._now(),
+            "source": f"agent/{self._node}",
+            "node": self._node,
+            "job": order.job,
+            "generation": generation,
+            "cause": order.cause,
+        }
+
+
+def _life(order: BackupOrder) -> tuple[int, int]:
+    return (order.submitted_ms, order.generation)
