@@ -1,12 +1,14 @@
-"""What the ranks of test_memory_dcp.py run: memory_dcp_rank.py STEPS (save|async_save).
+"""What the ranks of test_memory_dcp.py run: memory_dcp_rank.py (train|resume).
 
-The training of memory_dtensors_rank.py without a Checkpointer. After the last `async_save` all is spoiled at once.
+The training of memory_dtensors_rank.py without a Checkpointer: the last of its steps is saved by `async_save`, and all
+is spoiled as soon as that returns. Then it waits to be killed.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 from typing import Any
 
@@ -19,6 +21,8 @@ from torch.distributed.checkpoint.api import CheckpointException
 from holdfast import trainer
 from holdfast.trainer.checkpoint import RngState
 
+STEPS = 5
+
 
 def refuses_another_cut(reader: Any) -> bool:
     otherwise = Training(build("fsdp"))
@@ -30,29 +34,31 @@ def refuses_another_cut(reader: Any) -> bool:
     return False
 
 
-def main(steps: int, how: str) -> None:
+def main(what: str) -> None:
     training = Training(build("tp"))
-    group = dist.new_group()
     state = {"training": training, "rng": RngState(), "rank": dist.get_rank()}
     reader = trainer.storage_reader()
-    if reader.step:
+    if what == "resume":
         assert refuses_another_cut(reader)
         dcp.load(state, storage_reader=reader)
         assert state["rank"] == dist.get_rank()
-    print("restored", reader.step, training.digest(), flush=True)
-    for step in range(reader.step + 1, steps + 1):
+        print("restored", reader.step, training.digest(), flush=True)
+        return
+    assert reader.step == 0
+    for step in range(1, STEPS + 1):
         training.step()
         print(step, training.digest(), flush=True)
         writer = trainer.storage_writer(step=step)
-        if how == "save":
+        if step < STEPS:
             dcp.save(state, storage_writer=writer)
         else:
-            future = dcp.async_save(state, storage_writer=writer, process_group=group)
-            if step == steps:
-                spoil(training)
+            future = dcp.async_save(state, storage_writer=writer)
+            spoil(training)
             future.result()
         assert writer.kept
-        print("kept", step, flush=True)
+    assert trainer.storage_reader().step == STEPS
+    print("kept", flush=True)
+    signal.pause()
 
 
 def spoil(training: Training) -> None:
@@ -66,7 +72,7 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     logging.basicConfig(level=logging.INFO)
     initialise()
-    main(int(sys.argv[1]), sys.argv[2])
+    main(sys.argv[1])
     dist.barrier()
     # An interpreter that ends while gloo's threads do may call std::terminate; the work is done.
     os._exit(0)

@@ -1,6 +1,7 @@
-"""What the ranks of test_memory_dtensors.py run: memory_dtensors_rank.py STEPS (tp|fsdp).
+"""What the ranks of test_memory_dtensors.py run: memory_dtensors_rank.py (train|resume).
 
-A model whose parameters are DTensors trains, is kept at every step, and saved on disk after the second.
+A model whose parameters are DTensors trains until it is killed, is kept at every step, and saved on disk after the
+second. When it is resumed, it is restored first as it was cut, then into a model that is cut otherwise.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import hashlib
 import logging
 import os
 import sys
+from itertools import count
 from typing import Any
 
 import torch
@@ -91,19 +93,23 @@ def initialise() -> None:
     )
 
 
-def main(steps: int, how: str) -> None:
-    training = Training(build(how))
+def main(what: str) -> None:
+    training = Training(build("tp"))
     state: dict[str, Any] = {"training": training, "rng": PerRank(RngState())}
     checkpointer = Checkpointer()
     done = checkpointer.restore(state)
-    print("restored", done, training.digest(), training.whole(), flush=True)
-    for step in range(done + 1, steps + 1):
+    if what == "resume":
+        print("restored", done, training.digest(), flush=True)
+        otherwise = Training(build("fsdp"))
+        print("resharded", checkpointer.restore({**state, "training": otherwise}), otherwise.whole(), flush=True)
+        return
+    for step in count(1):
         training.step()
         print(step, training.digest(), flush=True)
         assert checkpointer.keep(step, state)
         if step == 2:
             checkpointer.save(step, state)
-            print("saved", training.whole(), flush=True)
+            print("saved", step, training.whole(), flush=True)
         print("kept", step, flush=True)
 
 
@@ -111,7 +117,7 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     logging.basicConfig(level=logging.INFO)
     initialise()
-    main(int(sys.argv[1]), sys.argv[2])
+    main(sys.argv[1])
     dist.barrier()
     # An interpreter that ends while gloo's threads do may call std::terminate; the work is done.
     os._exit(0)
