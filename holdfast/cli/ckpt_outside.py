@@ -38,17 +38,15 @@ def export_step(
         outgoing = [it for it in selection.outgoing if it.name not in broken]
         _refuse_nothing(outgoing)
         export_dcp(contents, outgoing, target, on_bytes)
-        files = "1 file"
         said += [f"left out, cannot be unpickled here: {cell(name)} ({cell(broken[name])})" for name in broken]
     else:
         outgoing = [it for it in selection.outgoing if fits(it)]
         _refuse_nothing(outgoing)
-        count = export_safetensors(contents, outgoing, target, shard_bytes_max=shard_bytes_max, on_bytes=on_bytes)
-        files = "1 file" if count == 1 else f"{count} files"
+        export_safetensors(contents, outgoing, target, shard_bytes_max=shard_bytes_max, on_bytes=on_bytes)
         if others := [it.name for it in selection.outgoing if not fits(it)]:
             said.append(f"left out, safetensors has no form for it: {_some(others)}")
     nbytes = sum(it.value.nbytes for it in outgoing)
-    return [f"step {found.step}: {len(outgoing)} values, {size_text(nbytes)}, in {files} in {target}", *said]
+    return [f"step {found.step}: {len(outgoing)} values, {size_text(nbytes)}, in {target}", *said]
 
 
 def import_step(storage: Storage, source: Path, step: int, entry: str | None, on_bytes: OnBytes) -> tuple[str, int]:

@@ -8,11 +8,13 @@ share; or one shard alone, under the names that it had in the script.
 from __future__ import annotations
 
 import io
+import math
 import os
 import shutil
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,17 +27,23 @@ from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata
 from torch.distributed.checkpoint.planner import (
     BytesIOWriteData,
     SavePlan,
+    SavePlanner,
     TensorWriteData,
     WriteItem,
     WriteItemType,
 )
 from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.checkpoint.storage import WriteResult
+from torch.futures import Future
 
 from holdfast.trainer.checkpoint_contents import Contents, Key, Value, torch_dtype
 from holdfast.trainer.checkpoint_errors import CheckpointError
 from holdfast.trainer.checkpoint_manifest import Entry
 
 OnBytes = Callable[[int], None]
+
+DCP_FILE_BYTES = 256 << 20
+"""About what an export to DCP holds in memory; a larger tensor has a file of its own."""
 
 
 class Outgoing(NamedTuple):
@@ -121,11 +129,47 @@ def export_dcp(contents: Contents, outgoing: Iterable[Outgoing], target: Path, o
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # that is what no_dist asks for
         planner = _FromContents(contents, outgoing, on_bytes)
         try:
-            save({}, storage_writer=FileSystemWriter(draft), planner=planner, no_dist=True)
+            save({}, storage_writer=_InFilesOf(draft, DCP_FILE_BYTES), planner=planner, no_dist=True)
         except CheckpointException as error:
             # DCP has wrapped what the only rank there is met, in something that nobody catches by accident.
             (cause, _) = error.failures[0]
             raise cause from error
+
+
+class _InFilesOf(FileSystemWriter):
+    """Writes several files one after the other: of each, FileSystemWriter holds all tensors until it is written."""
+
+    def __init__(self, path: Path, nbytes: int) -> None:
+        super().__init__(path)
+        self._nbytes = nbytes
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        results: list[WriteResult] = []
+        for number, items in enumerate(_filled(plan.items, self._nbytes)):
+            storage = replace(plan.storage_data, prefix=f"__{number}_")
+            results += super().write_data(replace(plan, items=items, storage_data=storage), planner).wait()
+        written: Future[list[WriteResult]] = Future()
+        written.set_result(results)
+        return written
+
+
+def _filled(items: Iterable[WriteItem], nbytes_max: int) -> list[list[WriteItem]]:
+    groups: list[list[WriteItem]] = []
+    room = 0
+    for item in items:
+        nbytes = _nbytes(item)
+        if not groups or nbytes > room:
+            groups.append([])
+            room = nbytes_max
+        groups[-1].append(item)
+        room -= nbytes
+    return groups
+
+
+def _nbytes(item: WriteItem) -> int:
+    if item.tensor_data is None:
+        return item.bytes_io_data.nbytes if item.bytes_io_data else 0
+    return math.prod(item.tensor_data.chunk.sizes) * item.tensor_data.properties.dtype.itemsize
 
 
 class _FromContents(DefaultSavePlanner):

@@ -85,8 +85,8 @@ def header(file: Sequence[Outgoing], metadata: dict[str, str]) -> bytes:
 
 def export_safetensors(
     contents: Contents, outgoing: Iterable[Outgoing], target: Path, *, shard_bytes_max: int, on_bytes: OnBytes
-) -> int:
-    """Write the tensors, all of which must fit the format. Returns the number of files with tensors."""
+) -> None:
+    """Write the tensors, all of which must fit the format."""
     files = distribute(outgoing, shard_bytes_max)
     names = list(_names(len(files)))
     with appearing(target) as draft:
@@ -97,7 +97,6 @@ def export_safetensors(
             "weight_map": {it.name: name for name, file in zip(names, files, strict=True) for it in file},
         }
         (draft / INDEX).write_text(json.dumps(index, indent=2, sort_keys=True) + "\n")
-    return len(files)
 
 
 def _write(path: Path, contents: Contents, file: Sequence[Outgoing], on_bytes: OnBytes) -> None:

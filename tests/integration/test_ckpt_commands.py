@@ -23,6 +23,7 @@ from click.testing import CliRunner, Result
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from holdfast.cli.main import main
+from holdfast.trainer import checkpoint_export
 from holdfast.trainer.checkpoint import Checkpointer
 from holdfast.trainer.checkpoint_manifest import decode_index, decode_manifest
 from tests.integration.historian_scene import new_database
@@ -117,9 +118,14 @@ def _export(place: Path, step: object, form: str, target: Path, *more: object, c
     return ckpt("export", step, "--path", place, "--format", form, "--to", target, *more, code=code)
 
 
-def test_a_dcp_export_is_loaded_without_holdfast(place: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("file_bytes", [200, 1 << 30])
+def test_a_dcp_export_is_loaded_without_holdfast(
+    place: Path, tmp_path: Path, file_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint_export, "DCP_FILE_BYTES", file_bytes)
     target = tmp_path / "out"
     result = _export(place, 7, "dcp", target)
+    assert (len(list(target.glob("*.distcp"))) == 1) == (file_bytes > 200)
     assert "not merged, because PerShard and PerRank state cannot be" in result.stdout
     loaded = {
         "model": {"weight": torch.zeros_like(WEIGHT)}
