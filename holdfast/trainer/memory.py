@@ -30,6 +30,7 @@ from holdfast.vault_wire import (
     KeepOnly,
     Lay,
     Refused,
+    Repair,
     Save,
     SealedStep,
     Shard,
@@ -110,10 +111,22 @@ class VaultClient:
     def restore(self, sealed: SealedStep) -> dict[str, Any]:
         """The state of a step; its tensors are views into a private mapping of the shard, its DTensors `DPart`s.
 
+        Bytes that are not those that were saved are first replaced from the other nodes that have them.
+
         Raises:
             MemoryRefused: the vault does not have it.
-            BrokenSeal: its bytes are not those that were saved.
+            BrokenSeal: it is damaged, and nobody has another copy.
         """
+        try:
+            return self._read(sealed)
+        except BrokenSeal as damage:
+            try:
+                self._ask(Repair(sealed=sealed))
+            except MemoryRefused as error:
+                raise BrokenSeal(f"{damage}; it cannot be mended: {error}") from error
+            return self._read(sealed)
+
+    def _read(self, sealed: SealedStep) -> dict[str, Any]:
         shard, descriptor = self._ask(AskShard(sealed=sealed))
         assert isinstance(shard, Shard) and descriptor is not None
         try:

@@ -14,7 +14,7 @@ from vault_nodes import CHUNK, VaultNode, at, is_state, order_of, shard, state, 
 from vault_way import Way
 
 from holdfast.trainer.memory import BrokenSeal, MemoryRefused, VaultClient
-from holdfast.vault_wire import Damaged, Done, Fetched, Repair
+from holdfast.vault_wire import Damaged, Done, Fetched
 
 pytestmark = pytest.mark.integration
 node = vault_nodes.node
@@ -196,10 +196,7 @@ def test_a_damaged_shard_is_repaired_from_its_keeper(node: Make) -> None:
         rank.save(1, state(1, 12))
         assert notices().sealed == at(1)
         owner.flip_a_byte(0, 7 * CHUNK + 123)
-        with pytest.raises(BrokenSeal):
-            rank.restore(at(1))
         before = way.nbytes_back
-        rank._ask(Repair(sealed=at(1)))
         assert is_state(rank.restore(at(1)), 1, 12)
         damage = notices()
         assert isinstance(damage, Damaged) and (damage.sealed, damage.node) == (at(1), "")
@@ -210,8 +207,8 @@ def test_a_damaged_shard_is_repaired_from_its_keeper(node: Make) -> None:
         rank.save(2, state(2, 12))
         rank.steps()
         owner.flip_a_byte(0, 3)
-        with pytest.raises(MemoryRefused, match="cannot be repaired"):
-            rank._ask(Repair(sealed=at(2)))
+        with pytest.raises(BrokenSeal, match="cannot be repaired"):
+            rank.restore(at(2))
         assert at(2) not in rank.steps()
     way.close()
 
