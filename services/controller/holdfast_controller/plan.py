@@ -172,6 +172,7 @@ class Planner:
     def _granted(self, draft: Draft, event: NodesGranted) -> None:
         state = draft.state
         new = [grant for grant in event.grants if not _holds_already(state, grant)]
+        missing = state.vacancies
         if state.phase is JobPhase.CLAIMING:
             # A node that is granted anew has left its old place: it was lost and is back, and the word of its loss is
             # still on its way.
@@ -188,7 +189,8 @@ class Planner:
         if draft.state.phase is not JobPhase.CLAIMING:
             return
         if draft.state.vacancies:
-            if event.claim == state.claim:
+            # What an earlier claim brought after all, the present one must not wait for.
+            if event.claim == state.claim or draft.state.vacancies < missing:
                 draft.claim("fewer nodes were granted than are missing by now")
             return
         draft.state = draft.state.update(claim=None)
