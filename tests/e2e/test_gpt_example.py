@@ -15,7 +15,7 @@ import pytest
 
 TRAIN = Path(__file__).parents[2] / "examples" / "gpt" / "train.py"
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
 
 @contextmanager
@@ -55,7 +55,7 @@ def kill(pids: list[int]) -> None:
 
 def train(ranks: int, *arguments: str) -> str:
     with training(ranks, *arguments) as process:
-        output, _ = process.communicate(timeout=100)
+        output, _ = process.communicate(timeout=200)
     assert process.returncode == 0, output
     return output
 

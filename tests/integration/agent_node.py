@@ -25,7 +25,7 @@ from holdfast.subjects import DESIRED_BUCKET, desired_key
 
 E = TypeVar("E", bound=Event)
 
-WAIT_S = 40.0
+WAIT_S = 60.0
 
 
 class Heard:

@@ -15,7 +15,7 @@ from holdfast.bus.nats import NatsBus, connect
 from holdfast.ids import uuid7
 
 T = TypeVar("T")
-WITHIN_S = 15.0
+WITHIN_S = 40.0
 
 
 class World(Protocol):

@@ -80,7 +80,7 @@ def cluster(directory: Path, *arguments: str, prefix: Sequence[str] = ()) -> Ite
             started.end()
 
 
-def until(condition: Callable[[], bool], *, within_s: float = 20.0) -> None:
+def until(condition: Callable[[], bool], *, within_s: float = 60.0) -> None:
     deadline = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline, "the condition did not come true in time"

@@ -35,7 +35,7 @@ from holdfast_historian.store import HistorianStore
 
 ROLES = ("controller", "analyzer", "standby", "ckpt", "historian", "reader")
 PASSWORDS = {f"holdfast_{role}": f"for-tests-{role}" for role in ROLES}
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 E = TypeVar("E", bound=Event)
 

@@ -17,7 +17,7 @@ from holdfast.subjects import heartbeat_subject, log_subject
 from tests.integration.agent_node import WAIT_S, gone, node
 from tests.integration.servers import NatsServer
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
 ALONE = """
 import time, holdfast.trainer

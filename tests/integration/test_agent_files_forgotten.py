@@ -13,7 +13,7 @@ from holdfast.event_parts import JobSpec
 from holdfast.events import FirstStep, ProcessExited, RanksStarted
 from tests.integration.agent_node import Node, node
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
 STEPS = """
 import time

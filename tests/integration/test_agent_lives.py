@@ -27,7 +27,7 @@ from holdfast.events import (
 from tests.integration.agent_node import Node, gone, node
 from tests.integration.servers import stands
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
 TRAIN = """
 import os, sys, time

@@ -16,7 +16,7 @@ from holdfast.event_parts import JobSpec
 from holdfast.events import RanksFinished, RanksStarted, RanksStopped
 from tests.integration.agent_node import WAIT_S, Node, gone, node
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
 LOOK = """
 import json, os, random, signal, sys, threading

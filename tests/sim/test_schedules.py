@@ -92,7 +92,7 @@ def first_failure(seeds: range) -> str:
     return ""
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1500)
 def test_schedules(request: pytest.FixtureRequest) -> None:
     only = request.config.getoption("--seed")
     if only is not None:

@@ -313,7 +313,7 @@ _steps = st.lists(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(_steps)
 def test_whatever_happens_no_order_is_forked_twice_nor_one_below_another(steps: list[tuple[str, int, bool]]) -> None:
     scene = Scene()

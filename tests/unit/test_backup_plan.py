@@ -81,7 +81,7 @@ def test_a_tensor_parallel_group_over_two_machines_is_left_as_a_whole() -> None:
     assert plan.keeper[0] == 7
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(topologies, st.sampled_from(BackupStrategy))
 def test_what_the_plan_promises_holds(topology: Topology, strategy: BackupStrategy) -> None:
     plan = plan_backups(topology, strategy)
@@ -103,7 +103,7 @@ def check_promise(plan: BackupPlan) -> None:
                 assert plan.is_restorable(nodes_of_group(topology, group)), (dim, group)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(topologies)
 def test_two_machines_share_a_group_when_a_group_has_ranks_on_both(topology: Topology) -> None:
     groups = [nodes_of_group(topology, group) for dim in topology.mesh.names for group in topology.mesh.groups(dim)]
