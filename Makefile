@@ -3,6 +3,8 @@ PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3; do \
 	$$python -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
+# Most tests wait for processes that they started, and the simulation takes what is left: a worker more than two cores.
+WORKERS ?= 3
 
 .PHONY: setup demo test check clean
 
@@ -20,7 +22,7 @@ demo: setup
 	$(BIN)/python -m examples.demo
 
 test: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 check: setup
 	$(BIN)/ruff check .

@@ -1,15 +1,31 @@
-"""Options shared by all tests, and the signals that they start with."""
+"""Options shared by all tests, the order in which they begin, and the signals that they start with."""
 
+import os
 import signal
+from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+TESTS = Path(__file__).parent
+LONGEST_FIRST = ("sim", "e2e", "integration", "golden", "unit")
 
 # Whoever starts the tests in the background hands these down ignored, and every process that a test starts would
 # ignore them too: the tests of Ctrl-C and of a closed terminal then wait for ever.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
+# How long an example takes says how busy the machine is, and nothing about the code.
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rewrite", action="store_true", help="Rewrite golden traces to what the code decides now.")
     parser.addoption("--seed", type=int, default=None, help="Run only this seed of the simulation.")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Beside each other what takes long begins first, so that nobody waits for it in the end."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda item: LONGEST_FIRST.index(item.path.relative_to(TESTS).parts[0]))
