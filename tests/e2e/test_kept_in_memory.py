@@ -61,16 +61,6 @@ def test_without_its_vault_a_job_trains_on_and_falls_back_to_the_disk(holdfast: 
     check_record(holdfast, job)
 
 
-def test_a_lost_node_takes_its_memory_along(holdfast: Cluster) -> None:
-    job = holdfast.run(*KEEP)
-    job.until_step(50)
-    holdfast.power_off(holdfast.members(job)[1])
-    job.until_step(60, generation=2)
-    assert first_step(job, job.generation()) % 40 == 1
-    job.finish()
-    check_record(holdfast, job)
-
-
 def vault_pid(cluster: Cluster, node: str) -> int:
     try:
         link = vault_socket.connect(cluster.directory / "nodes" / node)
