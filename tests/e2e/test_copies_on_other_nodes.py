@@ -6,6 +6,7 @@ import os
 import re
 import signal
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,9 @@ from cluster import Cluster, cluster
 from job import Job
 from records import check_record
 
-from holdfast import vault_socket
+from holdfast import vault_socket, vault_wire
+from holdfast.backup_orders import submission_ms
+from holdfast.vault_wire import AskSteps, Join, ShardName, Steps
 
 pytestmark = pytest.mark.e2e
 
@@ -72,9 +75,9 @@ def test_a_damaged_shard_is_mended_from_its_copy(holdfast: Cluster) -> None:
     ranks = job.pids()
     for pid in ranks:
         os.kill(pid, signal.SIGSTOP)
-    damage_shards(holdfast, node, rank=3)
-    job.kill_rank(3)
-    for pid in ranks:
+    damage_shards(holdfast, job, node, rank=3)
+    killed = job.kill_rank(3)
+    for pid in set(ranks) - {killed.pid}:
         os.kill(pid, signal.SIGCONT)
     job.until_step(kept + 5, generation=2)
     # What is restored is checked by the script as well: a wrong tensor would end it.
@@ -85,10 +88,18 @@ def test_a_damaged_shard_is_mended_from_its_copy(holdfast: Cluster) -> None:
     check_record(holdfast, job)
 
 
-def damage_shards(cluster: Cluster, node: str, rank: int) -> None:
-    """Flip a bit in each shard of a rank that the memory of a node's vault holds."""
+def damage_shards(cluster: Cluster, job: Job, node: str, rank: int) -> None:
+    """Flip a bit in each shard of a stopped rank that the memory of its node's vault holds."""
+    (started, *_) = cluster.events(job, "generation_started")
+    submitted_ms = submission_ms(datetime.fromisoformat(started["submitted_at"]))
+    name = ShardName(job=job.name, submitted_ms=submitted_ms, world_size=job.world_size, rank=rank)
     with vault_socket.connect(cluster.directory / "nodes" / node) as link:
         vault = vault_socket.peer_pid(link)
+        # It answers when the save that may be under way is sealed.
+        for request in (Join(name=name, generation=1, pid=os.getpid()), AskSteps()):
+            vault_wire.send(link, request)
+            answer, _ = vault_wire.receive_answer(link)
+        assert isinstance(answer, Steps) and answer.sealed
     for entry in Path(f"/proc/{vault}/fd").iterdir():
         if re.search(rf"holdfast-.*-{rank} ", os.readlink(entry)):
             memory = os.open(entry, os.O_RDWR)
