@@ -266,7 +266,8 @@ def receive_into(link: socket.socket, view: memoryview) -> None:
     """Fill `view` with the bytes that come next; raises VaultWireError if the connection ends before."""
     try:
         while view:
-            count = link.recv_into(view)
+            # All of it in one call where the kernel can: a chunk would otherwise wake this thread some fifty times.
+            count = link.recv_into(view, 0, socket.MSG_WAITALL)
             if not count:
                 raise VaultWireError("the connection has ended")
             view = view[count:]

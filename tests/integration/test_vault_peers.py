@@ -9,6 +9,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import pytest
 import vault_nodes
@@ -17,9 +18,11 @@ from vault_way import Way
 
 from holdfast import vault_socket
 from holdfast.backup_orders import VaultAddress
-from holdfast.vault_wire import BackedUp, Damaged, Done, Refused, ShardName, receive, send
+from holdfast.ledger import LedgerWriter
+from holdfast.vault_wire import BackedUp, Damaged, Done, Join, Refused, ShardName, receive, send
 from holdfast_agent.vault.assignments import Assignment
 from holdfast_agent.vault.handshake import NotAdmitted
+from holdfast_agent.vault.pacing import PAUSE_S_MAX
 from holdfast_agent.vault.peer_link import dial
 from holdfast_agent.vault.peer_wire import AskHeld, Challenge, Welcome, greetings
 
@@ -305,3 +308,21 @@ def test_a_stopped_keeper_holds_up_nobody(node: Callable[..., VaultNode]) -> Non
         keeper.signal(signal.SIGCONT)
         while notices().sealed != at(7):
             pass
+
+
+def test_copies_stand_back_while_a_rank_is_in_a_collective(node: Callable[..., VaultNode], tmp_path: Path) -> None:
+    owner, keeper = node("a"), node("b")
+    keeper.assign(order_of("b", node_rank=1))
+    owner.assign(order_of("a", keeper=keeper.address))
+    notices = owner.follow()
+    ledger = LedgerWriter(tmp_path / "ledger", rank=0, generation=1)
+    with owner.rank() as rank:
+        rank._join = Join(name=shard(0), generation=1, pid=os.getpid(), ledger=str(ledger.path))
+        rank.save(1, state(1, 10))
+        assert notices().sealed == at(1)
+        ledger.enter_collective(b"all_reduce")
+        rank.save(2, state(2, 10))
+        notice = notices()
+    ledger.close()
+    # For a rank may hang in one, each of the ten chunks stands back for its time, and is sent for all that.
+    assert isinstance(notice, BackedUp) and notice.took_s >= 10 * PAUSE_S_MAX

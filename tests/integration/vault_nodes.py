@@ -46,6 +46,8 @@ class VaultNode:
         os.close(writing)
         with open(reading, "rb") as ready:
             ready.read()
+        # Its agent: without one a vault ends after a while.
+        self._agents.append(vault_socket.connect(self.directory))
         return self
 
     @property

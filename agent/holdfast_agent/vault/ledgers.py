@@ -20,7 +20,7 @@ class Ledgers:
         self._readers: dict[ShardName, LedgerReader] = {}
 
     def watch(self, name: ShardName, path: str) -> None:
-        """A rank has come to life; "": its ledger is not known."""
+        """Go by this ledger for a rank from now on; "": it has none."""
         with self._lock:
             self._drop(name)
             if not path:

@@ -35,16 +35,15 @@ class Node:
         self._shelves = Shelves()
         self._receptions = Receptions()
         self._assignments = Assignments()
-        self._ledgers = Ledgers()
+        self.ledgers = Ledgers()
         bucket = TokenBucket(peer_bytes_per_s, CHUNK_BYTES, time.monotonic())
         self.fetcher = Fetcher(self._shelves, self._assignments, self.notices)
-        self._senders = Senders(self._shelves, self.notices, Pacing(bucket, self._ledgers.are_in_collective))
+        self._senders = Senders(self._shelves, self.notices, Pacing(bucket, self.ledgers.are_in_collective))
         self.peers = PeerServer(directory, address, self._token_of, self._serve_peer)
 
-    def join(self, name: ShardName, ledger: str) -> Shelf:
-        """The shelf of a rank that has come to life on this node, and the path of its ledger if it has one."""
+    def join(self, name: ShardName) -> Shelf:
+        """The shelf of a rank that has come to life on this node."""
         self._serve_job(job_of(name))
-        self._ledgers.watch(name, ledger)
         return self._shelves.of(name)
 
     def sealed(self, name: ShardName, sealed: SealedStep) -> None:
@@ -75,7 +74,7 @@ class Node:
     def _serve_job(self, job: Job) -> None:
         if self._shelves.serve(job):
             self._receptions.clear()
-            self._ledgers.clear()
+            self.ledgers.clear()
             self.peers.end_unknown(lambda hello: (hello.job, hello.submitted_ms) == (job.name, job.submitted_ms))
 
     def _token_of(self, hello: Hello) -> str | None:

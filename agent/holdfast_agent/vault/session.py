@@ -114,7 +114,8 @@ class Session:
             # The node may serve another job by now: a rank that only says where its memory is must not take it back.
             self._joined = request, self._joined[1]
         else:
-            self._joined = request, self._node.join(request.name, request.ledger)
+            self._joined = request, self._node.join(request.name)
+        self._node.ledgers.watch(request.name, request.ledger)
         self._userfault = descriptor
         return Done()
 
