@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 from collections.abc import Iterator
 from datetime import datetime
@@ -100,11 +99,13 @@ def damage_shards(cluster: Cluster, job: Job, node: str, rank: int) -> None:
             vault_wire.send(link, request)
             answer, _ = vault_wire.receive_answer(link)
         assert isinstance(answer, Steps) and answer.sealed
-    for entry in Path(f"/proc/{vault}/fd").iterdir():
-        if re.search(rf"holdfast-.*-{rank} ", os.readlink(entry)):
-            memory = os.open(entry, os.O_RDWR)
-            os.pwrite(memory, bytes([os.pread(memory, 1, 1_000_000)[0] ^ 1]), 1_000_000)
-            os.close(memory)
+    descriptors = list(Path(f"/proc/{vault}/fd").iterdir())
+    # Each piece of memory has more than one.
+    pieces = {entry.stat().st_ino: entry for entry in descriptors if f"-{rank} (" in os.readlink(entry)}
+    for entry in pieces.values():
+        memory = os.open(entry, os.O_RDWR)
+        os.pwrite(memory, bytes([os.pread(memory, 1, 1_000_000)[0] ^ 1]), 1_000_000)
+        os.close(memory)
 
 
 def test_two_neighbours_of_one_parallel_group_may_be_lost_and_the_disk_is_for_more(six_nodes: Cluster) -> None:
