@@ -60,7 +60,9 @@ class VaultClient:
             self._link = vault_socket.connect(directory)
         except OSError as error:
             raise vault_wire.VaultWireError(f"no vault answers in {directory}: {error.strerror}") from error
-        self._join = Join(name=name, generation=generation, pid=os.getpid())
+        self._join = Join(
+            name=name, generation=generation, pid=os.getpid(), ledger=os.environ.get("HOLDFAST_LEDGER", "")
+        )
         self._places: tuple[Place, ...] | None = None
         self._aside = np.empty(0, np.uint8)
         # Memory that is given back is not protected any more: what is being copied must not be freed before it is.
