@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from collections.abc import Iterator
@@ -99,9 +100,11 @@ def damage_shards(cluster: Cluster, job: Job, node: str, rank: int) -> None:
             vault_wire.send(link, request)
             answer, _ = vault_wire.receive_answer(link)
         assert isinstance(answer, Steps) and answer.sealed
-    descriptors = list(Path(f"/proc/{vault}/fd").iterdir())
-    # Each piece of memory has more than one.
-    pieces = {entry.stat().st_ino: entry for entry in descriptors if f"-{rank} (" in os.readlink(entry)}
+    pieces: dict[int, Path] = {}
+    for entry in Path(f"/proc/{vault}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # a connection that has just ended
+            if f"-{rank} (" in os.readlink(entry):
+                pieces[entry.stat().st_ino] = entry  # each piece of memory has more than one
     for entry in pieces.values():
         memory = os.open(entry, os.O_RDWR)
         os.pwrite(memory, bytes([os.pread(memory, 1, 1_000_000)[0] ^ 1]), 1_000_000)
