@@ -39,7 +39,7 @@ ROUNDS_QUICK, SLICES_QUICK = 4, 6
 START_S = 120.0
 WARM_UP_STEPS = 60
 """Longer than the second after which an agent forks ranks ahead."""
-SHAPE = ("--ckpt-every", "0", "--width", "512", "--layers", "6", "--batch", "256")
+SHAPE = ("--ckpt-every", "0", "--width", "256", "--layers", "8", "--batch", "1024", "--pin")
 
 
 class Comparison(NamedTuple):

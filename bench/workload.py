@@ -23,6 +23,9 @@ from torch import nn  # noqa: E402
 
 def main() -> None:
     args = parse_arguments()
+    if args.pin:
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[int(os.environ["LOCAL_RANK"]) % len(cores)]})
     torch.set_num_threads(1)
     torch.manual_seed(1)
     record = Record(args.record)
@@ -66,6 +69,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--layers", type=int, default=3)
     parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--pin", action="store_true", help="bind each rank to a core, as jobs on large nodes do")
     return parser.parse_args()
 
 
