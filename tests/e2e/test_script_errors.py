@@ -22,7 +22,7 @@ def test_an_exception_on_the_first_step_twice_running_ends_the_job(holdfast: Clu
     if all("raised TypeError" in reason for reason in restarts):
         assert generations == {1, 2}
     else:
-        # Partners of the rank ended before it did: when the second error became known, a third start may have been made.
+        # Partners of the rank ended before it did: a third start may have been made when the second error became known.
         assert {1, 2} <= generations <= {1, 2, 3}, restarts
     (incident,) = holdfast.incidents(job)
     assert (incident["symptom"], incident["outcome"]) == ("user_exception", "failed")
