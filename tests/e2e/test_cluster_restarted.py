@@ -18,8 +18,7 @@ pytestmark = pytest.mark.e2e
 
 @pytest.mark.timeout(300)
 def test_a_job_survives_the_end_of_the_cluster_however_it_ends(tmp_path: Path) -> None:
-    # Without a standby the job needs both nodes, and on a busy machine their agents start far apart.
-    with cluster(tmp_path, nodes=2, environment={"HOLDFAST_TIMEOUTS_NODE_LOST_S": "30"}) as running:
+    with cluster(tmp_path, nodes=2) as running:
         job = running.run()
         job.until_step(25)
         for end in (_down, _interrupt, _kill_supervisor):

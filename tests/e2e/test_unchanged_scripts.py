@@ -18,18 +18,14 @@ MINIMAL = Path(__file__).parents[2] / "examples" / "minimal_ddp.py"
 LOSS = re.compile(r" step (\d+) loss (\S+)$", re.MULTILINE)
 
 
-# Whoever is executed imports torch by itself, for seconds: one on each node will do.
-@pytest.mark.parametrize(("start", "nproc"), [("fork", 2), ("exec", 1)])
-def test_a_torchrun_script_survives_a_kill_unchanged(holdfast: Cluster, start: str, nproc: int, tmp_path: Path) -> None:
-    def run(folder: Path) -> Job:
-        arguments = ("--steps", "400", "--ckpt-every", "20", "--ckpt-dir", folder)
-        return holdfast.run(*arguments, script=MINIMAL, nproc=nproc, options=["--start", start])
-
-    undisturbed = run(tmp_path / "a")
+@pytest.mark.parametrize("start", ["fork", "exec"])
+def test_a_torchrun_script_survives_a_kill_unchanged(holdfast: Cluster, start: str, tmp_path: Path) -> None:
+    arguments = ("--steps", "400", "--ckpt-every", "20")
+    undisturbed = holdfast.run(*arguments, "--ckpt-dir", tmp_path / "a", script=MINIMAL, options=["--start", start])
     assert undisturbed.exit_code() == 0
-    job = run(tmp_path / "b")
+    job = holdfast.run(*arguments, "--ckpt-dir", tmp_path / "b", script=MINIMAL, options=["--start", start])
     job.until("it has saved a checkpoint", (tmp_path / "b" / "latest.pt").exists)
-    os.kill(_pid_of_rank(holdfast, job, nproc), signal.SIGKILL)
+    os.kill(_pid_of_rank(holdfast, job, 2), signal.SIGKILL)
     assert job.exit_code() == 0
     assert _losses(job)[400] == _losses(undisturbed)[400]
     expected = _losses(undisturbed)

@@ -6,10 +6,10 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager
+from statistics import median
 
 import pytest
 from bus_worlds import take, take_one, unique
-from quietest import typical_s
 from servers import NatsServer, PostgresServer
 from store_worlds import PASSWORDS, PostgresWorld
 
@@ -198,4 +198,5 @@ async def test_from_wake_to_the_receiver_takes_milliseconds(store: Store, bus: N
             assert delivery.body == b"%d" % number
             await delivery.ack()
     await other.close()
-    assert typical_s(took_s) < 0.02
+    assert median(took_s[10:]) < 0.02
+    print(f"relay wake to delivery: median {median(took_s) * 1e3:.2f} ms")
