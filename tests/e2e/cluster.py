@@ -198,14 +198,18 @@ class Cluster:
             if child.state == "off":
                 self.power_on(name)
         self.until("all children are ready", lambda: all(child.state == "ready" for child in self.children().values()))
-        for row in self.query("select key from controller.jobs where exit_code is null"):
-            self.command("stop", row["key"], check=False)
         for job in self.jobs:
             job.leave()
         for name, node in self.nodes().items():
             if node["blocked_until"] is not None:
                 self.command("nodes", "release", name)
-        self.until("all nodes are free", lambda: {node["state"] for node in self.nodes().values()} == {"standby"})
+        self.until("all nodes are free", self._stop_what_runs)
+
+    def _stop_what_runs(self) -> bool:
+        # A submission that was under way when its command left may become a job at any time until its answer.
+        for row in self.query("select key from controller.jobs where exit_code is null"):
+            self.command("stop", row["key"], check=False)
+        return {node["state"] for node in self.nodes().values()} == {"standby"}
 
 
 @contextlib.contextmanager

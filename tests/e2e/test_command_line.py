@@ -83,6 +83,8 @@ def test_ctrl_c_leaves_a_job_that_was_never_answered(holdfast: Cluster) -> None:
     finally:
         os.kill(controller, signal.SIGCONT)
     assert "left before the controller answered" in job.errors()
+    submitted = "select 1 from controller.jobs where key = $1"
+    holdfast.until("what had been asked is done all the same", lambda: holdfast.query(submitted, job.name))
 
 
 def _leaves(job: Job) -> int:
