@@ -171,7 +171,11 @@ class Planner:
 
     def _granted(self, draft: Draft, event: NodesGranted) -> None:
         state = draft.state
-        new = [grant for grant in event.grants if not _holds_already(state, grant)]
+        new = [
+            grant
+            for grant in event.grants
+            if not _holds_already(state, grant) and grant.epoch > state.lost_before_granted.get(grant.node, -1)
+        ]
         missing = state.vacancies
         if state.phase is JobPhase.CLAIMING:
             # A node that is granted anew has left its old place: it was lost and is back, and the word of its loss is
@@ -210,6 +214,10 @@ class Planner:
     def _node_gone(self, draft: Draft, event: NodeLost | NodeDeparted) -> None:
         state = draft.state
         member = state.member(event.node)
+        if isinstance(event, NodeLost) and event.epoch > 0 and (member is None or member.epoch < event.epoch):
+            # The word of its loss has overtaken the grant that hands it over.
+            lost = state.lost_before_granted | {event.node: event.epoch}
+            draft.state = state = state.update(lost_before_granted=lost)
         if member is None or (isinstance(event, NodeLost) and 0 < event.epoch < member.epoch):
             return
         if state.phase is JobPhase.STOPPING:

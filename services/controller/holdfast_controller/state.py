@@ -112,7 +112,8 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     """Everything the controller knows of a job. `members` has one place for each node rank; None is a vacancy.
 
     `step_s` is the median duration of a step, `first_step_s` the longest that a generation took from running ranks
-    to its first step; both are None until known.
+    to its first step; both are None until known. `lost_before_granted` has the epochs at which nodes were lost that the
+    job was not known to hold: a late grant must not bring them in.
     """
 
     spec: JobSpec
@@ -122,6 +123,7 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     generation: int = 0
     claim: str | None = None
     claimed_at: datetime | None = None
+    lost_before_granted: dict[str, int] = {}
     suspended: bool = False
     ordered_by: str | None = None
     started: frozenset[str] = frozenset()
