@@ -10,7 +10,7 @@ from typing import Protocol
 
 import machine
 from launchers import Cluster, Place, cluster, torchrun
-from turns import Find
+from turns import Find, stopped
 
 from holdfast.embedded.proctree import node_processes
 
@@ -50,6 +50,16 @@ class Holdfast:
         finally:
             self._running.stop(name)
 
+    @contextlib.contextmanager
+    def bare(self, switch: Path) -> Iterator[None]:
+        """The ranks go on without Holdfast: they do not call its library, and nothing else of it runs on their node."""
+        switch.write_bytes(b"1")
+        try:
+            with stopped(self._beside_ranks):
+                yield
+        finally:
+            switch.write_bytes(b"0")
+
     def cpu_s(self) -> dict[str, float]:
         pids = self._running.pids() | {"supervisor": self._supervisor()}
         agent, zygote, postgres = pids[NODE], pids[f"zygote-{NODE}"], pids["postgres"]
@@ -69,6 +79,10 @@ class Holdfast:
 
     def _node(self) -> set[int]:
         return node_processes(self._running.node_directory(NODE), self._running.info.children[NODE].pid)
+
+    def _beside_ranks(self) -> set[int]:
+        pids = self._running.pids()
+        return {pids[NODE], pids[f"zygote-{NODE}"], *machine.children(pids[NODE])}
 
     def _all(self) -> set[int]:
         return {self._supervisor(), *machine.descendants(self._supervisor()), *self._node()}

@@ -1,20 +1,23 @@
-"""What an undisturbed step costs under Holdfast, against torchrun: the same script, both alive, in turns of a second.
+"""What an undisturbed step costs under Holdfast: against itself without it, and against torchrun.
 
-    python bench/overhead.py            80 rounds for each number of ranks; bench/README.md says how long that takes
-    python bench/overhead.py --quick    4 rounds
+    python bench/overhead.py            for each number of ranks; bench/README.md says how long that takes
+    python bench/overhead.py --quick    few pairs and rounds
     python bench/overhead.py --null     torchrun against torchrun in the same way: what the method can resolve
 
-The difference is to be below 1 %, which is less than a machine varies by itself. It changes from one half minute to
-the next: so the two take turns (bench/turns.py). And two processes that run the very same loop differ by some percent
-for as long as they live, by where their memory happens to lie: so a round is a fresh job of each, and the result is
-the median over many rounds, with its standard error from how far the rounds lie apart.
+The difference is to be below 1 %, which is less than a machine varies by itself, from one half minute to the next: so
+what is compared takes turns (bench/turns.py).
 
-Each round compares in two modes:
+First one job takes turns with itself: a second as it is; a second *bare*, in which its ranks call nothing of
+the library and agent, vault and zygote stand still. The same processes run the same loop on the same memory, so all
+that differs is what Holdfast does while a job trains.
+
+What that cannot show is whether ranks that were forked run as fast as ranks that torchrun started. Two processes of the
+very same loop differ by some percent for as long as they live, by where their memory happens to lie: so in a round a
+fresh job of each side, both alive, take turns, and the result is the median over many rounds. In two modes:
     node    what runs on a training node (agent, zygote, vault, ranks) stands still in torchrun's slices; the control
             plane (NATS, Postgres, services, supervisor) runs in both: a real cluster has it on machines of its own
     all     everything of Holdfast stands still in torchrun's slices, so all of its cost falls into Holdfast's
-What a job makes the control plane do falls mostly into Holdfast's slices in either mode. What each process uses of the
-processors is shown as well, and is almost free of noise.
+What each process uses of the processors is shown as well, and is almost free of noise.
 """
 
 from __future__ import annotations
@@ -22,20 +25,24 @@ from __future__ import annotations
 import argparse
 import contextlib
 import time
+from functools import partial
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import median
 from typing import NamedTuple
 
 import machine
 from launchers import Place
-from opponents import Opponent, opponent, torchrun_job
+from opponents import Holdfast, Opponent, opponent, torchrun_job
 from records import Records
 from report import final_line, rounded, table, tell
-from turns import Side, over_percent, take_turns
+from turns import Side, over_percent, standard_error, stopped, take_turns
 
 ROUNDS, SLICES = 80, 3
 """Many rounds with few slices: what differs between two processes is more than what a slice is off by."""
 ROUNDS_QUICK, SLICES_QUICK = 4, 6
+PAIRS, PAIRS_QUICK = 300, 20
+"""Of a slice bare and a slice as it is, of one job."""
+PAIRS_AT_ONCE = 20
 START_S = 120.0
 WARM_UP_STEPS = 60
 """Longer than the second after which an agent forks ranks ahead."""
@@ -63,16 +70,16 @@ def one_round(other: Opponent, root: Path, world_size: int, number: int, slices:
             processes, modes = jobs.enter_context(base_job), jobs.enter_context(other_job)
         for records in (base_records, other_records):
             records.await_generation(START_S, steps=WARM_UP_STEPS)
-        base = Side("torchrun", base_records, processes)
+        base = Side("torchrun", base_records, partial(stopped, processes))
         found = {}
         for mode, other_processes in modes.items():
-            rival = Side(other.name, other_records, other_processes)
+            rival = Side(other.name, other_records, partial(stopped, other_processes))
             before = other.cpu_s()
             taken = take_turns(rival, base, slices) if other_first else take_turns(base, rival, slices)
             had_s = sum(one.lasted_s for one in taken if one.side == rival.name)
             used = {name: 100 * (now - before[name]) / had_s for name, now in other.cpu_s().items()}
             base_s = median(one.step_s for one in taken if one.side == base.name)
-            found[mode] = Comparison(base_s, over_percent(taken, base.name), used)
+            found[mode] = Comparison(base_s, median(over_percent(taken, base.name)), used)
     return found
 
 
@@ -93,21 +100,41 @@ def measure(other: Opponent, root: Path, world_size: int, rounds: int, slices: i
     return found
 
 
-def summary(rounds: list[Comparison]) -> dict[str, float | None]:
-    """The median over the rounds, and how far off it may be.
+def against_itself(other: Holdfast, root: Path, world_size: int, pairs: int) -> dict[str, float | int | None]:
+    """One job, in turns as it is and bare."""
+    place, switch = Place.fresh(root, f"{world_size}-itself"), root / f"{world_size}-switch"
+    switch.write_bytes(b"0")
+    records = Records(place.record, world_size)
+    bare = Side("bare", records, contextlib.nullcontext)
+    whole = Side(other.name, records, partial(other.bare, switch))
+    over: list[float] = []
+    bare_s: list[float] = []
+    with other.job(f"overhead-{world_size}-itself", place, world_size, (*SHAPE, "--bare-switch", str(switch))):
+        records.await_generation(START_S, steps=WARM_UP_STEPS)
+        while len(over) < pairs:
+            taken = take_turns(bare, whole, PAIRS_AT_ONCE // 2)
+            over += over_percent(taken, bare.name)
+            bare_s += [one.step_s for one in taken if one.side == bare.name]
+            error = standard_error(over)
+            tell(
+                f"[{len(over)}/{pairs}] {world_size} ranks, bare {1000 * median(bare_s):.2f} ms a step, as it is "
+                f"{median(over):+.2f} +-{error or 0:.2f} % (load {machine.load()})"
+            )
+    return {
+        "step_ms": rounded(1000 * median(bare_s), 2),
+        "over_bare_percent": rounded(median(over), 2),
+        "standard_error": rounded(standard_error(over), 2),
+        "pairs": len(over),
+    }
 
-    The standard error comes from the middle half of the rounds, which a few disturbed ones do not change.
-    """
+
+def summary(rounds: list[Comparison]) -> dict[str, float | None]:
+    """The median over the rounds, and how far off it may be."""
     over = [one.over_percent for one in rounds]
-    error = None
-    if len(over) > 1:
-        lower, _, upper = quantiles(over, n=4, method="inclusive")
-        # Of normal values, half lie within 1.349 standard deviations, and a median errs 1.2533 times as much as a mean.
-        error = 1.2533 * (upper - lower) / 1.349 / len(over) ** 0.5
     return {
         "step_ms": rounded(1000 * median(one.torchrun_s for one in rounds), 2),
         "over_torchrun_percent": rounded(median(over), 2),
-        "standard_error": rounded(error, 2),
+        "standard_error": rounded(standard_error(over), 2),
     }
 
 
@@ -120,36 +147,48 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help=f"{ROUNDS_QUICK} rounds of {SLICES_QUICK} slices")
     parser.add_argument("--null", action="store_true", help="compare torchrun with torchrun")
-    parser.add_argument("--rounds", type=int, help="of one fresh job of each side")
+    parser.add_argument("--pairs", type=int, help="of one job bare and as it is; 0: leave that comparison out")
+    parser.add_argument("--rounds", type=int, help="of one fresh job of each side; 0: leave that comparison out")
     parser.add_argument("--slices", type=int, help="of each side in a round and mode")
     here = machine.describe()
     cores = int(str(here["cores"]))
     parser.add_argument("--ranks", default=f"{cores},{max(1, cores - 1)}", help="numbers of ranks, with commas")
     args = parser.parse_args()
-    rounds = args.rounds or (ROUNDS_QUICK if args.quick else ROUNDS)
+    rounds = args.rounds if args.rounds is not None else ROUNDS_QUICK if args.quick else ROUNDS
+    pairs = args.pairs if args.pairs is not None else PAIRS_QUICK if args.quick else PAIRS
     slices = args.slices or (SLICES_QUICK if args.quick else SLICES)
     tell(machine.in_words(here))
 
     results: dict[int, dict[str, object]] = {}
+    itself: list[tuple[object, ...]] = []
     shown: list[tuple[object, ...]] = []
     usages: dict[int, dict[str, float]] = {}
     with opponent(args.null) as (other, root):
         for world_size in dict.fromkeys(int(number) for number in args.ranks.split(",")):
-            found, load = measure(other, root, world_size, rounds, slices), machine.load()
-            summaries = {mode: summary(comparisons) for mode, comparisons in found.items()}
-            shown += [(world_size, mode, *of.values(), load) for mode, of in summaries.items()]
-            results[world_size] = {
-                mode: {**of, "rounds_percent": [round(one.over_percent, 2) for one in found[mode]]}
-                for mode, of in summaries.items()
-            }
-            results[world_size] |= {"rounds": rounds, "slices": slices, "load": load}
+            result = results[world_size] = {}
+            if pairs and isinstance(other, Holdfast):
+                result["itself"] = own = against_itself(other, root, world_size, pairs)
+                itself.append((world_size, *own.values(), machine.load()))
+            if not rounds:
+                continue
+            found = measure(other, root, world_size, rounds, slices)
+            for mode, comparisons in found.items():
+                of = summary(comparisons)
+                shown.append((world_size, mode, *of.values(), machine.load()))
+                result[mode] = {**of, "rounds_percent": [round(one.over_percent, 2) for one in comparisons]}
+            result |= {"rounds": rounds, "slices": slices, "load": machine.load()}
             # Only where everything stands still in torchrun's slices was all that was used, used in Holdfast's.
             if "all" in found:
                 usages[world_size] = used_percent(found["all"])
-                results[world_size]["cpu_percent_of_a_core"] = usages[world_size]
+                result["cpu_percent_of_a_core"] = usages[world_size]
 
-    print(f"\n{machine.in_words(here)}\n")
-    table(("ranks", "mode", "torchrun, ms a step", f"{other.name} over torchrun %", "+-", "load"), shown)
+    print(f"\n{machine.in_words(here)}")
+    if itself:
+        print("\none job, in turns with itself bare:")
+        table(("ranks", "bare, ms a step", "as it is, over bare %", "+-", "pairs", "load"), itself)
+    if shown:
+        print("\nfresh jobs, in turns with torchrun's:")
+        table(("ranks", "mode", "torchrun, ms a step", f"{other.name} over torchrun %", "+-", "load"), shown)
     if usages:
         print("\nwhile a job trains, percent of one core:")
         names = next(iter(usages.values()))

@@ -1,7 +1,9 @@
-"""Two jobs alive at once that take turns of a second: while one has its slice, the other stands still (SIGSTOP).
+"""Two jobs alive at once, or two ways of running one, that take turns of a second: while one has its slice, the other
+stands still.
 
 A machine with neighbours changes within tens of seconds. Slices that lie side by side see the same machine, so only
-they are compared, and the median over such pairs is a round's figure.
+they are compared, and the median over such pairs is the figure. A slice's own figure is its mean: a service that does
+all its work in one step of twenty is in it, and in no median.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
-from statistics import median
+from statistics import fmean, quantiles
 from typing import NamedTuple
 
 from launchers import LauncherFailed
@@ -34,15 +36,15 @@ Find = Callable[[], set[int]]
 
 
 class Side(NamedTuple):
-    """A job that takes turns, and what stands still while the other has its slice."""
+    """What takes turns: its rank 0's records, and how it is made to stand still while the other has its slice."""
 
     name: str
     records: Records
-    processes: Find
+    standing_still: Callable[[], contextlib.AbstractContextManager[None]]
 
 
 class Slice(NamedTuple):
-    """What one side did while the other stood still: the median step of its rank 0. In seconds."""
+    """What one side did while the other stood still: the mean step of its rank 0. In seconds."""
 
     side: str
     lasted_s: float
@@ -57,15 +59,28 @@ def take_turns(first: Side, second: Side, slices: int) -> list[Slice]:
     """
     found = []
     for side, other in [(first, second), (second, first)] * slices:
-        with stopped(other.processes):
+        with other.standing_still():
             found.append(_slice(side))
     return found
 
 
-def over_percent(slices: Sequence[Slice], baseline: str) -> float:
-    """How much longer the other side's step is than the baseline's: the median over slices that lie side by side."""
-    pairs = [(a, b) if a.side == baseline else (b, a) for a, b in pairwise(slices)]
-    return 100 * (median(other.step_s / base.step_s for base, other in pairs) - 1)
+def over_percent(slices: Sequence[Slice], baseline: str) -> list[float]:
+    """How much longer the other side's step is than the baseline's, for each two slices that lie side by side.
+
+    They come as first, second, second, first, ...: each slice is in one pair, and who goes first changes.
+    """
+    sides = zip(slices[::2], slices[1::2], strict=True)
+    pairs = [(a, b) if a.side == baseline else (b, a) for a, b in sides]
+    return [100 * (other.step_s / base.step_s - 1) for base, other in pairs]
+
+
+def standard_error(values: Sequence[float]) -> float | None:
+    """How far off the median of independent values may be; from the middle half, which a few wild ones leave."""
+    if len(values) < 2:
+        return None
+    lower, _, upper = quantiles(values, n=4, method="inclusive")
+    # Of normal values, half lie within 1.349 standard deviations, and a median errs 1.2533 times as much as a mean.
+    return 1.2533 * (upper - lower) / 1.349 / len(values) ** 0.5
 
 
 @contextlib.contextmanager
@@ -94,7 +109,7 @@ def _slice(side: Side) -> Slice:
         if time.time() - began > SLICE_MAX_S:
             raise LauncherFailed(f"{side.name} did {len(steps_s)} steps in {SLICE_MAX_S:g} s that count: too few")
         time.sleep(POLL_S)
-    return Slice(side.name, time.time() - began, median(steps_s))
+    return Slice(side.name, time.time() - began, fmean(steps_s))
 
 
 def _steps_s(side: Side, since: float) -> list[float]:

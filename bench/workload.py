@@ -40,7 +40,7 @@ def main() -> None:
     teacher = torch.randn(width, width) / width**0.5
     done = restore(args.ckpt_dir / "latest.pt", model, optimizer)
     record.note("restored", done)
-    say_step = holdfast_step()
+    say_step = holdfast_step(args.bare_switch)
 
     for step in range(done + 1, args.steps + 1):
         # Seeded by step and rank: a restarted run sees the batches that it would have seen.
@@ -69,6 +69,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--layers", type=int, default=3)
     parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--bare-switch", type=Path, help="a file: while it holds 1, the library is not called")
     parser.add_argument("--pin", action="store_true", help="bind each rank to a core, as jobs on large nodes do")
     return parser.parse_args()
 
@@ -85,13 +86,25 @@ class Record:
         os.write(self._file, f"{at or time.time():.6f} {self._pid} {what} {step} {value}\n".encode())
 
 
-def holdfast_step() -> Callable[[int, torch.Tensor], None]:
+def holdfast_step(bare_switch: Path | None) -> Callable[[int, torch.Tensor], None]:
     """One line of a script that uses Holdfast's library; nothing of it is imported under torchrun."""
     if "HOLDFAST_LEDGER" not in os.environ:
         return lambda step, loss: None
     from holdfast import trainer
+    from holdfast.trainer.phases import binding
 
-    return lambda step, loss: trainer.step(step, loss=loss)
+    if bare_switch is None:
+        return lambda step, loss: trainer.step(step, loss=loss)
+    switch, ledger = os.open(bare_switch, os.O_RDONLY | os.O_CLOEXEC), binding.ledger
+
+    def say(step: int, loss: torch.Tensor) -> None:
+        bare = os.pread(switch, 1, 0) == b"1"
+        # Without a ledger the hooks of torch's collectives and optimizers do nothing.
+        binding.ledger = None if bare else ledger
+        if not bare:
+            trainer.step(step, loss=loss)
+
+    return say
 
 
 def average(gradients: list[torch.Tensor]) -> None:
