@@ -81,9 +81,13 @@ class SimService:
             world.after(REDELIVER_S, lambda: self.cluster.redeliver(self, delivery))
 
     async def tick(self) -> None:
-        if self.up and not self.frozen:
-            await self.shell.pass_time()
+        if not self.up or self.frozen:
+            return
+        await self.shell.pass_time()
+        if self.store.database.unpublished:
             self.relay_soon()
+        elif self.cluster.chaos.happens(0.02):
+            await self.crash()
 
     def freeze(self) -> None:
         """The process stands still for a while, as under SIGSTOP, or waiting for its store."""
@@ -216,7 +220,7 @@ class SimCluster:
         for node in self.nodes:
             # Level-triggered: whatever was missed, the key still says it.
             if node.connected and (body := self.desired.get(node.name)):
-                node.obey(body)
+                node.remember(body)
         self.world.after(0.5, self._tick)
 
     # --- the bus ----------------------------------------------------------------------------------
@@ -268,6 +272,16 @@ class SimCluster:
     def is_over(self) -> bool:
         """Every job has ended."""
         return len(self.ended) >= len(self.specs)
+
+    @property
+    def is_calm(self) -> bool:
+        """Nothing is away or stands still, and no fault is to come."""
+        return (
+            not self.chaos.active
+            and self.bus.is_up
+            and all(service.up and not service.frozen for service in self.services)
+            and all(node.connected and node.agent is not None for node in self.nodes)
+        )
 
     @property
     def inventory(self) -> Inventory:

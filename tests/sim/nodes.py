@@ -36,6 +36,8 @@ LAST_STEP = 100
 HEARTBEAT_S = 1.0
 SUPERSEDED_CHANCE = 0.5
 """How often ranks find, in the time of a step, that a newer generation has their checkpoints."""
+AGAIN_CHANCE = 0.05
+"""How often, in half a second, a node is told again what it has been told."""
 FACTS = NodeFacts(
     address="10.0.0.1", hostname="h", boot_id="b", store_ports=(1, 2, 3), cpus=1, memory_bytes=1, version="sim"
 )
@@ -181,6 +183,7 @@ class SimNode:
         self.zygote: Zygote | None = None
         self.agent: AgentState | None = None
         self._life = 0
+        self._obeyed: tuple[int, bytes] | None = None
         self._socket_at = 0.0
         self.boot()
 
@@ -303,14 +306,21 @@ class SimNode:
         except UnreadableOrder:
             return
         if self.agent is not None and self.agent.zygote_ready:
+            self._obeyed = (self._life, body)
             self.learn(OrderSeen(id=self.fresh_id(), order=order))
+
+    def remember(self, body: bytes) -> None:
+        """The node's key still has this value: what this agent has missed, it learns now, and now and then again."""
+        if self._obeyed != (self._life, body) or self.world.random.random() < AGAIN_CHANCE:
+            self.obey(body)
 
     def rank_ended(self, report: RankExit) -> None:
         if self.agent is not None:
             self._later(lambda: self.learn(self._ended(report)))
 
     def observe(self) -> None:
-        if self.agent is not None:
+        """Ledgers are read while there is a crew."""
+        if self.agent is not None and (crew := self.agent.standing.crew) is not None and crew.pids:
             self.learn(Observed(id=self.fresh_id(), standings=self._standings()))
 
     def _ended(self, report: RankExit) -> RankEnded:

@@ -68,8 +68,9 @@ async def run_schedule(seed: int) -> SimCluster:
     world.after(80.0, lambda: setattr(cluster.chaos, "active", False))
     ended = await world.run(lambda: cluster.is_over, limit_s=4000.0)
     assert ended, f"not every job ended: {cluster.phases()} at {world.seconds:.0f} s"
-    # Longer than any freeze or outage: who was told late has acted by then.
-    await world.run(lambda: False, limit_s=max(world.seconds + 30, 200.0))
+    assert await world.run(lambda: cluster.is_calm, limit_s=world.seconds + 200.0), "something never came back"
+    # Who was told late has acted by then.
+    await world.run(lambda: False, limit_s=world.seconds + 30.0)
     return cluster
 
 

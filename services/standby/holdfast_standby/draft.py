@@ -32,15 +32,15 @@ class Draft:
         self.nodes = dict(inventory.nodes)
         self.claims = dict(inventory.claims)
         self.cause = cause
-        # What follows from the time alone has no cause, and gets its ids from the time.
-        self._root = cause or named_id(now, SOURCE)
         self.now = now
         self._events: list[Event] = []
 
     def say(self, kind: type[Event], **fields: Any) -> Event:
         """Add an event."""
+        # What follows from the time alone has no cause, and gets its ids from the time.
+        root = self.cause or named_id(self.now, SOURCE)
         event = kind(
-            id=derived_id(self._root, kind.__name__, len(self._events)),
+            id=derived_id(root, kind.__name__, len(self._events)),
             at=self.now,
             source=SOURCE,
             cause=self.cause,

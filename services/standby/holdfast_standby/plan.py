@@ -129,11 +129,13 @@ class Keeper:
         limit = timedelta(seconds=self.timeouts.node_lost_s)
         if heard.listening_since is None or now - heard.listening_since <= limit:
             return None
+        last = max(heard.last.get(node.id, heard.listening_since), heard.listening_since, node.since)
+        if now - last <= limit:
+            return None
         # Absence is no sign by itself: if nobody at all is heard, it is this service that is deaf.
         if not any(now - at <= limit for at in heard.last.values()):
             return None
-        last = max(heard.last.get(node.id, heard.listening_since), heard.listening_since, node.since)
-        return (now - last).total_seconds() if now - last > limit else None
+        return (now - last).total_seconds()
 
     def _is_heard(self, node: Node, heard: Heard, now: datetime) -> bool:
         last = heard.last.get(node.id)
