@@ -18,26 +18,30 @@ from __future__ import annotations
 import errno
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from holdfast.vault_wire import SealedStep
 from holdfast_agent.vault.cuts import Cut, is_news, survives
+from holdfast_agent.vault.keeping import KEPT_MIN, needed, unwanted
 from holdfast_agent.vault.segments import Contents, Segment
 
-KEPT = 2
-SEGMENTS = KEPT + 1
+MakeSegment = Callable[[str, int], Segment]
 
 
 class Shelf:
     """The segments of one rank. Its `turn` belongs to the rank's own save, from its beginning until it is sealed."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, make: MakeSegment = Segment, steps_wanted: int = KEPT_MIN) -> None:
+        """`make` takes memory, as long as there is some; `steps_wanted` steps are kept if there is room for them."""
         self.turn = threading.Lock()
         self._name = name
+        self._make_segment = make
+        self._steps_wanted = max(steps_wanted, KEPT_MIN)
         self._lock = threading.Lock()
         self._segments: list[Segment] = []
-        self._sent: deque[SealedStep] = deque(maxlen=KEPT)
+        self._sent: deque[SealedStep] = deque(maxlen=KEPT_MIN)
+        self._pinned: SealedStep | None = None
         self._cut: Cut | None = None
         self._is_closed = False
 
@@ -54,8 +58,17 @@ class Shelf:
                 segment.contents, segment.is_filling = None, True
                 return segment
             # Those of another size are of no use any more, and their memory may be needed for this one.
-            self._segments = [each for each in self._segments if not self._is_free(each) or each.nbytes == nbytes]
-        return self._make(nbytes, is_filling=True)
+            useless = self._free(self._needed())
+            self._segments = [each for each in self._segments if each.nbytes == nbytes or each not in useless]
+        try:
+            return self._make(nbytes, is_filling=True)
+        except OSError:
+            with self._lock:
+                segment = self._oldest_not_needed(nbytes)
+                if segment is None:
+                    raise
+                segment.contents, segment.is_filling = None, True
+                return segment
 
     def seal(self, segment: Segment, contents: Contents) -> bool:
         """What was filled is whole. False if the job has left that step behind meanwhile."""
@@ -83,9 +96,16 @@ class Shelf:
         """Make the segments that are still missing, so that no later save waits for memory."""
         while True:
             with self._lock:
-                if self._is_closed or (len(self._segments) >= SEGMENTS and self._spare(nbytes) is not None):
+                has_all = len(self._segments) > self._steps_wanted and self._spare(nbytes) is not None
+                if self._is_closed or has_all:
                     return
-            self._make(nbytes, is_filling=False)
+            try:
+                self._make(nbytes, is_filling=False)
+            except OSError:
+                with self._lock:
+                    if self._oldest_not_needed(nbytes) is None:
+                        raise
+                    return
 
     def steps(self) -> list[SealedStep]:
         """All that are sealed, newest first."""
@@ -124,6 +144,11 @@ class Shelf:
             if sealed not in self._sent:
                 self._sent.append(sealed)
 
+    def pin(self, sealed: SealedStep | None) -> None:
+        """This step stays, if it is here, until another is named; None: none does."""
+        with self._lock:
+            self._pinned = sealed
+
     def forget_sent(self) -> None:
         """Nobody keeps copies of what is here any more."""
         with self._lock:
@@ -150,8 +175,21 @@ class Shelf:
             self._is_closed = True
             self._segments.clear()
 
+    def spares(self) -> list[Segment]:
+        """Segments that could be given back: nobody needs what is in them, nor uses them."""
+        with self._lock:
+            return self._free(self._needed())
+
+    def give_back(self, segment: Segment) -> bool:
+        """Have no part in it any more. False if it is needed now, or in use."""
+        with self._lock:
+            if segment not in self._free(self._needed()):
+                return False
+            self._segments.remove(segment)
+            return True
+
     def _make(self, nbytes: int, *, is_filling: bool) -> Segment:
-        fresh = Segment(self._name, nbytes)
+        fresh = self._make_segment(self._name, nbytes)
         fresh.is_filling = is_filling
         with self._lock:
             self._refuse_if_closed()
@@ -163,21 +201,31 @@ class Shelf:
             raise OSError(errno.ESTALE, "another job has this node's memory now")
 
     def _spare(self, nbytes: int) -> Segment | None:
-        """What can be filled next: a segment without contents, else the one with the oldest."""
-        free = [each for each in self._segments if each.nbytes == nbytes and self._is_free(each)]
+        """What can be filled next: a segment without contents, else the oldest that is not wanted."""
+        old = unwanted(self._steps(), self._needed(), self._steps_wanted)
+        free = [each for each in self._segments if each.nbytes == nbytes and _is_idle(each)]
+        there = {_sealed_of(each): each for each in free}
+        return next((there[sealed] for sealed in (None, *old) if sealed in there), None)
+
+    def _oldest_not_needed(self, nbytes: int) -> Segment | None:
+        free = [each for each in self._free(self._needed()) if each.nbytes == nbytes]
         return min(free, key=lambda each: _sealed_of(each) or _NOTHING, default=None)
 
-    def _is_free(self, segment: Segment) -> bool:
-        if segment.is_filling or segment.holds:
-            return False
-        sealed = _sealed_of(segment)
-        return sealed is None or (sealed not in self._sent and sealed not in self._steps()[:KEPT])
+    def _free(self, needed: frozenset[SealedStep]) -> list[Segment]:
+        return [each for each in self._segments if _is_idle(each) and _sealed_of(each) not in needed]
+
+    def _needed(self) -> frozenset[SealedStep]:
+        return needed(self._steps(), self._sent, self._pinned)
 
     def _steps(self) -> list[SealedStep]:
         return sorted((sealed for each in self._segments if (sealed := _sealed_of(each))), reverse=True)
 
 
 _NOTHING = SealedStep(generation=-1, step=-1)
+
+
+def _is_idle(segment: Segment) -> bool:
+    return not segment.is_filling and not segment.holds
 
 
 def _sealed_of(segment: Segment) -> SealedStep | None:

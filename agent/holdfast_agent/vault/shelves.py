@@ -6,16 +6,21 @@ import threading
 
 from holdfast.vault_wire import ShardName
 from holdfast_agent.vault.assignments import Job, job_of
+from holdfast_agent.vault.keeping import KEPT_MIN
+from holdfast_agent.vault.room import Room
 from holdfast_agent.vault.shelf import Shelf
 
 
 class Shelves:
     """One job's at a time: the memory of the one before is needed by the next."""
 
-    def __init__(self) -> None:
+    def __init__(self, nbytes_max: int = 0, steps_wanted: int = KEPT_MIN) -> None:
+        """`nbytes_max` for all of them together, 0: what the machine has; `steps_wanted` on each, if there is room."""
         self._lock = threading.Lock()
         self._job: Job | None = None
         self._shelves: dict[ShardName, Shelf] = {}
+        self._steps_wanted = steps_wanted
+        self._room = Room(nbytes_max, self._all)
 
     def serve(self, job: Job) -> bool:
         """From now on this node's memory is this job's. If it was another's, that is given back: True."""
@@ -31,7 +36,7 @@ class Shelves:
         with self._lock:
             shelf = self._shelves.get(name)
             if shelf is None:
-                shelf = Shelf(f"holdfast-{name.job}-{name.rank}")
+                shelf = Shelf(f"holdfast-{name.job}-{name.rank}", self._room.make, self._steps_wanted)
                 if job_of(name) == self._job:
                     self._shelves[name] = shelf
                 else:
@@ -43,6 +48,10 @@ class Shelves:
         with self._lock:
             self._job = None
             self._clear()
+
+    def _all(self) -> list[Shelf]:
+        with self._lock:
+            return list(self._shelves.values())
 
     def _clear(self) -> None:
         for shelf in self._shelves.values():

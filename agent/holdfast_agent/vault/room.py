@@ -1,0 +1,59 @@
+"""The memory that all shelves of a node may take together, and what is given back when it is taken."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Callable, Sequence
+from weakref import WeakSet
+
+from holdfast_agent.vault.keeping import Spare, given_back
+from holdfast_agent.vault.segments import Segment
+from holdfast_agent.vault.shelf import Shelf
+
+
+class Room:
+    """At most `nbytes_max`; 0: as much as the machine has."""
+
+    def __init__(self, nbytes_max: int, shelves: Callable[[], Sequence[Shelf]]) -> None:
+        self._nbytes_max = nbytes_max
+        self._shelves = shelves
+        self._lock = threading.Lock()
+        # What is counted is what is there: somebody may still read a segment that no shelf has any more.
+        self._made: WeakSet[Segment] = WeakSet()
+        self._promised = 0
+
+    def make(self, name: str, nbytes: int) -> Segment:
+        """A new segment.
+
+        Raises:
+            OSError: ENOMEM, ENOSPC: there is no memory for it, but for what a recovery may need.
+        """
+        with self._lock:
+            self._make_room(nbytes)
+            self._promised += nbytes
+        try:
+            segment = Segment(name, nbytes)
+            with self._lock:
+                self._made.add(segment)
+            return segment
+        finally:
+            with self._lock:
+                self._promised -= nbytes
+
+    def _make_room(self, nbytes: int) -> None:
+        if not self._nbytes_max:
+            return
+        missing = self._promised + sum(each.nbytes for each in self._made) + nbytes - self._nbytes_max
+        if missing <= 0:
+            return
+        there = [(shelf, segment) for shelf in self._shelves() for segment in shelf.spares()]
+        spares = [
+            Spare(segment.contents.sealed if segment.contents else None, segment.nbytes, number)
+            for number, (_, segment) in enumerate(there)
+        ]
+        chosen = given_back(spares, missing)
+        given = [there[spare.number][0].give_back(there[spare.number][1]) for spare in chosen or ()]
+        # What was spare may have been taken meanwhile: then there is no room now, and the next save asks again.
+        if chosen is None or not all(given):
+            raise OSError(errno.ENOMEM, f"the limit of {self._nbytes_max} bytes for checkpoints in memory is reached")
