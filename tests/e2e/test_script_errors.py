@@ -19,9 +19,10 @@ def test_an_exception_on_the_first_step_twice_running_ends_the_job(holdfast: Clu
     check_record(holdfast, job)
     generations = {event["generation"] for event in holdfast.events(job, "ranks_started")}
     restarts = [event["reason"] for event in holdfast.events(job, "generation_started")][1:]
-    # When partners of the rank end before it does, a third start may be under way when its second error becomes known.
+    # When partners of the rank end before it does, a third start may be ordered when its second error becomes known; its
+    # ranks may then not have been started.
     assert len(restarts) == 1 or (len(restarts) == 2 and not all("raised TypeError" in reason for reason in restarts))
-    assert generations == set(range(1, len(restarts) + 2)), restarts
+    assert {1, 2} <= generations <= set(range(1, len(restarts) + 2)), restarts
     (incident,) = holdfast.incidents(job)
     assert (incident["symptom"], incident["outcome"]) == ("user_exception", "failed")
     shown = holdfast.command("show", incident["key"][:13], check=False)
