@@ -19,8 +19,8 @@ def test_an_exception_on_the_first_step_twice_running_ends_the_job(holdfast: Clu
     check_record(holdfast, job)
     generations = {event["generation"] for event in holdfast.events(job, "ranks_started")}
     restarts = [event["reason"] for event in holdfast.events(job, "generation_started")][1:]
-    # When partners of the rank end before it does, a third start may be ordered when its second error becomes known; its
-    # ranks may then not have been started.
+    # When partners of the rank end before it does, a third start may be ordered when its second error becomes known; it
+    # is then not always carried out.
     assert len(restarts) == 1 or (len(restarts) == 2 and not all("raised TypeError" in reason for reason in restarts))
     assert {1, 2} <= generations <= set(range(1, len(restarts) + 2)), restarts
     (incident,) = holdfast.incidents(job)
