@@ -35,7 +35,7 @@ from holdfast.exit_codes import SUPERSEDED
 from holdfast.trainer import checkpoint_environment as environment
 from holdfast.trainer.checkpoint_choice import Choice
 from holdfast.trainer.checkpoint_errors import CheckpointError, CheckpointMismatch, DamagedCheckpoint, Superseded
-from holdfast.trainer.checkpoint_format import LoadPlanner, PartReader, PartWriter
+from holdfast.trainer.checkpoint_format import LoadPlanner, PartReader, PartWriter, plan_part
 from holdfast.trainer.checkpoint_memory import UNUSABLE, MemoryTier
 from holdfast.trainer.checkpoint_places import open_storage
 from holdfast.trainer.checkpoint_state import GLOBAL, KeyedState, PerRank, PerShard, RngState
@@ -143,7 +143,9 @@ class Checkpointer:
         """
         if step < 1:
             raise ValueError(f"step {step}: the first completed step is 1")
-        return self._memory.keep(step, KeyedState(state, self._rank).state_dict())
+        keyed = KeyedState(state, self._rank)
+        kept = keyed.state_dict()
+        return self._memory.keep(step, kept, lambda: keyed.part_plan(plan_part(kept, keyed.writes)))
 
     def save(self, step: int, state: dict[str, Any]) -> None:
         """Save the state as of the completed ``step``; on return it is durable and restorable, on every rank.

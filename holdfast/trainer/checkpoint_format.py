@@ -22,18 +22,31 @@ from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,
     Metadata,
     MetadataIndex,
+    StorageMeta,
     TensorProperties,
     TensorStorageMetadata,
 )
-from torch.distributed.checkpoint.planner import LoadItemType, ReadItem, WriteItem, WriteItemType
+from torch.distributed.checkpoint.planner import LoadItemType, ReadItem, TensorWriteData, WriteItem, WriteItemType
 
 from holdfast.trainer.checkpoint_errors import CheckpointMismatch, DamagedCheckpoint
 from holdfast.trainer.checkpoint_manifest import ALIGNMENT, OBJECT, Entry, Part, PartLayout, decode_index
+from holdfast.trainer.checkpoint_recipe import Chunk, KeyPath
 from holdfast.trainer.checkpoint_storage import Storage
+from holdfast.trainer.spread import leaves
 
 
 class SavePlanner(DefaultSavePlanner):
-    """DCP's planner, with plain pickle for what is no tensor: ``torch.save`` makes a zip archive of every integer."""
+    """DCP's planner, with plain pickle for what is no tensor: ``torch.save`` makes a zip archive of every integer.
+
+    What a leaf is, is said in one place for memory and disk. It differs from DCP in one thing: a dict whose keys are no
+    strings is one value, which comes back as it was.
+    """
+
+    def set_up_planner(
+        self, state_dict: dict[str, Any], storage_meta: StorageMeta | None = None, is_coordinator: bool = False
+    ) -> None:
+        super().set_up_planner(state_dict, storage_meta, is_coordinator)
+        self.state_dict, self.mappings = _flat(state_dict)
 
     def transform_object(self, write_item: WriteItem, object: object) -> object:
         if write_item.type == WriteItemType.BYTE_IO:
@@ -53,6 +66,7 @@ class LoadPlanner(DefaultLoadPlanner):
         if metadata is None:
             raise ValueError("a load plan needs the checkpoint's metadata")
         super().set_up_planner(state_dict, metadata, is_coordinator)
+        self.state_dict, self.mappings = _flat(state_dict)
         for key in metadata.state_dict_metadata.keys() - self.state_dict.keys():
             value = _room_for(key, metadata.state_dict_metadata[key])
             set_element(state_dict, metadata.planner_data[key], value)
@@ -110,6 +124,17 @@ class PartWriter:
         self.index_offset = layout.index_offset
         self.index_crc32 = layout.index_crc32
         yield index
+
+
+def plan_part(state_dict: dict[str, Any], writes: Callable[[WriteItem, Any], bool]) -> dict[KeyPath, Chunk]:
+    """The tensors that `PartWriter` would write, by where they are in the state."""
+    planner = SavePlanner()
+    planner.set_up_planner(state_dict)
+    return {
+        planner.mappings[item.index.fqn]: Chunk(item.index.fqn, **_place_of(item.tensor_data))
+        for item in planner.create_local_plan().items
+        if item.tensor_data is not None and writes(item, planner.state_dict[item.index.fqn])
+    }
 
 
 class PartReader:
@@ -214,18 +239,34 @@ def _tensor_of(entry: Entry, data: memoryview) -> torch.Tensor:
 
 
 def _add(layout: PartLayout, item: WriteItem, path: tuple[str | int, ...], data: memoryview) -> bytes:
-    tensor = item.tensor_data
-    if tensor is None:
+    if item.tensor_data is None:
         return layout.add(item.index.fqn, path, data)
+    at = _place_of(item.tensor_data)
     return layout.add(
         item.index.fqn,
         path,
         data,
-        dtype=str(tensor.properties.dtype).removeprefix("torch."),
-        shape=tuple(tensor.size),
-        chunk_offset=tuple(tensor.chunk.offsets),
-        chunk_shape=tuple(tensor.chunk.sizes),
+        dtype=at["dtype"],
+        shape=at["shape"],
+        chunk_offset=at["offsets"],
+        chunk_shape=at["sizes"],
     )
+
+
+def _place_of(tensor: TensorWriteData) -> dict[str, Any]:
+    return {
+        "dtype": str(tensor.properties.dtype).removeprefix("torch."),
+        "shape": tuple(tensor.size),
+        "offsets": tuple(tensor.chunk.offsets),
+        "sizes": tuple(tensor.chunk.sizes),
+    }
+
+
+def _flat(state_dict: dict[str, Any]) -> tuple[dict[str, Any], dict[str, KeyPath]]:
+    """Everything in a nested state by its key, and where it is there. There is nothing in an empty dict."""
+    found = {".".join(map(str, path)): (path, value) for path, value in leaves(state_dict)}
+    kept = {key: it for key, it in found.items() if not (isinstance(it[1], dict) and not it[1])}
+    return {key: value for key, (_, value) in kept.items()}, {key: path for key, (path, _) in kept.items()}
 
 
 def _room_for(key: str, metadata: TensorStorageMetadata | BytesStorageMetadata) -> torch.Tensor | None:

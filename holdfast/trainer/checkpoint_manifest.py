@@ -97,7 +97,25 @@ class PartLayout:
         chunk_shape: tuple[int, ...] = (),
     ) -> bytes:
         """Note that `data` comes next. Returns the padding that has to follow it."""
-        nbytes, offset, crc32 = memoryview(data).nbytes, self.index_offset, zlib.crc32(data)
+        nbytes, crc32 = memoryview(data).nbytes, zlib.crc32(data)
+        return self.note(
+            key, path, nbytes, crc32, dtype=dtype, shape=shape, chunk_offset=chunk_offset, chunk_shape=chunk_shape
+        )
+
+    def note(
+        self,
+        key: str,
+        path: tuple[str | int, ...],
+        nbytes: int,
+        crc32: int,
+        *,
+        dtype: str,
+        shape: tuple[int, ...],
+        chunk_offset: tuple[int, ...],
+        chunk_shape: tuple[int, ...],
+    ) -> bytes:
+        """The same for data of which only this is known."""
+        offset = self.index_offset
         self._entries.append(Entry(key, path, dtype, shape, chunk_offset, chunk_shape, offset, nbytes, crc32))
         padding = bytes(-nbytes % ALIGNMENT)
         self.index_offset += nbytes + len(padding)

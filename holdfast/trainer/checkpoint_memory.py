@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from holdfast.trainer.checkpoint_recipe import PartPlan
 from holdfast.trainer.memory import BrokenSeal, MemoryRefused, VaultClient
 from holdfast.vault_wire import SealedStep, ShardName, VaultWireError
 
@@ -40,13 +41,16 @@ class MemoryTier:
         self._tried_at = -RECONNECT_S
         self._told = ""
 
-    def keep(self, step: int, state: dict[str, Any]) -> bool:
-        """Keep the state as it is now; False if it is not kept, which is logged once for each reason."""
+    def keep(self, step: int, state: dict[str, Any], plan: Callable[[], PartPlan] | None = None) -> bool:
+        """Keep the state as it is now; False if it is not kept, which is logged once for each reason.
+
+        `plan` says what of it this rank would write to a disk, for the vault to do it; None: the vault does not.
+        """
         client = self._connected()
         if client is None:
             return False
         try:
-            client.save(step, state)
+            client.save(step, state, plan)
         except MemoryRefused as error:
             self._tell(f"step {step} is not kept in memory: {error}")
             return False

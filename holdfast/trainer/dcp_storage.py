@@ -253,7 +253,8 @@ class VaultReader(StorageReader):
         self._layout = dcp_layout.decode(found[LAYOUT])
         places = ((chunk.key, chunk.box.offsets) for chunk in self._layout.chunks)
         self._tensors = dict(zip(places, found.get("tensors", ()), strict=True))
-        self._objects = dict(zip(self._layout.objects, found.get("objects", ()), strict=True))
+        objects = found.get("objects", {})
+        self._objects = {key: objects[str(number)] for number, key in enumerate(self._layout.objects)}
         return None
 
 
@@ -269,9 +270,9 @@ def _resolved(plan: SavePlan, planner: SavePlanner) -> dict[str, Any]:
             objects.append((item, data.getvalue()))
     layout = dcp_layout.encode((item for item, _ in tensors), (item for item, _ in objects), plan.planner_data)
     state: dict[str, Any] = {LAYOUT: layout}
-    # An empty list would be a value of its own.
+    # An empty list would be a value of its own. Bytes in a list would be one value with it, and be pickled.
     if tensors:
         state["tensors"] = [tensor for _, tensor in tensors]
     if objects:
-        state["objects"] = [value for _, value in objects]
+        state["objects"] = {str(number): value for number, (_, value) in enumerate(objects)}
     return state

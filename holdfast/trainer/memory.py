@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ import torch
 from holdfast import seals, userfaultfd, vault_socket, vault_wire
 from holdfast.huge_pages import collapse
 from holdfast.seals import BrokenSeal
+from holdfast.trainer.checkpoint_recipe import PartPlan
 from holdfast.trainer.memory_layout import NotKeepable, Place, aligned, lay, place, put_together, take_apart, view
 from holdfast.vault_wire import (
     AskShard,
@@ -70,8 +71,10 @@ class VaultClient:
         self.protects = False
         self._ask(self._join)
 
-    def save(self, step: int, state: dict[str, Any]) -> None:
+    def save(self, step: int, state: dict[str, Any], plan: Callable[[], PartPlan] | None = None) -> None:
         """Keep the state as it is now; on return everything in it may be changed.
+
+        `plan` says what the rank would write of it to a disk. It is asked only when tensors have changed place.
 
         Raises:
             MemoryRefused: it is not kept; what was kept before still is.
@@ -95,7 +98,7 @@ class VaultClient:
             at += aligned(tensor.nbytes)
         places = tuple(place(leaf, addresses[leaf.memory]) for leaf in leaves)
         if places != self._places:
-            self._lay(places)
+            self._lay(places, plan() if plan is not None else None)
         self._ask(Save(step=step, objects=objects))
         # Its answer comes after the seal of the save before.
         self._held = list(large.values())
@@ -144,9 +147,9 @@ class VaultClient:
         """End the connection; what is sealed stays."""
         self._link.close()
 
-    def _lay(self, places: tuple[Place, ...]) -> None:
+    def _lay(self, places: tuple[Place, ...], plan: PartPlan | None) -> None:
         """Tell the vault where the tensors lie now."""
-        index, pieces, nbytes = lay(places)
+        index, pieces, nbytes = lay(places, plan)
         protected = _pages_of(pieces)
         if self.protects:
             # Memory belongs to one descriptor: the vault lets go of the one that it has.

@@ -1,7 +1,7 @@
 """How a state lies in a shard: tensors one after the other, described by an index; the rest as bytes beside them.
 
 Tensors are never pickled, and neither is a leaf that is bytes. What else a state has (numbers, strings, the state of
-random generators) is, all of it in one piece.
+random generators) is, each value by itself.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor
 
 from holdfast.seals import Bytes
 from holdfast.trainer.checkpoint_format import set_element
+from holdfast.trainer.checkpoint_recipe import Kind, Object, PartPlan, Recipe, Row, decode_objects
 from holdfast.trainer.spread import DPart, KeyPath, Spread, leaves, local_of, spread_of
 
 ALIGNMENT = 64
@@ -60,13 +61,13 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     spread: Spread | None = None
 
 
-class _Objects(msgspec.Struct, frozen=True, array_like=True):
-    plain: tuple[tuple[KeyPath, bytes], ...]
-    pickled: bytes
+class _Index(msgspec.Struct, frozen=True, array_like=True):
+    entries: tuple[Entry, ...]
+    recipe: Recipe | None = None
 
 
-_entries = msgspec.msgpack.Decoder(tuple[Entry, ...])
-_objects = msgspec.msgpack.Decoder(_Objects)
+_index = msgspec.msgpack.Decoder(_Index)
+_PLAIN = frozenset({int, float, bool, str, type(None)})
 
 
 def take_apart(state: dict[str, Any]) -> tuple[list[Leaf], bytes]:
@@ -76,18 +77,19 @@ def take_apart(state: dict[str, Any]) -> tuple[list[Leaf], bytes]:
         NotKeepable: there is a DTensor where only whole values are kept.
     """
     tensors: list[Leaf] = []
-    plain: list[tuple[KeyPath, bytes]] = []
-    others: list[tuple[KeyPath, Any]] = []
+    objects: list[Object] = []
     for path, value in leaves(state):
         if isinstance(value, DTensor):
             tensors.append(_leaf(path, local_of(value), spread_of(value)))
         elif isinstance(value, torch.Tensor):
             tensors.append(_leaf(path, value, None))
         elif type(value) is bytes:
-            plain.append((path, value))
+            objects.append(Object(path, Kind.BYTES, value))
+        elif value == {} and type(value) is dict:
+            objects.append(Object(path, Kind.EMPTY))
         else:
-            others.append((path, value))
-    return tensors, msgspec.msgpack.encode(_Objects(tuple(plain), _pickled(others) if others else b""))
+            objects.append(Object(path, Kind.PICKLED, _pickled(value)))
+    return tensors, msgspec.msgpack.encode(objects)
 
 
 def _leaf(path: KeyPath, tensor: torch.Tensor, spread: Spread | None) -> Leaf:
@@ -103,8 +105,11 @@ def place(leaf: Leaf, address: int) -> Place:
     return Place(leaf.path, dtype, tuple(tensor.shape), tensor.nbytes, address, leaf.spread)
 
 
-def lay(places: Sequence[Place]) -> tuple[bytes, tuple[tuple[int, int, int], ...], int]:
-    """Index, pieces (address, bytes, offset) and size of a shard of these. The same memory is in it once."""
+def lay(places: Sequence[Place], plan: PartPlan | None = None) -> tuple[bytes, tuple[tuple[int, int, int], ...], int]:
+    """Index, pieces (address, bytes, offset) and size of a shard of these. The same memory is in it once.
+
+    With a plan the index also says how the shard becomes a part of a checkpoint on disk.
+    """
     offsets: dict[tuple[int, int], int] = {}
     entries: list[Entry] = []
     end = 0
@@ -115,23 +120,38 @@ def lay(places: Sequence[Place]) -> tuple[bytes, tuple[tuple[int, int, int], ...
             end += aligned(it.nbytes)
         entries.append(Entry(it.path, it.dtype, it.shape, offsets[memory], it.spread))
     pieces = tuple((address, nbytes, offset) for (address, nbytes), offset in offsets.items() if nbytes)
-    return msgspec.msgpack.encode(entries), pieces, end
+    recipe = _recipe(plan, {entry.path: (entry.offset, it.nbytes) for entry, it in zip(entries, places, strict=True)})
+    return msgspec.msgpack.encode(_Index(tuple(entries), recipe)), pieces, end
+
+
+def _recipe(plan: PartPlan | None, there: dict[KeyPath, tuple[int, int]]) -> Recipe | None:
+    if plan is None:
+        return None
+    rows = tuple(Row(path, chunk, *there[path]) for path, chunk in plan.chunks.items())
+    return Recipe(rows, plan.spaces, plan.objects_of)
 
 
 def put_together(index: bytes, objects: bytes, memory: Bytes) -> dict[str, Any]:
     """The state that was taken apart: tensors are views of `memory`, of DTensors there are this rank's parts."""
     state: dict[str, Any] = {}
-    for entry in _entries.decode(index):
+    for entry in _index.decode(index).entries:
         dtype = getattr(torch, entry.dtype)
         nbytes = int(np.prod(entry.shape, dtype=np.int64)) * dtype.itemsize
         tensor = view(memory[entry.offset : entry.offset + nbytes], dtype, entry.shape)
         set_element(state, entry.path, tensor if entry.spread is None else DPart(tensor, entry.spread))
-    rest = _objects.decode(objects)
-    for path, value in rest.plain:
-        set_element(state, path, value)
-    for path, value in pickle.loads(rest.pickled) if rest.pickled else ():
-        set_element(state, path, value)
+    for it in decode_objects(objects):
+        set_element(state, it.path, _value(it))
     return state
+
+
+def _value(kept: Object) -> Any:
+    match kept.kind:
+        case Kind.BYTES:
+            return kept.data
+        case Kind.EMPTY:
+            return {}
+        case Kind.PICKLED:
+            return pickle.loads(kept.data)
 
 
 def view(memory: Bytes, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
@@ -146,9 +166,11 @@ def aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
-def _pickled(others: list[tuple[KeyPath, Any]]) -> bytes:
+def _pickled(value: Any) -> bytes:
+    if type(value) in _PLAIN:
+        return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
     stream = io.BytesIO()
-    _Pickler(stream, protocol=pickle.HIGHEST_PROTOCOL).dump(others)
+    _Pickler(stream, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
     return stream.getvalue()
 
 

@@ -119,11 +119,15 @@ def laid_out(kept: dict[str, Any], live: dict[str, Any]) -> dict[str, Any]:
 
 
 def leaves(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
-    """Everything in nested dicts (of strings) and lists, with its path; what is empty is a leaf."""
-    if isinstance(value, dict) and value and all(isinstance(key, str) for key in value):
+    """Everything in nested dicts (of strings), and in lists that have tensors or dicts, with its path.
+
+    What is empty is a leaf, and so is a list of plain values, as it is to DCP: an optimizer's list of parameters is
+    one value, not thousands.
+    """
+    if _is_inner_dict(value):
         for key, item in value.items():
             yield from leaves(item, (*path, key))
-    elif isinstance(value, list) and value:
+    elif _is_inner_list(value):
         for index, item in enumerate(value):
             yield from leaves(item, (*path, index))
     else:
@@ -131,11 +135,21 @@ def leaves(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
 
 
 def _with_leaves(value: Any, path: KeyPath, change: Callable[[KeyPath, Any], Any]) -> Any:
-    if isinstance(value, dict) and value and all(isinstance(key, str) for key in value):
+    if _is_inner_dict(value):
         return {key: _with_leaves(item, (*path, key), change) for key, item in value.items()}
-    if isinstance(value, list) and value:
+    if _is_inner_list(value):
         return [_with_leaves(item, (*path, index), change) for index, item in enumerate(value)]
     return change(path, value)
+
+
+def _is_inner_dict(value: Any) -> bool:
+    return isinstance(value, dict) and bool(value) and all(isinstance(key, str) for key in value)
+
+
+def _is_inner_list(value: Any) -> bool:
+    return isinstance(value, list) and any(
+        isinstance(item, torch.Tensor | DPart | dict) or _is_inner_list(item) for item in value
+    )
 
 
 def _name(path: KeyPath) -> str:
