@@ -12,6 +12,8 @@
     ended_jobs_days = 90
     [checkpoint]
     backup_strategy = "ring"
+    [corruption]
+    certified_after_steps = 20
 
 In the environment the same keys are HOLDFAST_NATS_URL, HOLDFAST_TIMEOUTS_NODE_LOST_S and so on. A value may be
 read from a file named by the same variable with `_FILE` added, as container secrets are.
@@ -121,6 +123,28 @@ class CheckpointPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             raise ValueError(f"backup_every must be from 1 to {BACKUP_EVERY_MAX}")
 
 
+class CorruptionPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What losses and gradient norms say of the training's health: when a step is clean, and when it is spoiled."""
+
+    certified_after_steps: int = 10
+    """Clean steps that must follow before what was before them counts as clean."""
+
+    jump_factor: float = 5.0
+    """How many times above its running level a number is a sign of corruption."""
+
+    loss_jump_steps: int = 3
+    """Steps that a loss must stay there to be a fault; one that is not finite is a fault at once."""
+
+    grad_norm_steps: int = 10
+    """Steps that a gradient norm must be that high or not finite to be a fault: loss scaling overflows now and then."""
+
+    def __post_init__(self) -> None:
+        if min(self.certified_after_steps, self.loss_jump_steps, self.grad_norm_steps) < 1:
+            raise ValueError("certified_after_steps, loss_jump_steps and grad_norm_steps must be at least 1")
+        if not self.jump_factor > 1:
+            raise ValueError("jump_factor must be above 1: numbers move around their level")
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything that can be set."""
 
@@ -132,6 +156,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     history: HistoryPolicy = HistoryPolicy()
     retention: RetentionPolicy = RetentionPolicy()
     checkpoint: CheckpointPolicy = CheckpointPolicy()
+    corruption: CorruptionPolicy = CorruptionPolicy()
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,6 +174,7 @@ _SECTIONS: dict[str, type[msgspec.Struct]] = {
     "history": HistoryPolicy,
     "retention": RetentionPolicy,
     "checkpoint": CheckpointPolicy,
+    "corruption": CorruptionPolicy,
 }
 _TOP = ("nats_url", "database_url")
 

@@ -140,7 +140,10 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class StepSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One completed step of one rank."""
+    """One completed step of one rank.
+
+    `not_finite` has what JSON cannot carry: of `loss` and `grad_norm` those that are nan, inf or -inf.
+    """
 
     rank: Count
     step: Step
@@ -149,3 +152,4 @@ class StepSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     loss: float | None = None
     grad_norm: float | None = None
     tokens: Count | None = None
+    not_finite: dict[str, str] = {}

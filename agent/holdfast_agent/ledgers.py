@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
+from math import isfinite
 from pathlib import Path
 
 import structlog
@@ -99,14 +100,17 @@ def _standing(snapshot: Snapshot) -> RankStanding:
 
 
 def _sample(rank: int, step: StepRecord) -> StepSample:
+    read = {"loss": step.loss, "grad_norm": step.grad_norm}
+    not_finite = {name: str(number) for name, number in read.items() if number is not None and not isfinite(number)}
     return StepSample(
         rank=rank,
         step=_bounded(step.step),
         ended_at=moment(step.ended_ns),
         duration_s=step.duration_ns / 1e9,
-        loss=step.loss,
-        grad_norm=step.grad_norm,
+        loss=None if "loss" in not_finite else step.loss,
+        grad_norm=None if "grad_norm" in not_finite else step.grad_norm,
         tokens=None if step.tokens is None else max(0, min(step.tokens, INTEGER_MAX)),
+        not_finite=not_finite,
     )
 
 

@@ -170,6 +170,8 @@ class Watcher:
             return
         order = self._crew.order
         measured: list[Message] = []
+        read = _StepsRead(fence=order.fence, steps_read=self._book.steps_read())
+        before = sum(read.steps_read.values()) - len(self._samples) - self._missed
         while self._samples or self._missed:
             batch, self._samples = self._samples[:SAMPLES_MAX], self._samples[SAMPLES_MAX:]
             event = StepsMeasured(
@@ -182,10 +184,12 @@ class Watcher:
                 cause=order.cause,
                 samples=tuple(batch),
                 missed=self._missed,
+                before=max(0, before),
+                world_size=order.placement.job.nnodes * order.placement.job.nproc_per_node if order.placement else 0,
             )
+            before += len(batch) + self._missed
             self._missed = 0
             measured.append(event_message(event))
-        read = _StepsRead(fence=order.fence, steps_read=self._book.steps_read())
         self._spool.commit(measured, {steps_key(order.job): msgspec.json.encode(read)}, lane=Lane.MEASUREMENTS)
         self._spool.forget_measurements()
         self.on_said()

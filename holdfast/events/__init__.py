@@ -52,9 +52,11 @@ from holdfast.events.evidence import (
     ShardDamaged,
 )
 from holdfast.events.findings import (
+    BadNumber,
     DeadlinePassed,
     NodeLost,
     StepRestorable,
+    StepsCertified,
     StepTimeMeasured,
 )
 from holdfast.events.metrics import StepsMeasured
@@ -66,6 +68,7 @@ __all__ = [
     "Action",
     "AnyEvent",
     "BackupsPlanned",
+    "BadNumber",
     "CheckpointSaved",
     "DeadlinePassed",
     "Decision",
@@ -105,6 +108,7 @@ __all__ = [
     "ShardsFetched",
     "StepRestorable",
     "StepTimeMeasured",
+    "StepsCertified",
     "StepsMeasured",
     "Suspension",
     "UnreadableEvent",
@@ -132,6 +136,8 @@ AnyEvent = (
     | StepTimeMeasured
     | DeadlinePassed
     | StepRestorable
+    | BadNumber
+    | StepsCertified
     | JobSubmitted
     | NodesRequested
     | NodesReleased

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from holdfast.event_parts import Count, Moment, Name, Step
 from holdfast.events.base import Finding
 
@@ -39,3 +41,29 @@ class StepRestorable(Finding, frozen=True, kw_only=True, omit_defaults=True):
     step: Step
     path: str
     checkpoint_bytes: Count
+
+
+class BadNumber(Finding, frozen=True, kw_only=True, omit_defaults=True):
+    """A loss or gradient norm shows that the training is spoiled since `step`, or since the step before.
+
+    `kind` is what is wrong with `quantity`. `value` is None where it is not finite; `level` is what was usual.
+    `certified` is the newest step known to be clean; None: none is.
+    """
+
+    step: Step
+    quantity: Literal["loss", "grad_norm"]
+    kind: Literal["nan", "inf", "jump"]
+    rank: Count | None = None
+    value: float | None = None
+    level: float | None = None
+    certified: Step | None = None
+
+
+class StepsCertified(Finding, frozen=True, kw_only=True, omit_defaults=True):
+    """Up to `step` all is known to be clean, by what followed. `newest_step` is the newest that all ranks completed.
+
+    Said every two seconds at most. It is lower than before when a generation went back.
+    """
+
+    step: Step
+    newest_step: Step

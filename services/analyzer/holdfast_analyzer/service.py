@@ -2,41 +2,76 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
+from typing import Any
 
-from holdfast.events import AnyEvent, JobFinished, StepsMeasured
+from holdfast.config import CorruptionPolicy
+from holdfast.events import AnyEvent, BadNumber, JobFinished, StepsCertified, StepsMeasured, StepTimeMeasured
 from holdfast.finished_jobs import FinishedJobs
-from holdfast.service import Decider, Effect
+from holdfast.service import Decider, Effect, Row
+from holdfast_analyzer.bad_numbers import BadNumbers, Known
 from holdfast_analyzer.step_time import StepTimes, observe
+from holdfast_analyzer.store import KNOWN, TABLES
 
 
 class Analyzer(Decider):
-    """Holds the windows of all jobs; see `holdfast.service.Decider`. Not stored: they refill within seconds."""
+    """Holds the windows of all jobs; see `holdfast.service.Decider`.
+
+    They refill within seconds, so they are not stored; only what was found by them and will not be seen again.
+    """
 
     name = "analyzer"
     handles = (StepsMeasured, JobFinished)
+    tables = TABLES
 
-    def __init__(self) -> None:
+    def __init__(self, policy: CorruptionPolicy | None = None) -> None:
+        self._policy = policy or CorruptionPolicy()
         self._step_times: dict[str, StepTimes] = {}
+        self._numbers: dict[str, BadNumbers] = {}
+        self._known: dict[str, Known] = {}
         self._finished = FinishedJobs()
         self._uncommitted: dict[str, tuple[str, StepTimes]] = {}
+
+    def load(self, rows: Mapping[str, Mapping[str, Any]]) -> None:
+        self._known = dict(rows[KNOWN.name])
 
     def on_event(self, event: AnyEvent, now: datetime) -> Effect:
         if event.job is None:
             return Effect()
         if isinstance(event, JobFinished):
             self._step_times.pop(event.job, None)
+            self._numbers.pop(event.job, None)
             self._finished.add(event.job)
-        elif isinstance(event, StepsMeasured) and event.job not in self._finished:
-            times, finding = observe(self._step_times.get(event.job), event, now)
-            if finding:
-                # Until the finding is committed the window stays as it was, or a second try would see nothing new.
-                self._uncommitted[finding.id] = (event.job, times)
-                return Effect(events=(finding,))
-            self._step_times[event.job] = times
+            return Effect(rows=(Row(table=KNOWN, key=event.job, row=None),) if event.job in self._known else ())
+        if isinstance(event, StepsMeasured) and event.job not in self._finished:
+            return self._measured(event.job, event, now)
         return Effect()
 
     def adopt(self, effect: Effect) -> None:
+        for row in effect.rows:
+            if isinstance(row.row, Known):
+                self._known[row.key] = row.row
+            else:
+                self._known.pop(row.key, None)
         for event in effect.events:
-            job, times = self._uncommitted.pop(event.id)
+            if isinstance(event, StepTimeMeasured):
+                job, times = self._uncommitted.pop(event.id)
+                self._step_times[job] = times
+            elif isinstance(event, BadNumber | StepsCertified) and event.job is not None:
+                self._numbers[event.job].said(event)
+
+    def _measured(self, job: str, event: StepsMeasured, now: datetime) -> Effect:
+        numbers = self._numbers.get(job)
+        if numbers is None:
+            numbers = self._numbers[job] = BadNumbers(job, self._policy, self._known.get(job))
+        numbers.take(event)
+        found = numbers.findings(event.id, now)
+        rows = (Row(table=KNOWN, key=job, row=numbers.known()),) if found else ()
+        times, measured = observe(self._step_times.get(job), event, now)
+        if measured is None:
             self._step_times[job] = times
+            return Effect(rows=rows, events=found)
+        # Until the finding is committed the window stays as it was, or a second try would see nothing new.
+        self._uncommitted[measured.id] = (job, times)
+        return Effect(rows=rows, events=(measured, *found))

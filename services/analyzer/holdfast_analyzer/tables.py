@@ -1,7 +1,16 @@
-"""The analyzer's tables, as the migrations make them: it keeps no state of its own."""
+"""The analyzer's tables, as the migrations make them: windows of samples are in none of them."""
 
 from __future__ import annotations
 
-from holdfast.store.schema import service_metadata
+from sqlalchemy import BigInteger, Column
+
+from holdfast.store.schema import service_metadata, state_table
 
 METADATA = service_metadata("analyzer")
+
+state_table(
+    METADATA,
+    "known",
+    Column("generation", BigInteger, nullable=False),
+    Column("certified_step", BigInteger),
+)

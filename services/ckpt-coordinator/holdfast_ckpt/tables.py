@@ -43,3 +43,13 @@ state_table(
     Column("state", Text, nullable=False),
     moment("reported_at"),
 )
+
+state_table(
+    METADATA,
+    "certified",
+    Column("generation", BigInteger, nullable=False),
+    Column("step", BigInteger),
+    Column("held_step", BigInteger),
+    Column("held_generation", BigInteger),
+    Column("coming_step", BigInteger),
+)

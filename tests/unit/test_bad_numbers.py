@@ -1,0 +1,361 @@
+"""Which steps are certified, and what counts as a fault: on noisy losses, and on samples lost, late or twice."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+import pytest
+
+from holdfast import events
+from holdfast.config import CorruptionPolicy
+from holdfast.event_parts import StepSample
+from holdfast.events import AnyEvent, BadNumber, JobFinished, StepsCertified, StepsMeasured
+from holdfast.ids import named_id
+from holdfast.service import Effect
+from holdfast_analyzer.bad_numbers import SAY_EVERY, BadNumbers
+from holdfast_analyzer.service import Analyzer
+from holdfast_analyzer.store import KNOWN
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+NODES = ("a", "b")
+AFTER = CorruptionPolicy().certified_after_steps
+Number = float | None
+
+
+def noisy(step: int, rng: random.Random) -> float:
+    """A loss as language models have it: it falls by a power law, each batch by its own."""
+    return 11.0 * step**-0.2 * rng.lognormvariate(0.0, 0.08)
+
+
+def spiky(step: int, rng: random.Random) -> float:
+    """A gradient norm: high at first, then low, and now and then a bad batch."""
+    spike = 20.0 if rng.random() < 0.02 else 1.0
+    return (0.4 + 30.0 / step) * rng.lognormvariate(0.0, 0.4) * spike
+
+
+class Ranks:
+    """Two ranks on two nodes that say their steps; JSON lies between them and the analyzer."""
+
+    def __init__(self) -> None:
+        self.said: dict[tuple[str, int], int] = {}
+        self.number = 0
+
+    def measured(
+        self,
+        rank: int,
+        steps: Iterable[int],
+        loss: Callable[[int], Number] = lambda step: 1.0,
+        norm: Callable[[int], Number] = lambda step: None,
+        generation: int = 1,
+    ) -> StepsMeasured:
+        node = NODES[rank]
+        samples = tuple(_sample(rank, step, loss(step), norm(step)) for step in steps)
+        before = self.said.get((node, generation), 0)
+        self.said[node, generation] = before + len(samples)
+        self.number += 1
+        event = StepsMeasured(
+            id=named_id(START, self.number),
+            at=START,
+            source=f"agent/{node}",
+            node=node,
+            job="job",
+            generation=generation,
+            samples=samples,
+            before=before,
+            world_size=2,
+        )
+        decoded = events.decode(events.encode(event))
+        assert isinstance(decoded, StepsMeasured)
+        return decoded
+
+    def both(self, steps: Iterable[int], generation: int = 1) -> list[StepsMeasured]:
+        steps = list(steps)
+        return [self.measured(rank, steps, generation=generation) for rank in (0, 1)]
+
+
+def _sample(rank: int, step: int, loss: Number, norm: Number) -> StepSample:
+    read = {"loss": loss, "grad_norm": norm}
+    not_finite = {name: str(value) for name, value in read.items() if value is not None and not math.isfinite(value)}
+    finite = {name: None if name in not_finite else value for name, value in read.items()}
+    return StepSample(rank=rank, step=step, ended_at=START, duration_s=1.0, not_finite=not_finite, **finite)  # type: ignore[arg-type]
+
+
+class Scene:
+    """An analyzer, the rows it wrote and what it said."""
+
+    def __init__(self, event_every: timedelta = SAY_EVERY) -> None:
+        self.event_every = event_every
+        self.rows: dict[str, dict[str, object]] = {KNOWN.name: {}}
+        self.said: list[BadNumber | StepsCertified] = []
+        self.now = START
+        self.restart()
+
+    def restart(self) -> None:
+        self.analyzer = Analyzer()
+        self.analyzer.load(self.rows)
+
+    def hear(self, *heard: AnyEvent, commits: bool = True) -> Effect:
+        effect = Effect()
+        for event in heard:
+            self.now += self.event_every
+            effect = self.analyzer.on_event(event, self.now)
+            if not commits:
+                continue
+            self.analyzer.adopt(effect)
+            for row in effect.rows:
+                if row.row is None:
+                    del self.rows[row.table.name][row.key]
+                else:
+                    self.rows[row.table.name][row.key] = row.row
+            self.said += [said for said in effect.events if isinstance(said, BadNumber | StepsCertified)]
+        return effect
+
+    @property
+    def certified(self) -> tuple[int, int] | None:
+        """The generation and step that was said last."""
+        said = [(it.generation or 0, it.step) for it in self.said if isinstance(it, StepsCertified)]
+        return said[-1] if said else None
+
+    @property
+    def faults(self) -> list[BadNumber]:
+        return [it for it in self.said if isinstance(it, BadNumber)]
+
+
+def in_turns(
+    ranks: Ranks, steps: range, loss: Callable[[int], Number], norm: Callable[[int], Number]
+) -> list[StepsMeasured]:
+    return [
+        ranks.measured(rank, range(at, min(at + 7, steps.stop)), loss, norm)
+        for at in range(steps.start, steps.stop, 7)
+        for rank in (0, 1)
+    ]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_sound_training_with_noise_and_spikes_is_certified_and_without_fault(seed: int) -> None:
+    rng, scene = random.Random(seed), Scene(SAY_EVERY / 4)
+    losses = [noisy(step, rng) for step in range(1, 1200)]
+    norms = [spiky(step, rng) for step in range(1, 1200)]
+    scene.hear(*in_turns(Ranks(), range(1, 1200), lambda step: losses[step - 1], lambda step: norms[step - 1]))
+    assert not scene.faults
+    assert scene.certified is not None and scene.certified[1] > 1000
+    steps = [it.step for it in scene.said if isinstance(it, StepsCertified)]
+    assert steps == sorted(set(steps))
+    # What is said costs a transaction each: not one for every batch.
+    assert len(steps) <= 1 + 2 * len(losses) / 7 / 4
+
+
+def test_a_step_is_certified_once_enough_clean_ones_have_followed() -> None:
+    scene, ranks = Scene(), Ranks()
+    scene.hear(*ranks.both(range(1, AFTER)))
+    # What the job was given to start from; nothing else yet.
+    assert scene.certified == (1, 0)
+    scene.hear(*ranks.both(range(AFTER, AFTER + 6)), *ranks.both(range(AFTER + 6, AFTER + 9)))
+    assert scene.certified == (1, 8)
+
+
+def test_a_loss_that_is_none_is_said_at_once_with_the_step_before_which_all_was_clean() -> None:
+    scene, ranks = Scene(), Ranks()
+    scene.hear(*ranks.both(range(1, 31)))
+    scene.hear(ranks.measured(1, range(31, 36), lambda step: math.nan if step >= 33 else 1.0))
+    (fault,) = scene.faults
+    assert (fault.step, fault.rank, fault.quantity, fault.kind, fault.value) == (33, 1, "loss", "nan", None)
+    assert (fault.level, fault.certified) == (1.0, 30 - AFTER)
+    # The other rank's tells nothing new, and nothing is certified any more.
+    scene.hear(ranks.measured(0, range(31, 60), lambda step: -math.inf if step >= 34 else 1.0))
+    assert len(scene.faults) == 1
+    assert scene.certified == (1, 30 - AFTER)
+
+
+def test_a_fault_that_turns_out_to_be_earlier_is_said_again() -> None:
+    scene, ranks = Scene(), Ranks()
+    scene.hear(*ranks.both(range(1, 31)))
+    scene.hear(ranks.measured(0, range(31, 40), lambda step: math.inf if step >= 34 else 1.0))
+    scene.hear(ranks.measured(1, range(31, 40), lambda step: math.nan if step >= 33 else 1.0))
+    assert [(fault.step, fault.kind, fault.rank) for fault in scene.faults] == [(34, "inf", 0), (33, "nan", 1)]
+
+
+def test_a_loss_that_stays_five_times_above_its_level_is_a_fault_and_a_single_one_is_not() -> None:
+    scene, ranks = Scene(), Ranks()
+    scene.hear(*ranks.both(range(1, 41)))
+    healed = [ranks.measured(rank, range(41, 60), lambda step: 5.5 if step in (45, 46) else 1.0) for rank in (0, 1)]
+    scene.hear(*healed)
+    assert not scene.faults
+    # Held back by the jump, and going on behind it.
+    assert scene.certified == (1, 59 - AFTER)
+    stays = [ranks.measured(rank, range(60, 70), lambda step: 5.5 if step >= 62 else 1.0) for rank in (0, 1)]
+    scene.hear(*stays)
+    (fault,) = scene.faults
+    assert (fault.step, fault.kind, fault.value, fault.level) == (62, "jump", 5.5, 1.0)
+    assert fault.certified == 61 - AFTER
+
+
+def test_a_gradient_norm_holds_back_at_once_and_is_a_fault_when_it_lasts() -> None:
+    scene, ranks = Scene(), Ranks()
+
+    def scaled(step: int) -> float:
+        return math.inf if step == 45 or step >= 70 else 1.0
+
+    def both(steps: range) -> list[StepsMeasured]:
+        return [ranks.measured(rank, steps, lambda step: 1.0, scaled) for rank in (0, 1)]
+
+    scene.hear(*both(range(1, 50)))
+    assert scene.certified == (1, 44 - AFTER)
+    scene.hear(*both(range(50, 70)))
+    assert not scene.faults and scene.certified == (1, 69 - AFTER)
+    scene.hear(*both(range(70, 79)))
+    assert not scene.faults
+    scene.hear(*both(range(79, 82)))
+    assert [(fault.step, fault.quantity, fault.kind) for fault in scene.faults] == [(70, "grad_norm", "inf")]
+
+
+def test_no_reading_is_no_good_health() -> None:
+    scene, ranks = Scene(), Ranks()
+    for rank in (0, 1):
+        scene.hear(ranks.measured(rank, range(1, 100), lambda step: None))
+    assert scene.certified == (1, 0)
+
+
+def test_a_rank_that_says_nothing_certifies_nothing() -> None:
+    scene, ranks = Scene(), Ranks()
+    scene.hear(ranks.measured(0, range(1, 100)), ranks.measured(1, range(1, 5)))
+    assert scene.certified == (1, 0)
+
+
+def test_who_does_not_know_how_many_ranks_there_are_certifies_nothing() -> None:
+    scene, ranks = Scene(), Ranks()
+    for event in ranks.both(range(1, 100)):
+        scene.hear(_changed(event, world_size=0))
+    assert scene.certified == (1, 0)
+
+
+def test_behind_a_gap_the_count_begins_anew_and_what_comes_late_certifies_nothing() -> None:
+    scene, ranks = Scene(), Ranks()
+    scene.hear(*ranks.both(range(1, 31)))
+    late = ranks.measured(0, range(31, 35))
+    ranks.measured(1, range(31, 35))
+    first, second = ranks.both(range(35, 35 + AFTER - 1))
+    scene.hear(first, second, late)
+    assert scene.certified == (1, 30 - AFTER)
+    scene.hear(*ranks.both(range(35 + AFTER - 1, 35 + AFTER)))
+    scene.hear(*ranks.both(range(35 + AFTER, 36 + AFTER)))
+    assert scene.certified == (1, 35)
+
+
+def test_steps_that_nobody_read_are_a_gap() -> None:
+    scene, ranks = Scene(), Ranks()
+    scene.hear(*ranks.both(range(1, 31)))
+    for event in ranks.both(range(35, 34 + AFTER)):
+        scene.hear(_changed(event, missed=4))
+    assert scene.certified == (1, 30 - AFTER)
+
+
+def test_bad_news_is_never_too_late() -> None:
+    scene, ranks = Scene(), Ranks()
+    scene.hear(*ranks.both(range(1, 31)))
+    late = ranks.measured(0, range(31, 35), lambda step: math.nan)
+    ranks.measured(1, range(31, 35))
+    scene.hear(*ranks.both(range(35, 60)), late)
+    (fault,) = scene.faults
+    assert fault.step == 31 and fault.certified is not None and fault.certified < 31
+
+
+def test_what_comes_twice_counts_once() -> None:
+    scene, ranks = Scene(), Ranks()
+    first, second = ranks.both(range(1, AFTER))
+    scene.hear(first, first, second, second, first)
+    more, rest = ranks.both([AFTER])
+    scene.hear(more, more)
+    assert scene.certified == (1, 0)
+    scene.hear(rest)
+    scene.hear(*ranks.both([AFTER + 1]))
+    assert scene.certified == (1, 1)
+
+
+def test_a_generation_that_went_back_takes_what_was_certified_with_it() -> None:
+    scene, ranks = Scene(), Ranks()
+    scene.hear(*ranks.both(range(1, 31)), *ranks.both(range(31, 61)))
+    assert scene.certified == (1, 60 - AFTER)
+    scene.hear(*ranks.both(range(21, 25), generation=2))
+    assert scene.certified == (2, 20)
+    # What comes late of the one before is of a past that was given up.
+    scene.hear(*ranks.both(range(61, 200), generation=1))
+    scene.hear(ranks.measured(0, range(200, 201), lambda step: math.nan, generation=1))
+    assert scene.certified == (2, 20) and not scene.faults
+
+
+def test_a_generation_that_went_on_keeps_what_was_certified() -> None:
+    scene, ranks = Scene(), Ranks()
+    scene.hear(*ranks.both(range(1, 61)), *ranks.both(range(61, 64)))
+    assert scene.certified == (1, 63 - AFTER)
+    scene.hear(*ranks.both(range(60, 62), generation=2))
+    scene.hear(*ranks.both(range(62, 64), generation=2))
+    assert scene.certified == (2, 63 - AFTER)
+
+
+def test_an_analyzer_that_was_restarted_goes_on_from_what_was_certified_and_knows_the_level() -> None:
+    scene, ranks = Scene(), Ranks()
+    scene.hear(*ranks.both(range(1, 31)), *ranks.both(range(31, 61)))
+    certified = scene.certified
+    scene.restart()
+    # Without the level these would be a training like any other.
+    scene.hear(*[ranks.measured(rank, range(61, 90), lambda step: 50.0) for rank in (0, 1)])
+    assert [(fault.step, fault.kind, fault.certified) for fault in scene.faults] == [(61, "jump", 60 - AFTER)]
+    assert scene.certified == certified
+
+
+def test_an_analyzer_that_did_not_see_the_beginning_knows_of_no_clean_step_at_first() -> None:
+    scene, ranks = Scene(), Ranks()
+    ranks.both(range(1, 31))
+    scene.hear(*ranks.both(range(31, 35)))
+    assert scene.certified is None
+    scene.hear(ranks.measured(0, range(35, 36), lambda step: math.nan))
+    assert [fault.certified for fault in scene.faults] == [None]
+
+
+def test_what_was_not_committed_is_said_again() -> None:
+    scene, ranks = Scene(), Ranks()
+    scene.hear(*ranks.both(range(1, 31)))
+    spoiled = ranks.measured(0, range(31, 35), lambda step: math.nan)
+    before = scene.hear(spoiled, commits=False)
+    again = scene.hear(spoiled)
+    assert [it.id for it in before.events] == [it.id for it in again.events]
+    assert len(scene.faults) == 1
+    scene.hear(spoiled)
+    assert len(scene.faults) == 1
+
+
+def test_others_may_doubt_a_step() -> None:
+    numbers, ranks = BadNumbers("job", CorruptionPolicy()), Ranks()
+    for event in ranks.both(range(1, 61)):
+        numbers.take(event)
+    numbers.doubt(40)
+    assert numbers.known().certified == 39
+    for event in ranks.both(range(61, 60 + AFTER)):
+        numbers.take(event)
+    assert numbers.known().certified == 39
+
+
+def test_a_job_that_is_over_leaves_nothing() -> None:
+    scene, ranks = Scene(), Ranks()
+    scene.hear(*ranks.both(range(1, 61)))
+    assert scene.rows[KNOWN.name]
+    over = JobFinished(
+        id=named_id(START, "over"),
+        at=START,
+        source="controller",
+        job="job",
+        outcome="completed",
+        exit_code=0,
+        reason="",
+    )
+    scene.hear(over, *ranks.both(range(61, 99)))
+    assert not scene.rows[KNOWN.name]
+
+
+def _changed(event: StepsMeasured, **changes: int) -> StepsMeasured:
+    return msgspec.structs.replace(event, **changes)
