@@ -11,6 +11,7 @@ from datetime import datetime
 import msgspec
 
 from holdfast.event_parts import Count, Id, Name, Port
+from holdfast.reading import read
 
 
 class VaultAddress(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,7 +73,4 @@ def decode(body: bytes) -> BackupOrder:
     Raises:
         UnreadableBackupOrder: not JSON, or with a missing or wrong field.
     """
-    try:
-        return _decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:
-        raise UnreadableBackupOrder(str(error)) from error
+    return read(_decoder, body, UnreadableBackupOrder)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.event_parts import Count, Id, JobSpec, Moment, Name, Port, Step
+from holdfast.reading import read
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -67,7 +68,4 @@ def decode(body: bytes) -> NodeDesired:
     Raises:
         UnreadableOrder: not JSON, or with a missing or wrong field.
     """
-    try:
-        return _decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:
-        raise UnreadableOrder(str(error)) from error
+    return read(_decoder, body, UnreadableOrder)

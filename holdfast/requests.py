@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.event_parts import Id, JobSpec, Name
+from holdfast.reading import read
 from holdfast.subjects import request_subject
 
 
@@ -70,7 +71,4 @@ def decode(body: bytes) -> AnyRequest:
             f"it has {len(body)} bytes, over the limit of {REQUEST_BYTES_MAX}: "
             "put large arguments and environment variables into a file that the script reads"
         )
-    try:
-        return _decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:
-        raise UnreadableRequest(str(error)) from error
+    return read(_decoder, body, UnreadableRequest)

@@ -11,6 +11,7 @@ import msgspec
 
 from holdfast.bus import Bus, BusUnavailable, NoResponder
 from holdfast.cli.tables import printable
+from holdfast.reading import UNREADABLE
 from holdfast.requests import Answer, Request
 
 ANSWER_S = 5.0
@@ -57,6 +58,6 @@ def _readable(body: bytes, service: str) -> Answer:
     """An answer whose message may go to a terminal: anybody on the bus can answer."""
     try:
         answer = msgspec.json.decode(body, type=Answer)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise click.ClickException(f"the {service} answers something that is no answer: {error}") from error
     return msgspec.structs.replace(answer, message=printable(answer.message))

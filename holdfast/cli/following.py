@@ -21,6 +21,7 @@ from holdfast.cli.tables import coloured
 from holdfast.event_parts import JobSpec
 from holdfast.events import AnyEvent, JobFinished
 from holdfast.ids import uuid7
+from holdfast.reading import UNREADABLE
 from holdfast.requests import CONTROLLER_REQUESTS, StopJob, SubmitJob
 from holdfast.subjects import ROOT, event_subject, log_subject
 
@@ -126,7 +127,7 @@ class _Follower:
         async for _, body in self._bus.listen(log_subject(self._spec.name, 0)):
             try:
                 lines = msgspec.json.decode(body, type=_LogLines)
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            except UNREADABLE:
                 continue
             if lines.dropped > 0:
                 self._line.say(f"{lines.dropped} lines left out here: rank 0 prints faster than its agent passes on")

@@ -60,6 +60,7 @@ from holdfast.events.findings import (
     StepTimeMeasured,
 )
 from holdfast.events.metrics import StepsMeasured
+from holdfast.reading import read
 
 __all__ = [
     "BODY_BYTES_MAX",
@@ -186,7 +187,4 @@ def decode(body: bytes) -> AnyEvent:
     """
     if len(body) > BODY_BYTES_MAX:
         raise UnreadableEvent(f"body of {len(body)} bytes is over the limit of {BODY_BYTES_MAX}")
-    try:
-        return _decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:
-        raise UnreadableEvent(str(error)) from error
+    return read(_decoder, body, UnreadableEvent)

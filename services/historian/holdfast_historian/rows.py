@@ -16,6 +16,7 @@ import msgspec
 
 from holdfast import events
 from holdfast.events import AnyEvent, UnreadableEvent
+from holdfast.reading import UNREADABLE
 from holdfast.subjects import event_subject
 
 INTEGER_MAX = (1 << 53) - 1
@@ -72,7 +73,7 @@ def canonical_row(subject: str, body: bytes) -> Row:
     try:
         unknown = {name: value for name, value in msgspec.json.decode(body).items() if name not in known}
         event = _storable(unknown, "$") | event
-    except (msgspec.DecodeError, ValueError, RecursionError):
+    except UNREADABLE:
         # What this version does not know is not worth losing what it does know.
         pass
     rewritten = msgspec.json.encode(event)
