@@ -39,11 +39,11 @@ def steps(shelf: Shelf) -> list[int]:
 
 def test_needed_are_the_newest_what_was_sent_and_what_is_pinned() -> None:
     there = [at(step) for step in (1, 5, 6, 7, 8)]
-    assert needed(there, {at(5), at(4)}, at(1)) == {at(8), at(7), at(5), at(1)}
-    assert needed(there, (), None) == {at(8), at(7)}
-    assert needed([], {at(5)}, at(1)) == frozenset()
+    assert needed(there, {at(5), at(4)}, {at(1)}) == {at(8), at(7), at(5), at(1)}
+    assert needed(there, (), ()) == {at(8), at(7)}
+    assert needed([], {at(5)}, {at(1)}) == frozenset()
     # A later generation went back.
-    assert needed([at(9), at(8), at(3, 2)], (), None) == {at(3, 2), at(9)}
+    assert needed([at(9), at(8), at(3, 2)], (), ()) == {at(3, 2), at(9)}
 
 
 def test_unwanted_is_what_is_over_the_number_but_for_what_is_needed() -> None:
@@ -78,7 +78,7 @@ def test_what_is_pinned_or_was_sent_stays_whatever_comes() -> None:
     for step in range(3, 9):
         fill(shelf, step)
     assert {1, 2, 7, 8} <= set(steps(shelf))
-    shelf.pin(None)
+    shelf.pin()
     shelf.forget_sent()
     for step in range(9, 12):
         fill(shelf, step)

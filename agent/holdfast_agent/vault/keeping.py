@@ -16,14 +16,14 @@ KEPT_MIN = 2
 
 
 def needed(
-    sealed: Iterable[SealedStep], sent: Collection[SealedStep], pinned: SealedStep | None
+    sealed: Iterable[SealedStep], sent: Collection[SealedStep], pinned: Collection[SealedStep]
 ) -> frozenset[SealedStep]:
     """The steps that a recovery may need: see `holdfast_agent.vault.shelf` for the newest and those that were sent.
 
-    `pinned` is one that is to stay whatever comes after it.
+    `pinned` are those that are to stay whatever comes after them.
     """
     there = sorted(sealed, reverse=True)
-    return frozenset(there[:KEPT_MIN]) | {step for step in there if step in sent or step == pinned}
+    return frozenset(there[:KEPT_MIN]) | {step for step in there if step in sent or step in pinned}
 
 
 def unwanted(sealed: Iterable[SealedStep], needed: Collection[SealedStep], steps_wanted: int) -> tuple[SealedStep, ...]:

@@ -41,7 +41,7 @@ class Shelf:
         self._lock = threading.Lock()
         self._segments: list[Segment] = []
         self._sent: deque[SealedStep] = deque(maxlen=KEPT_MIN)
-        self._pinned: SealedStep | None = None
+        self._pinned: frozenset[SealedStep] = frozenset()
         self._cut: Cut | None = None
         self._is_closed = False
 
@@ -144,10 +144,10 @@ class Shelf:
             if sealed not in self._sent:
                 self._sent.append(sealed)
 
-    def pin(self, sealed: SealedStep | None) -> None:
-        """This step stays, if it is here, until another is named; None: none does."""
+    def pin(self, *sealed: SealedStep) -> None:
+        """These steps stay, if they are or come here, until others are named."""
         with self._lock:
-            self._pinned = sealed
+            self._pinned = frozenset(sealed)
 
     def forget_sent(self) -> None:
         """Nobody keeps copies of what is here any more."""
