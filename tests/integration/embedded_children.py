@@ -30,10 +30,15 @@ def agent(directory: Path) -> NoReturn:
     assert zygote.stdout is not None
     zygote.stdout.readline()
     (directory / "zygote.pid").write_text(str(zygote.pid))
-    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    signal.signal(signal.SIGTERM, _leave)
     print("agent at work", flush=True)
     announce_ready()
     _wait_for_ever()
+
+
+def _leave(*_: object) -> NoReturn:
+    print("agent asked to stop", flush=True)
+    os._exit(0)
 
 
 def zygote() -> NoReturn:

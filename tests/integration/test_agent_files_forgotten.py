@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.event_parts import JobSpec
 from holdfast.events import FirstStep, ProcessExited, RanksStarted
-from tests.integration.agent_node import Node, node
+from tests.integration.agent_node import WAIT_S, Node, node
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
@@ -49,7 +49,7 @@ async def test_files_go_with_the_jobs_but_not_from_under_ranks(tmp_path: Path, e
         await begin(it, tmp_path, "a", 1)
         await begin(it, tmp_path, "b", 2)
         living = await begin(it, tmp_path, "c", 3)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(WAIT_S):
             while jobs_with_logs(it) != {"b", "c"} or (it.directory / "forgotten").exists():  # noqa: ASYNC110 - files set no events
                 await asyncio.sleep(0.05)
         assert {path.stem for path in (it.directory / "reports").iterdir()} == {"b", "c"}

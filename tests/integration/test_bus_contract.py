@@ -9,6 +9,7 @@ from functools import partial
 
 import pytest
 from bus_worlds import (
+    WITHIN_S,
     MemoryWorld,
     NatsWorld,
     World,
@@ -73,7 +74,7 @@ async def test_unsettled_messages_are_bounded(world: World) -> None:
         await bus.get(DESIRED_BUCKET, "nothing")
         assert not beyond.done()
         await held[0].ack()
-        assert (await asyncio.wait_for(beyond, 5)).body == b"1000"
+        assert (await asyncio.wait_for(beyond, WITHIN_S)).body == b"1000"
 
 
 async def test_a_repeated_publish_is_stored_once(world: World) -> None:
@@ -111,7 +112,7 @@ async def test_unsettled_messages_pass_to_the_next_process_at_once(world: World)
         await one.get(DESIRED_BUCKET, "nothing")
     await one.close()
     async with aclosing(two.consume("EVIDENCE", consumer, [evidence(job)])) as deliveries:
-        async with asyncio.timeout(5):  # far below the 30 s after which an unsettled message comes by itself
+        async with asyncio.timeout(20):  # below the 30 s after which an unsettled message comes by itself
             received = [await anext(deliveries) for _ in range(2)]
     assert [delivery.body for delivery in received] == [b"2", b"3"]
 
@@ -222,7 +223,7 @@ async def test_a_watch_waits_for_a_key_that_has_no_value_yet(world: World) -> No
     async with aclosing(bus.watch(DESIRED_BUCKET, key)) as updates:
         first = asyncio.ensure_future(anext(updates))
         await bus.put(DESIRED_BUCKET, key, b"1")
-        assert (await asyncio.wait_for(first, 5)).body == b"1"
+        assert (await asyncio.wait_for(first, WITHIN_S)).body == b"1"
 
 
 async def test_a_watch_survives_the_server_and_gives_the_newest_again(world: World) -> None:
@@ -250,7 +251,7 @@ async def test_broadcasts_reach_who_listens_now(world: World) -> None:
 
 async def _broadcast_until_heard(bus: World, heard: AsyncIterator[tuple[str, bytes]], subject: str) -> None:
     first = asyncio.ensure_future(anext(heard))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(WITHIN_S):
         while not first.done():
             await bus.broadcast(subject, b"here")
             await asyncio.wait([first], timeout=0.05)
@@ -273,7 +274,7 @@ async def test_requests_are_answered_one_at_a_time(world: World) -> None:
 
     task = asyncio.create_task(serving.serve(subject, echo))
     await _until_served(asking, subject)
-    answers = await asyncio.gather(*(asking.request(subject, b"a%d" % number, 5) for number in range(10)))
+    answers = await asyncio.gather(*(asking.request(subject, b"a%d" % number, WITHIN_S) for number in range(10)))
     assert answers == [b"A%d" % number for number in range(10)]
     await world.stop()
     await world.start()
@@ -300,7 +301,7 @@ async def test_an_error_of_a_handler_ends_its_service(world: World) -> None:
 
 
 async def _until_served(bus: World, subject: str) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(WITHIN_S):
         while True:
             try:
                 await bus.request(subject, b"ping", 1)
@@ -352,7 +353,7 @@ async def test_closing_ends_all_iterations(world: World) -> None:
     serving = asyncio.create_task(bus.serve(request_subject(unique("x"), "y"), _exhaust))  # type: ignore[arg-type]
     await asyncio.sleep(0)
     await bus.close()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(WITHIN_S):
         await asyncio.gather(*ended, serving)
     assert bus.connected_since is None
     with pytest.raises(BusUnavailable):

@@ -1,4 +1,4 @@
-"""What only a real NATS can show: set-up, refusals, servers that hang, and the speed of the path to recovery."""
+"""What only a real NATS can show: set-up, refusals, and servers that hang or are killed."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
-from statistics import median
 
 import pytest
-from bus_worlds import message, settle, take, take_one, unique, until_connected, until_disconnected
+from bus_worlds import WITHIN_S, message, settle, take, take_one, unique, until_connected, until_disconnected
 from servers import NatsServer, free_port
 
 from holdfast.bus import BusError, BusUnavailable
@@ -42,6 +41,13 @@ async def link(server: NatsServer) -> AsyncIterator[Link]:
     link = await Link.open(server.url, "raw")
     yield link
     await link.close()
+
+
+@pytest.fixture
+def heartbeats_every_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is gone is missed after 2.5 seconds, and not after ten."""
+    monkeypatch.setattr("holdfast.bus.consumer.HEARTBEAT_S", 1)
+    monkeypatch.setattr("holdfast.bus.nats.SILENCE_S", 2.5)
 
 
 async def api(link: Link, request: str, body: bytes = b"") -> bytes:
@@ -82,6 +88,7 @@ async def test_a_stream_that_cannot_be_changed_is_named_with_the_cure(link: Link
     await api(link, "STREAM.DELETE.OTHER")
 
 
+@pytest.mark.usefixtures("heartbeats_every_second")
 async def test_a_bucket_that_is_deleted_is_made_again_and_watched(server: NatsServer, bus: NatsBus, link: Link) -> None:
     key = unique("node")
     await bus.put(DESIRED_BUCKET, key, b"1")
@@ -100,7 +107,7 @@ async def test_a_key_that_nobody_puts_again_leaves_the_bucket(bus: NatsBus, link
     await bus.put(DESIRED_BUCKET, key, b"1")
     async with aclosing(bus.watch(DESIRED_BUCKET, key)) as updates:
         assert (await take_one(updates)).body == b"1"
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(WITHIN_S):
             while await bus.get(DESIRED_BUCKET, key) is not None:  # noqa: ASYNC110 - the server tells nobody
                 await asyncio.sleep(0.05)
         await ensure_stream(link, config)
@@ -109,6 +116,7 @@ async def test_a_key_that_nobody_puts_again_leaves_the_bucket(bus: NatsBus, link
     assert await bus.get(DESIRED_BUCKET, key) == b"2"
 
 
+@pytest.mark.usefixtures("heartbeats_every_second")
 async def test_a_consumer_that_is_deleted_is_made_again(bus: NatsBus, link: Link) -> None:
     job, consumer = unique("job"), unique("c")
     async with aclosing(bus.consume("EVIDENCE", consumer, [SUBJECT.format(job=job)])) as deliveries:
@@ -127,7 +135,7 @@ async def test_a_consumer_held_by_a_dead_connection_still_delivers(server: NatsS
         await settle([await take_one(held)])
         async with aclosing(bus.consume("EVIDENCE", consumer, [SUBJECT.format(job=job)])) as deliveries:
             arriving = asyncio.ensure_future(anext(deliveries))
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(WITHIN_S):
                 number = 2
                 while not arriving.done():
                     await bus.publish(message(SUBJECT.format(job=job), b"%d" % number))
@@ -172,23 +180,6 @@ async def test_large_messages_do_not_cut_off_a_consumer(server: NatsServer, bus:
         for _ in range(99):
             await settle([await take_one(deliveries)])
     assert bus.connected_since == since
-
-
-async def test_delivery_takes_less_than_a_millisecond(server: NatsServer, bus: NatsBus) -> None:
-    job, other = unique("job"), await connect(server.url, "other", timeout_s=10)
-    took_s = []
-    async with aclosing(other.consume("EVIDENCE", unique("c"), [SUBJECT.format(job=job)])) as deliveries:
-        await bus.publish(message(SUBJECT.format(job=job), b"x"))
-        await settle([await take_one(deliveries)])
-        for _ in range(300):
-            arriving = asyncio.ensure_future(anext(deliveries))
-            began = time.perf_counter()
-            await bus.publish(message(SUBJECT.format(job=job), bytes(500)))
-            delivery = await arriving
-            took_s.append(time.perf_counter() - began)
-            await delivery.ack()
-    await other.close()
-    assert median(took_s) < 0.001
 
 
 async def test_nothing_published_is_lost_however_often_the_server_is_killed(server: NatsServer, bus: NatsBus) -> None:

@@ -73,7 +73,7 @@ def test_logs_are_followed_until_ctrl_c(running_cluster: Cluster) -> None:
     running_cluster.mended("controller", controller)
     assert following.stdout.readline() == "service at work\n"
     following.send_signal(signal.SIGINT)
-    assert following.wait(timeout=10) == 0
+    assert following.wait(timeout=60) == 0
 
 
 @pytest.mark.parametrize("command", ["status", "logs", "down"])

@@ -26,6 +26,7 @@ from holdfast_historian.main import run
 from holdfast_historian.partitions import PartitionPolicy
 from holdfast_historian.rows import row_of
 from holdfast_historian.store import HistorianStore
+from tests.integration.bus_worlds import WITHIN_S, until_connected
 from tests.integration.historian_scene import (
     as_body,
     killed_and_restarted,
@@ -163,7 +164,7 @@ async def test_what_cannot_be_read_harms_nothing_and_can_be_looked_at(embedded_n
 
 async def dead_letters(bus: NatsBus, count: int, subject: str) -> list[bytes]:
     bodies: list[bytes] = []
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(WITHIN_S):
         async for delivery in bus.consume("DEADLETTERS", f"test-{uuid7()}", [dead_letter_subject("historian")]):
             await delivery.ack()
             if delivery.headers["Holdfast-Subject"] == subject:
@@ -308,10 +309,7 @@ async def test_a_killed_bus_loses_and_repeats_nothing(embedded_postgres: str, tm
             server.kill()
             await server.start()
             second = [progress("bus", number) for number in range(200, 400)]
-            for _ in range(200):
-                if bus.connected_since is not None:
-                    break
-                await asyncio.sleep(0.05)
+            await until_connected(bus)
             await bus.publish_all([event_message(event) for event in second])
             await until_recorded(urls, "bus", [*first, *second])
     finally:

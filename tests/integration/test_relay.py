@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager
-from statistics import median
 
 import pytest
-from bus_worlds import take, take_one, unique
+from bus_worlds import WITHIN_S, take, take_one, unique
 from servers import NatsServer, PostgresServer
 from store_worlds import PASSWORDS, PostgresWorld
 
@@ -74,7 +72,7 @@ async def say(store: Store, *messages: Message) -> None:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(WITHIN_S):
         while not condition():  # noqa: ASYNC110 - a condition of the bus, which offers no event
             await asyncio.sleep(0.01)
 
@@ -96,7 +94,11 @@ class ForgetfulOutbox:
         await self.outbox.published(positions)
 
 
-async def test_everything_said_is_published_in_order(store: Store, bus: NatsBus) -> None:
+async def test_everything_said_is_published_in_order(
+    store: Store, bus: NatsBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Who waits for the next look waits longer than the test.
+    monkeypatch.setattr("holdfast.store.relay.POLL_S", 3600.0)
     job, key = unique("job"), unique("node")
     said = [decision(job, b"%d" % number) for number in range(1203)]
     order = Message(id=uuid7(), subject=kv_subject(DESIRED_BUCKET, key), body=b"run")
@@ -172,7 +174,10 @@ async def test_the_relay_outlives_both_servers(
                 bodies.append((await take_one(deliveries)).body)
 
 
-async def test_what_nobody_woke_the_relay_for_is_published_too(store: Store, bus: NatsBus) -> None:
+async def test_what_nobody_woke_the_relay_for_is_published_too(
+    store: Store, bus: NatsBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.store.relay.POLL_S", 0.5)
     job = unique("job")
     async with (
         running(Relay(store, bus)),
@@ -181,22 +186,3 @@ async def test_what_nobody_woke_the_relay_for_is_published_too(store: Store, bus
         arriving = asyncio.ensure_future(take_one(deliveries))
         await say(store, decision(job, b"1"))
         assert (await arriving).body == b"1"
-
-
-async def test_from_wake_to_the_receiver_takes_milliseconds(store: Store, bus: NatsBus, nats: NatsServer) -> None:
-    job, relay, took_s = unique("job"), Relay(store, bus), []
-    other = await connect(nats.url, "other", timeout_s=10)
-    subject = decision(job, b"").subject
-    async with running(relay), aclosing(other.consume("DECISIONS", unique("c"), [subject])) as deliveries:
-        for number in range(100):
-            arriving = asyncio.ensure_future(take_one(deliveries))
-            await say(store, decision(job, b"%d" % number))
-            began = time.perf_counter()
-            relay.wake()
-            delivery = await arriving
-            took_s.append(time.perf_counter() - began)
-            assert delivery.body == b"%d" % number
-            await delivery.ack()
-    await other.close()
-    assert median(took_s[10:]) < 0.02
-    print(f"relay wake to delivery: median {median(took_s) * 1e3:.2f} ms")

@@ -1,11 +1,9 @@
-"""What only a real Postgres can show: text that it refuses, set-up mistakes, and the speed of one handled event."""
+"""What only a real Postgres can show: text that it refuses, lost backends, set-up mistakes."""
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Iterator
-from statistics import median
 
 import asyncpg
 import msgspec
@@ -13,7 +11,6 @@ import pytest
 from servers import PostgresServer
 from store_worlds import JOBS, PASSWORDS, Job, PostgresWorld, loaded, message, saved
 
-from holdfast.ids import uuid7
 from holdfast.store import StaleState, StoreUnavailable, Table
 from holdfast.store.connections import NotMigrated
 from holdfast.store.migrate import migrate
@@ -80,7 +77,7 @@ async def test_a_killed_backend_is_replaced(world: PostgresWorld) -> None:
     )
     assert len(killed) >= 2
     await admin.close()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while True:
             try:
                 assert await loaded(store, "j") == Job(phase="a")
@@ -154,19 +151,3 @@ async def test_a_store_can_be_made_before_its_database_is_there(world: PostgresW
         await store.pending(1)
     await world.revive()
     assert await store.pending(1) == []
-
-
-async def test_one_handled_event_costs_little(world: PostgresWorld) -> None:
-    """Inbox, one row, three messages and the commit, with the disk waited for."""
-    store, took_s = await world.store(), []
-    async with store.transaction() as tx:
-        await tx.load_all(JOBS)
-    said = [message(bytes(600)) for _ in range(3)]
-    for number in range(200):
-        began = time.perf_counter()
-        async with store.transaction() as tx:
-            assert await tx.first_time(uuid7())
-            await tx.save(JOBS, "j", Job(phase="running", generation=number, notes=("x" * 500,)))
-            await tx.say(said)
-        took_s.append(time.perf_counter() - began)
-    assert median(took_s) < 0.01

@@ -80,7 +80,7 @@ class Node:
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not holds():  # noqa: ASYNC110 - files set no events
             await asyncio.sleep(0.005)
 

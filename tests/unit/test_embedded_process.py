@@ -54,7 +54,7 @@ async def test_a_child_that_dies_is_restarted_at_once_and_keeps_its_last_words(t
         first = child.record
         assert first is not None
         os.kill(first.pid, signal.SIGKILL)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await ready_again.wait()
         assert (child.restarts, child.last_exit) == (1, "killed by SIGKILL")
         await child.stop()
@@ -65,15 +65,15 @@ async def test_a_child_that_dies_is_restarted_at_once_and_keeps_its_last_words(t
 
 
 async def test_a_child_that_ignores_its_stop_signal_is_killed_after_the_grace(tmp_path: Path) -> None:
-    program = READY + "import signal, time; signal.signal(15, signal.SIG_IGN); ready(); time.sleep(99)"
-    child = make(tmp_path, spec(tmp_path, program, stop_grace_s=0.2))
+    heard = "lambda *_: print('heard', flush=True)"
+    program = READY + f"import signal\nsignal.signal(15, {heard}); ready()\nwhile True: signal.pause()"
+    child = make(tmp_path, spec(tmp_path, program, stop_grace_s=1.0))
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(child.run())
         child.switch_on()
         await child.until_ready()
-        started = time.monotonic()
         await child.stop()
-        assert 0.2 <= time.monotonic() - started < 3
+        assert (tmp_path / "child.log").read_text() == "heard\n"
         assert child.last_exit == "killed by SIGKILL"
         running.cancel()
 
@@ -128,7 +128,7 @@ asyncio.run(main())
 """
     supervisor = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert supervisor.returncode == -signal.SIGKILL
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while started_ticks(int(supervisor.stdout)) is not None:
         assert time.monotonic() < deadline
         time.sleep(0.005)

@@ -63,7 +63,7 @@ async def test_the_relay_waits_for_bus_and_store() -> None:
     bus.reconnect()
     await asyncio.wait([task], timeout=0.06)
     store.available = True
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while await store.pending(1):  # noqa: ASYNC110 - the outbox offers no event
             await asyncio.sleep(0)
     task.cancel()
