@@ -143,7 +143,4 @@ def ordered(order: NodeDesired) -> str:
     ranks = order.placement.ranks
     instead = f", in the place of {order.supersedes}" if order.supersedes else ""
     store = f"{order.placement.master_addr}:{order.placement.master_port}"
-    limit = (
-        f", restoring at most {order.placement.restore_at_most}" if order.placement.restore_at_most is not None else ""
-    )
-    return f"< order {fence}: ranks {ranks.start}-{ranks.stop - 1}, store {store}{limit}{instead}"
+    return f"< order {fence}: ranks {ranks.start}-{ranks.stop - 1}, store {store}{instead}"
