@@ -14,13 +14,16 @@ from holdfast.reading import read
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The part of one generation that one node runs. `submitted_at` tells a job from a later one of the same name."""
+    """The part of one generation that one node runs. `submitted_at` tells a job from a later one of the same name.
+
+    `restore_at_most`: its ranks restore no newer step, and what is newer is given up.
+    """
 
     job: JobSpec
     node_rank: Count
     master_addr: str
     master_port: Port
-    restore_step: Step | None = None
+    restore_at_most: Step | None = None
     code_version: str | None = None
     submitted_at: Moment | None = None
 

@@ -60,9 +60,11 @@ def rank_environment(
         environment["HOLDFAST_JOB_SUBMITTED_MS"] = str(round(placement.submitted_at.timestamp() * 1000))
     if job.mesh:
         environment["HOLDFAST_MESH"] = job.mesh
-    if placement.restore_step is not None:
-        environment["HOLDFAST_RESTORE_STEP"] = str(placement.restore_step)
-    return environment | job.env
+    environment |= job.env
+    if placement.restore_at_most is not None:
+        # What the job was started with is the older word.
+        environment["HOLDFAST_RESTORE_STEP"] = str(placement.restore_at_most)
+    return environment
 
 
 def public_environment(base: Mapping[str, str]) -> dict[str, str]:

@@ -33,11 +33,13 @@ class GenerationStarted(Decision, frozen=True, kw_only=True, omit_defaults=True)
     """A generation of ranks is to run on these nodes, in the order of their node ranks.
 
     `vaults` says where each of them answers for its checkpoints in memory, `host:port`, "" for one that has none.
+    `restore_at_most` is the newest step that its ranks may restore; None: any.
     """
 
     nodes: tuple[Name, ...]
     world_size: Count
     restore_step: Step | None = None
+    restore_at_most: Step | None = None
     nproc_per_node: Count = 0
     mesh: str | None = None
     submitted_at: Moment | None = None

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from holdfast.desired import NodeDesired
-from holdfast.event_parts import CheckResult, Grant, NodeFacts, RankException
+from holdfast.event_parts import CheckResult, Grant, NodeFacts, RankException, RankProgress
 from holdfast.events import EVENT_TYPES, Decision, Event
 from holdfast.ids import named_id
 
@@ -89,6 +89,8 @@ def event_of(given: Input, **defaults: Any) -> Event:
     if kind.__name__ == "NodeInspected":
         status = given.words[0] if given.words else "ok"
         fields["checks"] = [CheckResult(name="disk", status=status, detail="full" if status == "failed" else "")]
+    if kind.__name__ == "Progress" and "step" in fields:
+        fields["ranks"] = [RankProgress(rank=0, step=int(fields["step"]), phase="forward")]
     for name in ("exited_at", "completed_at", "last_heard_at"):
         if name in kind.__struct_fields__:
             fields.setdefault(name, given.at)
@@ -143,4 +145,7 @@ def ordered(order: NodeDesired) -> str:
     ranks = order.placement.ranks
     instead = f", in the place of {order.supersedes}" if order.supersedes else ""
     store = f"{order.placement.master_addr}:{order.placement.master_port}"
-    return f"< order {fence}: ranks {ranks.start}-{ranks.stop - 1}, store {store}{instead}"
+    limit = (
+        f", restoring at most {order.placement.restore_at_most}" if order.placement.restore_at_most is not None else ""
+    )
+    return f"< order {fence}: ranks {ranks.start}-{ranks.stop - 1}, store {store}{limit}{instead}"

@@ -144,7 +144,7 @@ def test_a_rank_gets_torchruns_variables_and_no_addresses(tmp_path: Path) -> Non
         node_rank=1,
         master_addr="10.0.0.1",
         master_port=29500,
-        restore_step=40,
+        restore_at_most=40,
         submitted_at=datetime(2026, 1, 1, tzinfo=UTC),
     )
     order = NodeDesired(node="n", epoch=1, generation=3, job="j", placement=placement)

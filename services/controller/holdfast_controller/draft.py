@@ -68,9 +68,13 @@ class Draft:
     def order_start(self, restart_reason: str) -> None:
         """Begin the next generation on all members.
 
-        The ranks themselves choose the newest complete checkpoint: the catalogue's word may be older than the disk.
+        The ranks themselves choose the newest complete checkpoint: the catalogue's word may be older than the disk. A
+        limit holds until a generation under it has trained past it.
         """
         state = self.state
+        limit = state.restore_at_most if state.next_restore_at_most is None else state.next_restore_at_most
+        if state.is_past_limit:
+            limit = None
         incident = state.incident
         if incident:
             # Many nodes lost at once are answered by one restart: restarts are what an incident has a limit of.
@@ -85,13 +89,18 @@ class Draft:
             gone=frozenset(),
             suspended=False,
             awaiting=None,
+            restore_at_most=limit,
+            next_restore_at_most=None,
+            is_past_limit=False,
+            restorable_step=_at_most(state.restorable_step, limit),
         )
         decision = self.say(
             GenerationStarted,
             reason=restart_reason,
             nodes=self.state.nodes,
             world_size=state.spec.nnodes * state.spec.nproc_per_node,
-            restore_step=state.restorable_step,
+            restore_step=self.state.restorable_step,
+            restore_at_most=limit,
             nproc_per_node=state.spec.nproc_per_node,
             mesh=state.spec.mesh,
             submitted_at=state.submitted_at,
@@ -171,10 +180,16 @@ class Draft:
         )
         self.release_all(f"the job is {ending.phase}")
 
-    def close_when_past(self, step: int) -> None:
-        """Close the incident once the job is past the step at which it had failed."""
+    def went_past(self, step: int) -> None:
+        """The job has done this step: its limit may be behind it, and the step at which it had failed."""
+        if self.state.phase is not JobPhase.RUNNING:
+            return
+        limit = self.state.restore_at_most
+        if limit is not None and step > limit:
+            # All ranks have cut what is newer than the limit: what is there now was made since.
+            self.state = self.state.update(is_past_limit=True)
         incident = self.state.incident
-        if incident and self.state.phase is JobPhase.RUNNING and step > incident.failed_step:
+        if incident and not incident.spoiled and step > incident.failed_step:
             self.close_incident(
                 "recovered", f"step {step} is done, past step {incident.failed_step} where the job had failed"
             )
@@ -216,3 +231,7 @@ class Draft:
 
 def _vault(member: Grant) -> str:
     return f"{member.address}:{member.vault_port}" if member.vault_port else ""
+
+
+def _at_most(step: int | None, limit: int | None) -> int | None:
+    return None if step is not None and limit is not None and step > limit else step

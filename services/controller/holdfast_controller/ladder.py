@@ -4,6 +4,7 @@ node lost, or silent about its start        -> evict it, claim a standby, restar
 the script's own error, seen twice          -> stop, with the traceback
 rank killed, or an infrastructure error     -> restart in place; again on the same node -> evict it
 rank that lost a partner                    -> restart in place; nobody is blamed
+bad numbers                                 -> restart in place from a certified step; again at the same step -> stop
 too many attempts within one incident       -> stop
 """
 
@@ -15,7 +16,7 @@ import msgspec
 
 from holdfast.config import LadderPolicy
 from holdfast_controller.classify import FIRST_HAND_OF_NODE
-from holdfast_controller.state import Incident, Symptom, UserError
+from holdfast_controller.state import Incident, Spoiled, Symptom, UserError
 
 
 class Rung(StrEnum):
@@ -37,6 +38,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     node: str | None = None
     rank: int | None = None
     user_error: UserError | None = None
+    spoiled: Spoiled | None = None
 
 
 def blame(incident: Incident, failure: Failure) -> Incident:
@@ -62,10 +64,20 @@ def choose(incident: Incident, failure: Failure, policy: LadderPolicy) -> tuple[
         return Rung.EVICT, failure.text
     if failure.user_error and incident.user_error and (why := _comes_again(incident.user_error, failure.user_error)):
         return Rung.STOP, f"{failure.text}; {why}"
+    if failure.spoiled and (why := _beyond_mending(incident.spoiled, failure.spoiled)):
+        return Rung.STOP, f"{failure.text}; {why}"
     failures_of_node = incident.blamed.get(failure.node or "", 0)
     if failure.symptom in FIRST_HAND_OF_NODE and failures_of_node >= policy.failures_of_node_max:
         return Rung.EVICT, f"{failure.text}; {failure.node} failed {failures_of_node} times within one incident"
     return Rung.REATTEMPT, failure.text
+
+
+def _beyond_mending(earlier: tuple[Spoiled, ...], now: Spoiled) -> str:
+    if now.certified is None:
+        return "no step is known to be clean, so there is none to go back to"
+    if any(known.step == now.step and known.generation != now.generation for known in earlier):
+        return f"bad numbers at the same step {now.step}, twice: data, code or settings, and no machine"
+    return ""
 
 
 def _comes_again(earlier: UserError, now: UserError) -> str:

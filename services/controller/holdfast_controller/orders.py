@@ -32,6 +32,7 @@ def _placement(state: JobState, node_rank: int) -> Placement:
         node_rank=node_rank,
         master_addr=host.address,
         master_port=host.store_ports[state.generation % len(host.store_ports)],
+        restore_at_most=state.restore_at_most,
         submitted_at=state.submitted_at,
     )
 

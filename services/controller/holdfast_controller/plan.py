@@ -14,6 +14,7 @@ from holdfast.config import LadderPolicy, RetentionPolicy
 from holdfast.event_parts import Grant
 from holdfast.events import (
     AnyEvent,
+    BadNumber,
     DeadlinePassed,
     Event,
     FirstStep,
@@ -30,6 +31,7 @@ from holdfast.events import (
     RanksStarted,
     RanksStopped,
     StepRestorable,
+    StepsCertified,
     StepTimeMeasured,
     Suspension,
 )
@@ -37,6 +39,7 @@ from holdfast.ids import named_id
 from holdfast.requests import StopJob, SubmitJob
 from holdfast.timeouts import Timeouts
 from holdfast_controller.classify import OF_USER_CODE, classify, in_words, is_superseded, signature
+from holdfast_controller.corruption import bad_number, certified
 from holdfast_controller.draft import Draft, Outcome
 from holdfast_controller.ladder import Failure
 from holdfast_controller.orders import standing_orders
@@ -119,6 +122,10 @@ class Planner:
                 self._node_gone(draft, event)
             case OrderRefused():
                 self._refused(draft, event)
+            case BadNumber():
+                bad_number(draft, event, self.policy)
+            case StepsCertified():
+                certified(draft, event)
             case StepTimeMeasured():
                 draft.state = draft.state.update(step_s=event.median_s)
             case StepRestorable():
@@ -258,7 +265,7 @@ class Planner:
             took_s = (draft.now - state.started_at).total_seconds() if state.started_at else 0.0
             longest_s = max(took_s, state.first_step_s or 0.0)
             draft.state = draft.state.become(JobPhase.RUNNING, awaiting=None, first_step_s=longest_s)
-        draft.close_when_past(event.step)
+        draft.went_past(event.step)
 
     def _progress(self, draft: Draft, event: Progress) -> None:
         state = draft.state
@@ -267,7 +274,7 @@ class Planner:
         idle_s = (draft.now - state.step_seen_at).total_seconds() if state.step_seen_at else STEP_RECORD_S
         if state.incident or idle_s >= STEP_RECORD_S:
             draft.state = state.update(step=event.step, step_seen_at=draft.now)
-            draft.close_when_past(event.step)
+            draft.went_past(event.step)
 
     def _finished(self, draft: Draft, event: RanksFinished) -> None:
         state = draft.state
@@ -363,6 +370,8 @@ HANDLED: tuple[type[Event], ...] = (
     NodeDeparted,
     StepTimeMeasured,
     StepRestorable,
+    BadNumber,
+    StepsCertified,
     OrderRefused,
 )
 """The events that a decision can follow from."""

@@ -49,6 +49,9 @@ def _weigh(draft: Draft, failure: Failure, policy: LadderPolicy) -> tuple[Rung, 
     rung, reason = choose(incident, failure, policy)
     if failure.user_error:
         incident = msgspec.structs.replace(incident, user_error=failure.user_error)
+    if failure.spoiled:
+        others = tuple(known for known in incident.spoiled if known.generation != failure.generation)
+        incident = msgspec.structs.replace(incident, spoiled=(*others, failure.spoiled))
     if failure.step > incident.failed_step:
         incident = msgspec.structs.replace(incident, failed_step=failure.step)
     if incident.symptom is Symptom.PEER_LOST and failure.symptom is not Symptom.PEER_LOST:

@@ -61,6 +61,8 @@ class Symptom(StrEnum):
     NODE_DEPARTED = "node_departed"
     START_TIMEOUT = "start_timeout"
     NO_FIRST_STEP = "no_first_step"
+    NAN = "nan"
+    JUMP = "jump"
 
 
 class UserError(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,8 +76,18 @@ class UserError(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int
 
 
+class Spoiled(msgspec.Struct, frozen=True, kw_only=True):
+    """Where numbers of a generation went bad, and the newest step that was known to be clean then; None: none was."""
+
+    generation: int
+    step: int
+    certified: int | None = None
+
+
 class Incident(msgspec.Struct, frozen=True, kw_only=True):
     """An open incident. It ends when the job has gone past the step at which it failed, or with the job.
+
+    One of bad numbers (`spoiled`: the first ones of each generation) ends only when that step is certified.
 
     `blamed` counts, for each node, the generations of this incident that failed there first hand.
     """
@@ -88,6 +100,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     blamed: dict[str, int] = {}
     blamed_generation: dict[str, int] = {}
     user_error: UserError | None = None
+    spoiled: tuple[Spoiled, ...] = ()
     summary: str = ""
 
 
@@ -112,8 +125,9 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     """Everything the controller knows of a job. `members` has one place for each node rank; None is a vacancy.
 
     `step_s` is the median duration of a step, `first_step_s` the longest that a generation took from running ranks
-    to its first step; both are None until known. `lost_before_granted` has the epochs at which nodes were lost that the
-    job was not known to hold: a late grant must not bring them in.
+    to its first step; both are None until known. `restore_at_most` is what the present generation was told; the next is
+    told that or `next_restore_at_most`, until the job `is_past_limit`. `lost_before_granted` has the epochs at which
+    nodes were lost that the job was not known to hold: a late grant must not bring them in.
     """
 
     spec: JobSpec
@@ -137,6 +151,9 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     started_at: datetime | None = None
     first_step_s: float | None = None
     restorable_step: int | None = None
+    restore_at_most: int | None = None
+    next_restore_at_most: int | None = None
+    is_past_limit: bool = False
     awaiting: Await | None = None
     incident: Incident | None = None
     ending: Ending | None = None
@@ -151,6 +168,11 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     def nodes(self) -> tuple[str, ...]:
         """The nodes that the job holds, by node rank."""
         return tuple(member.node for member in self.members if member)
+
+    @property
+    def trained_generation(self) -> int:
+        """The newest generation that ran ranks: waiting for nodes takes a number of its own."""
+        return self.generation - self.suspended
 
     def member(self, node: str | None) -> Grant | None:
         """The grant by which the job holds this node, if it does."""

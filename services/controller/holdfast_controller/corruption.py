@@ -1,0 +1,72 @@
+"""What follows from bad numbers, and from word of what is clean (ADR 10). Pure.
+
+Going back to a certified step is the first rung for them. What ByteRobust puts between it and the end (checks of
+machines that stand still, evicting suspects, rolling code back, replay) belongs in `ladder.choose`, where the same step
+twice is told.
+"""
+
+from __future__ import annotations
+
+from holdfast.config import LadderPolicy
+from holdfast.events import BadNumber, StepsCertified
+from holdfast_controller.draft import Draft
+from holdfast_controller.ladder import Failure
+from holdfast_controller.recovery import failed, learned_late
+from holdfast_controller.state import JobPhase, JobState, Spoiled, Symptom
+
+
+def bad_number(draft: Draft, event: BadNumber, policy: LadderPolicy) -> None:
+    """The training of a generation is spoiled: go back, or note how far back the next start must go."""
+    state = draft.state
+    if state.phase is JobPhase.STOPPING or event.generation is None or event.generation > state.trained_generation:
+        return
+    failure = _failure(state, event)
+    if event.generation < state.trained_generation:
+        # The present one may be sound: if it is not, its own numbers will tell.
+        if state.incident and event.certified is not None:
+            learned_late(draft, failure, policy)
+        return
+    if event.certified is not None:
+        limits = [event.certified] if state.is_past_limit else [event.certified, state.restore_at_most]
+        draft.state = state.update(
+            next_restore_at_most=min(limit for limit in limits if limit is not None), is_past_limit=False
+        )
+    if state.phase in (JobPhase.STARTING, JobPhase.RUNNING):
+        failed(draft, failure, policy)
+    elif state.incident:
+        learned_late(draft, failure, policy)
+
+
+def certified(draft: Draft, event: StepsCertified) -> None:
+    """Up to this step all is clean: the incident of bad numbers is over once that is past where it was."""
+    incident = draft.state.incident
+    if incident is None or not incident.spoiled or draft.state.phase is not JobPhase.RUNNING:
+        return
+    if event.generation == draft.state.generation and event.step >= incident.failed_step:
+        draft.close_incident(
+            "recovered", f"step {event.step} is certified, past step {incident.failed_step} that the job had reached"
+        )
+
+
+def _failure(state: JobState, event: BadNumber) -> Failure:
+    node = None
+    if event.rank is not None and event.rank < state.spec.nnodes * state.spec.nproc_per_node:
+        member = state.members[event.rank // state.spec.nproc_per_node]
+        node = member.node if member else None
+    return Failure(
+        symptom=Symptom.JUMP if event.kind == "jump" else Symptom.NAN,
+        generation=event.generation or 0,
+        step=max(event.step, state.step),
+        text=_in_words(event),
+        node=node,
+        rank=event.rank,
+        spoiled=Spoiled(generation=event.generation or 0, step=event.step, certified=event.certified),
+    )
+
+
+def _in_words(event: BadNumber) -> str:
+    what = event.quantity.replace("_", " ")
+    whose = f" of rank {event.rank}" if event.rank is not None else ""
+    if event.kind == "jump":
+        return f"the {what}{whose} rose to {event.value:g} at step {event.step}, its level was {event.level:g}"
+    return f"the {what}{whose} is {event.kind} at step {event.step}"
