@@ -12,13 +12,15 @@ PORT = "vault-port"
 _PORT_MAX = (1 << 16) - 1
 
 
-def connect(directory: Path) -> socket.socket:
+def connect(directory: Path, *, blocking: bool = True) -> socket.socket:
     """A connection to the vault of the node whose state directory this is.
 
     Raises:
+        BlockingIOError: not `blocking`, and the vault does not come to new connections.
         OSError: there is none.
     """
     link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    link.setblocking(blocking)
     # The path may be longer than the 107 bytes a socket address holds.
     folder = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -44,7 +44,12 @@ class VaultLink:
     async def run(self) -> None:
         """See to it that there is a vault, until cancelled."""
         while True:
-            connection = self._connect() or await self._start()
+            try:
+                connection = self._connect() or await self._start()
+            except BlockingIOError:
+                log.warning("the vault does not answer", again_in_s=RETRY_S)
+                await asyncio.sleep(RETRY_S)
+                continue
             if connection is None:
                 log.error("the vault does not come up", log=str(self._directory / _LOG), again_in_s=RETRY_S)
                 await asyncio.sleep(RETRY_S)
@@ -79,6 +84,10 @@ class VaultLink:
                 continue
             try:
                 await self._say(self._assignment)
+            except BlockingIOError:
+                log.warning("the vault does not answer", again_in_s=RETRY_S)
+                await asyncio.sleep(RETRY_S)
+                self._unassigned.set()
             except (OSError, VaultWireError) as error:
                 # It is gone, and its successor will be told.
                 log.warning("the vault did not take its backup order", reason=str(error))
@@ -90,8 +99,7 @@ class VaultLink:
                 os.kill(self._pid, signal.SIGTERM)
 
     async def _say(self, assignment: Assign) -> None:
-        connection = vault_socket.connect(self._directory)
-        connection.setblocking(False)
+        connection = vault_socket.connect(self._directory, blocking=False)
         reader, writer = await asyncio.open_unix_connection(sock=connection)
         try:
             writer.write(vault_wire.frame(assignment))
@@ -103,11 +111,9 @@ class VaultLink:
 
     def _connect(self) -> socket.socket | None:
         try:
-            connection = vault_socket.connect(self._directory)
+            return vault_socket.connect(self._directory, blocking=False)
         except (FileNotFoundError, ConnectionRefusedError):
             return None
-        connection.setblocking(False)
-        return connection
 
     async def _start(self) -> socket.socket | None:
         """Start a vault and wait until it listens, or ends."""

@@ -12,12 +12,12 @@ import structlog
 
 from holdfast.vault_socket import listen_to_peers
 from holdfast.vault_wire import VaultWireError
+from holdfast_agent.vault.acceptor import Acceptor
 from holdfast_agent.vault.handshake import admit
 from holdfast_agent.vault.peer_wire import Hello, set_limits
 
 STRANGERS_MAX = 32
 PEERS_MAX = 256
-RETRY_S = 0.1
 
 log = structlog.get_logger(__name__)
 
@@ -35,30 +35,13 @@ class PeerServer:
         self._token_of = token_of
         self._serve = serve
         self._lock = threading.Lock()
-        self._closed = threading.Event()
-        self._strangers: set[socket.socket] = set()
+        self._strangers: dict[socket.socket, None] = {}
         self._peers: dict[socket.socket, Hello] = {}
-        self._listening = listen_to_peers(directory, address)
+        self._acceptor = Acceptor(listen_to_peers(directory, address))
 
     def run(self) -> None:
         """Accept until `close`."""
-        while True:
-            try:
-                link, (host, *_) = self._listening.accept()
-            except OSError:
-                # Closed; or short of descriptors for a moment, which is no reason to serve nobody any more.
-                if self._closed.wait(RETRY_S):
-                    return
-                continue
-            with self._lock:
-                has_room = len(self._strangers) < STRANGERS_MAX and len(self._peers) < PEERS_MAX
-                if has_room:
-                    self._strangers.add(link)
-            if has_room:
-                threading.Thread(target=self._attend, args=(link, host), daemon=True).start()
-            else:
-                log.warning("a connection is turned away, there are too many", host=host)
-                link.close()
+        self._acceptor.run(self._attend)
 
     def end_unknown(self, is_known: Callable[[Hello], bool]) -> None:
         """End the connections of those whose job this node does not serve any more."""
@@ -69,32 +52,46 @@ class PeerServer:
 
     def close(self) -> None:
         """Stop serving."""
-        self._closed.set()
-        _end(self._listening)
-        self._listening.close()
+        self._acceptor.close()
         with self._lock:
             for link in (*self._strangers, *self._peers):
                 _end(link)
 
-    def _attend(self, link: socket.socket, host: str) -> None:
-        node = "?"
+    def _attend(self, link: socket.socket) -> None:
+        who = "?"
         try:
+            who = link.getpeername()[0]
+            self._let_in(link)
             hello = admit(link, self._token_of)
-            node = hello.node
-            with self._lock:
-                self._strangers.discard(link)
-                self._peers[link] = hello
+            who = f"{hello.node} at {who}"
+            self._know(link, hello)
             # Asked once more: the job may have gone since, and the connections of those who belong to it with it.
             if self._token_of(hello):
                 set_limits(link)
                 self._serve(link, hello)
         except (VaultWireError, OSError) as error:
-            log.info("a connection of another vault ended", host=host, node=node, reason=str(error))
+            log.info("a connection of another vault ended", of=who, reason=str(error))
         finally:
             with self._lock:
-                self._strangers.discard(link)
+                self._strangers.pop(link, None)
                 self._peers.pop(link, None)
             link.close()
+
+    def _let_in(self, link: socket.socket) -> None:
+        """One more who has still to show who he is. If they are too many, who had most of the time to do it goes."""
+        with self._lock:
+            self._strangers[link] = None
+            if len(self._strangers) > STRANGERS_MAX:
+                oldest = next(iter(self._strangers))
+                del self._strangers[oldest]
+                _end(oldest)
+
+    def _know(self, link: socket.socket, hello: Hello) -> None:
+        with self._lock:
+            if len(self._peers) >= PEERS_MAX:
+                raise VaultWireError(f"there are {PEERS_MAX} others")
+            self._strangers.pop(link, None)
+            self._peers[link] = hello
 
 
 def _end(link: socket.socket) -> None:

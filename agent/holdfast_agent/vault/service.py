@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import socket
@@ -10,6 +9,7 @@ import threading
 from pathlib import Path
 
 from holdfast.vault_socket import listen
+from holdfast_agent.vault.acceptor import Acceptor
 from holdfast_agent.vault.node import Node
 from holdfast_agent.vault.session import Session
 
@@ -25,20 +25,17 @@ class Vault:
         self._lock = threading.Lock()
         self._served = 0
         self._lonely: threading.Timer | None = None
-        self._socket = listen(directory)
+        self._acceptor = Acceptor(listen(directory))
 
     def serve(self) -> None:
         """Serve everybody, each on a thread, until `close`."""
         threading.Thread(target=self._node.peers.run, daemon=True).start()
-        while True:
-            try:
-                link, _ = self._socket.accept()
-            except OSError:
-                return
-            self._count(+1)
-            threading.Thread(target=self._attend, args=(link,), daemon=True).start()
+        # The first of them may never come.
+        self._count(0)
+        self._acceptor.run(self._attend)
 
     def _attend(self, link: socket.socket) -> None:
+        self._count(+1)
         try:
             Session(link, self._node, self._copy_threads).run()
         finally:
@@ -57,10 +54,7 @@ class Vault:
 
     def close(self) -> None:
         """Stop serving and give all memory back."""
-        # A close alone would leave `accept` waiting.
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
+        self._acceptor.close()
         with self._lock:
             if self._lonely is not None:
                 self._lonely.cancel()

@@ -1,0 +1,57 @@
+"""A listening socket, and a thread for each connection: what goes wrong with one is no reason to serve no others."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable
+
+import structlog
+
+RETRY_S = 0.1
+
+log = structlog.get_logger(__name__)
+
+
+class Acceptor:
+    """Accepts until it is closed."""
+
+    def __init__(self, listening: socket.socket) -> None:
+        self._listening = listening
+        self._closed = threading.Event()
+
+    def run(self, attend: Callable[[socket.socket], None]) -> None:
+        """Have `attend` serve each connection, which it closes, on a thread of its own."""
+        told = ""
+        while True:
+            try:
+                link, _ = self._listening.accept()
+            except OSError as error:
+                # Closed; or short of descriptors for a moment.
+                reason = str(error)
+            else:
+                reason = _begun(attend, link)
+            if reason and self._closed.wait(RETRY_S):
+                return
+            if reason and reason != told:
+                log.warning("a connection is not served", reason=reason)
+            told = reason
+
+    def close(self) -> None:
+        """Stop accepting."""
+        self._closed.set()
+        # A close alone would leave `accept` waiting.
+        with contextlib.suppress(OSError):
+            self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+
+
+def _begun(attend: Callable[[socket.socket], None], link: socket.socket) -> str:
+    """Start it; if it cannot be, the reason."""
+    try:
+        threading.Thread(target=attend, args=(link,), daemon=True).start()
+    except RuntimeError as error:
+        link.close()
+        return str(error)
+    return ""
