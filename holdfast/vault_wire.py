@@ -187,6 +187,8 @@ M = TypeVar("M")
 _encode = msgspec.msgpack.Encoder().encode
 _requests = msgspec.msgpack.Decoder(Request)
 _answers = msgspec.msgpack.Decoder(Answer)
+_NONSENSE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What decoding raises: msgspec has no error of its own for text that is none, nor for what is nested too deeply."""
 
 
 def frame(message: msgspec.Struct) -> bytes:
@@ -229,7 +231,7 @@ async def read_answer(reader: StreamReader) -> Answer:
         answer: Answer = _answers.decode(await reader.readexactly(size))
     except (OSError, EOFError) as error:
         raise VaultWireError("the connection has ended") from error
-    except msgspec.MsgspecError as error:
+    except _NONSENSE as error:
         raise VaultWireError(f"not a message of this protocol: {error}") from error
     return answer
 
@@ -252,12 +254,12 @@ def receive(
         body = bytearray(size)
         receive_into(link, memoryview(body))
         return decoder.decode(body), descriptors[0] if descriptors else None
-    except (OSError, msgspec.MsgspecError, VaultWireError) as error:
+    except BaseException as error:
         for descriptor in descriptors:
             os.close(descriptor)
         if isinstance(error, OSError):
             raise lost(error) from error
-        if isinstance(error, msgspec.MsgspecError):
+        if isinstance(error, _NONSENSE):
             raise VaultWireError(f"not a message of this protocol: {error}") from error
         raise
 
