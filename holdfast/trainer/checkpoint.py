@@ -38,6 +38,7 @@ from holdfast.trainer.checkpoint_errors import CheckpointError, CheckpointMismat
 from holdfast.trainer.checkpoint_format import LoadPlanner, PartReader, PartWriter, plan_part
 from holdfast.trainer.checkpoint_memory import UNUSABLE, MemoryTier
 from holdfast.trainer.checkpoint_places import open_storage
+from holdfast.trainer.checkpoint_retention import Retention
 from holdfast.trainer.checkpoint_state import GLOBAL, KeyedState, PerRank, PerShard, RngState
 from holdfast.trainer.checkpoint_storage import (
     DirectoryStorage,
@@ -104,6 +105,7 @@ class Checkpointer:
         directory: str | os.PathLike[str] | None = None,
         *,
         keep: int = 3,
+        keep_bytes: int = 0,
         process_group: dist.ProcessGroup | None = None,
         mesh: DeviceMesh | Mapping[str, int] | None = None,
         on_saved: Callable[[SavedCheckpoint], None] = _report,
@@ -115,6 +117,7 @@ class Checkpointer:
             directory: shared by all nodes, or a URL (``s3://bucket/run``, ``gs://``, ``az://``). Default:
                 ``$HOLDFAST_JOB_DIR/checkpoints``, else ``./checkpoints``.
             keep: how many of the newest steps to keep, at least 1.
+            keep_bytes: how many bytes they may take together; 0: any number. The newest is kept whatever it takes.
             mesh: recorded with each checkpoint, to explain a mismatch. Default: ``$HOLDFAST_MESH``.
             on_saved: called on rank 0 when a checkpoint has become restorable. Default: tell Holdfast.
             storage: keeps the bytes instead of ``directory``.
@@ -125,7 +128,7 @@ class Checkpointer:
             raise ValueError("give either a directory or a storage, not both")
         self._owner = environment.owner()
         self._storage = storage or open_storage(directory or environment.default_directory(), owner=self._owner)
-        self._keep = keep
+        self._retention = Retention(keep, keep_bytes)
         self._mesh = _mesh_sizes(mesh)
         self._on_saved = on_saved
         self._ranks = Ranks(process_group)
@@ -277,7 +280,7 @@ class Checkpointer:
             parts=tuple(decode_part(record) for record in records),
         )
         path = self._storage.publish(manifest)
-        self._storage.retain(self._keep)
+        self._storage.retain(self._retention)
         return path, manifest.nbytes
 
     def _verify(self, manifest: Manifest, keyed: KeyedState) -> _Verified:

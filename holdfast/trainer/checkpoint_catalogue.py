@@ -7,7 +7,7 @@ is done already as it is: who does not know whether a change arrived asks for it
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import msgspec
 
@@ -67,19 +67,18 @@ def moved_aside(catalogue: Catalogue, step: int, label: str) -> Catalogue:
     return msgspec.structs.replace(catalogue, steps=steps, set_aside=(*catalogue.set_aside, aside))
 
 
-def retained(catalogue: Catalogue, keep: int, set_aside_max: int) -> Catalogue:
-    """Only the newest are kept."""
-    kept = sorted(catalogue.steps, reverse=True)[:keep]
+def retained(catalogue: Catalogue, outdated: Collection[int], set_aside_max: int) -> Catalogue:
+    """Steps that are outdated are not kept, and of those that were set aside only the newest."""
     aside = sorted(catalogue.set_aside, key=lambda aside: aside.step, reverse=True)[:set_aside_max]
     return msgspec.structs.replace(
         catalogue,
-        steps={step: location for step, location in catalogue.steps.items() if step in kept},
+        steps={step: location for step, location in catalogue.steps.items() if step not in outdated},
         set_aside=tuple(kept_aside for kept_aside in catalogue.set_aside if kept_aside in aside),
     )
 
 
-def next_location(catalogue: Catalogue, owner: Owner, step: int) -> str:
+def next_location(catalogue: Catalogue, owner: Owner, step: int, apart: str = "") -> str:
     """Where this owner writes the step: all of its ranks find the same place, and never one that counts already."""
-    prefix = f"{owner.name}/step-{step:08d}."
+    prefix = f"{owner.name}/{apart}step-{step:08d}."
     taken = [int(location.removeprefix(prefix)) for location in catalogue.locations() if location.startswith(prefix)]
     return f"{prefix}{max(taken, default=0) + 1}"

@@ -29,10 +29,11 @@ import numpy as np
 
 from holdfast.trainer import checkpoint_catalogue as catalogue
 from holdfast.trainer.checkpoint_errors import CheckpointError, DamagedCheckpoint
-from holdfast.trainer.checkpoint_folder import Found, StepState, whole_manifest
+from holdfast.trainer.checkpoint_folder import Folder, Found, StepState, whole_manifest
 from holdfast.trainer.checkpoint_journal import Journal
 from holdfast.trainer.checkpoint_manifest import MANIFEST, Manifest
-from holdfast.trainer.checkpoint_storage import SET_ASIDE_MAX
+from holdfast.trainer.checkpoint_retention import Retention, outdated
+from holdfast.trainer.checkpoint_storage import SET_ASIDE_MAX, sizes
 from holdfast.trainer.checkpoint_workplace import UNFENCED, Owner, owner_of
 
 log = logging.getLogger("holdfast.trainer.checkpoint")
@@ -41,7 +42,7 @@ PIECE_BYTES = 32 << 20
 """What is held beside the state while a part is on its way. S3 takes 10,000 pieces, so a part may have 312 GiB."""
 READS_AT_ONCE = 8
 
-_STEP = re.compile(r"step-(\d{8,})\.\d+")
+_STEP = re.compile(r"(vault-)?step-(\d{8,})\.\d+")
 # Not all that they raise is an OSError, and they are not imported where they are not used.
 _CLIENTS = frozenset({"botocore", "aiobotocore", "aiohttp", "gcsfs", "google", "azure"})
 
@@ -49,12 +50,16 @@ _CLIENTS = frozenset({"botocore", "aiobotocore", "aiohttp", "gcsfs", "google", "
 class ObjectStorage:
     """Checkpoints below a prefix of an object store that all nodes of the job reach."""
 
-    def __init__(self, filesystem: Any, root: str, url: str, *, owner: Owner = UNFENCED) -> None:
-        """`filesystem` is one of fsspec's, `root` the prefix as it names it, `url` as people do."""
+    def __init__(self, filesystem: Any, root: str, url: str, *, owner: Owner = UNFENCED, prefix: str = "") -> None:
+        """`filesystem` is one of fsspec's, `root` where checkpoints begin as it names it, `url` as people do.
+
+        `prefix` keeps what one kind of writer writes apart from what others of the same owner do.
+        """
         self._fs = filesystem
         self._root = root.rstrip("/")
         self._url = url.rstrip("/")
         self._owner = owner
+        self._prefix = prefix
         self._journal = Journal(filesystem, self._root, owner)
 
     def claim(self) -> None:
@@ -68,7 +73,7 @@ class ObjectStorage:
 
     def write(self, step: int, name: str, chunks: Iterable[memoryview | bytes]) -> int:
         with self._explained("written"):
-            path = f"{self._root}/{catalogue.next_location(self._claim(), self._owner, step)}/{name}"
+            path = f"{self._root}/{self._next(self._claim(), step)}/{name}"
             size = 0
             with self._fs.open(path, "wb", block_size=PIECE_BYTES) as file:
                 for piece in _pieces(chunks):
@@ -78,7 +83,7 @@ class ObjectStorage:
     def publish(self, manifest: Manifest) -> str:
         with self._explained("published"):
             before = self._claim()
-            location = catalogue.next_location(before, self._owner, manifest.step)
+            location = self._next(before, manifest.step)
             for stray in self._folder(location).sizes().keys() - {part.name for part in manifest.parts}:
                 self._fs.rm_file(f"{self._root}/{location}/{stray}")
             self._fs.pipe_file(f"{self._root}/{location}/{MANIFEST}", msgspec.json.encode(manifest))
@@ -89,7 +94,7 @@ class ObjectStorage:
     def discard(self, step: int) -> None:
         try:
             with self._explained("removed"):
-                self._remove({catalogue.next_location(self._journal.newest(), self._owner, step)})
+                self._remove({self._next(self._journal.newest(), step)})
         except CheckpointError as error:
             log.warning("what was written of step %d stays until retention: %s", step, error)
 
@@ -110,10 +115,11 @@ class ObjectStorage:
             self._claim()
             self._journal.change(lambda current: catalogue.moved_aside(current, step, label))
 
-    def retain(self, keep: int) -> None:
+    def retain(self, retention: Retention) -> None:
+        old = outdated(sizes(self, retention), retention)
         with self._explained("removed"):
             before = self._claim()
-            after = self._journal.change(lambda current: catalogue.retained(current, keep, SET_ASIDE_MAX))
+            after = self._journal.change(lambda current: catalogue.retained(current, old, SET_ASIDE_MAX))
             abandoned = {
                 location
                 for owner, location in self._locations()
@@ -121,6 +127,18 @@ class ObjectStorage:
             }
             self._remove(abandoned | set(before.locations()) - set(after.locations()))
             self._journal.prune()
+
+    def unpublished(self) -> list[int]:
+        newest = self._newest()
+        with self._explained("listed"):
+            names = self._names(f"{self._root}/{self._owner.name}")
+        matches = [match for match in map(_STEP.fullmatch, names) if match and (match[1] or "") == self._prefix]
+        return [
+            step for match in matches if f"{self._owner.name}/{match[0]}" == self._next(newest, step := int(match[2]))
+        ]
+
+    def staged(self, step: int) -> Folder:
+        return self._folder(self._next(self._newest(), step))
 
     def survey(self) -> list[Found]:
         newest = self._newest()
@@ -131,6 +149,9 @@ class ObjectStorage:
             *(Found(it.step, StepState(it.label), self._folder(it.location)) for it in newest.set_aside),
             *(Found(_step_of(location), StepState.UNFINISHED, self._folder(location)) for location in unfinished),
         ]
+
+    def _next(self, current: catalogue.Catalogue, step: int) -> str:
+        return catalogue.next_location(current, self._owner, step, self._prefix)
 
     def _claim(self) -> catalogue.Catalogue:
         """The newest catalogue, which is this owner's to change."""
@@ -266,4 +287,4 @@ def _explained(what: str) -> Iterator[None]:
 def _step_of(location: str) -> int:
     match = _STEP.fullmatch(location.rpartition("/")[2])
     assert match is not None
-    return int(match[1])
+    return int(match[2])

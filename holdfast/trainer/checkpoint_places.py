@@ -31,7 +31,7 @@ def is_url(place: str | os.PathLike[str]) -> bool:
     return _URL.match(os.fspath(place)) is not None
 
 
-def open_storage(place: str | os.PathLike[str], *, owner: Owner = UNFENCED) -> Storage:
+def open_storage(place: str | os.PathLike[str], *, owner: Owner = UNFENCED, prefix: str = "") -> Storage:
     """The storage of a directory or URL; nothing is read or written yet.
 
     Raises CheckpointError when the URL is none that checkpoints can be kept at.
@@ -41,14 +41,14 @@ def open_storage(place: str | os.PathLike[str], *, owner: Owner = UNFENCED) -> S
     if match is None:
         if (mangled := _MANGLED.match(text)) and mangled[1].lower() in {*PACKAGES, "memory", "file"}:
             raise CheckpointError(f"{text!r} was a URL before it became a path: give it as a string")
-        return DirectoryStorage(text, owner=owner)
+        return DirectoryStorage(text, owner=owner, prefix=prefix)
     scheme = match[1].lower()
     if scheme == "file":
         # One place must not be kept in two ways.
         parts = urlsplit(text)
         if parts.netloc not in ("", "localhost"):
             raise CheckpointError(f"{text!r} names another machine; a path on this one has three slashes: file:///path")
-        return DirectoryStorage(unquote(parts.path), owner=owner)
+        return DirectoryStorage(unquote(parts.path), owner=owner, prefix=prefix)
     if scheme != "memory" and scheme not in PACKAGES:
         raise CheckpointError(
             f"checkpoints cannot be kept at {text!r}: known are directories, {', '.join(sorted(PACKAGES))}, file; "
@@ -65,4 +65,4 @@ def open_storage(place: str | os.PathLike[str], *, owner: Owner = UNFENCED) -> S
         ) from error
     except ValueError as error:
         raise CheckpointError(f"checkpoints cannot be kept at {text!r}: {error}") from error
-    return ObjectStorage(filesystem, root, text, owner=owner)
+    return ObjectStorage(filesystem, root, text, owner=owner, prefix=prefix)

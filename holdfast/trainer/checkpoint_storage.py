@@ -8,7 +8,8 @@ Layout of a directory::
 
     step-00000123/manifest.json     names, sizes and index checksums of every part, world size and mesh
     step-00000123/rank-00000.part   what rank 0 wrote
-    generation-8.big.1763724000000/ where generation 8 of job "big" writes, see `holdfast.trainer.checkpoint_workplace`
+    generation-8.big.1763724000000/ where generation 8 of job "big" writes, see `holdfast.trainer.checkpoint_workplace`;
+                                    the ranks in step-00000124, the vaults of its nodes in vault-step-00000125
     step-00000120.damaged/          failed its checks: kept for the post-mortem, never read
     step-00000121.rolled-back/      newer than a rollback's target: kept, never read
 """
@@ -27,8 +28,9 @@ from typing import Protocol
 import msgspec
 
 from holdfast.trainer.checkpoint_errors import CheckpointError
-from holdfast.trainer.checkpoint_folder import DirectoryFolder, Found, StepState, whole_manifest
+from holdfast.trainer.checkpoint_folder import DirectoryFolder, Folder, Found, StepState, whole_manifest
 from holdfast.trainer.checkpoint_manifest import MANIFEST, Manifest, Part, decode_manifest, decode_part
+from holdfast.trainer.checkpoint_retention import Retention, outdated
 from holdfast.trainer.checkpoint_workplace import UNFENCED, Owner, Workplace, sync_directory
 
 __all__ = [
@@ -39,13 +41,18 @@ __all__ = [
     "decode_manifest",
     "decode_part",
     "newest_first",
+    "sizes",
 ]
 
 log = logging.getLogger("holdfast.trainer.checkpoint")
 
 SET_ASIDE_MAX = 3
 
+VAULT = "vault-"
+"""Before the names of what vaults write: they and the ranks may write the same step at the same time."""
+
 _PUBLISHED = re.compile(r"step-(\d{8,})")
+_WRITTEN = re.compile(r"(vault-)?step-(\d{8,})")
 _SET_ASIDE = re.compile(r"step-(\d{8,})\.(damaged|rolled-back)(-\d+)?")
 
 
@@ -97,13 +104,33 @@ class Storage(Protocol):
         """Take a published step out of `steps` but keep it. The label is "damaged" or "rolled-back"."""
         ...
 
-    def retain(self, keep: int) -> None:
-        """Drop all but the newest `keep` steps, and what dead generations left unfinished."""
+    def retain(self, retention: Retention) -> None:
+        """Drop what is not to be kept, and what dead generations left unfinished."""
+        ...
+
+    def unpublished(self) -> list[int]:
+        """The steps that this generation has begun to write and not published, in any order."""
+        ...
+
+    def staged(self, step: int) -> Folder:
+        """What is written of one of them. It may be gone at any time."""
         ...
 
     def survey(self) -> list[Found]:
         """Everything that is or was to be a checkpoint, in any order. For people: it claims and changes nothing."""
         ...
+
+
+def sizes(storage: Storage, retention: Retention) -> dict[int, int]:
+    """The bytes of every published step; 0 where nobody asks for them, or a step is damaged."""
+    return {step: _size(storage, step) if retention.nbytes_max else 0 for step in storage.steps()}
+
+
+def _size(storage: Storage, step: int) -> int:
+    try:
+        return storage.manifest(step).nbytes
+    except CheckpointError:
+        return 0
 
 
 def newest_first(published: Iterable[int], at_most: int | None) -> list[int]:
@@ -114,9 +141,11 @@ def newest_first(published: Iterable[int], at_most: int | None) -> list[int]:
 class DirectoryStorage:
     """Checkpoints in a directory that all nodes of the job share."""
 
-    def __init__(self, root: str | os.PathLike[str], *, owner: Owner = UNFENCED) -> None:
+    def __init__(self, root: str | os.PathLike[str], *, owner: Owner = UNFENCED, prefix: str = "") -> None:
+        """`prefix` keeps what one kind of writer writes apart from what others of the same owner do."""
         self.root = Path(root)
         self._owner = owner
+        self._prefix = prefix
         self._workplace = Workplace(self.root, owner)
 
     def claim(self) -> None:
@@ -182,17 +211,28 @@ class DirectoryStorage:
         with self._workplace.in_use():
             self._workplace.set_aside(source, f"{source.name}.{label}")
 
-    def retain(self, keep: int) -> None:
+    def retain(self, retention: Retention) -> None:
         with self._workplace.in_use():
-            for step in newest_first(self.steps(), None)[keep:]:
+            for step in outdated(sizes(self, retention), retention):
                 self._workplace.drop(self._published(step))
             for name in sorted((match[0] for match in self._matches(_SET_ASIDE)), reverse=True)[SET_ASIDE_MAX:]:
                 self._workplace.drop(self.root / name)
             self._workplace.sweep()
 
+    def unpublished(self) -> list[int]:
+        try:
+            names = os.listdir(self._workplace.path)
+        except FileNotFoundError:
+            return []
+        matches = [_WRITTEN.fullmatch(name) for name in names]
+        return [int(match[2]) for match in matches if match and (match[1] or "") == self._prefix]
+
+    def staged(self, step: int) -> Folder:
+        return DirectoryFolder(self._staging(step))
+
     def survey(self) -> list[Found]:
         published, set_aside = self._matches(_PUBLISHED), self._matches(_SET_ASIDE)
-        unfinished = [path for path in self.root.glob("generation-*/step-*") if _PUBLISHED.fullmatch(path.name)]
+        unfinished = [path for path in self.root.glob("generation-*/*step-*") if _WRITTEN.fullmatch(path.name)]
         return [
             *(Found(int(match[1]), StepState.COMPLETE, DirectoryFolder(self.root / match[0])) for match in published),
             *(Found(int(match[1]), StepState(match[2]), DirectoryFolder(self.root / match[0])) for match in set_aside),
@@ -208,8 +248,8 @@ class DirectoryStorage:
         return self.root / f"step-{step:08d}"
 
     def _staging(self, step: int) -> Path:
-        return self._workplace.path / f"step-{step:08d}"
+        return self._workplace.path / f"{self._prefix}step-{step:08d}"
 
 
 def _step_of(path: Path) -> int:
-    return int(path.name.removeprefix("step-"))
+    return int(path.name.rpartition("-")[2])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,29 +17,30 @@ from holdfast.trainer.checkpoint_errors import CheckpointError, CheckpointMismat
 from holdfast.trainer.checkpoint_folder import StepState
 from holdfast.trainer.checkpoint_objects import PIECE_BYTES, ObjectStorage
 from holdfast.trainer.checkpoint_places import open_storage
-from holdfast.trainer.checkpoint_storage import DirectoryStorage, Manifest, Part, Storage
+from holdfast.trainer.checkpoint_retention import Retention
+from holdfast.trainer.checkpoint_storage import VAULT, DirectoryStorage, Manifest, Part, Storage
 from holdfast.trainer.checkpoint_workplace import UNFENCED, Owner
 
 pytestmark = pytest.mark.integration
 
-Opener = Callable[[Owner], Storage]
+Opener = Callable[..., Storage]
 PART = "rank-00000.part"
 names = itertools.count()
 
 
 def directory(tmp_path: Path) -> Opener:
-    return lambda owner: DirectoryStorage(tmp_path, owner=owner)
+    return partial(DirectoryStorage, tmp_path)
 
 
 def memory(tmp_path: Path) -> Opener:
     url = f"memory://contract-{next(names)}/checkpoints"
-    return lambda owner: open_storage(url, owner=owner)
+    return partial(open_storage, url)
 
 
 def files(tmp_path: Path) -> Opener:
     # `open_storage` makes a directory of file://, but the store of objects has to work on any filesystem of fsspec.
     filesystem = fsspec.filesystem("file", auto_mkdir=True)
-    return lambda owner: ObjectStorage(filesystem, str(tmp_path), f"file://{tmp_path}", owner=owner)
+    return partial(ObjectStorage, filesystem, str(tmp_path), f"file://{tmp_path}")
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +69,7 @@ def bucket() -> Iterator[str]:
 def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
     if request.param == "s3":
         url = f"{request.getfixturevalue('bucket')}/contract-{next(names)}"
-        return lambda owner: open_storage(url, owner=owner)
+        return partial(open_storage, url)
     return {"directory": directory, "memory": memory, "files": files}[request.param](tmp_path)
 
 
@@ -94,26 +96,26 @@ def found(storage: Storage) -> list[tuple[int, str]]:
 
 
 def test_nothing_is_there_before_anything_was_written(opened: Opener) -> None:
-    storage = opened(UNFENCED)
+    storage = opened(owner=UNFENCED)
     assert (storage.steps(), storage.damaged(), storage.survey()) == ([], [], [])
 
 
 def test_what_is_written_is_visible_only_once_published(opened: Opener) -> None:
-    storage = opened(UNFENCED)
+    storage = opened(owner=UNFENCED)
     assert storage.write(7, PART, [b"da", b"", memoryview(b"ta")]) == 4
     assert storage.steps() == []
     assert found(storage) == [(7, "unfinished")]
     saved = manifest(7, 4)
     storage.publish(saved)
     assert storage.steps() == [7]
-    assert opened(UNFENCED).manifest(7) == saved
+    assert opened(owner=UNFENCED).manifest(7) == saved
     piece = storage.read(7, PART, 1, 2)
     assert bytes(piece) == b"at" and not piece.readonly
     assert found(storage) == [(7, "complete")]
 
 
 def test_publishing_a_step_again_replaces_it(opened: Opener) -> None:
-    storage = opened(UNFENCED)
+    storage = opened(owner=UNFENCED)
     save(storage, 7, b"first")
     storage.write(7, PART, [b"second, unpublished"])
     assert content(storage, 7) == b"first"
@@ -123,7 +125,7 @@ def test_publishing_a_step_again_replaces_it(opened: Opener) -> None:
 
 
 def test_leftovers_of_an_attempt_are_neither_published_nor_kept(opened: Opener) -> None:
-    storage = opened(UNFENCED)
+    storage = opened(owner=UNFENCED)
     storage.write(7, "rank-00099.part", [b"of a larger world"])
     save(storage, 7)
     (only,) = storage.survey()
@@ -135,7 +137,7 @@ def test_leftovers_of_an_attempt_are_neither_published_nor_kept(opened: Opener) 
 
 
 def test_an_older_step_survives_a_write_that_fails(opened: Opener) -> None:
-    storage = opened(UNFENCED)
+    storage = opened(owner=UNFENCED)
     save(storage, 7)
 
     def breaks() -> Any:
@@ -150,7 +152,7 @@ def test_an_older_step_survives_a_write_that_fails(opened: Opener) -> None:
 
 
 def test_more_than_one_piece_goes_in_and_comes_out(opened: Opener) -> None:
-    storage = opened(UNFENCED)
+    storage = opened(owner=UNFENCED)
     data = bytes(range(256)) * (PIECE_BYTES // 256) + b"the end"
     save(storage, 7, data)
     assert content(storage, 7) == data
@@ -158,7 +160,7 @@ def test_more_than_one_piece_goes_in_and_comes_out(opened: Opener) -> None:
 
 
 def test_what_is_set_aside_is_kept_and_not_offered(opened: Opener) -> None:
-    storage = opened(UNFENCED)
+    storage = opened(owner=UNFENCED)
     for _ in range(2):
         save(storage, 7)
         storage.set_aside(7, "damaged")
@@ -171,13 +173,13 @@ def test_what_is_set_aside_is_kept_and_not_offered(opened: Opener) -> None:
 
 
 def test_retention_keeps_the_newest_and_a_few_that_were_set_aside(opened: Opener) -> None:
-    storage = opened(UNFENCED)
+    storage = opened(owner=UNFENCED)
     for step in (2, 4, 6, 8):
         save(storage, step)
     for step in (11, 12, 13, 14):
         save(storage, step)
         storage.set_aside(step, "damaged")
-    storage.retain(2)
+    storage.retain(Retention(2))
     assert sorted(storage.steps()) == [6, 8]
     assert sorted(storage.damaged()) == [12, 13, 14]
     assert [step for step, _ in found(storage)] == [6, 8, 12, 13, 14]
@@ -185,14 +187,46 @@ def test_retention_keeps_the_newest_and_a_few_that_were_set_aside(opened: Opener
 
 def test_retention_removes_what_the_dead_left_and_nothing_of_the_living(opened: Opener) -> None:
     for generation in (2, 3, 4):
-        opened(Owner(generation=generation)).write(9, PART, [b"data"])
-    opened(Owner(generation=3)).retain(1)
-    left = sorted(it.folder.name.split("generation-")[1][0] for it in opened(UNFENCED).survey())
+        opened(owner=Owner(generation=generation)).write(9, PART, [b"data"])
+    opened(owner=Owner(generation=3)).retain(Retention(1))
+    left = sorted(it.folder.name.split("generation-")[1][0] for it in opened(owner=UNFENCED).survey())
     assert left == ["3", "4"]
 
 
+def test_retention_goes_by_room_too_and_never_takes_what_is_pinned(opened: Opener) -> None:
+    storage = opened(owner=UNFENCED)
+    for step in range(1, 7):
+        save(storage, step, b"x" * 1000)
+    storage.retain(Retention(steps_max=9, nbytes_max=4500, pinned={1}))
+    assert sorted(storage.steps()) == [1, 4, 5, 6]
+    storage.retain(Retention(steps_max=9, nbytes_max=10))
+    assert storage.steps() == [6]
+
+
+def test_what_vaults_write_is_apart_from_what_ranks_do_until_it_is_published(opened: Opener) -> None:
+    ranks, vault = opened(owner=of(3)), opened(owner=of(3), prefix=VAULT)
+    ranks.write(5, PART, [b"of a rank"])
+    vault.write(5, "note.json", [b"{}"])
+    vault.write(7, PART, [b"of a vault"])
+    size = vault.write(5, PART, [b"of a vault"])
+    assert (ranks.unpublished(), sorted(vault.unpublished())) == ([5], [5, 7])
+    assert vault.staged(5).sizes() == {PART: size, "note.json": 2}
+    assert vault.staged(5).get("note.json") == b"{}"
+    assert (5, "unfinished") in found(opened(owner=UNFENCED))
+    vault.publish(manifest(5, size))
+    assert content(ranks, 5) == b"of a vault"
+    assert (ranks.unpublished(), vault.unpublished()) == ([5], [7])
+    assert vault.staged(7).sizes() == {PART: size}
+    vault.discard(7)
+    assert vault.unpublished() == []
+    opened(owner=of(4)).claim()
+    for name in (ranks, vault):
+        with pytest.raises(Superseded):
+            name.write(9, PART, [b"late"])
+
+
 def test_a_part_that_is_gone_or_cut_is_damage(opened: Opener) -> None:
-    storage = opened(UNFENCED)
+    storage = opened(owner=UNFENCED)
     size = storage.write(7, PART, [b"data"])
     storage.publish(manifest(7, size + 1))
     with pytest.raises(DamagedCheckpoint, match="has 4 bytes, the manifest says 5"):
@@ -207,7 +241,7 @@ def test_a_part_that_is_gone_or_cut_is_damage(opened: Opener) -> None:
 
 
 def test_another_format_is_no_damage(opened: Opener) -> None:
-    storage = opened(UNFENCED)
+    storage = opened(owner=UNFENCED)
     storage.write(7, PART, [b"data"])
     storage.publish(manifest(7, 4, format=9))
     with pytest.raises(CheckpointMismatch, match="format 9"):
@@ -218,7 +252,7 @@ CHANGES: dict[str, Callable[[Storage], object]] = {
     "write": lambda old: old.write(3, PART, [b"data"]),
     "publish": lambda old: old.publish(manifest(2, 4)),
     "replace": lambda old: old.publish(manifest(1, 4)),
-    "retain": lambda old: old.retain(1),
+    "retain": lambda old: old.retain(Retention(1)),
     "set aside": lambda old: old.set_aside(1, "damaged"),
     "claim": lambda old: old.claim(),
 }
@@ -232,7 +266,7 @@ def of(generation: int, *, job: str = "job", submitted_ms: int = 1000) -> Owner:
 def test_who_was_replaced_is_refused_and_changes_nothing_that_others_see(
     opened: Opener, change: Callable[[Storage], object]
 ) -> None:
-    old, new = opened(of(7)), opened(of(8))
+    old, new = opened(owner=of(7)), opened(owner=of(8))
     save(old, 0)
     save(old, 1)
     for step in (1, 2):
@@ -246,38 +280,38 @@ def test_who_was_replaced_is_refused_and_changes_nothing_that_others_see(
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
 def test_who_comes_late_is_refused_too(opened: Opener, change: Callable[[Storage], object]) -> None:
-    new = opened(of(8))
+    new = opened(owner=of(8))
     save(new, 1)
     with pytest.raises(Superseded):
-        change(opened(of(7)))
+        change(opened(owner=of(7)))
     assert {step: content(new, step) for step in new.steps()} == {1: b"data"}
 
 
 def test_only_later_generations_of_the_same_job_take_over(opened: Opener) -> None:
-    save(opened(of(8)), 1)
-    save(opened(of(1, job="other")), 2)
-    save(opened(of(1, submitted_ms=2000)), 3)
-    save(opened(UNFENCED), 4)
+    save(opened(owner=of(8)), 1)
+    save(opened(owner=of(1, job="other")), 2)
+    save(opened(owner=of(1, submitted_ms=2000)), 3)
+    save(opened(owner=UNFENCED), 4)
     with pytest.raises(Superseded):
-        save(opened(of(9)), 5)
-    save(opened(of(2, job="other")), 6)
-    assert sorted(opened(UNFENCED).steps()) == [1, 2, 3, 4, 6]
+        save(opened(owner=of(9)), 5)
+    save(opened(owner=of(2, job="other")), 6)
+    assert sorted(opened(owner=UNFENCED).steps()) == [1, 2, 3, 4, 6]
 
 
 def test_the_next_generation_goes_on_from_what_the_last_one_published(opened: Opener) -> None:
-    save(opened(of(7)), 1)
-    opened(of(7)).write(2, PART, [b"left"])
-    new = opened(of(8))
+    save(opened(owner=of(7)), 1)
+    opened(owner=of(7)).write(2, PART, [b"left"])
+    new = opened(owner=of(8))
     new.claim()
     assert content(new, 1) == b"data"
     save(new, 2, b"anew")
-    new.retain(3)
+    new.retain(Retention(3))
     assert found(new) == [(1, "complete"), (2, "complete")]
     assert content(new, 2) == b"anew"
 
 
 def test_survey_tells_each_state(opened: Opener) -> None:
-    storage = opened(of(3))
+    storage = opened(owner=of(3))
     for step in (1, 2, 3):
         save(storage, step)
     storage.set_aside(2, "damaged")
@@ -296,4 +330,4 @@ def test_survey_tells_each_state(opened: Opener) -> None:
 
 def test_reading_what_is_not_there_is_refused_in_words(opened: Opener) -> None:
     with pytest.raises(CheckpointError, match="8"):
-        opened(UNFENCED).read(8, PART, 0, 1)
+        opened(owner=UNFENCED).read(8, PART, 0, 1)

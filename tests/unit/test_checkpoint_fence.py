@@ -15,6 +15,7 @@ import pytest
 from holdfast.exit_codes import SUPERSEDED
 from holdfast.trainer.checkpoint import Checkpointer, CheckpointError
 from holdfast.trainer.checkpoint_errors import Superseded
+from holdfast.trainer.checkpoint_retention import Retention
 from holdfast.trainer.checkpoint_storage import DirectoryStorage, Manifest, Part
 from holdfast.trainer.checkpoint_workplace import Owner
 
@@ -42,7 +43,7 @@ def content(root: Path) -> list[str]:
 CHANGES: dict[str, Callable[[DirectoryStorage], object]] = {
     "write": lambda old: old.write(3, "rank-00000.part", [b"data"]),
     "publish": lambda old: old.publish(manifest(2, 7)),
-    "retain": lambda old: old.retain(1),
+    "retain": lambda old: old.retain(Retention(1)),
     "set aside": lambda old: old.set_aside(1, "damaged"),
     "claim": lambda old: old.claim(),
 }
@@ -205,7 +206,7 @@ def _old_generation(root: Path) -> None:
         try:
             for step in itertools.count(1):
                 save(old, step, 7)
-                old.retain(2)
+                old.retain(Retention(2))
                 if step % 5 == 0:
                     old.set_aside(step, "damaged")
         except Superseded:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.trainer.checkpoint_errors import CheckpointError, CheckpointMismatch, DamagedCheckpoint
+from holdfast.trainer.checkpoint_retention import Retention
 from holdfast.trainer.checkpoint_storage import DirectoryStorage, Manifest, Part, newest_first
 from holdfast.trainer.checkpoint_workplace import Owner
 
@@ -130,7 +131,7 @@ def test_retention_keeps_the_newest_and_what_living_generations_write(storage: D
     DirectoryStorage(storage.root, owner=Owner(generation=4)).write(12, "rank-00000.part", [b"being written"])
     (storage.root / "notes.txt").write_text("a user's own file")
 
-    storage.retain(2)
+    storage.retain(Retention(2))
 
     assert steps_in(storage) == [
         "notes.txt",

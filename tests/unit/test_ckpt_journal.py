@@ -17,6 +17,7 @@ from holdfast.trainer.checkpoint_errors import CheckpointError, CheckpointMismat
 from holdfast.trainer.checkpoint_journal import Journal
 from holdfast.trainer.checkpoint_objects import ObjectStorage
 from holdfast.trainer.checkpoint_places import is_url, open_storage
+from holdfast.trainer.checkpoint_retention import Retention
 from holdfast.trainer.checkpoint_storage import DirectoryStorage, Manifest, Part
 from holdfast.trainer.checkpoint_workplace import UNFENCED, Owner
 
@@ -179,7 +180,7 @@ def test_a_generation_replaced_while_it_publishes_leaves_what_counts_alone(store
         old.publish(manifest)
     assert bytes(new.read(1, "p", 0, 4)) == b"old."
     assert [it.state.value for it in new.survey()] == ["complete", "unfinished"]
-    new.retain(1)
+    new.retain(Retention(1))
     assert [it.state.value for it in new.survey()] == ["complete"]
 
 
@@ -204,7 +205,7 @@ def test_catalogue_changes_are_done_already_where_they_were_done() -> None:
         lambda it: catalogue.claimed(it, OLD),
         lambda it: catalogue.published(it, 6, "b"),
         lambda it: catalogue.moved_aside(it, 5, "damaged"),
-        lambda it: catalogue.retained(it, 1, 1),
+        lambda it: catalogue.retained(it, [5], 1),
     ]
     for change in changes:
         assert change(change(one)) == change(one)
