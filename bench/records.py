@@ -23,13 +23,17 @@ class Step(NamedTuple):
 
 
 class Life:
-    """One process of a rank. Times are in seconds since the epoch, 0 while it has not come so far."""
+    """One process of a rank. Times are in seconds since the epoch, 0 while it has not come so far.
+
+    `restored_step` is the step that its state was of when it began, 0 for none.
+    """
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.began = 0.0
         self.joined = 0.0
         self.restored = 0.0
+        self.restored_step = 0
         self.done = 0.0
         self.steps: list[Step] = []
 
@@ -38,6 +42,8 @@ class Life:
             self.steps.append(Step(at, step, value))
         else:
             setattr(self, what, at)
+        if what == "restored":
+            self.restored_step = step
 
 
 class Generation(NamedTuple):

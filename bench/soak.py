@@ -15,11 +15,11 @@ import os
 import random
 import signal
 import time
-from pathlib import Path
 from typing import NamedTuple
 
 import machine
-from launchers import Cluster, LauncherFailed, Place, cluster, seconds, torchrun
+from launchers import Cluster, LauncherFailed, Place, cluster, seconds
+from losses import compare, undisturbed
 from records import Records, Timeout
 from report import final_line, median, percentile, rounded, table, tell
 
@@ -83,46 +83,6 @@ def _weigh(weights: dict[str, list[Footprint]], pids: dict[str, int], kills: int
         found.append(Footprint(kills, machine.rss_bytes(pids[name]), machine.open_files(pids[name])))
 
 
-def undisturbed(root: Path, steps: int) -> Records:
-    """The same training without a kill."""
-    place = Place.fresh(root, "undisturbed")
-    records = Records(place.record, WORLD_SIZE)
-    with torchrun(WORLD_SIZE, place, steps=steps, restarts=0):
-        records.await_generation(START_S)
-        records.await_end(START_S + 0.1 * steps)
-    return records
-
-
-class Comparison(NamedTuple):
-    """Steps compared on all ranks and in all generations; those whose loss differs; those that no note tells of.
-
-    `notes_cut_off` are steps that a rank had done, since the others had its gradients and rank 0 had saved them, but
-    was killed before it noted them: just after a checkpoint, or at the job's end.
-    """
-
-    compared: int
-    different: int
-    missing: int
-    notes_cut_off: int
-
-
-def compare(disturbed: Records, reference: Records) -> Comparison:
-    """Every step of the disturbed training with the same step of the undisturbed one."""
-    compared = different = missing = cut_off = 0
-    for rank, (lives, reference_lives) in enumerate(zip(disturbed.lives, reference.lives, strict=True)):
-        expected = {step.number: step.loss for step in reference_lives[-1].steps}
-        trained = [step for life in lives for step in life.steps if step.number in expected]
-        compared += len(trained)
-        different += sum(step.loss != expected[step.number] for step in trained)
-        for number in expected.keys() - {step.number for step in trained}:
-            # Rank 0 notes a step before it saves it.
-            if rank and (number % CKPT_EVERY == 0 or number == max(expected)):
-                cut_off += 1
-            else:
-                missing += 1
-    return Comparison(compared, different, missing, cut_off)
-
-
 def story(running: Cluster) -> dict[str, object]:
     """What the record says of it."""
     opened = running.events(JOB, "incident_opened")
@@ -176,7 +136,7 @@ def main() -> None:
         records.read()
         steps = max(step.number for step in records.lives[0][-1].steps) if records.lives[0][-1].steps else 0
         tell(f"trains {steps} steps undisturbed, to compare")
-        losses = compare(records, undisturbed(root, steps))
+        losses = compare(records, undisturbed(root, WORLD_SIZE, steps), saved_every=CKPT_EVERY)
 
     times = [kill.recovery_s for kill in kills]
     quantiles = {f"p{percent}": rounded(percentile(times, percent)) for percent in (50, 90, 99)}

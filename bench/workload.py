@@ -38,7 +38,8 @@ def main() -> None:
     model = nn.Sequential(*(layer for _ in range(args.layers) for layer in (nn.Linear(width, width), nn.ReLU())))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     teacher = torch.randn(width, width) / width**0.5
-    done = restore(args.ckpt_dir / "latest.pt", model, optimizer)
+    memory = Memory(args.ckpt_dir, {"model": model, "optimizer": optimizer}) if args.keep else None
+    done = memory.restore() if memory else restore(args.ckpt_dir / "latest.pt", model, optimizer)
     record.note("restored", done)
     say_step = holdfast_step(args.bare_switch)
 
@@ -52,6 +53,8 @@ def main() -> None:
         optimizer.step()
         say_step(step, loss)
         record.note("step", step, float(loss).hex())
+        if memory:
+            memory.keep(step)
         if rank == 0 and args.ckpt_every and step % args.ckpt_every == 0:
             save(args.ckpt_dir / "latest.pt", step, model, optimizer)
 
@@ -66,6 +69,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--record", type=Path, required=True, help="directory for what the ranks note")
     parser.add_argument("--ckpt-dir", type=Path, required=True)
     parser.add_argument("--ckpt-every", type=int, default=10, help="steps between checkpoints, 0 for none")
+    parser.add_argument("--keep", action="store_true", help="keep each step in the memory of the nodes")
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--layers", type=int, default=3)
     parser.add_argument("--batch", type=int, default=32)
@@ -105,6 +109,23 @@ def holdfast_step(bare_switch: Path | None) -> Callable[[int, torch.Tensor], Non
             trainer.step(step, loss=loss)
 
     return say
+
+
+class Memory:
+    """The training state, kept by Holdfast's library after each step."""
+
+    def __init__(self, directory: Path, state: dict[str, object]) -> None:
+        from holdfast.trainer.checkpoint import Checkpointer
+
+        self._checkpointer = Checkpointer(directory)
+        self._state = state
+
+    def restore(self) -> int:
+        """Returns the step that the state is of, 0 when there is none."""
+        return self._checkpointer.restore(self._state)
+
+    def keep(self, step: int) -> None:
+        self._checkpointer.keep(step, self._state)
 
 
 def average(gradients: list[torch.Tensor]) -> None:
