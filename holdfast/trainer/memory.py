@@ -67,7 +67,8 @@ class VaultClient:
         self._places: tuple[Place, ...] | None = None
         self._aside = np.empty(0, np.uint8)
         # Memory that is given back is not protected any more: what is being copied must not be freed before it is.
-        self._held: list[torch.Tensor] = []
+        # Storages, for a tensor that is held may still get other memory (`tensor.data = ...`).
+        self._held: list[object] = []
         self.protects = False
         self._ask(self._join)
 
@@ -101,7 +102,7 @@ class VaultClient:
             self._lay(places, plan() if plan is not None else None)
         self._ask(Save(step=step, objects=objects))
         # Its answer comes after the seal of the save before.
-        self._held = list(large.values())
+        self._held = [*(tensor.untyped_storage() for tensor in large.values()), self._aside]
 
     def steps(self) -> tuple[SealedStep, ...]:
         """The steps of this rank that the vault has whole, newest first."""

@@ -150,6 +150,27 @@ def test_tensors_may_move_between_saves(directory: Path) -> None:
         assert is_state(rank.restore(at(5)), 5.0)
 
 
+def test_memory_is_not_given_back_while_it_is_copied(directory: Path) -> None:
+    with client(directory) as rank:
+        for step in range(1, 5):
+            weights = torch.full((8_000_000,), float(step))
+            rank.save(step, {"weights": weights})
+            # The kernel gives the next mapping the place of the last one that it took back.
+            weights.data = torch.empty(0)
+            others = torch.full((8_000_000,), 777.0)
+            assert rank.restore(at(step))["weights"].eq(step).all()
+            del others
+
+
+def test_the_room_for_small_tensors_grows_while_it_is_copied(directory: Path) -> None:
+    states = {step: [torch.full((200_000,), float(step)) for _ in range(40 + step)] for step in (1, 2, 3)}
+    with client(directory) as rank:
+        for step, small in states.items():
+            rank.save(step, {"small": small})
+        for step in states:
+            assert all(it.eq(step).all() for it in rank.restore(at(step))["small"])
+
+
 def test_a_flipped_bit_is_found(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with client(directory) as rank:
         rank.save(1, state(1.0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -116,6 +117,33 @@ def test_a_source_that_dies_makes_the_copy_fail_and_hangs_nobody() -> None:
         running.process.wait()
         with pytest.raises(SourceLost, match=str(running.process.pid)):
             snapshot.copy(2)
+
+
+@pytest.mark.parametrize("missing", ["descriptor", "warden", "helper"])
+def test_a_copy_that_cannot_be_begun_hangs_nobody(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    start, threads = threading.Thread.start, {"warden": 0, "helper": 1}.get(missing, 9)
+
+    def no_descriptor(*_: int) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    def start_some(thread: threading.Thread) -> None:
+        nonlocal threads
+        if not threads:
+            raise RuntimeError("can't start new thread")
+        threads -= 1
+        start(thread)
+
+    with source("huge") as running:
+        snapshot = running.snapshot(np.zeros(running.nbytes, np.uint8))
+        snapshot.begin()
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", start_some)
+            if missing == "descriptor":
+                patch.setattr(os, "eventfd", no_descriptor)
+            with pytest.raises((OSError, RuntimeError)):
+                snapshot.copy(2)
+        running.link.send(b"begun")
+        assert running.link.recv(16) == b"changed"
 
 
 def test_writers_go_on_when_the_copier_is_gone() -> None:

@@ -156,25 +156,39 @@ class Session:
             else:
                 snapshot = Snapshot(joined.pid, self._userfault, layout, segment.memory)
                 snapshot.begin()
-                sealing = partial(self._copy_and_seal, snapshot, segment, sealing, request.step)
-        except (OSError, SourceLost) as error:
+                sealing = partial(self._copy_and_seal, snapshot, sealing)
+        except BaseException as error:
             if segment is not None:
                 shelf.put_back(segment)
             shelf.turn.release()
+            if not isinstance(error, (OSError, SourceLost)):
+                raise
             reason = error.strerror if isinstance(error, OSError) else str(error)
             return Refused(reason=f"step {request.step} of {lay.nbytes} bytes is not kept: {reason}")
-        threading.Thread(target=_seal_in_turn, args=(shelf, sealing, lay.nbytes)).start()
+        work = partial(self._seal_in_turn, shelf, segment, sealing, request.step)
+        try:
+            threading.Thread(target=work).start()
+        except RuntimeError as error:
+            log.warning("a rank waits for its save", of=str(joined), step=request.step, reason=str(error))
+            work()
         return Done()
 
-    def _copy_and_seal(self, snapshot: Snapshot, segment: Segment, seal_it: Callable[[], None], step: int) -> None:
+    def _seal_in_turn(self, shelf: Shelf, segment: Segment, sealing: Callable[[], None], step: int) -> None:
         try:
-            snapshot.copy(self._copy_threads)
-        except SourceLost as error:
-            joined, shelf = self._rank()
+            sealing()
+        except BaseException as error:
             shelf.put_back(segment)
-            log.warning("a save was not completed", of=str(joined), step=step, reason=str(error))
+            if not isinstance(error, (OSError, RuntimeError)):
+                raise
+            log.warning("a save was not completed", of=str(self._rank()[0]), step=step, reason=str(error))
         else:
-            seal_it()
+            _stock(shelf, segment.nbytes)
+        finally:
+            shelf.turn.release()
+
+    def _copy_and_seal(self, snapshot: Snapshot, seal_it: Callable[[], None]) -> None:
+        snapshot.copy(self._copy_threads)
+        seal_it()
 
     def _seal(self, segment: Segment, request: Save, index: bytes) -> None:
         joined, shelf = self._rank()
@@ -209,11 +223,8 @@ class Session:
             return Shard(**msgspec.structs.asdict(contents)), self._handed_out.descriptor
 
 
-def _seal_in_turn(shelf: Shelf, sealing: Callable[[], None], nbytes: int) -> None:
+def _stock(shelf: Shelf, nbytes: int) -> None:
     try:
-        sealing()
         shelf.stock(nbytes)
     except OSError as error:
         log.warning("no memory for further segments", nbytes=nbytes, reason=error.strerror)
-    finally:
-        shelf.turn.release()

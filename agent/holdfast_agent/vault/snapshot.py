@@ -112,21 +112,34 @@ class Snapshot:
 
         Raises:
             SourceLost: the process ended meanwhile.
+            OSError, RuntimeError: there is no descriptor, or no thread, for it.
         """
+        try:
+            self._copy(threads)
+            if self._failure is not None:
+                raise self._failure
+        except BaseException:
+            self._release_all()
+            raise
+
+    def _copy(self, threads: int) -> None:
         done = os.eventfd(0, os.EFD_CLOEXEC)
         warden = threading.Thread(target=self._guarded, args=(self._serve_writers, done))
         helpers = [threading.Thread(target=self._guarded, args=(self._copy_blocks,)) for _ in range(threads - 1)]
-        for thread in (warden, *helpers):
-            thread.start()
-        self._guarded(self._copy_blocks)
+        self._guarded(self._copy_beside, warden, *helpers)
+        # Not all of them have been started if that failed.
         for thread in helpers:
-            thread.join()
+            if thread.is_alive():
+                thread.join()
         os.eventfd_write(done, 1)
-        warden.join()
+        if warden.is_alive():
+            warden.join()
         os.close(done)
-        if self._failure is not None:
-            self._release_all()
-            raise self._failure
+
+    def _copy_beside(self, *others: threading.Thread) -> None:
+        for thread in others:
+            thread.start()
+        self._copy_blocks()
 
     def _guarded(self, work: Callable[..., None], *args: object) -> None:
         try:
