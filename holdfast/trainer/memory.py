@@ -120,7 +120,7 @@ class VaultClient:
         Bytes that are not those that were saved are first replaced from the other nodes that have them.
 
         Raises:
-            MemoryRefused: the vault does not have it.
+            MemoryRefused: the vault does not have it, there is no memory to map it, or this code cannot read it.
             BrokenSeal: it is damaged, and nobody has another copy.
         """
         try:
@@ -135,14 +135,20 @@ class VaultClient:
     def _read(self, sealed: SealedStep) -> dict[str, Any]:
         shard, descriptor = self._ask(AskShard(sealed=sealed))
         assert isinstance(shard, Shard) and descriptor is not None
+        what = f"step {sealed.step} of rank {self._join.name.rank}"
         try:
             mapping = mmap.mmap(descriptor, max(shard.seal.nbytes, 1), flags=mmap.MAP_PRIVATE)
+        except OSError as error:
+            raise MemoryRefused(f"{what} cannot be mapped: {error.strerror}") from error
         finally:
             os.close(descriptor)
         memory = np.frombuffer(mapping, np.uint8)[: shard.seal.nbytes]
-        what = f"step {sealed.step} of rank {self._join.name.rank}"
         seals.check(shard.seal, (shard.index, shard.objects), memory, what)
-        return put_together(shard.index, shard.objects, memory)
+        try:
+            return put_together(shard.index, shard.objects, memory)
+        except Exception as error:
+            # Unpickling runs the script's own code, which may have changed since: its classes can fail in any way.
+            raise MemoryRefused(f"{what} cannot be read by this code: {type(error).__name__}: {error}") from error
 
     def close(self) -> None:
         """End the connection; what is sealed stays."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -169,6 +170,30 @@ def test_the_room_for_small_tensors_grows_while_it_is_copied(directory: Path) ->
             rank.save(step, {"small": small})
         for step in states:
             assert all(it.eq(step).all() for it in rank.restore(at(step))["small"])
+
+
+class Loader:
+    """A class of the script's own, which a later version of it may not have."""
+
+
+def test_what_this_code_cannot_read_or_map_is_refused_and_stays(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with client(directory) as rank:
+        rank.save(1, {"weights": torch.ones(10), "loader": Loader()})
+        with monkeypatch.context() as later:
+            later.delattr(sys.modules[__name__], "Loader")
+            with pytest.raises(MemoryRefused, match=r"step 1 of rank 3 cannot be read by this code: .*'Loader'"):
+                rank.restore(at(1))
+        with monkeypatch.context() as short:
+            short.setattr(memory.mmap, "mmap", _no_memory)
+            with pytest.raises(MemoryRefused, match="step 1 of rank 3 cannot be mapped: Cannot allocate memory"):
+                rank.restore(at(1))
+        assert isinstance(rank.restore(at(1))["loader"], Loader)
+
+
+def _no_memory(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
 
 
 def test_a_flipped_bit_is_found(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
