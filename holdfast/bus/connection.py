@@ -7,10 +7,10 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from datetime import datetime
 
 import structlog
-from nats.aio.msg import Msg
 
 from holdfast.bus import BusError, BusUnavailable
 from holdfast.bus.link import Inflow, Link, LinkLost, address_of
+from holdfast.bus.nats_py import Msg
 from holdfast.bus.streams import StreamMissing, ensure_streams
 from holdfast.clock import Now
 

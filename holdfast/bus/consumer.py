@@ -11,10 +11,10 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from nats.aio.msg import Msg
 
 from holdfast.bus import BusError, KeyUpdate
 from holdfast.bus.link import ApiRefusal, Inflow, Link
+from holdfast.bus.nats_py import Msg
 from holdfast.bus.streams import NS, StreamMissing, bucket_stream
 from holdfast.subjects import kv_subject
 

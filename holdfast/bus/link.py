@@ -13,13 +13,10 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
-import nats.errors
 import structlog
-from nats.aio.client import Client
-from nats.aio.msg import Msg
-from nats.aio.subscription import Subscription
 
 from holdfast.bus import BusError, BusUnavailable, NoResponder, wire_bytes
+from holdfast.bus.nats_py import Client, Msg, Subscription, nats
 
 CONNECT_TIMEOUT_S = 2
 PING_S = 2

@@ -10,12 +10,12 @@ from datetime import datetime
 from functools import partial
 
 import msgspec
-from nats.aio.msg import Msg
 
 from holdfast.bus import BusUnavailable, KeyUpdate, Message, NoResponder
 from holdfast.bus.connection import Connection
 from holdfast.bus.consumer import SILENCE_S, attach_consumer, attach_watch, deliveries_of, is_delete, key_update
 from holdfast.bus.link import ANSWER_TIMEOUT_S, ApiRefusal, Inflow, Link, LinkLost, raise_refusal, status_of
+from holdfast.bus.nats_py import Msg
 from holdfast.bus.streams import bucket_stream
 from holdfast.clock import Now, system_now
 from holdfast.subjects import kv_subject

@@ -7,10 +7,8 @@ from datetime import datetime
 
 import asyncpg
 import msgspec
-import nats
-import nats.errors
-import nats.js.errors
 
+from holdfast.bus.nats_py import nats
 from holdfast.cli.database import Connection, DatabaseUnreachable, reading
 from holdfast.cli.tables import printable, render
 from holdfast.subjects import DEAD_LETTER_STREAM
