@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import socket
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,6 +32,7 @@ class VaultLink:
         self._address = address
         self._orphan_s = orphan_s
         self._pid: int | None = None
+        self._process: subprocess.Popen[bytes] | None = None
         self._assignment: Assign | None = None
         self._unassigned = asyncio.Event()
         self.on_notice: Callable[[Notice], None] = lambda notice: None
@@ -117,7 +119,10 @@ class VaultLink:
 
     async def _start(self) -> socket.socket | None:
         """Start a vault and wait until it listens, or ends."""
-        await companion.start(
+        if self._process is not None:
+            # The one before, if it was ours: nobody else collects it.
+            self._process.poll()
+        self._process = await companion.start(
             "holdfast_agent.vault",
             self._directory / _LOG,
             *("--state-dir", str(self._directory)),

@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import struct
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -41,7 +42,7 @@ class ZygoteLink:
         self._on_report = on_report
         self._on_lost = on_lost
         self._transport: asyncio.Transport | None = None
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: subprocess.Popen[bytes] | None = None
         self.ended = asyncio.Event()
         self._ending = False
 
@@ -122,7 +123,7 @@ class ZygoteLink:
             self._transport = None
             transport.close()
         if self._process is not None and self._process.pid == peer:
-            code = await self._process.wait()
+            code = await companion.ended(self._process)
             self._process = None
             log.info("the zygote ended", code=code)
         self._on_lost()
