@@ -26,6 +26,7 @@ class BackupOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """The backups of one node's ranks during one generation of a job.
 
     `keeper` is where the shards of every `every`-th step go as soon as they are sealed; None: nowhere (see `reason`).
+    Every `persist_every`-th step also goes to the disk; 0: none does.
     `sources` are the vaults that may hold shards of these ranks from before, the likeliest first; the node's own is not
     among them. `submitted_ms` tells the job from a later one of the same name.
     """
@@ -38,6 +39,7 @@ class BackupOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     node_rank: Count
     nproc_per_node: Count
     every: Count = 1
+    persist_every: Count = 0
     keeper: VaultAddress | None = None
     sources: tuple[VaultAddress, ...] = ()
     reason: str = ""

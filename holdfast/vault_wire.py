@@ -107,6 +107,19 @@ class KeepOnly(_Message, frozen=True, kw_only=True, tag="keep_only"):
     sealed: SealedStep | None
 
 
+class PersistTo(_Message, frozen=True, kw_only=True, tag="persist_to"):
+    """Steps of this rank are also to be brought to a disk: a directory or URL, the same for all ranks of the job.
+
+    The newest `steps_max` are kept there, if they fit into `nbytes_max` (0: into anything). `mesh` is noted with each.
+    Answered by `Done`. How often is the order's to say.
+    """
+
+    place: str
+    steps_max: int
+    nbytes_max: int = 0
+    mesh: dict[str, int] = {}
+
+
 class Assign(_Message, frozen=True, kw_only=True, tag="assign"):
     """The agent's word: these are the backups of this node's ranks from now on. Answered by `Done`.
 
@@ -121,7 +134,7 @@ class Follow(_Message, frozen=True, kw_only=True, tag="follow"):
     """The agent's: tell me what happens. No answer; notices follow on this connection as they come."""
 
 
-Request = Join | Lay | Save | AskSteps | AskShard | Repair | KeepOnly | Assign | Follow
+Request = Join | Lay | Save | AskSteps | AskShard | Repair | KeepOnly | PersistTo | Assign | Follow
 
 
 class Done(_Message, frozen=True, kw_only=True, tag="done"):
@@ -179,7 +192,26 @@ class Fetched(_Message, frozen=True, kw_only=True, tag="fetched"):
     took_s: float
 
 
-Notice = BackedUp | Damaged | Fetched
+class Persisted(_Message, frozen=True, kw_only=True, tag="persisted"):
+    """Notice: a step is whole on the disk, every rank's part of it. `name` is the rank whose node has published it."""
+
+    name: ShardName
+    sealed: SealedStep
+    path: str
+    nbytes: int
+    took_s: float
+
+
+class NotPersisted(_Message, frozen=True, kw_only=True, tag="not_persisted"):
+    """Notice: a step that was due for the disk is not there; what was before it still is. `name` is a rank of the node
+    that says so."""
+
+    name: ShardName
+    sealed: SealedStep
+    reason: str
+
+
+Notice = BackedUp | Damaged | Fetched | Persisted | NotPersisted
 Answer = Done | Refused | Steps | Shard | Notice
 
 M = TypeVar("M")

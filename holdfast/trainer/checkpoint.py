@@ -37,7 +37,7 @@ from holdfast.trainer.checkpoint_choice import Choice
 from holdfast.trainer.checkpoint_errors import CheckpointError, CheckpointMismatch, DamagedCheckpoint, Superseded
 from holdfast.trainer.checkpoint_format import LoadPlanner, PartReader, PartWriter, plan_part
 from holdfast.trainer.checkpoint_memory import UNUSABLE, MemoryTier
-from holdfast.trainer.checkpoint_places import open_storage
+from holdfast.trainer.checkpoint_places import is_url, open_storage
 from holdfast.trainer.checkpoint_retention import Retention
 from holdfast.trainer.checkpoint_state import GLOBAL, KeyedState, PerRank, PerShard, RngState
 from holdfast.trainer.checkpoint_storage import (
@@ -51,7 +51,7 @@ from holdfast.trainer.collectives import Ranks, Verdict
 from holdfast.trainer.phases import phase
 from holdfast.trainer.report import checkpoint_saved
 from holdfast.trainer.spread import laid_out
-from holdfast.vault_wire import SealedStep
+from holdfast.vault_wire import PersistTo, SealedStep
 
 __all__ = [
     "CheckpointError",
@@ -136,13 +136,14 @@ class Checkpointer:
         self._rank = self._ranks.rank
         # A part of the job has no shards of its own: their names are those of the whole job's ranks.
         name = environment.shard_name(self._owner, self._rank, self._ranks.size) if process_group is None else None
-        self._memory = MemoryTier(name, self._owner.generation)
+        self._memory = MemoryTier(name, self._owner.generation, self._persist_to(directory, storage))
 
     def keep(self, step: int, state: dict[str, Any]) -> bool:
         """Keep the state as of the completed ``step`` in the memory of this rank's node: meant for every step.
 
-        It returns as soon as the state may be changed; what is changed afterwards is not in it. It outlives this
-        process, not the node: `save` every now and then as well. False if it is not kept; training may go on.
+        It returns as soon as the state may be changed; what is changed afterwards is not in it. Every so many steps,
+        as the job says, the node brings one to the directory while training goes on (`holdfast run --persist-every`).
+        False if it is not kept; training may go on.
         """
         if step < 1:
             raise ValueError(f"step {step}: the first completed step is 1")
@@ -152,6 +153,9 @@ class Checkpointer:
 
     def save(self, step: int, state: dict[str, Any]) -> None:
         """Save the state as of the completed ``step``; on return it is durable and restorable, on every rank.
+
+        Training stands still meanwhile. It is meant for steps that must be on the disk before the script goes on, such
+        as the last, and for jobs without a vault.
 
         Raises CheckpointError on every rank when any rank fails to write; what was there before stays restorable.
         A rank that a newer generation has replaced ends here.
@@ -183,6 +187,17 @@ class Checkpointer:
         """
         with phase("restore"), _ended_if_superseded():
             return self._restore(state)
+
+    def _persist_to(self, directory: str | os.PathLike[str] | None, storage: Storage | None) -> PersistTo | None:
+        if storage is not None:
+            return None  # an object of this process: no other can write there
+        place = os.fspath(directory or environment.default_directory())
+        return PersistTo(
+            place=place if is_url(place) else os.path.abspath(place),
+            steps_max=self._retention.steps_max,
+            nbytes_max=self._retention.nbytes_max,
+            mesh=self._mesh,
+        )
 
     def _restore(self, state: dict[str, Any]) -> int:
         started = time.monotonic()

@@ -17,7 +17,7 @@ import torch
 
 from holdfast.trainer.checkpoint_recipe import PartPlan
 from holdfast.trainer.memory import BrokenSeal, MemoryRefused, VaultClient
-from holdfast.vault_wire import SealedStep, ShardName, VaultWireError
+from holdfast.vault_wire import PersistTo, SealedStep, ShardName, VaultWireError
 
 VAULT_VARIABLE = "HOLDFAST_VAULT"
 STEPS_TOLD_MAX = 8
@@ -31,12 +31,13 @@ log = logging.getLogger("holdfast.trainer.checkpoint")
 class MemoryTier:
     """One rank's part. Where there is no vault, nothing is kept and nothing found; training goes on all the same."""
 
-    def __init__(self, name: ShardName | None, generation: int) -> None:
-        """`name` None: this process is no rank of a job of Holdfast's."""
+    def __init__(self, name: ShardName | None, generation: int, persist_to: PersistTo | None = None) -> None:
+        """`name` None: this process is no rank of a job of Holdfast's. `persist_to`: where the vault brings steps."""
         directory = os.environ.get(VAULT_VARIABLE)
         self._directory = Path(directory) if directory and name is not None else None
         self._name = name
         self._generation = generation
+        self._persist_to = persist_to
         self._client: VaultClient | None = None
         self._tried_at = -RECONNECT_S
         self._told = ""
@@ -106,7 +107,7 @@ class MemoryTier:
             return None
         self._tried_at = time.monotonic()
         try:
-            self._client = VaultClient(self._directory, self._name, self._generation)
+            self._client = VaultClient(self._directory, self._name, self._generation, self._persist_to)
         except (VaultWireError, MemoryRefused) as error:
             self._tell(f"checkpoints are not kept in memory: {error}")
         return self._client

@@ -30,6 +30,7 @@ from holdfast.vault_wire import (
     Join,
     KeepOnly,
     Lay,
+    PersistTo,
     Refused,
     Repair,
     Save,
@@ -51,8 +52,10 @@ class MemoryRefused(RuntimeError):
 class VaultClient:
     """The connection of one rank to its node's vault."""
 
-    def __init__(self, directory: Path, name: ShardName, generation: int) -> None:
-        """`directory` is the node's state directory.
+    def __init__(
+        self, directory: Path, name: ShardName, generation: int, persist_to: PersistTo | None = None
+    ) -> None:
+        """`directory` is the node's state directory. Steps also go where `persist_to` says, every now and then.
 
         Raises:
             VaultWireError: there is no vault.
@@ -71,6 +74,8 @@ class VaultClient:
         self._held: list[object] = []
         self.protects = False
         self._ask(self._join)
+        if persist_to is not None:
+            self._ask(persist_to)
 
     def save(self, step: int, state: dict[str, Any], plan: Callable[[], PartPlan] | None = None) -> None:
         """Keep the state as it is now; on return everything in it may be changed.

@@ -161,6 +161,7 @@ def order_of(
     nproc_per_node: int = 1,
     world_size: int = 2,
     every: int = 1,
+    persist_every: int = 0,
     keeper: VaultAddress | None = None,
     sources: tuple[VaultAddress, ...] = (),
     job: str = "job",
@@ -176,6 +177,7 @@ def order_of(
         node_rank=node_rank,
         nproc_per_node=nproc_per_node,
         every=every,
+        persist_every=persist_every,
         keeper=keeper,
         sources=sources,
     )

@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 
 from holdfast.process import log_to_stderr
+from holdfast_agent.vault.limits import add_flags, limits_of
 from holdfast_agent.vault.node import Node
 from holdfast_agent.vault.service import Vault
 
@@ -19,13 +20,13 @@ def main() -> None:
     parser.add_argument("--copy-threads", type=int, default=1, help="how many copy one rank's state")
     parser.add_argument("--orphan-s", type=float, default=60.0, help="end after so long without agent and ranks")
     parser.add_argument("--address", default="127.0.0.1", help="where it answers the vaults of other nodes")
-    parser.add_argument("--peer-bytes-per-s", type=float, default=0.0, help="copies go out no faster; 0: as they can")
+    add_flags(parser)
     parser.add_argument("--ready-fd", type=int, help="closed as soon as ranks can connect")
     arguments = parser.parse_args()
     log_to_stderr("holdfast_agent.vault")
     # Masked before any thread starts, so that none of them is interrupted.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
-    node = Node(arguments.state_dir, arguments.address, arguments.peer_bytes_per_s)
+    node = Node(arguments.state_dir, arguments.address, limits_of(arguments))
     vault = Vault(arguments.state_dir, node, orphan_s=arguments.orphan_s, copy_threads=arguments.copy_threads)
     if arguments.ready_fd is not None:
         os.close(arguments.ready_fd)

@@ -18,6 +18,7 @@ class Ledgers:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._readers: dict[ShardName, LedgerReader] = {}
+        self._paths: dict[ShardName, str] = {}
 
     def watch(self, name: ShardName, path: str) -> None:
         """Go by this ledger for a rank from now on; "": it has none."""
@@ -25,10 +26,15 @@ class Ledgers:
             self._drop(name)
             if not path:
                 return
+            self._paths[name] = path
             try:
                 self._readers[name] = LedgerReader(path)
             except (OSError, LedgerError) as error:
                 log.warning("copies do not stand back for this rank", of=str(name), reason=str(error))
+
+    def path(self, name: ShardName) -> str:
+        """Where a rank's is; "" if it has none."""
+        return self._paths.get(name, "")
 
     def are_in_collective(self) -> bool:
         """Whether any of them is."""
@@ -49,6 +55,7 @@ class Ledgers:
                 self._drop(name)
 
     def _drop(self, name: ShardName) -> None:
+        self._paths.pop(name, None)
         reader = self._readers.pop(name, None)
         if reader is not None:
             reader.close()

@@ -14,11 +14,13 @@ from holdfast_agent.vault.assignments import Assignment, Assignments, Job, job_o
 from holdfast_agent.vault.cuts import Cut
 from holdfast_agent.vault.fetcher import Fetcher
 from holdfast_agent.vault.ledgers import Ledgers
+from holdfast_agent.vault.limits import Limits
 from holdfast_agent.vault.notices import Notices
 from holdfast_agent.vault.pacing import Pacing, TokenBucket
 from holdfast_agent.vault.peer_server import PeerServer
 from holdfast_agent.vault.peer_session import PeerSession
 from holdfast_agent.vault.peer_wire import Hello
+from holdfast_agent.vault.persist import Persister
 from holdfast_agent.vault.receptions import Receptions
 from holdfast_agent.vault.senders import Senders
 from holdfast_agent.vault.shelf import Shelf
@@ -30,15 +32,18 @@ log = structlog.get_logger(__name__)
 class Node:
     """One job's shards at a time, and everything that happens to them."""
 
-    def __init__(self, directory: Path, address: str, peer_bytes_per_s: float = 0.0) -> None:
+    def __init__(self, directory: Path, address: str, limits: Limits) -> None:
         self.notices = Notices()
-        self._shelves = Shelves()
+        self._shelves = Shelves(limits.memory_bytes, limits.memory_steps)
         self._receptions = Receptions()
         self._assignments = Assignments()
         self.ledgers = Ledgers()
-        bucket = TokenBucket(peer_bytes_per_s, CHUNK_BYTES, time.monotonic())
+        bucket = TokenBucket(limits.peer_bytes_per_s, CHUNK_BYTES, time.monotonic())
         self.fetcher = Fetcher(self._shelves, self._assignments, self.notices)
         self._senders = Senders(self._shelves, self.notices, Pacing(bucket, self.ledgers.are_in_collective))
+        self.persister = Persister(
+            self._shelves, self._assignments, self.ledgers, self.notices, limits.persist_bytes_per_s
+        )
         self.peers = PeerServer(directory, address, self._token_of, self._serve_peer)
 
     def join(self, name: ShardName) -> Shelf:
@@ -50,6 +55,7 @@ class Node:
         """A rank's step is whole."""
         log.debug("sealed", job=name.job, rank=name.rank, step=sealed.step)
         self._senders.sealed(name, sealed)
+        self.persister.sealed(name, sealed)
 
     def go_on(self, name: ShardName, generation: int, sealed: SealedStep | None) -> None:
         """A rank goes on from this step (None: from none of these), here and wherever it has copies."""
@@ -69,11 +75,13 @@ class Node:
         """Give all memory back."""
         self.peers.close()
         self._senders.close()
+        self.persister.close()
         self._shelves.close()
 
     def _serve_job(self, job: Job) -> None:
         if self._shelves.serve(job):
             self._receptions.clear()
+            self.persister.clear()
             self.ledgers.clear()
             self.peers.end_unknown(lambda hello: (hello.job, hello.submitted_ms) == (job.name, job.submitted_ms))
 

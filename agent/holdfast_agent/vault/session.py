@@ -23,6 +23,7 @@ from holdfast.vault_wire import (
     Join,
     KeepOnly,
     Lay,
+    PersistTo,
     Refused,
     Repair,
     Request,
@@ -96,6 +97,9 @@ class Session:
                 joined, shelf = self._rank()
                 with shelf.turn:
                     self._node.go_on(joined.name, joined.generation, request.sealed)
+                return Done(), None
+            case PersistTo():
+                self._node.persister.persist_to(self._rank()[0].name, request)
                 return Done(), None
             case Assign():
                 reason = self._node.assign(Assignment(request.order, request.token))

@@ -1,0 +1,262 @@
+"""Brings every so many steps from this node's memory to the disk, below training in priority and without its waiting.
+
+The vault decides and holds the memory; a process of its own writes (`persist_writer`). One step at a time is written:
+so at most one segment of each rank waits for a slow disk, and what becomes due meanwhile is left out.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+
+import structlog
+
+from holdfast.vault_wire import Damaged, NotPersisted, Persisted, PersistTo, SealedStep, ShardName
+from holdfast_agent.vault.assignments import Assignment, Assignments, job_of
+from holdfast_agent.vault.ledgers import Ledgers
+from holdfast_agent.vault.notices import Notices
+from holdfast_agent.vault.persist_plan import Gathered, Turn, turn
+from holdfast_agent.vault.persist_task import (
+    Dropped,
+    Outcome,
+    Over,
+    PersistTask,
+    Published,
+    ShardToWrite,
+    Spoiled,
+    Written,
+    encode_task,
+    from_lines,
+)
+from holdfast_agent.vault.segments import Contents, Segment
+from holdfast_agent.vault.shelf import Shelf
+from holdfast_agent.vault.shelves import Shelves
+
+log = structlog.get_logger(__name__)
+
+
+class _Held:
+    """A shard that stays in memory until it is written."""
+
+    def __init__(self, name: ShardName, shelf: Shelf, segment: Segment, contents: Contents) -> None:
+        self.name = name
+        self._segment = segment
+        self.contents = contents
+        self._shelf = shelf
+
+    def shard(self) -> ShardToWrite:
+        return ShardToWrite(
+            rank=self.name.rank,
+            descriptor=self._segment.descriptor,
+            nbytes=self._segment.nbytes,
+            index=self.contents.index,
+            objects=self.contents.objects,
+            seal=self.contents.seal,
+        )
+
+    def let_go(self) -> None:
+        self._shelf.let_go(self._segment)
+
+
+class _Step:
+    """A step that is being written, or was and is waited for."""
+
+    def __init__(self, sealed: SealedStep, held: list[_Held], to: PersistTo) -> None:
+        self.sealed = sealed
+        self.names = {it.name.rank: it.name for it in held}
+        self.held = held
+        self.to = to
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def name(self) -> ShardName:
+        return self.names[min(self.names)]
+
+
+class Persister:
+    """One node's part in it."""
+
+    def __init__(
+        self, shelves: Shelves, assignments: Assignments, ledgers: Ledgers, notices: Notices, bytes_per_s: float = 0.0
+    ) -> None:
+        self._shelves = shelves
+        self._assignments = assignments
+        self._ledgers = ledgers
+        self._notices = notices
+        self._bytes_per_s = bytes_per_s
+        self._lock = threading.Lock()
+        self._to: dict[ShardName, PersistTo] = {}
+        self._gathered: Gathered | None = None
+        self._held: dict[ShardName, _Held] = {}
+        self._writing: _Step | None = None
+        self._publishing: _Step | None = None
+        self._told_of: SealedStep | None = None
+        self._is_closed = False
+
+    def persist_to(self, name: ShardName, to: PersistTo) -> None:
+        """A rank says where its steps go."""
+        with self._lock:
+            self._to[name] = to
+
+    def sealed(self, name: ShardName, sealed: SealedStep) -> None:
+        """A rank has sealed a step. Nothing is waited for: the rank's next save waits for this."""
+        with self._lock:
+            assignment, to = self._assignments.of_job(job_of(name)), self._to.get(name)
+            if assignment is None or to is None or self._is_closed or name.rank not in assignment.order.ranks:
+                return
+            order = assignment.order
+            is_busy = self._writing is not None
+            self._gathered, what = turn(self._gathered, is_busy, name.rank, sealed, order.ranks, order.persist_every)
+            match what:
+                case Turn.NOT_DUE:
+                    return
+                case Turn.LEFT_OUT:
+                    self._leave_out(name, sealed)
+                case Turn.WAITS:
+                    self._hold(name, sealed)
+                case Turn.BEGINS:
+                    self._hold(name, sealed)
+                    self._begin(assignment, sealed, to)
+
+    def clear(self) -> None:
+        """Another job is served now. What is being written of the one before is written."""
+        with self._lock:
+            self._to.clear()
+            self._let_go()
+            self._gathered = None
+
+    def close(self) -> None:
+        """Write nothing more."""
+        with self._lock:
+            self._is_closed = True
+            self._let_go()
+            steps = [self._writing, self._publishing]
+        for step in steps:
+            if step is not None:
+                _end(step)
+
+    # Under the lock:
+
+    def _hold(self, name: ShardName, sealed: SealedStep) -> None:
+        if any(held.contents.sealed != sealed for held in self._held.values()):
+            self._let_go()  # of a step that some rank of this node has never sealed
+        shelf = self._shelves.of(name)
+        segment = shelf.hold(sealed)
+        if segment is None:
+            return
+        contents = segment.contents
+        assert contents is not None
+        self._held[name] = _Held(name, shelf, segment, contents)
+
+    def _let_go(self) -> None:
+        for held in self._held.values():
+            held.let_go()
+        self._held.clear()
+
+    def _begin(self, assignment: Assignment, sealed: SealedStep, to: PersistTo) -> None:
+        if len(self._held) < len(assignment.order.ranks):
+            self._let_go()  # one of them was left behind by the job between two locks
+            return
+        held = sorted(self._held.values(), key=lambda it: it.name.rank)
+        self._held = {}
+        before, self._publishing = self._publishing, None
+        self._writing = step = _Step(sealed, held, to)
+        threading.Thread(target=self._run, args=(step, before, assignment), daemon=True).start()
+
+    def _leave_out(self, name: ShardName, sealed: SealedStep) -> None:
+        if self._told_of == sealed:
+            return  # by another rank of this node
+        self._told_of = sealed
+        assert self._writing is not None
+        reason = f"step {self._writing.sealed.step} is still being written"
+        self._notices.publish(NotPersisted(name=name, sealed=sealed, reason=reason))
+
+    # On a thread of the step's own:
+
+    def _run(self, step: _Step, before: _Step | None, assignment: Assignment) -> None:
+        if before is not None:
+            _end(before)  # what it waits for is looked at again by the one that comes
+        try:
+            self._follow(step, self._task(step, assignment))
+        except OSError as error:
+            self._say_lost(step, f"no process can be started to write it: {error.strerror}")
+        finally:
+            self._is_written(step, is_over=True)
+
+    def _task(self, step: _Step, assignment: Assignment) -> PersistTask:
+        name = step.name
+        return PersistTask(
+            to=step.to,
+            job=name.job,
+            submitted_ms=name.submitted_ms,
+            generation=step.sealed.generation,
+            step=step.sealed.step,
+            world_size=name.world_size,
+            shards=tuple(it.shard() for it in step.held),
+            ledgers=tuple(self._ledgers.path(name) for name in step.names.values()),
+            bytes_per_s=self._bytes_per_s,
+        )
+
+    def _follow(self, step: _Step, task: PersistTask) -> None:
+        command = (sys.executable, "-P", "-m", "holdfast_agent.vault.persist_writer", str(os.getpid()))
+        descriptors = [shard.descriptor for shard in task.shards]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=descriptors) as process:
+            with self._lock:
+                step.process = process
+                if self._is_closed:
+                    process.kill()
+            assert process.stdin is not None and process.stdout is not None
+            with suppress(BrokenPipeError):
+                process.stdin.write(encode_task(task))
+                process.stdin.close()
+            has_word = False
+            for outcome in from_lines(process.stdout):
+                has_word = True
+                self._heard(step, outcome)
+            code = process.wait()
+        if not has_word and not self._is_closed:
+            self._say_lost(step, f"the process that wrote it ended with {code}; see the vault's log")
+
+    def _heard(self, step: _Step, outcome: Outcome) -> None:
+        name, generation = step.name, step.sealed.generation
+        match outcome:
+            case Written():
+                log.info("written to the disk", job=name.job, step=step.sealed.step)
+            case Published(step=number, path=path, nbytes=nbytes, took_s=took_s):
+                log.info("published", job=name.job, step=number, path=path)
+                sealed = SealedStep(generation=generation, step=number)
+                self._notices.publish(Persisted(name=name, sealed=sealed, path=path, nbytes=nbytes, took_s=took_s))
+            case Dropped(step=number, reason=reason):
+                sealed = SealedStep(generation=generation, step=number)
+                log.warning("a step is not on the disk", job=name.job, step=number, reason=reason)
+                self._notices.publish(NotPersisted(name=name, sealed=sealed, reason=reason))
+            case Spoiled(rank=rank, detail=detail):
+                self._notices.publish(Damaged(name=step.names[rank], sealed=step.sealed, detail=detail))
+            case Over(reason=reason):
+                log.info("nothing more is written of this generation", job=name.job, reason=reason)
+        self._is_written(step, is_over=False)
+
+    def _say_lost(self, step: _Step, reason: str) -> None:
+        log.error("a step is not on the disk", of=str(step.name), step=step.sealed.step, reason=reason)
+        self._notices.publish(NotPersisted(name=step.name, sealed=step.sealed, reason=reason))
+
+    def _is_written(self, step: _Step, *, is_over: bool) -> None:
+        """Its memory is not needed any more: the next step that is due may be written."""
+        with self._lock:
+            if self._writing is step:
+                self._writing = None
+                self._publishing = step
+                while step.held:
+                    step.held.pop().let_go()
+            if is_over and self._publishing is step:
+                self._publishing = None
+
+
+def _end(step: _Step) -> None:
+    if step.process is not None:
+        with suppress(ProcessLookupError):
+            step.process.kill()
+        step.process.wait()

@@ -1,0 +1,100 @@
+"""Publishes the steps that all nodes of a job have written, and removes what will never be whole.
+
+Each node says what it has written in a record beside its parts. Who has rank 0 looks for these, for as long as a step
+is waited for; so nobody needs another node's address, or the bus, to bring a step to the disk.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from holdfast.trainer.checkpoint_errors import CheckpointError, DamagedCheckpoint
+from holdfast.trainer.checkpoint_manifest import Manifest, Part
+from holdfast.trainer.checkpoint_retention import Retention
+from holdfast.trainer.checkpoint_storage import Storage
+from holdfast_agent.vault.persist_plan import settled
+from holdfast_agent.vault.persist_task import Dropped, Outcome, PersistTask, Published
+
+POLL_S = 0.5
+WAIT_S_MAX = 3600.0
+"""For the nodes that have not written a step yet, at the end of a job that may be for good."""
+_RECORD = "written-by-"
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(tuple[Part, ...]).decode
+
+
+def write_record(storage: Storage, step: int, parts: Sequence[Part]) -> None:
+    """Say that a node has written these, all that it has."""
+    storage.write(step, f"{_RECORD}{parts[0].name}.json", [_encode(parts)])
+
+
+class _Records:
+    """The parts that are known to be written, by step. What was read once is not read again."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._read: dict[tuple[int, str], tuple[Part, ...]] = {}
+
+    def parts(self, step: int) -> dict[str, Part]:
+        """Of one step, by name."""
+        folder = self._storage.staged(step)
+        try:
+            for name in folder.sizes():
+                if name.startswith(_RECORD) and (step, name) not in self._read:
+                    self._read[step, name] = _decode(folder.get(name))
+        except (DamagedCheckpoint, msgspec.DecodeError):
+            # Removed, or not whole yet. It is looked at again.
+            pass
+        known = [parts for (of, _), parts in self._read.items() if of == step]
+        return {part.name: part for parts in known for part in parts}
+
+
+def publish(storage: Storage, task: PersistTask, began: float) -> Iterator[Outcome]:
+    """Publish until nothing is waited for. The vault ends it when the next step is due."""
+    records = _Records(storage)
+    while time.monotonic() < began + WAIT_S_MAX:
+        storage.claim()  # a newer generation may have them meanwhile
+        parts = {step: records.parts(step) for step in storage.unpublished()}
+        found = settled({step: task.world_size - len(of_step) for step, of_step in parts.items()})
+        if found.publish is not None:
+            yield _published(storage, task, found.publish, parts[found.publish], time.monotonic() - began)
+            storage.retain(_retention(storage, task))
+        for step in found.drop:
+            storage.discard(step)
+            missing = task.world_size - len(parts[step])
+            yield Dropped(step=step, reason=f"{missing} of {task.world_size} ranks have not written it")
+        if not found.waiting:
+            return
+        time.sleep(POLL_S)
+
+
+def _published(storage: Storage, task: PersistTask, step: int, parts: dict[str, Part], took_s: float) -> Outcome:
+    if step in storage.steps() and _generation_of(storage, step) == task.generation:
+        storage.discard(step)
+        return Dropped(step=step, reason="the script has saved it itself")
+    manifest = Manifest(
+        step=step,
+        generation=task.generation,
+        world_size=task.world_size,
+        mesh=task.to.mesh,
+        created_at=time.time(),
+        parts=tuple(parts[name] for name in sorted(parts)),
+    )
+    path = storage.publish(manifest)
+    return Published(step=step, path=path, nbytes=manifest.nbytes, took_s=took_s)
+
+
+def _generation_of(storage: Storage, step: int) -> int | None:
+    try:
+        return storage.manifest(step).generation
+    except CheckpointError:
+        return None
+
+
+def _retention(storage: Storage, task: PersistTask) -> Retention:
+    certified = [step for step in storage.steps() if task.certified_step is not None and step <= task.certified_step]
+    return Retention(task.to.steps_max, task.to.nbytes_max, frozenset(sorted(certified)[-1:]))
