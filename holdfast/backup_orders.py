@@ -29,6 +29,9 @@ class BackupOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     Every `persist_every`-th step also goes to the disk; 0: none does.
     `sources` are the vaults that may hold shards of these ranks from before, the likeliest first; the node's own is not
     among them. `submitted_ms` tells the job from a later one of the same name.
+
+    Vaults keep the certified step, which `certified_generation` made, and the coming one of this generation, whatever
+    comes after them.
     """
 
     node: Name
@@ -42,6 +45,9 @@ class BackupOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     persist_every: Count = 0
     keeper: VaultAddress | None = None
     sources: tuple[VaultAddress, ...] = ()
+    certified_step: Count | None = None
+    certified_generation: Count = 0
+    coming_step: Count | None = None
     reason: str = ""
     cause: Id | None = None
 

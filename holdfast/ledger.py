@@ -164,6 +164,12 @@ class LedgerWriter:
             self._first_step_ns = now
         self._write_state(now)
 
+    def go_on_from(self, steps: int) -> None:
+        """So many steps were completed before this generation: the next one, unless it is numbered, is counted on."""
+        if not self._steps_done:
+            self._step = steps - 1
+            self._write_state(time.time_ns())
+
     def enter_phase(self, name: str) -> str:
         """Note that a phase begins; gives the name of the one before, for coming back to it."""
         before = self._phase_name

@@ -83,7 +83,12 @@ class Save(_Message, frozen=True, kw_only=True, tag="save"):
 
 
 class AskSteps(_Message, frozen=True, kw_only=True, tag="ask_steps"):
-    """Which steps of this rank are sealed here? Waits for one that is being sealed. Answered by `Steps`."""
+    """Which steps of this rank are sealed here? Waits for one that is being sealed. Answered by `Steps`.
+
+    If none of them is `at_most` this step, other nodes are asked as well.
+    """
+
+    at_most: int | None = None
 
 
 class AskShard(_Message, frozen=True, kw_only=True, tag="ask_shard"):

@@ -48,7 +48,7 @@ from holdfast.trainer.checkpoint_storage import (
     decode_part,
 )
 from holdfast.trainer.collectives import Ranks, Verdict
-from holdfast.trainer.phases import phase
+from holdfast.trainer.phases import phase, resumed
 from holdfast.trainer.report import checkpoint_saved
 from holdfast.trainer.spread import laid_out
 from holdfast.vault_wire import PersistTo, SealedStep
@@ -183,10 +183,13 @@ class Checkpointer:
 
         Raises:
             CheckpointMismatch: on all ranks, when a whole checkpoint does not fit this job's state or world size.
-            CheckpointError: on all ranks, when it cannot be read, or when every checkpoint there was is damaged.
+            CheckpointError: on all ranks, when it cannot be read, or when every checkpoint there was is damaged, or
+                newer than the bound.
         """
         with phase("restore"), _ended_if_superseded():
-            return self._restore(state)
+            step = self._restore(state)
+        resumed(step)
+        return step
 
     def _persist_to(self, directory: str | os.PathLike[str] | None, storage: Storage | None) -> PersistTo | None:
         if storage is not None:
@@ -204,13 +207,15 @@ class Checkpointer:
         keyed = KeyedState(state, self._rank)
         bound = environment.restore_step() if self._rank == 0 else None
         in_memory = self._memory.common(self._ranks.all_gather, self._ranks.agree_on_bound(bound))
-        manifest = self._choice.newest()
+        manifest = self._choice.newest(newer_in_memory=self._memory.has_newer, or_nothing=bool(in_memory))
         for kept in in_memory:
             if (manifest is None or kept.step >= manifest.step) and self._restore_kept(kept, keyed):
                 if self._rank == 0:
                     log.info("restored step %d from memory in %.1f ms", kept.step, (time.monotonic() - started) * 1e3)
                 self._memory.go_on_from(kept)
                 return kept.step
+        if manifest is None:
+            manifest = self._choice.newest(newer_in_memory=self._memory.has_newer)
         self._memory.go_on_from(None)
         while manifest is not None:
             verified: _Verified | None = None

@@ -9,6 +9,7 @@ import torch
 
 from holdfast.trainer import checkpoint_environment as environment
 from holdfast.trainer.checkpoint_errors import CheckpointError, DamagedCheckpoint
+from holdfast.trainer.checkpoint_folder import StepState
 from holdfast.trainer.checkpoint_storage import Manifest, Storage, decode_manifest, newest_first
 from holdfast.trainer.collectives import Ranks
 
@@ -22,11 +23,15 @@ class Choice:
         self._storage = storage
         self._ranks = ranks
 
-    def newest(self) -> Manifest | None:
-        """The newest step that is complete and may be restored, the same on all ranks; None if there is none."""
+    def newest(self, *, newer_in_memory: bool = False, or_nothing: bool = False) -> Manifest | None:
+        """The newest step that is complete and may be restored, the same on all ranks; None if there is none.
+
+        Raises CheckpointError if there were some and none of them may be: a run is not begun anew unasked.
+        `or_nothing`: there is something else to go on from.
+        """
         if self._ranks.rank == 0:
             try:
-                manifest = self._newest_complete()
+                manifest = self._newest_complete(newer_in_memory, or_nothing)
             except Exception:
                 self._ranks.broadcast(torch.tensor([-1]))
                 raise
@@ -52,11 +57,17 @@ class Choice:
         elif problem is not None:
             log.warning("checkpoint of step %d is damaged: %s", step, problem)
 
-    def _newest_complete(self) -> Manifest | None:
+    def _newest_complete(self, newer_in_memory: bool, or_nothing: bool) -> Manifest | None:
         at_most = environment.restore_step()
         self._storage.claim()
         published = self._storage.steps()
         candidates = newest_first(published, at_most)
+        if at_most and not candidates and not or_nothing and (newer_in_memory or self._has_newer(published)):
+            raise CheckpointError(
+                f"no checkpoint of step {at_most} or before it is left, and newer ones are not to be restored; "
+                "starting from scratch unasked would throw the run away. Set HOLDFAST_RESTORE_STEP to a newer one that "
+                "you trust (one that was set aside is renamed without .rolled-back first), or to 0 to start afresh"
+            )
         for step in sorted(set(published) - set(candidates)):
             log.warning("checkpoint of step %d is newer than the rollback's target %s, set aside", step, at_most)
             self._storage.set_aside(step, "rolled-back")
@@ -66,13 +77,17 @@ class Choice:
             except DamagedCheckpoint as error:
                 self._set_aside_damaged(step, error)
         damaged = self._storage.damaged()
-        if damaged and at_most != 0:
+        if damaged and at_most != 0 and not or_nothing:
             raise CheckpointError(
                 f"no checkpoint is left to restore and those of steps {sorted(damaged)} are damaged; starting from "
                 "scratch unasked would throw the run away. Repair one (rename it without .damaged), or set "
                 "HOLDFAST_RESTORE_STEP=0 to start afresh"
             )
         return None
+
+    def _has_newer(self, published: list[int]) -> bool:
+        """Whether there was anything: what an earlier try has set aside counts as well."""
+        return bool(published) or any(found.state is StepState.ROLLED_BACK for found in self._storage.survey())
 
     def _set_aside_damaged(self, step: int, reason: object) -> None:
         log.warning("checkpoint of step %d is damaged, set aside, trying an older one: %s", step, reason)

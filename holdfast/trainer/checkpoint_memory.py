@@ -41,6 +41,8 @@ class MemoryTier:
         self._client: VaultClient | None = None
         self._tried_at = -RECONNECT_S
         self._told = ""
+        self.has_newer = False
+        """Whether any rank had steps above the limit when `common` was asked last."""
 
     def keep(self, step: int, state: dict[str, Any], plan: Callable[[], PartPlan] | None = None) -> bool:
         """Keep the state as it is now; False if it is not kept, which is logged once for each reason.
@@ -62,12 +64,17 @@ class MemoryTier:
 
     def common(self, all_gather: AllGather, at_most: int | None) -> list[SealedStep]:
         """The steps that all ranks have, newest first; all of them must call it, and get the same answer."""
+
+        def may_be(sealed: SealedStep) -> bool:
+            return at_most is None or sealed.step <= at_most
+
         mine = torch.full((STEPS_TOLD_MAX, 2), -1, dtype=torch.int64)
-        for row, sealed in enumerate(self._sealed()[:STEPS_TOLD_MAX]):
+        told = sorted(self._sealed(at_most), key=lambda sealed: (may_be(sealed), sealed), reverse=True)
+        for row, sealed in enumerate(told[:STEPS_TOLD_MAX]):
             mine[row] = torch.tensor((sealed.generation, sealed.step))
         found = [{SealedStep(generation=g, step=s) for g, s in rows.tolist() if s >= 0} for rows in all_gather(mine)]
-        common = (sealed for sealed in set.intersection(*found) if at_most is None or sealed.step <= at_most)
-        return sorted(common, reverse=True)
+        self.has_newer = not all(map(may_be, set.union(*found)))
+        return sorted(filter(may_be, set.intersection(*found)), reverse=True)
 
     def load(self, sealed: SealedStep) -> dict[str, Any]:
         """What was given to `keep` at this step.
@@ -90,12 +97,12 @@ class MemoryTier:
         except VaultWireError as error:
             self._lose(error)
 
-    def _sealed(self) -> tuple[SealedStep, ...]:
+    def _sealed(self, at_most: int | None) -> tuple[SealedStep, ...]:
         client = self._connected()
         if client is None:
             return ()
         try:
-            return client.steps()
+            return client.steps(at_most)
         except VaultWireError as error:
             self._lose(error)
             return ()

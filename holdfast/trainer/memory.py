@@ -109,9 +109,9 @@ class VaultClient:
         # Its answer comes after the seal of the save before.
         self._held = [*(tensor.untyped_storage() for tensor in large.values()), self._aside]
 
-    def steps(self) -> tuple[SealedStep, ...]:
-        """The steps of this rank that the vault has whole, newest first."""
-        answer, _ = self._ask(AskSteps())
+    def steps(self, at_most: int | None = None) -> tuple[SealedStep, ...]:
+        """The steps of this rank that the vault has whole, newest first; if none is `at_most`, also those of others."""
+        answer, _ = self._ask(AskSteps(at_most=at_most))
         assert isinstance(answer, Steps)
         return answer.sealed
 

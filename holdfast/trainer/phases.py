@@ -55,8 +55,9 @@ def step(
 ) -> None:
     """Say that a step is completed.
 
-    Without `step` it is the one after the last, the first of a generation being 0; a job that restores says the
-    absolute number. `loss` and `grad_norm` may be tensors: reading one that lies on an accelerator waits for it.
+    Without `step` it is the one after the last, the first of a generation being 0, or the step that a `Checkpointer`
+    has restored; a job that restores by other means says the absolute number. `loss` and `grad_norm` may be tensors:
+    reading one that lies on an accelerator waits for it.
     """
     ledger = binding.ledger
     if ledger is None:
@@ -68,6 +69,12 @@ def step(
         None if grad_norm is None else _number(grad_norm),
         None if tokens is None else int(tokens),
     )
+
+
+def resumed(step: int) -> None:
+    """The script goes on from this completed step: if it does not number its steps, they are counted from there."""
+    if binding.ledger is not None and not binding.explicit:
+        binding.ledger.go_on_from(step)
 
 
 def _number(value: SupportsFloat) -> float:

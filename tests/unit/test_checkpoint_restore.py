@@ -14,6 +14,8 @@ import pytest
 import torch
 from torch import nn
 
+from holdfast.ledger import LedgerWriter
+from holdfast.trainer import phases
 from holdfast.trainer.checkpoint import (
     Checkpointer,
     CheckpointError,
@@ -224,6 +226,44 @@ def test_a_rollback_abandons_what_is_newer(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.delenv("HOLDFAST_RESTORE_STEP")
     assert checkpointer.restore({"x": 0}) == 20
     assert names(tmp_path) == ["step-00000010", "step-00000020", "step-00000030.rolled-back"]
+
+
+def test_a_run_that_has_only_newer_checkpoints_than_it_may_restore_is_not_begun_anew_unasked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpointer = Checkpointer(tmp_path)
+    checkpointer.save(30, {"x": 30})
+    monkeypatch.setenv("HOLDFAST_RESTORE_STEP", "25")
+    state = {"x": 0}
+    for _ in range(2):
+        with pytest.raises(CheckpointError, match="no checkpoint of step 25 or before it is left"):
+            checkpointer.restore(state)
+    # Nothing was touched: a human may trust it.
+    assert names(tmp_path) == ["step-00000030"]
+    (tmp_path / "step-00000030").rename(tmp_path / "step-00000030.rolled-back")
+    with pytest.raises(CheckpointError, match="no checkpoint of step 25 or before it is left"):
+        checkpointer.restore(state)
+    monkeypatch.setenv("HOLDFAST_RESTORE_STEP", "0")
+    assert checkpointer.restore(state) == 0
+    assert state == {"x": 0}
+
+
+def test_steps_that_the_script_does_not_number_are_counted_from_the_restored_one(tmp_path: Path) -> None:
+    checkpointer, ledger = Checkpointer(tmp_path), LedgerWriter(tmp_path / "ledger", rank=0, generation=1)
+    phases.bind(ledger)
+    try:
+        checkpointer.restore({"x": 0})
+        for _ in range(10):
+            phases.step(loss=1.0)
+        assert ledger.step == 9
+        checkpointer.save(10, {"x": 10})
+
+        phases.bind(resumed := LedgerWriter(tmp_path / "ledger", rank=0, generation=2))
+        assert checkpointer.restore({"x": 0}) == 10
+        phases.step(loss=1.0)
+        assert (resumed.step, resumed.steps_done) == (10, 1)
+    finally:
+        phases.binding.ledger = None
 
 
 def test_a_restore_step_that_is_no_number_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,16 +13,20 @@ from holdfast.vault_wire import SealedStep
 
 
 class Cut(msgspec.Struct, frozen=True, kw_only=True):
-    """At `at_ns` generation `generation` went on from `kept`, or from none of the steps in memory."""
+    """At `at_ns` generation `generation` went on from `kept`, or from none of the steps in memory.
+
+    `behind` are older steps of the same story that a later recovery may go back to.
+    """
 
     generation: int
     at_ns: int
     kept: SealedStep | None
+    behind: tuple[SealedStep, ...] = ()
 
 
 def survives(sealed: SealedStep, cut: Cut | None) -> bool:
     """Whether a step is still part of the job's story, as far as its generation tells."""
-    return cut is None or sealed.generation >= cut.generation or sealed == cut.kept
+    return cut is None or sealed.generation >= cut.generation or sealed in (cut.kept, *cut.behind)
 
 
 def is_news(cut: Cut, known: Cut | None) -> bool:

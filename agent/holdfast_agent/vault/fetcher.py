@@ -42,16 +42,20 @@ class Fetcher:
         self._fetches: SharedWork[tuple[ShardName, SealedStep], None] = SharedWork()
         self._found: tuple[Assignment, Found] | None = None
 
-    def steps(self, name: ShardName, generation: int) -> Sequence[SealedStep]:
-        """What is here or can be had of a rank, newest first; the newest is fetched without being asked for."""
+    def steps(self, name: ShardName, generation: int, at_most: int | None = None) -> Sequence[SealedStep]:
+        """What is here or can be had of a rank, newest first.
+
+        The newest, or the newest of those `at_most`, is fetched without being asked for.
+        """
         assignment = self._assignments.wait_for(job_of(name), generation, ASSIGNMENT_WAIT_S)
         if assignment is None:
             log.warning("no order says who may have this rank's shards", of=str(name), generation=generation)
             return self._shelves.of(name).steps()
         holders = self._search(assignment).holders(name)
         here = self._shelves.of(name).steps()
-        if holders and max(holders) not in here:
-            threading.Thread(target=self._prefetch, args=(name, max(holders)), daemon=True).start()
+        newest = max((each for each in holders if at_most is None or each.step <= at_most), default=None)
+        if newest is not None and newest not in here:
+            threading.Thread(target=self._prefetch, args=(name, newest), daemon=True).start()
         return sorted({*holders, *here}, reverse=True)
 
     def fetch(self, name: ShardName, sealed: SealedStep) -> None:

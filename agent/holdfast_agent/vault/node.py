@@ -21,6 +21,7 @@ from holdfast_agent.vault.peer_server import PeerServer
 from holdfast_agent.vault.peer_session import PeerSession
 from holdfast_agent.vault.peer_wire import Hello
 from holdfast_agent.vault.persist import Persister
+from holdfast_agent.vault.pins import Pins, pins_of
 from holdfast_agent.vault.receptions import Receptions
 from holdfast_agent.vault.senders import Senders
 from holdfast_agent.vault.shelf import Shelf
@@ -59,8 +60,9 @@ class Node:
 
     def go_on(self, name: ShardName, generation: int, sealed: SealedStep | None) -> None:
         """A rank goes on from this step (None: from none of these), here and wherever it has copies."""
-        cut = Cut(generation=generation, at_ns=time.time_ns(), kept=sealed)
-        self._shelves.of(name).keep_only(cut)
+        shelf = self._shelves.of(name)
+        cut = Cut(generation=generation, at_ns=time.time_ns(), kept=sealed, behind=shelf.past_of(sealed))
+        shelf.keep_only(cut)
         self._senders.went_on(name, cut)
 
     def assign(self, assignment: Assignment) -> str | None:
@@ -68,6 +70,7 @@ class Node:
         reason = self._assignments.put(assignment)
         if reason is None:
             self._serve_job(assignment.job)
+            self._shelves.pin(pins_of(assignment.order))
             self._senders.assign(assignment)
         return reason
 
@@ -80,6 +83,7 @@ class Node:
 
     def _serve_job(self, job: Job) -> None:
         if self._shelves.serve(job):
+            self._shelves.pin(Pins())
             self._receptions.clear()
             self.persister.clear()
             self.ledgers.clear()

@@ -88,7 +88,7 @@ class Session:
             case Save():
                 return self._save(request), None
             case AskSteps():
-                return self._steps(), None
+                return self._steps(request.at_most), None
             case AskShard():
                 return self._shard(request)
             case Repair():
@@ -135,13 +135,14 @@ class Session:
             raise VaultWireError("a rank must say first who it is")
         return self._joined
 
-    def _steps(self) -> Answer:
+    def _steps(self, at_most: int | None) -> Answer:
         joined, shelf = self._rank()
         with shelf.turn:
             sealed: Sequence[SealedStep] = shelf.steps()
+        is_here = any(at_most is None or each.step <= at_most for each in sealed)
         # A first generation has nothing anywhere; who has something here need not wait for what others have.
-        if not sealed and joined.generation > 1:
-            sealed = self._node.fetcher.steps(joined.name, joined.generation)
+        if not is_here and joined.generation > 1:
+            sealed = self._node.fetcher.steps(joined.name, joined.generation, at_most)
         return Steps(sealed=tuple(sealed))
 
     def _save(self, request: Save) -> Answer:

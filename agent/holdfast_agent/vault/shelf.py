@@ -24,6 +24,7 @@ from contextlib import contextmanager
 from holdfast.vault_wire import SealedStep
 from holdfast_agent.vault.cuts import Cut, is_news, survives
 from holdfast_agent.vault.keeping import KEPT_MIN, needed, unwanted
+from holdfast_agent.vault.pins import Pins, in_the_past_of, pinned
 from holdfast_agent.vault.segments import Contents, Segment
 
 MakeSegment = Callable[[str, int], Segment]
@@ -41,7 +42,7 @@ class Shelf:
         self._lock = threading.Lock()
         self._segments: list[Segment] = []
         self._sent: deque[SealedStep] = deque(maxlen=KEPT_MIN)
-        self._pinned: frozenset[SealedStep] = frozenset()
+        self._pins: Pins | None = None
         self._cut: Cut | None = None
         self._is_closed = False
 
@@ -144,10 +145,15 @@ class Shelf:
             if sealed not in self._sent:
                 self._sent.append(sealed)
 
-    def pin(self, *sealed: SealedStep) -> None:
+    def pin(self, pins: Pins | None) -> None:
         """These steps stay, if they are or come here, until others are named."""
         with self._lock:
-            self._pinned = frozenset(sealed)
+            self._pins = pins
+
+    def past_of(self, kept: SealedStep | None) -> tuple[SealedStep, ...]:
+        """The pinned steps that a job which goes on from `kept` has behind it."""
+        with self._lock:
+            return in_the_past_of(kept, pinned(self._steps(), self._pins))
 
     def forget_sent(self) -> None:
         """Nobody keeps copies of what is here any more."""
@@ -160,13 +166,13 @@ class Shelf:
         return self._cut
 
     def keep_only(self, cut: Cut) -> None:
-        """The job went on: forget all other steps. What comes after this is of its present."""
+        """The job went on: forget what is no part of its story any more. What comes after this is of its present."""
         with self._lock:
             if not is_news(cut, self._cut):
                 return
             self._cut = cut
             for segment in self._segments:
-                if _sealed_of(segment) != cut.kept:
+                if (sealed := _sealed_of(segment)) and sealed not in (cut.kept, *cut.behind):
                     segment.contents = None
 
     def close(self) -> None:
@@ -215,7 +221,8 @@ class Shelf:
         return [each for each in self._segments if _is_idle(each) and _sealed_of(each) not in needed]
 
     def _needed(self) -> frozenset[SealedStep]:
-        return needed(self._steps(), self._sent, self._pinned)
+        steps = self._steps()
+        return needed(steps, self._sent, pinned(steps, self._pins))
 
     def _steps(self) -> list[SealedStep]:
         return sorted((sealed for each in self._segments if (sealed := _sealed_of(each))), reverse=True)

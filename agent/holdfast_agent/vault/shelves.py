@@ -7,6 +7,7 @@ import threading
 from holdfast.vault_wire import ShardName
 from holdfast_agent.vault.assignments import Job, job_of
 from holdfast_agent.vault.keeping import KEPT_MIN
+from holdfast_agent.vault.pins import Pins
 from holdfast_agent.vault.room import Room
 from holdfast_agent.vault.shelf import Shelf
 
@@ -20,6 +21,7 @@ class Shelves:
         self._job: Job | None = None
         self._shelves: dict[ShardName, Shelf] = {}
         self._steps_wanted = steps_wanted
+        self._pins: Pins | None = None
         self._room = Room(nbytes_max, self._all)
 
     def serve(self, job: Job) -> bool:
@@ -37,11 +39,19 @@ class Shelves:
             shelf = self._shelves.get(name)
             if shelf is None:
                 shelf = Shelf(f"holdfast-{name.job}-{name.rank}", self._room.make, self._steps_wanted)
+                shelf.pin(self._pins)
                 if job_of(name) == self._job:
                     self._shelves[name] = shelf
                 else:
                     shelf.close()
             return shelf
+
+    def pin(self, pins: Pins) -> None:
+        """From now on these steps stay on every shelf."""
+        with self._lock:
+            self._pins = pins
+            for shelf in self._shelves.values():
+                shelf.pin(pins)
 
     def close(self) -> None:
         """Give all memory back."""
