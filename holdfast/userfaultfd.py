@@ -4,9 +4,10 @@ A process registers ranges of its memory and hands the descriptor to a second on
 in the first process then writes to one of their pages waits in the kernel until the second has lifted the protection of
 that page. Reading goes on. If the second process ends, its descriptor closes and nobody waits any more.
 
-Linux 5.7 or newer, private anonymous memory only. Without CAP_SYS_PTRACE, the right to /dev/userfaultfd or the sysctl
-vm.unprivileged_userfaultfd=1 the kernel refuses (a restricted descriptor, which it would grant, is of no use here: a
-system call that writes to a protected page would fail instead of wait).
+Private anonymous memory only, and Linux 5.14 or newer: before 6.4 (`marks_absent_pages`) only pages that are there are
+protected, and who wants all of a range protected must `populate` it first. Without CAP_SYS_PTRACE, the right to
+/dev/userfaultfd or the sysctl vm.unprivileged_userfaultfd=1 the kernel refuses (a restricted descriptor, which it would
+grant, is of no use here: a system call that writes to a protected page would fail instead of wait).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import functools
 import os
 import struct
 
@@ -23,12 +25,16 @@ _DEVICE = "/dev/userfaultfd"
 
 _API_VERSION = 0xAA
 _FEATURE_WRITE_PROTECT = 1 << 0
+_FEATURE_ABSENT_PAGES = 1 << 13
 _REGISTER_WRITE_PROTECT = 1 << 1
 _PROTECT = 1 << 0
 _EVENT_PAGEFAULT = 0x12
 _EVENT_BYTES = 32
 
+_MADV_POPULATE_READ = 22
+
 _libc = ctypes.CDLL(None, use_errno=True)
+_libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 def _ioc(direction: int, number: int, size: int) -> int:
@@ -52,14 +58,32 @@ def open_descriptor() -> int:
     Raises:
         NotSupported: not here, or not for this process.
     """
+    absent = _FEATURE_ABSENT_PAGES if marks_absent_pages() else 0
+    return _agreed(_FEATURE_WRITE_PROTECT | absent)[0]
+
+
+@functools.cache
+def marks_absent_pages() -> bool:
+    """Whether `protect` also makes the first writer to a page wait that has no memory yet, or none any more.
+
+    Raises:
+        NotSupported: nothing can be protected.
+    """
+    descriptor, features = _agreed(0)
+    os.close(descriptor)
+    return bool(features & _FEATURE_ABSENT_PAGES)
+
+
+def _agreed(features: int) -> tuple[int, int]:
+    """A descriptor with these features, and all that the kernel has."""
     descriptor = _new_descriptor()
-    request = bytearray(struct.pack("QQQ", _API_VERSION, _FEATURE_WRITE_PROTECT, 0))
+    request = bytearray(struct.pack("QQQ", _API_VERSION, features, 0))
     try:
         fcntl.ioctl(descriptor, _API, request)
     except OSError as error:
         os.close(descriptor)
         raise NotSupported(f"this kernel has no write protection by userfaultfd: {error.strerror}") from error
-    return descriptor
+    return descriptor, struct.unpack("QQQ", request)[1]
 
 
 def _new_descriptor() -> int:
@@ -95,6 +119,17 @@ def register(descriptor: int, address: int, nbytes: int) -> None:
         raise NotSupported(
             f"memory at {address:#x} ({nbytes} bytes) cannot be write-protected: {error.strerror}"
         ) from error
+
+
+def populate(address: int, nbytes: int) -> None:
+    """Have a page of zeros wherever this process's range has none: without `marks_absent_pages`, before each `protect`.
+
+    Raises:
+        NotSupported: a kernel before 5.14, or the range is gone.
+    """
+    if _libc.madvise(address, nbytes, _MADV_POPULATE_READ) != 0:
+        reason = os.strerror(ctypes.get_errno())
+        raise NotSupported(f"memory at {address:#x} ({nbytes} bytes) cannot be populated: {reason}")
 
 
 def protect(descriptor: int, address: int, nbytes: int) -> None:

@@ -72,6 +72,7 @@ class VaultClient:
         # Memory that is given back is not protected any more: what is being copied must not be freed before it is.
         # Storages, for a tensor that is held may still get other memory (`tensor.data = ...`).
         self._held: list[object] = []
+        self._to_populate: tuple[tuple[int, int], ...] = ()
         self.protects = False
         self._ask(self._join)
         if persist_to is not None:
@@ -105,6 +106,10 @@ class VaultClient:
         places = tuple(place(leaf, addresses[leaf.memory]) for leaf in leaves)
         if places != self._places:
             self._lay(places, plan() if plan is not None else None)
+        try:
+            _populate(self._to_populate)
+        except userfaultfd.NotSupported as error:
+            raise MemoryRefused(str(error)) from error
         self._ask(Save(step=step, objects=objects))
         # Its answer comes after the seal of the save before.
         self._held = [*(tensor.untyped_storage() for tensor in large.values()), self._aside]
@@ -187,8 +192,11 @@ class VaultClient:
             for address, nbytes in ranges:
                 collapse(address, nbytes)
                 userfaultfd.register(descriptor, address, nbytes)
+            self._to_populate = () if userfaultfd.marks_absent_pages() else ranges
+            _populate(self._to_populate)
         except userfaultfd.NotSupported:
             os.close(descriptor)
+            self._to_populate = ()
             return None
         return descriptor
 
@@ -208,6 +216,11 @@ class VaultClient:
 def _is_plain(tensor: torch.Tensor) -> bool:
     """Its bytes lie in this process's memory one after the other."""
     return tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+
+
+def _populate(ranges: Sequence[tuple[int, int]]) -> None:
+    for address, nbytes in ranges:
+        userfaultfd.populate(address, nbytes)
 
 
 def _pages_of(pieces: Sequence[tuple[int, int, int]]) -> tuple[tuple[int, int], ...]:

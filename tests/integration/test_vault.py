@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import subprocess
 import sys
@@ -96,6 +97,25 @@ def test_what_is_changed_right_after_a_save_is_never_in_it(
             overwrite(values, 777.0)
             assert is_state(rank.restore(at(step)), now)
             assert rank.protects is (protects and _kernel_protects())
+
+
+@pytest.mark.parametrize("marks_absent", [True, False])
+def test_pages_without_memory_are_protected_as_well(
+    directory: Path, marks_absent: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pages that nobody has written to yet, and such as were given back since the save before."""
+    if not marks_absent:
+        monkeypatch.setattr(memory.userfaultfd, "marks_absent_pages", lambda: False)
+    elif not (_kernel_protects() and userfaultfd.marks_absent_pages()):
+        pytest.skip("this kernel protects no absent pages")
+    pages = mmap.mmap(-1, 64 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    weights = torch.frombuffer(pages, dtype=torch.uint8)
+    with client(directory) as rank:
+        for step in (1, 2, 3):
+            rank.save(step, {"weights": weights})
+            weights.fill_(7)
+            assert not rank.restore(at(step))["weights"].any()
+            pages.madvise(mmap.MADV_DONTNEED)
 
 
 def _refused() -> int:
