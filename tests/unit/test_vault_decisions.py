@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 
 import pytest
 
 from holdfast.backup_orders import BackupOrder
-from holdfast.vault_wire import BackedUp, Damaged, SealedStep, ShardName
+from holdfast.vault_wire import Answer, BackedUp, Damaged, SealedStep, ShardName, receive_answer
 from holdfast_agent.vault.assignments import Assignment, Assignments, Job, refusal
 from holdfast_agent.vault.backlog import Backlog, Waiting
 from holdfast_agent.vault.cuts import Cut, is_news, survives
-from holdfast_agent.vault.notices import Mailbox
+from holdfast_agent.vault.notices import Mailbox, Notices
 from holdfast_agent.vault.pacing import PAUSE_S_MAX, Pacing, TokenBucket
 
 
@@ -197,3 +198,33 @@ def test_a_follower_who_is_slow_misses_the_oldest_copies_and_no_damage() -> None
     assert [mailbox.take() for _ in range(4)] == [damaged(1), backed_up(2), damaged(2), backed_up(3)]
     mailbox.close()
     assert mailbox.take() is None
+
+
+def told(notices: Notices, count: int) -> list[Answer]:
+    """What a follower is told first, who then leaves."""
+    ours, theirs = socket.socketpair()
+    telling = threading.Thread(target=notices.tell, args=(theirs,))
+    with ours, theirs:
+        ours.settimeout(30)
+        telling.start()
+        heard = [receive_answer(ours)[0] for _ in range(count)]
+    telling.join()
+    return heard
+
+
+def test_damage_that_nobody_heard_of_waits_for_the_next_follower() -> None:
+    notices = Notices()
+    for notice in (damaged(1), backed_up(1), damaged(2), damaged(1)):
+        notices.publish(notice)
+    assert told(notices, 2) == [damaged(1), damaged(2)]
+    # Once told it is told; what a follower left behind is not.
+    stuck, theirs = socket.socketpair()
+    telling = threading.Thread(target=notices.tell, args=(theirs,))
+    telling.start()
+    while not notices._mailboxes:
+        pass
+    stuck.close()
+    notices.publish(damaged(3))
+    telling.join()
+    theirs.close()
+    assert told(notices, 1) == [damaged(3)]

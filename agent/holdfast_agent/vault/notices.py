@@ -1,4 +1,7 @@
-"""What happened, for the agents that follow: each has a queue of its own, and none of them holds the vault up."""
+"""What happened, for the agents that follow: each has a queue of its own, and none of them holds the vault up.
+
+Word of damage that no follower took waits for the next one: an agent may be away for a while, and the vault is not.
+"""
 
 from __future__ import annotations
 
@@ -50,6 +53,13 @@ class Mailbox:
                 return damage[1][1]
             return self._passing.popleft()[1]
 
+    def take_damage(self) -> list[Damaged]:
+        """All word of damage that is left."""
+        with self._changed:
+            left = [notice for _, notice in self._damage.values()]
+            self._damage.clear()
+            return left
+
     def close(self) -> None:
         """Nobody reads any more."""
         with self._changed:
@@ -63,18 +73,20 @@ class Notices:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._mailboxes: set[Mailbox] = set()
+        self._unclaimed = Mailbox(waiting_max=0)
 
     def publish(self, notice: Notice) -> None:
         """Tell all followers, now or when they come to it."""
         with self._lock:
-            for mailbox in self._mailboxes:
-                mailbox.put(notice)
+            self._put(notice)
 
     def tell(self, link: socket.socket) -> None:
         """Send what happens over this connection until it ends; a follower says nothing more."""
         mailbox = Mailbox()
         with self._lock:
             self._mailboxes.add(mailbox)
+            for damage in self._unclaimed.take_damage():
+                mailbox.put(damage)
         teller = threading.Thread(target=_tell, args=(mailbox, link), daemon=True)
         teller.start()
         try:
@@ -88,9 +100,19 @@ class Notices:
             with contextlib.suppress(OSError):
                 link.shutdown(socket.SHUT_RDWR)
             teller.join()
+            with self._lock:
+                for damage in mailbox.take_damage():
+                    self._put(damage)
+
+    def _put(self, notice: Notice) -> None:
+        for mailbox in self._mailboxes or (self._unclaimed,):
+            mailbox.put(notice)
 
 
 def _tell(mailbox: Mailbox, link: socket.socket) -> None:
-    with contextlib.suppress(VaultWireError):
-        while (notice := mailbox.take()) is not None:
+    while (notice := mailbox.take()) is not None:
+        try:
             send(link, notice)
+        except VaultWireError:
+            mailbox.put(notice)
+            return
