@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from datetime import datetime, timedelta
 from typing import Any
 
 import structlog
@@ -18,15 +17,14 @@ from holdfast.backup_orders import BackupOrder, UnreadableBackupOrder, submissio
 from holdfast.bus import Bus, KeyUpdate
 from holdfast.clock import Now
 from holdfast.desired import NodeDesired, Placement
-from holdfast.events import CheckpointSaved, Event, ShardDamaged, ShardsBackedUp, ShardsFetched, StepNotPersisted
+from holdfast.events import Event, ShardDamaged, ShardsBackedUp, ShardsFetched
 from holdfast.ids import uuid7
 from holdfast.subjects import DESIRED_BUCKET, backup_key
-from holdfast.vault_wire import BackedUp, Damaged, Fetched, NotPersisted, Notice, Persisted
+from holdfast.vault_wire import BackedUp, Damaged, Fetched, Notice
 from holdfast_agent.backup_tally import BackupTally
 from holdfast_agent.vault_link import VaultLink
 
 TELL_EVERY_S = 2.0
-COMPLAIN_EVERY = timedelta(seconds=30)
 
 log = structlog.get_logger(__name__)
 
@@ -50,8 +48,6 @@ class Backups:
         self._order: BackupOrder | None = None
         self._placement: Placement | None = None
         self._tally: BackupTally | None = None
-        self._complained_at: datetime | None = None
-        self._uncomplained = 0
         self._changed = asyncio.Event()
         vault.on_notice = self._noticed
 
@@ -80,7 +76,7 @@ class Backups:
             assert self._tally is not None
             self._say(
                 ShardsBackedUp(
-                    **self._common(self._tally.order.job, whole.sealed.generation, self._tally.order),
+                    **self._common(self._tally.order, whole.sealed.generation),
                     step=whole.sealed.step,
                     ranks=tuple(self._tally.order.ranks),
                     keeper=whole.keeper,
@@ -113,16 +109,22 @@ class Backups:
 
     def _noticed(self, notice: Notice) -> None:
         order = self._order if self._order is not None and self._order.job == notice.name.job else None
+        if isinstance(notice, Damaged):
+            # Said whether or not there is an order: it may be of the job before, or older than this agent.
+            self._damaged(order, notice)
+            return
+        if order is None:
+            return
         match notice:
             case BackedUp():
-                if order is not None and self._tally is not None:
+                if self._tally is not None:
                     self._tally.add(notice)
                     self._changed.set()
-            case Fetched() if order is not None:
+            case Fetched():
                 log.info("a shard came from another node", rank=notice.name.rank, step=notice.sealed.step)
                 self._say(
                     ShardsFetched(
-                        **self._common(notice.name.job, notice.sealed.generation, order),
+                        **self._common(order, notice.sealed.generation),
                         step=notice.sealed.step,
                         ranks=(notice.name.rank,),
                         keeper=notice.source,
@@ -130,53 +132,27 @@ class Backups:
                         took_s=notice.took_s,
                     )
                 )
-            case Persisted():
-                self._say(
-                    CheckpointSaved(
-                        **self._common(order, notice.sealed.generation),
-                        step=notice.sealed.step,
-                        path=notice.path,
-                        checkpoint_bytes=notice.nbytes,
-                        took_s=notice.took_s,
-                    )
-                )
-            case NotPersisted():
-                log.warning("a step is not on the disk", step=notice.sealed.step, reason=notice.reason)
-                self._not_persisted(order, notice)
-            case Damaged():
-                # Said whether or not there is an order: it may be of the job before, or older than this agent.
-                log.error("a shard is damaged", rank=notice.name.rank, step=notice.sealed.step, detail=notice.detail)
-                self._say(
-                    ShardDamaged(
-                        **self._common(notice.name.job, notice.sealed.generation, order),
-                        rank=notice.name.rank,
-                        step=notice.sealed.step,
-                        held_by=notice.node or self._node,
-                        detail=notice.detail,
-                    )
-                )
 
-    def _not_persisted(self, order: BackupOrder, notice: NotPersisted) -> None:
-        if self._complained_at is not None and self._now() < self._complained_at + COMPLAIN_EVERY:
-            self._uncomplained += 1
-            return
+    def _damaged(self, order: BackupOrder | None, notice: Damaged) -> None:
+        name, sealed = notice.name, notice.sealed
+        log.error("a shard is damaged", rank=name.rank, step=sealed.step, detail=notice.detail)
         self._say(
-            StepNotPersisted(
-                **self._common(order, notice.sealed.generation),
-                step=notice.sealed.step,
-                reason=notice.reason,
-                others=self._uncomplained,
+            ShardDamaged(
+                **self._common(order, sealed.generation, name.job),
+                rank=name.rank,
+                step=sealed.step,
+                held_by=notice.node or self._node,
+                detail=notice.detail,
             )
         )
-        self._complained_at, self._uncomplained = self._now(), 0
 
-    def _common(self, job: str, generation: int, order: BackupOrder | None) -> dict[str, Any]:
+    def _common(self, order: BackupOrder | None, generation: int, job: str = "") -> dict[str, Any]:
         return {
             "id": uuid7(),
             "at": self._now(),
             "source": f"agent/{self._node}",
             "node": self._node,
-            "job": job,
+            "job": order.job if order is not None else job,
             "generation": generation,
             "cause": order.cause if order is not None else None,
         }
