@@ -1,4 +1,4 @@
-"""What the ranks of test_checkpoint_ranks.py run: ``checkpoint_worker.py (save|reshard) DIRECTORY``, under torchrun."""
+"""What the ranks of test_checkpoint_ranks.py run: ``checkpoint_worker.py (save|reshard) DIRECTORY``."""
 
 from __future__ import annotations
 

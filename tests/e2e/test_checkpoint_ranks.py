@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+WARM_RANKS = Path(__file__).parents[1] / "warm_ranks.py"
 WORKER = Path(__file__).with_name("checkpoint_worker.py")
 
 
 def run_worker(ranks: int, what: str, directory: Path) -> None:
     done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            "--standalone",
-            f"--nproc-per-node={ranks}",
-            WORKER,
-            what,
-            str(directory),
-        ],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
+        [sys.executable, WARM_RANKS, str(ranks), WORKER, what, directory],
         capture_output=True,
         text=True,
         timeout=200,

@@ -1,4 +1,4 @@
-"""The GPT example under plain torchrun: it learns, and an interruption changes nothing."""
+"""The GPT example without Holdfast, under plain torchrun too: it learns, and an interruption changes nothing."""
 
 from __future__ import annotations
 
@@ -7,31 +7,24 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
+WARM = (str(Path(__file__).parents[1] / "warm_ranks.py"), "{ranks}")
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node={ranks}")
 TRAIN = Path(__file__).parents[2] / "examples" / "gpt" / "train.py"
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
 
 @contextmanager
-def training(ranks: int, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+def training(ranks: int, *arguments: str, launcher: Sequence[str] = WARM) -> Iterator[subprocess.Popen[str]]:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("HOLDFAST_")}
     process = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            "--standalone",
-            f"--nproc-per-node={ranks}",
-            str(TRAIN),
-            "--log-every=1",
-            *arguments,
-        ],
+        [sys.executable, *(word.format(ranks=ranks) for word in launcher), str(TRAIN), "--log-every=1", *arguments],
         env={**environment, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -53,8 +46,8 @@ def kill(pids: list[int]) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def train(ranks: int, *arguments: str) -> str:
-    with training(ranks, *arguments) as process:
+def train(ranks: int, *arguments: str, launcher: Sequence[str] = WARM) -> str:
+    with training(ranks, *arguments, launcher=launcher) as process:
         output, _ = process.communicate(timeout=200)
     assert process.returncode == 0, output
     return output
@@ -93,7 +86,7 @@ def test_it_learns_and_goes_on_bit_for_bit_after_all_ranks_were_killed(tmp_path:
         process.communicate(timeout=60)
     assert process.returncode != 0
 
-    resumed = train(4, *mesh, directory)
+    resumed = train(4, *mesh, directory, launcher=TORCHRUN)
     assert "restored step 20" in resumed
     assert min(losses(resumed)) == 21
     assert final_loss(resumed) == final_loss(undisturbed)

@@ -1,4 +1,4 @@
-"""What the ranks of test_ckpt_commands.py run under torchrun: ``ckpt_ranks.py (save|restore) DIRECTORY``.
+"""What the ranks of test_ckpt_commands.py run: ``ckpt_ranks.py (save|restore) DIRECTORY``.
 
 The state has what a checkpoint can hold: DTensors in uneven shards, tensors of odd kinds, numbers, state of one shard
 and of one rank.

@@ -8,14 +8,15 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-import asyncpg
-import nats
-
 from holdfast.embedded.announce import announce_ready
 
 
 async def service() -> None:
     """Ready once it has spoken to both servers with the addresses that it was given."""
+    # Late, because most of these processes need neither.
+    import asyncpg
+    import nats
+
     bus = await nats.connect(os.environ["HOLDFAST_NATS_URL"])
     await bus.jetstream().account_info()
     await (await asyncpg.connect(os.environ["HOLDFAST_DATABASE_URL"])).execute("select 1")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -30,13 +29,13 @@ from tests.integration.historian_scene import new_database
 
 pytestmark = pytest.mark.integration
 
+WARM_RANKS = Path(__file__).parents[1] / "warm_ranks.py"
 RANKS = Path(__file__).with_name("ckpt_ranks.py")
 
 
 def run_ranks(what: str, directory: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", RANKS, what, directory],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
+        [sys.executable, WARM_RANKS, "2", RANKS, what, directory],
         capture_output=True,
         text=True,
         timeout=100,

@@ -1,0 +1,80 @@
+"""A script's ranks, forked from one process that has torch already: ``warm_ranks.py RANKS SCRIPT ARGUMENT...``
+
+For tests of what ranks do, and not of who launches them: most ranks of tests do less than importing torch takes.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import runpy
+import signal
+import socket
+import sys
+import traceback
+from pathlib import Path
+from typing import NoReturn
+
+from holdfast_agent import kernel, preload
+
+HOST = "127.0.0.1"
+
+
+def launch(count: int, script: str, arguments: list[str]) -> int:
+    """Run them all; the exit code of the first that failed, whose partners are then killed."""
+    with socket.socket() as reserved:
+        # Bound and not listening: rank 0's store may listen beside it, and nobody else is given the port.
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind((HOST, 0))
+        os.environ |= {"MASTER_ADDR": HOST, "MASTER_PORT": str(reserved.getsockname()[1]), "WORLD_SIZE": str(count)}
+        os.environ["LOCAL_WORLD_SIZE"] = str(count)
+        if count > 1:
+            preload.hold_threads()
+            preload.preload()
+            gc.collect()
+            gc.freeze()
+        ranks = {_fork(rank, script, arguments) for rank in range(count)}
+        failed = 0
+        while ranks:
+            pid, status = os.wait()
+            ranks.discard(pid)
+            code = os.waitstatus_to_exitcode(status)
+            if code and not failed:
+                failed = code
+                for other in ranks:
+                    os.kill(other, signal.SIGKILL)
+    return failed
+
+
+def _fork(rank: int, script: str, arguments: list[str]) -> int:
+    sys.stdout.flush()
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        kernel.die_with_parent(parent)
+        os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+        sys.argv = [script, *arguments]
+        sys.path[0] = str(Path(script).parent)
+        _run(script)
+    return pid
+
+
+def _run(script: str) -> NoReturn:
+    code = 0
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as end:
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:  # noqa: BLE001 - whatever it is ends the rank
+        traceback.print_exc()
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # An interpreter that ends while gloo's threads do may call std::terminate.
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    sys.exit(abs(launch(int(sys.argv[1]), sys.argv[2], sys.argv[3:])))
