@@ -28,6 +28,7 @@ from holdfast.vault_wire import (
     send,
 )
 from holdfast_agent.vault import session
+from holdfast_agent.vault.limits import Limits
 from holdfast_agent.vault.node import Node
 from holdfast_agent.vault.session import Session
 
@@ -56,7 +57,7 @@ class Rank:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Node]:
-    it = Node(tmp_path, "127.0.0.1")
+    it = Node(tmp_path, "127.0.0.1", Limits())
     yield it
     it.close()
 
