@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from holdfast.ledger import LedgerWriter
 from holdfast.vault_wire import (
     Answer,
     AskSteps,
@@ -38,10 +39,10 @@ NAME = ShardName(job="job", submitted_ms=1, world_size=2, rank=0)
 class Rank:
     """Asks, and reads the answer."""
 
-    def __init__(self, link: socket.socket, generation: int) -> None:
+    def __init__(self, link: socket.socket, generation: int, ledger: str) -> None:
         self._link = link
         self._data = np.arange(1 << 16)
-        assert self.ask(Join(name=NAME, generation=generation, pid=os.getpid())) == Done()
+        assert self.ask(Join(name=NAME, generation=generation, pid=os.getpid(), ledger=ledger)) == Done()
         nbytes = self._data.nbytes
         assert self.ask(Lay(nbytes=nbytes, index=b"", pieces=((self._data.ctypes.data, nbytes, 0),))) == Done()
 
@@ -63,13 +64,13 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 
 @contextmanager
-def rank(node: Node, generation: int = 1) -> Iterator[Rank]:
+def rank(node: Node, generation: int = 1, ledger: str = "") -> Iterator[Rank]:
     ours, theirs = socket.socketpair()
     serving = threading.Thread(target=Session(theirs, node, copy_threads=1).run)
     serving.start()
     with ours:
         ours.settimeout(30)
-        yield Rank(ours, generation)
+        yield Rank(ours, generation, ledger)
     serving.join()
 
 
@@ -107,3 +108,21 @@ def test_without_a_thread_for_it_a_rank_waits_for_its_save(node: Node, monkeypat
             patch.setattr(threading.Thread, "start", fail)
             assert asking.ask(Save(step=1, objects=b"")) == Done()
         assert asking.steps() == (at(1),)
+
+
+def test_a_rank_that_ended_in_a_collective_is_in_none_any_more(node: Node, tmp_path: Path) -> None:
+    first, second = (LedgerWriter(tmp_path / str(number), rank=0, generation=number) for number in (1, 2))
+    for ledger in (first, second):
+        ledger.enter_collective(b"all_reduce")
+    with rank(node, ledger=str(first.path)):
+        assert node.ledgers.are_in_collective()
+    assert not node.ledgers.are_in_collective()
+    # Its successor may come before its end is noticed.
+    old = node.ledgers.watch(NAME, str(first.path))
+    new = node.ledgers.watch(NAME, str(second.path))
+    node.ledgers.leave(NAME, old)
+    assert node.ledgers.are_in_collective()
+    node.ledgers.leave(NAME, new)
+    assert not node.ledgers.are_in_collective()
+    for ledger in (first, second):
+        ledger.close()

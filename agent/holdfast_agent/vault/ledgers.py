@@ -20,17 +20,24 @@ class Ledgers:
         self._readers: dict[ShardName, LedgerReader] = {}
         self._paths: dict[ShardName, str] = {}
 
-    def watch(self, name: ShardName, path: str) -> None:
-        """Go by this ledger for a rank from now on; "": it has none."""
+    def watch(self, name: ShardName, path: str) -> LedgerReader | None:
+        """Go by this ledger for a rank until it is left; "": it has none."""
         with self._lock:
             self._drop(name)
             if not path:
-                return
+                return None
             self._paths[name] = path
             try:
                 self._readers[name] = LedgerReader(path)
             except (OSError, LedgerError) as error:
                 log.warning("copies do not stand back for this rank", of=str(name), reason=str(error))
+            return self._readers.get(name)
+
+    def leave(self, name: ShardName, reader: LedgerReader | None) -> None:
+        """Who wrote it is gone, and what he was in the middle of with him. His successor's is another one."""
+        with self._lock:
+            if reader is not None and self._readers.get(name) is reader:
+                self._drop(name)
 
     def path(self, name: ShardName) -> str:
         """Where a rank's is; "" if it has none."""

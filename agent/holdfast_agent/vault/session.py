@@ -11,6 +11,7 @@ from functools import partial
 import msgspec
 import structlog
 
+from holdfast.ledger import LedgerReader
 from holdfast.seals import seal
 from holdfast.vault_socket import peer_pid
 from holdfast.vault_wire import (
@@ -54,6 +55,7 @@ class Session:
         self._copy_threads = copy_threads
         self._joined: tuple[Join, Shelf] | None = None
         self._userfault: int | None = None
+        self._ledger: LedgerReader | None = None
         self._lay: Lay | None = None
         self._layout: Layout | None = None
         self._handed_out: Segment | None = None
@@ -73,6 +75,7 @@ class Session:
             log.info("a connection ended", reason=str(error), of=str(of))
         finally:
             self._link.close()
+            self._leave_ledger()
             self._drop_userfault()
 
     def _answer(self, request: Request, descriptor: int | None) -> tuple[Answer, int | None]:
@@ -114,14 +117,19 @@ class Session:
             if descriptor is not None:
                 os.close(descriptor)
             return Refused(reason=f"process {request.pid} is not the one that asks")
+        self._leave_ledger()
         if self._joined is not None and self._joined[0].name == request.name:
             # The node may serve another job by now: a rank that only says where its memory is must not take it back.
             self._joined = request, self._joined[1]
         else:
             self._joined = request, self._node.join(request.name)
-        self._node.ledgers.watch(request.name, request.ledger)
+        self._ledger = self._node.ledgers.watch(request.name, request.ledger)
         self._userfault = descriptor
         return Done()
+
+    def _leave_ledger(self) -> None:
+        if self._joined is not None:
+            self._node.ledgers.leave(self._joined[0].name, self._ledger)
 
     def _drop_userfault(self) -> None:
         """Let go of the rank's memory, once nothing is copied of it. Whoever waits to write to it then goes on."""
