@@ -126,3 +126,17 @@ def test_a_rank_that_ended_in_a_collective_is_in_none_any_more(node: Node, tmp_p
     assert not node.ledgers.are_in_collective()
     for ledger in (first, second):
         ledger.close()
+
+
+def test_steps_of_a_past_that_this_node_missed_do_not_hide_those_of_others(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = [at(9, 2), at(1)]
+    monkeypatch.setattr(node.fetcher, "steps", lambda *_: elsewhere)
+    with rank(node) as first:
+        first.ask(Save(step=1, objects=b""))
+    with rank(node, 2) as second:
+        assert second.steps() == (at(1),)
+    # Generation 2 was another node's.
+    with rank(node, 3) as third:
+        assert third.steps() == tuple(elsewhere)
