@@ -51,17 +51,8 @@ class Segment:
 
 def _memory_file(name: str, nbytes: int) -> int:
     size = -(-nbytes // _HUGE_BYTES) * _HUGE_BYTES
-    try:
-        descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_HUGETLB | os.MFD_HUGE_2MB)
-    except OSError:
-        descriptor = None  # a kernel without them
-    if descriptor is not None:
-        try:
-            os.ftruncate(descriptor, size)
-            os.posix_fallocate(descriptor, 0, size)
-            return descriptor
-        except OSError:
-            os.close(descriptor)  # not enough of them are set aside on this machine
+    # None of those that a machine sets aside (MFD_HUGETLB): sendfile refuses them, and a private mapping takes as many
+    # again, or fails.
     if size > _available_bytes():
         # The kernel would give it, and then end a process to get it back.
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
