@@ -28,6 +28,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from holdfast.persistence import PersistEvery
 from holdfast.subjects import DESIRED_KEPT_S
 from holdfast.timeouts import Timeouts
 
@@ -110,7 +111,7 @@ BACKUP_EVERY_MAX = 1024
 
 
 class CheckpointPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How the checkpoints in a node's memory get copies on other nodes."""
+    """How checkpoints stay in a node's memory, get copies on other nodes, and come to the disk."""
 
     backup_strategy: Literal["cross-group", "ring", "pairs"] = "cross-group"
     """Who keeps a node's copies: one outside of all its parallel groups, the next one, or two nodes each other's."""
@@ -118,9 +119,26 @@ class CheckpointPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     backup_every: int = 1
     """Every how many steps a copy is sent; less often for as long as the network does not keep up."""
 
+    memory_steps: int = 2
+    """Steps of each rank that a node keeps in memory, as long as there is room for more than a recovery may need."""
+
+    memory_bytes: int = 0
+    """Bytes of a node's memory for them all, those of other nodes included; 0: what the machine has."""
+
+    persist_every: str = "10m"
+    """How often a step goes to the disk, of jobs that do not say: "500" steps, "10m", "never"."""
+
+    persist_bytes_per_s: float = 256e6
+    """A node writes no faster; 0: as it can."""
+
     def __post_init__(self) -> None:
         if not 1 <= self.backup_every <= BACKUP_EVERY_MAX:
             raise ValueError(f"backup_every must be from 1 to {BACKUP_EVERY_MAX}")
+        if self.memory_steps < 2:
+            raise ValueError("memory_steps must be at least 2: ranks may be one step apart")
+        if self.memory_bytes < 0 or self.persist_bytes_per_s < 0:
+            raise ValueError("memory_bytes and persist_bytes_per_s must not be negative")
+        PersistEvery.parse(self.persist_every)
 
 
 class CorruptionPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

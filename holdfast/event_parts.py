@@ -7,6 +7,7 @@ from typing import Annotated
 
 import msgspec
 
+from holdfast.persistence import PersistEvery
 from holdfast.topology import Mesh, Topology
 
 Id = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$(?!\n)")]
@@ -46,7 +47,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `start` is how a rank comes to life: forked from the node's zygote, or executed afresh for scripts
     that need environment variables to take effect at import. `token` is what the job's nodes show each other before
-    they hand out its checkpoints; without one there are no copies on other nodes.
+    they hand out its checkpoints; without one there are no copies on other nodes. `persist_every` says how often a step
+    goes to the disk, see `holdfast.persistence`; "": as often as the cluster says.
     """
 
     name: Name
@@ -61,6 +63,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     directory: str
     start: str = "fork"
     token: str = ""
+    persist_every: str = ""
 
     def __post_init__(self) -> None:
         if self.nnodes < 1 or self.nproc_per_node < 1:
@@ -69,6 +72,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             raise ValueError(f"a job of {self.nnodes} x {self.nproc_per_node} ranks is over the limit of {RANKS_MAX:,}")
         if self.start not in ("fork", "exec"):
             raise ValueError(f"start {self.start!r} is unknown: use fork or exec")
+        if self.persist_every:
+            PersistEvery.parse(self.persist_every)
         self.topology()
 
     def topology(self) -> Topology:

@@ -198,13 +198,15 @@ class Fetched(_Message, frozen=True, kw_only=True, tag="fetched"):
 
 
 class Persisted(_Message, frozen=True, kw_only=True, tag="persisted"):
-    """Notice: a step is whole on the disk, every rank's part of it. `name` is the rank whose node has published it."""
+    """Notice: a step is whole on the disk, every rank's part of it. `name` is the rank whose node has published it,
+    `steps` are those that are there now."""
 
     name: ShardName
     sealed: SealedStep
     path: str
     nbytes: int
     took_s: float
+    steps: tuple[int, ...]
 
 
 class NotPersisted(_Message, frozen=True, kw_only=True, tag="not_persisted"):

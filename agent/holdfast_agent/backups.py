@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from datetime import datetime, timedelta
 from typing import Any
 
 import structlog
@@ -17,14 +18,15 @@ from holdfast.backup_orders import BackupOrder, UnreadableBackupOrder, submissio
 from holdfast.bus import Bus, KeyUpdate
 from holdfast.clock import Now
 from holdfast.desired import NodeDesired, Placement
-from holdfast.events import Event, ShardDamaged, ShardsBackedUp, ShardsFetched
+from holdfast.events import CheckpointSaved, Event, ShardDamaged, ShardsBackedUp, ShardsFetched, StepNotPersisted
 from holdfast.ids import uuid7
 from holdfast.subjects import DESIRED_BUCKET, backup_key
-from holdfast.vault_wire import BackedUp, Damaged, Fetched, Notice
+from holdfast.vault_wire import BackedUp, Damaged, Fetched, Notice, NotPersisted, Persisted
 from holdfast_agent.backup_tally import BackupTally
 from holdfast_agent.vault_link import VaultLink
 
 TELL_EVERY_S = 2.0
+COMPLAIN_EVERY = timedelta(seconds=30)
 
 log = structlog.get_logger(__name__)
 
@@ -48,6 +50,8 @@ class Backups:
         self._order: BackupOrder | None = None
         self._placement: Placement | None = None
         self._tally: BackupTally | None = None
+        self._complained_at: datetime | None = None
+        self._uncomplained = 0
         self._changed = asyncio.Event()
         vault.on_notice = self._noticed
 
@@ -132,6 +136,34 @@ class Backups:
                         took_s=notice.took_s,
                     )
                 )
+            case Persisted():
+                self._say(
+                    CheckpointSaved(
+                        **self._common(order, notice.sealed.generation),
+                        step=notice.sealed.step,
+                        path=notice.path,
+                        checkpoint_bytes=notice.nbytes,
+                        took_s=notice.took_s,
+                        steps=notice.steps,
+                    )
+                )
+            case NotPersisted():
+                log.warning("a step is not on the disk", step=notice.sealed.step, reason=notice.reason)
+                self._not_persisted(order, notice)
+
+    def _not_persisted(self, order: BackupOrder, notice: NotPersisted) -> None:
+        if self._complained_at is not None and self._now() < self._complained_at + COMPLAIN_EVERY:
+            self._uncomplained += 1
+            return
+        self._say(
+            StepNotPersisted(
+                **self._common(order, notice.sealed.generation),
+                step=notice.sealed.step,
+                reason=notice.reason,
+                others=self._uncomplained,
+            )
+        )
+        self._complained_at, self._uncomplained = self._now(), 0
 
     def _damaged(self, order: BackupOrder | None, notice: Damaged) -> None:
         name, sealed = notice.name, notice.sealed

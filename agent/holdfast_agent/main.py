@@ -54,6 +54,7 @@ async def _run(daemon: Process) -> None:
         address=daemon.flags.address,
         timeouts=daemon.settings.timeouts,
         retention=daemon.settings.retention,
+        checkpoint=daemon.settings.checkpoint,
         on_ready=announce_ready,
     )
     await agent.run()

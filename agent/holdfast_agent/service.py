@@ -18,7 +18,7 @@ import structlog
 from holdfast import desired
 from holdfast.bus import Bus, KeyUpdate, event_message
 from holdfast.clock import Now, system_now
-from holdfast.config import RetentionPolicy
+from holdfast.config import CheckpointPolicy, RetentionPolicy
 from holdfast.dead_letters import Unhandled, rejection
 from holdfast.desired import NodeDesired, UnreadableOrder
 from holdfast.events import Event, NodeInspected, NodeRegistered
@@ -93,6 +93,7 @@ class Agent:
         address: str = "127.0.0.1",
         timeouts: Timeouts | None = None,
         retention: RetentionPolicy | None = None,
+        checkpoint: CheckpointPolicy | None = None,
         on_ready: Callable[[], None] = lambda: None,
         now: Now = system_now,
     ) -> None:
@@ -105,7 +106,7 @@ class Agent:
         self._spool = Spool(directories.spool)
         self._state = AgentState(node=node, instance=uuid7(), standing=self._recalled())
         self._link = ZygoteLink(directories.root, address, self._timeouts.orphan_s, self._on_report, self._on_lost)
-        self._vault = VaultLink(directories.root, address, self._timeouts.orphan_s)
+        self._vault = VaultLink(directories.root, address, self._timeouts.orphan_s, checkpoint)
         self._vault.on_ready = self._register
         self._backups = Backups(node, self._vault, self._say, self._reject, now)
         self._backups.placed(self._state.standing.order)
@@ -382,7 +383,6 @@ class Agent:
 
     def _heartbeat(self) -> bytes:
         order = self._state.standing.order
-        steps = [standing.step for standing in self._watcher.standings().values()]
         return msgspec.json.encode(
             {
                 "node": self._state.node,
@@ -390,7 +390,7 @@ class Agent:
                 "at": self._now(),
                 "epoch": order.epoch if order else 0,
                 "generation": order.generation if order else 0,
-                "step": min(steps, default=-1),
+                "step": min((standing.step for standing in self._watcher.standings().values()), default=-1),
             }
         )
 

@@ -15,6 +15,7 @@ import structlog
 
 from holdfast import vault_socket, vault_wire
 from holdfast.backup_orders import BackupOrder
+from holdfast.config import CheckpointPolicy
 from holdfast.vault_wire import Assign, Follow, Notice, Refused, VaultWireError
 from holdfast_agent import companion
 
@@ -27,7 +28,8 @@ log = structlog.get_logger(__name__)
 class VaultLink:
     """One connection that tells what happens in the vault, and that it lives; what it is told goes over others."""
 
-    def __init__(self, directory: Path, address: str, orphan_s: float) -> None:
+    def __init__(self, directory: Path, address: str, orphan_s: float, policy: CheckpointPolicy | None) -> None:
+        self._policy = policy or CheckpointPolicy()
         self._directory = directory
         self._address = address
         self._orphan_s = orphan_s
@@ -128,5 +130,8 @@ class VaultLink:
             *("--state-dir", str(self._directory)),
             *("--address", self._address),
             *("--orphan-s", str(self._orphan_s)),
+            *("--memory-steps", str(self._policy.memory_steps)),
+            *("--memory-bytes", str(self._policy.memory_bytes)),
+            *("--persist-bytes-per-s", str(self._policy.persist_bytes_per_s)),
         )
         return self._connect()

@@ -39,6 +39,13 @@ from holdfast.ids import new_job_name
     help="fork: ranks come from a process with torch already imported, in milliseconds. exec: a fresh interpreter, for"
     " scripts whose environment must take effect at import.",
 )
+@click.option(
+    "--persist-every",
+    default="",
+    metavar="STEPS|TIME",
+    help="How often a step that the script keeps is also written to the disk, while it trains on: 500 (steps), 10m,"
+    " never. Default: as the cluster's [checkpoint] persist_every says, 10m.",
+)
 @click.option("--detach", "-d", is_flag=True, help="Submit and return; follow with `holdfast jobs`.")
 @directory_option
 @click.option("--nats-url", envvar="HOLDFAST_NATS_URL", help="Address of NATS, for a cluster elsewhere.")
@@ -54,6 +61,7 @@ def run(
     job_dir: Path | None,
     is_module: bool,
     start: str,
+    persist_every: str,
     detach: bool,
     directory: Path,
     nats_url: str | None,
@@ -89,6 +97,7 @@ def run(
             cwd=os.getcwd(),
             directory=str((job_dir or directory / "jobs" / name).resolve()),
             start=start,
+            persist_every=persist_every,
             token=secrets.token_urlsafe(),
         )
     except ValueError as error:

@@ -50,6 +50,7 @@ from holdfast.events.evidence import (
     ProcessExited,
     Progress,
     ShardDamaged,
+    StepNotPersisted,
 )
 from holdfast.events.findings import (
     BadNumber,
@@ -107,6 +108,7 @@ __all__ = [
     "ShardDamaged",
     "ShardsBackedUp",
     "ShardsFetched",
+    "StepNotPersisted",
     "StepRestorable",
     "StepTimeMeasured",
     "StepsCertified",
@@ -158,6 +160,7 @@ AnyEvent = (
     | NodesGranted
     | NodesAwaited
     | NodeStateChanged
+    | StepNotPersisted
     | CheckpointSaved
     | ShardsBackedUp
     | ShardsFetched

@@ -61,12 +61,13 @@ class NodeStateChanged(Action, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class CheckpointSaved(Action, frozen=True, kw_only=True, omit_defaults=True):
-    """A checkpoint of all ranks was published whole."""
+    """A checkpoint of all ranks was published whole. `steps` are those that are there now; none: nobody says."""
 
     step: Step
     path: str
     checkpoint_bytes: Count
     took_s: float
+    steps: tuple[Step, ...] = ()
 
 
 class ShardsBackedUp(Action, frozen=True, kw_only=True, omit_defaults=True):

@@ -33,6 +33,7 @@ class GenerationStarted(Decision, frozen=True, kw_only=True, omit_defaults=True)
     """A generation of ranks is to run on these nodes, in the order of their node ranks.
 
     `vaults` says where each of them answers for its checkpoints in memory, `host:port`, "" for one that has none.
+    `persist_every` is how often the job wants a step on the disk.
     `restore_at_most` is the newest step that its ranks may restore; None: any.
     """
 
@@ -44,18 +45,21 @@ class GenerationStarted(Decision, frozen=True, kw_only=True, omit_defaults=True)
     mesh: str | None = None
     submitted_at: Moment | None = None
     vaults: tuple[str, ...] = ()
+    persist_every: str = ""
 
 
 class BackupsPlanned(Decision, frozen=True, kw_only=True, omit_defaults=True):
     """Every `every`-th step of a generation gets a second copy, in the memory of another node.
 
     `protects` is the largest loss that leaves a copy of every shard: nothing, one node, or a whole parallel group. Said
-    for each generation, and when `every` changes. It belongs to no incident: no recovery waits for it.
+    for each generation, and when `every` changes. It belongs to no incident: no recovery waits for it. Every
+    `persist_every`-th step goes to the disk as well; 0: none does, or it is not known yet how long a step takes.
     """
 
     strategy: str
     protects: str
     every: Count
+    persist_every: Count = 0
 
 
 class IncidentOpened(Decision, frozen=True, kw_only=True, omit_defaults=True):

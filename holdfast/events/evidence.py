@@ -98,6 +98,15 @@ class ShardDamaged(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     detail: str
 
 
+class StepNotPersisted(Evidence, frozen=True, kw_only=True, omit_defaults=True):
+    """A step that was due for the disk is not there; those before it still are. Said every half minute at most:
+    `others` steps since the last were left out as well."""
+
+    step: Step
+    reason: str
+    others: Count = 0
+
+
 class OrderRefused(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     """An agent read an order older than the newest it obeyed. If it is the true one, the newest was never given."""
 

@@ -99,9 +99,10 @@ def _ordered(order: BackupOrder) -> str:
         if order.keeper
         else "nowhere"
     )
+    disk = f", every {order.persist_every} to the disk" if order.persist_every else ""
     sources = f", from {' '.join(source.node for source in order.sources)}" if order.sources else ""
     ranks = f"ranks {order.ranks.start}-{order.ranks.stop - 1}"
-    return f"< backups of {order.node}, {order.job} generation {order.generation} {ranks}: {to}{sources}"
+    return f"< backups of {order.node}, {order.job} generation {order.generation} {ranks}: {to}{disk}{sources}"
 
 
 @pytest.mark.parametrize("path", TRACES, ids=lambda path: path.stem)

@@ -225,10 +225,18 @@ class Persister:
         match outcome:
             case Written():
                 log.info("written to the disk", job=name.job, step=step.sealed.step)
-            case Published(step=number, path=path, nbytes=nbytes, took_s=took_s):
-                log.info("published", job=name.job, step=number, path=path)
-                sealed = SealedStep(generation=generation, step=number)
-                self._notices.publish(Persisted(name=name, sealed=sealed, path=path, nbytes=nbytes, took_s=took_s))
+            case Published() as published:
+                log.info("published", job=name.job, step=published.step, path=published.path)
+                self._notices.publish(
+                    Persisted(
+                        name=name,
+                        sealed=SealedStep(generation=generation, step=published.step),
+                        path=published.path,
+                        nbytes=published.nbytes,
+                        took_s=published.took_s,
+                        steps=published.steps,
+                    )
+                )
             case Dropped(step=number, reason=reason):
                 sealed = SealedStep(generation=generation, step=number)
                 log.warning("a step is not on the disk", job=name.job, step=number, reason=reason)

@@ -61,8 +61,7 @@ def publish(storage: Storage, task: PersistTask, began: float) -> Iterator[Outco
         parts = {step: records.parts(step) for step in storage.unpublished()}
         found = settled({step: task.world_size - len(of_step) for step, of_step in parts.items()})
         if found.publish is not None:
-            yield _published(storage, task, found.publish, parts[found.publish], time.monotonic() - began)
-            storage.retain(_retention(storage, task))
+            yield _published(storage, task, found.publish, parts[found.publish], began)
         for step in found.drop:
             storage.discard(step)
             missing = task.world_size - len(parts[step])
@@ -72,7 +71,7 @@ def publish(storage: Storage, task: PersistTask, began: float) -> Iterator[Outco
         time.sleep(POLL_S)
 
 
-def _published(storage: Storage, task: PersistTask, step: int, parts: dict[str, Part], took_s: float) -> Outcome:
+def _published(storage: Storage, task: PersistTask, step: int, parts: dict[str, Part], began: float) -> Outcome:
     if step in storage.steps() and _generation_of(storage, step) == task.generation:
         storage.discard(step)
         return Dropped(step=step, reason="the script has saved it itself")
@@ -85,7 +84,10 @@ def _published(storage: Storage, task: PersistTask, step: int, parts: dict[str, 
         parts=tuple(parts[name] for name in sorted(parts)),
     )
     path = storage.publish(manifest)
-    return Published(step=step, path=path, nbytes=manifest.nbytes, took_s=took_s)
+    took_s = time.monotonic() - began
+    storage.retain(_retention(storage, task))
+    steps = tuple(sorted(storage.steps()))
+    return Published(step=step, path=path, nbytes=manifest.nbytes, took_s=took_s, steps=steps)
 
 
 def _generation_of(storage: Storage, step: int) -> int | None:

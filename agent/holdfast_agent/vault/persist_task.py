@@ -52,12 +52,13 @@ class Written(_Outcome, frozen=True, kw_only=True, tag="written"):
 
 
 class Published(_Outcome, frozen=True, kw_only=True, tag="published"):
-    """A step can be restored from now on. `took_s` is how long this node wrote and waited for the others."""
+    """A step can be restored from now on, one of `steps`. `took_s` is how long writing and waiting took."""
 
     step: int
     path: str
     nbytes: int
     took_s: float
+    steps: tuple[int, ...]
 
 
 class Dropped(_Outcome, frozen=True, kw_only=True, tag="dropped"):

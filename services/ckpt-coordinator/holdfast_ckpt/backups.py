@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from holdfast.backup_orders import BackupOrder, VaultAddress, submission_ms
 from holdfast.config import CheckpointPolicy
 from holdfast.events import GenerationStarted
+from holdfast.persistence import PersistEvery
 from holdfast.topology import Mesh, Topology
 from holdfast_ckpt.backup_plan import BackupStrategy, Protects, plan_backups
 from holdfast_ckpt.state import HeldShards, JobBackups, Layout
@@ -61,6 +62,7 @@ def planned(
         else:
             reason += f"; but {_names(missing)} without a vault can neither send copies nor keep them"
     layout = Layout(nodes=event.nodes, vaults=vaults, keepers=keepers)
+    wanted, step_s = event.persist_every or policy.persist_every, before.step_s if before else None
     past = [old for old in _past(before) if len(old.nodes) == len(layout.nodes)]
     return JobBackups(
         job=event.job,
@@ -76,7 +78,9 @@ def planned(
         layout=layout,
         sources=_sources(layout, past, held),
         earlier=tuple(old for old in past if old != layout)[:LAYOUTS_REMEMBERED],
-        step_s=before.step_s if before else None,
+        step_s=step_s,
+        persist=wanted,
+        persist_every=PersistEvery.parse(wanted).in_steps(step_s, before.persist_every if before else 0),
     )
 
 
@@ -123,6 +127,7 @@ def _order(plan: JobBackups, node_rank: int) -> BackupOrder:
         node_rank=node_rank,
         nproc_per_node=plan.nproc_per_node,
         every=plan.every,
+        persist_every=plan.persist_every,
         keeper=None if keeper is None else _address(layout.nodes[keeper], layout.vaults[keeper]),
         sources=plan.sources[node_rank],
         reason=plan.reason,

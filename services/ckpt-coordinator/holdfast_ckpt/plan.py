@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 
 from holdfast.events import CheckpointSaved, StepRestorable
@@ -40,7 +40,11 @@ def record(event: CheckpointSaved, now: datetime) -> tuple[CataloguedStep, StepR
     return entry, finding
 
 
-def outdated(saved_at: Mapping[int, datetime]) -> list[int]:
-    """The steps of a job that the catalogue no longer keeps, by time: one that went back saves lower steps."""
+def outdated(saved_at: Mapping[int, datetime], there: Collection[int] = ()) -> list[int]:
+    """The steps of a job that the catalogue no longer keeps: those that are not `there`, if somebody has looked.
+
+    Else by time: one that went back saves lower steps.
+    """
     newest_first = sorted(saved_at, key=lambda step: (saved_at[step], step), reverse=True)
-    return newest_first[KEPT_MAX:]
+    gone = [step for step in newest_first[:KEPT_MAX] if there and step not in there]
+    return gone + newest_first[KEPT_MAX:]

@@ -23,6 +23,7 @@ from holdfast.events import (
 )
 from holdfast.finished_jobs import FinishedJobs
 from holdfast.ids import derived_id
+from holdfast.persistence import PersistEvery
 from holdfast.service import Decider, Effect, Row
 from holdfast_ckpt import backups, cadence
 from holdfast_ckpt.cadence import Pace
@@ -74,7 +75,7 @@ class Coordinator(Decider):
             case ShardsBackedUp() | ShardsFetched():
                 return self._reported(event, now)
             case StepTimeMeasured():
-                return self._measured(event)
+                return self._measured(event, now)
             case JobFinished():
                 self._finished.add(event.job)
                 return self._ended(event)
@@ -117,7 +118,7 @@ class Coordinator(Decider):
         if entry.job in self._finished:
             return Effect(events=(finding,))
         row = Row(table=STEPS, key=key_of(entry.job, entry.step), row=entry)
-        old = outdated(self._saved_at.get(entry.job, {}) | {entry.step: entry.saved_at})
+        old = outdated(self._saved_at.get(entry.job, {}) | {entry.step: entry.saved_at}, event.steps)
         return Effect(rows=(row, *_removed(entry.job, old)), events=(finding,))
 
     # --- steps in memory --------------------------------------------------------------------------
@@ -163,12 +164,23 @@ class Coordinator(Decider):
             orders=tuple(order for order in backups.orders(changed) if holders[order.node] == plan.job),
         )
 
-    def _measured(self, event: StepTimeMeasured) -> Effect:
+    def _measured(self, event: StepTimeMeasured, now: datetime) -> Effect:
         plan = self._plans.get(event.job or "")
         if plan is None or plan.step_s == event.median_s:
             return Effect()
+        every = PersistEvery.parse(plan.persist).in_steps(event.median_s, plan.persist_every)
         timed = msgspec.structs.replace(plan, step_s=event.median_s)
-        return Effect(rows=(Row(table=PLANS, key=plan.job, row=timed),))
+        if every == plan.persist_every:
+            return Effect(rows=(Row(table=PLANS, key=plan.job, row=timed),))
+        decided = derived_id(event.id, "persistence")
+        timed = msgspec.structs.replace(timed, persist_every=every, ordered_by=decided)
+        reason = f"a step takes {event.median_s:.2g} s: one in {every} goes to the disk, {plan.persist} were asked for"
+        holders = backups.holders(self._plans.values())
+        return Effect(
+            rows=(Row(table=PLANS, key=plan.job, row=timed),),
+            events=(_said(timed, event.id, now, reason),),
+            orders=tuple(order for order in backups.orders(timed) if holders[order.node] == plan.job),
+        )
 
     def _ended(self, event: JobFinished) -> Effect:
         assert event.job is not None
@@ -206,6 +218,7 @@ def _said(plan: JobBackups, cause: str, now: datetime, reason: str) -> BackupsPl
         strategy=plan.strategy,
         protects=plan.protects,
         every=plan.every,
+        persist_every=plan.persist_every,
         reason=reason,
     )
 

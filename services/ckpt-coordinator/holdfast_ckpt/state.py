@@ -32,11 +32,28 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     keepers: tuple[int | None, ...]
 
 
+class HeldStep(msgspec.Struct, frozen=True, kw_only=True):
+    """A step in memory, and the generation that made it."""
+
+    generation: int
+    step: int
+
+
+class CertifiedSteps(msgspec.Struct, frozen=True, kw_only=True):
+    """Up to which step a job is known to be clean, as of which generation."""
+
+    job: str
+    generation: int
+    step: int
+    certified_at: datetime
+
+
 class JobBackups(msgspec.Struct, frozen=True, kw_only=True):
     """The backups of a job's newest generation.
 
     `sources` are, by node rank, the vaults that may hold shards from before. `ordered_by` is the decision that the
     orders follow from, `planned_at` when its generation was started. `earlier` are other layouts, the newest first.
+    `persist` is how often a step is wanted on the disk, and `persist_every` how many steps that is.
     """
 
     job: str
@@ -53,6 +70,8 @@ class JobBackups(msgspec.Struct, frozen=True, kw_only=True):
     sources: tuple[tuple[VaultAddress, ...], ...]
     earlier: tuple[Layout, ...] = ()
     step_s: float | None = None
+    persist: str = "never"
+    persist_every: int = 0
 
 
 class HeldState(StrEnum):

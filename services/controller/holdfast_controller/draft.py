@@ -102,6 +102,7 @@ class Draft:
             restore_step=self.state.restorable_step,
             restore_at_most=limit,
             nproc_per_node=state.spec.nproc_per_node,
+            persist_every=state.spec.persist_every,
             mesh=state.spec.mesh,
             submitted_at=state.submitted_at,
             vaults=tuple(_vault(member) for member in self.state.members if member),
