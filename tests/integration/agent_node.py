@@ -1,4 +1,8 @@
-"""A node for tests: a real agent process with its zygote, on a real NATS, given orders as a controller would."""
+"""A node for tests: a real agent process with its zygote, on a real NATS, given orders as a controller would.
+
+The zygote has torch, which takes seconds, so the next node in the same place finds the one of the node before; of
+everything else it finds nothing.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +26,12 @@ from holdfast.event_parts import JobSpec
 from holdfast.events import AnyEvent, Event, NodeRegistered
 from holdfast.ids import uuid7
 from holdfast.subjects import DESIRED_BUCKET, desired_key
+from holdfast_agent.zygote import LOCK_FILE, LOG_FILE, PID_FILE, PORTS_FILE, SOCKET
 
 E = TypeVar("E", bound=Event)
 
 WAIT_S = 60.0
+OF_THE_ZYGOTE = (SOCKET, PID_FILE, LOCK_FILE, PORTS_FILE, LOG_FILE)
 
 
 class Heard:
@@ -62,7 +68,7 @@ class Heard:
 
 
 class Node:
-    """A node named `name`, with its state in `directory`."""
+    """A node named `name`, with its state in `directory`, its log beside it."""
 
     def __init__(self, name: str, directory: Path, url: str, bus: Bus, heard: Heard) -> None:
         self.name = name
@@ -121,30 +127,46 @@ class Node:
     async def put(self, body: bytes) -> None:
         await self.bus.put(DESIRED_BUCKET, desired_key(self.name), body)
 
-    def clean(self) -> None:
+    async def clean(self) -> None:
+        """Leave nothing but a zygote that has no children."""
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
             self._process.wait()
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError, ValueError):
-            os.kill(self.zygote, signal.SIGKILL)
         with contextlib.suppress(OSError), vault_socket.connect(self.directory) as vault:
             os.kill(vault_socket.peer_pid(vault), signal.SIGKILL)
+        async with asyncio.timeout(WAIT_S):
+            while children := self._zygotes_children():
+                for child in children:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(child, signal.SIGKILL)
+                await asyncio.sleep(0.01)
         shutil.rmtree((self.directory / "ledgers").resolve(), ignore_errors=True)
+        for path in self.directory.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            elif path.name not in OF_THE_ZYGOTE:
+                path.unlink()
+
+    def _zygotes_children(self) -> list[int]:
+        try:
+            return [int(pid) for pid in Path(f"/proc/{self.zygote}/task/{self.zygote}/children").read_text().split()]
+        except (FileNotFoundError, ValueError):
+            return []
 
 
 @contextlib.asynccontextmanager
 async def node(name: str, directory: Path, url: str) -> AsyncIterator[Node]:
-    """A node that is registered; whatever is left of it is gone at the end."""
+    """A node that is registered; whatever is left of it is gone at the end, but for its zygote."""
     bus = await connect(url, f"test-{name}", timeout_s=10)
     heard = Heard(bus, name)
     listeners = [asyncio.create_task(heard.listen(stream)) for stream in ("EVIDENCE", "DECISIONS", "METRICS")]
-    it = Node(name, directory / "state", url, bus, heard)
+    it = Node(name, directory, url, bus, heard)
     it.start()
     try:
         await it.registered()
         yield it
     finally:
-        it.clean()
+        await it.clean()
         for listener in listeners:
             listener.cancel()
         await asyncio.wait(listeners)

@@ -5,6 +5,7 @@ They are shared: a test makes a database, a stream or a bucket of its own name.
 
 import asyncio
 import contextlib
+import os
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -52,6 +53,15 @@ def embedded_nats(tmp_path_factory: pytest.TempPathFactory, embedded_ports: Port
     spec = nats_spec(directory, port=port, monitor_port=embedded_ports.nats_monitor, password=PASSWORD)
     with running(spec, directory / "nats.log"):
         yield f"nats://{NATS_USER}:{PASSWORD}@{HOST}:{port}"
+
+
+@pytest.fixture(scope="session")
+def node_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Where the tests' nodes have their state, one after the other; the zygote there is warm from the second on."""
+    place = tmp_path_factory.mktemp("node") / "state"
+    yield place
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError, ValueError):
+        os.kill(int((place / "zygote.pid").read_text()), signal.SIGKILL)
 
 
 @contextlib.contextmanager

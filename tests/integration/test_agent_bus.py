@@ -43,8 +43,8 @@ def spec(folder: Path) -> JobSpec:
     )
 
 
-async def test_rank_0_is_heard_live_and_the_node_beats(tmp_path: Path, embedded_nats: str) -> None:
-    async with node("n-live", tmp_path, embedded_nats) as it:
+async def test_rank_0_is_heard_live_and_the_node_beats(node_place: Path, tmp_path: Path, embedded_nats: str) -> None:
+    async with node("n-live", node_place, embedded_nats) as it:
         port = (await it.registered()).facts.store_ports[1]
         logs = it.bus.listen(log_subject("job-1", 0))
         first = asyncio.ensure_future(anext(logs))
@@ -60,8 +60,10 @@ async def test_rank_0_is_heard_live_and_the_node_beats(tmp_path: Path, embedded_
         assert (beat["node"], beat["epoch"], beat["generation"]) == ("n-live", 1, 1)
 
 
-async def test_what_happens_while_the_bus_is_away_is_said_when_it_is_back(tmp_path: Path, nats: NatsServer) -> None:
-    async with node("n-cut", tmp_path, nats.url) as it:
+async def test_what_happens_while_the_bus_is_away_is_said_when_it_is_back(
+    node_place: Path, tmp_path: Path, nats: NatsServer
+) -> None:
+    async with node("n-cut", node_place, nats.url) as it:
         port = (await it.registered()).facts.store_ports[1]
         await it.order(spec(tmp_path), 1, port)
         started = await it.heard.wait(RanksStarted)
@@ -81,8 +83,8 @@ async def test_what_happens_while_the_bus_is_away_is_said_when_it_is_back(tmp_pa
         assert len(it.heard.all(ProcessExited)) == 1
 
 
-async def test_a_broken_connection_registers_the_node_again(tmp_path: Path, nats: NatsServer) -> None:
-    async with node("n-again", tmp_path, nats.url) as it:
+async def test_a_broken_connection_registers_the_node_again(node_place: Path, tmp_path: Path, nats: NatsServer) -> None:
+    async with node("n-again", node_place, nats.url) as it:
         nats.kill()
         await nats.start()
         again = await it.registered(after=1)

@@ -39,9 +39,11 @@ def jobs_with_logs(it: Node) -> set[str]:
     return {path.name for path in (it.directory / "logs").iterdir()}
 
 
-async def test_files_go_with_the_jobs_but_not_from_under_ranks(tmp_path: Path, embedded_nats: str) -> None:
+async def test_files_go_with_the_jobs_but_not_from_under_ranks(
+    node_place: Path, tmp_path: Path, embedded_nats: str
+) -> None:
     (tmp_path / "steps.py").write_text(STEPS)
-    async with node("n-forgets", tmp_path, embedded_nats) as it:
+    async with node("n-forgets", node_place, embedded_nats) as it:
         it.kill_agent()
         it.environment["HOLDFAST_RETENTION_JOBS_ON_NODE_MAX"] = "1"
         it.start()

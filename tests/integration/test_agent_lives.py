@@ -77,8 +77,8 @@ async def first_step(it: Node, generation: int = 1) -> FirstStep:
     return await it.heard.wait(FirstStep, lambda e: e.generation == generation)
 
 
-async def test_a_job_runs_to_its_end(scripts: Path, embedded_nats: str) -> None:
-    async with node("n-ends", scripts, embedded_nats) as it:
+async def test_a_job_runs_to_its_end(node_place: Path, scripts: Path, embedded_nats: str) -> None:
+    async with node("n-ends", node_place, embedded_nats) as it:
         inspected = await it.heard.wait(NodeInspected)
         assert inspected.passed
         started = await run(it, spec(scripts, "train.py", "5"))
@@ -93,8 +93,10 @@ async def test_a_job_runs_to_its_end(scripts: Path, embedded_nats: str) -> None:
         assert not it.heard.all(ProcessExited)
 
 
-async def test_a_killed_rank_is_reported_and_the_next_generation_runs(scripts: Path, embedded_nats: str) -> None:
-    async with node("n-kill", scripts, embedded_nats) as it:
+async def test_a_killed_rank_is_reported_and_the_next_generation_runs(
+    node_place: Path, scripts: Path, embedded_nats: str
+) -> None:
+    async with node("n-kill", node_place, embedded_nats) as it:
         job = spec(scripts, "train.py", "100000")
         started = await run(it, job)
         await first_step(it)
@@ -121,8 +123,8 @@ async def test_a_killed_rank_is_reported_and_the_next_generation_runs(scripts: P
         print(f"stop: {stopped.took_s * 1e3:.1f} ms, fork: {again.took_s * 1e3:.1f} ms")
 
 
-async def test_a_killed_agent_adopts_its_living_ranks(scripts: Path, embedded_nats: str) -> None:
-    async with node("n-adopt", scripts, embedded_nats) as it:
+async def test_a_killed_agent_adopts_its_living_ranks(node_place: Path, scripts: Path, embedded_nats: str) -> None:
+    async with node("n-adopt", node_place, embedded_nats) as it:
         # Ranks that do not need each other: one may die and the others stay.
         (scripts / "alone.py").write_text(
             "import time, holdfast.trainer\nwhile True:\n    holdfast.trainer.step(loss=1.0)\n    time.sleep(0.01)\n"
@@ -142,9 +144,9 @@ async def test_a_killed_agent_adopts_its_living_ranks(scripts: Path, embedded_na
 
 
 async def test_ranks_that_died_with_agent_and_zygote_are_reported_and_not_started_again(
-    scripts: Path, embedded_nats: str
+    node_place: Path, scripts: Path, embedded_nats: str
 ) -> None:
-    async with node("n-lost", scripts, embedded_nats) as it:
+    async with node("n-lost", node_place, embedded_nats) as it:
         started = await run(it, spec(scripts, "train.py", "100000", ranks=2))
         await first_step(it)
         it.kill_agent()
@@ -161,8 +163,10 @@ async def test_ranks_that_died_with_agent_and_zygote_are_reported_and_not_starte
         assert len(it.heard.all(RanksStarted)) == 1
 
 
-async def test_a_killed_zygote_takes_its_ranks_and_is_replaced(scripts: Path, embedded_nats: str) -> None:
-    async with node("n-zygote", scripts, embedded_nats) as it:
+async def test_a_killed_zygote_takes_its_ranks_and_is_replaced(
+    node_place: Path, scripts: Path, embedded_nats: str
+) -> None:
+    async with node("n-zygote", node_place, embedded_nats) as it:
         job = spec(scripts, "train.py", "100000", ranks=2)
         started = await run(it, job)
         await first_step(it)
@@ -177,8 +181,10 @@ async def test_a_killed_zygote_takes_its_ranks_and_is_replaced(scripts: Path, em
         await first_step(it, 2)
 
 
-async def test_an_agent_that_leaves_stops_its_ranks_and_says_so(scripts: Path, embedded_nats: str) -> None:
-    async with node("n-leave", scripts, embedded_nats) as it:
+async def test_an_agent_that_leaves_stops_its_ranks_and_says_so(
+    node_place: Path, scripts: Path, embedded_nats: str
+) -> None:
+    async with node("n-leave", node_place, embedded_nats) as it:
         started = await run(it, spec(scripts, "train.py", "100000", ranks=2))
         await first_step(it)
         zygote = it.zygote
@@ -190,11 +196,13 @@ async def test_an_agent_that_leaves_stops_its_ranks_and_says_so(scripts: Path, e
         assert not it.heard.all(ProcessExited)
 
 
-async def test_an_orphaned_zygote_ends_its_ranks_and_itself(scripts: Path, embedded_nats: str) -> None:
+async def test_an_orphaned_zygote_ends_its_ranks_and_itself(
+    node_place: Path, scripts: Path, embedded_nats: str
+) -> None:
     (scripts / "holdfast.toml").write_text(
         "[timeouts]\norphan_s = 1.0\nheartbeat_s = 0.1\nnode_lost_s = 0.5\nlease_s = 5.0"
     )
-    async with node("n-orphan", scripts, embedded_nats) as it:
+    async with node("n-orphan", node_place, embedded_nats) as it:
         it.environment = {"HOLDFAST_CONFIG": str(scripts / "holdfast.toml")}
         it.kill_agent()
         it.start()
@@ -206,9 +214,9 @@ async def test_an_orphaned_zygote_ends_its_ranks_and_itself(scripts: Path, embed
             await gone(pid)
 
 
-async def test_an_exception_is_recorded_and_shown(scripts: Path, embedded_nats: str) -> None:
+async def test_an_exception_is_recorded_and_shown(node_place: Path, scripts: Path, embedded_nats: str) -> None:
     (scripts / "broken.py").write_text("def load():\n    raise ValueError('no such data')\n\nload()\n")
-    async with node("n-raise", scripts, embedded_nats) as it:
+    async with node("n-raise", node_place, embedded_nats) as it:
         await run(it, spec(scripts, "broken.py", ranks=1))
         exited = await it.heard.wait(ProcessExited)
         assert exited.exit_code == 1
@@ -221,7 +229,7 @@ async def test_an_exception_is_recorded_and_shown(scripts: Path, embedded_nats: 
 
 
 async def test_children_of_ranks_are_swept_also_those_in_sessions_of_their_own(
-    scripts: Path, embedded_nats: str
+    node_place: Path, scripts: Path, embedded_nats: str
 ) -> None:
     (scripts / "parents.py").write_text(
         "import os, subprocess, sys, time\n"
@@ -241,7 +249,7 @@ async def test_children_of_ranks_are_swept_also_those_in_sessions_of_their_own(
         "holdfast.trainer.checkpoint_saved(step=41, path='/x', checkpoint_bytes=9, took_s=0.1)\n"
         "time.sleep(1000)\n"
     )
-    async with node("n-sweep", scripts, embedded_nats) as it:
+    async with node("n-sweep", node_place, embedded_nats) as it:
         started = await run(it, spec(scripts, "parents.py", ranks=1))
         assert (await first_step(it)).step == 41
         saved = await it.heard.wait(CheckpointSaved)
@@ -257,14 +265,16 @@ async def test_children_of_ranks_are_swept_also_those_in_sessions_of_their_own(
             assert not Path(f"/proc/{pid}").exists()
 
 
-async def test_an_executed_rank_sees_its_environment_and_arguments(scripts: Path, embedded_nats: str) -> None:
+async def test_an_executed_rank_sees_its_environment_and_arguments(
+    node_place: Path, scripts: Path, embedded_nats: str
+) -> None:
     (scripts / "look.py").write_text(
         "import json, os, sys\n"
         "assert 'torch' not in sys.modules\n"
         "import torch\n"
         "print(json.dumps([sys.argv, sys.path[0], __name__, os.getcwd(), torch.get_num_threads(), dict(os.environ)]))\n"
     )
-    async with node("n-exec", scripts, embedded_nats) as it:
+    async with node("n-exec", node_place, embedded_nats) as it:
         job = spec(scripts, "look.py", "a", "--b", ranks=1, start="exec", env={"OMP_NUM_THREADS": "2", "X": "y"})
         await run(it, job)
         await it.heard.wait(RanksFinished)
@@ -277,14 +287,14 @@ async def test_an_executed_rank_sees_its_environment_and_arguments(scripts: Path
         assert "HOLDFAST_NATS_URL" not in environment
 
 
-async def test_a_module_runs_as_python_m_would(scripts: Path, embedded_nats: str) -> None:
+async def test_a_module_runs_as_python_m_would(node_place: Path, scripts: Path, embedded_nats: str) -> None:
     (scripts / "tool").mkdir()
     (scripts / "tool/__init__.py").write_text("")
     (scripts / "tool/__main__.py").write_text(
         "import sys\nfrom . import part\nprint(sys.argv[1:], __spec__.name, part.X)\nsys.exit(3)\n"
     )
     (scripts / "tool/part.py").write_text("X = 7\n")
-    async with node("n-module", scripts, embedded_nats) as it:
+    async with node("n-module", node_place, embedded_nats) as it:
         job = JobSpec(
             name="job-1", script="tool", args=("q",), is_module=True, cwd=str(scripts), directory=str(scripts)
         )
@@ -294,8 +304,10 @@ async def test_a_module_runs_as_python_m_would(scripts: Path, embedded_nats: str
         assert exited.log_tail == "['q'] tool.__main__ 7\n"
 
 
-async def test_an_unreadable_order_is_put_aside_and_the_present_one_goes_on(scripts: Path, embedded_nats: str) -> None:
-    async with node("n-bad", scripts, embedded_nats) as it:
+async def test_an_unreadable_order_is_put_aside_and_the_present_one_goes_on(
+    node_place: Path, scripts: Path, embedded_nats: str
+) -> None:
+    async with node("n-bad", node_place, embedded_nats) as it:
         job = spec(scripts, "train.py", "100000", ranks=1)
         await run(it, job)
         await it.put(b"\xff{ not json")

@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,10 +85,14 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.02)
 
 
-async def full(it: Node) -> list[int]:
-    """Wait until as many wait as the job has ranks."""
-    await until(lambda: len(waiting(it)) == RANKS)
-    return waiting(it)
+async def full(it: Node, taken: Sequence[int] = ()) -> list[int]:
+    """Wait until as many wait as the job has ranks; those that were `taken` may not know it yet."""
+
+    def ahead() -> list[int]:
+        return [pid for pid in waiting(it) if pid not in taken]
+
+    await until(lambda: len(ahead()) == RANKS)
+    return ahead()
 
 
 async def seen(folder: Path, generation: int) -> list[dict[str, Any]]:
@@ -97,8 +101,10 @@ async def seen(folder: Path, generation: int) -> list[dict[str, Any]]:
     return [json.loads(path.read_text()) for path in paths]
 
 
-async def test_a_rank_forked_ahead_is_like_one_forked_on_demand(folder: Path, embedded_nats: str) -> None:
-    async with node("r-same", folder, embedded_nats) as it:
+async def test_a_rank_forked_ahead_is_like_one_forked_on_demand(
+    node_place: Path, folder: Path, embedded_nats: str
+) -> None:
+    async with node("r-same", node_place, embedded_nats) as it:
         job = spec(folder, "stay", env={"COLOUR": "blue", "LONG": "x" * 50_000})
         first = await run(it, job, 1)
         ahead = await full(it)
@@ -126,12 +132,12 @@ async def test_a_rank_forked_ahead_is_like_one_forked_on_demand(folder: Path, em
         assert "rank 1 of generation 2" in (it.directory / "logs/job-1/rank-1.out").read_text()
 
 
-async def test_each_is_used_once_and_all_are_replaced(folder: Path, embedded_nats: str) -> None:
-    async with node("r-once", folder, embedded_nats) as it:
+async def test_each_is_used_once_and_all_are_replaced(node_place: Path, folder: Path, embedded_nats: str) -> None:
+    async with node("r-once", node_place, embedded_nats) as it:
         job = spec(folder, "stay")
         used = await run(it, job, 1)
         for generation in (2, 3):
-            ahead = await full(it)
+            ahead = await full(it, used)
             assert await run(it, job, generation) == ahead
             used += ahead
         # At once, with the reserve still empty.
@@ -145,8 +151,8 @@ async def test_each_is_used_once_and_all_are_replaced(folder: Path, embedded_nat
             await gone(pid)
 
 
-async def test_one_that_died_is_passed_over(folder: Path, embedded_nats: str) -> None:
-    async with node("r-dead", folder, embedded_nats) as it:
+async def test_one_that_died_is_passed_over(node_place: Path, folder: Path, embedded_nats: str) -> None:
+    async with node("r-dead", node_place, embedded_nats) as it:
         await run(it, spec(folder, "stay"), 1)
         ahead = await full(it)
         os.kill(ahead[0], signal.SIGKILL)
@@ -157,8 +163,10 @@ async def test_one_that_died_is_passed_over(folder: Path, embedded_nats: str) ->
         await it.heard.wait(RanksFinished, lambda e: e.generation == 2)
 
 
-async def test_a_plan_that_does_not_fit_its_pipe_is_carried_out_once(folder: Path, embedded_nats: str) -> None:
-    async with node("r-large", folder, embedded_nats) as it:
+async def test_a_plan_that_does_not_fit_its_pipe_is_carried_out_once(
+    node_place: Path, folder: Path, embedded_nats: str
+) -> None:
+    async with node("r-large", node_place, embedded_nats) as it:
         await run(it, spec(folder, "stay"), 1)
         ahead = await full(it)
         for pid in ahead:
@@ -172,8 +180,8 @@ async def test_a_plan_that_does_not_fit_its_pipe_is_carried_out_once(folder: Pat
         await it.heard.wait(RanksFinished, lambda e: e.generation == 2)
 
 
-async def test_ranks_that_are_executed_afresh_take_none(folder: Path, embedded_nats: str) -> None:
-    async with node("r-exec", folder, embedded_nats) as it:
+async def test_ranks_that_are_executed_afresh_take_none(node_place: Path, folder: Path, embedded_nats: str) -> None:
+    async with node("r-exec", node_place, embedded_nats) as it:
         await run(it, spec(folder, "stay"), 1)
         ahead = await full(it)
         second = await run(it, spec(folder, "stay", start="exec"), 2)
@@ -181,8 +189,8 @@ async def test_ranks_that_are_executed_afresh_take_none(folder: Path, embedded_n
         assert waiting(it) == ahead
 
 
-async def test_they_end_with_the_zygote(folder: Path, embedded_nats: str) -> None:
-    async with node("r-end", folder, embedded_nats) as it:
+async def test_they_end_with_the_zygote(node_place: Path, folder: Path, embedded_nats: str) -> None:
+    async with node("r-end", node_place, embedded_nats) as it:
         await run(it, spec(folder, "stay"), 1)
         ahead = await full(it)
         os.kill(it.zygote, signal.SIGKILL)
