@@ -1,9 +1,11 @@
 """How two vaults make sure that both belong to the same job: each proves that it knows the token, neither says it.
 
 Whoever opens the connection proves it first, so that a stranger learns nothing. A proof is an HMAC over both nonces,
-what was said in the greeting, and whose proof it is, so that none can be used a second time or sent back. What follows
-is not encrypted, and not protected against somebody on the way: checksums find accidents. It is as safe as the network
-that the ranks' own collectives go over.
+what was said in the greeting, and whose proof it is, so that none can be used a second time or sent back.
+
+What follows is not encrypted. All of a shard but its data bears a voucher, an HMAC as well: a rank unpickles some of
+it. The data is bound to it by checksums, which find accidents, and not somebody on the way who computes others of the
+same sum. So numbers are as safe as the network that the ranks' own collectives go over, and what is executed is safer.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from holdfast.vault_wire import Refused, VaultWireError, receive, send
+from holdfast.seals import Seal
+from holdfast.vault_wire import Refused, SealedStep, ShardName, VaultWireError, receive, send
 from holdfast_agent.vault.peer_wire import (
     GREETING_BYTES_MAX,
     NONCE_BYTES,
@@ -40,6 +43,15 @@ class NotAdmitted(VaultWireError):
 def prove(token: str, whose: str, hello: Hello, challenge: Challenge) -> bytes:
     """The proof of one side: `whose` is "asks" or "answers"."""
     said = (whose, hello.node, hello.job, hello.submitted_ms, hello.generation, hello.nonce, challenge.nonce)
+    return hmac.digest(token.encode(), msgspec.msgpack.encode(said), hashlib.sha256)
+
+
+def voucher(token: str, name: ShardName, sealed: SealedStep, index: bytes, objects: bytes, seal: Seal) -> bytes:
+    """What shows that all this belongs together, and comes from a vault of the job.
+
+    It may be used again: what it vouches for is the same then.
+    """
+    said = ("shard", name, sealed, index, objects, seal)
     return hmac.digest(token.encode(), msgspec.msgpack.encode(said), hashlib.sha256)
 
 

@@ -96,7 +96,9 @@ class Node:
         return present.token or None
 
     def _serve_peer(self, link: socket.socket, hello: Hello) -> None:
-        PeerSession(link, hello, self._shelves, self._receptions, self.notices, self._generation).run()
+        token = self._token_of(hello)
+        if token is not None:
+            PeerSession(link, hello, token, self._shelves, self._receptions, self.notices, self._generation).run()
 
     def _generation(self) -> int:
         present = self._assignments.present

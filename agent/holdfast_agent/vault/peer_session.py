@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import select
 import socket
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from collections.abc import Callable
 import structlog
 
 from holdfast.vault_wire import Damaged, Refused, ShardName, VaultWireError, receive_into, send
+from holdfast_agent.vault.handshake import voucher
 from holdfast_agent.vault.notices import Notices
 from holdfast_agent.vault.peer_wire import (
     Again,
@@ -39,12 +41,13 @@ log = structlog.get_logger(__name__)
 
 
 class PeerSession:
-    """Serves one vault until it ends. `generation` says of which generation this node's order is."""
+    """Serves one vault until it ends. `token` is the job's; `generation` says of which one this node's order is."""
 
     def __init__(
         self,
         link: socket.socket,
         hello: Hello,
+        token: str,
         shelves: Shelves,
         receptions: Receptions,
         notices: Notices,
@@ -52,6 +55,7 @@ class PeerSession:
     ) -> None:
         self._link = link
         self._hello = hello
+        self._token = token
         self._shelves = shelves
         self._receptions = receptions
         self._notices = notices
@@ -88,6 +92,9 @@ class PeerSession:
 
     def _offered(self, offer: Offer) -> Reply:
         self._leave()
+        mac = voucher(self._token, offer.name, offer.sealed, offer.index, offer.objects, offer.seal)
+        if not hmac.compare_digest(offer.mac, mac):
+            raise VaultWireError(f"no vault of the job vouches for {offer.name}")
         if self._hello.generation < self._generation():
             # Its node may be cut off, and not know that the job went on without it.
             return Refused(reason=f"generation {self._hello.generation} is over")
@@ -154,7 +161,9 @@ class PeerSession:
             if held is None:
                 return Refused(reason=f"{question.sealed} is not here")
             _, contents = held
-            return Whole(index=contents.index, objects=contents.objects, seal=contents.seal)
+            index, objects, seal = contents.index, contents.objects, contents.seal
+            mac = voucher(self._token, question.name, question.sealed, index, objects, seal)
+            return Whole(index=index, objects=objects, seal=seal, mac=mac)
 
     def _hand_over(self, question: AskChunk) -> None:
         with self._shelf(question.name).holding(question.sealed) as held:

@@ -66,13 +66,17 @@ class Welcome(_Message, frozen=True, kw_only=True, tag="welcome"):
 
 
 class Offer(_Message, frozen=True, kw_only=True, tag="offer"):
-    """I have this shard for you. Answered by `Want`, `Kept` (it is there already) or `Refused`."""
+    """I have this shard for you. Answered by `Want`, `Kept` (it is there already) or `Refused`.
+
+    `mac` is its voucher: see `handshake`.
+    """
 
     name: ShardName
     sealed: SealedStep
     index: bytes
     objects: bytes
     seal: Seal
+    mac: Mac
 
 
 class Want(_Message, frozen=True, kw_only=True, tag="want"):
@@ -145,11 +149,12 @@ class AskWhole(_Message, frozen=True, kw_only=True, tag="ask_whole"):
 
 
 class Whole(_Message, frozen=True, kw_only=True, tag="whole"):
-    """The shard, but for its data."""
+    """The shard, but for its data, and its voucher."""
 
     index: bytes
     objects: bytes
     seal: Seal
+    mac: Mac
 
 
 class AskChunk(_Message, frozen=True, kw_only=True, tag="ask_chunk"):

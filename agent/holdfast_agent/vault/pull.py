@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hmac
 import socket
 import threading
 from collections import Counter, deque
@@ -16,6 +17,7 @@ from holdfast.seals import Seal
 from holdfast.vault_wire import Damaged, Refused, SealedStep, ShardName, VaultWireError, send
 from holdfast_agent.vault.assignments import Assignment
 from holdfast_agent.vault.chunk_queue import ChunkQueue
+from holdfast_agent.vault.handshake import voucher
 from holdfast_agent.vault.notices import Notices
 from holdfast_agent.vault.peer_link import NobodyThere, PeerRefused, ask, dial
 from holdfast_agent.vault.peer_wire import (
@@ -68,10 +70,18 @@ def whole_of(
         except VaultWireError as error:
             reasons.append(f"{source.node}: {error}")
             continue
-        if isinstance(whole, Whole) and fits(whole.seal, whole.index, whole.objects):
+        if not isinstance(whole, Whole) or not _is_vouched_for(whole, name, sealed, assignment.token):
+            reasons.append(f"{source.node}: no vault of the job vouches for what it gave")
+        elif not fits(whole.seal, whole.index, whole.objects):
+            reasons.append(f"{source.node}: what it has fails its checksum")
+        else:
             return whole, sources[index:]
-        reasons.append(f"{source.node}: what it has fails its checksum")
     raise NotFetched("; ".join(reasons) or "no other node has it")
+
+
+def _is_vouched_for(whole: Whole, name: ShardName, sealed: SealedStep, token: str) -> bool:
+    mac = voucher(token, name, sealed, whole.index, whole.objects, whole.seal)
+    return hmac.compare_digest(whole.mac, mac)
 
 
 class Pull:

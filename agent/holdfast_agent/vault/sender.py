@@ -19,6 +19,7 @@ from holdfast.vault_wire import BackedUp, Refused, ShardName, VaultWireError
 from holdfast_agent.vault.assignments import Assignment
 from holdfast_agent.vault.backlog import Backlog, Waiting
 from holdfast_agent.vault.cuts import Cut
+from holdfast_agent.vault.handshake import voucher
 from holdfast_agent.vault.notices import Notices
 from holdfast_agent.vault.pacing import Pacing
 from holdfast_agent.vault.peer_link import PeerRefused, ask, dial
@@ -150,7 +151,8 @@ class Sender:
         try:
             if segment is None or contents is None:
                 raise PeerRefused("the job has left it behind")
-            question = Offer(name=copy.name, **msgspec.structs.asdict(contents))
+            shard = msgspec.structs.asdict(contents)
+            question = Offer(name=copy.name, **shard, mac=voucher(self._assignment.token, copy.name, **shard))
             reply = ask(link, question)
             if isinstance(reply, Want):
                 self._stream(link, segment, range(reply.first, len(contents.seal.chunks)))

@@ -149,8 +149,8 @@ class Session:
             sealed: Sequence[SealedStep] = shelf.steps()
         recent = [each for each in sealed if each.generation >= joined.generation - 1]
         is_here = any(at_most is None or each.step <= at_most for each in recent)
-        # A first generation has nothing anywhere. Who has something of the one before need not wait for what others have;
-        # a node that the job went on without since may find newer steps there.
+        # A first generation has nothing anywhere. Who has something of the one before need not wait for others; a node
+        # that the job went on without since may find newer steps there.
         if not is_here and joined.generation > 1:
             sealed = self._node.fetcher.steps(joined.name, joined.generation, at_most)
         return Steps(sealed=tuple(sealed))
