@@ -10,7 +10,7 @@ import ctypes
 import errno
 
 _MADV_COLLAPSE = 25
-_HUGE_BYTES = 2 * 1024 * 1024
+HUGE_BYTES = 2 * 1024 * 1024
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
@@ -32,10 +32,15 @@ def collapse(address: int, nbytes: int) -> int:
 
     Nothing is promised: a range that the kernel cannot or will not move stays as it was.
     """
-    collapsed = 0
     begin, end = _inner(address, address + nbytes)
-    for block in range(begin, end, _HUGE_BYTES):
-        if _libc.madvise(block, _HUGE_BYTES, _MADV_COLLAPSE) == 0:
+    if begin >= end:
+        return 0
+    # In one call: each has all cores empty their lists of fresh pages first, and waits for that.
+    if _libc.madvise(begin, end - begin, _MADV_COLLAPSE) == 0:
+        return (end - begin) // HUGE_BYTES
+    collapsed = 0
+    for block in range(begin, end, HUGE_BYTES):
+        if _libc.madvise(block, HUGE_BYTES, _MADV_COLLAPSE) == 0:
             collapsed += 1
         elif ctypes.get_errno() == errno.EINVAL and not collapsed:
             break  # unknown to this kernel, or a range that cannot
@@ -43,7 +48,7 @@ def collapse(address: int, nbytes: int) -> int:
 
 
 def _inner(first: int, last: int) -> tuple[int, int]:
-    return -(-first // _HUGE_BYTES) * _HUGE_BYTES, last // _HUGE_BYTES * _HUGE_BYTES
+    return -(-first // HUGE_BYTES) * HUGE_BYTES, last // HUGE_BYTES * HUGE_BYTES
 
 
 def _anonymous_ranges() -> list[tuple[int, int]]:

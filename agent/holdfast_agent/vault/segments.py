@@ -1,24 +1,25 @@
 """A segment: memory for one shard, which outlives the rank that fills it.
 
 It is a memfd: it has no name in any file system, and is there as long as somebody holds its descriptor. Its pages are
-taken when it is made, so that a save never waits for the kernel to find some.
+taken when it is made, so that a save never waits for the kernel to find some. They become huge pages afterwards
+(`settle`): what is copied there is then a sixth faster, and who maps it finds it at once. To have huge pages from the
+beginning takes too long where a fetch waits for the segment.
 """
 
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 import weakref
 from pathlib import Path
 
 import msgspec
-import numpy as np
 
+from holdfast.huge_pages import HUGE_BYTES, collapse
+from holdfast.mapping import map_file
 from holdfast.seals import Bytes, Seal
 from holdfast.vault_wire import SealedStep
 
-_HUGE_BYTES = 2 << 20
 _MEMORY = Path("/proc/meminfo")
 
 
@@ -46,11 +47,19 @@ class Segment:
         self.is_filling = False
         self.descriptor = _memory_file(name, max(nbytes, 1))
         weakref.finalize(self, os.close, self.descriptor)
-        self.memory: Bytes = np.frombuffer(mmap.mmap(self.descriptor, max(nbytes, 1)), np.uint8)[:nbytes]
+        self._pages = map_file(self.descriptor, os.fstat(self.descriptor).st_size, private=False)
+        self._is_settled = False
+        self.memory: Bytes = self._pages[:nbytes]
+
+    def settle(self) -> None:
+        """Move it into huge pages, as far as there are any; whoever reads or fills it meanwhile does not notice."""
+        if not self._is_settled:
+            collapse(self._pages.ctypes.data, self._pages.size)
+        self._is_settled = True
 
 
 def _memory_file(name: str, nbytes: int) -> int:
-    size = -(-nbytes // _HUGE_BYTES) * _HUGE_BYTES
+    size = -(-nbytes // HUGE_BYTES) * HUGE_BYTES
     # None of those that a machine sets aside (MFD_HUGETLB): sendfile refuses them, and a private mapping takes as many
     # again, or fails.
     if size > _available_bytes():

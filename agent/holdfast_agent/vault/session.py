@@ -43,6 +43,8 @@ from holdfast_agent.vault.segments import Contents, Segment
 from holdfast_agent.vault.shelf import Shelf
 from holdfast_agent.vault.snapshot import Layout, Piece, Snapshot, SourceLost, read_memory
 
+_NICE = 19
+
 log = structlog.get_logger(__name__)
 
 
@@ -182,7 +184,7 @@ class Session:
             return Refused(reason=f"step {request.step} of {lay.nbytes} bytes is not kept: {reason}")
         work = partial(self._seal_in_turn, shelf, segment, sealing, request.step)
         try:
-            threading.Thread(target=work).start()
+            threading.Thread(target=_then_settle, args=(work, shelf, segment)).start()
         except RuntimeError as error:
             log.warning("a rank waits for its save", of=str(joined), step=request.step, reason=str(error))
             work()
@@ -236,6 +238,14 @@ class Session:
             # Its descriptor is good until it has been sent, whatever happens to the shelf.
             self._handed_out, contents = held
             return Shard(**msgspec.structs.asdict(contents)), self._handed_out.descriptor
+
+
+def _then_settle(work: Callable[[], None], shelf: Shelf, segment: Segment) -> None:
+    """On a thread of its own: nobody waits for the second part, which the next save may overtake."""
+    work()
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+    for each in (segment, *shelf.spares()):
+        each.settle()
 
 
 def _stock(shelf: Shelf, nbytes: int) -> None:
