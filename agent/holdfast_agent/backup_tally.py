@@ -27,6 +27,7 @@ class BackupTally:
     def __init__(self, order: BackupOrder) -> None:
         self.order = order
         self._newest: dict[int, list[BackedUp]] = {rank: [] for rank in order.ranks}
+        self._coming: dict[int, int | None] = {}
         self._skipped = 0
         self._told: SealedStep | None = None
 
@@ -36,8 +37,29 @@ class BackupTally:
         if (name.job, name.submitted_ms, name.world_size) != (order.job, order.submitted_ms, order.world_size):
             return
         if name.rank in self._newest:
+            self._look_for_coming(notice)
             self._newest[name.rank] = [*self._newest[name.rank], notice][-STEPS_REMEMBERED:]
             self._skipped += notice.skipped
+
+    def follow(self, order: BackupOrder) -> None:
+        """The order has changed within its generation."""
+        if order.coming_step != self.order.coming_step:
+            self._coming.clear()
+        self.order = order
+
+    @property
+    def coming_step(self) -> int | None:
+        """The first step from the coming one on that all ranks have on another node, if it is the same for all."""
+        steps = {self._coming.get(rank) for rank in self._newest}
+        return steps.pop() if len(steps) == 1 else None
+
+    def _look_for_coming(self, notice: BackedUp) -> None:
+        """Only who saw the copy before it knows which one was first, and only if none was left out between them."""
+        coming, before = self.order.coming_step, self._newest[notice.name.rank]
+        if coming is None or notice.sealed < SealedStep(generation=self.order.generation, step=coming):
+            return
+        is_first = bool(before) and before[-1].sealed.step < coming and not notice.skipped
+        self._coming.setdefault(notice.name.rank, notice.sealed.step if is_first else None)
 
     def take(self) -> BackupSum | None:
         """The newest step that is whole and has not been taken yet; with all that was skipped since the last one."""

@@ -67,6 +67,8 @@ class Backups:
             before, self._order = self._order, order
             if self._tally is None or before is None or _life(before) != _life(order):
                 self._tally = BackupTally(order)
+            else:
+                self._tally.follow(order)
             self._hand_over()
 
     async def tell(self) -> None:
@@ -87,6 +89,7 @@ class Backups:
                     backup_bytes=whole.nbytes,
                     took_s=whole.took_s,
                     skipped=whole.skipped,
+                    coming_step=self._tally.coming_step,
                 )
             )
             await asyncio.sleep(TELL_EVERY_S)

@@ -31,7 +31,7 @@ from (
     having count(*) = p.nnodes
     union all
     select key, 'memory', held_step, held_generation, updated_at, null
-    from ckpt.certified
+    from ckpt.plans
     where held_step is not null
 ) r
 left join ckpt.certified c on c.key = r.job
@@ -78,11 +78,11 @@ def upgrade() -> None:
         "ckpt",
         "certified",
         sa.Column("generation", sa.BigInteger, nullable=False),
-        sa.Column("step", sa.BigInteger),
-        sa.Column("held_step", sa.BigInteger),
-        sa.Column("held_generation", sa.BigInteger),
-        sa.Column("coming_step", sa.BigInteger),
+        sa.Column("step", sa.BigInteger, nullable=False),
+        sa.Column("certified_at", sa.DateTime(timezone=True), nullable=False),
     )
+    for column in ("held_step", "held_generation", "coming_step"):
+        op.add_column("plans", sa.Column(column, sa.BigInteger), schema="ckpt")
     op.execute(RESTORABLE)
     op.execute(STEPS)
     in_words = _definition("pg_get_functiondef('historian.in_words(text, jsonb)'::regprocedure)")

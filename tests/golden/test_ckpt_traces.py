@@ -16,7 +16,7 @@ from holdfast.config import CheckpointPolicy
 from holdfast.events import AnyEvent
 from holdfast.service import Effect
 from holdfast_ckpt.service import Coordinator
-from holdfast_ckpt.store import PLANS, SHARDS, STEPS
+from holdfast_ckpt.store import CERTIFIED, PLANS, SHARDS, STEPS, TABLES
 from tests.golden.trace import START, Input, event_of, play, told
 
 TRACES = sorted((Path(__file__).parent / "ckpt").glob("*.trace"))
@@ -28,7 +28,7 @@ class Scene:
     def __init__(self) -> None:
         self.policy = CheckpointPolicy()
         self.coordinator = Coordinator(self.policy)
-        self.rows: dict[str, dict[str, Any]] = {STEPS.name: {}, PLANS.name: {}, SHARDS.name: {}}
+        self.rows: dict[str, dict[str, Any]] = {table.name: {} for table in TABLES}
 
     def step(self, given: Input) -> list[str]:
         """Handle one input; rows that wait are written after it."""
@@ -61,6 +61,10 @@ class Scene:
         plans = [
             f"{plan.job} generation {plan.generation} every {plan.every}" for plan in self.rows[PLANS.name].values()
         ]
+        plans += [
+            f"certified up to {it.step} as of generation {it.generation}" for it in self.rows[CERTIFIED.name].values()
+        ]
+        plans += [f"step {it.step} on the disk" for it in self.rows[STEPS.name].values()]
         held = [
             f"{key}: step {it.step} of generation {it.generation} {it.state} on {it.node} {it.keeper}"
             for key, it in sorted(self.rows[SHARDS.name].items())
@@ -102,7 +106,9 @@ def _ordered(order: BackupOrder) -> str:
     disk = f", every {order.persist_every} to the disk" if order.persist_every else ""
     sources = f", from {' '.join(source.node for source in order.sources)}" if order.sources else ""
     ranks = f"ranks {order.ranks.start}-{order.ranks.stop - 1}"
-    return f"< backups of {order.node}, {order.job} generation {order.generation} {ranks}: {to}{disk}{sources}"
+    stays = f"; {order.certified_step} of generation {order.certified_generation} stays" if order.certified_step else ""
+    stays += f"; {order.coming_step} is to stay" if order.coming_step is not None else ""
+    return f"< backups of {order.node}, {order.job} generation {order.generation} {ranks}: {to}{disk}{sources}{stays}"
 
 
 @pytest.mark.parametrize("path", TRACES, ids=lambda path: path.stem)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from holdfast.backup_orders import BackupOrder
 from holdfast.vault_wire import BackedUp, SealedStep, ShardName
 from holdfast_agent.backup_tally import BackupTally
@@ -58,3 +60,29 @@ def test_ranks_of_other_nodes_and_other_jobs_do_not_count() -> None:
     for sealed in (copy(0, 7), copy(1, 7), copy(2, 7, submitted_ms=6), copy(3, 7, submitted_ms=6)):
         tally.add(sealed)
     assert tally.take() is None
+
+
+def test_the_coming_step_is_known_where_the_copies_before_it_were_seen() -> None:
+    tally = BackupTally(msgspec.structs.replace(ORDER, coming_step=10))
+    for rank in ORDER.ranks:
+        tally.add(copy(rank, 8))
+    tally.add(copy(ORDER.ranks[0], 10))
+    assert tally.coming_step is None
+    for rank in ORDER.ranks[1:]:
+        tally.add(copy(rank, 10))
+    for rank in ORDER.ranks:
+        tally.add(copy(rank, 12))
+    assert tally.coming_step == 10
+    tally.follow(msgspec.structs.replace(ORDER, coming_step=20))
+    assert tally.coming_step is None
+
+
+def test_an_agent_that_came_late_or_missed_a_copy_does_not_know_the_coming_step() -> None:
+    late, missed = (BackupTally(msgspec.structs.replace(ORDER, coming_step=10)) for _ in range(2))
+    for rank in ORDER.ranks:
+        late.add(copy(rank, 11))
+        missed.add(copy(rank, 8))
+        missed.add(copy(rank, 12, skipped=2))
+        for tally in (late, missed):
+            tally.add(copy(rank, 13))
+    assert late.coming_step is None and missed.coming_step is None

@@ -13,7 +13,7 @@ from holdfast_analyzer.service import Analyzer
 from holdfast_ckpt.plan import KEPT_MAX
 from holdfast_ckpt.service import Coordinator
 from holdfast_ckpt.state import CataloguedStep
-from holdfast_ckpt.store import PLANS, SHARDS, STEPS
+from holdfast_ckpt.store import STEPS, TABLES
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 FINISHED = JobFinished(id=uuid7(), at=NOW, source="controller", job="a/b", outcome="completed", exit_code=0, reason="r")
@@ -53,7 +53,7 @@ def test_the_catalogue_keeps_the_newest_steps_by_time_also_after_a_start_anew() 
         catalogue.hear(saved(10 * number, number))
     assert catalogue.steps() == {10 * number for number in range(5, KEPT_MAX + 5)}
     catalogue.coordinator = Coordinator()
-    catalogue.coordinator.load({STEPS.name: catalogue.rows, PLANS.name: {}, SHARDS.name: {}})
+    catalogue.coordinator.load({table.name: {} for table in TABLES} | {STEPS.name: catalogue.rows})
     catalogue.hear(saved(7, 100))
     assert catalogue.steps() == {7, *(10 * number for number in range(6, KEPT_MAX + 5))}
 

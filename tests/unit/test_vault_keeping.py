@@ -10,7 +10,7 @@ from holdfast import seals
 from holdfast.vault_wire import SealedStep, ShardName
 from holdfast_agent.vault.assignments import job_of
 from holdfast_agent.vault.keeping import Spare, given_back, needed, unwanted
-from holdfast_agent.vault.pins import Pins
+from holdfast_agent.vault.pins import Mark, Pins
 from holdfast_agent.vault.segments import Contents
 from holdfast_agent.vault.shelf import Shelf
 from holdfast_agent.vault.shelves import Shelves
@@ -74,7 +74,7 @@ def test_what_is_pinned_or_was_sent_stays_whatever_comes() -> None:
     (shelf,) = shelves(1)
     for step in range(1, 3):
         fill(shelf, step)
-    shelf.pin(Pins(certified=at(1)))
+    shelf.pin(Pins(certified=Mark(1, 1)))
     shelf.note_sent(at(2))
     for step in range(3, 9):
         fill(shelf, step)

@@ -1,7 +1,8 @@
 """The steps that a job would go back to after bad numbers: they stay in memory, whatever comes after (ADR 10). Pure.
 
-Which ones says the ckpt coordinator, the same for all nodes. Until it has named one, the oldest stays: in the first
-generation that is the same step for all ranks, and the first to be certified.
+Which ones says the ckpt coordinator, the same for all nodes, and before they are made. It cannot know which steps the
+script keeps, so it names the least. Until it has named a certified one, the oldest stays: in the first generation that
+is the same step for all ranks, and the first to be certified.
 """
 
 from __future__ import annotations
@@ -13,20 +14,35 @@ from holdfast.backup_orders import BackupOrder
 from holdfast.vault_wire import SealedStep
 
 
+class Mark(NamedTuple):
+    """The first step from this one on that a generation has made; of those that are sent, which is every so many."""
+
+    generation: int
+    step: int
+    every: int = 1
+
+    def found_in(self, sealed: Collection[SealedStep]) -> SealedStep | None:
+        """The one that is meant, if it is there."""
+        return min((each for each in sealed if self._may_be(each)), default=None)
+
+    def _may_be(self, sealed: SealedStep) -> bool:
+        return sealed.generation == self.generation and sealed.step >= self.step and sealed.step % self.every == 0
+
+
 class Pins(NamedTuple):
     """The step to go back to, and the one that is to take its place when it is certified."""
 
-    certified: SealedStep | None = None
-    coming: SealedStep | None = None
+    certified: Mark | None = None
+    coming: Mark | None = None
 
 
 def pins_of(order: BackupOrder) -> Pins:
     """What an order names."""
     certified = coming = None
     if order.certified_step is not None:
-        certified = SealedStep(generation=order.certified_generation, step=order.certified_step)
+        certified = Mark(order.certified_generation, order.certified_step)
     if order.coming_step is not None:
-        coming = SealedStep(generation=order.generation, step=order.coming_step)
+        coming = Mark(order.generation, order.coming_step, max(1, order.every) if order.keeper else 1)
     return Pins(certified, coming)
 
 
@@ -34,7 +50,9 @@ def pinned(sealed: Collection[SealedStep], pins: Pins | None) -> frozenset[Seale
     """Those of the sealed steps that stay. `pins` None: none do."""
     if pins is None or not sealed:
         return frozenset()
-    return frozenset(each for each in sealed if each in (pins.certified or min(sealed), pins.coming))
+    certified = pins.certified.found_in(sealed) if pins.certified else min(sealed)
+    coming = pins.coming.found_in(sealed) if pins.coming else None
+    return frozenset(each for each in (certified, coming) if each is not None)
 
 
 def in_the_past_of(kept: SealedStep | None, pinned: Collection[SealedStep]) -> tuple[SealedStep, ...]:

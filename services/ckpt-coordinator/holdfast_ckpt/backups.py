@@ -14,6 +14,7 @@ from holdfast.events import GenerationStarted
 from holdfast.persistence import PersistEvery
 from holdfast.topology import Mesh, Topology
 from holdfast_ckpt.backup_plan import BackupStrategy, Protects, plan_backups
+from holdfast_ckpt.certified import still_held
 from holdfast_ckpt.state import HeldShards, JobBackups, Layout
 
 LAYOUTS_REMEMBERED = 4
@@ -78,6 +79,7 @@ def planned(
         layout=layout,
         sources=_sources(layout, past, held),
         earlier=tuple(old for old in past if old != layout)[:LAYOUTS_REMEMBERED],
+        held=still_held(before.held, event.restore_at_most) if before else None,
         step_s=step_s,
         persist=wanted,
         persist_every=PersistEvery.parse(wanted).in_steps(step_s, before.persist_every if before else 0),
@@ -130,6 +132,9 @@ def _order(plan: JobBackups, node_rank: int) -> BackupOrder:
         persist_every=plan.persist_every,
         keeper=None if keeper is None else _address(layout.nodes[keeper], layout.vaults[keeper]),
         sources=plan.sources[node_rank],
+        certified_step=plan.held.step if plan.held else None,
+        certified_generation=plan.held.generation if plan.held else 0,
+        coming_step=plan.coming,
         reason=plan.reason,
         cause=plan.ordered_by,
     )

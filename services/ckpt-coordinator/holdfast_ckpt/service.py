@@ -19,18 +19,19 @@ from holdfast.events import (
     JobFinished,
     ShardsBackedUp,
     ShardsFetched,
+    StepsCertified,
     StepTimeMeasured,
 )
 from holdfast.finished_jobs import FinishedJobs
 from holdfast.ids import derived_id
 from holdfast.persistence import PersistEvery
 from holdfast.service import Decider, Effect, Row
-from holdfast_ckpt import backups, cadence
+from holdfast_ckpt import backups, cadence, certified
 from holdfast_ckpt.cadence import Pace
 from holdfast_ckpt.holdings import Holdings, held_shards
 from holdfast_ckpt.plan import SOURCE, outdated, record
-from holdfast_ckpt.state import CataloguedStep, JobBackups
-from holdfast_ckpt.store import PLANS, SHARDS, STEPS, TABLES, key_of, parts_of
+from holdfast_ckpt.state import CataloguedStep, CertifiedSteps, JobBackups
+from holdfast_ckpt.store import CERTIFIED, PLANS, SHARDS, STEPS, TABLES, key_of, parts_of
 
 WRITTEN_AT_ONCE_MAX = 200
 """Rows of shards in one transaction, twice a second: decisions wait behind it."""
@@ -41,16 +42,26 @@ class Coordinator(Decider):
 
     name = "ckpt-coordinator"
     tables = TABLES
-    handles = (CheckpointSaved, GenerationStarted, ShardsBackedUp, ShardsFetched, StepTimeMeasured, JobFinished)
+    handles = (
+        CheckpointSaved,
+        GenerationStarted,
+        ShardsBackedUp,
+        ShardsFetched,
+        StepTimeMeasured,
+        StepsCertified,
+        JobFinished,
+    )
 
     def __init__(self, policy: CheckpointPolicy | None = None) -> None:
         self._policy = policy or CheckpointPolicy()
         self._saved_at: dict[str, dict[int, datetime]] = {}
         self._plans: dict[str, JobBackups] = {}
+        self._certified: dict[str, CertifiedSteps] = {}
         self._finished = FinishedJobs()
-        # In memory only: both are soon as they were.
+        # In memory only: they are soon as they were.
         self._holdings = Holdings()
         self._paces: dict[str, Pace] = {}
+        self._kept: dict[str, dict[int, int]] = {}
 
     def load(self, rows: Mapping[str, Mapping[str, Any]]) -> None:
         catalogue: defaultdict[str, dict[int, datetime]] = defaultdict(dict)
@@ -58,6 +69,7 @@ class Coordinator(Decider):
             catalogue[entry.job][entry.step] = entry.saved_at
         self._saved_at = dict(catalogue)
         self._plans = dict(rows[PLANS.name])
+        self._certified = dict(rows[CERTIFIED.name])
         self._paces = {}
         self._holdings = Holdings(rows[SHARDS.name].values())
         for job in self._holdings.jobs():
@@ -76,6 +88,8 @@ class Coordinator(Decider):
                 return self._reported(event, now)
             case StepTimeMeasured():
                 return self._measured(event, now)
+            case StepsCertified() if event.job not in self._finished:
+                return self._heard_certified(event)
             case JobFinished():
                 self._finished.add(event.job)
                 return self._ended(event)
@@ -96,6 +110,8 @@ class Coordinator(Decider):
                 self._holdings.written(parts_of(row.key))
             elif row.table is PLANS:
                 self._adopt_plan(row.key, row.row)
+            elif row.table is CERTIFIED:
+                self._adopt_certified(row.key, row.row)
             elif isinstance(row.row, CataloguedStep):
                 self._saved_at.setdefault(row.row.job, {})[row.row.step] = row.row.saved_at
             else:
@@ -130,8 +146,10 @@ class Coordinator(Decider):
         if plan is None:
             return Effect()
         holders = backups.holders((self._plans | {plan.job: plan}).values())
+        saved, limit = self._saved_at.get(event.job, {}), event.restore_at_most
+        given_up = [step for step in saved if limit is not None and step > limit]
         return Effect(
-            rows=(Row(table=PLANS, key=plan.job, row=plan),),
+            rows=(Row(table=PLANS, key=plan.job, row=plan), *_removed(event.job, given_up)),
             events=(_said(plan, event.id, now, plan.reason),),
             orders=tuple(order for order in backups.orders(plan) if holders[order.node] == plan.job),
         )
@@ -145,6 +163,8 @@ class Coordinator(Decider):
             return Effect()  # no report of what was ordered
         self._holdings.take(held)
         if isinstance(event, ShardsBackedUp) and held.generation == plan.generation:
+            if event.coming_step is not None:
+                self._kept.setdefault(plan.job, {})[held.node_rank] = event.coming_step
             return self._paced(plan, event, now)
         return Effect()
 
@@ -182,9 +202,26 @@ class Coordinator(Decider):
             orders=tuple(order for order in backups.orders(timed) if holders[order.node] == plan.job),
         )
 
+    def _heard_certified(self, event: StepsCertified) -> Effect:
+        job = event.job or ""
+        rows: list[Row] = []
+        if news := certified.heard(self._certified.get(job), event):
+            rows.append(Row(table=CERTIFIED, key=job, row=news))
+        plan = self._plans.get(job)
+        rotated = certified.rotated(plan, event, self._kept.get(job, {})) if plan else None
+        if rotated is None or rotated == plan:
+            return Effect(rows=tuple(rows))
+        holders = backups.holders(self._plans.values())
+        return Effect(
+            rows=(*rows, Row(table=PLANS, key=job, row=rotated)),
+            orders=tuple(order for order in backups.orders(rotated) if holders[order.node] == job),
+        )
+
     def _ended(self, event: JobFinished) -> Effect:
         assert event.job is not None
         rows = _removed(event.job, self._saved_at.get(event.job, {}))
+        if event.job in self._certified:
+            rows = (*rows, Row(table=CERTIFIED, key=event.job, row=None))
         plan = self._plans.get(event.job)
         if plan is None:
             return Effect(rows=rows)
@@ -195,14 +232,22 @@ class Coordinator(Decider):
             orders=tuple(order for order in idle if order.node not in holders),
         )
 
+    def _adopt_certified(self, job: str, row: msgspec.Struct | None) -> None:
+        if isinstance(row, CertifiedSteps):
+            self._certified[job] = row
+        else:
+            del self._certified[job]
+
     def _adopt_plan(self, job: str, plan: msgspec.Struct | None) -> None:
         before = self._plans.get(job)
         if isinstance(plan, JobBackups):
             self._plans[job] = plan
             if before and before.generation == plan.generation:
                 return
+            self._kept.pop(job, None)
         else:
             del self._plans[job]
+            self._kept.pop(job, None)
             self._holdings.forget(job)
         self._paces.pop(job, None)
 

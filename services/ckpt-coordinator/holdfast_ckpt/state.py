@@ -53,6 +53,7 @@ class JobBackups(msgspec.Struct, frozen=True, kw_only=True):
 
     `sources` are, by node rank, the vaults that may hold shards from before. `ordered_by` is the decision that the
     orders follow from, `planned_at` when its generation was started. `earlier` are other layouts, the newest first.
+    `held` is the certified step that vaults keep, `coming` the one that is to take its place (see `certified`).
     `persist` is how often a step is wanted on the disk, and `persist_every` how many steps that is.
     """
 
@@ -70,6 +71,8 @@ class JobBackups(msgspec.Struct, frozen=True, kw_only=True):
     sources: tuple[tuple[VaultAddress, ...], ...]
     earlier: tuple[Layout, ...] = ()
     step_s: float | None = None
+    held: HeldStep | None = None
+    coming: int | None = None
     persist: str = "never"
     persist_every: int = 0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.store import Table
-from holdfast_ckpt.state import CataloguedStep, HeldShards, JobBackups
+from holdfast_ckpt.state import CataloguedStep, CertifiedSteps, HeldShards, JobBackups
 
 
 def _step_columns(entry: CataloguedStep) -> dict[str, Any]:
@@ -26,6 +26,9 @@ def _plan_columns(plan: JobBackups) -> dict[str, Any]:
         "protects": plan.protects,
         "every": plan.every,
         "reason": plan.reason,
+        "held_step": plan.held.step if plan.held else None,
+        "held_generation": plan.held.generation if plan.held else None,
+        "coming_step": plan.coming,
         "planned_at": plan.planned_at,
     }
 
@@ -44,10 +47,15 @@ def _shard_columns(held: HeldShards) -> dict[str, Any]:
     }
 
 
+def _certified_columns(certified: CertifiedSteps) -> dict[str, Any]:
+    return {"generation": certified.generation, "step": certified.step, "certified_at": certified.certified_at}
+
+
 STEPS = Table(name="steps", row_type=CataloguedStep, columns=_step_columns)
 PLANS = Table(name="plans", row_type=JobBackups, columns=_plan_columns)
 SHARDS = Table(name="shards", row_type=HeldShards, columns=_shard_columns)
-TABLES: tuple[Table[Any], ...] = (STEPS, PLANS, SHARDS)
+CERTIFIED = Table(name="certified", row_type=CertifiedSteps, columns=_certified_columns)
+TABLES: tuple[Table[Any], ...] = (STEPS, PLANS, SHARDS, CERTIFIED)
 
 
 def key_of(job: str, number: int) -> str:

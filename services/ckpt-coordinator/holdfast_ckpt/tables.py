@@ -28,6 +28,9 @@ state_table(
     Column("every", Integer, nullable=False),
     Column("reason", Text, nullable=False),
     moment("planned_at"),
+    Column("held_step", BigInteger),
+    Column("held_generation", BigInteger),
+    Column("coming_step", BigInteger),
 )
 
 state_table(
@@ -48,8 +51,6 @@ state_table(
     METADATA,
     "certified",
     Column("generation", BigInteger, nullable=False),
-    Column("step", BigInteger),
-    Column("held_step", BigInteger),
-    Column("held_generation", BigInteger),
-    Column("coming_step", BigInteger),
+    Column("step", BigInteger, nullable=False),
+    moment("certified_at"),
 )
