@@ -119,6 +119,12 @@ class CheckpointPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     backup_every: int = 1
     """Every how many steps a copy is sent; less often for as long as the network does not keep up."""
 
+    backup_bytes_per_s: float = 0.0
+    """A node sends copies no faster; 0: as fast as they go, between the collectives of its ranks."""
+
+    copy_threads: int = 1
+    """Threads of a node's vault that copy the state of one rank, while it goes on, on cores that it does not need."""
+
     memory_steps: int = 2
     """Steps of each rank that a node keeps in memory, as long as there is room for more than a recovery may need."""
 
@@ -136,8 +142,10 @@ class CheckpointPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             raise ValueError(f"backup_every must be from 1 to {BACKUP_EVERY_MAX}")
         if self.memory_steps < 2:
             raise ValueError("memory_steps must be at least 2: ranks may be one step apart")
-        if self.memory_bytes < 0 or self.persist_bytes_per_s < 0:
-            raise ValueError("memory_bytes and persist_bytes_per_s must not be negative")
+        if min(self.memory_bytes, self.persist_bytes_per_s, self.backup_bytes_per_s) < 0:
+            raise ValueError("memory_bytes, persist_bytes_per_s and backup_bytes_per_s must not be negative")
+        if self.copy_threads < 1:
+            raise ValueError("copy_threads must be at least 1")
         PersistEvery.parse(self.persist_every)
 
 

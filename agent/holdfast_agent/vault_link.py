@@ -130,6 +130,8 @@ class VaultLink:
             *("--state-dir", str(self._directory)),
             *("--address", self._address),
             *("--orphan-s", str(self._orphan_s)),
+            *("--copy-threads", str(self._policy.copy_threads)),
+            *("--peer-bytes-per-s", str(self._policy.backup_bytes_per_s)),
             *("--memory-steps", str(self._policy.memory_steps)),
             *("--memory-bytes", str(self._policy.memory_bytes)),
             *("--persist-bytes-per-s", str(self._policy.persist_bytes_per_s)),

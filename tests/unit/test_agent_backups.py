@@ -16,7 +16,7 @@ SEALED = SealedStep(generation=3, step=7)
 
 def test_damage_is_said_also_of_a_job_that_the_agent_has_no_order_of(tmp_path: Path) -> None:
     said: list[Event] = []
-    vault = VaultLink(tmp_path, "127.0.0.1", 1.0)
+    vault = VaultLink(tmp_path, "127.0.0.1", 1.0, None)
     Backups("a", vault, said.append, lambda *_: None, lambda: datetime(2026, 1, 1, tzinfo=UTC))
     vault.on_notice(Fetched(name=NAME, sealed=SEALED, source="b", nbytes=1, took_s=0.1))
     vault.on_notice(Damaged(name=NAME, sealed=SEALED, detail="one of four chunks"))
