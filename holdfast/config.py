@@ -40,6 +40,9 @@ class ConfigRefused(ValueError):
     """A setting is unknown, of the wrong type, or contradicts another; the message names it and where it came from."""
 
 
+SETTLED_S_MAX = 7 * 86400.0
+
+
 class LadderPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The recovery ladder's thresholds."""
 
@@ -49,9 +52,18 @@ class LadderPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     failures_of_node_max: int = 2
     """First-hand failures of a node within one incident that evict it."""
 
+    same_failures_max: int = 4
+    """Generations of one incident that may fail in the same way at the same step, and not all on one node, before the
+    job is stopped: what comes again on another machine is no machine's fault."""
+
+    settled_s: float = 600.0
+    """A script that does not count its steps trains for this long until its incident counts as over."""
+
     def __post_init__(self) -> None:
-        if self.attempts_max < 1 or self.failures_of_node_max < 1:
-            raise ValueError("attempts_max and failures_of_node_max must be at least 1")
+        if self.attempts_max < 1 or self.failures_of_node_max < 1 or self.same_failures_max < 2:
+            raise ValueError("attempts_max and failures_of_node_max must be at least 1, same_failures_max at least 2")
+        if not 0 < self.settled_s <= SETTLED_S_MAX:
+            raise ValueError(f"settled_s must be above 0 and at most {SETTLED_S_MAX:g}")
 
 
 class PoolPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -202,7 +214,7 @@ _SECTIONS: dict[str, type[msgspec.Struct]] = {
     "checkpoint": CheckpointPolicy,
     "corruption": CorruptionPolicy,
 }
-_TOP = ("nats_url", "database_url")
+ADDRESSES = ("nats_url", "database_url")
 
 
 def load(
@@ -218,7 +230,7 @@ def load(
     for key, value, origin in (*_from_file(environ, file), *_from_environment(environ), *_from_flags(flags or {})):
         values[key] = value
         origins[key] = origin
-    tree: dict[str, Any] = {key: values[key] for key in _TOP if key in values}
+    tree: dict[str, Any] = {key: values[key] for key in ADDRESSES if key in values}
     for section in _SECTIONS:
         tree[section] = {key.split(".", 1)[1]: value for key, value in values.items() if key.startswith(section + ".")}
     try:
@@ -239,7 +251,7 @@ def _from_file(environ: Mapping[str, str], file: str | Path | None) -> list[tupl
         raise ConfigRefused(f"cannot read the configuration file {path}: {error}") from error
     found: list[tuple[str, Any, str]] = []
     for key, value in data.items():
-        if key in _TOP:
+        if key in ADDRESSES:
             found.append((key, value, str(path)))
         elif key in _SECTIONS and isinstance(value, dict):
             found.extend((f"{key}.{name}", inner, str(path)) for name, inner in value.items())
@@ -250,8 +262,8 @@ def _from_file(environ: Mapping[str, str], file: str | Path | None) -> list[tupl
 
 def _from_environment(environ: Mapping[str, str]) -> list[tuple[str, Any, str]]:
     found: list[tuple[str, Any, str]] = []
-    for key in (*_TOP, *(f"{section}.{name}" for section, kind in _SECTIONS.items() for name in _fields(kind))):
-        variable = PREFIX + key.replace(".", "_").upper()
+    for key in (*ADDRESSES, *(f"{section}.{name}" for section, kind in _SECTIONS.items() for name in _fields(kind))):
+        variable = variable_of(key)
         if variable + "_FILE" in environ:
             path = Path(environ[variable + "_FILE"])
             try:
@@ -261,6 +273,11 @@ def _from_environment(environ: Mapping[str, str]) -> list[tuple[str, Any, str]]:
         if variable in environ:
             found.append((key, environ[variable], variable))
     return found
+
+
+def variable_of(key: str) -> str:
+    """The environment variable of a setting."""
+    return PREFIX + key.replace(".", "_").upper()
 
 
 def _from_flags(flags: Mapping[str, str | None]) -> list[tuple[str, Any, str]]:
@@ -278,7 +295,7 @@ def _where(origins: Mapping[str, str]) -> str:
 
 
 def _listed(settings: Settings, origins: Mapping[str, str]) -> list[Setting]:
-    rows = [(key, str(getattr(settings, key))) for key in _TOP]
+    rows = [(key, str(getattr(settings, key))) for key in ADDRESSES]
     for section, kind in _SECTIONS.items():
         rows += [(f"{section}.{name}", _shown(getattr(getattr(settings, section), name))) for name in _fields(kind)]
     return [Setting(key=key, value=value, origin=origins.get(key, "default")) for key, value in rows]

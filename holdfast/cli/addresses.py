@@ -1,4 +1,9 @@
-"""Where a command finds the database and the bus: named by hand, or those of the embedded cluster."""
+"""Where a command finds the database and the bus of its cluster; one rule for all commands.
+
+The first of these that names anything: the flags, --dir (or HOLDFAST_DIR), environment and configuration file, the
+directory that is found from here. All that a command needs comes from there: of two clusters, one would be told of
+jobs that the other runs. Only flags may replace one address of a directory that is named as well.
+"""
 
 from __future__ import annotations
 
@@ -8,69 +13,103 @@ from pathlib import Path
 import click
 
 from holdfast import config
+from holdfast.cli.directory import as_typed, is_named
+from holdfast.embedded.control import is_running
 from holdfast.embedded.errors import EmbeddedError, NoCluster
-from holdfast.embedded.layout import ClusterInfo
+from holdfast.embedded.layout import ClusterInfo, Layout
 
 database_option = click.option(
     "--database-url",
-    envvar="HOLDFAST_DATABASE_URL",
-    show_envvar=True,
     metavar="URL",
-    help="Database of a cluster elsewhere, for example postgresql://holdfast_reader@db/holdfast.",
+    help="Database of a cluster elsewhere, for example postgresql://holdfast_reader@db/holdfast."
+    "  [env var: HOLDFAST_DATABASE_URL]",
 )
 
 nats_option = click.option(
     "--nats-url",
-    envvar="HOLDFAST_NATS_URL",
-    show_envvar=True,
     metavar="URL",
-    help="NATS of a cluster elsewhere, for example nats://nats:4222.",
+    help="NATS of a cluster elsewhere, for example nats://nats:4222.  [env var: HOLDFAST_NATS_URL]",
 )
 
 
 def reader_url(directory: str | Path, database_url: str | None) -> str:
-    """`database_url` if it is given, else that of the embedded cluster in `directory`, as the reading role.
+    """The database, in an embedded cluster as the reading role.
 
     Raises:
-        ClickException: there is neither.
+        ClickException: there is none, or only the other address of a cluster is named.
     """
-    return _set_to("database_url", database_url) or _embedded(directory, "--database-url").database_urls["reader"]
+    return _found(directory, {"database_url": database_url})["database_url"]
 
 
 def nats_url(directory: str | Path, nats_url: str | None) -> str:
-    """`nats_url` if it is given, else that of the embedded cluster in `directory`.
-
-    Raises:
-        ClickException: there is neither.
-    """
-    return _set_to("nats_url", nats_url) or _embedded(directory, "--nats-url").nats_url
+    """The bus. Raises as `reader_url` does."""
+    return _found(directory, {"nats_url": nats_url})["nats_url"]
 
 
-def addresses_elsewhere() -> tuple[str, str] | None:
-    """Database and bus of a cluster elsewhere, if environment or configuration file name both.
-
-    Raises:
-        ClickException: the configuration is refused.
-    """
-    database, bus = _set_to("database_url", None), _set_to("nats_url", None)
-    return (database, bus) if database and bus else None
+def both_urls(directory: str | Path, nats_url: str | None, database_url: str | None) -> tuple[str, str]:
+    """Bus and database of one cluster. Raises as `reader_url` does."""
+    found = _found(directory, {"nats_url": nats_url, "database_url": database_url})
+    return found["nats_url"], found["database_url"]
 
 
-def _set_to(key: str, given: str | None) -> str:
-    """An address that is set as a service would find it: flag, environment (or a file it names), configuration file."""
+def both_elsewhere(nats_url: str | None, database_url: str | None) -> tuple[str, str] | None:
+    """Bus and database of a cluster elsewhere, None if an embedded one is meant. Raises as `reader_url` does."""
+    found = _elsewhere({"nats_url": nats_url, "database_url": database_url})
+    return None if found is None else (found["nats_url"], found["database_url"])
+
+
+def _found(directory: str | Path, flags: dict[str, str | None]) -> dict[str, str]:
+    if is_named() and not all(flags.values()):
+        return _embedded(directory, flags) | _given(flags)
+    return _elsewhere(flags) or _embedded(directory, flags)
+
+
+def _elsewhere(flags: dict[str, str | None]) -> dict[str, str] | None:
+    """What is needed (the keys of `flags`), if flags or, with no directory named, the settings name it."""
+    if given := _given(flags):
+        if missing := [_flag(key) for key in flags if key not in given]:
+            raise click.ClickException(
+                f"{' and '.join(map(_flag, given))} names a cluster elsewhere: name its other address too, with "
+                f"{' and '.join(missing)}"
+            )
+        return given
+    if is_named():
+        return None
     try:
-        settings, _ = config.load(os.environ, {key: given})
+        _, listed = config.load(os.environ)
     except config.ConfigRefused as error:
         raise click.ClickException(str(error)) from error
-    return str(getattr(settings, key))
+    named = {row.key: row for row in listed if row.key in config.ADDRESSES and row.value}
+    if named and (missing := [key for key in flags if key not in named]):
+        by = ", ".join(f"{key} (by {row.origin})" for key, row in named.items())
+        raise click.ClickException(
+            f"a cluster elsewhere is named by its {by}, but not its {' and '.join(missing)}: set "
+            f"{' and '.join(map(config.variable_of, missing))} too, or name a cluster on this machine with --dir"
+        )
+    return {key: named[key].value for key in flags} if named else None
 
 
-def _embedded(directory: str | Path, option: str) -> ClusterInfo:
+def _given(flags: dict[str, str | None]) -> dict[str, str]:
+    return {key: value for key, value in flags.items() if value}
+
+
+def _flag(key: str) -> str:
+    return "--" + key.replace("_", "-")
+
+
+def _embedded(directory: str | Path, needed: dict[str, str | None]) -> dict[str, str]:
+    layout = Layout(directory)
     try:
-        return ClusterInfo.load(directory)
+        info = ClusterInfo.load(directory)
     except NoCluster:
         raise click.ClickException(
-            f"no cluster here ({Path(directory).absolute()}): start one with `holdfast up`, or name one with {option}"
+            f"no cluster here ({layout.root}): start one with `holdfast up`, or name one with --dir, or with "
+            f"{' and '.join(map(_flag, needed))}"
         ) from None
     except EmbeddedError as error:
         raise click.ClickException(str(error)) from error
+    if not is_running(layout):
+        raise click.ClickException(
+            f"the cluster in {layout.root} is not running: start it with `{as_typed('up', layout.root)}`"
+        )
+    return {"nats_url": info.nats_url, "database_url": info.database_urls["reader"]}

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import click
 
-from holdfast.cli.addresses import nats_url as find_nats_url
-from holdfast.cli.addresses import reader_url
+from holdfast.cli.addresses import both_urls, database_option, nats_option
 from holdfast.cli.directory import directory_option
 from holdfast.cli.following import follow
 from holdfast.cli.names import checked_or_complain
@@ -48,8 +47,8 @@ from holdfast.ids import new_job_name
 )
 @click.option("--detach", "-d", is_flag=True, help="Submit and return; follow with `holdfast jobs`.")
 @directory_option
-@click.option("--nats-url", envvar="HOLDFAST_NATS_URL", help="Address of NATS, for a cluster elsewhere.")
-@click.option("--database-url", envvar="HOLDFAST_DATABASE_URL", help="Address of Postgres (a reading role), likewise.")
+@nats_option
+@database_option
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def run(
@@ -102,8 +101,7 @@ def run(
         )
     except ValueError as error:
         raise click.ClickException(str(error)) from error
-    address = find_nats_url(directory, nats_url)
-    database = reader_url(directory, database_url)
+    address, database = both_urls(directory, nats_url, database_url)
     sys.exit(asyncio.run(follow(spec, address, database, detach=detach)))
 
 

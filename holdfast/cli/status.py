@@ -8,8 +8,8 @@ from typing import NoReturn
 import click
 import msgspec
 
-from holdfast.cli.addresses import addresses_elsewhere
-from holdfast.cli.directory import directory_option, explained
+from holdfast.cli.addresses import both_elsewhere, database_option, nats_option
+from holdfast.cli.directory import as_typed, directory_option, explained
 from holdfast.cli.overview import Overview, cluster_overview, overview_section
 from holdfast.embedded.control import ChildStatus, Reply, Status, ask
 from holdfast.embedded.errors import NoCluster
@@ -32,16 +32,19 @@ class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 @click.command()
 @directory_option
+@nats_option
+@database_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON. It holds the bus password.")
-def status(directory: Path, as_json: bool) -> None:
+def status(directory: Path, nats_url: str | None, database_url: str | None, as_json: bool) -> None:
     """Show a cluster: its processes, its nodes by state, jobs, open incidents, and messages that nobody could handle.
 
     The exit code is 0 if all of it is up, 1 if the cluster or a part of it is not. The processes of a cluster that
-    `holdfast up` did not start (HOLDFAST_DATABASE_URL and HOLDFAST_NATS_URL name it) are not known here.
+    `holdfast up` did not start (--nats-url and --database-url name it) are not known here.
     """
+    if elsewhere := both_elsewhere(nats_url, database_url):
+        bus, database = elsewhere
+        _status_elsewhere(database, bus, as_json)
     layout = Layout(directory)
-    if not layout.cluster_file.exists() and (elsewhere := addresses_elsewhere()):
-        _status_elsewhere(*elsewhere, as_json)
     with explained():
         info = layout.info()
         try:
@@ -83,7 +86,7 @@ def _as_data(layout: Layout, info: ClusterInfo, reply: Reply | None, overview: O
 
 def _children_section(layout: Layout, reply: Reply | None) -> str:
     if reply is None:
-        return f"The cluster in {layout.root} is not running. Start it with `holdfast up`."
+        return f"The cluster in {layout.root} is not running. Start it with `{as_typed('up', layout.root)}`."
     rows = [("NAME", "KIND", "STATE", "PID", "UP", "RESTARTS", "LAST EXIT")]
     rows += [
         (

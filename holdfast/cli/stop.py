@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from holdfast.cli.addresses import nats_option
 from holdfast.cli.addresses import nats_url as find_nats_url
 from holdfast.cli.ask import ask, asked_by
 from holdfast.cli.bus import connected
@@ -19,7 +20,7 @@ from holdfast.requests import CONTROLLER_REQUESTS, StopJob
 @click.command()
 @click.argument("job")
 @directory_option
-@click.option("--nats-url", envvar="HOLDFAST_NATS_URL", help="Address of NATS, for a cluster elsewhere.")
+@nats_option
 def stop(job: str, directory: Path, nats_url: str | None) -> None:
     """Stop JOB for good: its ranks get SIGTERM, then SIGKILL after a short grace; its nodes go back to the pool."""
     checked_or_complain(job, "job name")

@@ -1,14 +1,13 @@
 """`holdfast up`: start the embedded cluster."""
 
 import os
-import shlex
 import sys
 from pathlib import Path
 
 import click
 
-from holdfast.cli.directory import directory_option, explained
-from holdfast.embedded.layout import DEFAULT_DIRECTORY, ClusterInfo, Layout
+from holdfast.cli.directory import as_typed, explained, new_directory_option
+from holdfast.embedded.layout import ClusterInfo, Layout
 
 _PORT = click.IntRange(1, 65_535)
 
@@ -19,7 +18,7 @@ _PORT = click.IntRange(1, 65_535)
     type=click.IntRange(min=1),
     help="Number of nodes, standbys included. [default: 4, and as many as it has for a cluster that exists]",
 )
-@directory_option
+@new_directory_option
 @click.option("--postgres-port", type=_PORT, help="Port for PostgreSQL. [default: a free one, the same every time]")
 @click.option("--nats-port", type=_PORT, help="Port for NATS. [default: a free one, the same every time]")
 @click.option(
@@ -68,9 +67,9 @@ def up(
         if detach:
             run_detached(layout, plan, options, _tell, wait=wait)
             if wait:
-                _say_how_to_go_on(layout, layout.info(), end=_command("down", layout))
+                _say_how_to_go_on(layout, layout.info(), end=as_typed("down", layout.root))
             else:
-                click.echo(f"Starting in the background; see `{_command('status', layout)}`.")
+                click.echo(f"Starting in the background; see `{as_typed('status', layout.root)}`.")
         else:
             run_foreground(layout, plan, options, _tell, lambda info: _say_how_to_go_on(layout, info, end="Ctrl-C"))
 
@@ -84,15 +83,8 @@ def _say_how_to_go_on(layout: Layout, info: ClusterInfo, *, end: str) -> None:
     count = len(info.nodes)
     click.echo(
         f"\nHoldfast is up with {count} node{'' if count == 1 else 's'}.\n"
-        f"  run a job     {_command('run', layout)} --nnodes {count} --nproc-per-node 1 train.py\n"
-        f"  look at it    {_command('status', layout)}\n"
+        f"  run a job     {as_typed('run', layout.root)} --nnodes {count} --nproc-per-node 1 train.py\n"
+        f"  look at it    {as_typed('status', layout.root)}\n"
         f"  end it        {end}\n"
     )
     sys.stdout.flush()
-
-
-def _command(name: str, layout: Layout) -> str:
-    """The command as the user would have to type it from here."""
-    if layout.root == Path(DEFAULT_DIRECTORY).resolve():
-        return f"holdfast {name}"
-    return f"holdfast {name} --dir {shlex.quote(str(layout.root))}"

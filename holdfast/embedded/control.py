@@ -151,6 +151,12 @@ def ask(layout: Layout, request: AnyRequest, *, within_s: float = _REPLY_WITHIN_
     return reply
 
 
+def is_running(layout: Layout) -> bool:
+    """Whether a supervisor listens in a state directory."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection, _short_path(layout.control_socket) as address:
+        return connection.connect_ex(address) == 0
+
+
 @contextlib.contextmanager
 def _short_path(path: Path) -> Iterator[str]:
     """The path in a form that fits into a socket address (108 bytes), however deep the directory lies."""
