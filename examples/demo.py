@@ -51,9 +51,7 @@ class Demo:
         self.began = time.monotonic()
 
     def run(self) -> int:
-        if (self.directory / "cluster.json").exists():
-            subprocess.run([HOLDFAST, "down", "--dir", self.directory], check=False, capture_output=True)
-        shutil.rmtree(self.directory, ignore_errors=True)
+        self.make_room()
         self.tell("Starting a cluster on this machine: four nodes and a standby.")
         self.holdfast("up", "--detach", "--nodes", "5")
         try:
@@ -65,6 +63,14 @@ class Demo:
         finally:
             if not self.keep:
                 self.holdfast("down")
+
+    def make_room(self) -> None:
+        """Remove the cluster of an earlier demo; a directory of anything else is not ours to remove."""
+        if (self.directory / "cluster.json").exists():
+            subprocess.run([HOLDFAST, "down", "--dir", self.directory], check=False, capture_output=True)
+            shutil.rmtree(self.directory, ignore_errors=True)
+        elif self.directory.exists() and any(self.directory.iterdir()):
+            raise SystemExit(f"{self.directory} holds something else than a cluster: name a new directory")
 
     def tell(self, text: str) -> None:
         print(f"\n=== {time.monotonic() - self.began:5.1f} s  {text}", flush=True)
