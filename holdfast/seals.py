@@ -29,13 +29,21 @@ class Seal(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[int, ...]
 
 
-def seal(notes: Sequence[bytes], data: Bytes) -> Seal:
-    """The seal of a shard."""
-    return Seal(
-        nbytes=data.size,
-        chunks=tuple(_hash(data[start : start + CHUNK_BYTES]) for start in range(0, data.size, CHUNK_BYTES)),
-        notes=tuple(xxhash.xxh3_64_intdigest(note) for note in notes),
-    )
+def seal(notes: Sequence[bytes], data: Bytes, hashes: tuple[int, ...] | None = None) -> Seal:
+    """The seal of a shard; `hashes` of its chunks, where they are known already."""
+    if hashes is None:
+        hashes = tuple(chunk_hash(data, number) for number in range(chunks_of(data.size)))
+    return Seal(nbytes=data.size, chunks=hashes, notes=_notes(notes))
+
+
+def chunks_of(nbytes: int) -> int:
+    """How many chunks that is; the last one may be shorter."""
+    return -(-nbytes // CHUNK_BYTES)
+
+
+def chunk_hash(data: Bytes, number: int) -> int:
+    """What a chunk of a shard hashes to."""
+    return xxhash.xxh3_64_intdigest(data[number * CHUNK_BYTES : (number + 1) * CHUNK_BYTES].data)
 
 
 def check(expected: Seal, notes: Sequence[bytes], data: Bytes, what: str) -> None:
@@ -44,7 +52,7 @@ def check(expected: Seal, notes: Sequence[bytes], data: Bytes, what: str) -> Non
     Raises:
         BrokenSeal: anything differs.
     """
-    if tuple(xxhash.xxh3_64_intdigest(note) for note in notes) != expected.notes:
+    if _notes(notes) != expected.notes:
         raise BrokenSeal(f"{what}: its index fails its checksum")
     if data.size != expected.nbytes:
         raise BrokenSeal(f"{what}: {data.size} bytes are there, {expected.nbytes} were sealed")
@@ -58,12 +66,8 @@ def check(expected: Seal, notes: Sequence[bytes], data: Bytes, what: str) -> Non
 
 def damaged_chunks(expected: Seal, data: Bytes) -> Sequence[int]:
     """The numbers of the chunks that another copy must replace."""
-    return [
-        number
-        for number, sealed in enumerate(expected.chunks)
-        if _hash(data[number * CHUNK_BYTES : (number + 1) * CHUNK_BYTES]) != sealed
-    ]
+    return [number for number, sealed in enumerate(expected.chunks) if chunk_hash(data, number) != sealed]
 
 
-def _hash(data: Bytes) -> int:
-    return xxhash.xxh3_64_intdigest(data.data)
+def _notes(notes: Sequence[bytes]) -> tuple[int, ...]:
+    return tuple(xxhash.xxh3_64_intdigest(note) for note in notes)

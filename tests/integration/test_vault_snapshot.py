@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from snapshot_source import pattern
 
-from holdfast import userfaultfd
+from holdfast import seals, userfaultfd
 from holdfast_agent.vault.snapshot import BLOCK_BYTES, Layout, Piece, Snapshot, SourceLost
 
 pytestmark = pytest.mark.integration
@@ -90,9 +90,10 @@ def test_nothing_written_after_the_start_is_in_the_copy(pages: str, threads: int
             snapshot.begin()
             # It writes backwards through all of its memory, while the copy goes forwards.
             running.link.send(b"begun")
-            snapshot.copy(threads)
+            hashes = snapshot.copy(threads)
             assert running.link.recv(16) == b"changed"
             assert np.array_equal(target, expected(number))
+            assert hashes == seals.seal((), target).chunks
 
 
 def test_writers_wait_only_for_the_copy_and_never_for_its_end() -> None:
@@ -102,11 +103,13 @@ def test_writers_wait_only_for_the_copy_and_never_for_its_end() -> None:
         snapshot = running.snapshot(target)
         snapshot.begin()
         running.link.send(b"begun")
-        copier = threading.Thread(target=snapshot.copy)
+        hashes: list[tuple[int, ...]] = []
+        copier = threading.Thread(target=lambda: hashes.append(snapshot.copy()))
         copier.start()
         assert running.link.recv(16) == b"changed"
         copier.join()
         assert np.array_equal(target, expected(0))
+        assert hashes == [seals.seal((), target).chunks]
 
 
 def test_a_source_that_dies_makes_the_copy_fail_and_hangs_nobody() -> None:

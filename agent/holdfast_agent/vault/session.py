@@ -167,13 +167,13 @@ class Session:
         segment: Segment | None = None
         try:
             segment = shelf.claim(lay.nbytes)
-            sealing = partial(self._seal, segment, request, lay.index)
             if self._userfault is None:
                 read_memory(joined.pid, layout.pieces, segment.memory)
+                sealing = partial(self._seal, segment, request, lay.index)
             else:
                 snapshot = Snapshot(joined.pid, self._userfault, layout, segment.memory)
                 snapshot.begin()
-                sealing = partial(self._copy_and_seal, snapshot, sealing)
+                sealing = partial(self._copy_and_seal, snapshot, segment, request, lay.index)
         except BaseException as error:
             if segment is not None:
                 shelf.put_back(segment)
@@ -203,15 +203,17 @@ class Session:
         finally:
             shelf.turn.release()
 
-    def _copy_and_seal(self, snapshot: Snapshot, seal_it: Callable[[], None]) -> None:
-        snapshot.copy(self._copy_threads)
-        seal_it()
+    def _copy_and_seal(self, snapshot: Snapshot, segment: Segment, request: Save, index: bytes) -> None:
+        self._seal(segment, request, index, snapshot.copy(self._copy_threads))
 
-    def _seal(self, segment: Segment, request: Save, index: bytes) -> None:
+    def _seal(self, segment: Segment, request: Save, index: bytes, hashes: tuple[int, ...] | None = None) -> None:
+        """Put it on the shelf. `hashes` of its chunks, where they are known already."""
         joined, shelf = self._rank()
         sealed = SealedStep(step=request.step, generation=joined.generation)
         notes = index, request.objects
-        contents = Contents(sealed=sealed, index=index, objects=request.objects, seal=seal(notes, segment.memory))
+        contents = Contents(
+            sealed=sealed, index=index, objects=request.objects, seal=seal(notes, segment.memory, hashes)
+        )
         if shelf.seal(segment, contents):
             self._node.sealed(joined.name, sealed)
 
