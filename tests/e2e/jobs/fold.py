@@ -3,6 +3,7 @@
 It trains until `--until` exists (looked at by rank 0 in each step, all ranks agree) or for `--steps`. Every rank notes
 each completed step in a journal that no part of Holdfast reads or writes: what was trained, by whom, in which order.
 With `--keep-bytes` it keeps every step in its node's memory, with a tensor of that size, which it spoils right after.
+When `--poison` exists, a rank (`--fault-rank`) takes it away and has a weight that is no number from then on.
 
 It can be told to misbehave: `--fault raise@7` for one of the ways in FAULTS at step 7, `@first` for each generation's
 first step; `--fault-once` to do it in one generation only.
@@ -69,7 +70,7 @@ def main() -> None:
     for _ in range(args.children):
         # A session of its own and no parent left: what a data loader's worker becomes when it is forgotten.
         subprocess.run(["sh", "-c", "sleep 1000 & echo $! >> " + str(args.journal / "children")], check=True)
-    state: dict[str, Any] = {"folded": 1, "position": 0}
+    state: dict[str, Any] = {"folded": 1, "position": 0, "weight": 1.0}
     if args.keep_bytes:
         state["ballast"] = torch.ones(args.keep_bytes // 8, dtype=torch.int64)
     checkpointer = Checkpointer()
@@ -91,7 +92,10 @@ def main() -> None:
         batches, is_over = int(sums[0]), bool(sums[1])
         state["folded"] = folded(state["folded"], batches)
         state["position"] += 1
-        trainer.step(step, loss=1.0 / step)
+        if args.poison is not None and rank == args.fault_rank and args.poison.exists():
+            args.poison.rename(args.journal / f"poisoned-{step}")
+            state["weight"] = float("nan")
+        trainer.step(step, loss=state["weight"] / step)
         os.write(journal, f"{generation} {step} {os.getpid()} {state['folded']}\n".encode())
         if args.keep_bytes:
             state["ballast"].fill_(state["folded"])
@@ -102,6 +106,8 @@ def main() -> None:
             state["ballast"].fill_(-1)
         if rank == 0 and step % args.print_every == 0:
             print(f"step {step}", flush=True)
+    if state["weight"] != 1.0:
+        raise AssertionError(f"the weight is {state['weight']} in the end")
     dist.barrier()
     if rank == 0:
         print(f"done steps={step} folded={state['folded']}", flush=True)
@@ -136,6 +142,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--shout-bytes", type=int, default=0, help="printed by every rank in every step")
     parser.add_argument("--ignore-sigterm", action="store_true")
     parser.add_argument("--children", type=int, default=0, help="processes that each rank leaves behind")
+    parser.add_argument("--poison", type=Path)
     parser.add_argument("--fault")
     parser.add_argument("--fault-rank", type=int, default=0)
     parser.add_argument("--fault-once", action="store_true")

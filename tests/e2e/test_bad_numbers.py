@@ -1,0 +1,52 @@
+"""A weight that is no number is in every checkpoint from then on: the job goes back behind it, and ends undisturbed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cluster import Cluster
+from records import check_record, timeline
+
+pytestmark = pytest.mark.e2e
+
+KEEP = ("--keep-bytes", "1000000", "--checkpoint-every", "100000", "--step-s", "0.05")
+"""Every step in memory, none on a disk."""
+
+
+def test_a_job_whose_loss_is_nan_goes_on_from_before_and_ends_with_the_undisturbed_result(
+    holdfast: Cluster, tmp_path: Path
+) -> None:
+    poison = tmp_path / "poison"
+    job = holdfast.run(*KEEP, "--poison", poison, "--fault-rank", "3")
+    plan = "select held_step from ckpt.plans where key = $1 and held_step is not null"
+    ((held,),) = holdfast.until("a certified step stays in memory", lambda: holdfast.query(plan, job.name))
+    held_step = holdfast.query(plan, job.name)[0][held]
+    poison.touch()
+    job.until("it goes on", lambda: job.generation() == 2)
+
+    (poisoned,) = (int(path.name.removeprefix("poisoned-")) for path in job.journal.glob("poisoned-*"))
+    (went_on_with,) = {
+        next(note.step for note in job.trained(rank) if note.generation == 2) for rank in range(job.world_size)
+    }
+    (finding, *_) = holdfast.events(job, "bad_number")
+    assert (finding["step"], finding["rank"], finding["kind"]) == (poisoned, 3, "nan")
+    # The newest kept that is certified: none of those of the last seconds before the poison, and none after it.
+    assert held_step <= went_on_with - 1 <= finding["certified"] < poisoned
+
+    incident = holdfast.until("the incident is over", lambda: [it for it in holdfast.incidents(job) if it["closed_at"]])
+    assert (incident[0]["symptom"], incident[0]["outcome"], incident[0]["attempts"]) == ("nan", "recovered", 1)
+    told = timeline(holdfast, incident[0]["key"])
+    assert [kind for kind in told if kind in ("bad_number", "incident_opened", "reattempt", "generation_started")] == [
+        "bad_number",
+        "incident_opened",
+        "reattempt",
+        "generation_started",
+    ]
+    # The limit is behind it: what another failure restores is the newest step again.
+    killed = job.kill_rank(1)
+    assert killed.step > poisoned
+    job.until_step(killed.step + 5, generation=3)
+    assert min(note.step for note in job.trained(0) if note.generation == 3) > finding["certified"] + 1
+    job.finish()
+    check_record(holdfast, job)
