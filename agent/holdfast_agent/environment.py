@@ -1,4 +1,4 @@
-"""The environment of a rank: torchrun's variables, Holdfast's own, then the job's."""
+"""The environment of a rank: the node's, the job's, and over both torchrun's variables and Holdfast's own."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.desired import NodeDesired, Placement
+from holdfast.rank_variables import RESERVED
 
 _PRIVATE = ("NATS_URL", "DATABASE_URL", "READY_FD")
 """Holdfast's own connections carry passwords and are none of a job's business."""
@@ -29,7 +30,9 @@ def rank_environment(
     job = placement.job
     local_rank = rank - placement.ranks.start
     world_size = job.nnodes * job.nproc_per_node
-    environment = public_environment(base) | {
+    environment = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", "OMP_NUM_THREADS": "1"} | public_environment(base)
+    environment |= {name: value for name, value in job.env.items() if name not in RESERVED}
+    environment |= {
         "RANK": str(rank),
         "LOCAL_RANK": str(local_rank),
         "WORLD_SIZE": str(world_size),
@@ -46,8 +49,6 @@ def rank_environment(
         "TORCHELASTIC_MAX_RESTARTS": "0",
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCHELASTIC_ERROR_FILE": str(files.error),
-        "TORCH_NCCL_ASYNC_ERROR_HANDLING": base.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
-        "OMP_NUM_THREADS": base.get("OMP_NUM_THREADS", "1"),
         "HOLDFAST_JOB": job.name,
         "HOLDFAST_GENERATION": str(order.generation),
         "HOLDFAST_NODE": order.node,
@@ -60,7 +61,6 @@ def rank_environment(
         environment["HOLDFAST_JOB_SUBMITTED_MS"] = str(round(placement.submitted_at.timestamp() * 1000))
     if job.mesh:
         environment["HOLDFAST_MESH"] = job.mesh
-    environment |= job.env
     if placement.restore_at_most is not None:
         # What the job was started with is the older word.
         environment["HOLDFAST_RESTORE_STEP"] = str(placement.restore_at_most)

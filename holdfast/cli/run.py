@@ -16,6 +16,7 @@ from holdfast.cli.following import follow
 from holdfast.cli.names import checked_or_complain
 from holdfast.event_parts import JobSpec
 from holdfast.ids import new_job_name
+from holdfast.rank_variables import RESERVED
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -111,5 +112,7 @@ def _pairs(env: tuple[str, ...]) -> dict[str, str]:
         key, equals, value = entry.partition("=")
         if not equals or not key:
             raise click.ClickException(f"--env {entry!r} is not of the form NAME=VALUE")
+        if key in RESERVED:
+            raise click.ClickException(f"--env {key}: each rank gets its own from the launcher, as under torchrun")
         pairs[key] = value
     return pairs

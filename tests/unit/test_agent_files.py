@@ -15,6 +15,7 @@ import pytest
 from holdfast.bus import Message
 from holdfast.desired import NodeDesired, Placement
 from holdfast.event_parts import JobSpec
+from holdfast.rank_variables import RESERVED
 from holdfast.trainer import checkpoint_saved, phase, report, step
 from holdfast_agent.environment import RankFiles, public_environment, rank_environment
 from holdfast_agent.logs import LINE_BYTES_MAX, Output, RotatingFile, Tail
@@ -137,7 +138,14 @@ def test_outside_holdfast_the_library_does_nothing(monkeypatch: pytest.MonkeyPat
 
 def test_a_rank_gets_torchruns_variables_and_no_addresses(tmp_path: Path) -> None:
     job = JobSpec(
-        name="j", script="s", nnodes=2, nproc_per_node=2, cwd="/", directory="/d", mesh="dp=4", env={"MASTER_PORT": "1"}
+        name="j",
+        script="s",
+        nnodes=2,
+        nproc_per_node=2,
+        cwd="/",
+        directory="/d",
+        mesh="dp=4",
+        env=dict.fromkeys(RESERVED, "of another job") | {"OMP_NUM_THREADS": "4"},
     )
     placement = Placement(
         job=job,
@@ -154,10 +162,13 @@ def test_a_rank_gets_torchruns_variables_and_no_addresses(tmp_path: Path) -> Non
     assert "HOLDFAST_NATS_URL" not in found
     assert found["HOLDFAST_NODE_DIR"] == "/n"
     wanted = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1"}
-    wanted |= {"TORCHELASTIC_RESTART_COUNT": "2", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "1", "PATH": "/bin"}
+    wanted |= {"TORCHELASTIC_RESTART_COUNT": "2", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500", "PATH": "/bin"}
     wanted |= {"HOLDFAST_MESH": "dp=4", "HOLDFAST_RESTORE_STEP": "40", "HOLDFAST_JOB_DIR": "/d"}
     wanted |= {"HOLDFAST_JOB": "j", "HOLDFAST_GENERATION": "3", "HOLDFAST_JOB_SUBMITTED_MS": "1767225600000"}
     assert wanted.items() <= found.items()
+    assert found["OMP_NUM_THREADS"] == "4"
+    assert found.keys() >= RESERVED
+    assert "of another job" not in found.values()
     assert public_environment(base) == {"PATH": "/bin", "HOLDFAST_NODE_DIR": "/n"}
 
 
