@@ -1,10 +1,11 @@
-"""A script's ranks, forked from one process that has torch already: ``warm_ranks.py RANKS SCRIPT ARGUMENT...``
+"""A script's ranks, forked from one process that has torch: ``warm_ranks.py [--stdout FD]... RANKS SCRIPT ARGUMENT...``
 
 For tests of what ranks do, and not of who launches them: most ranks of tests do less than importing torch takes.
 """
 
 from __future__ import annotations
 
+import argparse
 import gc
 import os
 import runpy
@@ -20,7 +21,7 @@ from holdfast_agent import kernel, preload
 HOST = "127.0.0.1"
 
 
-def launch(count: int, script: str, arguments: list[str]) -> int:
+def launch(count: int, script: str, arguments: list[str], outputs: list[int]) -> int:
     """Run them all; the exit code of the first that failed, whose partners are then killed."""
     with socket.socket() as reserved:
         # Bound and not listening: rank 0's store may listen beside it, and nobody else is given the port.
@@ -33,7 +34,7 @@ def launch(count: int, script: str, arguments: list[str]) -> int:
             preload.preload()
             gc.collect()
             gc.freeze()
-        ranks = {_fork(rank, script, arguments) for rank in range(count)}
+        ranks = {_fork(rank, script, arguments, outputs) for rank in range(count)}
         failed = 0
         while ranks:
             pid, status = os.wait()
@@ -46,12 +47,14 @@ def launch(count: int, script: str, arguments: list[str]) -> int:
     return failed
 
 
-def _fork(rank: int, script: str, arguments: list[str]) -> int:
+def _fork(rank: int, script: str, arguments: list[str], outputs: list[int]) -> int:
     sys.stdout.flush()
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
         kernel.die_with_parent(parent)
+        if outputs:
+            os.dup2(outputs[rank], sys.stdout.fileno())
         os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
         sys.argv = [script, *arguments]
         sys.path[0] = str(Path(script).parent)
@@ -77,4 +80,10 @@ def _run(script: str) -> NoReturn:
 
 
 if __name__ == "__main__":
-    sys.exit(abs(launch(int(sys.argv[1]), sys.argv[2], sys.argv[3:])))
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--stdout", type=int, action="append", default=[], help="a descriptor for each rank")
+    parser.add_argument("ranks", type=int)
+    parser.add_argument("script")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER)
+    asked = parser.parse_args()
+    sys.exit(abs(launch(asked.ranks, asked.script, asked.arguments, asked.stdout)))

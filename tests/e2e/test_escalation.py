@@ -10,8 +10,8 @@ pytestmark = pytest.mark.e2e
 
 
 def test_a_node_that_fails_twice_in_one_incident_is_evicted_until_released(holdfast: Cluster) -> None:
-    # Without checkpoints every generation begins anew, the later ones half a minute from where the first one failed.
-    job = holdfast.run("--checkpoint-every", "0", "--later-step-s", "0.5")
+    # Without checkpoints every generation begins anew, the later ones a minute from where the first one failed.
+    job = holdfast.run("--checkpoint-every", "0", "--later-step-s", "1.0")
     job.until_step(60)
     members = holdfast.members(job)
     (spare,) = {name for name, node in holdfast.nodes().items() if node["state"] == "standby"}

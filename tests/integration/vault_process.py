@@ -1,4 +1,4 @@
-"""A real vault, and the ranks of a job beside it, each a process of its own."""
+"""A real vault, and the ranks of a job beside it, each a process of its own, all forked from one."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 SUBMITTED_MS = 1
+WARM_RANKS = Path(__file__).parents[1] / "warm_ranks.py"
 
 
 @contextmanager
@@ -36,10 +37,8 @@ class Ranks:
     ) -> None:
         """`directory` is where their vault is; their rendezvous and their checkpoints lie there too."""
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("HOLDFAST_")}
-        shared = {
+        environment = {
             **inherited,
-            "OMP_NUM_THREADS": "1",
-            "WORLD_SIZE": str(size),
             "STORE": str(directory / f"store-{job}-{generation}"),
             "HOLDFAST_VAULT": str(directory),
             "HOLDFAST_JOB": job,
@@ -47,31 +46,30 @@ class Ranks:
             "HOLDFAST_JOB_DIR": str(directory / job),
             "HOLDFAST_GENERATION": str(generation),
         }
+        pipes = [os.pipe() for _ in range(size)]
+        outputs = [writing for _, writing in pipes]
+        self._process = subprocess.Popen(
+            [sys.executable, WARM_RANKS, *(f"--stdout={output}" for output in outputs), str(size), script, *args],
+            env=environment,
+            pass_fds=outputs,
+        )
+        for output in outputs:
+            os.close(output)
+        self._outputs = [os.fdopen(reading) for reading, _ in pipes]
         self._heard: list[str] = []
-        self._processes = [
-            subprocess.Popen(
-                [sys.executable, str(script), *args],
-                env={**shared, "RANK": str(rank)},
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            for rank in range(size)
-        ]
 
     def __enter__(self) -> Ranks:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for process in self._processes:
-            if process.poll() is None:
-                process.kill()
-                process.communicate()
+        self._process.kill()
+        self._process.wait()
+        for output in self._outputs:
+            output.close()
 
     def until(self, line: str) -> None:
         """Wait until rank 0 has said this."""
-        output = self._processes[0].stdout
-        assert output is not None
-        for read in output:
+        for read in self._outputs[0]:
             self._heard.append(read.rstrip())
             if self._heard[-1] == line:
                 return
@@ -79,16 +77,15 @@ class Ranks:
 
     def kill(self) -> list[list[str]]:
         """SIGKILL to all of them; what each has said."""
-        for process in self._processes:
-            process.kill()
+        self._process.kill()  # and the kernel does it to the ranks
         return self._said()
 
     def finished(self) -> list[list[str]]:
         """What each rank has said by its end, which was a good one."""
         said = self._said()
-        assert [process.returncode for process in self._processes] == [0] * len(said), said
+        assert self._process.wait() == 0, said
         return said
 
     def _said(self) -> list[list[str]]:
-        said = [process.communicate(timeout=90)[0].splitlines() for process in self._processes]
+        said = [output.read().splitlines() for output in self._outputs]
         return [self._heard + said[0], *said[1:]]
