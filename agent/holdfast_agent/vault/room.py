@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import os
 import threading
 from collections.abc import Callable, Sequence
 from weakref import WeakSet
 
 from holdfast_agent.vault.keeping import Spare, given_back
+from holdfast_agent.vault.machine_memory import available_bytes
 from holdfast_agent.vault.segments import Segment
 from holdfast_agent.vault.shelf import Shelf
 
@@ -18,7 +20,7 @@ class Room:
     def __init__(self, nbytes_max: int, shelves: Callable[[], Sequence[Shelf]]) -> None:
         self._nbytes_max = nbytes_max
         self._shelves = shelves
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
         # What is counted is what is there: somebody may still read a segment that no shelf has any more.
         self._made: WeakSet[Segment] = WeakSet()
         self._promised = 0
@@ -29,19 +31,28 @@ class Room:
         Raises:
             OSError: ENOMEM, ENOSPC: there is no memory for it, but for what a recovery may need.
         """
-        with self._lock:
-            self._make_room(nbytes)
+        with self._changed:
+            # What others are just making counts twice, as promised and as taken: it may do when they are through.
+            self._changed.wait_for(lambda: not self._promised or self._missing(nbytes) <= 0)
+            self._keep_limit(nbytes)
+            if self._missing(nbytes) > 0:
+                raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
             self._promised += nbytes
+        segment: Segment | None = None
         try:
             segment = Segment(name, nbytes)
-            with self._lock:
-                self._made.add(segment)
             return segment
         finally:
-            with self._lock:
+            with self._changed:
                 self._promised -= nbytes
+                if segment is not None:
+                    self._made.add(segment)
+                self._changed.notify_all()
 
-    def _make_room(self, nbytes: int) -> None:
+    def _missing(self, nbytes: int) -> int:
+        return nbytes + self._promised - available_bytes()
+
+    def _keep_limit(self, nbytes: int) -> None:
         if not self._nbytes_max:
             return
         missing = self._promised + sum(each.nbytes for each in self._made) + nbytes - self._nbytes_max

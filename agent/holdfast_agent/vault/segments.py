@@ -8,10 +8,8 @@ beginning takes too long where a fetch waits for the segment.
 
 from __future__ import annotations
 
-import errno
 import os
 import weakref
-from pathlib import Path
 
 import msgspec
 
@@ -19,8 +17,6 @@ from holdfast.huge_pages import HUGE_BYTES, collapse
 from holdfast.mapping import map_file
 from holdfast.seals import Bytes, Seal
 from holdfast.vault_wire import SealedStep
-
-_MEMORY = Path("/proc/meminfo")
 
 
 class Contents(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,7 +36,7 @@ class Segment:
     """
 
     def __init__(self, name: str, nbytes: int) -> None:
-        """Raises OSError: ENOMEM, ENOSPC: there is no memory for it."""
+        """Whoever makes one knows that there is memory for it: see `room`. Raises OSError: there is none after all."""
         self.nbytes = nbytes
         self.contents: Contents | None = None
         self.holds = 0
@@ -62,9 +58,6 @@ def _memory_file(name: str, nbytes: int) -> int:
     size = -(-nbytes // HUGE_BYTES) * HUGE_BYTES
     # None of those that a machine sets aside (MFD_HUGETLB): sendfile refuses them, and a private mapping takes as many
     # again, or fails.
-    if size > _available_bytes():
-        # The kernel would give it, and then end a process to get it back.
-        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC)
     try:
         os.ftruncate(descriptor, size)
@@ -73,10 +66,3 @@ def _memory_file(name: str, nbytes: int) -> int:
         os.close(descriptor)
         raise
     return descriptor
-
-
-def _available_bytes() -> int:
-    for line in _MEMORY.read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) << 10
-    raise OSError(errno.ENOSYS, "the kernel does not say how much memory is available")
