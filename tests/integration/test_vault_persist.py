@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+import test_ckpt_storage_contract
 import torch
 import vault_nodes
 from vault_nodes import VaultNode, at, order_of, shard, state, until
 
 from holdfast.trainer.checkpoint_folder import DirectoryFolder, StepState, whole_manifest
 from holdfast.trainer.checkpoint_format import PartReader, plan_part
+from holdfast.trainer.checkpoint_places import open_storage
 from holdfast.trainer.checkpoint_state import KeyedState
 from holdfast.trainer.checkpoint_storage import DirectoryStorage
 from holdfast.trainer.checkpoint_verify import verify
+from holdfast.trainer.checkpoint_workplace import Owner
 from holdfast.trainer.memory import VaultClient
-from holdfast.vault_wire import Persisted, PersistTo
+from holdfast.vault_wire import Damaged, NotPersisted, Persisted, PersistTo
 
 pytestmark = pytest.mark.integration
 node = vault_nodes.node
+bucket = test_ckpt_storage_contract.bucket
 
 
 class Rank:
@@ -66,6 +73,32 @@ def is_whole(place: Path, step: int, ranks: int) -> bool:
     return True
 
 
+def writers(node: VaultNode) -> list[int]:
+    """The processes that write for a vault now."""
+    assert node.process is not None
+    found: list[int] = []
+    for task in Path(f"/proc/{node.process.pid}/task").iterdir():
+        with suppress(OSError):  # a thread that has just ended
+            found += map(int, (task / "children").read_text().split())
+    return found
+
+
+def left_over(place: Path) -> list[str]:
+    """What is there besides steps that are published."""
+    return sorted(path.name for path in place.glob("generation-*/*"))
+
+
+@pytest.fixture
+def single(node: Callable[..., VaultNode]) -> VaultNode:
+    """The only node of a job of one rank, every third step of which goes to the disk."""
+    one = node("one")
+    one.assign(ORDER)
+    return one
+
+
+ORDER = order_of("one", world_size=1, persist_every=3)
+
+
 def test_every_so_many_steps_are_on_the_disk_once_all_nodes_have_written_them(
     node: Callable[..., VaultNode], tmp_path: Path
 ) -> None:
@@ -75,7 +108,7 @@ def test_every_so_many_steps_are_on_the_disk_once_all_nodes_have_written_them(
     told = one.follow()
     for number, each in enumerate((one, other)):
         each.assign(order_of(each.node, node_rank=number, persist_every=3))
-    with rank_of(one, 0, place, keep=2) as first, rank_of(other, 1, place, keep=2) as second:
+    with rank_of(one, 0, place, keep=1) as first, rank_of(other, 1, place, keep=1) as second:
         for step in range(1, 5):
             first.keep(step)
         # One of two nodes has written it: nothing is there yet.
@@ -85,15 +118,143 @@ def test_every_so_many_steps_are_on_the_disk_once_all_nodes_have_written_them(
             second.keep(step)
         until("step 3 is there", lambda: has(storage, 3))
         assert is_whole(place, 3, ranks=2)
-        for step in range(5, 13):
+        until("nobody writes", lambda: not writers(one) + writers(other))
+        for step in (5, 6):
             first.keep(step)
             second.keep(step)
-            if step % 3 == 0:
-                until(f"step {step} is there", lambda step=step: has(storage, step))
-        until("older ones are gone", lambda: sorted(storage.steps()) == [9, 12])
-        assert is_whole(place, 12, ranks=2)
-    notices = [told() for _ in range(4)]
-    assert [(it.sealed, it.nbytes > 0) for it in notices if isinstance(it, Persisted)] == [
-        (at(step), True) for step in (3, 6, 9, 12)
-    ]
-    until("nothing else is left", lambda: [it.state for it in storage.survey()] == [StepState.COMPLETE] * 2)
+        until("step 6 is there, and no older one", lambda: storage.steps() == [6])
+        assert is_whole(place, 6, ranks=2)
+    published = [told(), told()]
+    assert [(it.sealed, it.steps) for it in published if isinstance(it, Persisted)] == [(at(3), (3,)), (at(6), (6,))]
+    assert left_over(place) == []
+
+
+def test_training_does_not_wait_for_a_slow_disk_and_what_was_half_written_is_removed(
+    single: VaultNode, tmp_path: Path
+) -> None:
+    place = tmp_path / "checkpoints"
+    storage = DirectoryStorage(place)
+    with rank_of(single, 0, place, world_size=1) as rank:
+        rank.keep(3)
+        until("step 3 is there", lambda: has(storage, 3))
+    single.kill()
+    # So slow that it is not done before it is killed.
+    single.start("--persist-bytes-per-s", "1000").assign(ORDER)
+    told = single.follow()
+    with rank_of(single, 0, place, world_size=1) as rank:
+        rank.keep(6)
+        until("it is being written", lambda: "vault-step-00000006" in left_over(place))
+        for step in range(7, 16):
+            rank.keep(step)
+        assert [it.step for it in rank.client.steps()][:2] == [15, 14]
+        assert single.segments() <= 5
+        for step in (9, 12, 15):
+            notice = told()
+            assert isinstance(notice, NotPersisted)
+            assert (notice.sealed, notice.reason) == (at(step), "step 6 is still being written")
+        (writer,) = writers(single)
+        single.kill()
+    until("its writer goes with it", lambda: not Path(f"/proc/{writer}").exists())
+    assert storage.steps() == [3]
+    assert is_whole(place, 3, ranks=1)
+    single.start().assign(ORDER)
+    with rank_of(single, 0, place, world_size=1) as rank:
+        rank.keep(18)
+        until("step 18 is there", lambda: has(storage, 18))
+        assert is_whole(place, 18, ranks=1)
+        until("nothing is left of step 6", lambda: left_over(place) == [])
+    assert sorted(storage.steps()) == [3, 18]
+
+
+def test_a_writer_that_is_killed_or_a_shard_that_is_damaged_costs_that_step_alone(
+    single: VaultNode, tmp_path: Path
+) -> None:
+    place = tmp_path / "checkpoints"
+    storage = DirectoryStorage(place)
+    told = single.follow()
+
+    def stopped() -> int:
+        until("it is being written", lambda: bool(writers(single)))
+        (pid,) = writers(single)
+        os.kill(pid, signal.SIGSTOP)
+        return pid
+
+    with rank_of(single, 0, place, world_size=1) as rank:
+        rank.keep(3)
+        os.kill(stopped(), signal.SIGKILL)
+        notice = told()
+        assert isinstance(notice, NotPersisted) and notice.sealed == at(3)
+        assert "ended with -9" in notice.reason
+        until("nobody writes", lambda: not writers(single))
+        rank.keep(6)
+        writer = stopped()
+        single.flip_a_byte(0, 5_000_000)
+        os.kill(writer, signal.SIGCONT)
+        damage, lost = told(), told()
+        assert isinstance(damage, Damaged) and isinstance(lost, NotPersisted)
+        assert (damage.sealed, lost.sealed, "fail their checksum" in lost.reason) == (at(6), at(6), True)
+        rank.keep(9)
+        until("step 9 is there", lambda: storage.steps() == [9])
+    assert is_whole(place, 9, ranks=1)
+    until("nothing else is left", lambda: left_over(place) == [])
+
+
+def test_a_full_disk_costs_steps_and_is_not_left_full(single: VaultNode, tmp_path: Path) -> None:
+    place = tmp_path / "checkpoints"
+    place.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "none", place], check=False).returncode:
+        pytest.skip("no right to mount a tmpfs")
+    try:
+        storage = DirectoryStorage(place)
+        told = single.follow()
+        with rank_of(single, 0, place, world_size=1, keep=1) as rank:
+            rank.keep(3)
+            assert isinstance(told(), Persisted)
+            rank.keep(6)
+            notice = told()
+            assert isinstance(notice, NotPersisted) and notice.sealed == at(6)
+            assert "No space left on device" in notice.reason
+            assert (storage.steps(), left_over(place)) == ([3], [])
+            assert is_whole(place, 3, ranks=1)
+            subprocess.run(["mount", "-o", "remount,size=64m", place], check=True)
+            rank.keep(9)
+            assert isinstance(told(), Persisted)
+            assert storage.steps() == [9]
+    finally:
+        subprocess.run(["umount", place], check=True)
+
+
+def test_an_older_generation_writes_nothing_any_more(single: VaultNode, tmp_path: Path) -> None:
+    place = tmp_path / "checkpoints"
+    storage = DirectoryStorage(place)
+    with rank_of(single, 0, place, world_size=1) as rank:
+        rank.keep(3)
+        until("step 3 is there", lambda: has(storage, 3))
+        until("nobody writes", lambda: not writers(single))
+        DirectoryStorage(place, owner=Owner("job", 1, 2)).claim()
+        rank.keep(6)
+        until("it would be written", lambda: bool(writers(single)))
+        until("nobody writes", lambda: not writers(single))
+        assert storage.steps() == [3]
+        assert [path.name for path in place.glob("generation-*")] == ["generation-2.job.1"]
+        with rank_of(single, 0, place, world_size=1, generation=2) as next_one:
+            next_one.keep(6)
+            until("the next generation's is there", lambda: has(storage, 6))
+    assert whole_manifest(DirectoryFolder(place / "step-00000006")).generation == 2
+
+
+def test_a_store_of_objects_gets_the_same(bucket: str, node: Callable[..., VaultNode]) -> None:
+    place = f"{bucket}/from-vaults"
+    one = node("one")
+    one.assign(ORDER)
+    told = one.follow()
+    with rank_of(one, 0, place, world_size=1, keep=1) as rank:
+        for step in (3, 6):
+            rank.keep(step)
+            notice = told()
+            assert isinstance(notice, Persisted), notice
+            assert (notice.sealed, notice.steps) == (at(step), (step,))
+            assert notice.path.startswith(f"{place}/generation-1.job.1/vault-step-0000000{step}.")
+        (found,) = open_storage(place).survey()
+        assert (found.step, found.state) == (6, StepState.COMPLETE)
+        assert verify(found.folder, threads=1, on_bytes=lambda _: None).damage == ()

@@ -70,6 +70,7 @@ class _Step:
         self.held = held
         self.to = to
         self.process: subprocess.Popen[bytes] | None = None
+        self.is_ended = False
 
     @property
     def name(self) -> ShardName:
@@ -180,11 +181,14 @@ class Persister:
         if before is not None:
             _end(before)  # what it waits for is looked at again by the one that comes
         try:
-            self._follow(step, self._task(step, assignment))
+            problem = self._follow(step, self._task(step, assignment))
         except OSError as error:
-            self._say_lost(step, f"no process can be started to write it: {error.strerror}")
+            problem = f"no process can be started to write it: {error.strerror}"
         finally:
             self._is_written(step, is_over=True)
+        if problem is not None:
+            log.error("a step is not on the disk", of=str(step.name), step=step.sealed.step, reason=problem)
+            self._notices.publish(NotPersisted(name=step.name, sealed=step.sealed, reason=problem))
 
     def _task(self, step: _Step, assignment: Assignment) -> PersistTask:
         name = step.name
@@ -198,30 +202,32 @@ class Persister:
             shards=tuple(it.shard() for it in step.held),
             ledgers=tuple(self._ledgers.path(name) for name in step.names.values()),
             bytes_per_s=self._bytes_per_s,
+            certified_step=assignment.order.certified_step,
         )
 
-    def _follow(self, step: _Step, task: PersistTask) -> None:
+    def _follow(self, step: _Step, task: PersistTask) -> str | None:
+        """Have a process do it. What was wrong with the process, None if it ended as it should."""
         command = (sys.executable, "-P", "-m", "holdfast_agent.vault.persist_writer", str(os.getpid()))
         descriptors = [shard.descriptor for shard in task.shards]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=descriptors) as process:
             with self._lock:
                 step.process = process
                 if self._is_closed:
-                    process.kill()
+                    _end(step)
             assert process.stdin is not None and process.stdout is not None
             with suppress(BrokenPipeError):
                 process.stdin.write(encode_task(task))
                 process.stdin.close()
-            has_word = False
             for outcome in from_lines(process.stdout):
-                has_word = True
                 self._heard(step, outcome)
-            code = process.wait()
-        if not has_word and not self._is_closed:
-            self._say_lost(step, f"the process that wrote it ended with {code}; see the vault's log")
+        if step.is_ended or not process.returncode:
+            return None
+        return f"the process that wrote it ended with {process.returncode}; see the vault's log"
 
     def _heard(self, step: _Step, outcome: Outcome) -> None:
         name, generation = step.name, step.sealed.generation
+        # Before anybody is told: who hears of it may have the next step written.
+        self._is_written(step, is_over=False)
         match outcome:
             case Written():
                 log.info("written to the disk", job=name.job, step=step.sealed.step)
@@ -245,11 +251,6 @@ class Persister:
                 self._notices.publish(Damaged(name=step.names[rank], sealed=step.sealed, detail=detail))
             case Over(reason=reason):
                 log.info("nothing more is written of this generation", job=name.job, reason=reason)
-        self._is_written(step, is_over=False)
-
-    def _say_lost(self, step: _Step, reason: str) -> None:
-        log.error("a step is not on the disk", of=str(step.name), step=step.sealed.step, reason=reason)
-        self._notices.publish(NotPersisted(name=step.name, sealed=step.sealed, reason=reason))
 
     def _is_written(self, step: _Step, *, is_over: bool) -> None:
         """Its memory is not needed any more: the next step that is due may be written."""
@@ -264,6 +265,7 @@ class Persister:
 
 
 def _end(step: _Step) -> None:
+    step.is_ended = True
     if step.process is not None:
         with suppress(ProcessLookupError):
             step.process.kill()
