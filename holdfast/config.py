@@ -21,6 +21,8 @@ read from a file named by the same variable with `_FILE` added, as container sec
 
 from __future__ import annotations
 
+import difflib
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,6 +31,7 @@ from typing import Any, Literal
 import msgspec
 
 from holdfast.persistence import PersistEvery
+from holdfast.ranges import require_within
 from holdfast.subjects import DESIRED_KEPT_S
 from holdfast.timeouts import Timeouts
 
@@ -60,10 +63,16 @@ class LadderPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """A script that does not count its steps trains for this long until its incident counts as over."""
 
     def __post_init__(self) -> None:
-        if self.attempts_max < 1 or self.failures_of_node_max < 1 or self.same_failures_max < 2:
-            raise ValueError("attempts_max and failures_of_node_max must be at least 1, same_failures_max at least 2")
-        if not 0 < self.settled_s <= SETTLED_S_MAX:
-            raise ValueError(f"settled_s must be above 0 and at most {SETTLED_S_MAX:g}")
+        require_within(
+            self,
+            attempts_max=(1, 100_000),
+            failures_of_node_max=(1, 100_000),
+            same_failures_max=(2, 100_000),
+            settled_s=(0.001, SETTLED_S_MAX),
+        )
+
+
+DAYS_MAX = 36_500
 
 
 class PoolPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -73,8 +82,7 @@ class PoolPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Standby nodes that new jobs leave in the pool for those that lose a node."""
 
     def __post_init__(self) -> None:
-        if self.size < 0:
-            raise ValueError("size must not be negative")
+        require_within(self, size=(0, 1_000_000))
 
 
 class HistoryPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -84,8 +92,7 @@ class HistoryPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Days of events that are kept; 0 keeps all."""
 
     def __post_init__(self) -> None:
-        if self.keep_days < 0:
-            raise ValueError("keep_days must not be negative")
+        require_within(self, keep_days=(0, DAYS_MAX))
 
 
 _ORDERS_KEPT_DAYS = DESIRED_KEPT_S // (24 * 3600)
@@ -107,16 +114,16 @@ class RetentionPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """A node keeps logs and reports of this many jobs, those that began there last, besides the one that runs."""
 
     def __post_init__(self) -> None:
-        if self.ended_jobs_days < 1:
-            raise ValueError("ended_jobs_days must be at least 1: agents' last words of a job may arrive that late")
-        if self.lost_nodes_days < _ORDERS_KEPT_DAYS + 1:
-            raise ValueError(
-                f"lost_nodes_days must be at least {_ORDERS_KEPT_DAYS + 1}: the last order of a node is on the bus for "
-                f"{_ORDERS_KEPT_DAYS} days"
-            )
-        if self.jobs_on_node_max < 1:
-            raise ValueError("jobs_on_node_max must be at least 1: the logs of the job that ended last are looked at")
+        orders_kept = f"the last order of a node is on the bus for {_ORDERS_KEPT_DAYS} days"
+        require_within(
+            self,
+            ended_jobs_days=(1, DAYS_MAX, "agents' last words of a job may arrive that late"),
+            lost_nodes_days=(_ORDERS_KEPT_DAYS + 1, DAYS_MAX, orders_kept),
+            jobs_on_node_max=(1, 1_000_000, "the logs of the job that ended last are looked at"),
+        )
 
+
+_BYTES_MAX = 1 << 53
 
 BACKUP_EVERY_MAX = 1024
 """Backups further apart are no backups of steps any more: the disk has newer ones."""
@@ -150,14 +157,15 @@ class CheckpointPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """A node writes no faster; 0: as it can."""
 
     def __post_init__(self) -> None:
-        if not 1 <= self.backup_every <= BACKUP_EVERY_MAX:
-            raise ValueError(f"backup_every must be from 1 to {BACKUP_EVERY_MAX}")
-        if self.memory_steps < 2:
-            raise ValueError("memory_steps must be at least 2: ranks may be one step apart")
-        if min(self.memory_bytes, self.persist_bytes_per_s, self.backup_bytes_per_s) < 0:
-            raise ValueError("memory_bytes, persist_bytes_per_s and backup_bytes_per_s must not be negative")
-        if self.copy_threads < 1:
-            raise ValueError("copy_threads must be at least 1")
+        require_within(
+            self,
+            backup_every=(1, BACKUP_EVERY_MAX),
+            backup_bytes_per_s=(0, _BYTES_MAX),
+            copy_threads=(1, 256),
+            memory_steps=(2, 1024, "ranks may be one step apart"),
+            memory_bytes=(0, _BYTES_MAX),
+            persist_bytes_per_s=(0, _BYTES_MAX),
+        )
         PersistEvery.parse(self.persist_every)
 
 
@@ -177,10 +185,13 @@ class CorruptionPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """Steps that a gradient norm must be that high or not finite to be a fault: loss scaling overflows now and then."""
 
     def __post_init__(self) -> None:
-        if min(self.certified_after_steps, self.loss_jump_steps, self.grad_norm_steps) < 1:
-            raise ValueError("certified_after_steps, loss_jump_steps and grad_norm_steps must be at least 1")
-        if not self.jump_factor > 1:
-            raise ValueError("jump_factor must be above 1: numbers move around their level")
+        require_within(
+            self,
+            certified_after_steps=(1, 1_000_000),
+            jump_factor=(1.01, 1e6, "numbers move around their level"),
+            loss_jump_steps=(1, 1_000_000),
+            grad_norm_steps=(1, 1_000_000),
+        )
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -215,6 +226,7 @@ _SECTIONS: dict[str, type[msgspec.Struct]] = {
     "corruption": CorruptionPolicy,
 }
 ADDRESSES = ("nats_url", "database_url")
+_KEYS = (*ADDRESSES, *(f"{section}.{name}" for section, kind in _SECTIONS.items() for name in kind.__struct_fields__))
 
 
 def load(
@@ -236,7 +248,7 @@ def load(
     try:
         settings = msgspec.convert(tree, Settings, strict=False)
     except (msgspec.ValidationError, ValueError) as error:
-        raise ConfigRefused(f"{error} ({_where(origins)})") from error
+        raise ConfigRefused(_in_words(error, values, origins)) from error
     return settings, _listed(settings, origins)
 
 
@@ -256,13 +268,14 @@ def _from_file(environ: Mapping[str, str], file: str | Path | None) -> list[tupl
         elif key in _SECTIONS and isinstance(value, dict):
             found.extend((f"{key}.{name}", inner, str(path)) for name, inner in value.items())
         else:
-            raise ConfigRefused(f"{path}: unknown setting {key!r}; `holdfast config` lists those that exist")
+            raise ConfigRefused(f"{path}: {_unknown(key)}")
     return found
 
 
 def _from_environment(environ: Mapping[str, str]) -> list[tuple[str, Any, str]]:
     found: list[tuple[str, Any, str]] = []
-    for key in (*ADDRESSES, *(f"{section}.{name}" for section, kind in _SECTIONS.items() for name in _fields(kind))):
+    _refuse_misspelt(environ)
+    for key in _KEYS:
         variable = variable_of(key)
         if variable + "_FILE" in environ:
             path = Path(environ[variable + "_FILE"])
@@ -275,6 +288,15 @@ def _from_environment(environ: Mapping[str, str]) -> list[tuple[str, Any, str]]:
     return found
 
 
+def _refuse_misspelt(environ: Mapping[str, str]) -> None:
+    known = {variable + suffix for variable in map(variable_of, _KEYS) for suffix in ("", "_FILE")}
+    for section in _SECTIONS:
+        prefix = variable_of(section) + "_"
+        for name in environ:
+            if name.startswith(prefix) and name not in known:
+                raise ConfigRefused(f"{name}: {_unknown(f'{section}.{name.removeprefix(prefix).lower()}')}")
+
+
 def variable_of(key: str) -> str:
     """The environment variable of a setting."""
     return PREFIX + key.replace(".", "_").upper()
@@ -284,22 +306,32 @@ def _from_flags(flags: Mapping[str, str | None]) -> list[tuple[str, Any, str]]:
     return [(key, value, "--" + key.replace("_", "-")) for key, value in flags.items() if value]
 
 
-def _fields(kind: type[msgspec.Struct]) -> tuple[str, ...]:
-    return kind.__struct_fields__
+def _in_words(error: Exception, values: Mapping[str, Any], origins: Mapping[str, str]) -> str:
+    """What is wrong, by the names that people know, and who set it."""
+    what, _, path = str(error).partition(" - at `$")
+    key = path.strip(".`")
+    if unknown := re.fullmatch("Object contains unknown field `(.*)`", what):
+        key = f"{key}.{unknown[1]}"
+        return f"{origins.get(key, 'set')}: {_unknown(key)}"
+    if key in values:
+        return f"{key} = {values[key]!r} (by {origins[key]}): {what[:1].lower()}{what[1:].replace('`', '')}"
+    by = ", ".join(f"{other} by {origin}" for other, origin in sorted(origins.items()) if other.startswith(key))
+    return f"[{key}] {what} (set: {by})"
 
 
-def _where(origins: Mapping[str, str]) -> str:
-    return (
-        "set: " + ", ".join(f"{key} by {origin}" for key, origin in sorted(origins.items())) if origins else "defaults"
-    )
+def _unknown(key: str) -> str:
+    near = difflib.get_close_matches(key, _KEYS, n=1)
+    meant = f", perhaps {near[0]} is meant" if near else ""
+    return f"unknown setting {key}{meant}; `holdfast config` lists those that exist"
 
 
 def _listed(settings: Settings, origins: Mapping[str, str]) -> list[Setting]:
     rows = [(key, str(getattr(settings, key))) for key in ADDRESSES]
-    for section, kind in _SECTIONS.items():
-        rows += [(f"{section}.{name}", _shown(getattr(getattr(settings, section), name))) for name in _fields(kind)]
+    for key in _KEYS[len(ADDRESSES) :]:
+        section, name = key.split(".")
+        rows.append((key, _shown(getattr(getattr(settings, section), name))))
     return [Setting(key=key, value=value, origin=origins.get(key, "default")) for key, value in rows]
 
 
 def _shown(value: str | float) -> str:
-    return value if isinstance(value, str) else f"{value:g}"
+    return f"{value:g}" if isinstance(value, float) else str(value)

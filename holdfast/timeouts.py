@@ -8,6 +8,11 @@ from __future__ import annotations
 
 import msgspec
 
+from holdfast.ranges import require_within
+
+_DAY_S = 24 * 3600.0
+_MONTH_S = 30 * _DAY_S
+
 
 class TimeoutsRefused(ValueError):
     """The numbers contradict each other; the message names both and the reason."""
@@ -47,9 +52,19 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """How long an evicted node stays on the blocklist, unless it is released by hand."""
 
     def __post_init__(self) -> None:
-        for name, value in msgspec.structs.asdict(self).items():
-            if not value > 0:
-                raise TimeoutsRefused(f"{name} = {value} must be above 0")
+        require_within(
+            self,
+            heartbeat_s=(0.05, 60, "every node says so often that it is there"),
+            node_lost_s=(0.15, _DAY_S),
+            stop_grace_s=(0.05, 600, "a stop of the cluster waits for it"),
+            start_s=(0.1, _DAY_S),
+            first_step_s=(0.1, _MONTH_S),
+            first_step_min_s=(0.1, _MONTH_S),
+            step_multiple=(1, 10_000),
+            lease_s=(0.1, _MONTH_S),
+            orphan_s=(0.1, _MONTH_S),
+            block_s=(1, 10 * 365 * _DAY_S),
+        )
         self._require("node_lost_s", 3.0, "heartbeat_s", "one or two late heartbeats are no loss")
         self._require("start_s", 2.0, "stop_grace_s", "a node stops its old ranks before it starts new ones")
         self._require("orphan_s", 2.0, "node_lost_s", "a restarted agent must find its ranks alive to adopt them")

@@ -1,0 +1,46 @@
+"""Settings: what is refused, and how that is said."""
+
+import pytest
+
+from holdfast.config import ConfigRefused, load
+
+FLOATS = sorted(row.key for row in load({})[1] if row.key.endswith(("_s", "_days", "_factor", "_multiple")))
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "1e300", "-1"])
+@pytest.mark.parametrize("key", FLOATS)
+def test_no_number_is_without_bounds(key: str, value: str) -> None:
+    section, name = key.split(".")
+    with pytest.raises(ConfigRefused) as refused:
+        load({f"HOLDFAST_{section}_{name}".upper(): value})
+    said = str(refused.value)
+    # One line that names the setting, its value, who set it, and for a number the range.
+    assert name in said and f"HOLDFAST_{section}_{name}".upper() in said and "$" not in said
+    assert f"{name} = {float(value):g} must be at least" in said or f"{key} = {value!r} (by" in said
+
+
+def test_a_heartbeat_that_floods_the_bus_is_refused() -> None:
+    with pytest.raises(ConfigRefused, match=r"heartbeat_s = 0.0001 must be at least 0.05 and at most 60"):
+        load({"HOLDFAST_TIMEOUTS_HEARTBEAT_S": "0.0001"})
+
+
+@pytest.mark.parametrize(
+    ("environ", "said"),
+    [
+        ({"HOLDFAST_TIMEOUTS_NODE_LOST": "3"}, "unknown setting timeouts.node_lost, perhaps timeouts.node_lost_s"),
+        ({"HOLDFAST_POOL_SISE": "3"}, "unknown setting pool.sise, perhaps pool.size"),
+        ({"HOLDFAST_POOL_SIZE": "many"}, r"pool.size = 'many' \(by HOLDFAST_POOL_SIZE\): expected int, got str$"),
+        ({"HOLDFAST_CHECKPOINT_BACKUP_STRATEGY": "near"}, "backup_strategy = 'near' .*: invalid enum value"),
+        (
+            {"HOLDFAST_TIMEOUTS_NODE_LOST_S": "1", "HOLDFAST_POOL_SIZE": "1"},
+            r"node_lost_s = 1 must be at least 3 x heartbeat_s .* \(set: timeouts.node_lost_s by HOLDFAST_TIME",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said_in_the_words_of_the_settings(environ: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigRefused, match=said):
+        load(environ)
+
+
+def test_variables_of_other_purposes_are_let_be() -> None:
+    load({"HOLDFAST_DIR": "x", "HOLDFAST_LOG": "console", "HOLDFAST_READY_FD": "3", "POOL_SISE": "1"})
