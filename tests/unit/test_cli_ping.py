@@ -1,0 +1,25 @@
+"""`holdfast ping` where nothing answers: one line, exit code 1."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from holdfast.cli.main import main
+
+
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [
+        ({}, "no cluster here"),
+        ({"HOLDFAST_NATS_URL": "nonsense://"}, "'nonsense://' is no address of NATS"),
+        ({"HOLDFAST_NATS_URL": "nats://127.0.0.1:1"}, "controller does not answer"),
+    ],
+    ids=["none", "nonsense", "silent"],
+)
+def test_it_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], said: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(main, ["ping", "controller", "--timeout-s", "0.2"], env=environment)
+    assert result.exit_code == 1
+    (line,) = result.stderr.splitlines()
+    assert said in line
