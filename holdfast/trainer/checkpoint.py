@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -205,38 +206,56 @@ class Checkpointer:
     def _restore(self, state: dict[str, Any]) -> int:
         started = time.monotonic()
         keyed = KeyedState(state, self._rank)
-        bound = environment.restore_step() if self._rank == 0 else None
-        in_memory = self._memory.common(self._ranks.all_gather, self._ranks.agree_on_bound(bound))
-        manifest = self._choice.newest(newer_in_memory=self._memory.has_newer, or_nothing=bool(in_memory))
-        for kept in in_memory:
-            if (manifest is None or kept.step >= manifest.step) and self._restore_kept(kept, keyed):
-                if self._rank == 0:
-                    log.info("restored step %d from memory in %.1f ms", kept.step, (time.monotonic() - started) * 1e3)
+        at_most = self._ranks.agree_on_bound(environment.restore_step() if self._rank == 0 else None)
+        in_memory, unusable = self._memory.common(self._ranks.all_gather, at_most), list[SealedStep]()
+        newest = partial(self._choice.newest, newer_in_memory=self._memory.has_newer)
+        manifest = newest(or_nothing=bool(in_memory))
+        while in_memory or manifest is not None:
+            if manifest is not None and not (in_memory and in_memory[0].step >= manifest.step):
+                if self._restore_saved(manifest, keyed):
+                    self._log_restored(manifest.step, "disk", started)
+                    self._memory.go_on_from(None)
+                    return manifest.step
+                manifest = newest(or_nothing=bool(in_memory))
+                continue
+            kept = in_memory.pop(0)
+            if self._restore_kept(kept, keyed):
+                self._log_restored(kept.step, "memory", started)
                 self._memory.go_on_from(kept)
                 return kept.step
-        if manifest is None:
-            manifest = self._choice.newest(newer_in_memory=self._memory.has_newer)
+            unusable.append(kept)
+            if not in_memory and manifest is None:
+                manifest = newest()
+        if at_most != 0:
+            self._memory.begin_anew(unusable)
         self._memory.go_on_from(None)
-        while manifest is not None:
-            verified: _Verified | None = None
-            problem: CheckpointError | None = None
-            try:
-                verified = self._verify(manifest, keyed)
-            except CheckpointError as error:
-                problem = error
-            verdict = self._ranks.agree_on_verdict(problem)
-            if verdict is Verdict.UNUSABLE:
-                raise problem or CheckpointMismatch(f"step {manifest.step}: another rank cannot use it, see its log")
-            if verdict is Verdict.DAMAGED or verified is None:
-                self._choice.set_aside(manifest.step, problem)
-                manifest = self._choice.newest()
-                continue
-            verified.reader.apply(verified.items, verified.planner)
-            keyed.load(verified.state_dict)
-            if self._rank == 0:
-                log.info("restored step %d in %.1f ms", manifest.step, (time.monotonic() - started) * 1e3)
-            return manifest.step
         return 0
+
+    def _log_restored(self, step: int, source: str, started: float) -> None:
+        if self._rank == 0:
+            log.info("restored step %d from %s in %.1f ms", step, source, (time.monotonic() - started) * 1e3)
+
+    def _restore_saved(self, manifest: Manifest, keyed: KeyedState) -> bool:
+        """Load a checkpoint on disk; False if it is damaged, and set aside.
+
+        Raises:
+            CheckpointError: on all ranks, when it cannot be read or used by one of them.
+        """
+        verified: _Verified | None = None
+        problem: CheckpointError | None = None
+        try:
+            verified = self._verify(manifest, keyed)
+        except CheckpointError as error:
+            problem = error
+        verdict = self._ranks.agree_on_verdict(problem)
+        if verdict is Verdict.UNUSABLE:
+            raise problem or CheckpointMismatch(f"step {manifest.step}: another rank cannot use it, see its log")
+        if verdict is Verdict.DAMAGED or verified is None:
+            self._choice.set_aside(manifest.step, problem)
+            return False
+        verified.reader.apply(verified.items, verified.planner)
+        keyed.load(verified.state_dict)
+        return True
 
     def _restore_kept(self, kept: SealedStep, keyed: KeyedState) -> bool:
         """Load a step from memory if every rank can; what is loaded is only views until all of them have it."""

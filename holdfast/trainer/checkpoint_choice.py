@@ -8,7 +8,7 @@ import msgspec
 import torch
 
 from holdfast.trainer import checkpoint_environment as environment
-from holdfast.trainer.checkpoint_errors import CheckpointError, DamagedCheckpoint
+from holdfast.trainer.checkpoint_errors import CheckpointError, DamagedCheckpoint, Superseded
 from holdfast.trainer.checkpoint_folder import StepState
 from holdfast.trainer.checkpoint_storage import Manifest, Storage, decode_manifest, newest_first
 from holdfast.trainer.collectives import Ranks
@@ -27,7 +27,7 @@ class Choice:
         """The newest step that is complete and may be restored, the same on all ranks; None if there is none.
 
         Raises CheckpointError if there were some and none of them may be: a run is not begun anew unasked.
-        `or_nothing`: there is something else to go on from.
+        `or_nothing`: there is something else to go on from, so neither that nor unreadable storage is an error.
         """
         if self._ranks.rank == 0:
             try:
@@ -60,6 +60,18 @@ class Choice:
     def _newest_complete(self, newer_in_memory: bool, or_nothing: bool) -> Manifest | None:
         at_most = environment.restore_step()
         self._storage.claim()
+        try:
+            return self._newest_of(at_most, newer_in_memory, or_nothing)
+        except Superseded:
+            raise
+        except (CheckpointError, OSError) as error:
+            # What a rollback abandons has to be set aside before anything is gone on from.
+            if not or_nothing or at_most is not None:
+                raise
+            log.warning("the checkpoints on disk cannot be looked at, going on from memory: %s", error)
+            return None
+
+    def _newest_of(self, at_most: int | None, newer_in_memory: bool, or_nothing: bool) -> Manifest | None:
         published = self._storage.steps()
         candidates = newest_first(published, at_most)
         if at_most and not candidates and not or_nothing and (newer_in_memory or self._has_newer(published)):

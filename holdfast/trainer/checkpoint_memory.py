@@ -9,12 +9,13 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from holdfast.trainer.checkpoint_errors import CheckpointError
 from holdfast.trainer.checkpoint_recipe import PartPlan
 from holdfast.trainer.memory import BrokenSeal, MemoryRefused, VaultClient
 from holdfast.vault_wire import PersistTo, SealedStep, ShardName, VaultWireError
@@ -22,6 +23,9 @@ from holdfast.vault_wire import PersistTo, SealedStep, ShardName, VaultWireError
 VAULT_VARIABLE = "HOLDFAST_VAULT"
 STEPS_TOLD_MAX = 8
 RECONNECT_S = 5.0
+RESTARTED_WITHIN_S = 5.0
+"""A vault that ended is started again by its agent; with it the copies on other nodes are within reach."""
+_POLL_S = 0.1
 
 AllGather = Callable[[torch.Tensor], list[torch.Tensor]]
 
@@ -43,6 +47,8 @@ class MemoryTier:
         self._told = ""
         self.has_newer = False
         """Whether any rank had steps above the limit when `common` was asked last."""
+        self._of_some: set[SealedStep] = set()
+        self._all_answered = True
 
     def keep(self, step: int, state: dict[str, Any], plan: Callable[[], PartPlan] | None = None) -> bool:
         """Keep the state as it is now; False if it is not kept, which is logged once for each reason.
@@ -68,13 +74,38 @@ class MemoryTier:
         def may_be(sealed: SealedStep) -> bool:
             return at_most is None or sealed.step <= at_most
 
-        mine = torch.full((STEPS_TOLD_MAX, 2), -1, dtype=torch.int64)
-        told = sorted(self._sealed(at_most), key=lambda sealed: (may_be(sealed), sealed), reverse=True)
-        for row, sealed in enumerate(told[:STEPS_TOLD_MAX]):
+        mine = torch.full((1 + STEPS_TOLD_MAX, 2), -1, dtype=torch.int64)
+        here = self._sealed(at_most)
+        mine[0] = int(here is not None)
+        told = sorted(here or (), key=lambda sealed: (may_be(sealed), sealed), reverse=True)
+        for row, sealed in enumerate(told[:STEPS_TOLD_MAX], start=1):
             mine[row] = torch.tensor((sealed.generation, sealed.step))
-        found = [{SealedStep(generation=g, step=s) for g, s in rows.tolist() if s >= 0} for rows in all_gather(mine)]
+        everyone = [rows.tolist() for rows in all_gather(mine)]
+        self._all_answered = all(did_answer for (did_answer, _), *_ in everyone)
+        found = [{SealedStep(generation=g, step=s) for g, s in rows if s >= 0} for _, *rows in everyone]
         self.has_newer = not all(map(may_be, set.union(*found)))
+        self._of_some = set(filter(may_be, set.union(*found)))
         return sorted(filter(may_be, set.intersection(*found)), reverse=True)
+
+    def begin_anew(self, unusable: Sequence[SealedStep]) -> None:
+        """There is nothing to go on from: `unusable` are steps that all ranks have, of which some cannot be used.
+
+        Raises:
+            CheckpointError: on all ranks, if that would throw away what may still be had.
+        """
+        steps = sorted(sealed.step for sealed in self._of_some)
+        why = ""
+        if unusable:
+            why = "they cannot be used, the logs of the ranks say why"
+        elif steps and not self._all_answered:
+            why = "the vault of another rank does not answer"
+        if why:
+            raise CheckpointError(
+                f"steps {steps} are in memory, but {why}; none is on disk, and starting from scratch unasked would "
+                "throw the run away. Set HOLDFAST_RESTORE_STEP=0 to start afresh"
+            )
+        if steps:
+            log.warning("steps %s are in the memory of some ranks only, none is on disk: starting from scratch", steps)
 
     def load(self, sealed: SealedStep) -> dict[str, Any]:
         """What was given to `keep` at this step.
@@ -82,10 +113,12 @@ class MemoryTier:
         Raises:
             BrokenSeal, MemoryRefused, VaultWireError: it cannot be had.
         """
-        client = self._connected()
-        if client is None:
-            raise MemoryRefused("there is no vault")
-        return client.restore(sealed)
+        try:
+            return self._awaited().restore(sealed)
+        except VaultWireError as error:
+            # The next vault of this node has it from another one.
+            self._lose(error)
+            return self._awaited().restore(sealed)
 
     def go_on_from(self, sealed: SealedStep | None) -> None:
         """All ranks went on from this (None: from something older): what else is kept is of an abandoned past."""
@@ -97,15 +130,33 @@ class MemoryTier:
         except VaultWireError as error:
             self._lose(error)
 
-    def _sealed(self, at_most: int | None) -> tuple[SealedStep, ...]:
-        client = self._connected()
+    def _sealed(self, at_most: int | None) -> tuple[SealedStep, ...] | None:
+        """None: the vault does not answer."""
+        if self._directory is None:
+            return ()
+        for _ in range(2):
+            try:
+                return self._awaited().steps(at_most)
+            except VaultWireError as error:
+                self._lose(error)
+            except MemoryRefused as error:
+                self._tell(f"no step can be had from memory: {error}")
+                return None
+        return None
+
+    def _awaited(self) -> VaultClient:
+        """The vault. Who was there before waits for it to come back.
+
+        Raises:
+            MemoryRefused: there is none.
+        """
+        until = time.monotonic() + (RESTARTED_WITHIN_S if self._generation > 1 else 0)
+        while (client := self._connected()) is None and self._directory is not None and time.monotonic() < until:
+            time.sleep(_POLL_S)
+            self._tried_at = -RECONNECT_S
         if client is None:
-            return ()
-        try:
-            return client.steps(at_most)
-        except VaultWireError as error:
-            self._lose(error)
-            return ()
+            raise MemoryRefused("there is no vault")
+        return client
 
     def _connected(self) -> VaultClient | None:
         if self._client is not None or self._directory is None or self._name is None:
