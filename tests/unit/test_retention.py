@@ -63,11 +63,16 @@ def test_a_job_goes_thirty_days_after_its_end_and_its_name_stays_taken() -> None
     def answer(to: Controller, name: str) -> Answer:
         return to.on_request(SubmitJob(id=uuid7(), asked_by="ada", spec=spec(name)), NOW + 30 * DAY).answer
 
+    def answer_to_stop(to: Controller, name: str) -> Answer:
+        return to.on_request(StopJob(id=uuid7(), asked_by="ada", job=name), NOW + 30 * DAY).answer
+
     again = controller()
     again.load({JOBS.name: {}, USED_NAMES.name: {"early": UsedName(ended_at=NOW)}})
     for refusing in (kept, again):
-        refused = answer(refusing, "early")
-        assert not refused.accepted and "a job named early exists already" in refused.message
+        for refused in (answer(refusing, "early"), answer_to_stop(refusing, "early")):
+            assert not refused.accepted
+            assert f"job early ended on {NOW:%Y-%m-%d} and was forgotten; its name stays taken" in refused.message
+        assert "there is no job named never" in answer_to_stop(refusing, "never").message
         assert answer(refusing, "new").accepted
     assert pass_time(kept, NOW + 31 * DAY).rows == forgotten("late", NOW + DAY)
     assert set(kept.jobs) == {"live"}

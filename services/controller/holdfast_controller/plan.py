@@ -53,6 +53,10 @@ _LIVE = (JobPhase.STARTING, JobPhase.RUNNING)
 _MASK = "***"
 
 
+def _of_before(job: str, ended_at: datetime) -> str:
+    return f"job {job} ended on {ended_at:%Y-%m-%d} and was forgotten; its name stays taken"
+
+
 class Planner:
     """The decisions under one set of limits; holds no state of its own."""
 
@@ -63,10 +67,14 @@ class Planner:
 
     # --- requests of people ---------------------------------------------------------------------
 
-    def submit(self, state: JobState | None, request: SubmitJob, now: datetime, *, is_used: bool = False) -> Outcome:
-        """A person asks for a job. `is_used`: its name is that of a job that was forgotten."""
+    def submit(
+        self, state: JobState | None, request: SubmitJob, now: datetime, forgotten: datetime | None = None
+    ) -> Outcome:
+        """A person asks for a job. `forgotten`: when a job of this name ended that is not known any more."""
         spec = request.spec
-        if state is not None or is_used:
+        if forgotten:
+            return Outcome(state=None, refusal=f"{_of_before(spec.name, forgotten)}; choose another --name")
+        if state is not None:
             return Outcome(state=state, refusal=f"a job named {spec.name} exists already; choose another --name")
         draft = Draft(
             JobState(spec=spec, phase=JobPhase.CLAIMING, submitted_at=now, members=(None,) * spec.nnodes),
@@ -80,8 +88,12 @@ class Planner:
         draft.claim("the job needs nodes to start")
         return draft.outcome()
 
-    def stop(self, state: JobState | None, request: StopJob, now: datetime) -> Outcome:
-        """A person asks for a job's end."""
+    def stop(
+        self, state: JobState | None, request: StopJob, now: datetime, forgotten: datetime | None = None
+    ) -> Outcome:
+        """A person asks for a job's end. `forgotten`: as for `submit`."""
+        if forgotten:
+            return Outcome(state=None, refusal=_of_before(request.job, forgotten))
         if state is None:
             return Outcome(state=None, refusal=f"there is no job named {request.job}; `holdfast jobs` lists them")
         if state.phase in OVER:

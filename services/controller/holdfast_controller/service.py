@@ -36,11 +36,11 @@ class Controller(Decider):
         self.jobs: dict[str, JobState] = {}
         # The oldest end first, so that most of the time one look tells that nothing is to be forgotten.
         self._ended: dict[str, datetime] = {}
-        self._used_names: set[str] = set()
+        self._used_names: dict[str, datetime] = {}
 
     def load(self, rows: Mapping[str, Mapping[str, Any]]) -> None:
         self.jobs = dict(rows[JOBS.name])
-        self._used_names = set(rows[USED_NAMES.name])
+        self._used_names = {name: used.ended_at for name, used in rows[USED_NAMES.name].items()}
         ended = {name: state.ended_at for name, state in self.jobs.items() if state.ended_at}
         self._ended = dict(sorted(ended.items(), key=lambda item: item[1]))
 
@@ -56,12 +56,11 @@ class Controller(Decider):
     def on_request(self, request: AnyRequest, now: datetime) -> Effect:
         if isinstance(request, SubmitJob):
             state = self.jobs.get(request.spec.name)
-            return self._effect(
-                state, self.planner.submit(state, request, now, is_used=request.spec.name in self._used_names)
-            )
+            forgotten = self._used_names.get(request.spec.name)
+            return self._effect(state, self.planner.submit(state, request, now, forgotten))
         if isinstance(request, StopJob):
             state = self.jobs.get(request.job)
-            return self._effect(state, self.planner.stop(state, request, now))
+            return self._effect(state, self.planner.stop(state, request, now, self._used_names.get(request.job)))
         return super().on_request(request, now)
 
     def on_time(self, now: datetime, hearing_since: datetime | None) -> Effect:
@@ -75,8 +74,8 @@ class Controller(Decider):
                 self.jobs[row.key] = row.row
                 if row.row.ended_at:
                     self._ended[row.key] = row.row.ended_at
-            elif row.table is USED_NAMES:
-                self._used_names.add(row.key)
+            elif isinstance(row.row, UsedName):
+                self._used_names[row.key] = row.row.ended_at
             elif row.table is JOBS:
                 del self.jobs[row.key], self._ended[row.key]
 
