@@ -60,6 +60,24 @@ class Memory:
         # `async_save` writes in a thread of its own.
         self.turn = threading.Lock()
         self.plan = SavePlan([])
+        self.saves = 0
+        self._begins_anew = False
+
+    def keep(self, step: int, state: dict[str, Any]) -> bool:
+        """Keep a step; False if it is not kept."""
+        if self._begins_anew:
+            self.go_on_from(None)
+        self.saves += 1
+        return self.tier.keep(step, state)
+
+    def go_on_from(self, sealed: SealedStep | None) -> None:
+        """What else is in memory is of an abandoned past."""
+        self._begins_anew = False
+        self.tier.go_on_from(sealed)
+
+    def found_nothing(self) -> None:
+        """What is in memory is lost or cannot be used. It is dropped when the job has gone on from something else."""
+        self._begins_anew = True
 
 
 @cache
@@ -133,7 +151,7 @@ class VaultWriter(StorageWriter, AsyncStager):
         """Keep what this rank had planned; on return it may be changed."""
         try:
             with self._memory.turn:
-                self.kept = self._memory.tier.keep(self.step, _resolved(self._plan, planner))
+                self.kept = self._memory.keep(self.step, _resolved(self._plan, planner))
         finally:
             self._taken.set()
         written: Future[list[WriteResult]] = Future()
@@ -177,14 +195,16 @@ class VaultReader(StorageReader):
         self._tensors: dict[tuple[str, dcp_layout.Numbers], torch.Tensor] = {}
         self._objects: dict[str, bytes] = {}
         self._layout = dcp_layout.Layout((), (), {})
+        self._as_of = 0
         bound = ranks.agree_on_bound(environment.restore_step() if ranks.rank == 0 else None)
         with memory.turn:
             for sealed in memory.tier.common(ranks.all_gather, bound):
                 if ranks.agree_on_verdict(self._open(sealed)) is Verdict.GOOD:
                     self.step, self._sealed = sealed.step, sealed
                     return
-            # What is left was abandoned, or is lost with those who have no part of it.
-            memory.tier.go_on_from(None)
+            memory.found_nothing()
+            if bound == 0:
+                memory.go_on_from(None)
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """A step in memory has no other name than its number: `checkpoint_id` is not used."""
@@ -202,7 +222,9 @@ class VaultReader(StorageReader):
         """
         Raises:
             CheckpointMismatch: it needs what other ranks hold. Nothing has been loaded on any rank then.
+            CheckpointError: the same, and a step was saved since this reader was made.
         """
+        self._refuse_after_saves()
         for item in plan.items:
             place = item.storage_index.fqn, tuple(item.storage_index.offset or ())
             if item.type == LoadItemType.TENSOR and place not in self._tensors:
@@ -217,7 +239,8 @@ class VaultReader(StorageReader):
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
         """Copy it out of the vault's memory into the tensors of now."""
-        with phase("restore"):
+        with phase("restore"), self._memory.turn:
+            self._refuse_after_saves()
             for item in plan.items:
                 key, offsets = item.storage_index.fqn, tuple(item.storage_index.offset or ())
                 if item.type == LoadItemType.BYTE_IO:
@@ -229,8 +252,7 @@ class VaultReader(StorageReader):
                 target = planner.resolve_tensor(item).detach()
                 target.copy_(source)
                 planner.commit_tensor(item, target)
-        with self._memory.turn:
-            self._memory.tier.go_on_from(self._sealed)
+            self._memory.go_on_from(self._sealed)
         read: Future[None] = Future()
         read.set_result(None)
         return read
@@ -239,6 +261,14 @@ class VaultReader(StorageReader):
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
         """No path is meant for it."""
         return False
+
+    def _refuse_after_saves(self) -> None:
+        # The tensors are views of memory that the vault takes for a later step.
+        if self._memory.saves != self._as_of:
+            raise CheckpointError(
+                f"a step was saved since this reader found step {self.step}: load all that is needed of a reader before "
+                "the next save, or make another reader"
+            )
 
     def _open(self, sealed: SealedStep) -> CheckpointError | None:
         """Map a step's shard. What is wrong with it, None if nothing is."""
@@ -250,6 +280,7 @@ class VaultReader(StorageReader):
         if LAYOUT not in found:
             log.warning("step %d in memory was kept by a Checkpointer, which alone can restore it", sealed.step)
             return CheckpointMismatch(f"step {sealed.step} was not kept by this writer")
+        self._as_of = self._memory.saves
         self._layout = dcp_layout.decode(found[LAYOUT])
         places = ((chunk.key, chunk.box.offsets) for chunk in self._layout.chunks)
         self._tensors = dict(zip(places, found.get("tensors", ()), strict=True))

@@ -158,6 +158,32 @@ def test_a_damaged_step_gives_way_to_the_one_before(memory: Memory, caplog: pyte
     assert "step 2 in memory cannot be used: flipped" in caplog.text
 
 
+def test_a_reader_that_finds_nothing_cuts_nothing_before_the_job_has_gone_on(memory: Memory) -> None:
+    dcp.save(state(1), storage_writer=VaultWriter(1, memory))
+    memory.tier.damaged = {1}  # type: ignore[attr-defined]
+    assert VaultReader(memory, Ranks()).step == 0
+    # The disk failed as well, and the ranks come back once more.
+    memory.tier.damaged = set()  # type: ignore[attr-defined]
+    assert VaultReader(memory, Ranks()).step == 1
+    memory.tier.damaged = {1}  # type: ignore[attr-defined]
+    assert VaultReader(memory, Ranks()).step == 0
+    dcp.save(state(1), storage_writer=VaultWriter(8, memory))
+    dcp.save(state(1), storage_writer=VaultWriter(9, memory))
+    assert [it.step for it in memory.tier.common(None, None)] == [9, 8]
+
+
+def test_a_reader_is_good_until_the_next_save(memory: Memory) -> None:
+    dcp.save(state(1), storage_writer=VaultWriter(1, memory))
+    found, reader = state(0), VaultReader(memory, Ranks())
+    some, others = {"weights": found.pop("weights")}, found
+    dcp.load(some, storage_reader=reader)
+    dcp.load(others, storage_reader=reader)
+    assert same({**some, **others}, state(1))
+    dcp.save(state(2), storage_writer=VaultWriter(2, memory))
+    with pytest.raises(CheckpointException, match="a step was saved since this reader found step 1"):
+        dcp.load(others, storage_reader=reader)
+
+
 def test_a_rollback_bounds_what_is_loaded(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
     for step in (1, 2, 3):
         dcp.save(state(step), storage_writer=VaultWriter(step, memory))
