@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -94,6 +95,17 @@ def _owned(value: Any) -> Any:
     return value
 
 
+def _copied_by(value: object) -> frozenset[str]:
+    """The keys of whose tensors `value` only takes the bytes when it loads them."""
+    load = getattr(value, "load_state_dict", None)
+    if not isinstance(value, torch.nn.Module) or getattr(load, "__func__", None) is not torch.nn.Module.load_state_dict:
+        # With `assign=True` the tensors themselves would become the module's.
+        return frozenset()
+    parameters = value.named_parameters(remove_duplicate=False)
+    buffers = value.named_buffers(remove_duplicate=False)
+    return frozenset(name for name, _ in chain(parameters, buffers))
+
+
 class KeyedState:
     """A user's state under the keys it has in a checkpoint, as this rank sees it."""
 
@@ -150,12 +162,15 @@ class KeyedState:
     def load(self, loaded: dict[str, Any], *, borrowed: bool = False) -> None:
         """Hand the loaded values back: by ``load_state_dict``, or by replacing a plain value in the user's dict.
 
-        ``borrowed``: the tensors are views of memory that is not to be trained in. A module copies what it loads; an
-        optimizer would go on with them.
+        ``borrowed``: the tensors are views of memory that is not to be trained in. A module copies its parameters and
+        buffers; all others, such as an optimizer, would go on with what they are given.
         """
         for key, value in self._values.items():
-            is_copied = isinstance(value, torch.nn.Module)
-            item = _owned(loaded[key]) if borrowed and not is_copied else loaded[key]
+            item = loaded[key]
+            if borrowed and (copied := _copied_by(value)):
+                item = {name: it if name in copied else _owned(it) for name, it in item.items()}
+            elif borrowed:
+                item = _owned(item)
             if isinstance(value, Stateful):
                 value.load_state_dict(item)
             else:

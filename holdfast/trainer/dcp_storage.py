@@ -266,8 +266,8 @@ class VaultReader(StorageReader):
         # The tensors are views of memory that the vault takes for a later step.
         if self._memory.saves != self._as_of:
             raise CheckpointError(
-                f"a step was saved since this reader found step {self.step}: load all that is needed of a reader before "
-                "the next save, or make another reader"
+                f"a step was saved since this reader found step {self.step}: load all that is needed of a reader "
+                "before the next save, or make another reader"
             )
 
     def _open(self, sealed: SealedStep) -> CheckpointError | None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from holdfast.seals import BrokenSeal
 from holdfast.trainer import checkpoint_memory
@@ -185,6 +186,35 @@ def test_what_one_rank_has_and_another_cannot_say(
     with caplog.at_level(logging.WARNING):
         tier.begin_anew([])
     assert "steps [7] are in the memory of some ranks only" in caplog.text
+
+
+class Stateful(nn.Linear):
+    """A module with more than parameters, which takes what it is given as it is."""
+
+    def get_extra_state(self) -> torch.Tensor:
+        return torch.ones(3)
+
+    def set_extra_state(self, state: torch.Tensor) -> None:
+        self.extra = state
+
+
+class Assigning(nn.Linear):
+    def load_state_dict(self, state_dict: Any, strict: bool = True, assign: bool = False) -> Any:
+        return super().load_state_dict(state_dict, strict, assign=True)
+
+
+@pytest.mark.parametrize("kind", [Stateful, Assigning, nn.BatchNorm1d])
+def test_no_module_goes_on_with_memory_that_is_the_vaults(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[nn.Module]
+) -> None:
+    module = kind(3, 3) if kind is not nn.BatchNorm1d else kind(3)
+    kept = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    vault = serve(Vault(5), monkeypatch)
+    vault.states[SealedStep(generation=1, step=5)] = {"model": kept}
+    assert Checkpointer(tmp_path).restore({"model": module}) == 5
+    mine = {tensor.untyped_storage().data_ptr() for tensor in module.state_dict(keep_vars=True).values()}
+    mine.add(getattr(module, "extra", torch.empty(0)).untyped_storage().data_ptr())
+    assert not mine & {tensor.untyped_storage().data_ptr() for tensor in kept.values()}
 
 
 def test_without_a_vault_nothing_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
