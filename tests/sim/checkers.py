@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from holdfast.events import (
+    BadNumber,
     Decision,
     Eviction,
     GenerationStarted,
@@ -15,6 +16,7 @@ from holdfast.events import (
     NodesGranted,
     NodesRequested,
     ProcessExited,
+    decode,
 )
 from holdfast.exit_codes import SUPERSEDED
 from tests.sim.cluster import SimCluster
@@ -28,6 +30,7 @@ def check(cluster: SimCluster) -> None:
     ids_are_unique(cluster)
     restarts_answer_the_present(cluster)
     leftovers_decide_nothing(cluster)
+    nothing_spoiled_comes_back(cluster)
     each_job_ends_once(cluster)
     nothing_is_rejected(cluster)
     claims_are_answered_in_order(cluster)
@@ -54,6 +57,27 @@ def restarts_answer_the_present(cluster: SimCluster) -> None:
             if isinstance(cause, ProcessExited):
                 assert cause.generation == newest[event.job], f"{event.job} restarted for what was long over"
             newest[event.job] = event.generation
+
+
+def nothing_spoiled_comes_back(cluster: SimCluster) -> None:
+    """After bad numbers no generation goes on from above the certified step, until one has trained past that."""
+    found = [(at, finding) for body, at in cluster.judged.items() if isinstance(finding := decode(body), BadNumber)]
+    for spec in cluster.specs:
+        training = cluster.trainings[spec.name]
+        limit, before = None, None
+        for start in (event for event in cluster.log if isinstance(event, GenerationStarted)):
+            if start.job != spec.name:
+                continue
+            for at, finding in found:
+                is_of_last = before is not None and (finding.job, finding.generation) == (spec.name, before.generation)
+                if is_of_last and at <= start.at:
+                    assert finding.certified is not None
+                    limit = finding.certified if limit is None else min(limit, finding.certified)
+            began = training.began_with.get(start.generation or 0, -1)
+            assert limit is None or began <= limit, f"{spec.name}: {start.generation} began at {began}, above {limit}"
+            if limit is not None and training.reached.get(start.generation or 0, -1) > limit:
+                limit = None
+            before = start
 
 
 def leftovers_decide_nothing(cluster: SimCluster) -> None:

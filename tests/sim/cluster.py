@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
+from typing import Any
 
 from holdfast import events
 from holdfast.bus import Message, event_message
@@ -19,7 +21,8 @@ from holdfast_controller.service import Controller
 from holdfast_standby.service import Standby
 from holdfast_standby.state import Inventory
 from tests.sim.network import Chaos, SimDelivery, World
-from tests.sim.nodes import LAST_STEP, SimNode, Training
+from tests.sim.nodes import LAST_STEP, SimNode
+from tests.sim.training import Training
 
 REDELIVER_S = 3.0
 WITHIN_S = 0.1
@@ -72,6 +75,8 @@ class SimService:
             return
         if self.up:
             await self.shell.handle(delivery)
+            if self is self.cluster.controller and ".bad_number." in delivery.subject and delivery.settled:
+                self.cluster.judged.setdefault(delivery.body, world.now())
             self.relay_soon()
             if chaos.happens(0.02):
                 # Died after the commit: before publishing, or before acknowledging.
@@ -144,11 +149,14 @@ class SimCluster:
         self.bus = SimBus(self.world)
         self.published: dict[str, bytes] = {}
         self.log: list[Event] = []
+        self.judged: dict[bytes, datetime] = {}
         self.ended: set[str | None] = set()
         self.desired: dict[str, bytes] = {}
         self.heard: dict[str, datetime] = {}
         self.timeouts = Timeouts(first_step_s=20, first_step_min_s=10, start_s=20, block_s=60)
-        self.trainings = {name: Training(nnodes * nproc) for name, (nnodes, nproc) in jobs.items()}
+        self.trainings = {
+            name: Training(nnodes * nproc, partial(self._find, name)) for name, (nnodes, nproc) in jobs.items()
+        }
         self.specs = [
             JobSpec(name=name, script="t.py", nnodes=nnodes, nproc_per_node=nproc, cwd="/", directory="/jobs")
             for name, (nnodes, nproc) in jobs.items()
@@ -202,6 +210,15 @@ class SimCluster:
             return
         await controller.shell.ask(StopJob(id=named_id(self.world.now(), job), asked_by="sim", job=job))
         controller.relay_soon()
+
+    def _find(self, job: str, kind: type[Event], fields: dict[str, Any]) -> None:
+        """The analyzer's word on a training: its samples are on their way for a while."""
+
+        def say() -> None:
+            at = self.world.now()
+            self._say(kind(id=named_id(at, job, kind.__name__, len(self.log)), at=at, source="sim", job=job, **fields))
+
+        self.world.after(self.world.random.uniform(0.5, 5.0), say)
 
     def _say(self, event: Event) -> None:
         self.publish(event_message(event))

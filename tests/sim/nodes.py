@@ -30,6 +30,7 @@ from holdfast_agent.plan import plan
 from holdfast_agent.state import AgentState, RankStanding, Standing
 from holdfast_agent.wire import Fence, LiveRank, RankExit
 from tests.sim.network import World
+from tests.sim.training import Training
 
 STEP_S = 0.5
 LAST_STEP = 100
@@ -45,32 +46,6 @@ FACTS = NodeFacts(
 
 _read = lru_cache(desired.decode)
 """Orders are read again and again, and never change."""
-
-
-class Training:
-    """The progress of one job: a step is made when all ranks of one generation are alive together.
-
-    Keeps who ran what, so that a rank that runs twice is seen at once.
-    """
-
-    def __init__(self, world_size: int) -> None:
-        self.world_size = world_size
-        self.saved_step = -1
-        self.ran: dict[tuple[int, int], str] = {}
-        self.alive: dict[int, set[int]] = {}
-        self.stepped: set[int] = set()
-
-    def start(self, generation: int, rank: int, node: str) -> None:
-        before = self.ran.get((generation, rank))
-        assert before is None, f"rank {rank} of generation {generation} ran on {before} and was started on {node}"
-        self.ran[generation, rank] = node
-        self.alive.setdefault(generation, set()).add(rank)
-
-    def end(self, generation: int, rank: int) -> None:
-        self.alive[generation].discard(rank)
-
-    def is_complete(self, generation: int) -> bool:
-        return len(self.alive.get(generation, ())) == self.world_size
 
 
 class SimRank(msgspec.Struct):
@@ -101,7 +76,8 @@ class Zygote:
         for rank in order.placement.ranks:
             self.training.start(order.generation, rank, self.node.name)
             self.node.pids += 1
-            self.ranks[rank] = SimRank(order.fence, rank, self.node.pids, self.training.saved_step)
+            step = self.training.restored(order.generation, order.placement.restore_at_most)
+            self.ranks[rank] = SimRank(order.fence, rank, self.node.pids, step)
         self.node.started(order.fence)
         self.node.world.after(STEP_S, lambda: self._train(order.fence))
         return {rank: it.pid for rank, it in self.ranks.items()}
@@ -147,6 +123,7 @@ class Zygote:
             for rank in mine:
                 rank.step += 1
                 rank.steps_done += 1
+            self.training.stepped_to(fence[1], mine[0].step)
             self.training.saved_step = max(self.training.saved_step, mine[0].step - 2)
             self.node.observe()
             if mine[0].step >= LAST_STEP:

@@ -25,7 +25,7 @@ NICENESS = 5
 """Its time is its own: it takes what tests beside it, whose processes live in real time, leave of the cores."""
 FAULTS = (
     *("rank", "rank", "agent", "agent", "zygote", "node", "rack", "partition"),
-    *("controller", "standby", "freeze", "bus", "stop"),
+    *("controller", "standby", "freeze", "bus", "stop", "nan"),
 )
 
 
@@ -54,6 +54,8 @@ async def run_schedule(seed: int) -> SimCluster:
         elif fault == "stop" and world.random.random() < 0.3:
             job = world.random.choice(cluster.specs).name
             world.after(at, lambda job=job: cluster.stop(job))
+        elif fault == "nan":
+            world.after(at, cluster.trainings[world.random.choice(cluster.specs).name].poison)
         elif fault == "zygote":
             world.after(at, node.kill_zygote)
         elif fault == "partition":

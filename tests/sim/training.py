@@ -1,0 +1,85 @@
+"""The simulated progress of one job: who runs which rank, what has been saved, and what is spoiled of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.events import BadNumber, Event, StepsCertified
+
+CERTIFIED_AFTER = 10
+
+
+def _nobody_hears(kind: type[Event], fields: dict[str, Any]) -> None:
+    """A training that no analyzer looks at."""
+
+
+class Training:
+    """The progress of one job: a step is made when all ranks of one generation are alive together.
+
+    Keeps who ran what, so that a rank that runs twice is seen at once.
+    """
+
+    def __init__(self, world_size: int, say: Callable[[type[Event], dict[str, Any]], None] = _nobody_hears) -> None:
+        """`say` is how its analyzer speaks."""
+        self.world_size = world_size
+        self.saved_step = -1
+        self.certified = 0
+        self.poisoned_from: int | None = None
+        self.was_poisoned = False
+        self.began_with: dict[int, int] = {}
+        self.reached: dict[int, int] = {}
+        self._say = say
+        self._accused: set[int] = set()
+        self.ran: dict[tuple[int, int], str] = {}
+        self.alive: dict[int, set[int]] = {}
+        self.stepped: set[int] = set()
+
+    def start(self, generation: int, rank: int, node: str) -> None:
+        before = self.ran.get((generation, rank))
+        assert before is None, f"rank {rank} of generation {generation} ran on {before} and was started on {node}"
+        self.ran[generation, rank] = node
+        self.alive.setdefault(generation, set()).add(rank)
+
+    def restored(self, generation: int, at_most: int | None) -> int:
+        """The step from which all ranks of a generation go on."""
+        if generation not in self.began_with:
+            newest = self.saved_step
+            self.began_with[generation] = newest if at_most is None else min(newest, at_most)
+        return self.began_with[generation]
+
+    def _cut(self, generation: int) -> None:
+        """All ranks have restored: what is newer is given up. Before that, some have and others have not."""
+        self.saved_step = min(self.saved_step, self.began_with[generation])
+        if self.poisoned_from is not None and self.saved_step < self.poisoned_from:
+            self.poisoned_from = None
+        self.certified = min(self.certified, max(0, self.saved_step))
+
+    def poison(self) -> None:
+        """From the next step on a weight is no number."""
+        if self.poisoned_from is None and self.reached:
+            self.poisoned_from = self.reached[max(self.reached)] + 1
+            self.was_poisoned = True
+
+    def stepped_to(self, generation: int, step: int) -> None:
+        """All ranks of a generation have made this step; the analyzer sees their samples."""
+        if generation not in self.reached:
+            self._cut(generation)
+        elif step <= self.reached[generation]:
+            return
+        self.reached[generation] = step
+        is_poisoned = self.poisoned_from is not None and step >= self.poisoned_from
+        if is_poisoned and generation not in self._accused:
+            self._accused.add(generation)
+            fields = {"quantity": "loss", "kind": "nan", "step": step, "certified": self.certified}
+            self._say(BadNumber, {"generation": generation, **fields})
+        if not is_poisoned:
+            self.certified = max(self.certified, step - CERTIFIED_AFTER)
+            if self.was_poisoned and step % CERTIFIED_AFTER == 0:
+                self._say(StepsCertified, {"generation": generation, "step": self.certified, "newest_step": step})
+
+    def end(self, generation: int, rank: int) -> None:
+        self.alive[generation].discard(rank)
+
+    def is_complete(self, generation: int) -> bool:
+        return len(self.alive.get(generation, ())) == self.world_size
