@@ -8,6 +8,7 @@ import pytest
 
 from holdfast import seals
 from holdfast.vault_wire import SealedStep, ShardName
+from holdfast_agent.vault import room
 from holdfast_agent.vault.assignments import job_of
 from holdfast_agent.vault.keeping import Spare, given_back, needed, unwanted
 from holdfast_agent.vault.pins import Mark, Pins
@@ -120,3 +121,32 @@ def test_memory_that_is_in_use_is_not_given_back() -> None:
             shelf.claim(NBYTES)
     fill(shelf, 4)
     assert steps(shelf) == [4, 3, 2]
+
+
+def test_what_former_keepers_have_is_given_back_for_want_of_memory_but_for_a_certified_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = [ShardName(job="job", submitted_ms=1, world_size=2, rank=rank) for rank in range(2)]
+    left = [names[1]]
+    made = Shelves(left=lambda _: left)
+    made.serve(job_of(names[0]))
+    made.pin(Pins(certified=Mark(generation=1, step=1)))
+    own, other = (made.of(name) for name in names)
+    monkeypatch.setattr(room, "available_bytes", lambda: (5 - _segments(own, other)) * NBYTES)
+    for shelf, last in ((other, 3), (own, 2)):
+        for step in range(1, last + 1):
+            fill(shelf, step)
+    with other.holding(at(3)):
+        fill(own, 3)
+        # What is certified and what is being read stay.
+        assert (steps(own), steps(other)) == ([3, 2, 1], [3, 1])
+    left.clear()
+    with pytest.raises(OSError, match="memory"):
+        fill(own, 4)
+    left.append(names[1])
+    fill(own, 4)
+    assert (steps(own), steps(other)) == ([4, 3, 2, 1], [1])
+
+
+def _segments(*shelves: Shelf) -> int:
+    return sum(len(shelf._segments) for shelf in shelves)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 import structlog
@@ -35,7 +36,7 @@ class Node:
 
     def __init__(self, directory: Path, address: str, limits: Limits) -> None:
         self.notices = Notices()
-        self._shelves = Shelves(limits.memory_bytes, limits.memory_steps)
+        self._shelves = Shelves(limits.memory_bytes, limits.memory_steps, self._left)
         self._receptions = Receptions()
         self._assignments = Assignments()
         self.ledgers = Ledgers()
@@ -88,6 +89,22 @@ class Node:
             self.persister.clear()
             self.ledgers.clear()
             self.peers.end_unknown(lambda hello: (hello.job, hello.submitted_ms) == (job.name, job.submitted_ms))
+
+    def _left(self, names: Collection[ShardName]) -> Collection[ShardName]:
+        """The ranks whose copies are kept elsewhere by now, as far as can be told from here.
+
+        Their nodes have sent none in this generation, and it trains: a rank of this node has sealed a step of it.
+        """
+        present = self._assignments.present
+        if present is None:
+            return ()
+        order, own = present.order, {present.shard_of(rank) for rank in present.order.ranks}
+        if not any(each.generation >= order.generation for name in own for each in self._shelves.of(name).steps()):
+            return ()
+        left = [name for name in names if name not in own and self._receptions.offered_in(name) < order.generation]
+        for name in left:
+            self._receptions.give_up(name)
+        return left
 
     def _token_of(self, hello: Hello) -> str | None:
         present = self._assignments.present

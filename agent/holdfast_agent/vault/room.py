@@ -17,7 +17,8 @@ from holdfast_agent.vault.shelf import Shelf
 class Room:
     """At most `nbytes_max`; 0: as much as the machine has."""
 
-    def __init__(self, nbytes_max: int, shelves: Callable[[], Sequence[Shelf]]) -> None:
+    def __init__(self, nbytes_max: int, shelves: Callable[[], Sequence[tuple[Shelf, bool]]]) -> None:
+        """`shelves` gives all there are, and of each whether its rank's copies are kept elsewhere by now."""
         self._nbytes_max = nbytes_max
         self._shelves = shelves
         self._changed = threading.Condition()
@@ -35,8 +36,11 @@ class Room:
             # What others are just making counts twice, as promised and as taken: it may do when they are through.
             self._changed.wait_for(lambda: not self._promised or self._missing(nbytes) <= 0)
             self._keep_limit(nbytes)
-            if self._missing(nbytes) > 0:
-                raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+            if (missing := self._missing(nbytes)) > 0:
+                # Not what else nobody needs: ranks short of memory would take it from each other at every step.
+                left = [(shelf, is_left) for shelf, is_left in self._shelves() if is_left]
+                if not self._give_back(missing, left):
+                    raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
             self._promised += nbytes
         segment: Segment | None = None
         try:
@@ -56,15 +60,18 @@ class Room:
         if not self._nbytes_max:
             return
         missing = self._promised + sum(each.nbytes for each in self._made) + nbytes - self._nbytes_max
-        if missing <= 0:
-            return
-        there = [(shelf, segment) for shelf in self._shelves() for segment in shelf.spares()]
+        if missing > 0 and not self._give_back(missing, self._shelves()):
+            raise OSError(errno.ENOMEM, f"the limit of {self._nbytes_max} bytes for checkpoints in memory is reached")
+
+    def _give_back(self, nbytes: int, shelves: Sequence[tuple[Shelf, bool]]) -> bool:
+        there = [(shelf, each, is_left) for shelf, is_left in shelves for each in shelf.spares(is_left=is_left)]
         spares = [
             Spare(segment.contents.sealed if segment.contents else None, segment.nbytes, number)
-            for number, (_, segment) in enumerate(there)
+            for number, (_, segment, _) in enumerate(there)
         ]
-        chosen = given_back(spares, missing)
-        given = [there[spare.number][0].give_back(there[spare.number][1]) for spare in chosen or ()]
+        chosen = given_back(spares, nbytes)
+        if chosen is None:
+            return False
+        given = [there[spare.number] for spare in chosen]
         # What was spare may have been taken meanwhile: then there is no room now, and the next save asks again.
-        if chosen is None or not all(given):
-            raise OSError(errno.ENOMEM, f"the limit of {self._nbytes_max} bytes for checkpoints in memory is reached")
+        return all(shelf.give_back(segment, is_left=is_left) for shelf, segment, is_left in given)

@@ -181,15 +181,18 @@ class Shelf:
             self._is_closed = True
             self._segments.clear()
 
-    def spares(self) -> list[Segment]:
-        """Segments that could be given back: nobody needs what is in them, nor uses them."""
-        with self._lock:
-            return self._free(self._needed())
+    def spares(self, *, is_left: bool = False) -> list[Segment]:
+        """Segments that could be given back: nobody needs what is in them, nor uses them.
 
-    def give_back(self, segment: Segment) -> bool:
+        `is_left`: the rank's copies are kept elsewhere by now, and of these only a certified one is needed.
+        """
+        with self._lock:
+            return self._free(self._certified() if is_left else self._needed())
+
+    def give_back(self, segment: Segment, *, is_left: bool = False) -> bool:
         """Have no part in it any more. False if it is needed now, or in use."""
         with self._lock:
-            if segment not in self._free(self._needed()):
+            if segment not in self._free(self._certified() if is_left else self._needed()):
                 return False
             self._segments.remove(segment)
             return True
@@ -223,6 +226,11 @@ class Shelf:
     def _needed(self) -> frozenset[SealedStep]:
         steps = self._steps()
         return needed(steps, self._sent, pinned(steps, self._pins))
+
+    def _certified(self) -> frozenset[SealedStep]:
+        mark = self._pins.certified if self._pins is not None else None
+        found = mark.found_in(self._steps()) if mark is not None else None
+        return frozenset() if found is None else frozenset({found})
 
     def _steps(self) -> list[SealedStep]:
         return sorted((sealed for each in self._segments if (sealed := _sealed_of(each))), reverse=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Collection
 
 from holdfast.vault_wire import ShardName
 from holdfast_agent.vault.assignments import Job, job_of
@@ -15,13 +16,22 @@ from holdfast_agent.vault.shelf import Shelf
 class Shelves:
     """One job's at a time: the memory of the one before is needed by the next."""
 
-    def __init__(self, nbytes_max: int = 0, steps_wanted: int = KEPT_MIN) -> None:
-        """`nbytes_max` for all of them together, 0: what the machine has; `steps_wanted` on each, if there is room."""
+    def __init__(
+        self,
+        nbytes_max: int = 0,
+        steps_wanted: int = KEPT_MIN,
+        left: Callable[[Collection[ShardName]], Collection[ShardName]] = lambda names: (),
+    ) -> None:
+        """`nbytes_max` for all of them together, 0: what the machine has; `steps_wanted` on each, if there is room.
+
+        `left` tells of which of these ranks the copies are kept elsewhere by now.
+        """
         self._lock = threading.Lock()
         self._job: Job | None = None
         self._shelves: dict[ShardName, Shelf] = {}
         self._steps_wanted = steps_wanted
         self._pins: Pins | None = None
+        self._left = left
         self._room = Room(nbytes_max, self._all)
 
     def serve(self, job: Job) -> bool:
@@ -59,9 +69,11 @@ class Shelves:
             self._job = None
             self._clear()
 
-    def _all(self) -> list[Shelf]:
+    def _all(self) -> list[tuple[Shelf, bool]]:
         with self._lock:
-            return list(self._shelves.values())
+            shelves = dict(self._shelves)
+        left = self._left(shelves)
+        return [(shelf, name in left) for name, shelf in shelves.items()]
 
     def _clear(self) -> None:
         for shelf in self._shelves.values():

@@ -1,0 +1,80 @@
+"""Which copies a node takes for those of a keeper of before."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast import seals
+from holdfast.backup_orders import BackupOrder
+from holdfast.vault_wire import SealedStep, ShardName
+from holdfast_agent.vault.assignments import Assignment
+from holdfast_agent.vault.handshake import voucher
+from holdfast_agent.vault.limits import Limits
+from holdfast_agent.vault.node import Node
+from holdfast_agent.vault.peer_wire import Offer
+from holdfast_agent.vault.segments import Contents
+from holdfast_agent.vault.shelf import Shelf
+
+NBYTES = 2 << 20
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    it = Node(tmp_path, "127.0.0.1", Limits())
+    yield it
+    it.close()
+
+
+def named(rank: int) -> ShardName:
+    return ShardName(job="job", submitted_ms=1, world_size=3, rank=rank)
+
+
+def assign(node: Node, generation: int) -> None:
+    order = BackupOrder(
+        node="a", job="job", submitted_ms=1, world_size=3, generation=generation, node_rank=0, nproc_per_node=1
+    )
+    assert node.assign(Assignment(order, "token")) is None
+
+
+def fill(shelf: Shelf, step: int, generation: int) -> None:
+    segment = shelf.claim(NBYTES)
+    sealed = SealedStep(step=step, generation=generation)
+    shelf.seal(segment, Contents(sealed=sealed, index=b"", objects=b"", seal=seals.seal((), segment.memory)))
+
+
+def test_copies_are_left_once_the_job_trains_on_and_their_node_sends_none(node: Node) -> None:
+    names = [named(rank) for rank in range(3)]
+    assign(node, 1)
+    fill(node.join(names[0]), 5, 1)
+    node._receptions.note_offer(names[1], 1)
+    assert node._left(names) == [names[2]]
+    assign(node, 2)
+    # A recovery may need them all.
+    assert node._left(names) == ()
+    fill(node.join(names[0]), 6, 2)
+    assert node._left(names) == [names[1], names[2]]
+    node._receptions.note_offer(names[1], 2)
+    assert node._left(names) == [names[2]]
+
+
+def test_what_is_half_here_of_them_is_dropped_unless_it_is_just_coming(node: Node) -> None:
+    assign(node, 1)
+    fill(node.join(named(0)), 5, 1)
+    shelf, slot = node.join(named(1)), node._receptions.slot(named(1))
+    data = seals.seal((b"", b""), shelf.claim(NBYTES).memory)
+    sealed = SealedStep(step=5, generation=1)
+    mac = voucher("token", named(1), sealed, b"", b"", data)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        slot.enter(theirs)
+        slot.expect(shelf, Offer(name=named(1), sealed=sealed, index=b"", objects=b"", seal=data, mac=mac))
+        assert node._left([named(1)]) == [named(1)]
+        assert node._receptions.coming(named(1)) is not None
+        slot.leave()
+    assert node._left([named(1)]) == [named(1)]
+    assert node._receptions.coming(named(1)) is None
+    assert len(shelf.spares(is_left=True)) == 1
