@@ -10,9 +10,9 @@ pytestmark = pytest.mark.e2e
 
 
 def test_a_node_that_fails_twice_in_one_incident_is_evicted_until_released(holdfast: Cluster) -> None:
-    # Without checkpoints every generation begins anew, the later ones a minute from where the first one failed.
-    job = holdfast.run("--checkpoint-every", "0", "--later-step-s", "1.0")
-    job.until_step(60)
+    # Without checkpoints every generation begins anew, the later ones minutes from where the first one failed.
+    job = holdfast.run("--checkpoint-every", "0", "--step-s", "0.005", "--later-step-s", "1.0")
+    job.until_step(200)
     members = holdfast.members(job)
     (spare,) = {name for name, node in holdfast.nodes().items() if node["state"] == "standby"}
     job.kill_rank(2)

@@ -194,6 +194,18 @@ def test_a_loss_that_stays_five_times_above_its_level_is_a_fault_and_a_single_on
     assert fault.certified == 61 - AFTER
 
 
+@pytest.mark.parametrize("analyzer_restarts", [False, True])
+def test_steps_that_are_made_anew_are_not_measured_by_what_came_after_them(analyzer_restarts: bool) -> None:
+    scene, ranks = Scene(), Ranks()
+    scene.hear(*in_turns(ranks, range(1, 120), lambda step: 1.0 / step, lambda step: None))
+    if analyzer_restarts:
+        scene.restart()
+    # Without a checkpoint to go on from.
+    for rank in (0, 1):
+        scene.hear(ranks.measured(rank, range(1, 31), lambda step: 1.0 / step, generation=2))
+    assert not scene.faults
+
+
 def test_a_gradient_norm_holds_back_at_once_and_is_a_fault_when_it_lasts() -> None:
     scene, ranks = Scene(), Ranks()
 

@@ -51,6 +51,8 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     generation: int
     certified: int | None = None
     levels: dict[str, float] = {}
+    levels_from: int = 0
+    """The first of the steps that the levels are of."""
 
 
 class _Step(msgspec.Struct):
@@ -69,10 +71,12 @@ class BadNumbers:
         self._policy = policy
         self._generation = known.generation if known else 0
         self._certified = known.certified if known else None
-        self._levels: dict[Quantity, deque[float]] = {name: deque(maxlen=LEVEL_STEPS) for name in QUANTITIES}
+        self._levels: dict[Quantity, deque[tuple[int, float]]] = {
+            name: deque(maxlen=LEVEL_STEPS) for name in QUANTITIES
+        }
         for name in QUANTITIES:
             if known and name in known.levels:
-                self._levels[name].extend([known.levels[name]] * LEVEL_STEPS_MIN)
+                self._levels[name].extend([(known.levels_from, known.levels[name])] * LEVEL_STEPS_MIN)
         self._said_certified = (self._generation, self._certified)
         self._said_at: datetime | None = None
         self._start()
@@ -116,6 +120,10 @@ class BadNumbers:
         elif self._certified is not None:
             # It may have gone back further than it had to, and what it makes since is not what was certified.
             self._certified = min(self._certified, began_from)
+        for readings in self._levels.values():
+            # Steps that it makes anew are not measured by what came after them.
+            while readings and readings[-1][0] > began_from:
+                readings.pop()
         self._generation = generation
         self._start()
 
@@ -161,7 +169,7 @@ class BadNumbers:
         elif self._fault is None:
             for name, reading in step.worst.items():
                 assert reading.value is not None
-                self._levels[name].append(reading.value)
+                self._levels[name].append((number, reading.value))
             self._clean.append(number)
             if len(self._clean) == self._clean.maxlen:
                 self._certified = max(self._certified or 0, self._clean[0] - 1)
@@ -176,7 +184,7 @@ class BadNumbers:
 
     def _level(self, name: Quantity) -> float | None:
         readings = self._levels[name]
-        return statistics.median(readings) if len(readings) >= LEVEL_STEPS_MIN else None
+        return statistics.median(value for _, value in readings) if len(readings) >= LEVEL_STEPS_MIN else None
 
     def _steps_of_fault(self, name: Quantity) -> int:
         return self._policy.loss_jump_steps if name == "loss" else self._policy.grad_norm_steps
@@ -224,7 +232,13 @@ class BadNumbers:
     def known(self) -> Known:
         """What the next analyzer should know."""
         levels: dict[str, float] = {name: level for name in QUANTITIES if (level := self._level(name)) is not None}
-        return Known(job=self.job, generation=self._generation, certified=self._certified, levels=levels)
+        return Known(
+            job=self.job,
+            generation=self._generation,
+            certified=self._certified,
+            levels=levels,
+            levels_from=min((self._levels[name][0][0] for name in QUANTITIES if name in levels), default=0),
+        )
 
     def said(self, finding: BadNumber | StepsCertified) -> None:
         """This was said."""
