@@ -18,9 +18,9 @@ from holdfast.trainer.checkpoint_storage import Storage
 from holdfast_agent.vault.persist_plan import settled
 from holdfast_agent.vault.persist_task import Dropped, Outcome, PersistTask, Published
 
-POLL_S = 0.5
-WAIT_S_MAX = 3600.0
-"""For the nodes that have not written a step yet, at the end of a job that may be for good."""
+POLL_S_MIN, POLL_S_MAX = 0.25, 8.0
+WAIT_S_MAX = 1800.0
+"""For nodes that have not written a step yet. Where no next step comes, as at a job's end, it may be for good."""
 _RECORD = "written-by-"
 
 _encode = msgspec.json.Encoder().encode
@@ -55,26 +55,27 @@ class _Records:
 
 def publish(storage: Storage, task: PersistTask, began: float) -> Iterator[Outcome]:
     """Publish until nothing is waited for. The vault ends it when the next step is due."""
-    records = _Records(storage)
-    while time.monotonic() < began + WAIT_S_MAX:
+    records, poll_s = _Records(storage), POLL_S_MIN
+    while True:
         storage.claim()  # a newer generation may have them meanwhile
         parts = {step: records.parts(step) for step in storage.unpublished()}
         found = settled({step: task.world_size - len(of_step) for step, of_step in parts.items()})
-        if found.publish is not None:
+        if found.publish is not None and _is_there(storage, found.publish, task.generation):
+            storage.discard(found.publish)  # saved by the script itself
+        elif found.publish is not None:
             yield _published(storage, task, found.publish, parts[found.publish], began)
-        for step in found.drop:
+        is_over = time.monotonic() > began + WAIT_S_MAX
+        for step in found.drop + (found.waiting if is_over else ()):
             storage.discard(step)
             missing = task.world_size - len(parts[step])
             yield Dropped(step=step, reason=f"{missing} of {task.world_size} ranks have not written it")
-        if not found.waiting:
+        if is_over or not found.waiting:
             return
-        time.sleep(POLL_S)
+        time.sleep(poll_s)
+        poll_s = min(2 * poll_s, POLL_S_MAX)
 
 
-def _published(storage: Storage, task: PersistTask, step: int, parts: dict[str, Part], began: float) -> Outcome:
-    if step in storage.steps() and _generation_of(storage, step) == task.generation:
-        storage.discard(step)
-        return Dropped(step=step, reason="the script has saved it itself")
+def _published(storage: Storage, task: PersistTask, step: int, parts: dict[str, Part], began: float) -> Published:
     manifest = Manifest(
         step=step,
         generation=task.generation,
@@ -90,11 +91,12 @@ def _published(storage: Storage, task: PersistTask, step: int, parts: dict[str, 
     return Published(step=step, path=path, nbytes=manifest.nbytes, took_s=took_s, steps=steps)
 
 
-def _generation_of(storage: Storage, step: int) -> int | None:
+def _is_there(storage: Storage, step: int, generation: int) -> bool:
+    """Whether this generation has published it already; what an earlier one has is of an abandoned past."""
     try:
-        return storage.manifest(step).generation
+        return step in storage.steps() and storage.manifest(step).generation == generation
     except CheckpointError:
-        return None
+        return False
 
 
 def _retention(storage: Storage, task: PersistTask) -> Retention:

@@ -103,11 +103,16 @@ def _memory(shard: ShardToWrite) -> Bytes:
 
 
 def _paced(chunks: Iterator[memoryview | bytes], pacing: Pacing) -> Iterator[memoryview | bytes]:
+    nbytes = PIECE_BYTES  # so that it begins with a pause
     for chunk in chunks:
-        while pause_s := pacing.pause_s(time.monotonic()):
-            time.sleep(pause_s)
+        # A state may have thousands of small values: a pause for each would be for ever.
+        if nbytes >= PIECE_BYTES:
+            while pause_s := pacing.pause_s(time.monotonic()):
+                time.sleep(pause_s)
+            nbytes = 0
         if wait_s := pacing.wait_s(len(chunk), time.monotonic()):
             time.sleep(wait_s)
+        nbytes += len(chunk)
         yield chunk
 
 
