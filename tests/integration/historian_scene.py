@@ -105,7 +105,7 @@ class Story:
         """A moment of the story."""
         return self.begin + timedelta(seconds=seconds)
 
-    def say(self, kind: type[E], at_s: float, **fields: Any) -> E:
+    def say(self, kind: type[E], at_s: float, /, **fields: Any) -> E:
         """Add an event."""
         defaults = {"source": "test", "job": self.job, "generation": self.generation or None, "incident": self.incident}
         event = kind(id=uuid7(), at=self.at(at_s), **(defaults | fields))

@@ -11,8 +11,9 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
-from holdfast.event_parts import Grant, RankException, RankProcess
+from holdfast.event_parts import Grant, RankException, RankProcess, StepSample
 from holdfast.events import (
+    BadNumber,
     DeadlinePassed,
     Eviction,
     MessageRejected,
@@ -21,6 +22,7 @@ from holdfast.events import (
     NodesRequested,
     RanksStarted,
     RanksStopped,
+    StepsMeasured,
 )
 from tests.integration.historian_scene import Story, killed_and_restarted, new_database, query, record
 
@@ -79,6 +81,46 @@ async def test_an_incident_in_one_row_and_as_a_timeline(urls: dict[str, str]) ->
     assert events[0]["seconds"] == 0
     assert events[-1]["seconds"] == pytest.approx(0.398)
     assert (events[0]["rank"], events[2]["rank"]) == (1, None)
+
+
+async def test_bad_numbers_are_told_as_the_fault_of_an_incident(urls: dict[str, str]) -> None:
+    story = Story("nan")
+    story.submit()
+    story.start(0.1, 0.5)
+    story.say(
+        StepsMeasured,
+        9.0,
+        node="n1",
+        samples=(
+            StepSample(rank=0, step=7, ended_at=story.at(8.9), duration_s=0.1, loss=2.0),
+            StepSample(rank=0, step=8, ended_at=story.at(9.0), duration_s=0.1, not_finite={"loss": "nan"}),
+        ),
+    )
+    number = {"step": 8, "rank": 0, "quantity": "loss", "kind": "nan", "certified": 5}
+    bad = story.say(BadNumber, 9.4, **number)
+    story.open(9.402, bad, 8, symptom="nan", reason="the loss of rank 0 is nan at step 8", rank=0)
+    story.reattempt(9.402, bad)
+    story.start(9.402, 9.9, restore=5)
+    story.say(BadNumber, 20.0, step=30, quantity="grad_norm", kind="jump", value=50.0, level=2.5)
+    await record(urls["historian"], story.events)
+    row = await one(urls, INCIDENTS, "nan")
+    assert (row["symptom"], row["rank"], row["failed_step"], row["fault_at"]) == ("nan", 0, 8, story.at(9.4))
+    again = await one(urls, "select * from historian.generations where job = $1 and generation = 2", "nan")
+    assert (again["cause"], again["restore_step"], again["lost_steps"]) == ("reattempt", 5, 3)
+    assert again["detect_s"] == pytest.approx(0.002)
+    first = await one(urls, "select * from historian.generations where job = $1 and generation = 1", "nan")
+    assert first["outcome"] == "bad_number"
+    events = await query(urls["reader"], TIMELINE, story.incident)
+    assert events[0]["what"] == "loss of rank 0 is nan at step 8, certified up to step 5"
+    steps = await query(urls["reader"], "select * from historian.steps where job = $1 order by step", "nan")
+    assert [(step["loss"], step["not_finite"]) for step in steps] == [(2.0, None), (None, '{"loss": "nan"}')]
+    words = await query(
+        urls["reader"],
+        "select historian.in_words(type, body) as what from historian.events where job = $1 and type = 'bad_number' "
+        "order by at desc limit 1",
+        "nan",
+    )
+    assert words[0]["what"] == "grad norm rose to 50.0, its level was 2.5 at step 30, no step is certified"
 
 
 async def test_a_job_in_one_row(urls: dict[str, str]) -> None:
