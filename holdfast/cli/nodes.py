@@ -8,7 +8,7 @@ from pathlib import Path
 import asyncpg
 import click
 
-from holdfast.cli.addresses import nats_option, reader_url
+from holdfast.cli.addresses import both_urls, database_option, nats_option, reader_url
 from holdfast.cli.addresses import nats_url as find_nats_url
 from holdfast.cli.ask import ask, asked_by
 from holdfast.cli.bus import connected
@@ -25,6 +25,7 @@ from holdfast.requests import STANDBY_REQUESTS, ReleaseNode
 _NODES = """
 select key as node, state, job, epoch, blocked_until, reason, updated_at from standby.nodes order by key
 """
+_BLOCKED = "select key from standby.nodes where blocked_until is not null order by key"
 
 
 @click.group(invoke_without_command=True)
@@ -56,22 +57,38 @@ def nodes(context: click.Context, directory: Path, database_url: str | None, as_
 
 
 @nodes.command()
-@click.argument("node")
+@click.argument("node", required=False)
+@click.option("--all", "every", is_flag=True, help="All nodes that are on it.")
 @directory_option
 @nats_option
-def release(node: str, directory: Path, nats_url: str | None) -> None:
+@database_option
+def release(node: str | None, every: bool, directory: Path, nats_url: str | None, database_url: str | None) -> None:
     """Take NODE off the blocklist. If its agent is heard and its self-check has passed, it is a standby at once."""
-    checked_or_complain(node, "node name")
-    asyncio.run(_release(node, find_nats_url(directory, nats_url)))
-    click.echo(f"{node} is off the blocklist; `holdfast nodes` shows what it is now")
+    if (node is None) is not every:
+        raise click.UsageError("name one NODE, or give --all")
+    if node is not None:
+        checked_or_complain(node, "node name")
+        asyncio.run(_release([node], find_nats_url(directory, nats_url)))
+        return
+    bus, database = both_urls(directory, nats_url, database_url)
+
+    async def fetch(connection: Connection) -> list[asyncpg.Record]:
+        return await connection.fetch(_BLOCKED)
+
+    blocked = [row["key"] for row in read(database, fetch)]
+    if not blocked:
+        click.echo("no node is on the blocklist")
+    asyncio.run(_release(blocked, bus))
 
 
-async def _release(node: str, url: str) -> None:
-    request = ReleaseNode(id=uuid7(), asked_by=asked_by(), node=node)
+async def _release(names: list[str], url: str) -> None:
     async with connected(url, "nodes release") as bus:
-        answer = await ask(bus, STANDBY_REQUESTS, request, "standby service")
-    if not answer.accepted:
-        raise click.ClickException(answer.message)
+        for node in names:
+            request = ReleaseNode(id=uuid7(), asked_by=asked_by(), node=node)
+            answer = await ask(bus, STANDBY_REQUESTS, request, "standby service")
+            if not answer.accepted:
+                raise click.ClickException(answer.message)
+            click.echo(f"{node} is off the blocklist; `holdfast nodes` shows what it is now")
 
 
 @nodes.command()

@@ -11,6 +11,7 @@ import msgspec
 from holdfast.bus.nats_py import nats
 from holdfast.cli.database import Connection, DatabaseUnreachable, reading
 from holdfast.cli.tables import printable, render
+from holdfast.cli.waiting import Waiting, waiting
 from holdfast.subjects import DEAD_LETTER_STREAM
 
 NATS_TIMEOUT_S = 3.0
@@ -30,13 +31,14 @@ _REJECTED = "select * from historian.dead_letters order by at desc limit 5"
 
 
 class JobLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A job that is not over; `last_step` None before the first."""
+    """A job that is not over; `last_step` None before the first, `waits` what nodes it waits for."""
 
     job: str
     phase: str
     generation: int
     incident: str | None
     last_step: int | None
+    waits: Waiting | None = None
 
 
 class IncidentLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,6 +103,7 @@ def overview_section(overview: Overview) -> str:
     if overview.jobs:
         rows = [[job.job, job.phase, job.generation, job.last_step, job.incident] for job in overview.jobs]
         parts.append(render(["JOB", "PHASE", "GENERATION", "STEP", "INCIDENT"], rows))
+        parts += [printable(f"Job {job.job} {job.waits}") for job in overview.jobs if job.waits]
     else:
         parts.append("Jobs: none under way")
     parts += [
@@ -130,7 +133,11 @@ async def _from_database(database_url: str) -> Overview:
 async def _truth(connection: Connection) -> Overview:
     async with connection.transaction(isolation="repeatable_read", readonly=True):
         nodes = {row["state"]: row["nodes"] for row in await connection.fetch(_NODES)}
-        jobs = [msgspec.convert(dict(row), JobLine) for row in await connection.fetch(_JOBS)]
+        claims = await waiting(connection)
+        jobs = [
+            msgspec.convert(dict(row) | {"waits": claims.get(row["job"])}, JobLine)
+            for row in await connection.fetch(_JOBS)
+        ]
         incidents = [msgspec.convert(dict(row), IncidentLine) for row in await connection.fetch(_INCIDENTS)]
         rejected = [msgspec.convert(dict(row), Rejection) for row in await connection.fetch(_REJECTED)]
     return Overview(nodes=nodes, jobs=tuple(jobs), open_incidents=tuple(incidents), rejections=tuple(rejected))

@@ -17,10 +17,10 @@ from click.testing import CliRunner, Result
 from holdfast.bus import event_message
 from holdfast.bus.nats import connect
 from holdfast.cli.main import main
-from holdfast.cli.overview import Overview, cluster_overview
+from holdfast.cli.overview import Overview, cluster_overview, overview_section
 from holdfast.dead_letters import Unhandled, rejection
 from holdfast.event_parts import RankException
-from holdfast.events import MessageRejected
+from holdfast.events import JobFinished, MessageRejected, NodesAwaited, RanksStarted
 from holdfast.ids import uuid7
 from tests.integration.historian_scene import Story, killed_and_restarted, new_database, record
 from tests.integration.servers import free_port
@@ -35,6 +35,10 @@ _JOB = """
 insert into controller.jobs (key, version, body, phase, generation, incident, exit_code, submitted_at)
 values ($1, 1, '{}', $2, $3, $4, $5, $6)
 """
+_CLAIM = """
+insert into standby.claims (key, version, body, job, wanted, requested_at)
+values ($1, 1, jsonb_build_object('id', $2::text), $1, $3, $4)
+"""
 _INCIDENT = """
 insert into controller.incidents (key, version, body, job, opened_at, closed_at, symptom, outcome, attempts, summary)
 values ($1, 1, '{}', $2, $3, $4, $5, $6, $7, $8)
@@ -48,6 +52,13 @@ class Scene:
         self.urls = urls
         self.story, self.recovered = killed_and_restarted("gpt")
         self.open = self._raised()
+        self.claim = uuid7()
+        self.late, self.failed = Story("late"), Story("failed")
+        self.late.submit()
+        self.late.say(NodesAwaited, 2, claim=self.claim, wanted=3, available=1, behind="gpt")
+        self.failed.submit()
+        self.failed.start(0.001, 0.5)
+        self.failed.say(JobFinished, 3, outcome="failed", exit_code=1, reason="rank 0 raised ValueError twice")
 
     def _raised(self) -> str:
         story = Story("broken")
@@ -72,11 +83,15 @@ class Scene:
         return story.incident
 
     async def set_up(self) -> None:
-        await record(self.urls["historian"], [*self.story.events, *self.broken.events])
+        stories = (self.story, self.broken, self.late, self.failed)
+        await record(self.urls["historian"], [event for story in stories for event in story.events])
         controller = await asyncpg.connect(self.urls["controller"])
         at = self.story.at
         await controller.execute(_JOB, "gpt", "running", 2, None, None, at(0))
         await controller.execute(_JOB, "broken", "starting", 1, self.open, None, at(1))
+        await controller.execute(_JOB, "late", "claiming", 0, None, None, at(-2))
+        # To end the ranks uses up a generation.
+        await controller.execute(_JOB, "failed", "failed", 2, None, 1, at(-1))
         await controller.execute(
             _INCIDENT, self.recovered, "gpt", at(10), at(10.4), "killed", "recovered", 1, "rank 1 on n2 was killed"
         )
@@ -88,6 +103,7 @@ class Scene:
         await standby.execute(_NODE, "n1", "active", "gpt", "granted", 3)
         await standby.execute(_NODE, "n2", "evicted", None, "failed twice", 4)
         await standby.execute(_NODE, "n3", "standby", None, "", 0)
+        await standby.execute(_CLAIM, "late", self.claim, 3, at(-2))
         await standby.close()
 
 
@@ -108,7 +124,7 @@ def data(result: Result) -> Any:
 
 
 def test_sql_prints_a_table_csv_or_json(scene: Scene) -> None:
-    query = "select job, outcome, generations, lost_steps, submitted_at from historian.jobs order by job desc limit 1"
+    query = "select job, outcome, generations, lost_steps, submitted_at from historian.jobs where job = 'gpt'"
     lines = holdfast(scene, "sql", query).stdout.splitlines()
     assert lines[0].split() == ["job", "outcome", "generations", "lost_steps", "submitted_at"]
     assert lines[1].split()[:4] == ["gpt", "running", "2", "2"]
@@ -193,8 +209,30 @@ def test_jobs(scene: Scene) -> None:
     assert [line.split()[:6] for line in result.stdout.splitlines()[1:]] == [
         ["broken", "starting", "1", "0", "1", "0"],
         ["gpt", "running", "2", "12", "1", "2"],
+        ["failed", "failed", "1", "0", "0", "0"],
+        ["late", "claiming", "0", "-", "0", "0"],
     ]
-    assert [row["job"] for row in data(holdfast(scene, "jobs", "--json"))] == ["broken", "gpt"]
+    assert [row["job"] for row in data(holdfast(scene, "jobs", "--json"))] == ["broken", "gpt", "failed", "late"]
+
+
+WAITS = "waits for 3 nodes, 1 free, behind job gpt; 1 on the blocklist (`holdfast nodes release --all`)"
+
+
+def test_jobs_say_what_one_waits_for_why_one_failed_and_where_they_are(scene: Scene) -> None:
+    lines = holdfast(scene, "jobs").stdout.splitlines()
+    assert lines[4].endswith(WAITS)
+    assert lines[3].endswith("rank 0 raised ValueError twice") and "n1, n2" in lines[3]
+    assert data(holdfast(scene, "jobs", "--json"))[3]["waits"]["behind"] == "gpt"
+
+
+def test_one_job_with_its_ranks(scene: Scene) -> None:
+    told = holdfast(scene, "jobs", "gpt").stdout
+    started = next(it for it in scene.story.events if isinstance(it, RanksStarted) and it.generation == 2)
+    rank = started.ranks[0]
+    assert re.search(rf"^ *{rank.rank} +{started.node} +{rank.pid} ", told, re.MULTILINE), told
+    about = data(holdfast(scene, "jobs", "gpt", "--json"))
+    assert (about["job"], [rank["rank"] for rank in about["ranks"]]) == ("gpt", [0, 1])
+    assert "there is no job named other" in holdfast(scene, "jobs", "other").stderr
 
 
 def test_incidents(scene: Scene) -> None:
@@ -290,10 +328,11 @@ def test_the_overview(scene: Scene, embedded_nats: str) -> None:
     before, after = asyncio.run(with_a_dead_letter())
     assert after.problems == ()
     assert after.nodes == {"active": 1, "evicted": 1, "standby": 1}
-    assert [(job.job, job.phase, job.generation, job.last_step) for job in after.jobs] == [
+    assert [(job.job, job.phase, job.generation, job.last_step) for job in after.jobs if not job.waits] == [
         ("gpt", "running", 2, 12),
         ("broken", "starting", 1, 0),
     ]
+    assert f"Job late {WAITS}" in overview_section(after)
     assert [(line.incident, line.symptom) for line in after.open_incidents] == [(scene.open, "user_exception")]
     assert after.dead_letters == (before.dead_letters or 0) + 1
     newest = after.newest_dead_letter
