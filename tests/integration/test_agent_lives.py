@@ -89,6 +89,11 @@ async def test_a_job_runs_to_its_end(node_place: Path, scripts: Path, embedded_n
         assert (await first_step(it)).step == 0
         samples = [sample for event in it.heard.all(StepsMeasured) for sample in event.samples]
         assert len({(sample.rank, sample.step) for sample in samples}) == 20
+        # Each says how many came before it, so that whoever adds them up sees a gap.
+        said = 0
+        for event in sorted(it.heard.all(StepsMeasured), key=lambda event: event.before):
+            assert (event.before, event.missed, event.world_size) == (said, 0, 4)
+            said += len(event.samples)
         assert (it.directory / "logs/job-1/rank-2.out").read_text().splitlines()[-1] == "rank 2 step 4"
         assert not it.heard.all(ProcessExited)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.ledger import FILE_BYTES, RING_STEPS, LedgerError, LedgerReader, LedgerWriter, Phase
+from holdfast_agent.ledgers import LedgerBook
 
 
 @pytest.fixture
@@ -160,3 +161,23 @@ def test_a_ledger_cut_short_while_read_raises_instead_of_ending_the_reader(path:
 def test_the_ledger_does_not_import_torch() -> None:
     code = "import sys, holdfast.ledger, holdfast.trainer; sys.exit('torch' in sys.modules)"
     assert os.spawnv(os.P_WAIT, sys.executable, [sys.executable, "-c", code]) == 0
+
+
+def test_what_json_cannot_carry_is_named(path: Path) -> None:
+    writer, book = LedgerWriter(path, rank=3, generation=1), LedgerBook({3: path})
+    writer.complete_step(1, loss=math.nan, grad_norm=-math.inf)
+    writer.complete_step(2, loss=1.5)
+    (bad, good), missed = book.new_samples()
+    assert (bad.loss, bad.grad_norm, bad.not_finite) == (None, None, {"loss": "nan", "grad_norm": "-inf"})
+    assert (good.loss, good.grad_norm, good.not_finite, missed) == (1.5, None, {}, 0)
+    book.close()
+
+
+def test_steps_that_are_not_numbered_are_counted_from_where_the_generation_went_on(path: Path) -> None:
+    writer, reader = LedgerWriter(path, rank=0, generation=2), LedgerReader(path)
+    writer.go_on_from(10)
+    writer.complete_step()
+    # It is known only before the first one.
+    writer.go_on_from(50)
+    writer.complete_step()
+    assert [step.step for step in reader.new_steps()[0]] == [10, 11]
