@@ -24,8 +24,9 @@ def test_a_torchrun_script_survives_a_kill_unchanged(holdfast: Cluster, start: s
     undisturbed = holdfast.run(*arguments, "--ckpt-dir", tmp_path / "a", script=MINIMAL, options=["--start", start])
     assert undisturbed.exit_code() == 0
     job = holdfast.run(*arguments, "--ckpt-dir", tmp_path / "b", script=MINIMAL, options=["--start", start])
+    rank = _pid_of_rank(holdfast, job, 2)
     job.until("it has saved a checkpoint", (tmp_path / "b" / "latest.pt").exists)
-    os.kill(_pid_of_rank(holdfast, job, 2), signal.SIGKILL)
+    os.kill(rank, signal.SIGKILL)
     assert job.exit_code() == 0
     assert _losses(job)[400] == _losses(undisturbed)[400]
     expected = _losses(undisturbed)

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -67,7 +68,7 @@ async def test_a_child_that_dies_is_restarted_at_once_and_keeps_its_last_words(t
 async def test_a_child_that_ignores_its_stop_signal_is_killed_after_the_grace(tmp_path: Path) -> None:
     heard = "lambda *_: print('heard', flush=True)"
     program = READY + f"import signal\nsignal.signal(15, {heard}); ready()\nwhile True: signal.pause()"
-    child = make(tmp_path, spec(tmp_path, program, stop_grace_s=1.0))
+    child = make(tmp_path, spec(tmp_path, program, stop_grace_s=1.5))
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(child.run())
         child.switch_on()
@@ -79,14 +80,13 @@ async def test_a_child_that_ignores_its_stop_signal_is_killed_after_the_grace(tm
 
 
 async def test_a_start_that_hangs_is_ended_and_given_up_with_its_log(tmp_path: Path) -> None:
-    child = make(
-        tmp_path,
-        spec(tmp_path, "import time; print('waiting for the lock', flush=True); time.sleep(99)", start_limit_s=0.4),
-    )
+    # A shell speaks long before the limit, on a busy machine too.
+    hangs = spec(tmp_path, "", start_limit_s=1.0)
+    child = make(tmp_path, replace(hangs, argv=("sh", "-c", "echo waiting for the lock; exec sleep 99")))
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(child.run())
         child.switch_on()
-        with pytest.raises(StartFailed, match=r"(?s)not ready after 0.4 s.*waiting for the lock"):
+        with pytest.raises(StartFailed, match=r"(?s)not ready after 1 s.*waiting for the lock"):
             await child.until_ready()
         assert child.record is None
         running.cancel()
