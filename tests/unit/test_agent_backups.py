@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import asyncio
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from holdfast.events import Event, ShardDamaged
-from holdfast.vault_wire import Damaged, Fetched, SealedStep, ShardName
+from holdfast import backup_orders
+from holdfast.backup_orders import BackupOrder
+from holdfast.bus.memory import MemoryBroker
+from holdfast.events import CheckpointSaved, Event, ShardDamaged, StepNotPersisted
+from holdfast.ids import uuid7
+from holdfast.subjects import DESIRED_BUCKET, backup_key
+from holdfast.vault_wire import Damaged, Fetched, NotPersisted, Persisted, SealedStep, ShardName
 from holdfast_agent.backups import Backups
 from holdfast_agent.vault_link import VaultLink
 
@@ -24,3 +30,37 @@ def test_damage_is_said_also_of_a_job_that_the_agent_has_no_order_of(tmp_path: P
     assert isinstance(event, ShardDamaged)
     assert (event.job, event.generation, event.rank, event.step) == ("before", 3, 1, 7)
     assert (event.held_by, event.cause, event.detail) == ("a", None, "one of four chunks")
+
+
+async def test_steps_on_the_disk_are_said_and_those_that_are_not_every_half_minute(tmp_path: Path) -> None:
+    said: list[Event] = []
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    vault = VaultLink(tmp_path, "127.0.0.1", 1.0, None)
+    backups = Backups("a", vault, said.append, lambda *_: None, lambda: now)
+    order = BackupOrder(
+        node="a", job="before", submitted_ms=1, world_size=2, generation=3, node_rank=0, nproc_per_node=2, cause=uuid7()
+    )
+    bus = MemoryBroker().client("agent")
+    await bus.put(DESIRED_BUCKET, backup_key("a"), backup_orders.encode(order))
+    following = asyncio.create_task(backups.follow(bus))
+
+    def tell(step: int) -> None:
+        vault.on_notice(NotPersisted(name=NAME, sealed=SealedStep(generation=3, step=step), reason=f"not {step}"))
+
+    try:
+        while not said:
+            vault.on_notice(Persisted(name=NAME, sealed=SEALED, path="/p", nbytes=9, took_s=0.5, steps=(5, 7)))
+            await asyncio.sleep(0)
+        for step in (8, 9, 10):
+            tell(step)
+        now += timedelta(seconds=31)
+        tell(11)
+    finally:
+        following.cancel()
+    saved, first, second = said
+    assert isinstance(saved, CheckpointSaved)
+    assert (saved.step, saved.path, saved.checkpoint_bytes, saved.steps) == (7, "/p", 9, (5, 7))
+    assert (saved.job, saved.generation, saved.node, saved.cause) == ("before", 3, "a", order.cause)
+    assert isinstance(first, StepNotPersisted) and isinstance(second, StepNotPersisted)
+    assert (first.step, first.reason, first.others) == (8, "not 8", 0)
+    assert (second.step, second.reason, second.others) == (11, "not 11", 2)

@@ -113,6 +113,16 @@ def test_a_node_is_asked_where_its_vault_is_now() -> None:
     assert [(source.node, source.port) for source in first.sources] == [("b", 2), ("a", 1)]
 
 
+def test_how_often_a_step_goes_to_the_disk_is_the_job_s_to_say_and_else_the_cluster_s() -> None:
+    said = plan(None, started(1, ("a", "b"), persist_every="500"))
+    assert [order.persist_every for order in orders(said)] == [500, 500]
+    first = plan(None, started(1, ("a",)))
+    assert (first.persist, orders(first)[0].persist_every) == ("10m", 0)  # a step may take any time yet
+    timed = msgspec.structs.replace(first, step_s=1.0, persist_every=512)
+    assert orders(plan(timed, started(2, ("b",))))[0].persist_every == 512
+    assert orders(plan(timed, started(2, ("b",), persist_every="never")))[0].persist_every == 0
+
+
 def test_a_node_serves_the_job_that_started_there_last() -> None:
     one, two = plan(None, started(1, ("a", "b"))), plan(None, started(2, ("b", "c"), job="other"))
     assert holders([two, one]) == {"a": "job", "b": "other", "c": "other"}
@@ -138,6 +148,9 @@ def test_the_setting_names_the_strategies_that_there_are() -> None:
         {"HOLDFAST_CHECKPOINT_BACKUP_STRATEGY": "nearby"},
         {"HOLDFAST_CHECKPOINT_BACKUP_EVERY": "0"},
         {"HOLDFAST_CHECKPOINT_BACKUP_EVERY": "1025"},
+        {"HOLDFAST_CHECKPOINT_PERSIST_EVERY": "now and then"},
+        {"HOLDFAST_CHECKPOINT_PERSIST_BYTES_PER_S": "-1"},
+        {"HOLDFAST_CHECKPOINT_MEMORY_STEPS": "1"},
     ):
         with pytest.raises(ConfigRefused):
             load(wrong)

@@ -19,10 +19,18 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 FINISHED = JobFinished(id=uuid7(), at=NOW, source="controller", job="a/b", outcome="completed", exit_code=0, reason="r")
 
 
-def saved(step: int, after_s: int) -> CheckpointSaved:
+def saved(step: int, after_s: int, *steps: int) -> CheckpointSaved:
     at = NOW + timedelta(seconds=after_s)
     return CheckpointSaved(
-        id=uuid7(), at=at, source="agent/n", job="a/b", step=step, path="/p", checkpoint_bytes=1, took_s=1.0
+        id=uuid7(),
+        at=at,
+        source="agent/n",
+        job="a/b",
+        step=step,
+        path="/p",
+        checkpoint_bytes=1,
+        took_s=1.0,
+        steps=steps,
     )
 
 
@@ -56,6 +64,16 @@ def test_the_catalogue_keeps_the_newest_steps_by_time_also_after_a_start_anew() 
     catalogue.coordinator.load({table.name: {} for table in TABLES} | {STEPS.name: catalogue.rows})
     catalogue.hear(saved(7, 100))
     assert catalogue.steps() == {7, *(10 * number for number in range(6, KEPT_MAX + 5))}
+
+
+def test_who_says_what_is_there_leaves_no_other_step_in_the_catalogue() -> None:
+    catalogue = Catalogue()
+    for number in range(5):
+        catalogue.hear(saved(number, number))
+    catalogue.hear(saved(5, 5, 3, 4, 5))
+    assert catalogue.steps() == {3, 4, 5}
+    catalogue.hear(saved(6, 6))
+    assert catalogue.steps() == {3, 4, 5, 6}
 
 
 def test_the_catalogue_of_a_job_goes_with_the_job_and_does_not_come_back() -> None:
