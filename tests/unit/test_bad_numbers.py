@@ -341,6 +341,35 @@ def test_what_was_not_committed_is_said_again() -> None:
     assert len(scene.faults) == 1
 
 
+def test_a_rank_that_never_has_a_number_says_so_by_none_and_is_no_fault() -> None:
+    scene, ranks = Scene(), Ranks()
+    for at in range(1, 100, 20):
+        scene.hear(ranks.measured(0, range(at, at + 20), lambda step: math.nan))
+        scene.hear(ranks.measured(1, range(at, at + 20)))
+    assert not scene.faults and scene.certified == (1, 100 - AFTER)
+    # Nor to an analyzer that has not seen what was before.
+    scene.restart()
+    scene.hear(ranks.measured(0, range(101, 120), lambda step: math.nan), ranks.measured(1, range(101, 120)))
+    assert not scene.faults and scene.certified == (1, 119 - AFTER)
+    scene.hear(ranks.measured(1, range(120, 121), lambda step: math.nan))
+    assert [(fault.step, fault.rank) for fault in scene.faults] == [(120, 1)]
+
+
+def test_where_there_were_numbers_and_nobody_has_one_any_more_is_a_fault_also_to_who_has_just_begun_to_look() -> None:
+    scene, ranks = Scene(), Ranks()
+    scene.hear(*ranks.both(range(1, 31)), *ranks.both(range(31, 61)))
+    scene.restart()
+    scene.hear(*[ranks.measured(rank, range(61, 70), lambda step: math.nan) for rank in (0, 1)])
+    assert [(fault.step, fault.kind, fault.certified) for fault in scene.faults] == [(61, "nan", 60 - AFTER)]
+
+
+def test_a_generation_that_begins_with_what_is_none_is_spoiled_from_its_first_step() -> None:
+    scene, ranks = Scene(), Ranks()
+    scene.hear(*ranks.both(range(1, 61)))
+    scene.hear(ranks.measured(1, range(61, 62), lambda step: math.nan, generation=2))
+    assert [(fault.generation, fault.step, fault.certified) for fault in scene.faults] == [(2, 61, 60 - AFTER)]
+
+
 def test_others_may_doubt_a_step() -> None:
     numbers, ranks = BadNumbers("job", CorruptionPolicy()), Ranks()
     for event in ranks.both(range(1, 61)):

@@ -3,6 +3,7 @@
 The theory is ADR 10. Samples come from every node, in batches that may be lost, repeated or late; each says how many
 came before it. What follows a gap counts anew, and what comes from behind a gap says nothing good any more, only bad.
 A step is complete when all ranks have said it: ranks complete their steps in turn, so steps complete in turn as well.
+What is no number from the beginning is how some scripts say that a rank has none, so it counts as no reading.
 """
 
 from __future__ import annotations
@@ -56,10 +57,13 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Step(msgspec.Struct):
-    """What ranks said of a step: how many, and of each quantity the worst."""
+    """What ranks said of a step: how many, and of each quantity the worst; apart from it, what ranks said of which no
+    number is known.
+    """
 
     said: int = 0
     worst: dict[Quantity, Fault] = msgspec.field(default_factory=dict)
+    unknown: dict[Quantity, Fault] = msgspec.field(default_factory=dict)
 
 
 class BadNumbers:
@@ -77,6 +81,8 @@ class BadNumbers:
         for name in QUANTITIES:
             if known and name in known.levels:
                 self._levels[name].extend([(known.levels_from, known.levels[name])] * LEVEL_STEPS_MIN)
+        self._numbered: dict[Quantity, set[int]] = {name: set() for name in QUANTITIES}
+        """The ranks that have read a number."""
         self._said_certified = (self._generation, self._certified)
         self._said_at: datetime | None = None
         self._start()
@@ -99,11 +105,16 @@ class BadNumbers:
             return
         if generation > self._generation:
             self._begin(generation, event)
-        for sample in sorted(event.samples, key=lambda sample: sample.step):
-            if "loss" in sample.not_finite:
+        samples = sorted(event.samples, key=lambda sample: sample.step)
+        for sample in samples:
+            if sample.loss is not None:
+                self._numbered["loss"].add(sample.rank)
+            if sample.grad_norm is not None:
+                self._numbered["grad_norm"].add(sample.rank)
+            if "loss" in sample.not_finite and sample.rank in self._numbered["loss"]:
                 self._find(_not_finite("loss", sample))
         if self._is_next(event):
-            for sample in sorted(event.samples, key=lambda sample: sample.step):
+            for sample in samples:
                 self._count(sample, event.world_size)
 
     def doubt(self, step: int) -> None:
@@ -141,7 +152,11 @@ class BadNumbers:
         step = self._incomplete.setdefault(sample.step, _Step())
         step.said += 1
         for name in QUANTITIES:
-            if (reading := _reading(name, sample)) is not None:
+            if (reading := _reading(name, sample)) is None:
+                continue
+            if reading.value is None and sample.rank not in self._numbered[name]:
+                step.unknown[name] = reading
+            else:
                 before = step.worst.get(name)
                 if before is None or _size(reading) > _size(before):
                     step.worst[name] = reading
@@ -152,6 +167,10 @@ class BadNumbers:
 
     def _complete(self, number: int, step: _Step) -> None:
         self._newest = max(self._newest, number)
+        for name, reading in step.unknown.items():
+            if self._level(name) is not None:
+                # There were numbers, and nobody has one now.
+                step.worst.setdefault(name, reading)
         if not step.worst:
             return
         is_clean = True
