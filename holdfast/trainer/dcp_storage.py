@@ -42,7 +42,7 @@ from holdfast.trainer import dcp_layout
 from holdfast.trainer.checkpoint_errors import CheckpointError, CheckpointMismatch, DamagedCheckpoint
 from holdfast.trainer.checkpoint_memory import UNUSABLE, VAULT_VARIABLE, MemoryTier
 from holdfast.trainer.collectives import Ranks, Verdict
-from holdfast.trainer.phases import phase
+from holdfast.trainer.phases import phase, resumed
 from holdfast.vault_wire import SealedStep, ShardName
 
 log = logging.getLogger("holdfast.trainer.checkpoint")
@@ -201,6 +201,7 @@ class VaultReader(StorageReader):
             for sealed in memory.tier.common(ranks.all_gather, bound):
                 if ranks.agree_on_verdict(self._open(sealed)) is Verdict.GOOD:
                     self.step, self._sealed = sealed.step, sealed
+                    resumed(self.step)
                     return
             memory.found_nothing()
             if bound == 0:
