@@ -52,16 +52,30 @@ def check(expected: Seal, notes: Sequence[bytes], data: Bytes, what: str) -> Non
     Raises:
         BrokenSeal: anything differs.
     """
-    if _notes(notes) != expected.notes:
-        raise BrokenSeal(f"{what}: its index fails its checksum")
+    check_notes(expected, notes, what)
     if data.size != expected.nbytes:
         raise BrokenSeal(f"{what}: {data.size} bytes are there, {expected.nbytes} were sealed")
     if damaged := damaged_chunks(expected, data):
-        start = damaged[0] * CHUNK_BYTES
-        raise BrokenSeal(
-            f"{what}: bytes {start} to {min(start + CHUNK_BYTES, data.size)} fail their checksum"
-            + (f", and so do {len(damaged) - 1} more of {len(expected.chunks)} chunks" if damaged[1:] else "")
-        )
+        raise broken(expected, damaged, what)
+
+
+def check_notes(expected: Seal, notes: Sequence[bytes], what: str) -> None:
+    """Compare what goes with the data.
+
+    Raises:
+        BrokenSeal: it differs.
+    """
+    if _notes(notes) != expected.notes:
+        raise BrokenSeal(f"{what}: its index fails its checksum")
+
+
+def broken(expected: Seal, damaged: Sequence[int], what: str) -> BrokenSeal:
+    """What is to be said of damaged chunks."""
+    start = damaged[0] * CHUNK_BYTES
+    return BrokenSeal(
+        f"{what}: bytes {start} to {min(start + CHUNK_BYTES, expected.nbytes)} fail their checksum"
+        + (f", and so do {len(damaged) - 1} more of {len(expected.chunks)} chunks" if damaged[1:] else "")
+    )
 
 
 def damaged_chunks(expected: Seal, data: Bytes) -> Sequence[int]:

@@ -159,12 +159,16 @@ class Steps(_Message, frozen=True, kw_only=True, tag="steps"):
 
 
 class Shard(_Message, frozen=True, kw_only=True, tag="shard"):
-    """A sealed shard; its memory is to be mapped privately."""
+    """A sealed shard; its memory is to be mapped privately.
+
+    `damaged` are the chunks that are not what was sealed: the vault has just compared all of them.
+    """
 
     sealed: SealedStep
     index: bytes
     objects: bytes
     seal: Seal
+    damaged: tuple[int, ...] = ()
 
 
 class BackedUp(_Message, frozen=True, kw_only=True, tag="backed_up"):

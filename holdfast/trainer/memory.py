@@ -5,7 +5,8 @@ may be changed: the vault has write-protected their pages, and copies each befor
 (holdfast_agent.vault.snapshot). Where the kernel does not allow that, the vault copies at once and `save` waits for it.
 
 `restore` maps the shard that outlived the last process privately: its tensors are views into that memory, nothing is
-parsed or unpickled but the values that are no tensors.
+parsed or unpickled but the values that are no tensors. The vault compares all of it with its seal before it answers,
+and begins with that when the last process ends (holdfast_agent.vault.checks).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import torch
 
 from holdfast import seals, userfaultfd, vault_socket, vault_wire
 from holdfast.huge_pages import collapse
+from holdfast.mapping import map_file
 from holdfast.seals import BrokenSeal
 from holdfast.trainer.checkpoint_recipe import PartPlan
 from holdfast.trainer.memory_layout import NotKeepable, Place, aligned, lay, place, put_together, take_apart, view
@@ -52,9 +54,7 @@ class MemoryRefused(RuntimeError):
 class VaultClient:
     """The connection of one rank to its node's vault."""
 
-    def __init__(
-        self, directory: Path, name: ShardName, generation: int, persist_to: PersistTo | None = None
-    ) -> None:
+    def __init__(self, directory: Path, name: ShardName, generation: int, persist_to: PersistTo | None = None) -> None:
         """`directory` is the node's state directory. Steps also go where `persist_to` says, every now and then.
 
         Raises:
@@ -147,13 +147,14 @@ class VaultClient:
         assert isinstance(shard, Shard) and descriptor is not None
         what = f"step {sealed.step} of rank {self._join.name.rank}"
         try:
-            mapping = mmap.mmap(descriptor, max(shard.seal.nbytes, 1), flags=mmap.MAP_PRIVATE)
+            memory = map_file(descriptor, shard.seal.nbytes, private=True)
         except OSError as error:
             raise MemoryRefused(f"{what} cannot be mapped: {error.strerror}") from error
         finally:
             os.close(descriptor)
-        memory = np.frombuffer(mapping, np.uint8)[: shard.seal.nbytes]
-        seals.check(shard.seal, (shard.index, shard.objects), memory, what)
+        seals.check_notes(shard.seal, (shard.index, shard.objects), what)
+        if shard.damaged:
+            raise seals.broken(shard.seal, shard.damaged, what)
         try:
             return put_together(shard.index, shard.objects, memory)
         except Exception as error:

@@ -35,9 +35,8 @@ def lost(make: Make, steps: int, *, chunks: float = 2.5, copies: int = 1) -> Ite
             rank.steps()
             for keeper in keepers:
                 # A keeper that is named gets the newest step.
-                notices = owner.follow()
                 owner.assign(order_of("lost", keeper=keeper.address))
-                assert notices().sealed == at(step)
+                until("the keeper has it", lambda keeper=keeper, step=step: at(step) in keeper.held().sealed)
     owner.kill()
     yield make("new"), keepers
 

@@ -12,6 +12,7 @@ import structlog
 from holdfast.seals import CHUNK_BYTES
 from holdfast.vault_wire import SealedStep, ShardName
 from holdfast_agent.vault.assignments import Assignment, Assignments, Job, job_of
+from holdfast_agent.vault.checks import Checks
 from holdfast_agent.vault.cuts import Cut
 from holdfast_agent.vault.fetcher import Fetcher
 from holdfast_agent.vault.ledgers import Ledgers
@@ -40,6 +41,7 @@ class Node:
         self._receptions = Receptions()
         self._assignments = Assignments()
         self.ledgers = Ledgers()
+        self.checks = Checks()
         bucket = TokenBucket(limits.peer_bytes_per_s, CHUNK_BYTES, time.monotonic())
         self.fetcher = Fetcher(self._shelves, self._assignments, self.notices)
         self._senders = Senders(self._shelves, self.notices, Pacing(bucket, self.ledgers.are_in_collective))

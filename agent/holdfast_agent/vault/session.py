@@ -79,6 +79,8 @@ class Session:
             self._link.close()
             self._leave_ledger()
             self._drop_userfault()
+            if self._joined is not None:
+                self._node.checks.ahead(self._joined[1])
 
     def _answer(self, request: Request, descriptor: int | None) -> tuple[Answer, int | None]:
         if descriptor is not None and not isinstance(request, Join):
@@ -239,7 +241,9 @@ class Session:
                 return Refused(reason=f"{request.sealed} of this rank is not here any more"), None
             # Its descriptor is good until it has been sent, whatever happens to the shelf.
             self._handed_out, contents = held
-            return Shard(**msgspec.structs.asdict(contents)), self._handed_out.descriptor
+            # What was fetched just now was compared as it came.
+            damaged = self._node.checks.damaged(*held) if is_here else ()
+            return Shard(**msgspec.structs.asdict(contents), damaged=damaged), self._handed_out.descriptor
 
 
 def _then_settle(work: Callable[[], None], shelf: Shelf, segment: Segment) -> None:
