@@ -98,6 +98,12 @@ def test_who_goes_on_leaves_the_named_steps_behind_it_in_place_and_no_other() ->
     assert fill(shelf, at(3, 3))
 
 
+def test_who_has_nothing_of_what_was_before_leaves_it_to_others_all_the_same() -> None:
+    shelf = shelf_with(at(8), pins=Pins(certified=Mark(1, 2), coming=Mark(2, 20)))
+    assert shelf.past_of(at(8)) == (at(2),)
+    assert shelf.past_of(at(1)) == ()
+
+
 def test_who_goes_on_from_the_disk_has_nothing_in_memory_behind_it() -> None:
     assert in_the_past_of(None, {at(2)}) == ()
     assert in_the_past_of(at(5, 2), {at(2), at(7), at(1, 3)}) == (at(2),)

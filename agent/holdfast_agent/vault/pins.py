@@ -55,6 +55,13 @@ def pinned(sealed: Collection[SealedStep], pins: Pins | None) -> frozenset[Seale
     return frozenset(each for each in (certified, coming) if each is not None)
 
 
+def named(pins: Pins | None) -> frozenset[SealedStep]:
+    """What other nodes keep as well, be it here or not: one that has just come has nothing of what was before."""
+    if pins is None or pins.certified is None:
+        return frozenset()
+    return frozenset({SealedStep(generation=pins.certified.generation, step=pins.certified.step)})
+
+
 def in_the_past_of(kept: SealedStep | None, pinned: Collection[SealedStep]) -> tuple[SealedStep, ...]:
     """Those that a job keeps behind it when it goes on from `kept`; None: from something that is not in memory."""
     if kept is None:

@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from holdfast.vault_wire import SealedStep
 from holdfast_agent.vault.cuts import Cut, is_news, survives
 from holdfast_agent.vault.keeping import KEPT_MIN, needed, unwanted
-from holdfast_agent.vault.pins import Pins, in_the_past_of, pinned
+from holdfast_agent.vault.pins import Pins, in_the_past_of, named, pinned
 from holdfast_agent.vault.segments import Contents, Segment
 
 MakeSegment = Callable[[str, int], Segment]
@@ -151,9 +151,9 @@ class Shelf:
             self._pins = pins
 
     def past_of(self, kept: SealedStep | None) -> tuple[SealedStep, ...]:
-        """The pinned steps that a job which goes on from `kept` has behind it."""
+        """The pinned steps that a job which goes on from `kept` has behind it, here or elsewhere."""
         with self._lock:
-            return in_the_past_of(kept, pinned(self._steps(), self._pins))
+            return in_the_past_of(kept, pinned(self._steps(), self._pins) | named(self._pins))
 
     def forget_sent(self) -> None:
         """Nobody keeps copies of what is here any more."""
