@@ -18,11 +18,19 @@ from holdfast.backup_orders import BackupOrder, UnreadableBackupOrder, submissio
 from holdfast.bus import Bus, KeyUpdate
 from holdfast.clock import Now
 from holdfast.desired import NodeDesired, Placement
-from holdfast.events import CheckpointSaved, Event, ShardDamaged, ShardsBackedUp, ShardsFetched, StepNotPersisted
+from holdfast.events import (
+    CheckpointSaved,
+    CopiesMeasured,
+    Event,
+    ShardDamaged,
+    ShardsBackedUp,
+    ShardsFetched,
+    StepNotPersisted,
+)
 from holdfast.ids import uuid7
 from holdfast.subjects import DESIRED_BUCKET, backup_key
 from holdfast.vault_wire import BackedUp, Damaged, Fetched, Notice, NotPersisted, Persisted
-from holdfast_agent.backup_tally import BackupTally
+from holdfast_agent.backup_tally import BackupSum, BackupTally
 from holdfast_agent.vault_link import VaultLink
 
 TELL_EVERY_S = 2.0
@@ -50,6 +58,7 @@ class Backups:
         self._order: BackupOrder | None = None
         self._placement: Placement | None = None
         self._tally: BackupTally | None = None
+        self._said_of: tuple[int, str] | None = None
         self._complained_at: datetime | None = None
         self._uncomplained = 0
         self._changed = asyncio.Event()
@@ -66,7 +75,7 @@ class Backups:
         async for order in self._orders(bus):
             before, self._order = self._order, order
             if self._tally is None or before is None or _life(before) != _life(order):
-                self._tally = BackupTally(order)
+                self._tally, self._said_of = BackupTally(order), None
             else:
                 self._tally.follow(order)
             self._hand_over()
@@ -80,18 +89,7 @@ class Backups:
             if whole is None:
                 continue
             assert self._tally is not None
-            self._say(
-                ShardsBackedUp(
-                    **self._common(self._tally.order, whole.sealed.generation),
-                    step=whole.sealed.step,
-                    ranks=tuple(self._tally.order.ranks),
-                    keeper=whole.keeper,
-                    backup_bytes=whole.nbytes,
-                    took_s=whole.took_s,
-                    skipped=whole.skipped,
-                    coming_step=self._tally.coming_step,
-                )
-            )
+            self._copied(self._tally, whole)
             await asyncio.sleep(TELL_EVERY_S)
 
     async def _orders(self, bus: Bus) -> AsyncIterator[BackupOrder]:
@@ -153,6 +151,23 @@ class Backups:
             case NotPersisted():
                 log.warning("a step is not on the disk", step=notice.sealed.step, reason=notice.reason)
                 self._not_persisted(order, notice)
+
+    def _copied(self, tally: BackupTally, whole: BackupSum) -> None:
+        newest: dict[str, Any] = {
+            "step": whole.sealed.step,
+            "ranks": tuple(tally.order.ranks),
+            "keeper": whole.keeper,
+            "backup_bytes": whole.nbytes,
+            "took_s": whole.took_s,
+        }
+        generation = whole.sealed.generation
+        measured = CopiesMeasured(
+            **self._common(tally.order, generation), **newest, skipped=whole.skipped, coming_step=tally.coming_step
+        )
+        if self._said_of != (generation, whole.keeper):
+            self._said_of = generation, whole.keeper
+            self._say(ShardsBackedUp(**self._common(tally.order, generation), **newest))
+        self._say(measured)
 
     def _not_persisted(self, order: BackupOrder, notice: NotPersisted) -> None:
         if self._complained_at is not None and self._now() < self._complained_at + COMPLAIN_EVERY:

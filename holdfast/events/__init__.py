@@ -60,7 +60,7 @@ from holdfast.events.findings import (
     StepsCertified,
     StepTimeMeasured,
 )
-from holdfast.events.metrics import StepsMeasured
+from holdfast.events.metrics import CopiesMeasured, StepsMeasured
 from holdfast.reading import read
 
 __all__ = [
@@ -72,6 +72,7 @@ __all__ = [
     "BackupsPlanned",
     "BadNumber",
     "CheckpointSaved",
+    "CopiesMeasured",
     "DeadlinePassed",
     "Decision",
     "Event",
@@ -165,6 +166,7 @@ AnyEvent = (
     | ShardsBackedUp
     | ShardsFetched
     | StepsMeasured
+    | CopiesMeasured
 )
 
 EVENT_TYPES: dict[str, type[Event]] = {str(cls.__struct_config__.tag): cls for cls in get_args(AnyEvent)}

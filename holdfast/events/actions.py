@@ -73,8 +73,8 @@ class CheckpointSaved(Action, frozen=True, kw_only=True, omit_defaults=True):
 class ShardsBackedUp(Action, frozen=True, kw_only=True, omit_defaults=True):
     """All ranks of a node have this step sealed in the memory of another node, `keeper`, as well.
 
-    Said every two seconds at most, of the newest such step. `skipped` steps since the last were due and not sent.
-    `coming_step` is the one that the node keeps on both because its order named it, or one before it, ahead of time.
+    Said of the first such step of a generation, and of the first at another keeper: from then on the node may be lost.
+    How copies go on is in `copies_measured`.
     """
 
     step: Step
@@ -82,8 +82,6 @@ class ShardsBackedUp(Action, frozen=True, kw_only=True, omit_defaults=True):
     keeper: Name
     backup_bytes: Count
     took_s: float
-    skipped: Count = 0
-    coming_step: Step | None = None
 
 
 class ShardsFetched(Action, frozen=True, kw_only=True, omit_defaults=True):

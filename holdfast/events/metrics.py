@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.event_parts import Count, StepSample
+from holdfast.event_parts import Count, Name, Step, StepSample
 from holdfast.events.base import Metric
 
 
@@ -17,3 +17,19 @@ class StepsMeasured(Metric, frozen=True, kw_only=True, omit_defaults=True):
     missed: Count = 0
     before: Count = 0
     world_size: Count = 0
+
+
+class CopiesMeasured(Metric, frozen=True, kw_only=True, omit_defaults=True):
+    """The newest step that all ranks of a node have sealed in the memory of another node, `keeper`, as well.
+
+    Said every two seconds at most. `skipped` steps since the last were due and not sent. `coming_step` is the one that
+    the node keeps on both because its order named it, or one before it, ahead of time.
+    """
+
+    step: Step
+    ranks: tuple[Count, ...]
+    keeper: Name
+    backup_bytes: Count
+    took_s: float
+    skipped: Count = 0
+    coming_step: Step | None = None

@@ -38,7 +38,7 @@ def first_steps(job: Job, after: int) -> set[int]:
 
 def backed_up(cluster: Cluster, job: Job, node: str) -> int:
     """The newest step of a node that is known to be on another one."""
-    steps = [event["step"] for event in cluster.events(job, "shards_backed_up") if event["node"] == node]
+    steps = [event["step"] for event in cluster.events(job, "copies_measured") if event["node"] == node]
     return max(steps, default=0)
 
 

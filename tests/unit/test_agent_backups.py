@@ -9,10 +9,11 @@ from pathlib import Path
 from holdfast import backup_orders
 from holdfast.backup_orders import BackupOrder
 from holdfast.bus.memory import MemoryBroker
-from holdfast.events import CheckpointSaved, Event, ShardDamaged, StepNotPersisted
+from holdfast.events import CheckpointSaved, CopiesMeasured, Event, ShardDamaged, ShardsBackedUp, StepNotPersisted
 from holdfast.ids import uuid7
 from holdfast.subjects import DESIRED_BUCKET, backup_key
 from holdfast.vault_wire import Damaged, Fetched, NotPersisted, Persisted, SealedStep, ShardName
+from holdfast_agent.backup_tally import BackupSum, BackupTally
 from holdfast_agent.backups import Backups
 from holdfast_agent.vault_link import VaultLink
 
@@ -64,3 +65,24 @@ async def test_steps_on_the_disk_are_said_and_those_that_are_not_every_half_minu
     assert isinstance(first, StepNotPersisted) and isinstance(second, StepNotPersisted)
     assert (first.step, first.reason, first.others) == (8, "not 8", 0)
     assert (second.step, second.reason, second.others) == (11, "not 11", 2)
+
+
+def test_every_report_is_a_metric_and_a_keeper_that_has_the_first_whole_step_an_action(tmp_path: Path) -> None:
+    said: list[Event] = []
+    vault = VaultLink(tmp_path, "127.0.0.1", 1.0, None)
+    backups = Backups("a", vault, said.append, lambda *_: None, lambda: datetime(2026, 1, 1, tzinfo=UTC))
+    order = BackupOrder(
+        node="a", job="job", submitted_ms=1, world_size=2, generation=2, node_rank=1, nproc_per_node=1, reason="test"
+    )
+    tally = BackupTally(order)
+    for generation, step, keeper in ((1, 7, "b"), (2, 5, "b"), (2, 6, "b"), (2, 7, "b"), (2, 8, "c"), (2, 9, "c")):
+        sealed = SealedStep(generation=generation, step=step)
+        backups._copied(tally, BackupSum(sealed=sealed, keeper=keeper, nbytes=10, took_s=0.1, skipped=0))
+    measured = [event for event in said if isinstance(event, CopiesMeasured)]
+    assert [event.step for event in measured] == [7, 5, 6, 7, 8, 9]
+    actions = [event for event in said if isinstance(event, ShardsBackedUp)]
+    assert [(event.generation, event.step, event.keeper) for event in actions] == [
+        (1, 7, "b"),
+        (2, 5, "b"),
+        (2, 8, "c"),
+    ]

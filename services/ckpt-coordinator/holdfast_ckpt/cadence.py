@@ -18,7 +18,7 @@ from enum import StrEnum
 import msgspec
 
 from holdfast.config import BACKUP_EVERY_MAX
-from holdfast.events import ShardsBackedUp
+from holdfast.events import CopiesMeasured
 
 LATE_SHARE = 1 / 2
 ROOMY_SHARE = 1 / 8
@@ -80,7 +80,7 @@ def paced(pace: Pace, node: str, load: Load, now: datetime, least: int) -> Pace:
     return pace
 
 
-def in_words(before: int, after: int, report: ShardsBackedUp) -> str:
+def in_words(before: int, after: int, report: CopiesMeasured) -> str:
     """Why the pace changes with this report."""
     if after < before:
         why = f"there was room for {ROOM_FOR.total_seconds():.0f} s"

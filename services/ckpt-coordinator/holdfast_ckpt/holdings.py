@@ -1,6 +1,6 @@
 """What the memories of nodes hold, as they report it. Pure, but for what it remembers.
 
-Every node reports once a second. A report is taken in at once and written later, with others and only so many at a
+Every node reports every two seconds. A report is taken in at once and written later, with others and only so many at a
 time: decisions wait behind every write. What was not written when the process ended comes again with the next report.
 """
 
@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from itertools import islice
 
-from holdfast.events import ShardsBackedUp, ShardsFetched
+from holdfast.events import CopiesMeasured, ShardsFetched
 from holdfast_ckpt.state import HeldShards, HeldState
 
 Place = tuple[str, int]
@@ -54,11 +54,11 @@ class Holdings:
         self._unwritten.pop(place, None)
 
 
-def held_shards(event: ShardsBackedUp | ShardsFetched, nproc_per_node: int) -> HeldShards | None:
+def held_shards(event: CopiesMeasured | ShardsFetched, nproc_per_node: int) -> HeldShards | None:
     """What a report says; None: nothing that could be used."""
     if event.job is None or event.node is None or not event.ranks:
         return None
-    is_backup = isinstance(event, ShardsBackedUp)
+    is_backup = isinstance(event, CopiesMeasured)
     return HeldShards(
         job=event.job,
         node_rank=event.ranks[0] // nproc_per_node,
@@ -66,7 +66,7 @@ def held_shards(event: ShardsBackedUp | ShardsFetched, nproc_per_node: int) -> H
         keeper=event.keeper,
         step=event.step,
         generation=event.generation or 0,
-        shard_bytes=event.backup_bytes if isinstance(event, ShardsBackedUp) else event.fetched_bytes,
+        shard_bytes=event.backup_bytes if isinstance(event, CopiesMeasured) else event.fetched_bytes,
         state=HeldState.BACKED_UP if is_backup else HeldState.FETCHED,
         reported_at=event.at,
     )

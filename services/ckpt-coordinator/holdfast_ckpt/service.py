@@ -15,9 +15,9 @@ from holdfast.events import (
     AnyEvent,
     BackupsPlanned,
     CheckpointSaved,
+    CopiesMeasured,
     GenerationStarted,
     JobFinished,
-    ShardsBackedUp,
     ShardsFetched,
     StepsCertified,
     StepTimeMeasured,
@@ -45,7 +45,7 @@ class Coordinator(Decider):
     handles = (
         CheckpointSaved,
         GenerationStarted,
-        ShardsBackedUp,
+        CopiesMeasured,
         ShardsFetched,
         StepTimeMeasured,
         StepsCertified,
@@ -84,7 +84,7 @@ class Coordinator(Decider):
                 return self._saved(event, now)
             case GenerationStarted() if event.job not in self._finished:
                 return self._started(event, now)
-            case ShardsBackedUp() | ShardsFetched():
+            case CopiesMeasured() | ShardsFetched():
                 return self._reported(event, now)
             case StepTimeMeasured():
                 return self._measured(event, now)
@@ -154,7 +154,7 @@ class Coordinator(Decider):
             orders=tuple(order for order in backups.orders(plan) if holders[order.node] == plan.job),
         )
 
-    def _reported(self, event: ShardsBackedUp | ShardsFetched, now: datetime) -> Effect:
+    def _reported(self, event: CopiesMeasured | ShardsFetched, now: datetime) -> Effect:
         plan = self._plans.get(event.job or "")
         held = held_shards(event, plan.nproc_per_node) if plan else None
         if plan is None or held is None:
@@ -162,13 +162,13 @@ class Coordinator(Decider):
         if held.generation > plan.generation or held.node_rank >= len(plan.layout.nodes):
             return Effect()  # no report of what was ordered
         self._holdings.take(held)
-        if isinstance(event, ShardsBackedUp) and held.generation == plan.generation:
+        if isinstance(event, CopiesMeasured) and held.generation == plan.generation:
             if event.coming_step is not None:
                 self._kept.setdefault(plan.job, {})[held.node_rank] = event.coming_step
             return self._paced(plan, event, now)
         return Effect()
 
-    def _paced(self, plan: JobBackups, event: ShardsBackedUp, now: datetime) -> Effect:
+    def _paced(self, plan: JobBackups, event: CopiesMeasured, now: datetime) -> Effect:
         before = self._paces.get(plan.job) or cadence.begin(plan.every, now)
         load = cadence.load_of(plan.every, event.took_s, plan.step_s, event.skipped)
         after = cadence.paced(before, event.node or "", load, now, self._policy.backup_every)
