@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -22,6 +24,7 @@ from holdfast_analyzer.store import KNOWN
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 NODES = ("a", "b")
+TRAINING = Path(__file__).with_name("gpt_training.json")
 AFTER = CorruptionPolicy().certified_after_steps
 Number = float | None
 
@@ -147,6 +150,28 @@ def test_a_sound_training_with_noise_and_spikes_is_certified_and_without_fault(s
     assert steps == sorted(set(steps))
     # What is said costs a transaction each: not one for every batch.
     assert len(steps) <= 1 + 2 * len(losses) / 7 / 4
+
+
+@pytest.mark.parametrize("spoiled_by", ["nothing", "nan", "bit"])
+def test_a_real_training(spoiled_by: str) -> None:
+    """400 steps of examples/gpt with a small batch and a high learning rate: loss and gradient norm of each."""
+    trace: list[tuple[float, float]] = json.loads(TRAINING.read_text())
+    factor = {"nothing": 1.0, "nan": math.nan, "bit": 16.0}[spoiled_by]
+    scene = Scene(SAY_EVERY / 4)
+
+    def loss(step: int) -> float:
+        return trace[step - 1][0] * (factor if step >= 300 else 1.0)
+
+    scene.hear(*in_turns(Ranks(), range(1, 401), loss, lambda step: trace[step - 1][1]))
+    if spoiled_by == "nothing":
+        assert not scene.faults
+        assert scene.certified is not None and scene.certified[1] > 350
+    else:
+        (fault,) = scene.faults
+        assert (fault.step, fault.kind) == (300, "nan" if spoiled_by == "nan" else "jump")
+        # A loss that is none is not waited with until the other rank's samples have come.
+        assert fault.certified is not None and 299 - AFTER - 7 < fault.certified <= 299 - AFTER
+        assert scene.certified is not None and scene.certified[1] <= fault.certified
 
 
 def test_a_step_is_certified_once_enough_clean_ones_have_followed() -> None:
