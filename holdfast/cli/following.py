@@ -1,4 +1,4 @@
-"""Following one job from its submission to its end: output, decisions, a status line, the exit code."""
+"""Following one job to its end, from its submission or from now on: output, decisions, a status line, the exit code."""
 
 from __future__ import annotations
 
@@ -35,6 +35,17 @@ UNREAD = 141
 """Exit code of who writes where nobody reads any more, as shells have it."""
 
 
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a job stands; `exit_code` is None while it is not over."""
+
+    job: str
+    phase: str
+    generation: int
+    nodes: int
+    exit_code: int | None
+    reason: str
+
+
 class RefusedError(click.ClickException):
     """The controller did not accept the job."""
 
@@ -49,8 +60,21 @@ async def follow(spec: JobSpec, nats_url: str, database_url: str, *, detach: boo
         if detach:
             await _submit(bus, spec)
             click.echo(spec.name)
+            click.echo(f"`holdfast attach {spec.name}` follows it", err=True)
             return 0
-        return await _Follower(spec, bus, database_url).run()
+        return await _Follower(spec.name, bus, database_url, spec).run()
+
+
+async def attach(standing: Standing, nats_url: str, database_url: str) -> int:
+    """Stay with a job that was submitted before; returns its exit code.
+
+    Raises:
+        click.ClickException: nobody answers.
+    """
+    async with connected(nats_url, "attach") as bus:
+        follower = _Follower(standing.job, bus, database_url)
+        follower.line.stands(standing.phase, standing.generation, standing.nodes)
+        return await follower.run()
 
 
 async def _submit(bus: Bus, spec: JobSpec) -> None:
@@ -61,11 +85,14 @@ async def _submit(bus: Bus, spec: JobSpec) -> None:
 
 
 class _Follower:
-    def __init__(self, spec: JobSpec, bus: Bus, database_url: str) -> None:
-        self._spec = spec
+    """Who brings the job (`submits`) also stops it by Ctrl-C; who came later only leaves."""
+
+    def __init__(self, job: str, bus: Bus, database_url: str, submits: JobSpec | None = None) -> None:
+        self._job = job
+        self._submits = submits
         self._bus = bus
         self._database_url = database_url
-        self._line = StatusLine(spec, sys.stderr)
+        self.line = StatusLine(job, sys.stderr)
         self._accepted = asyncio.Event()
         self._over: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._interrupts = 0
@@ -89,11 +116,11 @@ class _Follower:
             loop.add_signal_handler(signal.SIGINT, interrupt)
             loop.add_signal_handler(signal.SIGTERM, interrupt)
             start(self._submit)
-            start(self._line.keep_drawing)
+            start(self.line.keep_drawing)
             await asyncio.wait([self._over])
             for task in tasks:
                 task.cancel()
-        self._line.clear()
+        self.line.clear()
         return self._over.result()
 
     async def _until_it_fails(self, work: Callable[[], Awaitable[None]]) -> None:
@@ -107,12 +134,13 @@ class _Follower:
             self._leave_unread()
 
     async def _submit(self) -> None:
-        await _submit(self._bus, self._spec)
+        if self._submits is not None:
+            await _submit(self._bus, self._submits)
         self._accepted.set()
         await self._look_at_truth()
 
     async def _follow_events(self) -> None:
-        async for subject, body in self._bus.listen(f"{ROOT}.*.*.{self._spec.name}.>"):
+        async for subject, body in self._bus.listen(f"{ROOT}.*.*.{self._job}.>"):
             try:
                 event = events.decode(body)
             except events.UnreadableEvent:
@@ -120,21 +148,21 @@ class _Follower:
             if event_subject(event) != subject:
                 # Every service rejects such a message, so nothing follows from it.
                 continue
-            self._line.take(event)
+            self.line.take(event)
             self._finish_on(event)
 
     async def _follow_output(self) -> None:
-        async for _, body in self._bus.listen(log_subject(self._spec.name, 0)):
+        async for _, body in self._bus.listen(log_subject(self._job, 0)):
             try:
                 lines = msgspec.json.decode(body, type=_LogLines)
             except UNREADABLE:
                 continue
             if lines.dropped > 0:
-                self._line.say(f"{lines.dropped} lines left out here: rank 0 prints faster than its agent passes on")
+                self.line.say(f"{lines.dropped} lines left out here: rank 0 prints faster than its agent passes on")
             self._show(lines)
 
     def _show(self, lines: _LogLines) -> None:
-        self._line.clear()
+        self.line.clear()
         out = sys.stderr if lines.stream == "err" else sys.stdout
         # A file or a program gets what the rank wrote; a terminal obeys control characters.
         shown = [coloured(line) for line in lines.lines] if out.isatty() else lines.lines
@@ -145,16 +173,16 @@ class _Follower:
             raise
         except OSError as error:
             raise click.ClickException(
-                f"cannot write the output: {error.strerror}; job {self._spec.name} goes on, `holdfast jobs` shows it"
+                f"cannot write the output: {error.strerror}; job {self._job} goes on, `holdfast attach` follows it"
             ) from error
 
     def _finish_on(self, event: AnyEvent) -> None:
         # Before the answer it is another job, one that has this name already.
         if isinstance(event, JobFinished) and self._accepted.is_set() and not self._over.done():
             if event.outcome == "failed":
-                self._line.say(f"job {self._spec.name} failed: {event.reason}")
+                self.line.say(f"job {self._job} failed: {event.reason}")
                 if event.traceback:
-                    self._line.say(event.traceback.rstrip(), keep="\n\t")
+                    self.line.say(event.traceback.rstrip(), keep="\n\t")
             self._over.set_result(event.exit_code)
 
     async def _look_at_truth(self) -> None:
@@ -165,7 +193,7 @@ class _Follower:
                 connection = await asyncpg.connect(self._database_url, timeout=LOOK_EVERY_S)
                 try:
                     code = await connection.fetchval(
-                        "select exit_code from controller.jobs where key = $1", self._spec.name, timeout=LOOK_EVERY_S
+                        "select exit_code from controller.jobs where key = $1", self._job, timeout=LOOK_EVERY_S
                     )
                 finally:
                     await connection.close(timeout=LOOK_EVERY_S)
@@ -175,30 +203,32 @@ class _Follower:
                 self._end(int(code))
 
     async def _interrupt(self) -> None:
-        name = self._spec.name
+        name = self._job
         self._interrupts += 1
-        if self._interrupts > 1:
-            if self._accepted.is_set():
-                self._line.say(f"left job {name} to stop by itself; `holdfast jobs` shows it")
-            else:
-                self._line.say(
-                    f"left before the controller answered; `holdfast jobs` shows whether job {name} is there"
-                )
+        if self._submits is None:
+            self.line.say(f"job {name} goes on; `holdfast stop {name}` ends it")
             self._end(LEFT)
             return
-        self._line.say(f"stopping job {name}; press Ctrl-C again to leave it")
+        if self._interrupts > 1:
+            if self._accepted.is_set():
+                self.line.say(f"left job {name} to stop by itself; `holdfast jobs` shows it")
+            else:
+                self.line.say(f"left before the controller answered; `holdfast jobs` shows whether job {name} is there")
+            self._end(LEFT)
+            return
+        self.line.say(f"stopping job {name}; press Ctrl-C again to leave it")
         # Until then another job may have this name, and it would be that one which stops.
         await self._accepted.wait()
         request = StopJob(id=uuid7(), asked_by=asked_by(), job=name)
         answer = await ask(self._bus, CONTROLLER_REQUESTS, request, "controller")
         if not answer.accepted:
-            self._line.say(answer.message)
+            self.line.say(answer.message)
 
     def _leave_unread(self) -> None:
         """Whoever read our output has gone (`| head`): no reason to end the job."""
         _forget_broken_pipes()
         try:
-            self._line.say(f"nobody reads the output any more; job {self._spec.name} goes on, `holdfast jobs` shows it")
+            self.line.say(f"nobody reads the output any more; job {self._job} goes on, `holdfast attach` follows it")
         except BrokenPipeError:
             _forget_broken_pipes()
         self._end(UNREAD)

@@ -1,4 +1,4 @@
-"""`holdfast logs`: what the processes of the embedded cluster wrote."""
+"""`holdfast logs`: what the processes of the embedded cluster wrote, and the ranks of its jobs."""
 
 import os
 import time
@@ -8,29 +8,42 @@ from typing import BinaryIO
 import click
 
 from holdfast.cli.directory import directory_option, explained
+from holdfast.cli.names import checked_or_complain
 from holdfast.cli.tables import printable
-from holdfast.embedded.errors import EmbeddedError
+from holdfast.embedded.errors import EmbeddedError, NoCluster
 from holdfast.embedded.layout import Layout
 from holdfast.embedded.logfile import tail
 
 _LOOK_EVERY_S = 0.2
 
+_ELSEWHERE = (
+    " In a cluster elsewhere a service's log is where it runs, and a rank's on its node (`holdfast jobs JOB`), in "
+    "logs/JOB/rank-N.out and .err below --state-dir of the agent."
+)
+
 
 @click.command()
-@click.argument("service", required=False)
+@click.argument("service", metavar="[SERVICE|JOB]", required=False)
+@click.option("--rank", type=click.IntRange(min=0), help="Of a JOB, only this rank.")
 @directory_option
 @click.option("--follow", "-f", is_flag=True, help="Go on printing as more is written; Ctrl-C ends it.")
 @click.option("--lines", "-n", type=click.IntRange(min=0), default=50, show_default=True, help="Lines to begin with.")
-def logs(service: str | None, directory: Path, follow: bool, lines: int) -> None:
-    """Print the log of one process, or the ends of all of them.
+def logs(service: str | None, rank: int | None, directory: Path, follow: bool, lines: int) -> None:
+    """Print the log of one process, the ends of all of them, or what the ranks of a job printed.
 
-    SERVICE is a name that `holdfast status` shows (postgres, nats, controller, node-0, ...) or supervisor.
+    SERVICE is a name that `holdfast status` shows (postgres, nats, controller, node-0, ...) or supervisor. With --rank
+    the name is always a JOB's. Nodes keep the output of their last jobs ([retention] jobs_on_node_max).
     """
+    if rank is not None and service is None:
+        raise click.UsageError("--rank is one of a JOB: name it")
     with explained():
         layout = Layout(directory)
-        layout.info()
-        files = _files(layout, service)
-        prefixes = _prefixes(list(files), alone=service is not None)
+        try:
+            layout.info()
+        except NoCluster as error:
+            raise EmbeddedError(f"{error}{_ELSEWHERE}") from error
+        files = _files(layout, service, rank)
+        prefixes = _prefixes(list(files))
         followers = {}
         for name, file in files.items():
             size = file.stat().st_size
@@ -76,15 +89,29 @@ class Follower:
             return False
 
 
-def _files(layout: Layout, service: str | None) -> dict[str, Path]:
+def _files(layout: Layout, name: str | None, rank: int | None) -> dict[str, Path]:
     known = {file.stem: file for file in sorted(layout.logs.glob("*.log"))}
-    if service is None:
+    if name is None:
         return known
-    if service not in known:
-        raise EmbeddedError(f"there is no log of {service!r} in {layout.logs}; there are {', '.join(known)}.")
-    return {service: known[service]}
+    if rank is None and name in known:
+        return {name: known[name]}
+    if ranks := _of_ranks(layout, checked_or_complain(name, "job name"), rank):
+        return ranks
+    what = repr(name) if rank is None else f"rank {rank} of job {name!r}"
+    jobs = ", ".join(sorted({folder.name for folder in layout.nodes.glob("*/logs/*")})) or "none"
+    raise EmbeddedError(
+        f"there is no log of {what} in {layout.root}; there are {', '.join(known)}, and those of jobs: {jobs}."
+    )
 
 
-def _prefixes(names: list[str], *, alone: bool) -> dict[str, str]:
+def _of_ranks(layout: Layout, job: str, rank: int | None) -> dict[str, Path]:
+    """The output of a job's ranks, of each from every node where it ran, by the name that it is shown under."""
+    named = f"rank-{'*' if rank is None else rank}"
+    found = [file for end in ("out", "err") for file in layout.nodes.glob(f"*/logs/{job}/{named}.{end}")]
+    found.sort(key=lambda file: (int(file.stem.removeprefix("rank-")), file.stat().st_mtime))
+    return {f"{file.parents[2].name} {file.name}": file for file in found}
+
+
+def _prefixes(names: list[str]) -> dict[str, str]:
     width = max(map(len, names), default=0)
-    return {name: "" if alone else f"{name.ljust(width)} | " for name in names}
+    return {name: "" if len(names) == 1 else f"{name.ljust(width)} | " for name in names}

@@ -46,7 +46,7 @@ from holdfast.rank_variables import RESERVED
     help="How often a step that the script keeps is also written to the disk, while it trains on: 500 (steps), 10m,"
     " never. Default: as the cluster's [checkpoint] persist_every says, 10m.",
 )
-@click.option("--detach", "-d", is_flag=True, help="Submit and return; follow with `holdfast jobs`.")
+@click.option("--detach", "-d", is_flag=True, help="Submit and return; `holdfast attach` follows it.")
 @directory_option
 @nats_option
 @database_option

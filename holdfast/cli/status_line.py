@@ -8,7 +8,6 @@ import time
 from typing import TextIO
 
 from holdfast.cli.tables import printable
-from holdfast.event_parts import JobSpec
 from holdfast.events import (
     AnyEvent,
     Eviction,
@@ -29,8 +28,8 @@ DRAW_EVERY_S = 0.5
 class StatusLine:
     """Takes a job's events and shows where it stands."""
 
-    def __init__(self, spec: JobSpec, out: TextIO) -> None:
-        self._job = spec.name
+    def __init__(self, job: str, out: TextIO) -> None:
+        self._job = job
         self._out = out
         self._live = out.isatty()
         self._began = time.monotonic()
@@ -41,6 +40,11 @@ class StatusLine:
         self._loss: float | None = None
         self._nodes = 0
         self._incident_at: float | None = None
+
+    def stands(self, phase: str, generation: int, nodes: int) -> None:
+        """Where the job stands already, for who did not hear how it came there."""
+        self._state, self._generation, self._nodes = phase, generation, nodes
+        self.say(f"{self._job}: {phase}, generation {generation}, on {nodes} nodes")
 
     def take(self, event: AnyEvent) -> None:
         """Take in an event of the job."""

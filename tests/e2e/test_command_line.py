@@ -103,11 +103,19 @@ def test_a_job_goes_on_when_nobody_reads_its_output(holdfast: Cluster, tmp_path:
 
     (row,) = holdfast.query("select phase from controller.jobs where key = 'unread'")
     assert row["phase"] == "starting"  # it makes no steps
+
+    # Whoever wants to see it again attaches; so does who comes when it is over.
+    attach = [HOLDFAST, "attach", "--dir", str(holdfast.directory), "unread"]
+    attached = subprocess.Popen(attach, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert attached.stdout is not None
+    assert attached.stdout.readline() == b"a line\n"
     (tmp_path / "finish").touch()
-    holdfast.until(
-        "the job completes",
-        lambda: holdfast.query("select exit_code from controller.jobs where key = 'unread'")[0]["exit_code"] == 0,
-    )
+    assert b"unread: completed: every rank ended" in attached.communicate(timeout=60)[1] and attached.returncode == 0
+    ended = "select 1 from historian.events where job = 'unread' and type = 'job_finished'"
+    holdfast.until("its end is recorded", lambda: holdfast.query(ended))
+    again = holdfast.command("attach", "unread")
+    assert again.stderr == "[holdfast] job unread is over, completed: every rank ended with exit code 0\n"
+    assert "a line\n" in holdfast.command("logs", "unread", "--rank", "0", "-n", "1").stdout
 
 
 def test_values_of_the_environment_are_in_no_event_and_reach_the_ranks(holdfast: Cluster, tmp_path: Path) -> None:

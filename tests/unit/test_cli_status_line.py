@@ -3,14 +3,11 @@
 import io
 
 from holdfast.cli.status_line import StatusLine
-from holdfast.event_parts import JobSpec
-
-SPEC = JobSpec(name="job-1", script="/train.py", cwd="/", directory="/jobs/1")
 
 
 def test_control_characters_do_not_reach_the_terminal() -> None:
     out = io.StringIO()
-    line = StatusLine(SPEC, out)
+    line = StatusLine("job-1", out)
     line.say("a reason\x1b[2J\nand [holdfast] a forged line")
     line.say("Traceback:\n\tone\x07", keep="\n\t")
     assert out.getvalue() == (
