@@ -20,6 +20,7 @@ from holdfast.cli.ckpt_sizes import age_text, size_text, typed_bytes
 from holdfast.cli.directory import directory_option
 from holdfast.cli.options import json_option, reading_options
 from holdfast.cli.tables import cell, json_text, render
+from holdfast.trainer.checkpoint_errors import CheckpointError
 from holdfast.trainer.checkpoint_folder import Found, StepState
 from holdfast.trainer.checkpoint_places import open_storage
 from holdfast.trainer.checkpoint_storage import Storage
@@ -144,9 +145,14 @@ def verify_command(
     with explained():
         storage = open_storage(place.where)
         for found in _to_verify(storage, steps):
-            one = _verified(found, threads, show=not as_json)
+            try:
+                one = _verified(found, threads, show=not as_json)
+            except CheckpointError:
+                if _is_there(storage, found):
+                    raise
+                one = None
             # A running job drops old steps, also while they are read.
-            if not one.whole and found.folder.name not in {it.folder.name for it in storage.survey()}:
+            if one is None or not (one.whole or _is_there(storage, found)):
                 click.echo(f"step {found.step} was dropped by its job meanwhile", err=True)
                 continue
             verified.append(one)
@@ -168,6 +174,10 @@ def _to_verify(storage: Storage, steps: tuple[int, ...]) -> list[Found]:
     if missing := set(steps) - {found.step for found in chosen}:
         raise NothingKnown(f"there is no step {', '.join(map(str, sorted(missing)))}; {_steps_text(storage)}")
     return chosen
+
+
+def _is_there(storage: Storage, found: Found) -> bool:
+    return found.folder.name in {it.folder.name for it in storage.survey()}
 
 
 def _verified(found: Found, threads: int, *, show: bool) -> Verified:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from threading import Lock
 
 import pytest
+from click.testing import CliRunner
 
+from holdfast.cli.main import main
 from holdfast.trainer import checkpoint_verify
 from holdfast.trainer.checkpoint_errors import CheckpointMismatch
 from holdfast.trainer.checkpoint_folder import DirectoryFolder
@@ -18,7 +21,7 @@ SIZES = (100, 0, ALIGNMENT, 1, 5000, 64, 0)
 PARTS = ("rank-00000.part", "rank-00001.part")
 
 
-def write(root: Path) -> tuple[DirectoryFolder, Manifest]:
+def write(root: Path, step: int = 1) -> tuple[DirectoryFolder, Manifest]:
     storage, parts = DirectoryStorage(root), []
     for name in PARTS:
         layout, data = PartLayout(), b""
@@ -26,10 +29,10 @@ def write(root: Path) -> tuple[DirectoryFolder, Manifest]:
             value = bytes((number + byte) % 256 for byte in range(size))
             data += value + layout.add(f"model.{number}", ("model", str(number)), value, dtype="uint8", shape=(size,))
         index = layout.index()
-        size = storage.write(1, name, [data, index])
+        size = storage.write(step, name, [data, index])
         at, crc32 = layout.index_offset, layout.index_crc32
         parts.append(Part(name=name, size=size, index_offset=at, index_crc32=crc32, holds=("",)))
-    manifest = Manifest(step=1, generation=0, world_size=2, mesh={}, created_at=0.0, parts=tuple(parts))
+    manifest = Manifest(step=step, generation=0, world_size=2, mesh={}, created_at=0.0, parts=tuple(parts))
     return DirectoryFolder(Path(storage.publish(manifest))), manifest
 
 
@@ -118,3 +121,30 @@ def test_a_broken_manifest_is_damage_and_another_version_is_not(tmp_path: Path) 
     path.write_text(text.replace('"format":1', '"format":2'))
     with pytest.raises(CheckpointMismatch, match="format 2"):
         damage(folder)
+
+
+@pytest.mark.parametrize("asked", ["sizes", "get", "read"])
+def test_a_step_that_its_job_drops_meanwhile_is_not_called_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str
+) -> None:
+    dropped, _ = write(tmp_path, step=1)
+    write(tmp_path, step=2)
+    answer = getattr(DirectoryFolder, asked)
+
+    def after_the_drop(folder: DirectoryFolder, *arguments: object) -> object:
+        shutil.rmtree(dropped.name, ignore_errors=True)
+        return answer(folder, *arguments)
+
+    monkeypatch.setattr(DirectoryFolder, asked, after_the_drop)
+    result = CliRunner().invoke(main, ["ckpt", "verify", "--path", str(tmp_path)])
+    assert (result.exit_code, result.stderr) == (0, "step 1 was dropped by its job meanwhile\n"), result.output
+    assert "step 2" in result.stdout and "whole" in result.stdout
+
+
+def test_what_cannot_be_read_and_is_still_there_is_said(tmp_path: Path) -> None:
+    folder, _ = write(tmp_path)
+    part = Path(folder.name, PARTS[0])
+    part.unlink()
+    part.mkdir()
+    result = CliRunner().invoke(main, ["ckpt", "verify", "--path", str(tmp_path)])
+    assert result.exit_code != 0 and "dropped" not in result.output
