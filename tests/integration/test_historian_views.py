@@ -121,6 +121,9 @@ async def test_bad_numbers_are_told_as_the_fault_of_an_incident(urls: dict[str, 
         "nan",
     )
     assert words[0]["what"] == "grad norm rose to 50.0, its level was 2.5 at step 30, no step is certified"
+    start = '{"generation": 2, "nodes": ["a"], "restore_step": 3, "restore_at_most": 5, "reason": "bad"}'
+    (said,) = await query(urls["reader"], f"select historian.in_words('generation_started', '{start}') as what")
+    assert said["what"] == "generation 2 on a from step 3, none after 5: bad"
 
 
 async def test_a_job_in_one_row(urls: dict[str, str]) -> None:
