@@ -24,7 +24,7 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -250,6 +250,15 @@ def load(
     except (msgspec.ValidationError, ValueError) as error:
         raise ConfigRefused(_in_words(error, values, origins)) from error
     return settings, _listed(settings, origins)
+
+
+def timeouts_of(listed: Iterable[Setting]) -> Timeouts:
+    """The timeouts among settings that were listed."""
+    values = {row.key.removeprefix("timeouts."): row.value for row in listed if row.key.startswith("timeouts.")}
+    try:
+        return msgspec.convert(values, Timeouts, strict=False)
+    except msgspec.ValidationError as error:
+        raise ConfigRefused(_in_words(error, {}, {})) from error
 
 
 def _from_file(environ: Mapping[str, str], file: str | Path | None) -> list[tuple[str, Any, str]]:

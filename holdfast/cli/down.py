@@ -9,7 +9,7 @@ import click
 from holdfast.cli.directory import directory_option, explained
 from holdfast.embedded.control import Stop, ask
 from holdfast.embedded.errors import EmbeddedError, NoCluster
-from holdfast.embedded.layout import Layout
+from holdfast.embedded.layout import ClusterInfo, Layout
 from holdfast.embedded.leftovers import clear_node, end_leftovers
 
 
@@ -17,13 +17,16 @@ from holdfast.embedded.leftovers import clear_node, end_leftovers
 @directory_option
 @click.option("--force", is_flag=True, help="Kill everything at once; PostgreSQL recovers at the next start.")
 @click.option(
-    "--timeout", "timeout_s", type=float, default=90.0, show_default=True, help="Seconds to wait for the end."
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=0, max=86_400),
+    help="Seconds to wait for the end. [default: 90, and twice the stop_grace_s that the cluster runs with]",
 )
-def down(directory: Path, force: bool, timeout_s: float) -> None:
+def down(directory: Path, force: bool, timeout_s: float | None) -> None:
     """End a cluster that `holdfast up` started; its data stays and the next `up` goes on from there.
 
-    Jobs are stopped first, then the services, NATS and PostgreSQL. If the supervisor itself is dead, whatever it
-    left running is ended.
+    Ranks are ended first, then the services, NATS and PostgreSQL. Jobs are not over: they go on at the next `up`. If
+    the supervisor itself is dead, whatever it left running is ended.
     """
     with explained():
         layout = Layout(directory)
@@ -35,8 +38,14 @@ def down(directory: Path, force: bool, timeout_s: float) -> None:
             click.echo(_clear_up(layout))
             return
         if supervisor is not None:
-            _wait(supervisor, layout, timeout_s)
+            _wait(supervisor, layout, _patience_s(info) if timeout_s is None else timeout_s)
         click.echo(f"The cluster in {layout.root} has ended; its data is kept.")
+
+
+def _patience_s(info: ClusterInfo) -> float:
+    """Agents and services have their limits one after the other, and both wait for ranks that end slowly."""
+    grace_s = next((float(row.value) for row in info.settings if row.key == "timeouts.stop_grace_s"), 0.0)
+    return 90.0 + 2 * grace_s
 
 
 def _open(pid: int) -> int | None:

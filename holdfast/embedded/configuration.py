@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast import config
+from holdfast.config import Setting
 from holdfast.embedded.errors import EmbeddedError
 from holdfast.timeouts import Timeouts
 
@@ -21,6 +22,8 @@ class Configuration:
 
     file: Path | None = None
     timeouts: Timeouts = field(default_factory=Timeouts)
+    settings: tuple[Setting, ...] = field(default=(), compare=False)
+    """All of them, for people, but the addresses: a cluster has its own, with passwords."""
 
     def environment(self) -> dict[str, str]:
         """What makes a child read this file, and no other that its own directory may hold."""
@@ -33,7 +36,7 @@ def find_configuration(environ: Mapping[str, str], named: str | Path | None = No
     Raises EmbeddedError where a service would refuse it, with the reason.
     """
     try:
-        settings, _ = config.load(environ, file=named)
+        settings, listed = config.load(environ, file=named)
     except config.ConfigRefused as error:
         raise EmbeddedError(f"{error}. `holdfast config` shows every setting.") from error
     given = named or environ.get(CONFIG_VARIABLE)
@@ -41,4 +44,5 @@ def find_configuration(environ: Mapping[str, str], named: str | Path | None = No
     return Configuration(
         file=file.absolute() if given or file.is_file() else None,
         timeouts=settings.timeouts,
+        settings=tuple(row for row in listed if row.key not in config.ADDRESSES),
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.config import Setting
 from holdfast.embedded.errors import AlreadyRunning, EmbeddedError, NoCluster
 
 DEFAULT_DIRECTORY = ".holdfast"
@@ -35,6 +36,7 @@ class ClusterInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     `database_urls` has the keys admin, controller, analyzer, standby, ckpt, historian and reader. `pid` is the
     supervisor, None after an orderly stop. After a kill it is stale: whether one runs, the control socket tells.
+    `settings` are those that it runs with, or did when it ran last.
     """
 
     version: str
@@ -45,6 +47,7 @@ class ClusterInfo(msgspec.Struct, frozen=True, kw_only=True):
     database_urls: dict[str, str]
     nodes: list[str]
     children: dict[str, ChildRecord] = {}
+    settings: tuple[Setting, ...] = ()
 
     @classmethod
     def load(cls, directory: str | Path) -> "ClusterInfo":

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from holdfast.config import Setting
 from holdfast.embedded.announce import READY_FD_VARIABLE
 from holdfast.embedded.children import ChildSpec
 from holdfast.embedded.configuration import FILE_SUFFIX, Configuration
@@ -75,16 +76,21 @@ class ClusterPlan:
     """What the supervisor runs besides its two servers.
 
     `migrate(admin_url, role_passwords)` brings the database up to date; it blocks, and is called in a thread.
-    `role_passwords` maps role names (`holdfast_controller`, ..., `holdfast_reader`) to their passwords.
+    `role_passwords` maps role names (`holdfast_controller`, ..., `holdfast_reader`) to their passwords. `settings` are
+    what the children run with, for people to see.
     """
 
     migrate: Callable[[str, dict[str, str]], None]
     services: Callable[[Layout, ClusterInfo], list[ChildSpec]]
     agent: Callable[[Layout, ClusterInfo, str], ChildSpec]
+    settings: tuple[Setting, ...] = ()
 
 
 def cluster_plan(migrate: Callable[[str, dict[str, str]], None], configuration: Configuration) -> ClusterPlan:
     """The real services and agents, all of them with this configuration."""
     return ClusterPlan(
-        migrate=migrate, services=partial(service_specs, configuration), agent=partial(agent_spec, configuration)
+        migrate=migrate,
+        services=partial(service_specs, configuration),
+        agent=partial(agent_spec, configuration),
+        settings=configuration.settings,
     )

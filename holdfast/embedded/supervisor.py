@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from holdfast.config import Setting
 from holdfast.embedded import credentials as passwords
 from holdfast.embedded.children import Child, ChildSpec
 from holdfast.embedded.control import (
@@ -79,7 +80,7 @@ class Supervisor:
             given = {"postgres": self._options.postgres_port, "nats": self._options.nats_port}
             with reserve_ports(given, None if before is None else before.ports) as ports:
                 self._passwords = passwords.load_or_create(layout)
-                self._info = _describe(ports, self._passwords, nodes)
+                self._info = _describe(ports, self._passwords, nodes, self._plan.settings)
                 self._say(f"cluster in {layout.root}, supervisor pid {os.getpid()}")
                 try:
                     await self._run_children(on_ready)
@@ -267,7 +268,9 @@ class Supervisor:
             self._tell(line)
 
 
-def _describe(ports: Ports, known: passwords.Credentials, nodes: list[str]) -> ClusterInfo:
+def _describe(
+    ports: Ports, known: passwords.Credentials, nodes: list[str], settings: tuple[Setting, ...]
+) -> ClusterInfo:
     return ClusterInfo(
         version=importlib.metadata.version("holdfast"),
         pid=os.getpid(),
@@ -276,6 +279,7 @@ def _describe(ports: Ports, known: passwords.Credentials, nodes: list[str]) -> C
         nats_monitor_url=f"http://{passwords.HOST}:{ports.nats_monitor}",
         database_urls=passwords.database_urls(known, ports),
         nodes=nodes,
+        settings=settings,
     )
 
 
