@@ -15,7 +15,7 @@ from holdfast.backup_orders import BackupOrder
 from holdfast.bus import KeyUpdate, event_message
 from holdfast.bus.nats import NatsBus, connect
 from holdfast.clock import system_now
-from holdfast.events import CopiesMeasured, Event, GenerationStarted, JobFinished
+from holdfast.events import CopiesMeasured, Event, GenerationStarted, JobFinished, StepsCertified
 from holdfast.ids import uuid7
 from holdfast.service import ServiceShell
 from holdfast.store.postgres import PostgresStore
@@ -174,6 +174,10 @@ async def test_sql_tells_which_steps_are_in_memory(server: NatsServer, embedded_
     async def is_now(*wanted: tuple[object, ...]) -> bool:
         return await restorable() == list(wanted)
 
+    async def are_certified(*wanted: int) -> bool:
+        found = await query(urls["reader"], "select step from ckpt.restorable where certified")
+        return [row["step"] for row in found] == list(wanted)
+
     async with coordinator(server, urls):
         # Reports come by another stream: of what is not planned yet they say nothing, and are repeated.
         await say(bus, started(1))
@@ -191,6 +195,11 @@ async def test_sql_tells_which_steps_are_in_memory(server: NatsServer, embedded_
         await until(lambda: is_now(), "two generations are not one checkpoint")
         await say(bus, *(backed_up(node, rank, 6, generation=2) for rank, node in enumerate(NODES)))
         await until(lambda: is_now(("job", "memory", 6, 2)), "the new generation's steps count")
+        assert await are_certified()
+        common = {"at": NOW, "source": "analyzer", "job": "job", "generation": 2}
+        await say(bus, StepsCertified(id=uuid7(), step=5, newest_step=15, **common))
+        await say(bus, StepsCertified(id=uuid7(), step=6, newest_step=16, **common))
+        await until(lambda: are_certified(6), "what is certified is told")
         finished = JobFinished(
             id=uuid7(), at=NOW, source="controller", job="job", outcome="failed", exit_code=1, reason="test"
         )
