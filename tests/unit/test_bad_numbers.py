@@ -330,6 +330,8 @@ def test_a_generation_that_went_on_keeps_what_was_certified() -> None:
     scene.hear(*ranks.both(range(1, 61)), *ranks.both(range(61, 64)))
     assert scene.certified == (1, 63 - AFTER)
     scene.hear(*ranks.both(range(60, 62), generation=2))
+    said = scene.said[-1]
+    assert isinstance(said, StepsCertified) and said.newest_step >= 59
     scene.hear(*ranks.both(range(62, 64), generation=2))
     assert scene.certified == (2, 63 - AFTER)
 

@@ -137,6 +137,7 @@ class BadNumbers:
                 readings.pop()
         self._generation = generation
         self._start()
+        self._newest = began_from
 
     def _is_next(self, event: StepsMeasured) -> bool:
         """Whether this is what should come next of its node."""
