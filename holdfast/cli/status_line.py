@@ -18,6 +18,7 @@ from holdfast.events import (
     JobFinished,
     NodesAwaited,
     Progress,
+    StepNotPersisted,
     StepsMeasured,
     Suspension,
 )
@@ -80,6 +81,9 @@ class StatusLine:
                     IncidentClosed: "incident closed",
                 }
                 self.say(f"{self._job}: {words[type(event)]}: {event.reason}")
+            case StepNotPersisted():
+                others = f", nor are {event.others} before it" if event.others else ""
+                self.say(f"{self._job}: step {event.step} is not on the disk{others}: {event.node}: {event.reason}")
             case JobFinished():
                 self._state = event.outcome
                 self.say(f"{self._job}: {event.outcome}: {event.reason}")
