@@ -19,7 +19,7 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True):
     at_ns: int
     rank: int
     generation: int
-    fields: dict[str, str | int | float | bool | None] = {}
+    fields: dict[str, str | int | float | bool | list[int] | None] = {}
 
 
 class SavedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,6 +29,7 @@ class SavedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     bytes: int
     took_s: float
+    steps: tuple[int, ...] = ()
 
 
 class ReportFile:

@@ -216,6 +216,7 @@ class Watcher:
                         path=saved.path,
                         checkpoint_bytes=saved.bytes,
                         took_s=saved.took_s,
+                        steps=saved.steps,
                     )
                 )
         if reports.offset != before:

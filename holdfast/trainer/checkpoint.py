@@ -76,16 +76,22 @@ PART_RECORD_BYTES = 1024
 
 @dataclass(frozen=True)
 class SavedCheckpoint:
-    """A checkpoint that has just become restorable. ``took_s`` is the time that training stood still on rank 0."""
+    """A checkpoint that has just become restorable, and all the ``steps`` that now are.
+
+    ``took_s`` is the time that training stood still on rank 0.
+    """
 
     step: int
     path: str
     nbytes: int
     took_s: float
+    steps: tuple[int, ...] = ()
 
 
 def _report(saved: SavedCheckpoint) -> None:
-    checkpoint_saved(step=saved.step, path=saved.path, checkpoint_bytes=saved.nbytes, took_s=saved.took_s)
+    checkpoint_saved(
+        step=saved.step, path=saved.path, checkpoint_bytes=saved.nbytes, took_s=saved.took_s, steps=saved.steps
+    )
 
 
 @dataclass(frozen=True)
@@ -173,8 +179,8 @@ class Checkpointer:
                 raise
             saved = self._finish_save(step, record)
         if saved is not None:
-            path, nbytes = saved
-            self._on_saved(SavedCheckpoint(step, path, nbytes, time.monotonic() - started))
+            path, nbytes, steps = saved
+            self._on_saved(SavedCheckpoint(step, path, nbytes, time.monotonic() - started, steps))
 
     def restore(self, state: dict[str, Any]) -> int:
         """Load the newest whole checkpoint into ``state`` on all ranks; returns its step, 0 when there is none.
@@ -285,11 +291,11 @@ class Checkpointer:
             )
         return record
 
-    def _finish_save(self, step: int, record: bytes) -> tuple[str, int] | None:
-        """Publish once all parts are written. Returns location and bytes on rank 0; an empty record says "I failed"."""
+    def _finish_save(self, step: int, record: bytes) -> tuple[str, int, tuple[int, ...]] | None:
+        """Publish once all parts are written. What `_publish` returns on rank 0; an empty record says "I failed"."""
         records = self._ranks.gather(record, PART_RECORD_BYTES)
         failed = [rank for rank, record in enumerate(records) if not record]
-        saved: tuple[str, int] | None = None
+        saved: tuple[str, int, tuple[int, ...]] | None = None
         if self._rank == 0:
             if failed:
                 self._storage.discard(step)
@@ -309,7 +315,8 @@ class Checkpointer:
             )
         return saved
 
-    def _publish(self, step: int, records: list[bytes]) -> tuple[str, int]:
+    def _publish(self, step: int, records: list[bytes]) -> tuple[str, int, tuple[int, ...]]:
+        """Location and bytes of the step, and the steps that are there now."""
         manifest = Manifest(
             step=step,
             generation=self._owner.generation,
@@ -320,7 +327,7 @@ class Checkpointer:
         )
         path = self._storage.publish(manifest)
         self._storage.retain(self._retention)
-        return path, manifest.nbytes
+        return path, manifest.nbytes, tuple(sorted(self._storage.steps()))
 
     def _verify(self, manifest: Manifest, keyed: KeyedState) -> _Verified:
         """Plan the reads, read and check the bytes; the state is not touched."""

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 
 import msgspec
 
 REPORTS_VARIABLE = "HOLDFAST_REPORTS"
 LINE_BYTES_MAX = 65_536
+STEPS_TOLD_MAX = 1_000
 
-ReportValue = str | int | float | bool | None
+ReportValue = str | int | float | bool | Sequence[int] | None
 
 
 class ReportTooLong(ValueError):
@@ -47,6 +49,10 @@ def report(kind: str, /, **fields: ReportValue) -> None:
         os.close(descriptor)
 
 
-def checkpoint_saved(*, step: int, path: str, checkpoint_bytes: int, took_s: float) -> None:
-    """Report that a checkpoint of all ranks is published whole; called by one rank."""
-    report("checkpoint_saved", step=step, path=path, bytes=checkpoint_bytes, took_s=took_s)
+def checkpoint_saved(*, step: int, path: str, checkpoint_bytes: int, took_s: float, steps: Sequence[int] = ()) -> None:
+    """Report that a checkpoint of all ranks is published whole; called by one rank.
+
+    `steps` are all that are there now; none: the caller does not know.
+    """
+    told = steps if len(steps) <= STEPS_TOLD_MAX else ()
+    report("checkpoint_saved", step=step, path=path, bytes=checkpoint_bytes, took_s=took_s, steps=told)

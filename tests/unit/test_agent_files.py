@@ -113,12 +113,12 @@ def test_reports_are_read_from_where_the_agent_stopped(tmp_path: Path, monkeypat
     monkeypatch.setenv("HOLDFAST_GENERATION", "2")
     reports = ReportFile(path, 0)
     assert reports.read() == []
-    checkpoint_saved(step=7, path="/c/7", checkpoint_bytes=12, took_s=0.5)
+    checkpoint_saved(step=7, path="/c/7", checkpoint_bytes=12, took_s=0.5, steps=[5, 7])
     (first,) = reports.read()
     assert (first.rank, first.generation) == (3, 2)
     saved = saved_checkpoint(first)
     assert saved is not None
-    assert (saved.step, saved.path, saved.bytes) == (7, "/c/7", 12)
+    assert (saved.step, saved.path, saved.bytes, saved.steps) == (7, "/c/7", 12, (5, 7))
     with path.open("ab") as file:
         file.write(b"{ half a line")
     report("note", text="hello")

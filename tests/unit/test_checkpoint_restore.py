@@ -158,10 +158,12 @@ def test_who_asked_is_told_of_the_saved_checkpoint(tmp_path: Path) -> None:
 
 
 def test_only_the_last_are_kept(tmp_path: Path) -> None:
-    checkpointer = Checkpointer(tmp_path, keep=2)
+    told: list[SavedCheckpoint] = []
+    checkpointer = Checkpointer(tmp_path, keep=2, on_saved=told.append)
     for step in range(1, 6):
         checkpointer.save(step, {"x": step})
     assert names(tmp_path) == ["step-00000004", "step-00000005"]
+    assert [saved.steps for saved in told] == [(1,), (1, 2), (2, 3), (3, 4), (4, 5)]
 
 
 @pytest.mark.parametrize(
