@@ -28,7 +28,7 @@ from holdfast.persistence import PersistEvery
 from holdfast.service import Decider, Effect, Row
 from holdfast_ckpt import backups, cadence, certified
 from holdfast_ckpt.cadence import Pace
-from holdfast_ckpt.holdings import Holdings, held_shards
+from holdfast_ckpt.holdings import Holdings, copied
 from holdfast_ckpt.plan import SOURCE, outdated, record
 from holdfast_ckpt.state import CataloguedStep, CertifiedSteps, JobBackups
 from holdfast_ckpt.store import CERTIFIED, PLANS, SHARDS, STEPS, TABLES, key_of, parts_of
@@ -156,8 +156,13 @@ class Coordinator(Decider):
 
     def _reported(self, event: CopiesMeasured | ShardsFetched, now: datetime) -> Effect:
         plan = self._plans.get(event.job or "")
-        held = held_shards(event, plan.nproc_per_node) if plan else None
-        if plan is None or held is None:
+        if plan is None:
+            return Effect()
+        if isinstance(event, ShardsFetched):
+            held = self._holdings.fetched(event, plan.nproc_per_node)
+        else:
+            held = copied(event, plan.nproc_per_node)
+        if held is None:
             return Effect()
         if held.generation > plan.generation or held.node_rank >= len(plan.layout.nodes):
             return Effect()  # no report of what was ordered
