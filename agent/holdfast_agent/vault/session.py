@@ -61,6 +61,7 @@ class Session:
         self._lay: Lay | None = None
         self._layout: Layout | None = None
         self._handed_out: Segment | None = None
+        self._begun: tuple[Callable[[], None], Shelf, Segment] | None = None
 
     def run(self) -> None:
         """Answer until the other ends or speaks nonsense."""
@@ -71,7 +72,10 @@ class Session:
                     self._node.notices.tell(self._link)
                     return
                 answer, beside = self._answer(request, descriptor)
-                send(self._link, answer, beside)
+                try:
+                    send(self._link, answer, beside)
+                finally:
+                    self._go_on()
         except VaultWireError as error:
             of = self._joined[0] if self._joined else "nobody"
             log.info("a connection ended", reason=str(error), of=str(of))
@@ -184,13 +188,19 @@ class Session:
                 raise
             reason = error.strerror if isinstance(error, OSError) else str(error)
             return Refused(reason=f"step {request.step} of {lay.nbytes} bytes is not kept: {reason}")
-        work = partial(self._seal_in_turn, shelf, segment, sealing, request.step)
+        self._begun = partial(self._seal_in_turn, shelf, segment, sealing, request.step), shelf, segment
+        return Done()
+
+    def _go_on(self) -> None:
+        """Do the rest of a save, once the rank knows that it may go on itself: to start a thread takes a while."""
+        if self._begun is None:
+            return
+        (work, shelf, segment), self._begun = self._begun, None
         try:
             threading.Thread(target=_then_settle, args=(work, shelf, segment)).start()
         except RuntimeError as error:
-            log.warning("a rank waits for its save", of=str(joined), step=request.step, reason=str(error))
+            log.warning("a rank waits for its save", of=str(self._rank()[0]), reason=str(error))
             work()
-        return Done()
 
     def _seal_in_turn(self, shelf: Shelf, segment: Segment, sealing: Callable[[], None], step: int) -> None:
         try:
