@@ -60,6 +60,7 @@ def up(
     layout = Layout(directory)
     options = Options(nodes=nodes, postgres_port=postgres_port, nats_port=nats_port)
     with explained():
+        layout.refuse_foreign()
         configuration = find_configuration(os.environ, file)
         if configuration.file is not None:
             _tell(f"configuration from {configuration.file}")

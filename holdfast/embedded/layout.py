@@ -82,6 +82,17 @@ class Layout:
     def zygote_pid(self, node: str) -> Path:
         return self.node(node) / "zygote.pid"
 
+    def refuse_foreign(self) -> None:
+        """Raises EmbeddedError where a cluster would lie among somebody else's files."""
+        if self.root.name == DEFAULT_DIRECTORY or not self.root.is_dir():
+            return
+        there = {entry.name for entry in self.root.iterdir()}
+        if there and there.isdisjoint({self.lock_file.name, self.cluster_file.name}):
+            raise EmbeddedError(
+                f"{self.root} holds other things ({min(there)}, ...) and no cluster. Choose an empty or a new "
+                f"directory with --dir or {DIRECTORY_VARIABLE}."
+            )
+
     def create(self) -> None:
         """Make the directories, closed to other users. Raises EmbeddedError when that is not permitted."""
         try:

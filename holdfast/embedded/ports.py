@@ -21,17 +21,20 @@ def reserve_ports(given: dict[str, int | None], remembered: Ports | None) -> Ite
     """Hold one port per server for as long as the context lasts, also while its server is down.
 
     `given` maps "postgres", "nats" and "nats_monitor" to the port asked for, or None for a free one, where possible
-    the same as last time. Raises EmbeddedError when a port asked for is taken.
+    the same as last time. Raises EmbeddedError when a port asked for is taken, or asked for twice.
 
     A reservation is a socket that is bound and does not listen, with SO_REUSEADDR: Linux lets our server, which
     sets the same option, bind and listen beside it, and gives the port to nobody who picks one at random.
     """
+    asked = [port for port in given.values() if port is not None]
+    if twice := {port for port in asked if asked.count(port) > 1}:
+        raise EmbeddedError(f"port {min(twice)} is asked for twice: each server needs one of its own.")
     with contextlib.ExitStack() as held:
         chosen: dict[str, int] = {}
         for server in ("postgres", "nats", "nats_monitor"):
             wanted = given.get(server)
             before = None if remembered is None else getattr(remembered, server)
-            reservation = _reserve(server, wanted, before, taken=set(chosen.values()))
+            reservation = _reserve(server, wanted, before, taken={*chosen.values(), *asked} - {wanted})
             held.enter_context(reservation)
             chosen[server] = reservation.getsockname()[1]
         yield Ports(**chosen)
@@ -39,7 +42,7 @@ def reserve_ports(given: dict[str, int | None], remembered: Ports | None) -> Ite
 
 def _reserve(server: str, wanted: int | None, before: int | None, *, taken: set[int]) -> socket.socket:
     if wanted is not None:
-        reservation = None if wanted in taken else _bind(wanted, exclusive=False)
+        reservation = _bind(wanted, exclusive=False)
         if reservation is None:
             option = server.replace("_", "-")
             raise EmbeddedError(
@@ -52,7 +55,8 @@ def _reserve(server: str, wanted: int | None, before: int | None, *, taken: set[
         if reservation is not None:
             return reservation
     for _ in range(_ATTEMPTS_MAX):
-        reservation = _bind(random.randrange(_LOWEST, _ephemeral_start()), exclusive=True)
+        port = random.randrange(_LOWEST, _ephemeral_start())
+        reservation = None if port in taken else _bind(port, exclusive=True)
         if reservation is not None:
             return reservation
     raise EmbeddedError(f"no free port found on {HOST} in {_ATTEMPTS_MAX} attempts: name one with --{server}-port.")

@@ -97,3 +97,19 @@ def test_every_service_gets_its_own_role_and_an_agent_only_the_bus(
     agent = agent_spec(Configuration(), layout, info, "node-0")
     assert "HOLDFAST_DATABASE_URL" not in agent.environment
     assert agent.environment["HOLDFAST_NODE_DIR"] == str(layout.node("node-0"))
+
+
+def test_a_cluster_is_not_made_among_other_files(tmp_path: Path) -> None:
+    thesis = Layout(tmp_path / "thesis")
+    thesis.refuse_foreign()
+    thesis.root.mkdir()
+    thesis.refuse_foreign()
+    (thesis.root / "chapter-1.tex").touch()
+    with pytest.raises(EmbeddedError, match=r"holds other things \(chapter-1.tex, ...\) and no cluster"):
+        thesis.refuse_foreign()
+    # A start that failed leaves its lock.
+    thesis.lock_file.touch()
+    thesis.refuse_foreign()
+    ours = Layout(tmp_path / ".holdfast")
+    (ours.root / "demo").mkdir(parents=True)
+    ours.refuse_foreign()

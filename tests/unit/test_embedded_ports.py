@@ -54,5 +54,13 @@ def test_a_port_asked_for_is_given_or_refused() -> None:
 def test_one_port_asked_for_twice_is_refused() -> None:
     with reserve_ports({}, None) as ports:
         free = ports.nats
-    with pytest.raises(EmbeddedError, match="--nats-port"), reserve_ports({"postgres": free, "nats": free}, None):
+    twice = f"port {free} is asked for twice"
+    with pytest.raises(EmbeddedError, match=twice), reserve_ports({"postgres": free, "nats": free}, None):
         pytest.fail("unreachable")
+
+
+def test_a_port_that_is_asked_for_is_not_given_to_who_had_it_last_time() -> None:
+    with reserve_ports({}, None) as before:
+        pass
+    with reserve_ports({"nats": before.postgres}, before) as ports:
+        assert ports.nats == before.postgres != ports.postgres
