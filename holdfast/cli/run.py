@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import secrets
 import sys
+import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
 
-from holdfast.cli.addresses import both_urls, database_option, nats_option
+from holdfast.cli.addresses import both_elsewhere, both_urls, database_option, nats_option
 from holdfast.cli.directory import directory_option
 from holdfast.cli.following import follow
 from holdfast.cli.names import checked_or_complain
@@ -19,14 +22,24 @@ from holdfast.ids import new_job_name
 from holdfast.rank_variables import RESERVED
 
 
-@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("--nnodes", default=1, show_default=True, help="Nodes to run on.")
-@click.option("--nproc-per-node", default=1, show_default=True, help="Ranks on each node.")
+def _as_torchrun(option: str) -> str:
+    """torchrun takes its options in both spellings, and scripts that call it have either."""
+    return option.replace("_", "-")
+
+
+@click.command(context_settings={"allow_interspersed_args": False, "token_normalize_func": _as_torchrun})
+@click.option("--nnodes", type=click.IntRange(min=1), default=1, show_default=True, help="Nodes to run on.")
+@click.option("--nproc-per-node", type=click.IntRange(min=1), default=1, show_default=True, help="Ranks on each node.")
 @click.option(
     "--mesh", help="Parallel dimensions, outermost first, for example pp=2,dp=2,tp=2 (default: all ranks dp)."
 )
 @click.option(
-    "--env", "-e", "env", multiple=True, metavar="NAME=VALUE", help="Environment variable of the ranks; repeatable."
+    "--env",
+    "-e",
+    "env",
+    multiple=True,
+    metavar="NAME[=VALUE]",
+    help="Environment variable of the ranks; without a value, as it is here. Repeatable.",
 )
 @click.option("--name", help="The job's name (default: the script's name and a random part).")
 @click.option("--job-dir", type=click.Path(path_type=Path), help="Where checkpoints go; every node must reach it.")
@@ -73,7 +86,11 @@ def run(
 
     Ranks get the environment that torchrun gives them. Rank 0's output is shown here; every rank's is kept on its
     node. The exit code is the job's. Ctrl-C stops the job; pressed twice, it leaves it to stop by itself. Where nobody
-    reads the output any more (`| head`), the job goes on, and the exit code is 141.
+    reads the output any more (`| head`), the job goes on, and the exit code is 141; so it does when the terminal is
+    closed. `holdfast attach` follows it again.
+
+    Ranks run in the Python and with the environment in which their node's agent was started, here those of
+    `holdfast up`, and in this directory; of the environment of this command they get what --env names.
 
     Values of --env travel over the bus and are stored with the job. Who may only read the database does not see them,
     but secrets belong in files or in the environment of the nodes.
@@ -93,7 +110,7 @@ def run(
             nnodes=nnodes,
             nproc_per_node=nproc_per_node,
             mesh=mesh,
-            env=_pairs(env),
+            env=_pairs(env, os.environ),
             cwd=os.getcwd(),
             directory=str((job_dir or directory / "jobs" / name).resolve()),
             start=start,
@@ -102,17 +119,36 @@ def run(
         )
     except ValueError as error:
         raise click.ClickException(str(error)) from error
+    if job_dir is not None and both_elsewhere(nats_url, database_url) is None:
+        _require_room(job_dir.resolve())
     address, database = both_urls(directory, nats_url, database_url)
     sys.exit(asyncio.run(follow(spec, address, database, detach=detach)))
 
 
-def _pairs(env: tuple[str, ...]) -> dict[str, str]:
+def _require_room(directory: Path) -> None:
+    """Ranks on this machine would fail at their first save: better now. Leaves behind what was there before."""
+    made = [above for above in (directory, *directory.parents) if not above.exists()]
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except OSError as error:
+        raise click.ClickException(f"--job-dir {directory}: nothing can be written there: {error.strerror}") from error
+    finally:
+        for above in made:
+            with contextlib.suppress(OSError):
+                above.rmdir()
+
+
+def _pairs(env: tuple[str, ...], here: Mapping[str, str]) -> dict[str, str]:
     pairs: dict[str, str] = {}
     for entry in env:
         key, equals, value = entry.partition("=")
-        if not equals or not key:
-            raise click.ClickException(f"--env {entry!r} is not of the form NAME=VALUE")
+        if not key:
+            raise click.ClickException(f"--env {entry!r} is not of the form NAME or NAME=VALUE")
         if key in RESERVED:
             raise click.ClickException(f"--env {key}: each rank gets its own from the launcher, as under torchrun")
-        pairs[key] = value
+        if not equals and key not in here:
+            raise click.ClickException(f"--env {key}: there is no {key} in this environment; give {key}=VALUE")
+        pairs[key] = value if equals else here[key]
     return pairs
