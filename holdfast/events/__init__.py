@@ -28,6 +28,7 @@ from holdfast.events.base import Action, Decision, Event, EventClass, Evidence, 
 from holdfast.events.decisions import (
     BackupsPlanned,
     Eviction,
+    EvictionRevoked,
     GenerationStarted,
     IncidentClosed,
     IncidentOpened,
@@ -78,6 +79,7 @@ __all__ = [
     "Event",
     "EventClass",
     "Eviction",
+    "EvictionRevoked",
     "Evidence",
     "Finding",
     "FirstStep",
@@ -150,6 +152,7 @@ AnyEvent = (
     | IncidentOpened
     | Reattempt
     | Eviction
+    | EvictionRevoked
     | Suspension
     | IncidentClosed
     | JobFinished

@@ -83,6 +83,12 @@ class Eviction(Decision, frozen=True, kw_only=True, omit_defaults=True):
     epoch: Count = 0
 
 
+class EvictionRevoked(Decision, frozen=True, kw_only=True, omit_defaults=True):
+    """The node that was evicted as held at `epoch` is not at fault: it leaves the blocklist."""
+
+    epoch: Count = 0
+
+
 class Suspension(Decision, frozen=True, kw_only=True, omit_defaults=True):
     """A job's remaining ranks are stopped while it waits for nodes."""
 

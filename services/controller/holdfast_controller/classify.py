@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from signal import SIGABRT
 
 from holdfast import exit_codes
 from holdfast.events import ProcessExited
@@ -23,6 +24,9 @@ _INFRASTRUCTURE = re.compile(
 )
 """Messages that speak of the machine, not of the script."""
 
+_OF_SCRIPT = re.compile(r"device-side assert|out of memory", re.IGNORECASE)
+"""Messages of CUDA that speak of the script: an index out of bounds, a batch that is too large."""
+
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+(\.\d+)?")
 
 _PEER_LOST_TYPES = frozenset({"DistNetworkError", "DistStoreError", "ConnectionResetError", "BrokenPipeError"})
@@ -30,21 +34,29 @@ _INFRASTRUCTURE_TYPES = frozenset({"AcceleratorError"})
 _OUT_OF_MEMORY_TYPES = frozenset({"MemoryError", "OutOfMemoryError"})
 """A batch that is too large looks the same on every node: held against none of them."""
 
+_TAIL_CHARS = 4000
+"""Of a log: what a process said when it aborted."""
 
-def classify(exited: ProcessExited) -> Symptom:
-    """The symptom that this end shows. What is not understood counts as the script's own, never against a node."""
+
+def classify(exited: ProcessExited, *, alone: bool = False) -> Symptom:
+    """The symptom that this end shows. What is not understood counts as the script's own, never against a node.
+
+    `alone`: the job has no other rank that this one could have lost.
+    """
     if exited.exception is not None:
         name = exited.exception.type.rsplit(".", 1)[-1]
         message = exited.exception.message
-        if name in _OUT_OF_MEMORY_TYPES:
+        if name in _OUT_OF_MEMORY_TYPES or _OF_SCRIPT.search(message):
             return Symptom.USER_EXCEPTION
         if name in _PEER_LOST_TYPES or (name in ("RuntimeError", "DistBackendError") and _PEER_LOST.search(message)):
-            return Symptom.PEER_LOST
+            return Symptom.USER_EXCEPTION if alone else Symptom.PEER_LOST
         if name in _INFRASTRUCTURE_TYPES or _INFRASTRUCTURE.search(message):
             return Symptom.INFRASTRUCTURE
         return Symptom.USER_EXCEPTION
     if exited.signal is not None:
-        return Symptom.KILLED
+        # Libraries that lose a partner in a thread of their own abort the process.
+        aborted = exited.signal == SIGABRT and not alone and _PEER_LOST.search(exited.log_tail[-_TAIL_CHARS:])
+        return Symptom.PEER_LOST if aborted else Symptom.KILLED
     if exited.exit_code is None:
         return Symptom.RANKS_VANISHED
     return Symptom.EXIT_CODE
@@ -59,6 +71,8 @@ OF_USER_CODE = frozenset({Symptom.USER_EXCEPTION, Symptom.EXIT_CODE})
 
 def signature(exited: ProcessExited) -> str:
     """What stays the same when the same error of the script comes again: addresses and amounts do not."""
+    if exited.exception is None and exited.signal is not None:
+        return f"signal {exited.signal}"
     if exited.exception is None:
         return f"exit code {exited.exit_code}"
     return f"{exited.exception.type}: {_NUMBER.sub('#', exited.exception.message)}"

@@ -3,6 +3,7 @@
 node lost, or silent about its start        -> evict it, claim a standby, restart
 the script's own error, seen twice          -> stop, with the traceback
 rank killed, or an infrastructure error     -> restart in place; again on the same node -> evict it
+the same at the same step on other nodes    -> it follows the job: restart in place, evict nobody, soon stop
 rank that lost a partner                    -> restart in place; nobody is blamed
 bad numbers                                 -> restart in place from a certified step; again at the same step -> stop
 too many attempts within one incident       -> stop
@@ -15,8 +16,8 @@ from enum import StrEnum
 import msgspec
 
 from holdfast.config import LadderPolicy
-from holdfast_controller.classify import FIRST_HAND_OF_NODE
-from holdfast_controller.state import Incident, Spoiled, Symptom, UserError
+from holdfast_controller.classify import FIRST_HAND_OF_NODE, OF_USER_CODE
+from holdfast_controller.state import Incident, RankError, Shown, Spoiled, Symptom
 
 
 class Rung(StrEnum):
@@ -37,14 +38,28 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     node: str | None = None
     rank: int | None = None
-    user_error: UserError | None = None
+    error: RankError | None = None
     spoiled: Spoiled | None = None
+
+    @property
+    def user_error(self) -> RankError | None:
+        """The error, if it is the script's own."""
+        return self.error if self.symptom in OF_USER_CODE else None
+
+    @property
+    def trait(self) -> str | None:
+        """By what the same failure of a node is known on another one."""
+        return self.error.trait if self.error and self.symptom in FIRST_HAND_OF_NODE else None
 
 
 def blame(incident: Incident, failure: Failure) -> Incident:
     """The incident with this failure counted, at most once for each node and generation."""
     if failure.symptom not in FIRST_HAND_OF_NODE or failure.node is None:
         return incident
+    if failure.trait:
+        seen = incident.shown.get(failure.trait, Shown())
+        seen = Shown(nodes=seen.nodes | {failure.node}, generations=seen.generations | {failure.generation})
+        incident = msgspec.structs.replace(incident, shown={**incident.shown, failure.trait: seen})
     if incident.blamed_generation.get(failure.node) == failure.generation:
         return incident
     return msgspec.structs.replace(
@@ -66,6 +81,14 @@ def choose(incident: Incident, failure: Failure, policy: LadderPolicy) -> tuple[
         return Rung.STOP, f"{failure.text}; {why}"
     if failure.spoiled and (why := _beyond_mending(incident.spoiled, failure.spoiled)):
         return Rung.STOP, f"{failure.text}; {why}"
+    if failure.trait and len((seen := incident.shown[failure.trait]).nodes) > 1:
+        if len(seen.generations) < policy.same_failures_max:
+            return Rung.REATTEMPT, failure.text
+        some = ", ".join(sorted(seen.nodes)[:3]) + (", ..." if len(seen.nodes) > 3 else "")
+        return Rung.STOP, (
+            f"{failure.text}; the same at the same step in {len(seen.generations)} generations, on {len(seen.nodes)} "
+            f"nodes ({some}): it follows the job, and no machine is at fault"
+        )
     failures_of_node = incident.blamed.get(failure.node or "", 0)
     if failure.symptom in FIRST_HAND_OF_NODE and failures_of_node >= policy.failures_of_node_max:
         return Rung.EVICT, f"{failure.text}; {failure.node} failed {failures_of_node} times within one incident"
@@ -80,7 +103,7 @@ def _beyond_mending(earlier: tuple[Spoiled, ...], now: Spoiled) -> str:
     return ""
 
 
-def _comes_again(earlier: UserError, now: UserError) -> str:
+def _comes_again(earlier: RankError, now: RankError) -> str:
     if earlier.generation == now.generation:
         return ""
     if earlier.on_first_step and now.on_first_step:

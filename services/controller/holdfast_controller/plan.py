@@ -38,13 +38,13 @@ from holdfast.events import (
 from holdfast.ids import named_id
 from holdfast.requests import StopJob, SubmitJob
 from holdfast.timeouts import Timeouts
-from holdfast_controller.classify import OF_USER_CODE, classify, in_words, is_superseded, signature
+from holdfast_controller.classify import classify, in_words, is_superseded, signature
 from holdfast_controller.corruption import bad_number, certified
 from holdfast_controller.draft import Draft, Outcome
 from holdfast_controller.ladder import Failure
 from holdfast_controller.orders import standing_orders
 from holdfast_controller.recovery import failed, learned_late
-from holdfast_controller.state import OVER, Ending, JobPhase, JobState, Symptom, UserError
+from holdfast_controller.state import OVER, Ending, JobPhase, JobState, RankError, Symptom
 
 STEP_RECORD_S = 10.0
 """While nothing is wrong, the controller notes a job's step at most this often."""
@@ -225,7 +225,7 @@ class Planner:
         state = draft.state
         if state.phase is not JobPhase.CLAIMING or event.claim != state.claim or not state.nodes:
             return
-        if state.suspended:
+        if state.suspended or state.generation == 0:
             return
         draft.say(Suspension, reason=f"{event.wanted} nodes are needed, {event.available} are there: waiting for more")
         draft.order_idle(suspended=True)
@@ -315,18 +315,15 @@ class Planner:
             # It ended because the restart worked, and as late as it was cut off: neither its end nor its step says
             # anything of the failure. Of the present generation it does: what is newer there was never ordered.
             return
-        symptom = classify(event)
-        user_error = None
-        if symptom in OF_USER_CODE:
-            exception = event.exception
-            user_error = UserError(
-                generation=event.generation,
-                signature=signature(event),
-                step=event.step,
-                on_first_step=event.steps_done == 0,
-                traceback=exception.traceback if exception else event.log_tail,
-                exit_code=event.exit_code or 1,
-            )
+        symptom = classify(event, alone=state.spec.nnodes * state.spec.nproc_per_node == 1)
+        error = RankError(
+            generation=event.generation,
+            signature=signature(event),
+            step=event.step,
+            on_first_step=event.steps_done == 0,
+            traceback=event.exception.traceback if event.exception else event.log_tail,
+            exit_code=event.exit_code or 1,
+        )
         failure = Failure(
             symptom=symptom,
             generation=event.generation,
@@ -334,7 +331,7 @@ class Planner:
             text=in_words(event),
             node=event.node,
             rank=event.rank,
-            user_error=user_error,
+            error=error,
         )
         if event.generation == state.generation and event.node in state.nodes and state.phase in _LIVE:
             failed(draft, failure, self.policy)

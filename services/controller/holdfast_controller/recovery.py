@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.config import LadderPolicy
-from holdfast.events import Eviction, IncidentOpened, Reattempt
+from holdfast.events import Eviction, EvictionRevoked, IncidentOpened, Reattempt
 from holdfast.ids import derived_id
 from holdfast_controller.draft import Draft
 from holdfast_controller.ladder import Failure, Rung, blame, choose
-from holdfast_controller.state import Ending, Incident, JobPhase, Symptom
+from holdfast_controller.state import Ending, Evicted, Incident, JobPhase, Symptom
 
 
 def failed(draft: Draft, failure: Failure, policy: LadderPolicy) -> None:
@@ -64,7 +64,10 @@ def _act(draft: Draft, failure: Failure, rung: Rung, reason: str) -> None:
     incident = draft.state.incident
     assert incident is not None
     if rung is Rung.STOP:
-        error = failure.user_error
+        for node, evicted in sorted(incident.evicted.items()):
+            if evicted.trait == failure.trait:
+                draft.say(EvictionRevoked, node=node, epoch=evicted.epoch, reason=reason)
+        error = failure.error
         ending = Ending(
             phase=JobPhase.FAILED,
             reason=reason,
@@ -82,6 +85,9 @@ def _act(draft: Draft, failure: Failure, rung: Rung, reason: str) -> None:
     assert member is not None
     if rung is Rung.EVICT:
         draft.say(Eviction, node=member.node, epoch=member.epoch, blocked_for_s=draft.timeouts.block_s, reason=reason)
+        if failure.trait:
+            gone = {**incident.evicted, member.node: Evicted(epoch=member.epoch, trait=failure.trait)}
+            draft.state = draft.state.update(incident=msgspec.structs.replace(incident, evicted=gone))
     else:
         draft.release((member,), reason)
     draft.vacate(member.node)

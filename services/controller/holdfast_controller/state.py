@@ -65,8 +65,8 @@ class Symptom(StrEnum):
     JUMP = "jump"
 
 
-class UserError(msgspec.Struct, frozen=True, kw_only=True):
-    """An error that a rank's own code raised: what is needed to see that it comes again."""
+class RankError(msgspec.Struct, frozen=True, kw_only=True):
+    """How a rank ended: what is needed to see that it comes again, and to tell people."""
 
     generation: int
     signature: str
@@ -74,6 +74,25 @@ class UserError(msgspec.Struct, frozen=True, kw_only=True):
     on_first_step: bool
     traceback: str
     exit_code: int
+
+    @property
+    def trait(self) -> str:
+        """What is the same wherever the same failure comes again, on any node."""
+        return f"{self.signature} at step {self.step}"
+
+
+class Shown(msgspec.Struct, frozen=True, kw_only=True):
+    """Where and in which generations ranks ended in one and the same way."""
+
+    nodes: frozenset[str] = frozenset()
+    generations: frozenset[int] = frozenset()
+
+
+class Evicted(msgspec.Struct, frozen=True, kw_only=True):
+    """A node that was held at `epoch` and evicted for failures of this trait."""
+
+    epoch: int
+    trait: str
 
 
 class Spoiled(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,7 +108,8 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
 
     One of bad numbers (`spoiled`: the first ones of each generation) ends only when that step is certified.
 
-    `blamed` counts, for each node, the generations of this incident that failed there first hand.
+    `blamed` counts, for each node, the generations of this incident that failed there first hand; `shown` has the
+    traits of these failures, and `evicted` the nodes that had to go for them.
     """
 
     id: str
@@ -99,7 +119,9 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int = 0
     blamed: dict[str, int] = {}
     blamed_generation: dict[str, int] = {}
-    user_error: UserError | None = None
+    shown: dict[str, Shown] = {}
+    evicted: dict[str, Evicted] = {}
+    user_error: RankError | None = None
     spoiled: tuple[Spoiled, ...] = ()
     summary: str = ""
 

@@ -18,6 +18,7 @@ from holdfast.events import (
     AnyEvent,
     Event,
     Eviction,
+    EvictionRevoked,
     NodeDeparted,
     NodeInspected,
     NodeLost,
@@ -47,6 +48,7 @@ HANDLED: tuple[type[Event], ...] = (
     NodesRequested,
     NodesReleased,
     Eviction,
+    EvictionRevoked,
 )
 
 
@@ -76,6 +78,10 @@ class Keeper:
                 self._released(draft, event)
             case Eviction():
                 self._evicted(draft, event)
+            case EvictionRevoked():
+                node = draft.nodes.get(event.node or "")
+                if node and node.blocked_until and node.epoch == event.epoch:
+                    draft.nodes[node.id] = msgspec.structs.replace(node, blocked_until=draft.now, reason=event.reason)
             case _:
                 pass
         self._grant(draft)
