@@ -166,6 +166,22 @@ def test_training_does_not_wait_for_a_slow_disk_and_what_was_half_written_is_rem
     assert sorted(storage.steps()) == [3, 18]
 
 
+def test_where_memory_is_short_the_next_step_goes_before_one_that_waits_for_the_disk(
+    node: Callable[..., VaultNode], tmp_path: Path
+) -> None:
+    # Four segments of ten and a half megabytes: what a recovery may need, and the one that is filled.
+    one = node("one", "--memory-bytes", "43000000", "--persist-bytes-per-s", "1000")
+    one.assign(ORDER)
+    told = one.follow()
+    with rank_of(one, 0, tmp_path / "checkpoints", world_size=1) as rank:
+        for step in range(1, 10):
+            rank.keep(step)  # raises, were it not kept
+        assert [it.step for it in rank.client.steps()][:2] == [9, 8]
+    notice = told()
+    assert isinstance(notice, NotPersisted)
+    assert (notice.sealed, "memory was needed" in notice.reason) == (at(3), True)
+
+
 def test_a_writer_that_is_killed_or_a_shard_that_is_damaged_costs_that_step_alone(
     single: VaultNode, tmp_path: Path
 ) -> None:

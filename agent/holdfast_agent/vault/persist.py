@@ -35,6 +35,8 @@ from holdfast_agent.vault.segments import Contents, Segment
 from holdfast_agent.vault.shelf import Shelf
 from holdfast_agent.vault.shelves import Shelves
 
+NO_MEMORY = "its memory was needed for the next step: there is no room for one more of each rank, see memory_bytes"
+
 log = structlog.get_logger(__name__)
 
 
@@ -71,6 +73,10 @@ class _Step:
         self.to = to
         self.process: subprocess.Popen[bytes] | None = None
         self.is_ended = False
+
+    def let_go(self) -> None:
+        while self.held:
+            self.held.pop().let_go()
 
     @property
     def name(self) -> ShardName:
@@ -121,6 +127,18 @@ class Persister:
                 case Turn.BEGINS:
                     self._hold(name, sealed)
                     self._begin(assignment, sealed, to)
+
+    def give_way(self) -> bool:
+        """The memory of what is being written is needed for a save: write no further. False if there is none."""
+        with self._lock:
+            step = self._writing
+            held = [*self._held.values(), *(step.held if step is not None else ())]
+            self._let_go()
+            if step is not None and step.held:
+                _kill(step)
+                step.let_go()
+                self._notices.publish(NotPersisted(name=step.name, sealed=step.sealed, reason=NO_MEMORY))
+        return bool(held)
 
     def clear(self) -> None:
         """Another job is served now. What is being written of the one before is written."""
@@ -212,8 +230,8 @@ class Persister:
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=descriptors) as process:
             with self._lock:
                 step.process = process
-                if self._is_closed:
-                    _end(step)
+                if self._is_closed or step.is_ended:
+                    _kill(step)
             assert process.stdin is not None and process.stdout is not None
             with suppress(BrokenPipeError):
                 process.stdin.write(encode_task(task))
@@ -258,15 +276,19 @@ class Persister:
             if self._writing is step:
                 self._writing = None
                 self._publishing = step
-                while step.held:
-                    step.held.pop().let_go()
+                step.let_go()
             if is_over and self._publishing is step:
                 self._publishing = None
 
 
-def _end(step: _Step) -> None:
+def _kill(step: _Step) -> None:
     step.is_ended = True
     if step.process is not None:
         with suppress(ProcessLookupError):
             step.process.kill()
+
+
+def _end(step: _Step) -> None:
+    _kill(step)
+    if step.process is not None:
         step.process.wait()

@@ -172,7 +172,7 @@ class Session:
         shelf.turn.acquire()
         segment: Segment | None = None
         try:
-            segment = shelf.claim(lay.nbytes)
+            segment = self._claim(shelf, lay.nbytes)
             if self._userfault is None:
                 read_memory(joined.pid, layout.pieces, segment.memory)
                 sealing = partial(self._seal, segment, request, lay.index)
@@ -201,6 +201,15 @@ class Session:
         except RuntimeError as error:
             log.warning("a rank waits for its save", of=str(self._rank()[0]), reason=str(error))
             work()
+
+    def _claim(self, shelf: Shelf, nbytes: int) -> Segment:
+        try:
+            return shelf.claim(nbytes)
+        except OSError:
+            # A step that waits for the disk is worth less than the one that is to be kept now.
+            if not self._node.persister.give_way():
+                raise
+            return shelf.claim(nbytes)
 
     def _seal_in_turn(self, shelf: Shelf, segment: Segment, sealing: Callable[[], None], step: int) -> None:
         try:
