@@ -66,11 +66,12 @@ class _Held:
 class _Step:
     """A step that is being written, or was and is waited for."""
 
-    def __init__(self, sealed: SealedStep, held: list[_Held], to: PersistTo) -> None:
+    def __init__(self, sealed: SealedStep, held: list[_Held]) -> None:
         self.sealed = sealed
         self.names = {it.name.rank: it.name for it in held}
         self.held = held
-        self.to = to
+        # What is let go of in this moment must not become other memory before the process has its descriptor.
+        self.starting_with = list(held)
         self.process: subprocess.Popen[bytes] | None = None
         self.is_ended = False
 
@@ -182,8 +183,24 @@ class Persister:
         held = sorted(self._held.values(), key=lambda it: it.name.rank)
         self._held = {}
         before, self._publishing = self._publishing, None
-        self._writing = step = _Step(sealed, held, to)
-        threading.Thread(target=self._run, args=(step, before, assignment), daemon=True).start()
+        self._writing = step = _Step(sealed, held)
+        task = self._task(step, to, assignment.order.certified_step)
+        threading.Thread(target=self._run, args=(step, before, task), daemon=True).start()
+
+    def _task(self, step: _Step, to: PersistTo, certified_step: int | None) -> PersistTask:
+        name = step.name
+        return PersistTask(
+            to=to,
+            job=name.job,
+            submitted_ms=name.submitted_ms,
+            generation=step.sealed.generation,
+            step=step.sealed.step,
+            world_size=name.world_size,
+            shards=tuple(it.shard() for it in step.held),
+            ledgers=tuple(self._ledgers.path(name) for name in step.names.values()),
+            bytes_per_s=self._bytes_per_s,
+            certified_step=certified_step,
+        )
 
     def _leave_out(self, name: ShardName, sealed: SealedStep) -> None:
         if self._told_of == sealed:
@@ -195,11 +212,11 @@ class Persister:
 
     # On a thread of the step's own:
 
-    def _run(self, step: _Step, before: _Step | None, assignment: Assignment) -> None:
+    def _run(self, step: _Step, before: _Step | None, task: PersistTask) -> None:
         if before is not None:
             _end(before)  # what it waits for is looked at again by the one that comes
         try:
-            problem = self._follow(step, self._task(step, assignment))
+            problem = self._follow(step, task)
         except OSError as error:
             problem = f"no process can be started to write it: {error.strerror}"
         finally:
@@ -208,26 +225,12 @@ class Persister:
             log.error("a step is not on the disk", of=str(step.name), step=step.sealed.step, reason=problem)
             self._notices.publish(NotPersisted(name=step.name, sealed=step.sealed, reason=problem))
 
-    def _task(self, step: _Step, assignment: Assignment) -> PersistTask:
-        name = step.name
-        return PersistTask(
-            to=step.to,
-            job=name.job,
-            submitted_ms=name.submitted_ms,
-            generation=step.sealed.generation,
-            step=step.sealed.step,
-            world_size=name.world_size,
-            shards=tuple(it.shard() for it in step.held),
-            ledgers=tuple(self._ledgers.path(name) for name in step.names.values()),
-            bytes_per_s=self._bytes_per_s,
-            certified_step=assignment.order.certified_step,
-        )
-
     def _follow(self, step: _Step, task: PersistTask) -> str | None:
         """Have a process do it. What was wrong with the process, None if it ended as it should."""
         command = (sys.executable, "-P", "-m", "holdfast_agent.vault.persist_writer", str(os.getpid()))
         descriptors = [shard.descriptor for shard in task.shards]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=descriptors) as process:
+            step.starting_with.clear()
             with self._lock:
                 step.process = process
                 if self._is_closed or step.is_ended:
