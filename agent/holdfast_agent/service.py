@@ -21,7 +21,7 @@ from holdfast.clock import Now, system_now
 from holdfast.config import CheckpointPolicy, RetentionPolicy
 from holdfast.dead_letters import Unhandled, rejection
 from holdfast.desired import NodeDesired, UnreadableOrder
-from holdfast.events import Event, NodeInspected, NodeRegistered
+from holdfast.events import Event, Metric, NodeInspected, NodeRegistered
 from holdfast.ids import uuid7
 from holdfast.service import answer_pings
 from holdfast.store.relay import Relay
@@ -244,12 +244,12 @@ class Agent:
             relay.wake()
 
     def _say(self, *events: Event) -> None:
-        self._spool.commit([event_message(event) for event in events])
+        lane = Lane.MEASUREMENTS if all(isinstance(event, Metric) for event in events) else Lane.EVIDENCE
+        self._spool.commit([event_message(event) for event in events], lane=lane)
         self._wake()
 
     def _job(self) -> str | None:
-        crew = self._state.standing.crew
-        return crew.order.job if crew is not None else None
+        return crew.order.job if (crew := self._state.standing.crew) is not None else None
 
     def _recalled(self) -> Standing:
         remembered = self._spool.recall(_STANDING)
