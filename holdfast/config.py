@@ -226,6 +226,7 @@ _SECTIONS: dict[str, type[msgspec.Struct]] = {
     "corruption": CorruptionPolicy,
 }
 ADDRESSES = ("nats_url", "database_url")
+_TOP_LEVEL = ", ".join((*ADDRESSES, *(f"[{section}]" for section in _SECTIONS)))
 _KEYS = (*ADDRESSES, *(f"{section}.{name}" for section, kind in _SECTIONS.items() for name in kind.__struct_fields__))
 
 
@@ -331,7 +332,10 @@ def _in_words(error: Exception, values: Mapping[str, Any], origins: Mapping[str,
 def _unknown(key: str) -> str:
     near = difflib.get_close_matches(key, _KEYS, n=1)
     meant = f", perhaps {near[0]} is meant" if near else ""
-    return f"unknown setting {key}{meant}; `holdfast config` lists those that exist"
+    kind = _SECTIONS.get(key.split(".")[0])
+    # Not a word of `holdfast config`: it refuses the same.
+    there = f"[{key.split('.')[0]}] has {', '.join(kind.__struct_fields__)}" if kind else f"there are {_TOP_LEVEL}"
+    return f"unknown setting {key}{meant}: {there}"
 
 
 def _listed(settings: Settings, origins: Mapping[str, str]) -> list[Setting]:

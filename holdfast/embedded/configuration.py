@@ -38,7 +38,7 @@ def find_configuration(environ: Mapping[str, str], named: str | Path | None = No
     try:
         settings, listed = config.load(environ, file=named)
     except config.ConfigRefused as error:
-        raise EmbeddedError(f"{error}. `holdfast config` shows every setting.") from error
+        raise EmbeddedError(str(error)) from error
     given = named or environ.get(CONFIG_VARIABLE)
     file = Path(given or config.DEFAULT_FILE)
     return Configuration(

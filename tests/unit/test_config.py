@@ -28,7 +28,7 @@ def test_a_heartbeat_that_floods_the_bus_is_refused() -> None:
     ("environ", "said"),
     [
         ({"HOLDFAST_TIMEOUTS_NODE_LOST": "3"}, "unknown setting timeouts.node_lost, perhaps timeouts.node_lost_s"),
-        ({"HOLDFAST_POOL_SISE": "3"}, "unknown setting pool.sise, perhaps pool.size"),
+        ({"HOLDFAST_POOL_SISE": "3"}, "unknown setting pool.sise, perhaps pool.size is meant: \\[pool\\] has size"),
         ({"HOLDFAST_POOL_SIZE": "many"}, r"pool.size = 'many' \(by HOLDFAST_POOL_SIZE\): expected int, got str$"),
         ({"HOLDFAST_CHECKPOINT_BACKUP_STRATEGY": "near"}, "backup_strategy = 'near' .*: invalid enum value"),
         (
