@@ -27,6 +27,7 @@ from holdfast.ledger_layout import (
     HAS_LOSS,
     HAS_TOKENS,
     HEADER,
+    IS_NUMBERED,
     MAGIC,
     PHASE_NAME_BYTES,
     PHASE_OF_NUMBER,
@@ -97,6 +98,7 @@ class LedgerWriter:
         self._grad_norm = 0.0
         self._tokens = 0
         self._flags = 0
+        self._is_numbered = False
 
         self._collective_sequence = 0
         self._entered = 0
@@ -135,11 +137,12 @@ class LedgerWriter:
     ) -> None:
         """Note that `step` (default: the one after the last) is completed now, or was at `at_ns` (real, monotonic)."""
         now, mono = at_ns or (time.time_ns(), time.monotonic_ns())
-        flags = 0
+        self._is_numbered = self._is_numbered or step is not None
+        flags = IS_NUMBERED if self._is_numbered else 0
         if loss is None:
             loss = 0.0
         else:
-            flags = HAS_LOSS
+            flags |= HAS_LOSS
         if grad_norm is None:
             grad_norm = 0.0
         else:
@@ -166,6 +169,7 @@ class LedgerWriter:
 
     def go_on_from(self, steps: int) -> None:
         """So many steps were completed before this generation: the next one, unless it is numbered, is counted on."""
+        self._is_numbered = True
         if not self._steps_done:
             self._step = steps - 1
             self._write_state(time.time_ns())
@@ -360,6 +364,7 @@ class LedgerReader:
             loss=loss if flags & HAS_LOSS else None,
             grad_norm=norm if flags & HAS_GRAD_NORM else None,
             tokens=tokens if flags & HAS_TOKENS else None,
+            is_numbered=bool(flags & IS_NUMBERED),
             collective=CollectiveState(
                 name=_text(collective_name),
                 entered=entered,

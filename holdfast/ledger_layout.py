@@ -48,6 +48,8 @@ PHASE_NAME_BYTES = 28
 HAS_LOSS = 1
 HAS_GRAD_NORM = 2
 HAS_TOKENS = 4
+IS_NUMBERED = 8
+"""Of the state: steps have the script's own numbers, or are counted on from where it was restored."""
 RUNNING = -1
 
 
@@ -100,7 +102,8 @@ class CollectiveState(msgspec.Struct, frozen=True, kw_only=True):
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Where a rank stands. Times are Unix ns, 0 for "not yet"; `step` is the last completed one, -1 before any.
 
-    `exit_code` is set once the rank's script has ended by itself.
+    `exit_code` is set once the rank's script has ended by itself. Steps that are not numbered are counted from 0 in each
+    generation.
     """
 
     pid: int
@@ -118,4 +121,5 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     loss: float | None
     grad_norm: float | None
     tokens: int | None
+    is_numbered: bool
     collective: CollectiveState

@@ -92,6 +92,7 @@ def _standing(snapshot: Snapshot) -> RankStanding:
     return RankStanding(
         step=_bounded(snapshot.step),
         steps_done=snapshot.steps_done,
+        is_numbered=snapshot.is_numbered,
         phase=snapshot.phase_name,
         phase_since=moment(snapshot.phase_started_ns),
         first_step_at=moment(snapshot.first_step_ns) if snapshot.first_step_ns else None,

@@ -342,7 +342,8 @@ class _Decision(Draft):
         # A script may count its steps in any way that it likes, but none comes before the first.
         first = max(0, min(standing.step - standing.steps_done + 1 for standing in standings))
         completed = max(standing.first_step_at or self.now for standing in standings)
-        self.say(FirstStep, crew, step=first, completed_at=completed)
+        numbered = all(standing.is_numbered for standing in standings)
+        self.say(FirstStep, crew, step=first, completed_at=completed, is_numbered=numbered)
 
     def _condemn(self, why: str) -> None:
         self.reason = why

@@ -53,6 +53,7 @@ class RankStanding(msgspec.Struct, frozen=True, kw_only=True):
 
     step: int = -1
     steps_done: int = 0
+    is_numbered: bool = True
     phase: str = "init"
     phase_since: datetime | None = None
     first_step_at: datetime | None = None

@@ -70,10 +70,15 @@ class ProcessExited(Evidence, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class FirstStep(Evidence, frozen=True, kw_only=True, omit_defaults=True):
-    """All ranks of a node have completed their first step of this generation."""
+    """All ranks of a node have completed their first step of this generation.
+
+    `is_numbered`: its number is the script's own, or counted on from a restored checkpoint. Otherwise steps are counted
+    from 0 in every generation, and no number tells how far the job is.
+    """
 
     step: Step
     completed_at: Moment
+    is_numbered: bool = True
 
 
 class Progress(Evidence, frozen=True, kw_only=True, omit_defaults=True):

@@ -195,6 +195,20 @@ class Draft:
                 "recovered", f"step {step} is done, past step {incident.failed_step} where the job had failed"
             )
 
+    def close_when_settled(self, settled_s: float) -> None:
+        """Close the incident of a script whose steps tell no place to get past once it has trained for long enough."""
+        state, incident = self.state, self.state.incident
+        if incident is None or incident.spoiled or state.is_numbered or state.running_since is None:
+            return
+        trained_s = (self.now - state.running_since).total_seconds()
+        if trained_s >= settled_s:
+            self.close_incident(
+                "recovered", f"it trains for {trained_s:.0f} s again; its steps are counted anew in each generation"
+            )
+            # An error that comes again later, in an incident of its own, is still the same error.
+            error = incident.user_error
+            self.state = self.state.update(settled_error=error if error and not error.on_first_step else None)
+
     def supersede(self, order: NodeDesired, forged: tuple[int, int]) -> None:
         """Repeat an order in a form that takes the place of one that was never given."""
         self._orders.append(msgspec.structs.replace(order, supersedes=forged))
@@ -218,7 +232,7 @@ class Draft:
             summary=incident.summary,
         )
         self._closed.append(incident)
-        self.state = self.state.update(incident=None)
+        self.state = self.state.update(incident=None, settled_error=None)
 
     def outcome(self) -> Outcome:
         """What was collected."""

@@ -81,7 +81,8 @@ def choose(incident: Incident, failure: Failure, policy: LadderPolicy) -> tuple[
         return Rung.STOP, f"{failure.text}; {why}"
     if failure.spoiled and (why := _beyond_mending(incident.spoiled, failure.spoiled)):
         return Rung.STOP, f"{failure.text}; {why}"
-    if failure.trait and len((seen := incident.shown[failure.trait]).nodes) > 1:
+    seen = incident.shown.get(failure.trait or "", Shown())
+    if len(seen.nodes) > 1:
         if len(seen.generations) < policy.same_failures_max:
             return Rung.REATTEMPT, failure.text
         some = ", ".join(sorted(seen.nodes)[:3]) + (", ..." if len(seen.nodes) > 3 else "")

@@ -272,11 +272,19 @@ class Planner:
         if event.generation != state.generation or event.node not in state.nodes or state.phase not in _LIVE:
             return
         stepped = state.stepped | {event.node}
-        draft.state = state.update(stepped=stepped, step=event.step, step_seen_at=draft.now, has_stepped=True)
+        draft.state = state.update(
+            stepped=stepped,
+            step=event.step,
+            step_seen_at=draft.now,
+            has_stepped=True,
+            is_numbered=event.is_numbered,
+        )
         if stepped >= set(state.nodes) and state.phase is JobPhase.STARTING:
             took_s = (draft.now - state.started_at).total_seconds() if state.started_at else 0.0
             longest_s = max(took_s, state.first_step_s or 0.0)
-            draft.state = draft.state.become(JobPhase.RUNNING, awaiting=None, first_step_s=longest_s)
+            draft.state = draft.state.become(
+                JobPhase.RUNNING, awaiting=None, first_step_s=longest_s, running_since=draft.now
+            )
         draft.went_past(event.step)
 
     def _progress(self, draft: Draft, event: Progress) -> None:
@@ -287,6 +295,7 @@ class Planner:
         if state.incident or idle_s >= STEP_RECORD_S:
             draft.state = state.update(step=event.step, step_seen_at=draft.now)
             draft.went_past(event.step)
+            draft.close_when_settled(self.policy.settled_s)
 
     def _finished(self, draft: Draft, event: RanksFinished) -> None:
         state = draft.state

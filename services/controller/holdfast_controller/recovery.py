@@ -22,6 +22,7 @@ def failed(draft: Draft, failure: Failure, policy: LadderPolicy) -> None:
             symptom=failure.symptom,
             failed_step=failure.step,
             summary=failure.text,
+            user_error=draft.state.settled_error,
         )
         draft.state = draft.state.update(incident=incident)
         draft.say(

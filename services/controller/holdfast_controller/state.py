@@ -146,6 +146,8 @@ class Await(msgspec.Struct, frozen=True, kw_only=True):
 class JobState(msgspec.Struct, frozen=True, kw_only=True):
     """Everything the controller knows of a job. `members` has one place for each node rank; None is a vacancy.
 
+    `running_since` is when every node of this generation had made its first step. `is_numbered`: the numbers of steps
+    tell how far the job is; `settled_error` is the script's own last error if they do not and its incident is over.
     `step_s` is the median duration of a step, `first_step_s` the longest that a generation took from running ranks
     to its first step; both are None until known. `restore_at_most` is what the present generation was told; the next is
     told that or `next_restore_at_most`, until the job `is_past_limit`. `lost_before_granted` has the epochs at which
@@ -171,6 +173,9 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     step_s: float | None = None
     has_stepped: bool = False
     started_at: datetime | None = None
+    running_since: datetime | None = None
+    is_numbered: bool = True
+    settled_error: RankError | None = None
     first_step_s: float | None = None
     restorable_step: int | None = None
     restore_at_most: int | None = None
