@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 TESTS = Path(__file__).parent
+E2E_LIMIT_S = 300
 LONGEST_FIRST = ("sim", "e2e", "integration", "golden", "unit")
 
 # Whoever starts the tests in the background hands these down ignored, and every process that a test starts would
@@ -26,6 +27,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Beside each other what takes long begins first, so that nobody waits for it in the end."""
+    """Beside each other what takes long begins first, so that nobody waits for it in the end.
+
+    What hangs is ended; where a cluster has to start first, and to tell what it looks like in the end, that is later.
+    """
+    for item in items:
+        if item.get_closest_marker("e2e") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(E2E_LIMIT_S))
     if "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(key=lambda item: LONGEST_FIRST.index(item.path.relative_to(TESTS).parts[0]))

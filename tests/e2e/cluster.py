@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import os
@@ -13,9 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-import asyncpg
 from job import Job
-from waiting import DEADLINE_S, NotYet, until
+from reader import Reader
+from waiting import DEADLINE_S, until
 
 from holdfast.embedded.control import AddNode, AnyRequest, ChildStatus, PowerOff, PowerOn, Reply, Status, ask
 from holdfast.embedded.layout import ClusterInfo, Layout
@@ -24,6 +23,8 @@ from holdfast.embedded.process import started_ticks
 HOLDFAST = str(Path(sys.executable).with_name("holdfast"))
 JOBS = Path(__file__).with_name("jobs")
 COMMAND_LIMIT_S = 90.0
+UP_LIMIT_S = 200.0
+"""Every node of it imports torch."""
 LOG_LINES_SHOWN = 4
 
 T = TypeVar("T")
@@ -37,11 +38,14 @@ class Cluster:
         self.layout = Layout(directory)
         self.jobs: list[Job] = []
         clean = {key: value for key, value in os.environ.items() if not key.startswith("HOLDFAST_")}
+        self._reader = Reader()
         self._environment = clean | {"PYTHONUNBUFFERED": "1"} | (environment or {})
 
     # --- commands -------------------------------------------------------------------------------
 
-    def command(self, *arguments: str | Path, check: bool = True) -> subprocess.CompletedProcess[str]:
+    def command(
+        self, *arguments: str | Path, check: bool = True, limit_s: float = COMMAND_LIMIT_S
+    ) -> subprocess.CompletedProcess[str]:
         """Run `holdfast ARGUMENTS` on this cluster."""
         name, *rest = map(str, arguments)
         nested = [rest.pop(0)] if name == "nodes" and rest and not rest[0].startswith("-") else []
@@ -50,7 +54,7 @@ class Cluster:
             capture_output=True,
             text=True,
             check=False,
-            timeout=COMMAND_LIMIT_S,
+            timeout=limit_s,
             env=self._environment,
             cwd="/",
         )
@@ -61,7 +65,7 @@ class Cluster:
 
     def up(self, nodes: int | None = None) -> None:
         """`holdfast up -d`: returns when everything is ready."""
-        self.command("up", "-d", *([] if nodes is None else ["--nodes", str(nodes)]))
+        self.command("up", "-d", *([] if nodes is None else ["--nodes", str(nodes)]), limit_s=UP_LIMIT_S)
 
     def down(self, *arguments: str) -> None:
         """`holdfast down`."""
@@ -108,12 +112,7 @@ class Cluster:
 
     def query(self, sql: str, *arguments: object) -> list[dict[str, Any]]:
         """Rows, asked as the reading role. Raises NotYet while the database is away."""
-        try:
-            return asyncio.run(_query(self.info.database_urls["reader"], sql, arguments))
-        except (OSError, TimeoutError, asyncpg.PostgresConnectionError, asyncpg.CannotConnectNowError) as error:
-            raise NotYet(f"the database is away: {error!r}") from error
-        except (asyncpg.AdminShutdownError, asyncpg.CrashShutdownError, asyncpg.InterfaceError) as error:
-            raise NotYet(f"the database broke off: {error!r}") from error
+        return self._reader.rows(self.info.database_urls["reader"], sql, arguments)
 
     def events(self, job: Job, kind: str) -> list[dict[str, Any]]:
         """The bodies of a job's recorded events of one type, in order."""
@@ -192,6 +191,10 @@ class Cluster:
         assert reply.node
         return reply.node
 
+    def close(self) -> None:
+        """Ask it nothing more."""
+        self._reader.close()
+
     def make_whole(self) -> None:
         """Everything runs and every node is free: what a test may start from."""
         for name, child in self.children().items():
@@ -222,6 +225,7 @@ def cluster(directory: Path, nodes: int, environment: dict[str, str] | None = No
     finally:
         for job in made.jobs:
             job.leave()
+        made.close()
         if made.layout.cluster_file.exists():
             made.down("--force")
 
@@ -229,11 +233,3 @@ def cluster(directory: Path, nodes: int, environment: dict[str, str] | None = No
 def alive(pid: int) -> bool:
     """Whether a process of this id runs, as anything but a zombie."""
     return started_ticks(pid) is not None
-
-
-async def _query(url: str, sql: str, arguments: tuple[object, ...]) -> list[dict[str, Any]]:
-    connection = await asyncpg.connect(url, timeout=5)
-    try:
-        return [dict(row) for row in await connection.fetch(sql, *arguments, timeout=30)]
-    finally:
-        await connection.close(timeout=5)
