@@ -157,7 +157,7 @@ class Node:
 @contextlib.asynccontextmanager
 async def node(name: str, directory: Path, url: str) -> AsyncIterator[Node]:
     """A node that is registered; whatever is left of it is gone at the end, but for its zygote."""
-    bus = await connect(url, f"test-{name}", timeout_s=10)
+    bus = await connect(url, f"test-{name}", timeout_s=WAIT_S)
     heard = Heard(bus, name)
     listeners = [asyncio.create_task(heard.listen(stream)) for stream in ("EVIDENCE", "DECISIONS", "METRICS")]
     it = Node(name, directory, url, bus, heard)

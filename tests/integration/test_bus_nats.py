@@ -31,7 +31,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
 
 @pytest.fixture
 async def bus(server: NatsServer) -> AsyncIterator[NatsBus]:
-    bus = await connect(server.url, "test", timeout_s=10)
+    bus = await connect(server.url, "test", timeout_s=WITHIN_S)
     yield bus
     await bus.close()
 
@@ -56,7 +56,7 @@ async def api(link: Link, request: str, body: bytes = b"") -> bytes:
 
 async def test_several_may_make_the_streams_at_once(tmp_path_factory: pytest.TempPathFactory) -> None:
     server = NatsServer(tmp_path_factory.mktemp("fresh-nats"))
-    connecting = asyncio.gather(*(connect(server.url, f"early-{number}", timeout_s=20) for number in range(8)))
+    connecting = asyncio.gather(*(connect(server.url, f"early-{number}", timeout_s=WITHIN_S) for number in range(8)))
     await server.start()  # after they began to ask for it
     try:
         buses = await connecting
@@ -72,7 +72,7 @@ async def test_a_stream_that_was_set_up_differently_is_brought_into_line(server:
     wanted = stream_config(STREAMS[0])
     await ensure_stream(link, {**wanted, "max_age": 700_000_000_000, "max_bytes": 1 << 30})
     assert b'"max_age":700000000000' in await api(link, "STREAM.INFO.EVIDENCE")
-    bus = await connect(server.url, "later", timeout_s=10)
+    bus = await connect(server.url, "later", timeout_s=WITHIN_S)
     await bus.close()
     assert f'"max_age":{wanted["max_age"]}'.encode() in await api(link, "STREAM.INFO.EVIDENCE")
 
@@ -129,7 +129,7 @@ async def test_a_consumer_that_is_deleted_is_made_again(bus: NatsBus, link: Link
 async def test_a_consumer_held_by_a_dead_connection_still_delivers(server: NatsServer, bus: NatsBus) -> None:
     # A live connection that nobody reads from stands for one that the server has not noticed to be dead.
     job, consumer = unique("job"), unique("c")
-    dead = await connect(server.url, "dead", timeout_s=10)
+    dead = await connect(server.url, "dead", timeout_s=WITHIN_S)
     async with aclosing(dead.consume("EVIDENCE", consumer, [SUBJECT.format(job=job)])) as held:
         await bus.publish(message(SUBJECT.format(job=job), b"1"))
         await settle([await take_one(held)])

@@ -49,7 +49,7 @@ async def store(postgres: PostgresServer) -> AsyncIterator[Store]:
 
 @pytest.fixture
 async def bus(nats: NatsServer) -> AsyncIterator[NatsBus]:
-    bus = await connect(nats.url, "test", timeout_s=10)
+    bus = await connect(nats.url, "test", timeout_s=WITHIN_S)
     yield bus
     await bus.close()
 
