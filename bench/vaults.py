@@ -1,0 +1,95 @@
+"""Vaults without agents, as the benchmarks of checkpoints need them: each a process of its own."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from holdfast import vault_socket, vault_wire
+from holdfast.backup_orders import BackupOrder, VaultAddress
+from holdfast.trainer.memory import VaultClient
+from holdfast.vault_wire import Assign, BackedUp, Done, Fetched, Follow, ShardName
+
+SHARD = ShardName(job="bench", submitted_ms=0, world_size=2, rank=0)
+WAIT_S = 60.0
+
+
+class Vault:
+    """A vault of the node `name`, and what its agent would do for it."""
+
+    def __init__(self, name: str, directory: Path) -> None:
+        self.name = name
+        self.directory = directory
+
+    def rank(self, generation: int = 1) -> VaultClient:
+        """This process as rank 0 of the job."""
+        return VaultClient(self.directory, SHARD, generation)
+
+    @property
+    def address(self) -> VaultAddress:
+        """Where it answers other vaults."""
+        port = vault_socket.port(self.directory)
+        assert port is not None
+        return VaultAddress(node=self.name, host="127.0.0.1", port=port)
+
+    def assign(
+        self,
+        generation: int,
+        node_rank: int,
+        *,
+        keeper: VaultAddress | None = None,
+        sources: tuple[VaultAddress, ...] = (),
+    ) -> None:
+        """Hand over a backup order, as the coordinator would have written it."""
+        order = BackupOrder(
+            node=self.name,
+            job=SHARD.job,
+            submitted_ms=SHARD.submitted_ms,
+            world_size=SHARD.world_size,
+            generation=generation,
+            node_rank=node_rank,
+            nproc_per_node=1,
+            keeper=keeper,
+            sources=sources,
+        )
+        with vault_socket.connect(self.directory) as link:
+            vault_wire.send(link, Assign(order=order, token="bench"))
+            assert vault_wire.receive_answer(link)[0] == Done()
+
+    @contextmanager
+    def notices(self) -> Iterator[Iterator[BackedUp | Fetched]]:
+        """What happens to shards from now on."""
+        with vault_socket.connect(self.directory) as link:
+            link.settimeout(WAIT_S)
+            vault_wire.send(link, Follow())
+            yield _notices(link)
+
+
+def _notices(link: socket.socket) -> Iterator[BackedUp | Fetched]:
+    while True:
+        answer, _ = vault_wire.receive_answer(link)
+        if isinstance(answer, BackedUp | Fetched):
+            yield answer
+
+
+@contextmanager
+def vault(directory: Path, name: str = "node") -> Iterator[Vault]:
+    """One that runs as long as the block does."""
+    place = directory / name
+    place.mkdir(exist_ok=True)
+    reading, writing = os.pipe()
+    command = (sys.executable, "-m", "holdfast_agent.vault", "--state-dir", str(place), "--ready-fd", str(writing))
+    process = subprocess.Popen(command, pass_fds=[writing])
+    os.close(writing)
+    with open(reading, "rb") as ready:
+        ready.read()
+    try:
+        yield Vault(name, place)
+    finally:
+        process.terminate()
+        process.wait()
