@@ -28,6 +28,14 @@ def found_directory() -> Path:
     return Path(DEFAULT_DIRECTORY)
 
 
+def _of_the_group(context: click.Context, _: click.Parameter, value: Path) -> Path:
+    """`holdfast nodes --dir D release N` means the cluster in D as well."""
+    above = context.parent
+    if above is not None and not _names(context) and _names(above):
+        return Path(above.params["directory"])
+    return value
+
+
 def _directory(default: Path | Callable[[], Path], shown: bool | str, text: str) -> Callable[[F], F]:
     return click.option(
         "--dir",
@@ -37,6 +45,7 @@ def _directory(default: Path | Callable[[], Path], shown: bool | str, text: str)
         default=default,
         show_default=shown,
         show_envvar=True,
+        callback=_of_the_group,
         help=text,
     )
 
@@ -51,10 +60,15 @@ new_directory_option = _directory(
 
 
 def is_named() -> bool:
-    """Whether the command that runs was told its directory, by --dir or in the environment."""
+    """Whether the command that runs, or its group, was told its directory, by --dir or in the environment."""
     context = click.get_current_context(silent=True)
-    named = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
-    return context is not None and context.get_parameter_source("directory") in named
+    while context is not None and not _names(context):
+        context = context.parent
+    return context is not None
+
+
+def _names(context: click.Context) -> bool:
+    return context.get_parameter_source("directory") in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
 
 
 def as_typed(command: str, directory: Path) -> str:

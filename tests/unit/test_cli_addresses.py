@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 
 from holdfast.cli.addresses import both_urls, database_option, nats_option, nats_url, reader_url
 from holdfast.cli.directory import as_typed, directory_option, found_directory
+from holdfast.cli.main import main
 from holdfast.embedded.layout import ClusterInfo, Layout, Ports
 
 HERE = "nats://here:2 postgresql://holdfast_reader@here:1/holdfast"
@@ -85,6 +86,14 @@ def test_the_configuration_file_counts_as_the_environment(cluster: Path, project
     (project / "holdfast.toml").write_text('nats_url = "nats://file"\ndatabase_url = "postgresql://file"\n')
     assert both().output == "nats://file postgresql://file\n"
     assert both("--dir", cluster).output == HERE + "\n"
+
+
+def test_a_directory_that_the_group_is_told_is_the_subcommands(stopped: Path, project: Path) -> None:
+    other = project / "other"
+    told = CliRunner().invoke(main, ["nodes", "--dir", str(other), "release", "node-1"], env=THERE)
+    assert f"no cluster here ({other})" in told.output
+    told = CliRunner().invoke(main, ["nodes", "--dir", str(other), "release", "node-1", "--dir", str(stopped)])
+    assert f"the cluster in {stopped} is not running" in told.output
 
 
 def test_flags_go_first_and_one_of_them_may_correct_a_directory_that_is_named(cluster: Path) -> None:
