@@ -25,7 +25,7 @@ from holdfast.trainer.checkpoint_storage import Storage
 
 _STEPS = "select job, step, path, bytes, saved_at from ckpt.steps where $1::text is null or job = $1"
 
-_STEP_PATH = re.compile(r"(.+?)(?:/generation-[^/]+)?/step-[^/]+/?")
+_STEP_PATH = re.compile(r"(.+?)(?:/generation-[^/]+/(?:vault-)?|/)step-[^/]+/?")
 
 
 PROBLEMS_SHOWN = 3

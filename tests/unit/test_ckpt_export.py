@@ -140,6 +140,7 @@ def test_a_directory_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     [
         ("/jobs/a/checkpoints/step-00000010", "/jobs/a/checkpoints"),
         ("s3://b/a/generation-8.a.17/step-00000010.1", "s3://b/a"),
+        ("s3://b/step-by-step/generation-8.a.17/vault-step-00000010.1", "s3://b/step-by-step"),
         ("checkpoints/step-00000010", "checkpoints"),
         ("/elsewhere", "/elsewhere"),
     ],
