@@ -372,7 +372,7 @@ def main(argv: list[str] | None = None) -> None:
     (directory / PID_FILE).write_text(f"{os.getpid()}\n")
     if options.ready_fd is not None:
         os.close(options.ready_fd)
-    # Of what is imported nearly all stays: to look for garbage meanwhile takes a fifth of the time, once does at the end.
+    # Of what is imported nearly all stays: to look for garbage meanwhile takes a fifth of the time.
     gc.disable()
     hooks.install()
     preload_s = preload.preload()
