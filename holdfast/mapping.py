@@ -41,7 +41,7 @@ def map_file(descriptor: int, nbytes: int, *, private: bool) -> Bytes:
     memory = (ctypes.c_uint8 * nbytes).from_address(address)
     # At the end of the process the kernel does it; somebody may still be reading before.
     weakref.finalize(memory, _libc.munmap, base, reserved).atexit = False
-    return np.frombuffer(memory, np.uint8) if nbytes else np.empty(0, np.uint8)
+    return np.frombuffer(memoryview(memory), np.uint8) if nbytes else np.empty(0, np.uint8)
 
 
 def _map(address: int | None, nbytes: int, rights: int, flags: int, descriptor: int) -> int:
