@@ -6,7 +6,6 @@ import asyncio
 import sys
 from pathlib import Path
 
-import asyncpg
 import click
 import msgspec
 
@@ -15,6 +14,7 @@ from holdfast.cli.addresses import both_urls, database_option, nats_option
 from holdfast.cli.database import Connection, read
 from holdfast.cli.directory import directory_option
 from holdfast.cli.following import Standing
+from holdfast.cli.missing import missing
 from holdfast.cli.names import checked_or_complain
 from holdfast.cli.tables import printable
 
@@ -44,13 +44,13 @@ def attach(job: str, directory: Path, nats_url: str | None, database_url: str | 
     checked_or_complain(job, "job name")
     bus, database = both_urls(directory, nats_url, database_url)
 
-    async def fetch(connection: Connection) -> asyncpg.Record | None:
-        return await connection.fetchrow(_STANDING, job)
+    async def fetch(connection: Connection) -> Standing:
+        row = await connection.fetchrow(_STANDING, job)
+        if row is None:
+            raise await missing(connection, job)
+        return msgspec.convert(dict(row), Standing)
 
-    row = read(database, fetch)
-    if row is None:
-        raise click.ClickException(f"there is no job named {job}; `holdfast jobs` lists them")
-    standing = msgspec.convert(dict(row), Standing)
+    standing = read(database, fetch)
     if standing.exit_code is not None:
         click.echo(f"[holdfast] job {job} is over, {printable(f'{standing.phase}: {standing.reason}')}", err=True)
         sys.exit(standing.exit_code)

@@ -9,6 +9,7 @@ import click
 
 from holdfast.cli.addresses import reader_url
 from holdfast.cli.database import Connection, as_dicts, read
+from holdfast.cli.missing import missing
 from holdfast.cli.names import checked_or_complain
 from holdfast.cli.options import reading_options
 from holdfast.cli.tables import cell, json_text, printable, render
@@ -57,16 +58,15 @@ def jobs(job: str | None, directory: Path, database_url: str | None, as_json: bo
     async def fetch(connection: Connection) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         claims = await waiting(connection)
         rows = as_dicts(await connection.fetch(_JOBS, limit, job))
+        if job is not None and not rows:
+            raise await missing(connection, job)
         for row in rows:
             row["waits"] = claims.get(row["job"])
-        one = rows and job is not None
-        ranks = await connection.fetch(_RANKS, job, rows[0]["generation"]) if one else []
+        ranks = await connection.fetch(_RANKS, job, rows[0]["generation"]) if job is not None else []
         return rows, as_dicts(ranks)
 
     rows, ranks = read(reader_url(directory, database_url), fetch)
     if job is not None:
-        if not rows:
-            raise click.ClickException(f"there is no job named {job}; `holdfast jobs` lists them")
         click.echo(json_text(rows[0] | {"ranks": ranks}, indent=2) if as_json else _about(rows[0], ranks))
     elif as_json:
         click.echo(json_text(rows, indent=2))

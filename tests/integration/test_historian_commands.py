@@ -35,6 +35,7 @@ _JOB = """
 insert into controller.jobs (key, version, body, phase, generation, incident, exit_code, submitted_at)
 values ($1, 1, '{}', $2, $3, $4, $5, $6)
 """
+_USED_NAME = "insert into controller.used_names (key, version, body, ended_at) values ('old', 1, '{}', $1)"
 _CLAIM = """
 insert into standby.claims (key, version, body, job, wanted, requested_at)
 values ($1, 1, jsonb_build_object('id', $2::text), $1, $3, $4)
@@ -89,6 +90,7 @@ class Scene:
         at = self.story.at
         await controller.execute(_JOB, "gpt", "running", 2, None, None, at(0))
         await controller.execute(_JOB, "broken", "starting", 1, self.open, None, at(1))
+        await controller.execute(_USED_NAME, at(-3))
         await controller.execute(_JOB, "late", "claiming", 0, None, None, at(-2))
         # To end the ranks uses up a generation.
         await controller.execute(_JOB, "failed", "failed", 2, None, 1, at(-1))
@@ -232,7 +234,23 @@ def test_one_job_with_its_ranks(scene: Scene) -> None:
     assert re.search(rf"^ *{rank.rank} +{started.node} +{rank.pid} ", told, re.MULTILINE), told
     about = data(holdfast(scene, "jobs", "gpt", "--json"))
     assert (about["job"], [rank["rank"] for rank in about["ranks"]]) == ("gpt", [0, 1])
-    assert "there is no job named other" in holdfast(scene, "jobs", "other").stderr
+
+
+def test_a_job_that_is_not_there_never_was_or_is_forgotten(scene: Scene) -> None:
+    for command in (("jobs",), ("attach", "--nats-url", "nats://127.0.0.1:1")):
+        assert "there is no job named other" in holdfast(scene, *command, "other").stderr
+        forgotten = holdfast(scene, *command, "old")
+        assert (
+            forgotten.exit_code == 1 and f"ended on {scene.story.at(-3):%Y-%m-%d} and was forgotten" in forgotten.stderr
+        )
+
+
+def test_attach_to_a_job_that_is_over_says_why_and_ends_with_its_code(scene: Scene) -> None:
+    told = holdfast(scene, "attach", "--nats-url", "nats://127.0.0.1:1", "failed")
+    assert (told.exit_code, told.stderr) == (
+        1,
+        "[holdfast] job failed is over, failed: rank 0 raised ValueError twice\n",
+    )
 
 
 def test_incidents(scene: Scene) -> None:
@@ -249,7 +267,7 @@ def test_show_a_recovered_incident_by_the_beginning_of_its_id(scene: Scene) -> N
     assert result.exit_code == 0, result.output
     assert f"Incident {scene.recovered} of job gpt: recovered" in result.stdout
     assert re.search(
-        r"^ +2 +0\.005 +0\.001 +0\.011 +0\.020 +0\.113 +0\.150 +2 +training +n1, n2$", result.stdout, re.MULTILINE
+        r"^ +2 +0\.002 +0\.004 +0\.011 +0\.020 +0\.113 +0\.150 +2 +training +n1, n2$", result.stdout, re.MULTILINE
     )
     assert "rank 1 was killed by signal 9, last step 7" in result.stdout
     assert "reattempt" in result.stdout and "first failure of n2" in result.stdout
