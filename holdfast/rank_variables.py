@@ -30,3 +30,6 @@ RESERVED = frozenset(
         "HOLDFAST_VAULT",
     }
 )
+
+RESTORE_STEP = "HOLDFAST_RESTORE_STEP"
+"""The step after which a rank may restore nothing. With --env a user says where a job begins; then the job knows."""

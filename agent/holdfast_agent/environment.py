@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.desired import NodeDesired, Placement
-from holdfast.rank_variables import RESERVED
+from holdfast.rank_variables import RESERVED, RESTORE_STEP
 
 _PRIVATE = ("NATS_URL", "DATABASE_URL", "READY_FD")
 """Holdfast's own connections carry passwords and are none of a job's business."""
@@ -61,9 +61,10 @@ def rank_environment(
         environment["HOLDFAST_JOB_SUBMITTED_MS"] = str(round(placement.submitted_at.timestamp() * 1000))
     if job.mesh:
         environment["HOLDFAST_MESH"] = job.mesh
+    # Only the order knows how far the job is: any other word would cut what was trained at each restart.
+    environment.pop(RESTORE_STEP, None)
     if placement.restore_at_most is not None:
-        # What the job was started with is the older word.
-        environment["HOLDFAST_RESTORE_STEP"] = str(placement.restore_at_most)
+        environment[RESTORE_STEP] = str(placement.restore_at_most)
     return environment
 
 

@@ -30,7 +30,13 @@ def test_trace(path: Path, request: pytest.FixtureRequest) -> None:
         if given.kind == "submit":
             nnodes, nproc = int(given.fields.get("nnodes", 2)), int(given.fields.get("nproc", 1))
             spec = JobSpec(
-                name="job", script="train.py", nnodes=nnodes, nproc_per_node=nproc, cwd="/", directory="/jobs/job"
+                name="job",
+                script="train.py",
+                nnodes=nnodes,
+                nproc_per_node=nproc,
+                env={name: value for name, value in given.fields.items() if name.isupper()},
+                cwd="/",
+                directory="/jobs/job",
             )
             outcome = planner.submit(state, SubmitJob(id=given.id, asked_by="ada", spec=spec), given.at)
         elif given.kind == "stop":

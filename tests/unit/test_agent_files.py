@@ -170,6 +170,9 @@ def test_a_rank_gets_torchruns_variables_and_no_addresses(tmp_path: Path) -> Non
     assert found.keys() >= RESERVED
     assert "of another job" not in found.values()
     assert public_environment(base) == {"PATH": "/bin", "HOLDFAST_NODE_DIR": "/n"}
+    anywhere = msgspec.structs.replace(placement, restore_at_most=None)
+    found = rank_environment({"HOLDFAST_RESTORE_STEP": "0"}, order, anywhere, 3, files)
+    assert "HOLDFAST_RESTORE_STEP" not in found, "it would cut at each restart what was trained since"
 
 
 def test_frames_come_out_as_they_went_in_however_they_are_cut() -> None:

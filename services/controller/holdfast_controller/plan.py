@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-import msgspec
-
 from holdfast.config import LadderPolicy, RetentionPolicy
 from holdfast.event_parts import Grant
 from holdfast.events import (
@@ -45,12 +43,12 @@ from holdfast_controller.ladder import Failure
 from holdfast_controller.orders import standing_orders
 from holdfast_controller.recovery import failed, learned_late
 from holdfast_controller.state import OVER, Ending, JobPhase, JobState, RankError, Symptom
+from holdfast_controller.submission import masked, new_job
 
 STEP_RECORD_S = 10.0
 """While nothing is wrong, the controller notes a job's step at most this often."""
 
 _LIVE = (JobPhase.STARTING, JobPhase.RUNNING)
-_MASK = "***"
 
 
 def _of_before(job: str, ended_at: datetime) -> str:
@@ -76,15 +74,12 @@ class Planner:
             return Outcome(state=None, refusal=f"{_of_before(spec.name, forgotten)}; choose another --name")
         if state is not None:
             return Outcome(state=state, refusal=f"a job named {spec.name} exists already; choose another --name")
-        draft = Draft(
-            JobState(spec=spec, phase=JobPhase.CLAIMING, submitted_at=now, members=(None,) * spec.nnodes),
-            request.id,
-            now,
-            self.timeouts,
-        )
-        # Events are read by everybody; values of environment variables are often secrets, and the token always is.
-        masked = msgspec.structs.replace(spec, env=dict.fromkeys(spec.env, _MASK), token=_MASK if spec.token else "")
-        draft.say(JobSubmitted, spec=masked, reason=f"asked by {request.asked_by}")
+        try:
+            job = new_job(spec, now)
+        except ValueError as error:
+            return Outcome(state=None, refusal=str(error))
+        draft = Draft(job, request.id, now, self.timeouts)
+        draft.say(JobSubmitted, spec=masked(job.spec), reason=f"asked by {request.asked_by}")
         draft.claim("the job needs nodes to start")
         return draft.outcome()
 

@@ -1,0 +1,48 @@
+"""A job as it is asked for: what it begins with, and what everybody may read of it. Pure."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+from holdfast.event_parts import Count, JobSpec
+from holdfast.rank_variables import RESTORE_STEP
+from holdfast_controller.state import JobPhase, JobState
+
+_MASK = "***"
+
+
+def new_job(spec: JobSpec, now: datetime) -> JobState:
+    """The job before it has nodes.
+
+    The user's own limit to what is restored is one like any other: in the environment it would stand for ever, and
+    cut at each restart what was trained since.
+
+    Raises:
+        ValueError: that limit is no step.
+    """
+    env = dict(spec.env)
+    limit = env.pop(RESTORE_STEP, "")
+    return JobState(
+        spec=msgspec.structs.replace(spec, env=env),
+        phase=JobPhase.CLAIMING,
+        submitted_at=now,
+        members=(None,) * spec.nnodes,
+        next_restore_at_most=_step(limit) if limit else None,
+    )
+
+
+def masked(spec: JobSpec) -> JobSpec:
+    """Without what only the job's ranks may know.
+
+    Events are read by everybody; values of environment variables are often secrets, and the token always is.
+    """
+    return msgspec.structs.replace(spec, env=dict.fromkeys(spec.env, _MASK), token=_MASK if spec.token else "")
+
+
+def _step(value: str) -> int:
+    try:
+        return msgspec.json.decode(value, type=Count)
+    except msgspec.MsgspecError:
+        raise ValueError(f"{RESTORE_STEP} is no step: give it a number from 0") from None
