@@ -54,9 +54,10 @@ def classify(exited: ProcessExited, *, alone: bool = False) -> Symptom:
             return Symptom.INFRASTRUCTURE
         return Symptom.USER_EXCEPTION
     if exited.signal is not None:
-        # Libraries that lose a partner in a thread of their own abort the process.
-        aborted = exited.signal == SIGABRT and not alone and _PEER_LOST.search(exited.log_tail[-_TAIL_CHARS:])
-        return Symptom.PEER_LOST if aborted else Symptom.KILLED
+        # Libraries that lose a partner in a thread of their own abort the process; who finds a device broken does too.
+        tail = exited.log_tail[-_TAIL_CHARS:]
+        lost = exited.signal == SIGABRT and not alone and _PEER_LOST.search(tail) and not _INFRASTRUCTURE.search(tail)
+        return Symptom.PEER_LOST if lost else Symptom.KILLED
     if exited.exit_code is None:
         return Symptom.RANKS_VANISHED
     return Symptom.EXIT_CODE

@@ -205,9 +205,7 @@ class Draft:
             self.close_incident(
                 "recovered", f"it trains for {trained_s:.0f} s again; its steps are counted anew in each generation"
             )
-            # An error that comes again later, in an incident of its own, is still the same error.
-            error = incident.user_error
-            self.state = self.state.update(settled_error=error if error and not error.on_first_step else None)
+            self.state = self.state.update(settled=incident)
 
     def supersede(self, order: NodeDesired, forged: tuple[int, int]) -> None:
         """Repeat an order in a form that takes the place of one that was never given."""
@@ -232,7 +230,7 @@ class Draft:
             summary=incident.summary,
         )
         self._closed.append(incident)
-        self.state = self.state.update(incident=None, settled_error=None)
+        self.state = self.state.update(incident=None, settled=None)
 
     def outcome(self) -> Outcome:
         """What was collected."""

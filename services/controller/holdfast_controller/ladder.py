@@ -3,7 +3,7 @@
 node lost, or silent about its start        -> evict it, claim a standby, restart
 the script's own error, seen twice          -> stop, with the traceback
 rank killed, or an infrastructure error     -> restart in place; again on the same node -> evict it
-the same at the same step on other nodes    -> it follows the job: restart in place, evict nobody, soon stop
+the same though no node was there each time -> it follows the job: restart in place, evict nobody, soon stop
 rank that lost a partner                    -> restart in place; nobody is blamed
 bad numbers                                 -> restart in place from a certified step; again at the same step -> stop
 too many attempts within one incident       -> stop
@@ -18,6 +18,12 @@ import msgspec
 from holdfast.config import LadderPolicy
 from holdfast_controller.classify import FIRST_HAND_OF_NODE, OF_USER_CODE
 from holdfast_controller.state import Incident, RankError, Shown, Spoiled, Symptom
+
+TRAITS_MAX = 16
+"""Of an incident; those that were shown last."""
+
+EVICTED_FOR_TRAIT_MAX = 2
+"""Where all nodes of a job show the same each time, the third to go would be no better a guess."""
 
 
 class Rung(StrEnum):
@@ -52,14 +58,18 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
         return self.error.trait if self.error and self.symptom in FIRST_HAND_OF_NODE else None
 
 
-def blame(incident: Incident, failure: Failure) -> Incident:
-    """The incident with this failure counted, at most once for each node and generation."""
+def blame(incident: Incident, failure: Failure, members: frozenset[str]) -> Incident:
+    """The incident with this failure counted, at most once for each node and generation. `members`: the job's nodes."""
     if failure.symptom not in FIRST_HAND_OF_NODE or failure.node is None:
         return incident
     if failure.trait:
-        seen = incident.shown.get(failure.trait, Shown())
-        seen = Shown(nodes=seen.nodes | {failure.node}, generations=seen.generations | {failure.generation})
-        incident = msgspec.structs.replace(incident, shown={**incident.shown, failure.trait: seen})
+        # Of an earlier generation's nodes those that are left count, and the one that speaks: rather one too many.
+        here = members | {failure.node}
+        seen = incident.shown.get(failure.trait, Shown(by={}, each_time=here))
+        by = seen.by | {failure.generation: seen.by.get(failure.generation, frozenset()) | {failure.node}}
+        shown = incident.shown | {failure.trait: Shown(by=by, each_time=seen.each_time & here)}
+        newest = sorted(shown.items(), key=lambda entry: max(entry[1].by))[-TRAITS_MAX:]
+        incident = msgspec.structs.replace(incident, shown=dict(newest))
     if incident.blamed_generation.get(failure.node) == failure.generation:
         return incident
     return msgspec.structs.replace(
@@ -73,27 +83,39 @@ def choose(incident: Incident, failure: Failure, policy: LadderPolicy) -> tuple[
     """The rung for `failure`, which `incident` has already counted by `blame`, and the reason in words."""
     if failure.symptom is Symptom.NODE_DEPARTED:
         return Rung.REPLACE, failure.text
-    if incident.attempts >= policy.attempts_max:
-        return Rung.STOP, f"{failure.text}; gave up after {incident.attempts} restarts within one incident"
     if failure.symptom in (Symptom.NODE_LOST, Symptom.START_TIMEOUT) and failure.node:
         return Rung.EVICT, failure.text
     if failure.user_error and incident.user_error and (why := _comes_again(incident.user_error, failure.user_error)):
         return Rung.STOP, f"{failure.text}; {why}"
     if failure.spoiled and (why := _beyond_mending(incident.spoiled, failure.spoiled)):
         return Rung.STOP, f"{failure.text}; {why}"
-    seen = incident.shown.get(failure.trait or "", Shown())
-    if len(seen.nodes) > 1:
-        if len(seen.generations) < policy.same_failures_max:
+    if failure.symptom not in FIRST_HAND_OF_NODE or failure.node is None:
+        return Rung.REATTEMPT, failure.text
+    seen = incident.shown.get(failure.trait or "")
+    if seen and _follows_the_job(incident, failure.trait, seen):
+        if len(seen.by) < policy.same_failures_max:
             return Rung.REATTEMPT, failure.text
-        some = ", ".join(sorted(seen.nodes)[:3]) + (", ..." if len(seen.nodes) > 3 else "")
+        nodes = sorted(frozenset().union(*seen.by.values()))
         return Rung.STOP, (
-            f"{failure.text}; the same at the same step in {len(seen.generations)} generations, on {len(seen.nodes)} "
-            f"nodes ({some}): it follows the job, and no machine is at fault"
+            f"{failure.text}; the same at the same step in {len(seen.by)} generations, on "
+            f"{', '.join(nodes[:3])}{', ...' if len(nodes) > 3 else ''}: it follows the job, and no machine is at fault"
         )
-    failures_of_node = incident.blamed.get(failure.node or "", 0)
-    if failure.symptom in FIRST_HAND_OF_NODE and failures_of_node >= policy.failures_of_node_max:
-        return Rung.EVICT, f"{failure.text}; {failure.node} failed {failures_of_node} times within one incident"
+    same = sum(failure.node in nodes for nodes in seen.by.values()) if seen else 0
+    times = max(incident.blamed.get(failure.node, 0), same)
+    if times >= policy.failures_of_node_max:
+        return Rung.EVICT, f"{failure.text}; {failure.node} failed {times} times within one incident"
     return Rung.REATTEMPT, failure.text
+
+
+def is_exhausted(incident: Incident, policy: LadderPolicy) -> bool:
+    """Whether no more restarts are left to it."""
+    return incident.attempts >= policy.attempts_max
+
+
+def _follows_the_job(incident: Incident, trait: str | None, seen: Shown) -> bool:
+    """No one node was there each time; or enough had to go for it."""
+    evicted = sum(evicted.trait == trait for evicted in incident.evicted.values())
+    return not seen.each_time or evicted >= EVICTED_FOR_TRAIT_MAX
 
 
 def _beyond_mending(earlier: tuple[Spoiled, ...], now: Spoiled) -> str:

@@ -8,7 +8,7 @@ from holdfast.config import LadderPolicy
 from holdfast.events import Eviction, EvictionRevoked, IncidentOpened, Reattempt
 from holdfast.ids import derived_id
 from holdfast_controller.draft import Draft
-from holdfast_controller.ladder import Failure, Rung, blame, choose
+from holdfast_controller.ladder import Failure, Rung, blame, choose, is_exhausted
 from holdfast_controller.state import Ending, Evicted, Incident, JobPhase, Symptom
 
 
@@ -22,8 +22,16 @@ def failed(draft: Draft, failure: Failure, policy: LadderPolicy) -> None:
             symptom=failure.symptom,
             failed_step=failure.step,
             summary=failure.text,
-            user_error=draft.state.settled_error,
         )
+        if (settled := draft.state.settled) is not None:
+            # What comes again in the same place is the same failure, though its incident was over.
+            error = settled.user_error
+            incident = msgspec.structs.replace(
+                incident,
+                user_error=error if error and not error.on_first_step else None,
+                shown=settled.shown,
+                evicted=settled.evicted,
+            )
         draft.state = draft.state.update(incident=incident)
         draft.say(
             IncidentOpened,
@@ -33,7 +41,10 @@ def failed(draft: Draft, failure: Failure, policy: LadderPolicy) -> None:
             rank=failure.rank,
             reason=failure.text,
         )
-    _act(draft, failure, *_weigh(draft, failure, policy))
+    rung, reason = _weigh(draft, failure, policy)
+    if rung in (Rung.REATTEMPT, Rung.EVICT) and is_exhausted(incident, policy):
+        rung, reason = Rung.STOP, f"{failure.text}; gave up after {incident.attempts} restarts within one incident"
+    _act(draft, failure, rung, reason)
 
 
 def learned_late(draft: Draft, failure: Failure, policy: LadderPolicy) -> None:
@@ -46,7 +57,7 @@ def learned_late(draft: Draft, failure: Failure, policy: LadderPolicy) -> None:
 
 def _weigh(draft: Draft, failure: Failure, policy: LadderPolicy) -> tuple[Rung, str]:
     assert draft.state.incident is not None
-    incident = blame(draft.state.incident, failure)
+    incident = blame(draft.state.incident, failure, frozenset(draft.state.nodes))
     rung, reason = choose(incident, failure, policy)
     if failure.user_error:
         incident = msgspec.structs.replace(incident, user_error=failure.user_error)

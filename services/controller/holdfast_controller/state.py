@@ -82,10 +82,10 @@ class RankError(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Shown(msgspec.Struct, frozen=True, kw_only=True):
-    """Where and in which generations ranks ended in one and the same way."""
+    """Which nodes were seen to fail in one and the same way, by generation; who was part of the job each time."""
 
-    nodes: frozenset[str] = frozenset()
-    generations: frozenset[int] = frozenset()
+    by: dict[int, frozenset[str]]
+    each_time: frozenset[str]
 
 
 class Evicted(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,7 +147,7 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     """Everything the controller knows of a job. `members` has one place for each node rank; None is a vacancy.
 
     `running_since` is when every node of this generation had made its first step. `is_numbered`: the numbers of steps
-    tell how far the job is; `settled_error` is the script's own last error if they do not and its incident is over.
+    tell how far the job is; where they do not, `settled` is the last incident that was over for having trained again.
     `step_s` is the median duration of a step, `first_step_s` the longest that a generation took from running ranks
     to its first step; both are None until known. `restore_at_most` is what the present generation was told; the next is
     told that or `next_restore_at_most`, until the job `is_past_limit`. `lost_before_granted` has the epochs at which
@@ -175,7 +175,7 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     started_at: datetime | None = None
     running_since: datetime | None = None
     is_numbered: bool = True
-    settled_error: RankError | None = None
+    settled: Incident | None = None
     first_step_s: float | None = None
     restorable_step: int | None = None
     restore_at_most: int | None = None
