@@ -376,6 +376,7 @@ class Agent:
             else:
                 self._cut_off_since = None
                 if connected_since is not None and since != connected_since:
+                    self._spool.say_measurements_again()
                     self._register()
                 connected_since = since
                 await bus.broadcast(heartbeat_subject(self._state.node), self._heartbeat())

@@ -1,7 +1,9 @@
 """The agent's memory: what it has to say until the bus has it, and where it stands. One SQLite file, one writer.
 
 What is said and what it follows from are written in one transaction, so a kill leaves both or neither. Two lanes:
-measurements are many, and must not delay what decisions wait for.
+measurements are many, and must not delay what decisions wait for. The bus has them in memory only, and forgets them if
+it is killed: so the newest are kept when they are published, and said again to a bus that is back. Whoever has them
+already knows them by their ids.
 """
 
 from __future__ import annotations
@@ -20,12 +22,18 @@ from holdfast.bus import Message
 MEASUREMENTS_MAX = 20_000
 """Measurements beyond this are forgotten, the oldest first: a node may be cut off for long."""
 
+SAID_AGAIN_MAX = 100
+"""Measurements that are kept beyond their publication: those of half a minute or more."""
+
 _SCHEMA = """
 create table if not exists outbox (
     position integer primary key autoincrement, lane integer not null, id text not null,
     subject text not null, body blob not null, headers text not null
 );
 create index if not exists outbox_by_lane on outbox (lane, position);
+create table if not exists published (
+    position integer primary key, id text not null, subject text not null, body blob not null, headers text not null
+);
 create table if not exists memory (key text primary key, value blob not null) without rowid;
 """
 
@@ -82,6 +90,14 @@ class Spool:
             (Lane.MEASUREMENTS, MEASUREMENTS_MAX),
         ).rowcount
 
+    def say_measurements_again(self) -> None:
+        """Publish once more what was published last: the bus may have lost it."""
+        with _all_or_nothing(self._db):
+            self._db.execute(
+                "insert into outbox select position, ?, id, subject, body, headers from published", (Lane.MEASUREMENTS,)
+            )
+            self._db.execute("delete from published")
+
     def outbox(self, lane: Lane) -> LaneOutbox:
         """One lane, for a relay."""
         return LaneOutbox(self._db, lane)
@@ -130,8 +146,20 @@ class LaneOutbox:
 
     async def published(self, positions: list[int]) -> None:
         """These are stored by the bus."""
+        rows = [(position,) for position in positions]
         with _all_or_nothing(self._db):
-            self._db.executemany("delete from outbox where position = ?", [(position,) for position in positions])
+            if self._lane == Lane.MEASUREMENTS:
+                self._db.executemany(
+                    "insert or replace into published "
+                    "select position, id, subject, body, headers from outbox where position = ?",
+                    rows,
+                )
+                self._db.execute(
+                    "delete from published where position <= "
+                    "(select position from published order by position desc limit 1 offset ?)",
+                    (SAID_AGAIN_MAX,),
+                )
+            self._db.executemany("delete from outbox where position = ?", rows)
         if self._is_empty():
             self._emptied.set()
 

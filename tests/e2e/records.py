@@ -73,18 +73,20 @@ def check_starts(cluster: Cluster, job: Job) -> None:
     assert not starts or max(starts.values()) == 1, starts
 
 
-def check_steps(cluster: Cluster, job: Job, after: tuple[int, int] = (0, 0)) -> None:
-    """Every step that a rank completed is in the record, once.
+def check_steps(cluster: Cluster, job: Job) -> None:
+    """Every step that a rank completed is in the record, once. Holds while the job's agents live."""
+    cluster.until("every step is recorded", lambda: _steps_are_recorded(cluster, job))
 
-    Holds while the job's agents and the bus live; of a bus that was killed for what came `after` (generation, step).
-    """
+
+def _steps_are_recorded(cluster: Cluster, job: Job) -> bool:
     rows = cluster.query("select generation, rank, step from historian.steps where job = $1", job.name)
     recorded = Counter((row["generation"], row["rank"], row["step"]) for row in rows)
     twice = [step for step, count in recorded.items() if count > 1]
     assert not twice, f"steps recorded twice: {twice}"
     trained = {(note.generation, rank, note.step) for rank in range(job.world_size) for note in job.trained(rank)}
-    missing = {step for step in trained - recorded.keys() if (step[0], step[2]) > after}
-    assert not missing, f"steps trained and not recorded: {sorted(missing)}"
+    if missing := trained - recorded.keys():
+        raise NotYet(f"steps trained and not recorded: {sorted(missing)}")
+    return True
 
 
 def phases(cluster: Cluster, incident: str) -> dict[str, Any]:
