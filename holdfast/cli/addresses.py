@@ -53,19 +53,22 @@ def both_urls(directory: str | Path, nats_url: str | None, database_url: str | N
 
 
 def both_elsewhere(nats_url: str | None, database_url: str | None) -> tuple[str, str] | None:
-    """Bus and database of a cluster elsewhere, None if an embedded one is meant. Raises as `reader_url` does."""
+    """Bus and database of a cluster elsewhere, None if an embedded one is meant. Raises as `reader_url` does.
+
+    Of an embedded one that is named, one of the two may still be replaced.
+    """
     found = _elsewhere({"nats_url": nats_url, "database_url": database_url})
     return None if found is None else (found["nats_url"], found["database_url"])
 
 
 def _found(directory: str | Path, flags: dict[str, str | None]) -> dict[str, str]:
-    if is_named() and not all(flags.values()):
-        return _embedded(directory, flags) | _given(flags)
-    return _elsewhere(flags) or _embedded(directory, flags)
+    return _elsewhere(flags) or _embedded(directory, flags) | _given(flags)
 
 
 def _elsewhere(flags: dict[str, str | None]) -> dict[str, str] | None:
     """What is needed (the keys of `flags`), if flags or, with no directory named, the settings name it."""
+    if is_named() and not all(flags.values()):
+        return None
     if given := _given(flags):
         if missing := [_flag(key) for key in flags if key not in given]:
             raise click.ClickException(
@@ -73,8 +76,6 @@ def _elsewhere(flags: dict[str, str | None]) -> dict[str, str] | None:
                 f"{' and '.join(missing)}"
             )
         return given
-    if is_named():
-        return None
     try:
         _, listed = config.load(os.environ)
     except config.ConfigRefused as error:

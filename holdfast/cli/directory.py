@@ -29,9 +29,10 @@ def found_directory() -> Path:
 
 
 def _of_the_group(context: click.Context, _: click.Parameter, value: Path) -> Path:
-    """`holdfast nodes --dir D release N` means the cluster in D as well."""
+    """`holdfast nodes --dir D release N` means the cluster in D as well, whatever the environment says."""
     above = context.parent
-    if above is not None and not _names(context) and _names(above):
+    is_typed = context.get_parameter_source("directory") is ParameterSource.COMMANDLINE
+    if above is not None and not is_typed and _names(above):
         return Path(above.params["directory"])
     return value
 

@@ -34,6 +34,11 @@ _BLOCKED = "select key from standby.nodes where blocked_until is not null order 
 def nodes(context: click.Context, directory: Path, database_url: str | None, as_json: bool) -> None:
     """List the nodes: state, the job each is handed to, and for how long and why one is blocked."""
     if context.invoked_subcommand is not None:
+        if database_url:
+            command = context.invoked_subcommand
+            raise click.UsageError(
+                f"--database-url before `{command}` is for the list alone: name it after `{command}`"
+            )
         return
 
     async def fetch(connection: Connection) -> list[asyncpg.Record]:

@@ -53,7 +53,8 @@ def status(directory: Path, nats_url: str | None, database_url: str | None, as_j
             reply = None
     overview = None
     if reply is not None:
-        overview = asyncio.run(cluster_overview(info.database_urls["reader"], info.nats_url))
+        database = database_url or info.database_urls["reader"]
+        overview = asyncio.run(cluster_overview(database, nats_url or info.nats_url))
     if as_json:
         click.echo(msgspec.json.encode(_as_data(layout, info, reply, overview)))
     else:

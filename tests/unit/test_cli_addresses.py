@@ -94,12 +94,21 @@ def test_a_directory_that_the_group_is_told_is_the_subcommands(stopped: Path, pr
     assert f"no cluster here ({other})" in told.output
     told = CliRunner().invoke(main, ["nodes", "--dir", str(other), "release", "node-1", "--dir", str(stopped)])
     assert f"the cluster in {stopped} is not running" in told.output
+    told = CliRunner().invoke(
+        main, ["nodes", "--dir", str(other), "release", "node-1"], env={"HOLDFAST_DIR": str(stopped)}
+    )
+    assert f"no cluster here ({other})" in told.output, "what is typed goes before the environment"
 
 
 def test_flags_go_first_and_one_of_them_may_correct_a_directory_that_is_named(cluster: Path) -> None:
     flags = ("--nats-url", "nats://flag", "--database-url", "postgresql://flag")
     assert both(*flags, "--dir", cluster, **THERE).output == "nats://flag postgresql://flag\n"
     assert both(*flags[:2], "--dir", cluster, **THERE).output == "nats://flag " + HERE.split()[1] + "\n"
+
+
+def test_a_command_that_asks_which_kind_of_cluster_it_is_takes_one_flag_as_well(stopped: Path) -> None:
+    told = CliRunner().invoke(main, ["status", "--dir", str(stopped), "--nats-url", "nats://flag"])
+    assert f"The cluster in {stopped} is not running" in told.output
 
 
 @pytest.mark.parametrize("name", THERE)

@@ -46,3 +46,9 @@ def test_one_or_all_and_not_both(released: list[str]) -> None:
     assert release("node-2").exit_code == 0
     assert (release().exit_code, release("node-2", "--all").exit_code) == (2, 2)
     assert released == ["node-2"]
+
+
+def test_an_address_of_the_list_does_not_go_unheard(released: list[str]) -> None:
+    told = CliRunner().invoke(main, ["nodes", "--database-url", "postgresql://far", "release", "node-2"])
+    assert told.exit_code == 2 and "name it after `release`" in told.output
+    assert released == []
