@@ -9,6 +9,7 @@ import click
 import msgspec
 
 from holdfast import config as settings
+from holdfast.cli.addresses import both_elsewhere
 from holdfast.cli.directory import directory_option, explained, is_named
 from holdfast.cli.tables import render
 from holdfast.embedded.control import is_running
@@ -26,13 +27,14 @@ from holdfast.timeouts import Timeouts
 def config(directory: Path, file: str | None, step_s: float | None, as_json: bool) -> None:
     """Show every setting, its value and where it came from, and the limits that derive from them.
 
-    Of a cluster that runs here, or whose --dir is named, those that it was started with. Elsewhere, and with --config,
-    those that a process started here would have: of flags, environment, a file named by HOLDFAST_CONFIG, holdfast.toml.
+    Of a cluster that runs here, or whose --dir is named, those that it was started with. Where addresses of a cluster
+    elsewhere are set, or no cluster is here, and with --config, those that a process started here would have: of flags,
+    environment, a file named by HOLDFAST_CONFIG, holdfast.toml.
 
     A wrong hierarchy (a node counted as lost before it could miss two heartbeats, say) is refused with the reason.
     """
     layout = Layout(directory)
-    of_cluster = file is None and (is_named() or (layout.cluster_file.exists() and is_running(layout)))
+    of_cluster = file is None and (is_named() or (_runs(layout) and both_elsewhere(None, None) is None))
     try:
         listed = _of(layout) if of_cluster else settings.load(os.environ, file=file)[1]
         derived = derived_limits(settings.timeouts_of(listed), step_s)
@@ -48,6 +50,10 @@ def config(directory: Path, file: str | None, step_s: float | None, as_json: boo
     click.echo(
         render(["limit", "seconds", "because"], [[row["limit"], row["seconds"], row["because"]] for row in derived])
     )
+
+
+def _runs(layout: Layout) -> bool:
+    return layout.cluster_file.exists() and is_running(layout)
 
 
 def _of(layout: Layout) -> list[settings.Setting]:

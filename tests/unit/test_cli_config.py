@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+import holdfast.cli.config as command
 from holdfast.cli.down import _patience_s
 from holdfast.cli.main import main
 from holdfast.embedded.configuration import find_configuration
@@ -46,6 +47,18 @@ def test_a_cluster_that_is_named_shows_what_it_was_started_with(cluster: Cluster
     assert rows["checkpoint.memory_bytes"] == ["137438953472", "lab.toml"]
     assert rows["rank"][:5] == ["stopped", "at", "the", "latest", "7"]
     assert _patience_s(cluster) == 104
+
+
+def test_one_that_runs_goes_before_what_is_set_here_unless_that_is_the_address_of_another(
+    cluster: ClusterInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "is_running", lambda layout: True)
+    monkeypatch.setenv("HOLDFAST_TIMEOUTS_STOP_GRACE_S", "3")
+    assert shown()["timeouts.stop_grace_s"] == ["7", "lab.toml"]
+    monkeypatch.setenv("HOLDFAST_NATS_URL", "nats://there")
+    monkeypatch.setenv("HOLDFAST_DATABASE_URL", "postgresql://there")
+    assert shown()["timeouts.stop_grace_s"][0] == "3"
+    assert shown("--dir", ".holdfast")["timeouts.stop_grace_s"] == ["7", "lab.toml"]
 
 
 def test_with_none_that_runs_and_with_a_file_it_is_what_a_process_would_have(cluster: ClusterInfo) -> None:
