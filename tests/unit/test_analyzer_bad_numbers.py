@@ -382,11 +382,51 @@ def test_a_rank_that_never_has_a_number_says_so_by_none_and_is_no_fault() -> Non
     assert [(fault.step, fault.rank) for fault in scene.faults] == [(120, 1)]
 
 
-def test_where_there_were_numbers_and_nobody_has_one_any_more_is_a_fault_also_to_who_has_just_begun_to_look() -> None:
+@pytest.mark.parametrize("clean_steps", [2, 40])
+def test_an_analyzer_that_was_restarted_knows_the_ranks_that_had_numbers(clean_steps: int) -> None:
     scene, ranks = Scene(), Ranks()
-    scene.hear(*ranks.both(range(1, 31)), *ranks.both(range(31, 61)))
+    scene.hear(*ranks.both(range(1, clean_steps)), *ranks.both([clean_steps]))
+    certified = max(0, clean_steps - AFTER)
+    assert scene.certified == (1, certified)
     scene.restart()
-    scene.hear(*[ranks.measured(rank, range(61, 70), lambda step: math.nan) for rank in (0, 1)])
+    spoiled = range(clean_steps + 1, clean_steps + 41)
+    scene.hear(ranks.measured(0, spoiled), ranks.measured(1, spoiled, lambda step: math.nan), *ranks.both([100]))
+    found = [(fault.step, fault.rank, fault.kind, fault.certified) for fault in scene.faults]
+    assert found == [(clean_steps + 1, 1, "nan", certified)]
+    assert scene.certified == (1, certified)
+
+
+def test_an_analyzer_that_was_restarted_knows_the_ranks_that_had_gradient_norms() -> None:
+    scene, ranks = Scene(), Ranks()
+
+    def both(steps: range, norm: Number) -> list[StepsMeasured]:
+        sound = ranks.measured(0, steps, norm=lambda step: 1.0)
+        return [sound, ranks.measured(1, steps, norm=lambda step: norm)]
+
+    scene.hear(*both(range(1, 31), 1.0))
+    scene.restart()
+    scene.hear(*both(range(31, 61), math.inf))
+    assert [(fault.step, fault.rank, fault.quantity) for fault in scene.faults] == [(31, 1, "grad_norm")]
+
+
+def test_which_ranks_have_numbers_is_kept_once_and_not_for_every_node() -> None:
+    scene, ranks = Scene(), Ranks()
+    kept = [scene.hear(event).rows for at in range(1, 6) for event in ranks.both([at])]
+    # The first is that of what the job was given to start from; the second has every rank.
+    assert [bool(rows) for rows in kept] == [True, True] + 8 * [False]
+
+
+@pytest.mark.parametrize("analyzer_restarts", [False, True])
+def test_where_there_were_numbers_and_nobody_has_one_any_more_is_a_fault(analyzer_restarts: bool) -> None:
+    scene, ranks = Scene(), Ranks()
+
+    def both(steps: range, *losses: Number) -> list[StepsMeasured]:
+        return [ranks.measured(0, steps, lambda step: losses[0]), ranks.measured(1, steps, lambda step: losses[1])]
+
+    scene.hear(*both(range(1, 31), 1.0, None), *both(range(31, 61), 1.0, None))
+    if analyzer_restarts:
+        scene.restart()
+    scene.hear(*both(range(61, 70), None, math.nan))
     assert [(fault.step, fault.kind, fault.certified) for fault in scene.faults] == [(61, "nan", 60 - AFTER)]
 
 

@@ -54,6 +54,8 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     levels: dict[str, float] = {}
     levels_from: int = 0
     """The first of the steps that the levels are of."""
+    numbered: dict[str, tuple[int, ...]] = {}
+    """The ranks that have read a number: what is none of theirs is a fault."""
 
 
 class _Step(msgspec.Struct):
@@ -81,8 +83,11 @@ class BadNumbers:
         for name in QUANTITIES:
             if known and name in known.levels:
                 self._levels[name].extend([(known.levels_from, known.levels[name])] * LEVEL_STEPS_MIN)
-        self._numbered: dict[Quantity, set[int]] = {name: set() for name in QUANTITIES}
-        """The ranks that have read a number."""
+        numbered = known.numbered if known else {}
+        self._numbered: dict[Quantity, set[int]] = {name: set(numbered.get(name, ())) for name in QUANTITIES}
+        self._kept_numbered = self._count_numbered()
+        self.has_news = False
+        """Whether `known` has what no finding comes with and an analyzer after this one could not do without."""
         self._said_certified = (self._generation, self._certified)
         self._said_at: datetime | None = None
         self._start()
@@ -168,6 +173,9 @@ class BadNumbers:
 
     def _complete(self, number: int, step: _Step) -> None:
         self._newest = max(self._newest, number)
+        if self._count_numbered() > self._kept_numbered:
+            # Only now that all ranks have said theirs: one row instead of one for each node.
+            self.has_news = True
         for name, reading in step.unknown.items():
             if self._level(name) is not None:
                 # There were numbers, and nobody has one now.
@@ -205,6 +213,9 @@ class BadNumbers:
     def _level(self, name: Quantity) -> float | None:
         readings = self._levels[name]
         return statistics.median(value for _, value in readings) if len(readings) >= LEVEL_STEPS_MIN else None
+
+    def _count_numbered(self) -> int:
+        return sum(len(ranks) for ranks in self._numbered.values())
 
     def _steps_of_fault(self, name: Quantity) -> int:
         return self._policy.loss_jump_steps if name == "loss" else self._policy.grad_norm_steps
@@ -258,7 +269,13 @@ class BadNumbers:
             certified=self._certified,
             levels=levels,
             levels_from=min((self._levels[name][0][0] for name in QUANTITIES if name in levels), default=0),
+            numbered={name: tuple(sorted(ranks)) for name, ranks in self._numbered.items() if ranks},
         )
+
+    def kept(self, known: Known) -> None:
+        """The next analyzer will know this."""
+        self._kept_numbered = sum(len(ranks) for ranks in known.numbered.values())
+        self.has_news = False
 
     def said(self, finding: BadNumber | StepsCertified) -> None:
         """This was said."""

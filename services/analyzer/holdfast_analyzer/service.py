@@ -52,6 +52,7 @@ class Analyzer(Decider):
         for row in effect.rows:
             if isinstance(row.row, Known):
                 self._known[row.key] = row.row
+                self._numbers[row.key].kept(row.row)
             else:
                 self._known.pop(row.key, None)
         for event in effect.events:
@@ -67,7 +68,7 @@ class Analyzer(Decider):
             numbers = self._numbers[job] = BadNumbers(job, self._policy, self._known.get(job))
         numbers.take(event)
         found = numbers.findings(event.id, now)
-        rows = (Row(table=KNOWN, key=job, row=numbers.known()),) if found else ()
+        rows = (Row(table=KNOWN, key=job, row=numbers.known()),) if found or numbers.has_news else ()
         times, measured = observe(self._step_times.get(job), event, now)
         if measured is None:
             self._step_times[job] = times
