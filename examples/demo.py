@@ -46,6 +46,7 @@ def main() -> int:
 class Demo:
     def __init__(self, directory: Path, steps: int, keep: bool) -> None:
         self.directory = directory
+        self.marker = directory / "made-by-the-demo"
         self.steps = steps
         self.keep = keep
         self.began = time.monotonic()
@@ -53,7 +54,11 @@ class Demo:
     def run(self) -> int:
         self.make_room()
         self.tell("Starting a cluster on this machine: four nodes and a standby.")
-        self.holdfast("up", "--detach", "--nodes", "5")
+        try:
+            self.holdfast("up", "--detach", "--nodes", "5")
+        finally:
+            # Not before: `up` takes no directory that holds other things. There was nothing of anybody's until now.
+            self.sign()
         try:
             self.tell(f"An undisturbed run: GPT, pp=2 x dp=2 on four nodes, {self.steps} steps.")
             undisturbed = self.train("undisturbed")
@@ -65,12 +70,17 @@ class Demo:
                 self.holdfast("down")
 
     def make_room(self) -> None:
-        """Remove the cluster of an earlier demo; a directory of anything else is not ours to remove."""
-        if (self.directory / "cluster.json").exists():
+        """Remove the cluster of an earlier demo; anything else, a cluster of jobs too, is not ours to remove."""
+        if self.marker.exists():
             subprocess.run([HOLDFAST, "down", "--dir", self.directory], check=False, capture_output=True)
             shutil.rmtree(self.directory, ignore_errors=True)
         elif self.directory.exists() and any(self.directory.iterdir()):
-            raise SystemExit(f"{self.directory} holds something else than a cluster: name a new directory")
+            raise SystemExit(f"{self.directory} holds something else than a demo: remove it, or name a new directory")
+
+    def sign(self) -> None:
+        """Say that what is in the directory may go when the demo begins anew."""
+        if self.directory.exists():
+            self.marker.touch()
 
     def tell(self, text: str) -> None:
         print(f"\n=== {time.monotonic() - self.began:5.1f} s  {text}", flush=True)
