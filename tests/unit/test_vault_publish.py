@@ -102,6 +102,32 @@ def test_a_step_that_some_node_never_writes_is_removed_in_the_end(
     assert (storage.steps(), storage.unpublished()) == ([], [])
 
 
+def test_what_was_removed_as_overtaken_is_not_published_by_who_comes_late(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = opened()
+    write(storage, 5, 0, 1, 2, 3)
+    publishing(storage, task(5), monkeypatch)
+    for step in (10, 20, 30, 40, 50):
+        write(storage, step, 0, 1, 2)
+
+    def comes_late() -> None:
+        size = 100  # its part went with the others', its record comes now
+        part = Part(name=part_name(3), size=size, index_offset=size, index_crc32=0, holds=("",))
+        write_record(opened(), 10, [part])
+
+    def overtaken_again() -> None:
+        write(opened(), 20, 3)
+
+    outcomes = publishing(storage, task(50, steps_max=1), monkeypatch, comes_late, overtaken_again)
+    assert [(type(it), it.step) for it in outcomes if isinstance(it, Dropped | Published)][:3] == [
+        (Dropped, 10),
+        (Dropped, 10),
+        (Published, 20),
+    ]
+    assert storage.manifest(20).nbytes == 400
+
+
 def test_the_newest_certified_step_stays_on_the_disk(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     storage = opened()
     for step in (10, 20, 30, 40, 50):

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from holdfast.trainer.checkpoint_errors import CheckpointError, DamagedCheckpoint
+from holdfast.trainer.checkpoint_folder import Folder
 from holdfast.trainer.checkpoint_manifest import Manifest, Part
 from holdfast.trainer.checkpoint_retention import Retention
 from holdfast.trainer.checkpoint_storage import Storage
@@ -33,24 +34,32 @@ def write_record(storage: Storage, step: int, parts: Sequence[Part]) -> None:
 
 
 class _Records:
-    """The parts that are known to be written, by step. What was read once is not read again."""
+    """The parts that are written, by step. A record is read once, and counts for as long as it is there."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
-        self._read: dict[tuple[int, str], tuple[Part, ...]] = {}
+        self._read: dict[int, dict[str, tuple[Part, ...]]] = {}
 
     def parts(self, step: int) -> dict[str, Part]:
-        """Of one step, by name."""
-        folder = self._storage.staged(step)
+        """Those of one step that are there in full size, by name."""
+        folder, before = self._storage.staged(step), self._read.pop(step, {})
         try:
-            for name in folder.sizes():
-                if name.startswith(_RECORD) and (step, name) not in self._read:
-                    self._read[step, name] = _decode(folder.get(name))
-        except (DamagedCheckpoint, msgspec.DecodeError):
-            # Removed, or not whole yet. It is looked at again.
-            pass
-        known = [parts for (of, _), parts in self._read.items() if of == step]
-        return {part.name: part for parts in known for part in parts}
+            sizes = folder.sizes()
+        except DamagedCheckpoint:
+            return {}  # removed meanwhile
+        self._read[step] = {
+            name: before.get(name) or _parts_in(folder, name) for name in sizes if name.startswith(_RECORD)
+        }
+        parts = [part for parts in self._read[step].values() for part in parts]
+        # A node that stood still may write its record after all that the others wrote was given up and removed.
+        return {part.name: part for part in parts if sizes.get(part.name) == part.size}
+
+
+def _parts_in(folder: Folder, record: str) -> tuple[Part, ...]:
+    try:
+        return _decode(folder.get(record))
+    except (DamagedCheckpoint, msgspec.DecodeError):
+        return ()  # removed, or not whole yet: it is looked at again
 
 
 def publish(storage: Storage, task: PersistTask, began: float) -> Iterator[Outcome]:
