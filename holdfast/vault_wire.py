@@ -107,9 +107,13 @@ class Repair(_Message, frozen=True, kw_only=True, tag="repair"):
 
 
 class KeepOnly(_Message, frozen=True, kw_only=True, tag="keep_only"):
-    """The job goes on from this step (None: from none of these): what else is sealed is of an abandoned past."""
+    """The job goes on from this step (None: from none there was): what else is sealed is of an abandoned past.
+
+    `from_disk`: that is where the step was read from. What it has behind it in memory may stay.
+    """
 
     sealed: SealedStep | None
+    from_disk: bool = False
 
 
 class PersistTo(_Message, frozen=True, kw_only=True, tag="persist_to"):

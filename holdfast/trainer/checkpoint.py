@@ -220,7 +220,8 @@ class Checkpointer:
             if manifest is not None and not (in_memory and in_memory[0].step >= manifest.step):
                 if self._restore_saved(manifest, keyed):
                     self._log_restored(manifest.step, "disk", started)
-                    self._memory.go_on_from(None)
+                    saved = SealedStep(generation=manifest.generation, step=manifest.step)
+                    self._memory.go_on_from(saved, from_disk=True)
                     return manifest.step
                 manifest = newest(or_nothing=bool(in_memory))
                 continue

@@ -120,13 +120,13 @@ class MemoryTier:
             self._lose(error)
             return self._awaited().restore(sealed)
 
-    def go_on_from(self, sealed: SealedStep | None) -> None:
-        """All ranks went on from this (None: from something older): what else is kept is of an abandoned past."""
+    def go_on_from(self, sealed: SealedStep | None, *, from_disk: bool = False) -> None:
+        """All ranks went on from this (None: from nothing that is known): what else is kept is of an abandoned past."""
         client = self._connected()
         if client is None:
             return
         try:
-            client.keep_only(sealed)
+            client.keep_only(sealed, from_disk=from_disk)
         except VaultWireError as error:
             self._lose(error)
 

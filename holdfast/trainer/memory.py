@@ -120,9 +120,12 @@ class VaultClient:
         assert isinstance(answer, Steps)
         return answer.sealed
 
-    def keep_only(self, sealed: SealedStep | None) -> None:
-        """The job goes on from this step (None: from none of these): all others are forgotten."""
-        self._ask(KeepOnly(sealed=sealed))
+    def keep_only(self, sealed: SealedStep | None, *, from_disk: bool = False) -> None:
+        """The job goes on from this step (None: from none there was): all others are forgotten.
+
+        `from_disk`: it was not read from memory. In either case certified steps behind it stay.
+        """
+        self._ask(KeepOnly(sealed=sealed, from_disk=from_disk))
 
     def restore(self, sealed: SealedStep) -> dict[str, Any]:
         """The state of a step; its tensors are views into a private mapping of the shard, its DTensors `DPart`s.

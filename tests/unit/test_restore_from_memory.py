@@ -25,6 +25,7 @@ class Vault:
     def __init__(self, *steps: int) -> None:
         self.states = {SealedStep(generation=1, step=step): {"x": step} for step in steps}
         self.cuts: list[SealedStep | None] = []
+        self.from_disk = False
         self.broken = False
         self.connections_lost = 0
         self.calls_lost = 0
@@ -46,8 +47,9 @@ class Vault:
             raise BrokenSeal("flipped")
         return self.states[sealed]
 
-    def keep_only(self, sealed: SealedStep | None) -> None:
+    def keep_only(self, sealed: SealedStep | None, *, from_disk: bool = False) -> None:
         self.cuts.append(sealed)
+        self.from_disk = from_disk
 
     def close(self) -> None:
         """Nothing is held."""
@@ -98,10 +100,10 @@ def test_the_newest_of_memory_and_disk_is_taken_and_of_equals_that_in_memory(
     vault = serve(Vault(5, 10), monkeypatch)
     checkpointer = saved(tmp_path, 10, 20)
     assert checkpointer.restore({"x": 0}) == 20
-    assert vault.cuts == [None]
+    assert (vault.cuts, vault.from_disk) == ([SealedStep(generation=2, step=20)], True)
     damage(tmp_path, 20)
     assert checkpointer.restore({"x": 0}) == 10
-    assert vault.cuts[1:] == [SealedStep(generation=1, step=10)]
+    assert (vault.cuts[1:], vault.from_disk) == ([SealedStep(generation=1, step=10)], False)
 
 
 def test_storage_that_cannot_be_read_stops_no_job_whose_memory_is_whole(

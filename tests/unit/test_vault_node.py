@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,9 +34,9 @@ def named(rank: int) -> ShardName:
     return ShardName(job="job", submitted_ms=1, world_size=3, rank=rank)
 
 
-def assign(node: Node, generation: int) -> None:
+def assign(node: Node, generation: int, **other: Any) -> None:
     order = BackupOrder(
-        node="a", job="job", submitted_ms=1, world_size=3, generation=generation, node_rank=0, nproc_per_node=1
+        node="a", job="job", submitted_ms=1, world_size=3, generation=generation, node_rank=0, nproc_per_node=1, **other
     )
     assert node.assign(Assignment(order, "token")) is None
 
@@ -44,6 +45,19 @@ def fill(shelf: Shelf, step: int, generation: int) -> None:
     segment = shelf.claim(NBYTES)
     sealed = SealedStep(step=step, generation=generation)
     shelf.seal(segment, Contents(sealed=sealed, index=b"", objects=b"", seal=seals.seal((), segment.memory)))
+
+
+def test_who_goes_on_from_the_disk_leaves_the_certified_step_behind_it_in_place(node: Node) -> None:
+    assign(node, 1, certified_step=2, certified_generation=1)
+    shelf = node.join(named(0))
+    for step in (2, 5, 8, 9):
+        fill(shelf, step, 1)
+    node.go_on(named(0), 2, SealedStep(generation=1, step=5), from_disk=True)
+    assert shelf.steps() == [SealedStep(generation=1, step=2)]
+    assert shelf.cut is not None and shelf.cut.kept is None
+    # What it went on from lies before that one: then it is of an abandoned past as well.
+    node.go_on(named(0), 3, SealedStep(generation=1, step=1), from_disk=True)
+    assert shelf.steps() == []
 
 
 def test_copies_are_left_once_the_job_trains_on_and_their_node_sends_none(node: Node) -> None:

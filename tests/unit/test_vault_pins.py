@@ -104,6 +104,6 @@ def test_who_has_nothing_of_what_was_before_leaves_it_to_others_all_the_same() -
     assert shelf.past_of(at(1)) == ()
 
 
-def test_who_goes_on_from_the_disk_has_nothing_in_memory_behind_it() -> None:
+def test_who_begins_anew_has_nothing_behind_it() -> None:
     assert in_the_past_of(None, {at(2)}) == ()
     assert in_the_past_of(at(5, 2), {at(2), at(7), at(1, 3)}) == (at(2),)

@@ -61,10 +61,11 @@ class Node:
         self._senders.sealed(name, sealed)
         self.persister.sealed(name, sealed)
 
-    def go_on(self, name: ShardName, generation: int, sealed: SealedStep | None) -> None:
-        """A rank goes on from this step (None: from none of these), here and wherever it has copies."""
+    def go_on(self, name: ShardName, generation: int, sealed: SealedStep | None, *, from_disk: bool = False) -> None:
+        """A rank goes on from this step (None: from none there was), here and wherever it has copies."""
         shelf = self._shelves.of(name)
-        cut = Cut(generation=generation, at_ns=time.time_ns(), kept=sealed, behind=shelf.past_of(sealed))
+        kept = None if from_disk else sealed
+        cut = Cut(generation=generation, at_ns=time.time_ns(), kept=kept, behind=shelf.past_of(sealed))
         shelf.keep_only(cut)
         self._senders.went_on(name, cut)
 

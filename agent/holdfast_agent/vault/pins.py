@@ -63,7 +63,7 @@ def named(pins: Pins | None) -> frozenset[SealedStep]:
 
 
 def in_the_past_of(kept: SealedStep | None, pinned: Collection[SealedStep]) -> tuple[SealedStep, ...]:
-    """Those that a job keeps behind it when it goes on from `kept`; None: from something that is not in memory."""
+    """Those that a job keeps behind it when it goes on from `kept`, in memory or on the disk; None: from nothing."""
     if kept is None:
         return ()
     return tuple(sorted(each for each in pinned if each.generation <= kept.generation and each.step < kept.step))

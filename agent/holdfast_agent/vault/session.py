@@ -107,7 +107,7 @@ class Session:
             case KeepOnly():
                 joined, shelf = self._rank()
                 with shelf.turn:
-                    self._node.go_on(joined.name, joined.generation, request.sealed)
+                    self._node.go_on(joined.name, joined.generation, request.sealed, from_disk=request.from_disk)
                 return Done(), None
             case PersistTo():
                 self._node.persister.persist_to(self._rank()[0].name, request)
