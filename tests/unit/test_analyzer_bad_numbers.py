@@ -356,6 +356,35 @@ def test_an_analyzer_that_did_not_see_the_beginning_knows_of_no_clean_step_at_fi
     assert [fault.certified for fault in scene.faults] == [None]
 
 
+@pytest.mark.parametrize("analyzer_restarts", [False, True])
+@pytest.mark.parametrize("given", [0, 1000])
+def test_where_the_first_generation_began_that_stepped_is_certified(given: int, analyzer_restarts: bool) -> None:
+    scene, ranks = Scene(), Ranks()
+    # Generations 1 and 2 came to no step; 3 ended before one of its own was certified.
+    scene.hear(*ranks.both(range(given + 1, given + 4), generation=3))
+    assert scene.certified == (3, given)
+    if analyzer_restarts:
+        scene.restart()
+    scene.hear(*ranks.both([given + 4], generation=4))
+    scene.hear(ranks.measured(1, [given + 5], lambda step: math.nan, generation=4))
+    assert [(fault.generation, fault.step, fault.certified) for fault in scene.faults] == [(4, given + 5, given)]
+
+
+@pytest.mark.parametrize("analyzer_restarts", [False, True])
+def test_what_followed_a_generation_whose_beginning_nobody_saw_is_no_beginning(analyzer_restarts: bool) -> None:
+    scene, ranks = Scene(), Ranks()
+    ranks.both(range(1, 31))
+    # Nothing is found in these: nobody read a number.
+    for rank in (0, 1):
+        scene.hear(ranks.measured(rank, range(31, 34), lambda step: None))
+    if analyzer_restarts:
+        scene.restart()
+    scene.hear(*ranks.both(range(34, 38), generation=2))
+    scene.hear(ranks.measured(1, [38], lambda step: math.nan, generation=2))
+    assert scene.certified is None
+    assert [(fault.step, fault.certified) for fault in scene.faults] == [(38, None)]
+
+
 def test_what_was_not_committed_is_said_again() -> None:
     scene, ranks = Scene(), Ranks()
     scene.hear(*ranks.both(range(1, 31)))

@@ -130,8 +130,9 @@ class BadNumbers:
 
     def _begin(self, generation: int, event: StepsMeasured) -> None:
         began_from = max(0, min(sample.step for sample in event.samples) - 1)
-        if generation == 1 and event.before == 0:
-            # What the job was given to start from: nobody could know better that it is sound.
+        if self._generation == 0 and event.before == 0:
+            # What the job was given to start from: nobody could know better that it is sound. Generations that came to
+            # no step have changed nothing of it.
             self._certified = began_from
         elif self._certified is not None:
             # It may have gone back further than it had to, and what it makes since is not what was certified.
@@ -143,6 +144,8 @@ class BadNumbers:
         self._generation = generation
         self._start()
         self._newest = began_from
+        # Or the next analyzer would take the generation after this one for the job's beginning.
+        self.has_news = True
 
     def _is_next(self, event: StepsMeasured) -> bool:
         """Whether this is what should come next of its node."""
