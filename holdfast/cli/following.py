@@ -20,6 +20,7 @@ from holdfast.cli.status_line import StatusLine
 from holdfast.cli.tables import coloured
 from holdfast.event_parts import JobSpec
 from holdfast.events import AnyEvent, JobFinished
+from holdfast.exit_codes import INTERRUPTED
 from holdfast.ids import uuid7
 from holdfast.reading import UNREADABLE
 from holdfast.requests import CONTROLLER_REQUESTS, StopJob, SubmitJob
@@ -27,9 +28,6 @@ from holdfast.subjects import ROOT, event_subject, log_subject
 
 LOOK_EVERY_S = 2.0
 """How often the truth is asked whether the job is over, should the bus have lost the word."""
-
-LEFT = 130
-"""Exit code of who was interrupted, as shells have it."""
 
 UNREAD = 141
 """Exit code of who writes where nobody reads any more, as shells have it."""
@@ -207,14 +205,14 @@ class _Follower:
         self._interrupts += 1
         if self._submits is None:
             self.line.say(f"job {name} goes on; `holdfast stop {name}` ends it")
-            self._end(LEFT)
+            self._end(INTERRUPTED)
             return
         if self._interrupts > 1:
             if self._accepted.is_set():
                 self.line.say(f"left job {name} to stop by itself; `holdfast jobs` shows it")
             else:
                 self.line.say(f"left before the controller answered; `holdfast jobs` shows whether job {name} is there")
-            self._end(LEFT)
+            self._end(INTERRUPTED)
             return
         self.line.say(f"stopping job {name}; press Ctrl-C again to leave it")
         # Until then another job may have this name, and it would be that one which stops.

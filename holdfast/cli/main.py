@@ -5,9 +5,12 @@ from __future__ import annotations
 import importlib
 import logging
 import sys
+from typing import Any
 
 import click
 import structlog
+
+from holdfast.exit_codes import INTERRUPTED
 
 COMMANDS = {
     "up": "Start a whole cluster on this machine.",
@@ -40,6 +43,13 @@ class _OnDemand(click.Group):
         command = getattr(importlib.import_module(f"holdfast.cli.{cmd_name}"), cmd_name)
         assert isinstance(command, click.Command)
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            # Click's answer to one that a command does not handle is 1, as to an error.
+            sys.exit(INTERRUPTED)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
