@@ -84,12 +84,20 @@ class ObjectStorage:
         with self._explained("published"):
             before = self._claim()
             location = self._next(before, manifest.step)
-            for stray in self._folder(location).sizes().keys() - {part.name for part in manifest.parts}:
-                self._fs.rm_file(f"{self._root}/{location}/{stray}")
             self._fs.pipe_file(f"{self._root}/{location}/{MANIFEST}", msgspec.json.encode(manifest))
             after = self._journal.change(lambda current: catalogue.published(current, manifest.step, location))
-            self._remove(set(before.locations()) - set(after.locations()))
+        self._remove_replaced(set(before.locations()) - set(after.locations()), location, manifest)
         return f"{self._url}/{location}"
+
+    def _remove_replaced(self, replaced: set[str], location: str, manifest: Manifest) -> None:
+        # Only now: who is killed before it is published leaves all that the next one needs to do it.
+        try:
+            with self._explained("removed"):
+                self._remove(replaced)
+                for stray in self._folder(location).sizes().keys() - {MANIFEST, *(it.name for it in manifest.parts)}:
+                    self._fs.rm_file(f"{self._root}/{location}/{stray}")
+        except CheckpointError as error:
+            log.warning("step %d is published, what it replaces cannot be removed: %s", manifest.step, error)
 
     def discard(self, step: int) -> None:
         try:

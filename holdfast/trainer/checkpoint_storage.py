@@ -178,8 +178,6 @@ class DirectoryStorage:
     def publish(self, manifest: Manifest) -> str:
         staging, target = self._staging(manifest.step), self._published(manifest.step)
         with self._workplace.in_use():
-            for stray in {path.name for path in staging.iterdir()} - {part.name for part in manifest.parts}:
-                (staging / stray).unlink()
             with open(staging / MANIFEST, "wb") as file:
                 file.write(msgspec.json.encode(manifest))
                 file.flush()
@@ -189,7 +187,16 @@ class DirectoryStorage:
                 self._workplace.drop(target)
             os.rename(staging, target)
         sync_directory(self.root)
+        self._remove_strays(target, manifest)
         return str(target)
+
+    def _remove_strays(self, published: Path, manifest: Manifest) -> None:
+        # Only now: who is killed before it is published leaves all that the next one needs to do it.
+        try:
+            for stray in {path.name for path in published.iterdir()} - {MANIFEST, *(it.name for it in manifest.parts)}:
+                (published / stray).unlink()
+        except OSError as error:
+            log.warning("%s is published, what else lies there cannot be removed: %s", published, error)
 
     def discard(self, step: int) -> None:
         shutil.rmtree(self._staging(step), ignore_errors=True)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import errno
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from holdfast.trainer.checkpoint_errors import Superseded
+from holdfast.trainer.checkpoint_errors import CheckpointError, Superseded
 from holdfast.trainer.checkpoint_manifest import Manifest, Part
 from holdfast.trainer.checkpoint_recipe import part_name
 from holdfast.trainer.checkpoint_storage import VAULT, DirectoryStorage, Storage
-from holdfast.trainer.checkpoint_workplace import Owner
+from holdfast.trainer.checkpoint_workplace import Owner, Workplace
 from holdfast.vault_wire import PersistTo
-from holdfast_agent.vault import persist_publish
+from holdfast_agent.vault import persist_publish, persist_writer
 from holdfast_agent.vault.persist_publish import publish, write_record
 from holdfast_agent.vault.persist_task import Dropped, Outcome, PersistTask, Published
 
@@ -68,13 +70,14 @@ def publishing(
     return list(publish(storage, of, 0.0))
 
 
-def test_a_step_is_published_when_the_last_node_has_written_it(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_is_published_when_the_last_node_has_written_it(
+    opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     storage = opened()
     write(storage, 10, 0, 1)
     outcomes = publishing(storage, task(10), monkeypatch, lambda: None, lambda: write(opened(), 10, 2, 3))
-    assert outcomes == [
-        Published(step=10, path=str(storage.root / "step-00000010"), nbytes=400, took_s=0.0, steps=(10,))
-    ]  # type: ignore[attr-defined]
+    path = str(tmp_path / "step-00000010")
+    assert outcomes == [Published(step=10, path=path, nbytes=400, took_s=0.0, steps=(10,))]
     manifest = storage.manifest(10)
     assert [part.name for part in manifest.parts] == [part_name(rank) for rank in range(4)]
     assert (manifest.generation, manifest.world_size, manifest.mesh) == (3, 4, {"dp": 4})
@@ -126,6 +129,54 @@ def test_what_was_removed_as_overtaken_is_not_published_by_who_comes_late(
         (Published, 20),
     ]
     assert storage.manifest(20).nbytes == 400
+
+
+def test_who_is_killed_while_it_publishes_leaves_it_to_the_next(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = opened()
+    write(storage, 10, 0, 1, 2, 3)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", killed)
+        with pytest.raises(KeyboardInterrupt):
+            publishing(storage, task(10), monkeypatch)
+    assert [type(it) for it in publishing(opened(), task(20), monkeypatch)] == [Published]
+    folder = {path.name for path in (storage.root / "step-00000010").iterdir()}  # type: ignore[attr-defined]
+    assert folder == {"manifest.json", *(part_name(rank) for rank in range(4))}
+
+
+def killed(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("failing", ["drop", "sweep"])
+def test_a_step_that_is_there_is_said_to_be_though_what_is_old_cannot_be_removed(
+    opened: Open, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    storage = opened()
+    write(storage, 10, 0, 1, 2, 3)
+    publishing(storage, task(10), monkeypatch)
+    write(storage, 20, 0, 1, 2, 3)
+    with monkeypatch.context() as patch:
+        patch.setattr(Workplace, failing, refuse)
+        (outcome,) = publishing(storage, task(20, steps_max=1), monkeypatch)
+    assert isinstance(outcome, Published) and outcome.step == 20
+
+
+def refuse(*_: object) -> None:
+    raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
+
+
+def test_what_is_published_is_not_said_to_be_lost_when_others_are_waited_for_in_vain(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    there = Published(step=10, path="", nbytes=400, took_s=0.0, steps=(10,))
+
+    def outcomes(of: PersistTask) -> Iterator[Outcome]:
+        yield from [there] * (of.step == there.step)
+        raise CheckpointError("the mount is gone")
+
+    monkeypatch.setattr(persist_writer, "_outcomes", outcomes)
+    assert list(persist_writer.run(task(10))) == [there]
+    assert list(persist_writer.run(task(20))) == [Dropped(step=20, reason="the mount is gone")]
 
 
 def test_the_newest_certified_step_stays_on_the_disk(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:

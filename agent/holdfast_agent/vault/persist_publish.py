@@ -10,8 +10,9 @@ import time
 from collections.abc import Iterator, Sequence
 
 import msgspec
+import structlog
 
-from holdfast.trainer.checkpoint_errors import CheckpointError, DamagedCheckpoint
+from holdfast.trainer.checkpoint_errors import CheckpointError, DamagedCheckpoint, Superseded
 from holdfast.trainer.checkpoint_folder import Folder
 from holdfast.trainer.checkpoint_manifest import Manifest, Part
 from holdfast.trainer.checkpoint_retention import Retention
@@ -23,6 +24,8 @@ POLL_S_MIN, POLL_S_MAX = 0.25, 8.0
 WAIT_S_MAX = 1800.0
 """For nodes that have not written a step yet. Where no next step comes, as at a job's end, it may be for good."""
 _RECORD = "written-by-"
+
+log = structlog.get_logger(__name__)
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(tuple[Part, ...]).decode
@@ -95,7 +98,12 @@ def _published(storage: Storage, task: PersistTask, step: int, parts: dict[str, 
     )
     path = storage.publish(manifest)
     took_s = time.monotonic() - began
-    storage.retain(_retention(storage, task))
+    try:
+        storage.retain(_retention(storage, task))
+    except (CheckpointError, OSError) as error:
+        if isinstance(error, Superseded):
+            raise
+        log.warning("older steps stay for now", reason=str(error))
     steps = tuple(sorted(storage.steps()))
     return Published(step=step, path=path, nbytes=manifest.nbytes, took_s=took_s, steps=steps)
 

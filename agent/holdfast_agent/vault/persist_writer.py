@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 
 import numpy as np
+import structlog
 
 from holdfast import seals
 from holdfast.process import log_to_stderr
@@ -34,6 +35,7 @@ from holdfast_agent.vault.persist_task import (
     Outcome,
     Over,
     PersistTask,
+    Published,
     ShardToWrite,
     Spoiled,
     Written,
@@ -42,6 +44,8 @@ from holdfast_agent.vault.persist_task import (
 )
 
 NICE = 19
+
+log = structlog.get_logger(__name__)
 
 
 class _Damage(Exception):
@@ -54,28 +58,39 @@ class _Damage(Exception):
 
 def run(task: PersistTask) -> Iterator[Outcome]:
     """Do it; what becomes of it, as it does."""
+    said: set[int] = set()
+    try:
+        for outcome in _outcomes(task):
+            if isinstance(outcome, Published | Dropped):
+                said.add(outcome.step)
+            yield outcome
+    except Superseded as error:
+        yield Over(reason=str(error))
+    except (CheckpointError, OSError) as error:
+        if task.step in said:
+            log.warning("what other nodes have still to write is not looked at any more", reason=str(error))
+        else:
+            yield Dropped(step=task.step, reason=str(error))
+
+
+def _outcomes(task: PersistTask) -> Iterator[Outcome]:
     began = time.monotonic()
     owner = Owner(task.job, task.submitted_ms, task.generation)
     storage: Storage = open_storage(task.to.place, owner=owner, prefix=VAULT)
     try:
-        try:
-            pacing = _pacing(task)
-            write_record(storage, task.step, [_write(storage, task, shard, pacing) for shard in task.shards])
-        except _Damage as damage:
-            yield Spoiled(rank=damage.rank, detail=str(damage))
-            yield _dropped(storage, task.step, str(damage))
-        except (CheckpointError, OSError) as error:
-            if isinstance(error, Superseded):
-                raise
-            yield _dropped(storage, task.step, str(error))
-        else:
-            yield Written()
-        if task.shards[0].rank == 0:
-            yield from publish(storage, task, began)
-    except Superseded as error:
-        yield Over(reason=str(error))
+        pacing = _pacing(task)
+        write_record(storage, task.step, [_write(storage, task, shard, pacing) for shard in task.shards])
+    except _Damage as damage:
+        yield Spoiled(rank=damage.rank, detail=str(damage))
+        yield _dropped(storage, task.step, str(damage))
     except (CheckpointError, OSError) as error:
-        yield Dropped(step=task.step, reason=str(error))
+        if isinstance(error, Superseded):
+            raise
+        yield _dropped(storage, task.step, str(error))
+    else:
+        yield Written()
+    if task.shards[0].rank == 0:
+        yield from publish(storage, task, began)
 
 
 def _write(storage: Storage, task: PersistTask, shard: ShardToWrite, pacing: Pacing) -> Part:
