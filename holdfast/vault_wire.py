@@ -117,7 +117,7 @@ class KeepOnly(_Message, frozen=True, kw_only=True, tag="keep_only"):
 
 
 class PersistTo(_Message, frozen=True, kw_only=True, tag="persist_to"):
-    """Steps of this rank are also to be brought to a disk: a directory or URL, the same for all ranks of the job.
+    """What is saved over this connection is also to be brought to a disk: a directory or URL, the same for all ranks.
 
     The newest `steps_max` are kept there, if they fit into `nbytes_max` (0: into anything). `mesh` is noted with each.
     Answered by `Done`. How often is the order's to say.

@@ -166,6 +166,18 @@ def test_training_does_not_wait_for_a_slow_disk_and_what_was_half_written_is_rem
     assert sorted(storage.steps()) == [3, 18]
 
 
+def test_steps_go_where_the_one_says_that_keeps_them(single: VaultNode, tmp_path: Path) -> None:
+    told = single.follow()
+    with rank_of(single, 0, tmp_path / "run", world_size=1) as keeping:
+        # As a script has it that begins with what another run has left.
+        with rank_of(single, 0, tmp_path / "base", world_size=1) as restoring:
+            assert restoring.client.steps() == ()
+        keeping.keep(3)
+        notice = told()
+    assert isinstance(notice, Persisted), notice
+    assert notice.path == str(tmp_path / "run" / "step-00000003")
+
+
 def test_where_memory_is_short_the_next_step_goes_before_one_that_waits_for_the_disk(
     node: Callable[..., VaultNode], tmp_path: Path
 ) -> None:

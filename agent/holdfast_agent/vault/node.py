@@ -10,7 +10,7 @@ from pathlib import Path
 import structlog
 
 from holdfast.seals import CHUNK_BYTES
-from holdfast.vault_wire import SealedStep, ShardName
+from holdfast.vault_wire import PersistTo, SealedStep, ShardName
 from holdfast_agent.vault.assignments import Assignment, Assignments, Job, job_of
 from holdfast_agent.vault.checks import Checks
 from holdfast_agent.vault.cuts import Cut
@@ -55,11 +55,12 @@ class Node:
         self._serve_job(job_of(name))
         return self._shelves.of(name)
 
-    def sealed(self, name: ShardName, sealed: SealedStep) -> None:
-        """A rank's step is whole."""
+    def sealed(self, name: ShardName, sealed: SealedStep, to: PersistTo | None) -> None:
+        """A rank's step is whole, and may go to this place."""
         log.debug("sealed", job=name.job, rank=name.rank, step=sealed.step)
         self._senders.sealed(name, sealed)
-        self.persister.sealed(name, sealed)
+        if to is not None:
+            self.persister.sealed(name, sealed, to)
 
     def go_on(self, name: ShardName, generation: int, sealed: SealedStep | None, *, from_disk: bool = False) -> None:
         """A rank goes on from this step (None: from none there was), here and wherever it has copies."""

@@ -96,7 +96,6 @@ class Persister:
         self._notices = notices
         self._bytes_per_s = bytes_per_s
         self._lock = threading.Lock()
-        self._to: dict[ShardName, PersistTo] = {}
         self._gathered: Gathered | None = None
         self._held: dict[ShardName, _Held] = {}
         self._writing: _Step | None = None
@@ -104,16 +103,11 @@ class Persister:
         self._told_of: SealedStep | None = None
         self._is_closed = False
 
-    def persist_to(self, name: ShardName, to: PersistTo) -> None:
-        """A rank says where its steps go."""
+    def sealed(self, name: ShardName, sealed: SealedStep, to: PersistTo) -> None:
+        """A rank has sealed a step that may go there. Nothing is waited for: the rank's next save waits for this."""
         with self._lock:
-            self._to[name] = to
-
-    def sealed(self, name: ShardName, sealed: SealedStep) -> None:
-        """A rank has sealed a step. Nothing is waited for: the rank's next save waits for this."""
-        with self._lock:
-            assignment, to = self._assignments.of_job(job_of(name)), self._to.get(name)
-            if assignment is None or to is None or self._is_closed or name.rank not in assignment.order.ranks:
+            assignment = self._assignments.of_job(job_of(name))
+            if assignment is None or self._is_closed or name.rank not in assignment.order.ranks:
                 return
             order = assignment.order
             is_busy = self._writing is not None
@@ -144,7 +138,6 @@ class Persister:
     def clear(self) -> None:
         """Another job is served now. What is being written of the one before is written."""
         with self._lock:
-            self._to.clear()
             self._let_go()
             self._gathered = None
 
@@ -184,7 +177,7 @@ class Persister:
         self._held = {}
         before, self._publishing = self._publishing, None
         self._writing = step = _Step(sealed, held)
-        task = self._task(step, to, assignment.order.certified_step)
+        task = self._task(step, to, assignment.order.certified_up_to)
         threading.Thread(target=self._run, args=(step, before, task), daemon=True).start()
 
     def _task(self, step: _Step, to: PersistTo, certified_step: int | None) -> PersistTask:

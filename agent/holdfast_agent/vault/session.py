@@ -60,6 +60,7 @@ class Session:
         self._ledger: LedgerReader | None = None
         self._lay: Lay | None = None
         self._layout: Layout | None = None
+        self._persist_to: PersistTo | None = None
         self._handed_out: Segment | None = None
         self._begun: tuple[Callable[[], None], Shelf, Segment] | None = None
 
@@ -110,7 +111,8 @@ class Session:
                     self._node.go_on(joined.name, joined.generation, request.sealed, from_disk=request.from_disk)
                 return Done(), None
             case PersistTo():
-                self._node.persister.persist_to(self._rank()[0].name, request)
+                # For what this connection saves: a rank may have another for steps that it only restores.
+                self._persist_to = request
                 return Done(), None
             case Assign():
                 reason = self._node.assign(Assignment(request.order, request.token))
@@ -236,7 +238,7 @@ class Session:
             sealed=sealed, index=index, objects=request.objects, seal=seal(notes, segment.memory, hashes)
         )
         if shelf.seal(segment, contents):
-            self._node.sealed(joined.name, sealed)
+            self._node.sealed(joined.name, sealed, self._persist_to)
 
     def _repair(self, request: Repair) -> Answer:
         joined, _ = self._rank()
