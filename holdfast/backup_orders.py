@@ -31,7 +31,7 @@ class BackupOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     among them. `submitted_ms` tells the job from a later one of the same name.
 
     Vaults keep the certified step, which `certified_generation` made, and the coming one of this generation, whatever
-    comes after them.
+    comes after them. Of the steps on the disk the newest up to `certified_up_to` stays.
     """
 
     node: Name
@@ -48,6 +48,7 @@ class BackupOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     certified_step: Count | None = None
     certified_generation: Count = 0
     coming_step: Count | None = None
+    certified_up_to: Count | None = None
     reason: str = ""
     cause: Id | None = None
 

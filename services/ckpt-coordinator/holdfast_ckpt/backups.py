@@ -14,7 +14,7 @@ from holdfast.events import GenerationStarted
 from holdfast.persistence import PersistEvery
 from holdfast.topology import Mesh, Topology
 from holdfast_ckpt.backup_plan import BackupStrategy, Protects, plan_backups
-from holdfast_ckpt.certified import still_held
+from holdfast_ckpt.certified import still_certified, still_held
 from holdfast_ckpt.state import HeldShards, JobBackups, Layout
 
 LAYOUTS_REMEMBERED = 4
@@ -80,6 +80,7 @@ def planned(
         sources=_sources(layout, past, held),
         earlier=tuple(old for old in past if old != layout)[:LAYOUTS_REMEMBERED],
         held=still_held(before.held, event.restore_at_most) if before else None,
+        certified_up_to=still_certified(before.certified_up_to, event.restore_at_most) if before else None,
         step_s=step_s,
         persist=wanted,
         persist_every=PersistEvery.parse(wanted).in_steps(step_s, before.persist_every if before else 0),
@@ -135,6 +136,7 @@ def _order(plan: JobBackups, node_rank: int) -> BackupOrder:
         certified_step=plan.held.step if plan.held else None,
         certified_generation=plan.held.generation if plan.held else 0,
         coming_step=plan.coming,
+        certified_up_to=plan.certified_up_to,
         reason=plan.reason,
         cause=plan.ordered_by,
     )

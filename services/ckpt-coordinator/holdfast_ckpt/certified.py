@@ -7,7 +7,7 @@ is given up, and another is named.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import ceil
 
 import msgspec
@@ -47,6 +47,28 @@ def rotated(plan: JobBackups, event: StepsCertified, kept: Mapping[int, int]) ->
     if (held, coming) == (plan.held, plan.coming):
         return plan
     return msgspec.structs.replace(plan, held=held, coming=coming, ordered_by=event.id)
+
+
+def told(
+    before: JobBackups, after: JobBackups, known: CertifiedSteps | None, on_disk: Iterable[int], decision: str
+) -> JobBackups:
+    """What nodes are told instead of `before`: `after`, and what is certified, for they drop steps on the disk.
+
+    That makes a difference to them only where a step on the disk lies between what they were told and what is known,
+    or where a generation went back.
+    """
+    if known is None or known.generation != after.generation:
+        return after
+    heard_of = -1 if before.certified_up_to is None else before.certified_up_to
+    is_outdated = known.step < heard_of or any(heard_of < step <= known.step for step in on_disk)
+    if after == before and not is_outdated:
+        return after
+    return msgspec.structs.replace(after, certified_up_to=known.step, ordered_by=decision)
+
+
+def still_certified(up_to: int | None, restore_at_most: int | None) -> int | None:
+    """Up to where steps on the disk are certified as far as the next generation is concerned."""
+    return up_to if up_to is None or restore_at_most is None else min(up_to, restore_at_most)
 
 
 def still_held(held: HeldStep | None, restore_at_most: int | None) -> HeldStep | None:

@@ -134,8 +134,11 @@ class Coordinator(Decider):
         if entry.job in self._finished:
             return Effect(events=(finding,))
         row = Row(table=STEPS, key=key_of(entry.job, entry.step), row=entry)
-        old = outdated(self._saved_at.get(entry.job, {}) | {entry.step: entry.saved_at}, event.steps)
-        return Effect(rows=(row, *_removed(entry.job, old)), events=(finding,))
+        saved = self._saved_at.get(entry.job, {}) | {entry.step: entry.saved_at}
+        old, plan = outdated(saved, event.steps), self._plans.get(entry.job)
+        told = certified.told(plan, plan, self._certified.get(entry.job), saved, event.id) if plan else None
+        rows, orders = self._changed(plan, told)
+        return Effect(rows=(row, *_removed(entry.job, old), *rows), events=(finding,), orders=orders)
 
     # --- steps in memory --------------------------------------------------------------------------
 
@@ -145,13 +148,12 @@ class Coordinator(Decider):
         plan = backups.planned(known, event, self._policy, held, derived_id(event.id, "backups"))
         if plan is None:
             return Effect()
-        holders = backups.holders((self._plans | {plan.job: plan}).values())
         saved, limit = self._saved_at.get(event.job, {}), event.restore_at_most
         given_up = [step for step in saved if limit is not None and step > limit]
         return Effect(
             rows=(Row(table=PLANS, key=plan.job, row=plan), *_removed(event.job, given_up)),
             events=(_said(plan, event.id, now, plan.reason),),
-            orders=tuple(order for order in backups.orders(plan) if holders[order.node] == plan.job),
+            orders=self._orders(plan),
         )
 
     def _reported(self, event: CopiesMeasured | ShardsFetched, now: datetime) -> Effect:
@@ -182,11 +184,10 @@ class Coordinator(Decider):
             return Effect()
         changed = msgspec.structs.replace(plan, every=after.every, ordered_by=derived_id(event.id, "cadence"))
         reason = cadence.in_words(plan.every, after.every, event)
-        holders = backups.holders(self._plans.values())
         return Effect(
             rows=(Row(table=PLANS, key=plan.job, row=changed),),
             events=(_said(changed, event.id, now, reason),),
-            orders=tuple(order for order in backups.orders(changed) if holders[order.node] == plan.job),
+            orders=self._orders(changed),
         )
 
     def _measured(self, event: StepTimeMeasured, now: datetime) -> Effect:
@@ -200,11 +201,10 @@ class Coordinator(Decider):
         decided = derived_id(event.id, "persistence")
         timed = msgspec.structs.replace(timed, persist_every=every, ordered_by=decided)
         reason = f"a step takes {event.median_s:.2g} s: one in {every} goes to the disk, {plan.persist} were asked for"
-        holders = backups.holders(self._plans.values())
         return Effect(
             rows=(Row(table=PLANS, key=plan.job, row=timed),),
             events=(_said(timed, event.id, now, reason),),
-            orders=tuple(order for order in backups.orders(timed) if holders[order.node] == plan.job),
+            orders=self._orders(timed),
         )
 
     def _heard_certified(self, event: StepsCertified) -> Effect:
@@ -212,15 +212,23 @@ class Coordinator(Decider):
         rows: list[Row] = []
         if news := certified.heard(self._certified.get(job), event):
             rows.append(Row(table=CERTIFIED, key=job, row=news))
-        plan = self._plans.get(job)
-        rotated = certified.rotated(plan, event, self._kept.get(job, {})) if plan else None
-        if rotated is None or rotated == plan:
-            return Effect(rows=tuple(rows))
-        holders = backups.holders(self._plans.values())
-        return Effect(
-            rows=(*rows, Row(table=PLANS, key=job, row=rotated)),
-            orders=tuple(order for order in backups.orders(rotated) if holders[order.node] == job),
-        )
+        plan, known, told = self._plans.get(job), news or self._certified.get(job), None
+        if plan is not None:
+            rotated = certified.rotated(plan, event, self._kept.get(job, {}))
+            told = certified.told(plan, rotated, known, self._saved_at.get(job, {}), event.id)
+        changed, orders = self._changed(plan, told)
+        return Effect(rows=(*rows, *changed), orders=orders)
+
+    def _changed(
+        self, before: JobBackups | None, after: JobBackups | None
+    ) -> tuple[tuple[Row, ...], tuple[BackupOrder, ...]]:
+        if after is None or after == before:
+            return (), ()
+        return (Row(table=PLANS, key=after.job, row=after),), self._orders(after)
+
+    def _orders(self, plan: JobBackups) -> tuple[BackupOrder, ...]:
+        holders = backups.holders((self._plans | {plan.job: plan}).values())
+        return tuple(order for order in backups.orders(plan) if holders[order.node] == plan.job)
 
     def _ended(self, event: JobFinished) -> Effect:
         assert event.job is not None

@@ -53,7 +53,8 @@ class JobBackups(msgspec.Struct, frozen=True, kw_only=True):
 
     `sources` are, by node rank, the vaults that may hold shards from before. `ordered_by` is the decision that the
     orders follow from, `planned_at` when its generation was started. `earlier` are other layouts, the newest first.
-    `held` is the certified step that vaults keep, `coming` the one that is to take its place (see `certified`).
+    `held` is the certified step that vaults keep, `coming` the one that is to take its place (see `certified`), and
+    `certified_up_to` what nodes were told of steps on the disk.
     `persist` is how often a step is wanted on the disk, and `persist_every` how many steps that is.
     """
 
@@ -73,6 +74,7 @@ class JobBackups(msgspec.Struct, frozen=True, kw_only=True):
     step_s: float | None = None
     held: HeldStep | None = None
     coming: int | None = None
+    certified_up_to: int | None = None
     persist: str = "never"
     persist_every: int = 0
 
