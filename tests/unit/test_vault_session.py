@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import threading
@@ -20,6 +21,7 @@ from holdfast.vault_wire import (
     Done,
     Join,
     Lay,
+    Refused,
     Request,
     Save,
     SealedStep,
@@ -31,6 +33,7 @@ from holdfast.vault_wire import (
 from holdfast_agent.vault import session
 from holdfast_agent.vault.limits import Limits
 from holdfast_agent.vault.node import Node
+from holdfast_agent.vault.segments import Segment
 from holdfast_agent.vault.session import Session
 
 NAME = ShardName(job="job", submitted_ms=1, world_size=2, rank=0)
@@ -96,6 +99,22 @@ def test_a_save_that_fails_holds_up_none_that_comes_after_it(
             assert not any(segment.is_filling for segment in node._shelves.of(NAME)._segments)
         assert asking.ask(Save(step=2, objects=b"")) == Done()
         assert asking.steps() == (at(2),)
+
+
+@pytest.mark.parametrize(("problem", "gives_way"), [(errno.ENOMEM, 1), (errno.ENOSPC, 1), (errno.ESTALE, 0)])
+def test_what_waits_for_the_disk_gives_way_to_a_save_that_needs_memory_and_to_no_rank_of_another_job(
+    node: Node, problem: int, gives_way: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[None] = []
+    monkeypatch.setattr(node.persister, "give_way", lambda: asked.append(None))
+
+    def claim(_: int) -> Segment:
+        raise OSError(problem, os.strerror(problem))
+
+    with rank(node) as asking:
+        monkeypatch.setattr(node.join(NAME), "claim", claim)
+        assert isinstance(asking.ask(Save(step=1, objects=b"")), Refused)
+    assert len(asked) == gives_way
 
 
 def test_without_a_thread_for_it_a_rank_waits_for_its_save(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,6 +36,8 @@ from holdfast_agent.vault.shelf import Shelf
 from holdfast_agent.vault.shelves import Shelves
 
 NO_MEMORY = "its memory was needed for the next step: there is no room for one more of each rank, see memory_bytes"
+NOT_KEPT = "not all ranks of this node have kept it"
+LEFT_BEHIND = "the job went back behind it"
 
 log = structlog.get_logger(__name__)
 
@@ -100,7 +102,7 @@ class Persister:
         self._held: dict[ShardName, _Held] = {}
         self._writing: _Step | None = None
         self._publishing: _Step | None = None
-        self._told_of: SealedStep | None = None
+        self._left_out: SealedStep | None = None
         self._is_closed = False
 
     def sealed(self, name: ShardName, sealed: SealedStep, to: PersistTo) -> None:
@@ -109,6 +111,8 @@ class Persister:
             assignment = self._assignments.of_job(job_of(name))
             if assignment is None or self._is_closed or name.rank not in assignment.order.ranks:
                 return
+            if sealed == self._left_out:
+                return  # with another rank of this node
             order = assignment.order
             is_busy = self._writing is not None
             self._gathered, what = turn(self._gathered, is_busy, name.rank, sealed, order.ranks, order.persist_every)
@@ -116,19 +120,24 @@ class Persister:
                 case Turn.NOT_DUE:
                     return
                 case Turn.LEFT_OUT:
-                    self._leave_out(name, sealed)
+                    assert self._writing is not None
+                    self._leave_out(name, sealed, f"step {self._writing.sealed.step} is still being written")
                 case Turn.WAITS:
                     self._hold(name, sealed)
                 case Turn.BEGINS:
                     self._hold(name, sealed)
-                    self._begin(assignment, sealed, to)
+                    if len(self._held) < len(order.ranks):
+                        self._let_go()
+                        self._leave_out(name, sealed, LEFT_BEHIND)
+                    else:
+                        self._begin(assignment, sealed, to)
 
     def give_way(self) -> bool:
         """The memory of what is being written is needed for a save: write no further. False if there is none."""
         with self._lock:
             step = self._writing
             held = [*self._held.values(), *(step.held if step is not None else ())]
-            self._let_go()
+            self._give_up(NO_MEMORY)
             if step is not None and step.held:
                 _kill(step)
                 step.let_go()
@@ -139,7 +148,7 @@ class Persister:
         """Another job is served now. What is being written of the one before is written."""
         with self._lock:
             self._let_go()
-            self._gathered = None
+            self._gathered = self._left_out = None
 
     def close(self) -> None:
         """Write nothing more."""
@@ -155,7 +164,7 @@ class Persister:
 
     def _hold(self, name: ShardName, sealed: SealedStep) -> None:
         if any(held.contents.sealed != sealed for held in self._held.values()):
-            self._let_go()  # of a step that some rank of this node has never sealed
+            self._give_up(NOT_KEPT)
         shelf = self._shelves.of(name)
         segment = shelf.hold(sealed)
         if segment is None:
@@ -170,9 +179,6 @@ class Persister:
         self._held.clear()
 
     def _begin(self, assignment: Assignment, sealed: SealedStep, to: PersistTo) -> None:
-        if len(self._held) < len(assignment.order.ranks):
-            self._let_go()  # one of them was left behind by the job between two locks
-            return
         held = sorted(self._held.values(), key=lambda it: it.name.rank)
         self._held = {}
         before, self._publishing = self._publishing, None
@@ -195,12 +201,15 @@ class Persister:
             certified_step=certified_step,
         )
 
-    def _leave_out(self, name: ShardName, sealed: SealedStep) -> None:
-        if self._told_of == sealed:
-            return  # by another rank of this node
-        self._told_of = sealed
-        assert self._writing is not None
-        reason = f"step {self._writing.sealed.step} is still being written"
+    def _give_up(self, reason: str) -> None:
+        """Write nothing of what is gathered."""
+        held = next(iter(self._held.values()), None)
+        self._let_go()
+        if held is not None:
+            self._leave_out(held.name, held.contents.sealed, reason)
+
+    def _leave_out(self, name: ShardName, sealed: SealedStep, reason: str) -> None:
+        self._left_out = sealed
         self._notices.publish(NotPersisted(name=name, sealed=sealed, reason=reason))
 
     # On a thread of the step's own:

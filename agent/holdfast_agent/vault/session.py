@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import threading
@@ -207,9 +208,9 @@ class Session:
     def _claim(self, shelf: Shelf, nbytes: int) -> Segment:
         try:
             return shelf.claim(nbytes)
-        except OSError:
+        except OSError as error:
             # A step that waits for the disk is worth less than the one that is to be kept now.
-            if not self._node.persister.give_way():
+            if error.errno not in (errno.ENOMEM, errno.ENOSPC) or not self._node.persister.give_way():
                 raise
             return shelf.claim(nbytes)
 
