@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import test_ckpt_storage_contract
 import torch
@@ -124,8 +125,14 @@ def test_every_so_many_steps_are_on_the_disk_once_all_nodes_have_written_them(
             second.keep(step)
         until("step 6 is there, and no older one", lambda: storage.steps() == [6])
         assert is_whole(place, 6, ranks=2)
-    published = [told(), told()]
-    assert [(it.sealed, it.steps) for it in published if isinstance(it, Persisted)] == [(at(3), (3,)), (at(6), (6,))]
+        until("nobody writes", lambda: not writers(one) + writers(other))
+        one.assign(msgspec.structs.replace(order_of("one", persist_every=3), certified_up_to=7))
+        for step in (8, 9):
+            first.keep(step)
+            second.keep(step)
+        until("step 9 is there, and the newest certified one", lambda: storage.steps() == [6, 9])
+    published = [it for it in (told(), told(), told()) if isinstance(it, Persisted)]
+    assert [(it.sealed, it.steps) for it in published] == [(at(3), (3,)), (at(6), (6,)), (at(9), (6, 9))]
     assert left_over(place) == []
 
 
