@@ -26,6 +26,7 @@ class BackupOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """The backups of one node's ranks during one generation of a job.
 
     `keeper` is where the shards of every `every`-th step go as soon as they are sealed; None: nowhere (see `reason`).
+    `keeps` are the node ranks whose shards come here in the same way.
     Every `persist_every`-th step also goes to the disk; 0: none does.
     `sources` are the vaults that may hold shards of these ranks from before, the likeliest first; the node's own is not
     among them. `submitted_ms` tells the job from a later one of the same name.
@@ -44,6 +45,7 @@ class BackupOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     every: Count = 1
     persist_every: Count = 0
     keeper: VaultAddress | None = None
+    keeps: tuple[Count, ...] = ()
     sources: tuple[VaultAddress, ...] = ()
     certified_step: Count | None = None
     certified_generation: Count = 0
@@ -57,6 +59,10 @@ class BackupOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         """The global ranks of this node."""
         first = self.node_rank * self.nproc_per_node
         return range(first, first + self.nproc_per_node)
+
+    def is_kept_here(self, rank: int) -> bool:
+        """Whether this node keeps the copies of a global rank."""
+        return rank // self.nproc_per_node in self.keeps
 
 
 def submission_ms(submitted_at: datetime) -> int:

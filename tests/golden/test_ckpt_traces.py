@@ -103,6 +103,7 @@ def _ordered(order: BackupOrder) -> str:
         if order.keeper
         else "nowhere"
     )
+    to += f", keeps {' '.join(map(str, order.keeps))}" if order.keeps else ""
     disk = f", every {order.persist_every} to the disk" if order.persist_every else ""
     sources = f", from {' '.join(source.node for source in order.sources)}" if order.sources else ""
     ranks = f"ranks {order.ranks.start}-{order.ranks.stop - 1}"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast import seals
-from holdfast.backup_orders import BackupOrder
+from holdfast.backup_orders import BackupOrder, VaultAddress
 from holdfast.vault_wire import SealedStep, ShardName
 from holdfast_agent.vault.assignments import Assignment
 from holdfast_agent.vault.handshake import voucher
@@ -35,9 +35,8 @@ def named(rank: int) -> ShardName:
 
 
 def assign(node: Node, generation: int, **other: Any) -> None:
-    order = BackupOrder(
-        node="a", job="job", submitted_ms=1, world_size=3, generation=generation, node_rank=0, nproc_per_node=1, **other
-    )
+    given = {"nproc_per_node": 1, **other}
+    order = BackupOrder(node="a", job="job", submitted_ms=1, world_size=3, generation=generation, node_rank=0, **given)
     assert node.assign(Assignment(order, "token")) is None
 
 
@@ -60,19 +59,36 @@ def test_who_goes_on_from_the_disk_leaves_the_certified_step_behind_it_in_place(
     assert shelf.steps() == []
 
 
-def test_copies_are_left_once_the_job_trains_on_and_their_node_sends_none(node: Node) -> None:
+def test_copies_are_left_once_they_have_been_sent_where_the_present_generation_wants_them(node: Node) -> None:
     names = [named(rank) for rank in range(3)]
-    assign(node, 1)
-    fill(node.join(names[0]), 5, 1)
-    node._receptions.note_offer(names[1], 1)
-    assert node._left(names) == [names[2]]
-    assign(node, 2)
-    # A recovery may need them all.
+    keeper = VaultAddress(node="b", host="127.0.0.1", port=1)
+    assign(node, 2, keeper=keeper, keeps=(1,))
+    shelf = node.join(names[0])
+    for step, generation in ((5, 1), (6, 2)):
+        fill(shelf, step, generation)
+    # A recovery may need them all: of this generation's steps none may be whole elsewhere.
     assert node._left(names) == ()
-    fill(node.join(names[0]), 6, 2)
-    assert node._left(names) == [names[1], names[2]]
-    node._receptions.note_offer(names[1], 2)
+    shelf.note_sent(SealedStep(step=5, generation=1))
+    assert node._left(names) == ()
+    shelf.note_sent(SealedStep(step=6, generation=2))
+    # Whether the node whose copies are kept here has begun to send them, or heard of it, makes no difference.
     assert node._left(names) == [names[2]]
+
+
+def test_who_sends_to_nobody_goes_by_what_it_has_sealed(node: Node) -> None:
+    assign(node, 2)
+    assert node._left([named(1)]) == ()
+    fill(node.join(named(0)), 6, 2)
+    assert node._left([named(1)]) == [named(1)]
+
+
+def test_of_many_ranks_all_have_to_have_sent_a_step(node: Node) -> None:
+    keeper = VaultAddress(node="b", host="127.0.0.1", port=1)
+    assign(node, 1, keeper=keeper, keeps=(), nproc_per_node=2)
+    node.join(named(0)).note_sent(SealedStep(step=6, generation=1))
+    assert node._left([named(2)]) == ()
+    node.join(named(1)).note_sent(SealedStep(step=6, generation=1))
+    assert node._left([named(2)]) == [named(2)]
 
 
 def test_what_is_half_here_of_them_is_dropped_unless_it_is_just_coming(node: Node) -> None:

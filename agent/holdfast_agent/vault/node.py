@@ -9,6 +9,7 @@ from pathlib import Path
 
 import structlog
 
+from holdfast.backup_orders import BackupOrder
 from holdfast.seals import CHUNK_BYTES
 from holdfast.vault_wire import PersistTo, SealedStep, ShardName
 from holdfast_agent.vault.assignments import Assignment, Assignments, Job, job_of
@@ -95,20 +96,28 @@ class Node:
             self.peers.end_unknown(lambda hello: (hello.job, hello.submitted_ms) == (job.name, job.submitted_ms))
 
     def _left(self, names: Collection[ShardName]) -> Collection[ShardName]:
-        """The ranks whose copies are kept elsewhere by now, as far as can be told from here.
+        """The ranks whose copies are kept elsewhere by now.
 
-        Their nodes have sent none in this generation, and it trains: a rank of this node has sealed a step of it.
+        The present order does not name them, and they have been sent where others' orders say, as far as can be told
+        from here: all ranks of this node have sent a step of this generation.
         """
         present = self._assignments.present
         if present is None:
             return ()
-        order, own = present.order, {present.shard_of(rank) for rank in present.order.ranks}
-        if not any(each.generation >= order.generation for name in own for each in self._shelves.of(name).steps()):
+        order = present.order
+        own = {present.shard_of(rank) for rank in order.ranks}
+        if not all(self._has_sent(name, order) for name in own):
             return ()
-        left = [name for name in names if name not in own and self._receptions.offered_in(name) < order.generation]
+        left = [name for name in names if name not in own and not order.is_kept_here(name.rank)]
         for name in left:
             self._receptions.give_up(name)
         return left
+
+    def _has_sent(self, name: ShardName, order: BackupOrder) -> bool:
+        shelf = self._shelves.of(name)
+        # Who sends to nobody can go by what it has sealed alone.
+        through = shelf.sent() if order.keeper is not None else shelf.steps()
+        return any(each.generation >= order.generation for each in through)
 
     def _token_of(self, hello: Hello) -> str | None:
         present = self._assignments.present

@@ -98,7 +98,6 @@ class PeerSession:
         if self._hello.generation < self._generation():
             # Its node may be cut off, and not know that the job went on without it.
             return Refused(reason=f"generation {self._hello.generation} is over")
-        self._receptions.note_offer(offer.name, self._hello.generation)
         shelf = self._shelf(offer.name)
         with shelf.holding(offer.sealed) as held:
             if held is not None and held[1].seal == offer.seal:

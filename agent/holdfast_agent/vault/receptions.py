@@ -148,21 +148,11 @@ class Receptions:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._slots: dict[ShardName, Slot] = {}
-        self._offered_in: dict[ShardName, int] = {}
 
     def slot(self, name: ShardName) -> Slot:
         """A rank's."""
         with self._lock:
             return self._slots.setdefault(name, Slot())
-
-    def note_offer(self, name: ShardName, generation: int) -> None:
-        """A node of this generation has this one keep the rank's copies."""
-        with self._lock:
-            self._offered_in[name] = max(generation, self._offered_in.get(name, 0))
-
-    def offered_in(self, name: ShardName) -> int:
-        """The last generation that had this node keep the rank's copies; 0: none did."""
-        return self._offered_in.get(name, 0)
 
     def give_up(self, name: ShardName) -> None:
         """What is half here of this rank will not become whole, unless it is just coming."""
@@ -179,4 +169,3 @@ class Receptions:
         """Another job is served now; its connections have been ended."""
         with self._lock:
             self._slots.clear()
-            self._offered_in.clear()

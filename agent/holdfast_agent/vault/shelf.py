@@ -145,6 +145,11 @@ class Shelf:
             if sealed not in self._sent:
                 self._sent.append(sealed)
 
+    def sent(self) -> list[SealedStep]:
+        """The last steps that another node has whole."""
+        with self._lock:
+            return list(self._sent)
+
     def pin(self, pins: Pins | None) -> None:
         """These steps stay, if they are or come here, until others are named."""
         with self._lock:

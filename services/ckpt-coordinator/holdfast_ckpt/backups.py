@@ -6,6 +6,7 @@ can be given again at any time.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 
 from holdfast.backup_orders import BackupOrder, VaultAddress, submission_ms
@@ -89,7 +90,10 @@ def planned(
 
 def orders(plan: JobBackups) -> list[BackupOrder]:
     """What the nodes of a job are told; the same plan gives the same orders."""
-    return [_order(plan, node_rank) for node_rank in range(len(plan.layout.nodes))]
+    kept: defaultdict[int | None, list[int]] = defaultdict(list)
+    for node_rank, keeper in enumerate(plan.layout.keepers):
+        kept[keeper].append(node_rank)
+    return [_order(plan, node_rank, kept[node_rank]) for node_rank in range(len(plan.layout.nodes))]
 
 
 def idle_orders(plan: JobBackups, cause: str, reason: str) -> list[BackupOrder]:
@@ -118,7 +122,7 @@ def holders(plans: Iterable[JobBackups]) -> dict[str, str]:
     return {node: plan.job for plan in sorted(plans, key=lambda plan: plan.planned_at) for node in plan.layout.nodes}
 
 
-def _order(plan: JobBackups, node_rank: int) -> BackupOrder:
+def _order(plan: JobBackups, node_rank: int, keeps: Iterable[int]) -> BackupOrder:
     layout = plan.layout
     keeper = layout.keepers[node_rank]
     return BackupOrder(
@@ -132,6 +136,7 @@ def _order(plan: JobBackups, node_rank: int) -> BackupOrder:
         every=plan.every,
         persist_every=plan.persist_every,
         keeper=None if keeper is None else _address(layout.nodes[keeper], layout.vaults[keeper]),
+        keeps=tuple(keeps),
         sources=plan.sources[node_rank],
         certified_step=plan.held.step if plan.held else None,
         certified_generation=plan.held.generation if plan.held else 0,
