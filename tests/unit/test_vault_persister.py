@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,12 +13,13 @@ import pytest
 from holdfast import seals
 from holdfast.backup_orders import BackupOrder
 from holdfast.vault_wire import Notice, NotPersisted, PersistTo, SealedStep, ShardName
+from holdfast_agent.vault import persist
 from holdfast_agent.vault.assignments import Assignment, Assignments, job_of
 from holdfast_agent.vault.cuts import Cut
 from holdfast_agent.vault.ledgers import Ledgers
 from holdfast_agent.vault.notices import Notices
 from holdfast_agent.vault.persist import LEFT_BEHIND, NO_MEMORY, NOT_KEPT, Persister
-from holdfast_agent.vault.segments import Contents
+from holdfast_agent.vault.segments import Contents, Segment
 from holdfast_agent.vault.shelves import Shelves
 
 NBYTES = 2 << 20
@@ -90,15 +94,61 @@ def test_a_step_that_some_rank_never_has_is_said_to_be_left_out(vault: Vault) ->
     assert (vault.said, vault.holds()) == ([left_out(5, NOT_KEPT)], 1)
 
 
-def test_so_is_one_that_the_job_left_behind_meanwhile(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_nobody_can_write_now_holds_up_none_that_comes_after_it(
+    vault: Vault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[threading.Thread] = []
+
+    def begin(thread: threading.Thread) -> None:
+        begun.append(thread)
+
+    def fail(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    for step, start in ((5, fail), (10, begin)):
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", start)
+            vault.seal(0, step)
+            vault.seal(1, step)
+    assert vault.said == [left_out(5, "nobody can write it: can't start new thread")]
+    assert (len(begun), vault.holds()) == (1, 2)
+
+
+class Immortal:
+    """A process in a call to a mount that hangs: it is dead when that is over."""
+
+    kill_count = 0
+
+    def kill(self) -> None:
+        self.kill_count += 1
+
+    def wait(self, timeout: float | None = None) -> int:
+        assert timeout is not None, "this may take for ever"
+        raise subprocess.TimeoutExpired("", timeout)
+
+
+def test_a_process_that_does_not_die_holds_nobody_up(vault: Vault) -> None:
+    process = Immortal()
+    step: Any = SimpleNamespace(process=process, is_ended=False)
+    persist._end(step)
+    vault.persister._writing = step
+    vault.persister.close()
+    assert (step.is_ended, process.kill_count) == (True, 2)
+
+
+@pytest.mark.parametrize("is_held_before", [False, True])
+def test_so_is_one_that_the_job_left_behind_meanwhile(
+    vault: Vault, is_held_before: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     vault.seal(0, 5)
     shelf = vault.shelves.of(RANKS[1])
     hold = shelf.hold
 
-    def left_behind_then_held(sealed: SealedStep) -> Any:
+    def hold_beside_a_cut(sealed: SealedStep) -> Segment | None:
+        early = hold(sealed) if is_held_before else None
         shelf.keep_only(Cut(generation=2, at_ns=1, kept=None))
-        return hold(sealed)
+        return early or hold(sealed)
 
-    monkeypatch.setattr(shelf, "hold", left_behind_then_held)
+    monkeypatch.setattr(shelf, "hold", hold_beside_a_cut)
     vault.seal(1, 5)
     assert (vault.said, vault.holds()) == ([left_out(5, LEFT_BEHIND, rank=1)], 0)

@@ -35,6 +35,8 @@ from holdfast_agent.vault.segments import Contents, Segment
 from holdfast_agent.vault.shelf import Shelf
 from holdfast_agent.vault.shelves import Shelves
 
+END_S = 10.0
+"""For a process that is killed. Where a mount hangs it ends only with that; it does nothing any more then."""
 NO_MEMORY = "its memory was needed for the next step: there is no room for one more of each rank, see memory_bytes"
 NOT_KEPT = "not all ranks of this node have kept it"
 LEFT_BEHIND = "the job went back behind it"
@@ -155,10 +157,9 @@ class Persister:
         with self._lock:
             self._is_closed = True
             self._let_go()
-            steps = [self._writing, self._publishing]
-        for step in steps:
-            if step is not None:
-                _end(step)
+            for step in (self._writing, self._publishing):
+                if step is not None:
+                    _kill(step)  # and not waited for: a mount that hangs lets it end when it will
 
     # Under the lock:
 
@@ -170,7 +171,9 @@ class Persister:
         if segment is None:
             return
         contents = segment.contents
-        assert contents is not None
+        if contents is None:
+            shelf.let_go(segment)  # the job left it behind in this moment
+            return
         self._held[name] = _Held(name, shelf, segment, contents)
 
     def _let_go(self) -> None:
@@ -181,10 +184,15 @@ class Persister:
     def _begin(self, assignment: Assignment, sealed: SealedStep, to: PersistTo) -> None:
         held = sorted(self._held.values(), key=lambda it: it.name.rank)
         self._held = {}
-        before, self._publishing = self._publishing, None
-        self._writing = step = _Step(sealed, held)
+        step = _Step(sealed, held)
         task = self._task(step, to, assignment.order.certified_up_to)
-        threading.Thread(target=self._run, args=(step, before, task), daemon=True).start()
+        try:
+            threading.Thread(target=self._run, args=(step, self._publishing, task), daemon=True).start()
+        except RuntimeError as error:
+            step.let_go()
+            self._leave_out(step.name, sealed, f"nobody can write it: {error}")
+        else:
+            self._writing, self._publishing = step, None
 
     def _task(self, step: _Step, to: PersistTo, certified_step: int | None) -> PersistTask:
         name = step.name
@@ -296,4 +304,5 @@ def _kill(step: _Step) -> None:
 def _end(step: _Step) -> None:
     _kill(step)
     if step.process is not None:
-        step.process.wait()
+        with suppress(subprocess.TimeoutExpired):
+            step.process.wait(END_S)
