@@ -129,6 +129,10 @@ class PersistTo(_Message, frozen=True, kw_only=True, tag="persist_to"):
     mesh: dict[str, int] = {}
 
 
+class AskCertified(_Message, frozen=True, kw_only=True, tag="ask_certified"):
+    """Up to which step is this job certified? Answered by `Certified`."""
+
+
 class Assign(_Message, frozen=True, kw_only=True, tag="assign"):
     """The agent's word: these are the backups of this node's ranks from now on. Answered by `Done`.
 
@@ -143,7 +147,7 @@ class Follow(_Message, frozen=True, kw_only=True, tag="follow"):
     """The agent's: tell me what happens. No answer; notices follow on this connection as they come."""
 
 
-Request = Join | Lay | Save | AskSteps | AskShard | Repair | KeepOnly | PersistTo | Assign | Follow
+Request = Join | Lay | Save | AskSteps | AskShard | Repair | KeepOnly | PersistTo | AskCertified | Assign | Follow
 
 
 class Done(_Message, frozen=True, kw_only=True, tag="done"):
@@ -160,6 +164,12 @@ class Steps(_Message, frozen=True, kw_only=True, tag="steps"):
     """What is sealed, newest first."""
 
     sealed: tuple[SealedStep, ...]
+
+
+class Certified(_Message, frozen=True, kw_only=True, tag="certified"):
+    """Of the steps on a disk the newest `up_to` this one is to stay; None: none has to."""
+
+    up_to: int | None
 
 
 class Shard(_Message, frozen=True, kw_only=True, tag="shard"):
@@ -227,7 +237,7 @@ class NotPersisted(_Message, frozen=True, kw_only=True, tag="not_persisted"):
 
 
 Notice = BackedUp | Damaged | Fetched | Persisted | NotPersisted
-Answer = Done | Refused | Steps | Shard | Notice
+Answer = Done | Refused | Steps | Certified | Shard | Notice
 
 M = TypeVar("M")
 

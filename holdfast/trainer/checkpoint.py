@@ -327,7 +327,7 @@ class Checkpointer:
             parts=tuple(decode_part(record) for record in records),
         )
         path = self._storage.publish(manifest)
-        self._storage.retain(self._retention)
+        self._storage.retain(self._retention._replace(certified_up_to=self._memory.certified_up_to()))
         return path, manifest.nbytes, tuple(sorted(self._storage.steps()))
 
     def _verify(self, manifest: Manifest, keyed: KeyedState) -> _Verified:

@@ -49,6 +49,7 @@ class MemoryTier:
         """Whether any rank had steps above the limit when `common` was asked last."""
         self._of_some: set[SealedStep] = set()
         self._all_answered = True
+        self._certified_up_to: int | None = None
 
     def keep(self, step: int, state: dict[str, Any], plan: Callable[[], PartPlan] | None = None) -> bool:
         """Keep the state as it is now; False if it is not kept, which is logged once for each reason.
@@ -129,6 +130,18 @@ class MemoryTier:
             client.keep_only(sealed, from_disk=from_disk)
         except VaultWireError as error:
             self._lose(error)
+
+    def certified_up_to(self) -> int | None:
+        """Of the steps on a disk the newest up to this one is to stay; None: none has to, as far as is known here."""
+        client = self._connected()
+        try:
+            up_to = client.certified_up_to() if client is not None else None
+        except VaultWireError as error:
+            self._lose(error)
+            up_to = None
+        # A vault that is away or new knows of none: what was certified is so still.
+        self._certified_up_to = max((it for it in (up_to, self._certified_up_to) if it is not None), default=None)
+        return self._certified_up_to
 
     def _sealed(self, at_most: int | None) -> tuple[SealedStep, ...] | None:
         """None: the vault does not answer."""

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 
 class Retention(NamedTuple):
-    """At least the newest step is kept, and those that are `pinned`; of others the newest that fit."""
+    """At least the newest step is kept, and the newest that is certified; of others the newest that fit."""
 
     steps_max: int
     nbytes_max: int = 0
     """0: as much as there is."""
-    pinned: Collection[int] = ()
+    certified_up_to: int | None = None
+    """To which step a job would go back after bad numbers, or to the one before it that there is (ADR 10)."""
 
 
 def outdated(sizes: Mapping[int, int], retention: Retention) -> list[int]:
     """The steps to drop, the oldest first. `sizes` has the bytes of every step that there is."""
     newest_first = sorted(sizes, reverse=True)
-    taken = sum(sizes[step] for step in newest_first[:1] + [it for it in newest_first[1:] if it in retention.pinned])
+    up_to = retention.certified_up_to
+    certified = next((step for step in newest_first if up_to is not None and step <= up_to), None)
+    taken = sum(sizes[step] for step in {*newest_first[:1], certified} if step is not None)
     kept = 1
     dropped: list[int] = []
     for step in newest_first[1:]:
-        if step in retention.pinned:
+        if step == certified:
             continue
         taken += sizes[step]
         kept += 1

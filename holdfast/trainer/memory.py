@@ -27,8 +27,10 @@ from holdfast.seals import BrokenSeal
 from holdfast.trainer.checkpoint_recipe import PartPlan
 from holdfast.trainer.memory_layout import NotKeepable, Place, aligned, lay, place, put_together, take_apart, view
 from holdfast.vault_wire import (
+    AskCertified,
     AskShard,
     AskSteps,
+    Certified,
     Join,
     KeepOnly,
     Lay,
@@ -126,6 +128,12 @@ class VaultClient:
         `from_disk`: it was not read from memory. In either case certified steps behind it stay.
         """
         self._ask(KeepOnly(sealed=sealed, from_disk=from_disk))
+
+    def certified_up_to(self) -> int | None:
+        """Of the steps on a disk the newest up to this one is to stay; None: none has to."""
+        answer, _ = self._ask(AskCertified())
+        assert isinstance(answer, Certified)
+        return answer.up_to
 
     def restore(self, sealed: SealedStep) -> dict[str, Any]:
         """The state of a step; its tensors are views into a private mapping of the shard, its DTensors `DPart`s.

@@ -193,11 +193,11 @@ def test_retention_removes_what_the_dead_left_and_nothing_of_the_living(opened: 
     assert left == ["3", "4"]
 
 
-def test_retention_goes_by_room_too_and_never_takes_what_is_pinned(opened: Opener) -> None:
+def test_retention_goes_by_room_too_and_never_takes_the_newest_that_is_certified(opened: Opener) -> None:
     storage = opened(owner=UNFENCED)
-    for step in range(1, 7):
+    for step in (1, 3, 4, 5, 6):
         save(storage, step, b"x" * 1000)
-    storage.retain(Retention(steps_max=9, nbytes_max=4500, pinned={1}))
+    storage.retain(Retention(steps_max=9, nbytes_max=4500, certified_up_to=2))
     assert sorted(storage.steps()) == [1, 4, 5, 6]
     storage.retain(Retention(steps_max=9, nbytes_max=10))
     assert storage.steps() == [6]

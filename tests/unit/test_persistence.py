@@ -106,11 +106,15 @@ def test_what_too_many_steps_have_overtaken_goes() -> None:
     [
         (Retention(9), []),
         (Retention(2), [1, 2, 3]),
-        (Retention(1, pinned={2}), [1, 3, 4]),
+        (Retention(1, certified_up_to=2), [1, 3, 4]),
+        (Retention(1, certified_up_to=0), [1, 2, 3, 4]),
+        (Retention(1, certified_up_to=9), [1, 2, 3, 4]),
         (Retention(9, nbytes_max=25), [1, 2, 3]),
         (Retention(9, nbytes_max=1), [1, 2, 3, 4]),
-        (Retention(9, nbytes_max=35, pinned={1}), [2, 3]),
+        (Retention(9, nbytes_max=35, certified_up_to=1), [2, 3]),
     ],
 )
-def test_the_newest_is_kept_whatever_it_takes_and_what_is_pinned(retention: Retention, dropped: list[int]) -> None:
+def test_the_newest_is_kept_whatever_it_takes_and_the_newest_certified(
+    retention: Retention, dropped: list[int]
+) -> None:
     assert outdated(dict.fromkeys(range(1, 6), 10), retention) == dropped

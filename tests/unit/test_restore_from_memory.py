@@ -23,9 +23,12 @@ class Vault:
     """What the node has, and how it fails; it takes the place of the client and its connection."""
 
     def __init__(self, *steps: int) -> None:
-        self.states = {SealedStep(generation=1, step=step): {"x": step} for step in steps}
+        self.states: dict[SealedStep, dict[str, Any]] = {
+            SealedStep(generation=1, step=step): {"x": step} for step in steps
+        }
         self.cuts: list[SealedStep | None] = []
         self.from_disk = False
+        self.certified: int | None = None
         self.broken = False
         self.connections_lost = 0
         self.calls_lost = 0
@@ -46,6 +49,12 @@ class Vault:
         if self.broken:
             raise BrokenSeal("flipped")
         return self.states[sealed]
+
+    def certified_up_to(self) -> int | None:
+        if self.calls_lost:
+            self.calls_lost -= 1
+            raise VaultWireError("the connection has ended")
+        return self.certified
 
     def keep_only(self, sealed: SealedStep | None, *, from_disk: bool = False) -> None:
         self.cuts.append(sealed)
@@ -125,6 +134,29 @@ def test_storage_that_cannot_be_read_stops_no_job_whose_memory_is_whole(
     with pytest.raises(OSError, match="stale"):
         checkpointer.restore({"x": 0})
     assert vault.cuts == [SealedStep(generation=1, step=25)]
+
+
+def test_the_newest_certified_step_stays_on_the_disk_though_a_script_saves_later_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vault = serve(Vault(), monkeypatch)
+    monkeypatch.setattr(checkpoint_memory, "RECONNECT_S", 0)
+    checkpointer = Checkpointer(tmp_path, keep=1)
+
+    def there_after(step: int) -> list[int]:
+        checkpointer.save(step, {"x": step})
+        return sorted(checkpointer._storage.steps())
+
+    assert [there_after(step) for step in (10, 20)] == [[10], [20]]
+    vault.certified = 25
+    assert there_after(30) == [20, 30]
+    # What is known stays known while the vault is away, and when it comes back without its orders.
+    vault.calls_lost = 1
+    assert there_after(40) == [20, 40]
+    vault.certified = None
+    assert there_after(50) == [20, 50]
+    vault.certified = 50
+    assert there_after(60) == [50, 60]
 
 
 def test_nothing_is_cut_before_the_disk_has_proved_usable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

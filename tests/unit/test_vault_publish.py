@@ -38,7 +38,7 @@ def write(storage: Storage, step: int, *ranks: int) -> None:
     write_record(storage, step, parts)
 
 
-def task(step: int, *, generation: int = 3, steps_max: int = 9, certified_step: int | None = None) -> PersistTask:
+def task(step: int, *, generation: int = 3, steps_max: int = 9, certified_up_to: int | None = None) -> PersistTask:
     return PersistTask(
         to=PersistTo(place="", steps_max=steps_max, mesh={"dp": 4}),
         job="job",
@@ -47,7 +47,7 @@ def task(step: int, *, generation: int = 3, steps_max: int = 9, certified_step: 
         step=step,
         world_size=4,
         shards=(),
-        certified_step=certified_step,
+        certified_up_to=certified_up_to,
     )
 
 
@@ -179,11 +179,11 @@ def test_what_is_published_is_not_said_to_be_lost_when_others_are_waited_for_in_
     assert list(persist_writer.run(task(20))) == [Dropped(step=20, reason="the mount is gone")]
 
 
-def test_the_newest_certified_step_stays_on_the_disk(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_newest_certified_up_to_stays_on_the_disk(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     storage = opened()
     for step in (10, 20, 30, 40, 50):
         write(storage, step, 0, 1, 2, 3)
-        publishing(storage, task(step, steps_max=2, certified_step=27), monkeypatch)
+        publishing(storage, task(step, steps_max=2, certified_up_to=27), monkeypatch)
     assert sorted(storage.steps()) == [20, 40, 50]
 
 

@@ -14,10 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from holdfast.backup_orders import BackupOrder
 from holdfast.ledger import LedgerWriter
 from holdfast.vault_wire import (
     Answer,
+    AskCertified,
     AskSteps,
+    Certified,
     Done,
     Join,
     Lay,
@@ -31,6 +34,7 @@ from holdfast.vault_wire import (
     send,
 )
 from holdfast_agent.vault import session
+from holdfast_agent.vault.assignments import Assignment
 from holdfast_agent.vault.limits import Limits
 from holdfast_agent.vault.node import Node
 from holdfast_agent.vault.segments import Segment
@@ -127,6 +131,23 @@ def test_without_a_thread_for_it_a_rank_waits_for_its_save(node: Node, monkeypat
             patch.setattr(threading.Thread, "start", fail)
             assert asking.ask(Save(step=1, objects=b"")) == Done()
         assert asking.steps() == (at(1),)
+
+
+def test_a_rank_is_told_what_is_certified_of_its_job(node: Node) -> None:
+    order = BackupOrder(
+        node="a",
+        job="job",
+        submitted_ms=1,
+        world_size=2,
+        generation=1,
+        node_rank=0,
+        nproc_per_node=1,
+        certified_up_to=7,
+    )
+    with rank(node) as asking:
+        assert asking.ask(AskCertified()) == Certified(up_to=None)
+        assert node.assign(Assignment(order, "token")) is None
+        assert asking.ask(AskCertified()) == Certified(up_to=7)
 
 
 def test_a_rank_that_ended_in_a_collective_is_in_none_any_more(node: Node, tmp_path: Path) -> None:

@@ -71,6 +71,11 @@ class Node:
         shelf.keep_only(cut)
         self._senders.went_on(name, cut)
 
+    def certified_up_to(self, name: ShardName) -> int | None:
+        """What is certified of a rank's job, as far as it matters on a disk."""
+        assignment = self._assignments.of_job(job_of(name))
+        return assignment.order.certified_up_to if assignment is not None else None
+
     def assign(self, assignment: Assignment) -> str | None:
         """The agent's word; if it is an old one, the reason why it is not followed."""
         reason = self._assignments.put(assignment)

@@ -194,7 +194,7 @@ class Persister:
         else:
             self._writing, self._publishing = step, None
 
-    def _task(self, step: _Step, to: PersistTo, certified_step: int | None) -> PersistTask:
+    def _task(self, step: _Step, to: PersistTo, certified_up_to: int | None) -> PersistTask:
         name = step.name
         return PersistTask(
             to=to,
@@ -206,7 +206,7 @@ class Persister:
             shards=tuple(it.shard() for it in step.held),
             ledgers=tuple(self._ledgers.path(name) for name in step.names.values()),
             bytes_per_s=self._bytes_per_s,
-            certified_step=certified_step,
+            certified_up_to=certified_up_to,
         )
 
     def _give_up(self, reason: str) -> None:

@@ -99,7 +99,7 @@ def _published(storage: Storage, task: PersistTask, step: int, parts: dict[str, 
     path = storage.publish(manifest)
     took_s = time.monotonic() - began
     try:
-        storage.retain(_retention(storage, task))
+        storage.retain(Retention(task.to.steps_max, task.to.nbytes_max, task.certified_up_to))
     except (CheckpointError, OSError) as error:
         if isinstance(error, Superseded):
             raise
@@ -114,8 +114,3 @@ def _is_there(storage: Storage, step: int, generation: int) -> bool:
         return step in storage.steps() and storage.manifest(step).generation == generation
     except CheckpointError:
         return False
-
-
-def _retention(storage: Storage, task: PersistTask) -> Retention:
-    certified = [step for step in storage.steps() if task.certified_step is not None and step <= task.certified_step]
-    return Retention(task.to.steps_max, task.to.nbytes_max, frozenset(sorted(certified)[-1:]))

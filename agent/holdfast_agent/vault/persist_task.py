@@ -27,7 +27,7 @@ class ShardToWrite(msgspec.Struct, frozen=True, kw_only=True):
 class PersistTask(msgspec.Struct, frozen=True, kw_only=True):
     """Write these shards of a step. Whoever has rank 0 also publishes the steps that are whole.
 
-    `certified_step` is one that the job would go back to after bad numbers: on the disk it stays, or the one before it.
+    Of the steps on the disk the newest up to `certified_up_to` stays: the job would go back to it after bad numbers.
     `ledgers` are those of the node's ranks.
     """
 
@@ -40,7 +40,7 @@ class PersistTask(msgspec.Struct, frozen=True, kw_only=True):
     shards: tuple[ShardToWrite, ...]
     ledgers: tuple[str, ...] = ()
     bytes_per_s: float = 0.0
-    certified_step: int | None = None
+    certified_up_to: int | None = None
 
 
 class _Outcome(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):

@@ -17,9 +17,11 @@ from holdfast.seals import seal
 from holdfast.vault_socket import peer_pid
 from holdfast.vault_wire import (
     Answer,
+    AskCertified,
     AskShard,
     AskSteps,
     Assign,
+    Certified,
     Done,
     Follow,
     Join,
@@ -115,6 +117,8 @@ class Session:
                 # For what this connection saves: a rank may have another for steps that it only restores.
                 self._persist_to = request
                 return Done(), None
+            case AskCertified():
+                return Certified(up_to=self._node.certified_up_to(self._rank()[0].name)), None
             case Assign():
                 reason = self._node.assign(Assignment(request.order, request.token))
                 return Done() if reason is None else Refused(reason=reason), None
