@@ -82,6 +82,8 @@ class Drill:
             after = self._records.await_generation(LIMIT_S, but=after.pids)
         for node in lost:
             ask(self._layout, PowerOn(node=node), within_s=LIMIT_S)
+            # Who was lost is on the blocklist for a day.
+            self._running.holdfast("nodes", "release", node)
         lives = [lives[-1] for lives in self._records.lives]
         furthest = max(
             step.number for ranks in self._records.lives for life in ranks[:-1] for step in life.steps if step.at > 0
@@ -105,16 +107,17 @@ class Drill:
         raise LauncherFailed(f"no generation is started without {node} within {LIMIT_S:g} s")
 
     def _await_copies(self) -> dict[str, Any]:
-        """The order that holds, once each of its nodes has said that it has a copy elsewhere."""
+        """The order that holds, once each of its nodes has said that it has a copy elsewhere, and enough stand by."""
         until = time.monotonic() + LIMIT_S
         while time.monotonic() < until:
             order = self._newest()
             said = self._running.events(JOB, "shards_backed_up")
             whole = {event["node"] for event in said if event["generation"] == order["generation"]}
-            if whole >= set(order["nodes"]):
+            standing_by = self._running.query("select 1 from standby.nodes where state = 'standby'")
+            if whole >= set(order["nodes"]) and len(standing_by) >= STANDBYS:
                 return order
             time.sleep(POLL_S)
-        raise LauncherFailed(f"generation {order['generation']} has no copies within {LIMIT_S:g} s")
+        raise LauncherFailed(f"generation {order['generation']} has no copies or standbys within {LIMIT_S:g} s")
 
 
 def main() -> None:
@@ -149,7 +152,7 @@ def main() -> None:
         load = machine.load()
         running.stop(JOB)
         records.read()
-        steps = max((step.number for step in records.lives[0][-1].steps), default=0)
+        steps = max((step.number for life in records.lives[0] for step in life.steps), default=0)
         tell(f"trains {steps} steps undisturbed, to compare")
         losses = compare(records, undisturbed(root, MEMBERS, steps, *SHAPE), saved_every=1)
 
