@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from holdfast.backup_orders import BackupOrder
+from holdfast.reading import UNREADABLE
 from holdfast.seals import Seal
 
 if TYPE_CHECKING:
@@ -244,8 +245,6 @@ M = TypeVar("M")
 _encode = msgspec.msgpack.Encoder().encode
 _requests = msgspec.msgpack.Decoder(Request)
 _answers = msgspec.msgpack.Decoder(Answer)
-_NONSENSE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What decoding raises: msgspec has no error of its own for text that is none, nor for what is nested too deeply."""
 
 
 def frame(message: msgspec.Struct) -> bytes:
@@ -288,7 +287,7 @@ async def read_answer(reader: StreamReader) -> Answer:
         answer: Answer = _answers.decode(await reader.readexactly(size))
     except (OSError, EOFError) as error:
         raise VaultWireError("the connection has ended") from error
-    except _NONSENSE as error:
+    except UNREADABLE as error:
         raise VaultWireError(f"not a message of this protocol: {error}") from error
     return answer
 
@@ -316,7 +315,7 @@ def receive(
             os.close(descriptor)
         if isinstance(error, OSError):
             raise lost(error) from error
-        if isinstance(error, _NONSENSE):
+        if isinstance(error, UNREADABLE):
             raise VaultWireError(f"not a message of this protocol: {error}") from error
         raise
 
