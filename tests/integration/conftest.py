@@ -5,6 +5,8 @@ They are shared: a test makes a database, a stream or a bucket of its own name.
 
 import asyncio
 import contextlib
+import itertools
+import logging
 import os
 import signal
 import subprocess
@@ -89,3 +91,34 @@ async def _ready(spec: ChildSpec, process: "subprocess.Popen[bytes]", log: Path)
             await spec.probe()
     except TimeoutError:
         pytest.fail(f"{spec.name} is not ready after 30 s (exit code {process.poll()}):\n{log.read_text()}")
+
+
+BUCKETS = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[str]:
+    """One of a server on this machine that speaks S3, the condition for creating objects included."""
+    # Seconds of imports that most tests need not wait for.
+    import fsspec
+    from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        with pytest.MonkeyPatch.context() as patched:
+            for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "HTTP_PROXY", "http_proxy"):
+                patched.delenv(name, raising=False)
+            patched.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+            patched.setenv("AWS_ACCESS_KEY_ID", "for-tests")
+            patched.setenv("AWS_SECRET_ACCESS_KEY", "for-tests")
+            patched.setenv("AWS_DEFAULT_REGION", "us-east-1")
+            # What one server of this process has been given, the next one has too.
+            name = f"s3://checkpoints-{next(BUCKETS)}"
+            fsspec.filesystem("s3", use_listings_cache=False).mkdir(name)
+            yield name
+            fsspec.get_filesystem_class("s3").clear_instance_cache()
+    finally:
+        server.stop()

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import fsspec
 import pytest
-from moto.server import ThreadedMotoServer
 
 from holdfast.trainer.checkpoint_errors import CheckpointError, CheckpointMismatch, DamagedCheckpoint, Superseded
 from holdfast.trainer.checkpoint_folder import StepState
@@ -41,28 +39,6 @@ def files(tmp_path: Path) -> Opener:
     # `open_storage` makes a directory of file://, but the store of objects has to work on any filesystem of fsspec.
     filesystem = fsspec.filesystem("file", auto_mkdir=True)
     return partial(ObjectStorage, filesystem, str(tmp_path), f"file://{tmp_path}")
-
-
-@pytest.fixture(scope="module")
-def bucket() -> Iterator[str]:
-    """One of a server on this machine that speaks S3, the condition for creating objects included."""
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    try:
-        host, port = server.get_host_and_port()
-        with pytest.MonkeyPatch.context() as patched:
-            for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "HTTP_PROXY", "http_proxy"):
-                patched.delenv(name, raising=False)
-            patched.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
-            patched.setenv("AWS_ACCESS_KEY_ID", "for-tests")
-            patched.setenv("AWS_SECRET_ACCESS_KEY", "for-tests")
-            patched.setenv("AWS_DEFAULT_REGION", "us-east-1")
-            fsspec.filesystem("s3", use_listings_cache=False).mkdir("s3://checkpoints")
-            yield "s3://checkpoints"
-            fsspec.get_filesystem_class("s3").clear_instance_cache()
-    finally:
-        server.stop()
 
 
 @pytest.fixture(params=["directory", "memory", "files", "s3"])

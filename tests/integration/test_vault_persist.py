@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 import pytest
-import test_ckpt_storage_contract
 import torch
 import vault_nodes
 from vault_nodes import VaultNode, at, order_of, shard, state, until
@@ -29,7 +28,6 @@ from holdfast.vault_wire import Damaged, NotPersisted, Persisted, PersistTo
 
 pytestmark = pytest.mark.integration
 node = vault_nodes.node
-bucket = test_ckpt_storage_contract.bucket
 
 
 class Rank:
