@@ -11,7 +11,6 @@ from memory again.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 import select
@@ -211,10 +210,12 @@ class Snapshot:
 
     def _hash_chunks(self) -> None:
         """Hash what is whole. Not for the one whom writers wait for."""
-        with contextlib.suppress(IndexError):
-            while True:
+        while True:
+            try:
                 number = self._unhashed.popleft()
-                self._hashes[number] = chunk_hash(self._target, number)
+            except IndexError:  # another thread took the last one
+                return
+            self._hashes[number] = chunk_hash(self._target, number)
 
     def _release_all(self) -> None:
         for address, nbytes in self._layout.protected:
