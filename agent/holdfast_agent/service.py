@@ -33,6 +33,7 @@ from holdfast_agent.directories import Directories
 from holdfast_agent.environment import rank_environment
 from holdfast_agent.facts import node_facts, self_check
 from holdfast_agent.forgetting import Forgetting
+from holdfast_agent.heartbeat import heartbeat
 from holdfast_agent.inputs import (
     Input,
     LeaveAsked,
@@ -379,21 +380,9 @@ class Agent:
                     self._spool.say_measurements_again()
                     self._register()
                 connected_since = since
-                await bus.broadcast(heartbeat_subject(self._state.node), self._heartbeat())
+                body = heartbeat(self._state, self._watcher.standings().values(), self._now())
+                await bus.broadcast(heartbeat_subject(self._state.node), body)
             await asyncio.sleep(self._timeouts.heartbeat_s)
-
-    def _heartbeat(self) -> bytes:
-        order = self._state.standing.order
-        return msgspec.json.encode(
-            {
-                "node": self._state.node,
-                "instance": self._state.instance,
-                "at": self._now(),
-                "epoch": order.epoch if order else 0,
-                "generation": order.generation if order else 0,
-                "step": min((standing.step for standing in self._watcher.standings().values()), default=-1),
-            }
-        )
 
     async def _answer_pings(self, bus: Bus) -> None:
         await self._may_register.wait()
