@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from analyzer_scene import START, Number, Ranks, Scene
+from analyzer_scene import START, Number, Ranks, Scene, in_turns, noisy, spiky
 
 from holdfast.config import CorruptionPolicy
 from holdfast.events import JobFinished, StepsCertified, StepsMeasured
