@@ -7,6 +7,7 @@ time: the longer ago it was, the less it says of what is there now.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -41,12 +42,16 @@ class Check:
     def take_part(self) -> None:
         """Look at chunks until there are no more to be taken."""
         while (number := self._take()) is not None:
-            is_whole = chunk_hash(self._memory, number) == self.contents.seal.chunks[number]
-            with self._lock:
-                self._left -= 1
-                if not is_whole:
-                    self._damaged.append(number)
-                self._end_if_done()
+            is_whole = False
+            try:
+                is_whole = chunk_hash(self._memory, number) == self.contents.seal.chunks[number]
+            finally:
+                # Whoever waits for the result must not wait for ever, nor take for whole what nobody could read.
+                with self._lock:
+                    self._left -= 1
+                    if not is_whole:
+                        self._damaged.append(number)
+                    self._end_if_done()
 
     def result(self) -> tuple[int, ...]:
         """The damaged chunks, as soon as all have been looked at."""
@@ -87,8 +92,10 @@ class Checks:
             check = self._begun.pop(segment, None)
         if check is None or check.contents is not contents or check.is_old(time.monotonic()):
             check = Check(segment, contents)
-        for _ in range(min(self._threads, len(contents.seal.chunks)) - 1):
-            threading.Thread(target=check.take_part, daemon=True).start()
+        # Without more threads it takes longer, and that is all.
+        with contextlib.suppress(RuntimeError):
+            for _ in range(min(self._threads, len(contents.seal.chunks)) - 1):
+                threading.Thread(target=check.take_part, daemon=True).start()
         check.take_part()
         return check.result()
 
