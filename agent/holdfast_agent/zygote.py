@@ -54,7 +54,6 @@ SOCKET = "zygote.sock"
 PID_FILE = "zygote.pid"
 LOCK_FILE = "zygote.lock"
 PORTS_FILE = "store-ports.json"
-LOG_FILE = "zygote.log"
 BACKLOG_BYTES_MAX = 1024 * 1024
 """Lines for a slow agent beyond this are dropped; what it must know is always kept."""
 

@@ -20,7 +20,7 @@ from holdfast_agent.wire import Attach, Command, Frames, Report, WireError, deco
 RETRY_MIN_S = 0.1
 RETRY_MAX_S = 5.0
 _SOCKET = "zygote.sock"
-_LOG = "zygote.log"
+LOG_FILE = "zygote.log"
 
 log = structlog.get_logger(__name__)
 
@@ -52,7 +52,7 @@ class ZygoteLink:
         while not self._ending:
             connection = await self._connect()
             if connection is None:
-                log.error("the zygote does not come up", log=str(self._directory / _LOG), again_in_s=pause_s)
+                log.error("the zygote does not come up", log=str(self._directory / LOG_FILE), again_in_s=pause_s)
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, RETRY_MAX_S)
                 continue
@@ -103,7 +103,7 @@ class ZygoteLink:
         """Start a zygote and wait until it listens, or ends."""
         state_dir = ("--state-dir", str(self._directory))
         address = ("--address", self._address)
-        self._process = await companion.start("holdfast_agent.zygote", self._directory / _LOG, *state_dir, *address)
+        self._process = await companion.start("holdfast_agent.zygote", self._directory / LOG_FILE, *state_dir, *address)
 
     async def _serve(self, connection: socket.socket) -> int:
         """Attach and pass reports on until the connection ends; returns how many there were."""

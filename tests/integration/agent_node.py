@@ -26,7 +26,8 @@ from holdfast.event_parts import JobSpec
 from holdfast.events import AnyEvent, Event, NodeRegistered
 from holdfast.ids import uuid7
 from holdfast.subjects import DESIRED_BUCKET, desired_key
-from holdfast_agent.zygote import LOCK_FILE, LOG_FILE, PID_FILE, PORTS_FILE, SOCKET
+from holdfast_agent.zygote import LOCK_FILE, PID_FILE, PORTS_FILE, SOCKET
+from holdfast_agent.zygote_link import LOG_FILE
 
 E = TypeVar("E", bound=Event)
 

@@ -28,9 +28,7 @@ EVENTS = Table(
 )
 """Every event, in daily partitions by `at` (the emitter's clock); `recorded_at` is the database's clock."""
 
-FREQUENT = ("progress", "steps_measured")
-"""Types that every node sends every second: all but the `samples` index leave them out, to stay small."""
-
+# What every node sends every second (progress, steps_measured) would fill the indexes: only that of samples has them.
 Index("events_at", EVENTS.c.at, postgresql_using="brin")
 Index(
     "events_type",
