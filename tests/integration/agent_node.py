@@ -77,11 +77,12 @@ class Node:
         self.bus = bus
         self.heard = heard
         self._url = url
+        self._log = directory.parent / f"{name}.log"
         self._process: subprocess.Popen[bytes] | None = None
         self.environment: dict[str, str] = {}
 
     def start(self) -> None:
-        with (self.directory.parent / f"{self.name}.log").open("ab") as log:
+        with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 (sys.executable, "-P", "-m", "holdfast_agent", "--node", self.name, "--state-dir", str(self.directory)),
                 env=os.environ | {"HOLDFAST_NATS_URL": self._url} | self.environment,
@@ -128,6 +129,12 @@ class Node:
     async def put(self, body: bytes) -> None:
         await self.bus.put(DESIRED_BUCKET, desired_key(self.name), body)
 
+    def print_logs(self) -> None:
+        """What the agent and its zygote said, for whoever reads why a test failed."""
+        for path in (self._log, self.directory / LOG_FILE):
+            if path.exists():
+                print(f"--- {path}\n{path.read_text()[-20_000:]}")
+
     async def clean(self) -> None:
         """Leave nothing but a zygote that has no children."""
         if self._process is not None and self._process.poll() is None:
@@ -166,6 +173,9 @@ async def node(name: str, directory: Path, url: str) -> AsyncIterator[Node]:
     try:
         await it.registered()
         yield it
+    except BaseException:
+        it.print_logs()
+        raise
     finally:
         await it.clean()
         for listener in listeners:

@@ -85,8 +85,12 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.02)
 
 
-async def full(it: Node, taken: Sequence[int] = ()) -> list[int]:
-    """Wait until as many wait as the job has ranks; those that were `taken` may not know it yet."""
+async def full(it: Node, taken: Sequence[int]) -> list[int]:
+    """Wait until as many wait as the job has ranks.
+
+    Those that were `taken` may not know it yet: also the first ranks of a test may have been made ahead, in the test
+    before it.
+    """
 
     def ahead() -> list[int]:
         return [pid for pid in waiting(it) if pid not in taken]
@@ -107,7 +111,7 @@ async def test_a_rank_forked_ahead_is_like_one_forked_on_demand(
     async with node("r-same", node_place, embedded_nats) as it:
         job = spec(folder, "stay", env={"COLOUR": "blue", "LONG": "x" * 50_000})
         first = await run(it, job, 1)
-        ahead = await full(it)
+        ahead = await full(it, first)
         assert set(ahead).isdisjoint(first)
         second = await run(it, job, 2)
         assert second == ahead
@@ -153,8 +157,8 @@ async def test_each_is_used_once_and_all_are_replaced(node_place: Path, folder: 
 
 async def test_one_that_died_is_passed_over(node_place: Path, folder: Path, embedded_nats: str) -> None:
     async with node("r-dead", node_place, embedded_nats) as it:
-        await run(it, spec(folder, "stay"), 1)
-        ahead = await full(it)
+        first = await run(it, spec(folder, "stay"), 1)
+        ahead = await full(it, first)
         os.kill(ahead[0], signal.SIGKILL)
         await gone(ahead[0])
         second = await run(it, spec(folder), 2)
@@ -167,8 +171,8 @@ async def test_a_plan_that_does_not_fit_its_pipe_is_carried_out_once(
     node_place: Path, folder: Path, embedded_nats: str
 ) -> None:
     async with node("r-large", node_place, embedded_nats) as it:
-        await run(it, spec(folder, "stay"), 1)
-        ahead = await full(it)
+        first = await run(it, spec(folder, "stay"), 1)
+        ahead = await full(it, first)
         for pid in ahead:
             os.kill(pid, signal.SIGSTOP)
         job = spec(folder, env={f"LARGE_{number}": "x" * 100_000 for number in range(12)})
@@ -182,8 +186,8 @@ async def test_a_plan_that_does_not_fit_its_pipe_is_carried_out_once(
 
 async def test_ranks_that_are_executed_afresh_take_none(node_place: Path, folder: Path, embedded_nats: str) -> None:
     async with node("r-exec", node_place, embedded_nats) as it:
-        await run(it, spec(folder, "stay"), 1)
-        ahead = await full(it)
+        first = await run(it, spec(folder, "stay"), 1)
+        ahead = await full(it, first)
         second = await run(it, spec(folder, "stay", start="exec"), 2)
         assert set(second).isdisjoint(ahead)
         assert waiting(it) == ahead
@@ -191,8 +195,8 @@ async def test_ranks_that_are_executed_afresh_take_none(node_place: Path, folder
 
 async def test_they_end_with_the_zygote(node_place: Path, folder: Path, embedded_nats: str) -> None:
     async with node("r-end", node_place, embedded_nats) as it:
-        await run(it, spec(folder, "stay"), 1)
-        ahead = await full(it)
+        first = await run(it, spec(folder, "stay"), 1)
+        ahead = await full(it, first)
         os.kill(it.zygote, signal.SIGKILL)
         for pid in ahead:
             await gone(pid)
