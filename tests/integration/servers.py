@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import signal
 import subprocess
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 
@@ -34,6 +36,17 @@ def stands(pid: int) -> bool:
 
 def _stands(task: Path) -> bool:
     return (task / "stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def _children(parent: int) -> list[int]:
+    # Not its list of children: that leaves some out while others end.
+    stats = {int(entry.name): entry / "stat" for entry in Path("/proc").iterdir() if entry.name.isdecimal()}
+    found: list[int] = []
+    for pid, stat in stats.items():
+        with suppress(FileNotFoundError, ProcessLookupError):
+            if int(stat.read_text().rpartition(")")[2].split()[1]) == parent:
+                found.append(pid)
+    return found
 
 
 async def _end_of(process: subprocess.Popen[bytes]) -> None:
@@ -129,6 +142,20 @@ class NatsServer(Server):
 
 class PostgresServer(Server):
     """Postgres as the embedded cluster runs it."""
+
+    def kill(self) -> None:
+        """SIGKILL to it and to its backends, which would yet carry out what they were told; returns when all are gone."""
+        assert self.process is not None
+        # It makes no further ones.
+        self.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        backends = [os.pidfd_open(pid) for pid in _children(self.process.pid)]
+        super().kill()
+        for backend in backends:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(backend, signal.SIGKILL)
+            select.select([backend], [], [])
+            os.close(backend)
 
     @property
     def url(self) -> str:
