@@ -144,7 +144,7 @@ class PostgresServer(Server):
     """Postgres as the embedded cluster runs it."""
 
     def kill(self) -> None:
-        """SIGKILL to it and to its backends, which would yet carry out what they were told; returns when all are gone."""
+        """SIGKILL to it and its backends, which would still do what they were told; returns when all are gone."""
         assert self.process is not None
         # It makes no further ones.
         self.process.send_signal(signal.SIGSTOP)
