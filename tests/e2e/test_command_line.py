@@ -66,6 +66,7 @@ def test_the_second_ctrl_c_leaves_even_if_nobody_answers_the_first(holdfast: Clu
         os.kill(controller, signal.SIGCONT)
     assert "Traceback" not in job.errors()
     assert f"left job {job.name} to stop by itself" in job.errors()
+    holdfast.until("it does", lambda: {node["state"] for node in holdfast.nodes().values()} == {"standby"})
 
 
 def test_ctrl_c_leaves_a_job_that_was_never_answered(holdfast: Cluster) -> None:

@@ -65,15 +65,5 @@ def test_ctrl_c_while_a_recovery_is_under_way_ends_job_and_incident(holdfast: Cl
     assert {row["outcome"] for row in holdfast.incidents(job)} <= {"stopped"}
 
 
-def test_the_second_ctrl_c_leaves_at_once(holdfast: Cluster) -> None:
-    job = holdfast.run("--ignore-sigterm")
-    job.until_step(5)
-    job.interrupt()
-    job.until("the first Ctrl-C is answered", lambda: "press Ctrl-C again" in job.errors())
-    job.interrupt()
-    assert job.exit_code() == 130
-    holdfast.until("the job stops by itself", lambda: _states(holdfast) == {"standby"})
-
-
 def _states(cluster: Cluster) -> set[str]:
     return {node["state"] for node in cluster.nodes().values()}
