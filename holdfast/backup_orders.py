@@ -22,6 +22,17 @@ class VaultAddress(msgspec.Struct, frozen=True, kw_only=True):
     port: Port
 
 
+class Replica(msgspec.Struct, frozen=True, kw_only=True):
+    """A node whose ranks have state in common with those of another one, and the vaults that may hold their shards.
+
+    `vault` is the node's own, if it has one; `others` are those that may hold copies, or shards from before.
+    """
+
+    node_rank: Count
+    vault: VaultAddress | None = None
+    others: tuple[VaultAddress, ...] = ()
+
+
 class BackupOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The backups of one node's ranks during one generation of a job.
 
@@ -30,6 +41,9 @@ class BackupOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     Every `persist_every`-th step also goes to the disk; 0: none does.
     `sources` are the vaults that may hold shards of these ranks from before, the likeliest first; the node's own is not
     among them. `submitted_ms` tells the job from a later one of the same name.
+
+    `alike` has for each rank of the node those that are replicas of each other, itself among them: what they have in
+    common is sent once, the chunks of each shard in turn by one of them. `replicas` are the nodes of these ranks.
 
     Vaults keep the certified step, which `certified_generation` made, and the coming one of this generation, whatever
     comes after them. Of the steps on the disk the newest up to `certified_up_to` stays.
@@ -47,6 +61,8 @@ class BackupOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     keeper: VaultAddress | None = None
     keeps: tuple[Count, ...] = ()
     sources: tuple[VaultAddress, ...] = ()
+    alike: tuple[tuple[Count, ...], ...] = ()
+    replicas: tuple[Replica, ...] = ()
     certified_step: Count | None = None
     certified_generation: Count = 0
     coming_step: Count | None = None
@@ -59,6 +75,11 @@ class BackupOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         """The global ranks of this node."""
         first = self.node_rank * self.nproc_per_node
         return range(first, first + self.nproc_per_node)
+
+    def alike_of(self, rank: int) -> tuple[int, ...]:
+        """The ranks that a rank of this node has state in common with, itself among them; () where there is none."""
+        local_rank = rank - self.ranks.start
+        return self.alike[local_rank] if 0 <= local_rank < len(self.alike) else ()
 
     def is_kept_here(self, rank: int) -> bool:
         """Whether this node keeps the copies of a global rank."""

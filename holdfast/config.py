@@ -138,6 +138,9 @@ class CheckpointPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     backup_every: int = 1
     """Every how many steps a copy is sent; less often for as long as the network does not keep up."""
 
+    replicas_max: int = 8
+    """So many data-parallel replicas share the sending of what they have in common; 1: each sends all of its own."""
+
     backup_bytes_per_s: float = 0.0
     """A node sends copies no faster; 0: as fast as they go, between the collectives of its ranks."""
 
@@ -160,6 +163,7 @@ class CheckpointPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         require_within(
             self,
             backup_every=(1, BACKUP_EVERY_MAX),
+            replicas_max=(1, 64, "each asks all others at every step"),
             backup_bytes_per_s=(0, _BYTES_MAX),
             copy_threads=(1, 256),
             memory_steps=(2, 1024, "ranks may be one step apart"),

@@ -41,6 +41,11 @@ def chunks_of(nbytes: int) -> int:
     return -(-nbytes // CHUNK_BYTES)
 
 
+def chunk_bytes(nbytes: int, number: int) -> int:
+    """How long a chunk of a shard of `nbytes` is; 0 or less where there is none."""
+    return min(CHUNK_BYTES, nbytes - number * CHUNK_BYTES)
+
+
 def chunk_hash(data: Bytes, number: int) -> int:
     """What a chunk of a shard hashes to."""
     return xxhash.xxh3_64_intdigest(data[number * CHUNK_BYTES : (number + 1) * CHUNK_BYTES].data)

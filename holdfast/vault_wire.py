@@ -187,12 +187,16 @@ class Shard(_Message, frozen=True, kw_only=True, tag="shard"):
 
 
 class BackedUp(_Message, frozen=True, kw_only=True, tag="backed_up"):
-    """Notice: another node's vault holds this step of a rank, sealed. `skipped` steps before it were not sent."""
+    """Notice: another node's vault holds this step of a rank, sealed. `skipped` steps before it were not sent.
+
+    `nbytes` of it were sent there, and `nbytes_shared` are sent by replicas of the rank.
+    """
 
     name: ShardName
     sealed: SealedStep
     keeper: str
     nbytes: int
+    nbytes_shared: int = 0
     took_s: float
     skipped: int = 0
 

@@ -17,6 +17,7 @@ class BackupSum(msgspec.Struct, frozen=True, kw_only=True):
     sealed: SealedStep
     keeper: str
     nbytes: int
+    nbytes_shared: int
     took_s: float
     skipped: int
 
@@ -74,6 +75,7 @@ class BackupTally:
             sealed=newest,
             keeper=parts[0].keeper,
             nbytes=sum(part.nbytes for part in parts),
+            nbytes_shared=sum(part.nbytes_shared for part in parts),
             took_s=max(part.took_s for part in parts),
             skipped=skipped,
         )

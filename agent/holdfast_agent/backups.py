@@ -158,6 +158,7 @@ class Backups:
             "ranks": tuple(tally.order.ranks),
             "keeper": whole.keeper,
             "backup_bytes": whole.nbytes,
+            "replicated_bytes": whole.nbytes_shared,
             "took_s": whole.took_s,
         }
         generation = whole.sealed.generation

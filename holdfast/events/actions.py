@@ -74,7 +74,8 @@ class ShardsBackedUp(Action, frozen=True, kw_only=True, omit_defaults=True):
     """All ranks of a node have this step sealed in the memory of another node, `keeper`, as well.
 
     Said of the first such step of a generation, and of the first at another keeper: from then on the node may be lost.
-    How copies go on is in `copies_measured`.
+    How copies go on is in `copies_measured`. `backup_bytes` of it were sent, and `replicated_bytes` by data-parallel
+    replicas of its ranks.
     """
 
     step: Step
@@ -82,6 +83,7 @@ class ShardsBackedUp(Action, frozen=True, kw_only=True, omit_defaults=True):
     keeper: Name
     backup_bytes: Count
     took_s: float
+    replicated_bytes: Count = 0
 
 
 class ShardsFetched(Action, frozen=True, kw_only=True, omit_defaults=True):

@@ -23,7 +23,8 @@ class CopiesMeasured(Metric, frozen=True, kw_only=True, omit_defaults=True):
     """The newest step that all ranks of a node have sealed in the memory of another node, `keeper`, as well.
 
     Said every two seconds at most. `skipped` steps since the last were due and not sent. `coming_step` is the one that
-    the node keeps on both because its order named it, or one before it, ahead of time.
+    the node keeps on both because its order named it, or one before it, ahead of time. `backup_bytes` of it were sent,
+    and `replicated_bytes` by data-parallel replicas of its ranks.
     """
 
     step: Step
@@ -32,4 +33,5 @@ class CopiesMeasured(Metric, frozen=True, kw_only=True, omit_defaults=True):
     backup_bytes: Count
     took_s: float
     skipped: Count = 0
+    replicated_bytes: Count = 0
     coming_step: Step | None = None

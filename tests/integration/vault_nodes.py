@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from holdfast import vault_socket, vault_wire
-from holdfast.backup_orders import BackupOrder, VaultAddress
+from holdfast.backup_orders import BackupOrder, Replica, VaultAddress
 from holdfast.trainer.memory import VaultClient
 from holdfast.vault_wire import Answer, Assign, Follow, Notice, SealedStep, ShardName
 from holdfast_agent.vault.assignments import Assignment
@@ -119,6 +119,10 @@ class VaultNode:
             os.pwrite(memory, bytes([os.pread(memory, 1, offset)[0] ^ 4]), offset)
             os.close(memory)
 
+    def taken(self, rank: int) -> int:
+        """How many bytes of memory the shards of a rank take in it."""
+        return sum(512 * entry.stat().st_blocks for entry in self._memory(f"holdfast-job-{rank}"))
+
     def segments(self) -> int:
         """How many pieces of memory for shards it has."""
         return len(self._memory("holdfast-"))
@@ -164,6 +168,8 @@ def order_of(
     persist_every: int = 0,
     keeper: VaultAddress | None = None,
     sources: tuple[VaultAddress, ...] = (),
+    alike: tuple[int, ...] = (),
+    replicas: tuple[Replica, ...] = (),
     job: str = "job",
     submitted_ms: int = 1,
 ) -> BackupOrder:
@@ -180,6 +186,8 @@ def order_of(
         persist_every=persist_every,
         keeper=keeper,
         sources=sources,
+        alike=(alike,) * nproc_per_node if alike else (),
+        replicas=replicas,
     )
 
 

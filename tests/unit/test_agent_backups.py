@@ -77,7 +77,9 @@ def test_every_report_is_a_metric_and_a_keeper_that_has_the_first_whole_step_an_
     tally = BackupTally(order)
     for generation, step, keeper in ((1, 7, "b"), (2, 5, "b"), (2, 6, "b"), (2, 7, "b"), (2, 8, "c"), (2, 9, "c")):
         sealed = SealedStep(generation=generation, step=step)
-        backups._copied(tally, BackupSum(sealed=sealed, keeper=keeper, nbytes=10, took_s=0.1, skipped=0))
+        backups._copied(
+            tally, BackupSum(sealed=sealed, keeper=keeper, nbytes=10, nbytes_shared=0, took_s=0.1, skipped=0)
+        )
     measured = [event for event in said if isinstance(event, CopiesMeasured)]
     assert [event.step for event in measured] == [7, 5, 6, 7, 8, 9]
     actions = [event for event in said if isinstance(event, ShardsBackedUp)]

@@ -106,7 +106,7 @@ class Checks:
         if newest is None:
             return
         with shelf.holding(newest) as held:
-            if held is None:
+            if held is None or held[0].absent:
                 return
             check = Check(*held)
             with self._lock:

@@ -45,6 +45,12 @@ class ChunkQueue(Generic[S]):
         self._failures[source, number] += 1
         self._open.appendleft(number)
 
+    def lacks(self, source: S, number: int) -> None:
+        """This source does not have it."""
+        self._owed[source].discard(number)
+        self._failures[source, number] = TRIES
+        self._open.appendleft(number)
+
     def put_back(self, source: S) -> None:
         """What this source owes will not come over the connection that it was asked on."""
         self._open.extendleft(sorted(self._owed[source], reverse=True))

@@ -17,16 +17,21 @@ from holdfast.backup_orders import VaultAddress
 from holdfast.seals import damaged_chunks
 from holdfast.vault_wire import Damaged, Fetched, SealedStep, ShardName
 from holdfast_agent.vault.assignments import Assignment, Assignments, job_of
+from holdfast_agent.vault.chunk_sets import unpacked
 from holdfast_agent.vault.discovery import Found, find
 from holdfast_agent.vault.notices import Notices
 from holdfast_agent.vault.peer_wire import fits
 from holdfast_agent.vault.pull import NotFetched, Pull, Shard, whole_of
+from holdfast_agent.vault.replicas import holders_of
 from holdfast_agent.vault.segments import Contents, Segment
 from holdfast_agent.vault.shared_work import SharedWork
+from holdfast_agent.vault.shelf import Shelf
 from holdfast_agent.vault.shelves import Shelves
 
 ASSIGNMENT_WAIT_S = 2.0
 """A rank may be quicker than the order that says where its shards are."""
+
+_NONE: frozenset[int] = frozenset()
 
 log = structlog.get_logger(__name__)
 
@@ -54,7 +59,7 @@ class Fetcher:
         holders = self._search(assignment).holders(name)
         here = self._shelves.of(name).steps()
         newest = max((each for each in holders if at_most is None or each.step <= at_most), default=None)
-        if newest is not None and newest not in here:
+        if newest is not None and not self._shelves.of(name).has_whole(newest):
             threading.Thread(target=self._prefetch, args=(name, newest), daemon=True).start()
         return sorted({*holders, *here}, reverse=True)
 
@@ -97,29 +102,58 @@ class Fetcher:
 
     def _fetch(self, name: ShardName, sealed: SealedStep) -> None:
         shelf = self._shelves.of(name)
-        if sealed in shelf.steps():
-            return
-        assignment, sources = self._sources(name, sealed)
-        started = time.monotonic()
-        whole, sources = whole_of(name, sealed, sources, assignment)
+        with shelf.holding(sealed) as held:
+            if held is not None and not held[0].absent:
+                return
+            assignment, sources = self._sources(name, sealed)
+            started = time.monotonic()
+            contents, absent, here = None, _NONE, None
+            if held is not None:
+                # This node kept the rank's copies before it got the rank, and replicas sent a part of them.
+                here, contents = held
+                absent = here.absent
+            else:
+                whole, sources = whole_of(name, sealed, sources, assignment)
+                contents = Contents(sealed=sealed, index=whole.index, objects=whole.objects, seal=whole.seal)
+                absent = unpacked(whole.absent, whole.seal.nbytes)
+            given = self._fill(shelf, name, contents, here, absent, sources, assignment)
+        took_s = time.monotonic() - started
+        source = given.most_common(1)[0][0].node if given else assignment.order.node
+        self._notices.publish(
+            Fetched(name=name, sealed=sealed, source=source, nbytes=contents.seal.nbytes, took_s=took_s)
+        )
+
+    def _fill(
+        self,
+        shelf: Shelf,
+        name: ShardName,
+        contents: Contents,
+        here: Segment | None,
+        absent: frozenset[int],
+        sources: Sequence[VaultAddress],
+        assignment: Assignment,
+    ) -> Counter[VaultAddress]:
+        """Bring a shard to a segment of its own; `here` has all of it but the `absent` chunks, if it has it."""
+        seal = contents.seal
+        if absent:
+            sources = tuple(dict.fromkeys((*sources, *holders_of(assignment, name.rank))))
         try:
-            segment = shelf.claim(whole.seal.nbytes)
+            segment = shelf.claim(seal.nbytes)
         except OSError as error:
-            raise NotFetched(f"there is no room for {whole.seal.nbytes} bytes: {error.strerror}") from error
-        shard = Shard(name, sealed, whole.seal)
+            raise NotFetched(f"there is no room for {seal.nbytes} bytes: {error.strerror}") from error
         try:
-            given = self._pull(shard, segment, range(len(whole.seal.chunks)), sources, assignment)
+            numbers: Sequence[int] = range(len(seal.chunks))
+            if here is not None:
+                segment.memory[:] = here.memory
+                numbers = damaged_chunks(seal, segment.memory)
+            shard = Shard(name, contents.sealed, seal, assignment.order.alike_of(name.rank))
+            given = self._pull(shard, segment, numbers, sources, assignment)
         except NotFetched:
             shelf.put_back(segment)
             raise
-        contents = Contents(sealed=sealed, index=whole.index, objects=whole.objects, seal=whole.seal)
         if not shelf.seal(segment, contents):
             raise NotFetched("the job has left it behind")
-        most = given.most_common(1)[0][0] if given else sources[0]
-        took_s = time.monotonic() - started
-        self._notices.publish(
-            Fetched(name=name, sealed=sealed, source=most.node, nbytes=whole.seal.nbytes, took_s=took_s)
-        )
+        return given
 
     def _pull(
         self,
@@ -136,10 +170,11 @@ class Fetcher:
             try:
                 return given + pull.run()
             except NotFetched:
-                # Others may have been too slow to be found, or have it since.
+                # Others may have been too slow to be found, or have it since; and replicas may have the same.
                 tried.update(sources)
                 holders = self._search(assignment).holders(shard.name).get(shard.sealed, ())
-                sources, numbers = [source for source in holders if source not in tried], pull.missing
+                others = (*holders, *holders_of(assignment, shard.name.rank))
+                sources, numbers = [source for source in others if source not in tried], pull.missing
                 if not sources:
                     raise
 
@@ -160,7 +195,7 @@ class Fetcher:
             try:
                 if has_index:
                     assignment, sources = self._sources(name, sealed)
-                    shard = Shard(name, sealed, contents.seal)
+                    shard = Shard(name, sealed, contents.seal, assignment.order.alike_of(name.rank))
                     self._pull(shard, segment, damaged, sources, assignment)
                     return
             except NotFetched:

@@ -7,33 +7,40 @@ import select
 import socket
 from collections.abc import Callable
 
+import msgspec
 import structlog
 
+from holdfast.seals import chunk_bytes
 from holdfast.vault_wire import Damaged, Refused, ShardName, VaultWireError, receive_into, send
+from holdfast_agent.vault.chunk_sets import packed, unpacked
 from holdfast_agent.vault.handshake import voucher
 from holdfast_agent.vault.notices import Notices
 from holdfast_agent.vault.peer_wire import (
+    SEAL_WAIT_S,
     Again,
     AskChunk,
+    AskHashes,
     AskHeld,
     AskWhole,
     Chunk,
     Good,
     GoOn,
+    Hashes,
     Held,
     HeldShards,
     Hello,
     Kept,
+    Lacks,
     Offer,
     Reply,
     Understood,
     Want,
     Whole,
-    chunk_bytes,
     receive_ask,
     send_chunk,
 )
 from holdfast_agent.vault.receptions import NotTaken, Reception, Receptions, Slot
+from holdfast_agent.vault.segments import Contents, Segment
 from holdfast_agent.vault.shelf import Shelf
 from holdfast_agent.vault.shelves import Shelves
 
@@ -83,6 +90,8 @@ class PeerSession:
             case GoOn(name=name, cut=cut):
                 self._shelf(name).keep_only(cut)
                 send(self._link, Understood())
+            case AskHashes() as question:
+                send(self._link, self._hashes(question))
             case AskHeld(names=names):
                 send(self._link, Held(shards=tuple(map(self._held, names))))
             case AskWhole() as question:
@@ -100,7 +109,9 @@ class PeerSession:
             return Refused(reason=f"generation {self._hello.generation} is over")
         shelf = self._shelf(offer.name)
         with shelf.holding(offer.sealed) as held:
-            if held is not None and held[1].seal == offer.seal:
+            # Less may be absent of what is offered now: then it comes anew.
+            absent = unpacked(offer.absent, offer.seal.nbytes)
+            if held is not None and held[1].seal == offer.seal and held[0].absent <= absent:
                 return Kept()
         slot = self._receptions.slot(offer.name)
         try:
@@ -160,23 +171,36 @@ class PeerSession:
         with self._shelf(question.name).holding(question.sealed) as held:
             if held is None:
                 return Refused(reason=f"{question.sealed} is not here")
-            _, contents = held
+            segment, contents = held
             index, objects, seal = contents.index, contents.objects, contents.seal
             mac = voucher(self._token, question.name, question.sealed, index, objects, seal)
-            return Whole(index=index, objects=objects, seal=seal, mac=mac)
+            return Whole(index=index, objects=objects, seal=seal, mac=mac, absent=packed(segment.absent))
+
+    def _hashes(self, question: AskHashes) -> Reply:
+        seal = self._shelf(question.name).wait_for(question.sealed, SEAL_WAIT_S)
+        if seal is None:
+            return Refused(reason=f"{question.sealed} is not sealed here")
+        return Hashes(hashes=seal.chunks[question.first :: question.every])
 
     def _hand_over(self, question: AskChunk) -> None:
-        with self._shelf(question.name).holding(question.sealed) as held:
-            if held is None or chunk_bytes(held[0].nbytes, question.number) <= 0:
-                send(self._link, Refused(reason=f"{question.sealed} has no chunk {question.number} here"))
-            else:
-                send_chunk(self._link, held[0], question.number)
+        number, name = question.number, question.name
+        for rank in (name.rank, *question.alike):
+            with self._shelf(msgspec.structs.replace(name, rank=rank)).holding(question.sealed) as held:
+                if held is not None and _has(*held, number, question.hash):
+                    send_chunk(self._link, held[0], number)
+                    return
+        send(self._link, Lacks(number=number))
 
     def _shelf(self, name: ShardName) -> Shelf:
         hello = self._hello
         if (name.job, name.submitted_ms) != (hello.job, hello.submitted_ms) or not 0 <= name.rank < name.world_size:
             raise VaultWireError(f"{name} is none of job {hello.job}")
         return self._shelves.of(name)
+
+
+def _has(segment: Segment, contents: Contents, number: int, chunk_hash: int) -> bool:
+    is_there = chunk_bytes(segment.nbytes, number) > 0 and number not in segment.absent
+    return is_there and contents.seal.chunks[number] == chunk_hash
 
 
 def _wait_readable(link: socket.socket) -> None:

@@ -17,13 +17,15 @@ import msgspec
 import xxhash
 
 from holdfast.event_parts import Count, Name
-from holdfast.seals import CHUNK_BYTES, Seal
+from holdfast.seals import CHUNK_BYTES, Seal, chunk_bytes
 from holdfast.vault_wire import Refused, SealedStep, ShardName, lost, receive, receive_into, send
 from holdfast_agent.vault.cuts import Cut
 from holdfast_agent.vault.segments import Segment
 
 STALL_S = 30.0
 """Who says nothing for so long in the middle of a message is gone."""
+SEAL_WAIT_S = 1.0
+"""How long a replica waits for a step that a rank has not sealed yet: ranks are less than a step apart."""
 NONCE_BYTES = 32
 MAC_BYTES = 32
 GREETING_BYTES_MAX = 1024
@@ -68,7 +70,7 @@ class Welcome(_Message, frozen=True, kw_only=True, tag="welcome"):
 class Offer(_Message, frozen=True, kw_only=True, tag="offer"):
     """I have this shard for you. Answered by `Want`, `Kept` (it is there already) or `Refused`.
 
-    `mac` is its voucher: see `handshake`.
+    `mac` is its voucher: see `handshake`. `absent` are the chunks that a replica sends in its place: see `chunk_sets`.
     """
 
     name: ShardName
@@ -77,6 +79,7 @@ class Offer(_Message, frozen=True, kw_only=True, tag="offer"):
     objects: bytes
     seal: Seal
     mac: Mac
+    absent: bytes = b""
 
 
 class Want(_Message, frozen=True, kw_only=True, tag="want"):
@@ -119,6 +122,24 @@ class Understood(_Message, frozen=True, kw_only=True, tag="understood"):
     """It will not be offered any more."""
 
 
+class AskHashes(_Message, frozen=True, kw_only=True, tag="ask_hashes"):
+    """What do the chunks `first`, `first` + `every`, ... of this shard hash to? Answered by `Hashes` or `Refused`.
+
+    Who has not sealed that step yet waits for it, though not for long.
+    """
+
+    name: ShardName
+    sealed: SealedStep
+    first: Count
+    every: Annotated[int, msgspec.Meta(ge=1)]
+
+
+class Hashes(_Message, frozen=True, kw_only=True, tag="hashes"):
+    """What they hash to."""
+
+    hashes: tuple[int, ...]
+
+
 class AskHeld(_Message, frozen=True, kw_only=True, tag="ask_held"):
     """What do you have of these ranks? Answered by `Held`."""
 
@@ -149,24 +170,36 @@ class AskWhole(_Message, frozen=True, kw_only=True, tag="ask_whole"):
 
 
 class Whole(_Message, frozen=True, kw_only=True, tag="whole"):
-    """The shard, but for its data, and its voucher."""
+    """The shard, but for its data, and its voucher. `absent` are the chunks that are not there: see `chunk_sets`."""
 
     index: bytes
     objects: bytes
     seal: Seal
     mac: Mac
+    absent: bytes = b""
 
 
 class AskChunk(_Message, frozen=True, kw_only=True, tag="ask_chunk"):
-    """One chunk of a shard. Answered by `Chunk` and its bytes, or by `Refused`."""
+    """One chunk of a shard, which hashes to `hash`. Answered by `Chunk` and its bytes, or by `Lacks`.
+
+    The same chunk of the same step of one of the `alike` ranks, replicas of this one, will do as well.
+    """
 
     name: ShardName
     sealed: SealedStep
     number: Count
+    hash: int
+    alike: tuple[Count, ...] = ()
 
 
-Ask = Offer | Chunk | GoOn | AskHeld | AskWhole | AskChunk
-Reply = Want | Good | Again | Kept | Understood | Held | Whole | Chunk | Refused
+class Lacks(_Message, frozen=True, kw_only=True, tag="lacks"):
+    """This chunk is not here."""
+
+    number: Count
+
+
+Ask = Offer | Chunk | GoOn | AskHashes | AskHeld | AskWhole | AskChunk
+Reply = Want | Good | Again | Kept | Understood | Hashes | Held | Whole | Chunk | Lacks | Refused
 
 greetings = msgspec.msgpack.Decoder(Hello | Proof)
 greeting_replies: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Challenge | Welcome | Refused)
@@ -203,11 +236,6 @@ def receive_chunk(link: socket.socket, chunk: Chunk, segment: Segment) -> int:
     data = segment.memory[start : start + chunk.nbytes]
     receive_into(link, data.data)
     return xxhash.xxh3_64_intdigest(data.data)
-
-
-def chunk_bytes(nbytes: int, number: int) -> int:
-    """How long a chunk of a shard is; 0 or less where there is none."""
-    return min(CHUNK_BYTES, nbytes - number * CHUNK_BYTES)
 
 
 def fits(seal: Seal, index: bytes, objects: bytes) -> bool:

@@ -13,7 +13,7 @@ import msgspec
 import structlog
 
 from holdfast.backup_orders import VaultAddress
-from holdfast.seals import Seal
+from holdfast.seals import Seal, chunk_bytes
 from holdfast.vault_wire import Damaged, Refused, SealedStep, ShardName, VaultWireError, send
 from holdfast_agent.vault.assignments import Assignment
 from holdfast_agent.vault.chunk_queue import ChunkQueue
@@ -24,8 +24,8 @@ from holdfast_agent.vault.peer_wire import (
     AskChunk,
     AskWhole,
     Chunk,
+    Lacks,
     Whole,
-    chunk_bytes,
     fits,
     receive_chunk,
     receive_reply,
@@ -47,11 +47,12 @@ class NotFetched(Exception):
 
 
 class Shard(msgspec.Struct, frozen=True):
-    """Which shard, and what it must be."""
+    """Which shard, and what it must be; of the ranks `alike` the same chunks will do where they hash the same."""
 
     name: ShardName
     sealed: SealedStep
     seal: Seal
+    alike: tuple[int, ...] = ()
 
 
 def whole_of(
@@ -161,14 +162,10 @@ class Pull:
 
     def _draw(self, source: VaultAddress) -> None:
         """Get from one source as long as there is anything to get."""
-        shard = self._shard
         with dial(source, self._assignment, STALL_S) as link:
             with self._changed:
                 self._links.add(link)
             try:
-                whole = ask(link, AskWhole(name=shard.name, sealed=shard.sealed))
-                if not isinstance(whole, Whole) or whole.seal != shard.seal:
-                    raise PeerRefused("it has another shard of the same step")
                 asked: deque[int] = deque()
                 while self._ask_more(link, source, asked):
                     self._take(link, source, asked.popleft())
@@ -190,14 +187,25 @@ class Pull:
                 return False
         for number in more:
             asked.append(number)
-            send(link, AskChunk(name=self._shard.name, sealed=self._shard.sealed, number=number))
+            send(link, self._question(number))
         return True
+
+    def _question(self, number: int) -> AskChunk:
+        shard = self._shard
+        return AskChunk(
+            name=shard.name, sealed=shard.sealed, number=number, hash=shard.seal.chunks[number], alike=shard.alike
+        )
 
     def _take(self, link: socket.socket, source: VaultAddress, number: int) -> None:
         shard = self._shard
         reply = receive_reply(link)
         if isinstance(reply, Refused):
             raise PeerRefused(reply.reason)
+        if reply == Lacks(number=number):
+            with self._changed:
+                self._queue.lacks(source, number)
+                self._changed.notify_all()
+            return
         expected = Chunk(number=number, nbytes=chunk_bytes(shard.seal.nbytes, number))
         if not isinstance(reply, Chunk) or reply != expected:
             raise VaultWireError(f"chunk {number} was answered by {type(reply).__name__}")

@@ -6,9 +6,11 @@ import socket
 import threading
 from contextlib import suppress
 
+from holdfast.seals import chunk_bytes
 from holdfast.vault_wire import ShardName, VaultWireError
+from holdfast_agent.vault.chunk_sets import unpacked
 from holdfast_agent.vault.cuts import survives
-from holdfast_agent.vault.peer_wire import Chunk, Offer, chunk_bytes, fits, receive_chunk
+from holdfast_agent.vault.peer_wire import Chunk, Offer, fits, receive_chunk
 from holdfast_agent.vault.segments import Contents
 from holdfast_agent.vault.shelf import Shelf
 
@@ -29,10 +31,16 @@ class Reception:
         self.sealed = offer.sealed
         self.seal = offer.seal
         self._shelf = shelf
-        self._segment = shelf.claim(offer.seal.nbytes)
+        self.absent = unpacked(offer.absent, offer.seal.nbytes)
+        self._segment = shelf.claim(offer.seal.nbytes, self.absent)
         self._contents = Contents(sealed=offer.sealed, index=offer.index, objects=offer.objects, seal=offer.seal)
-        self._missing = set(range(len(offer.seal.chunks)))
+        self._missing = set(range(len(offer.seal.chunks))) - self.absent
         self._failures = [0] * len(offer.seal.chunks)
+
+    def is_of(self, offer: Offer) -> bool:
+        """Whether it is what is offered."""
+        same = (self.sealed, self.seal) == (offer.sealed, offer.seal)
+        return same and self.absent == unpacked(offer.absent, offer.seal.nbytes)
 
     @property
     def first_missing(self) -> int:
@@ -47,7 +55,7 @@ class Reception:
     @property
     def chunks(self) -> int:
         """How many are here."""
-        return len(self.seal.chunks) - len(self._missing)
+        return len(self.seal.chunks) - len(self.absent) - len(self._missing)
 
     def take(self, link: socket.socket, chunk: Chunk) -> bool:
         """Receive a chunk. False if it is damaged.
@@ -56,7 +64,7 @@ class Reception:
             NotTaken: it was too often.
             VaultWireError: it is none of this shard's, or the connection ended.
         """
-        if chunk.nbytes != chunk_bytes(self.seal.nbytes, chunk.number):
+        if chunk.nbytes != chunk_bytes(self.seal.nbytes, chunk.number) or chunk.number in self.absent:
             raise VaultWireError(f"chunk {chunk.number} of {chunk.nbytes} bytes is none of the shard that was offered")
         # It is missing until it has been checked, even if it was here before.
         self._missing.add(chunk.number)
@@ -116,7 +124,7 @@ class Slot:
             NotTaken: it is no shard, or there is no memory for it.
         """
         if self.reception is not None:
-            if (self.reception.sealed, self.reception.seal) == (offer.sealed, offer.seal):
+            if self.reception.is_of(offer):
                 return self.reception
             self.clear(drop=True)
         if not survives(offer.sealed, shelf.cut):

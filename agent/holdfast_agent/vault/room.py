@@ -10,7 +10,7 @@ from weakref import WeakSet
 
 from holdfast_agent.vault.keeping import Spare, given_back
 from holdfast_agent.vault.machine_memory import available_bytes
-from holdfast_agent.vault.segments import Segment
+from holdfast_agent.vault.segments import Segment, bytes_taken
 from holdfast_agent.vault.shelf import Shelf
 
 
@@ -26,29 +26,30 @@ class Room:
         self._made: WeakSet[Segment] = WeakSet()
         self._promised = 0
 
-    def make(self, name: str, nbytes: int) -> Segment:
-        """A new segment.
+    def make(self, name: str, nbytes: int, absent: frozenset[int] = frozenset()) -> Segment:
+        """A new segment, with no memory for its `absent` chunks.
 
         Raises:
             OSError: ENOMEM, ENOSPC: there is no memory for it, but for what a recovery may need.
         """
+        taken = bytes_taken(nbytes, absent)
         with self._changed:
             # What others are just making counts twice, as promised and as taken: it may do when they are through.
-            self._changed.wait_for(lambda: not self._promised or self._missing(nbytes) <= 0)
-            self._keep_limit(nbytes)
-            if (missing := self._missing(nbytes)) > 0:
+            self._changed.wait_for(lambda: not self._promised or self._missing(taken) <= 0)
+            self._keep_limit(taken)
+            if (missing := self._missing(taken)) > 0:
                 # Not what else nobody needs: ranks short of memory would take it from each other at every step.
                 left = [(shelf, is_left) for shelf, is_left in self._shelves() if is_left]
                 if not self._give_back(missing, left):
                     raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
-            self._promised += nbytes
+            self._promised += taken
         segment: Segment | None = None
         try:
-            segment = Segment(name, nbytes)
+            segment = Segment(name, nbytes, absent)
             return segment
         finally:
             with self._changed:
-                self._promised -= nbytes
+                self._promised -= taken
                 if segment is not None:
                     self._made.add(segment)
                 self._changed.notify_all()
@@ -59,14 +60,14 @@ class Room:
     def _keep_limit(self, nbytes: int) -> None:
         if not self._nbytes_max:
             return
-        missing = self._promised + sum(each.nbytes for each in self._made) + nbytes - self._nbytes_max
+        missing = self._promised + sum(each.nbytes_taken for each in self._made) + nbytes - self._nbytes_max
         if missing > 0 and not self._give_back(missing, self._shelves()):
             raise OSError(errno.ENOMEM, f"the limit of {self._nbytes_max} bytes for checkpoints in memory is reached")
 
     def _give_back(self, nbytes: int, shelves: Sequence[tuple[Shelf, bool]]) -> bool:
         there = [(shelf, each, is_left) for shelf, is_left in shelves for each in shelf.spares(is_left=is_left)]
         spares = [
-            Spare(segment.contents.sealed if segment.contents else None, segment.nbytes, number)
+            Spare(segment.contents.sealed if segment.contents else None, segment.nbytes_taken, number)
             for number, (_, segment, _) in enumerate(there)
         ]
         chosen = given_back(spares, nbytes)

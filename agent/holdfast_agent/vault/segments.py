@@ -4,18 +4,21 @@ It is a memfd: it has no name in any file system, and is there as long as somebo
 taken when it is made, so that a save never waits for the kernel to find some. They become huge pages afterwards
 (`settle`): what is copied there is then a sixth faster, and who maps it finds it at once. To have huge pages from the
 beginning takes too long where a fetch waits for the segment.
+
+Of a copy some chunks may be left out, which replicas sent in its place (ADR 12): for these it takes no memory.
 """
 
 from __future__ import annotations
 
 import os
 import weakref
+from collections.abc import Iterator
 
 import msgspec
 
 from holdfast.huge_pages import HUGE_BYTES, collapse
 from holdfast.mapping import map_file
-from holdfast.seals import Bytes, Seal
+from holdfast.seals import CHUNK_BYTES, Bytes, Seal, chunk_bytes
 from holdfast.vault_wire import SealedStep
 
 
@@ -35,33 +38,59 @@ class Segment:
     `holds` and `is_filling` are its shelf's, who may not give it away while it is in use.
     """
 
-    def __init__(self, name: str, nbytes: int) -> None:
-        """Whoever makes one knows that there is memory for it: see `room`. Raises OSError: there is none after all."""
+    def __init__(self, name: str, nbytes: int, absent: frozenset[int] = frozenset()) -> None:
+        """`absent` are the chunks that there is no memory for.
+
+        Whoever makes one knows that there is memory for the rest: see `room`. Raises OSError: there is none after all.
+        """
         self.nbytes = nbytes
+        self.absent = absent
         self.contents: Contents | None = None
         self.holds = 0
         self.is_filling = False
-        self.descriptor = _memory_file(name, max(nbytes, 1))
+        size = -(-max(nbytes, 1) // HUGE_BYTES) * HUGE_BYTES
+        self.descriptor = _memory_file(name, size, list(self._spans(size)))
         weakref.finalize(self, os.close, self.descriptor)
-        self._pages = map_file(self.descriptor, os.fstat(self.descriptor).st_size, private=False)
+        self._pages = map_file(self.descriptor, size, private=False)
         self._is_settled = False
         self.memory: Bytes = self._pages[:nbytes]
+
+    @property
+    def nbytes_taken(self) -> int:
+        """How much memory it takes."""
+        return bytes_taken(self.nbytes, self.absent)
 
     def settle(self) -> None:
         """Move it into huge pages, as far as there are any; whoever reads or fills it meanwhile does not notice."""
         if not self._is_settled:
-            collapse(self._pages.ctypes.data, self._pages.size)
+            for begin, end in self._spans(self._pages.size):
+                collapse(self._pages.ctypes.data + begin, end - begin)
         self._is_settled = True
 
+    def _spans(self, size: int) -> Iterator[tuple[int, int]]:
+        """The parts of `size` bytes that there is memory for: chunks are multiples of huge pages."""
+        begin = 0
+        for number in sorted(self.absent):
+            if begin < number * CHUNK_BYTES:
+                yield begin, number * CHUNK_BYTES
+            begin = (number + 1) * CHUNK_BYTES
+        if begin < size:
+            yield begin, size
 
-def _memory_file(name: str, nbytes: int) -> int:
-    size = -(-nbytes // HUGE_BYTES) * HUGE_BYTES
+
+def bytes_taken(nbytes: int, absent: frozenset[int]) -> int:
+    """How much memory a shard of `nbytes` takes without these of its chunks."""
+    return nbytes - sum(chunk_bytes(nbytes, number) for number in absent)
+
+
+def _memory_file(name: str, size: int, spans: list[tuple[int, int]]) -> int:
     # None of those that a machine sets aside (MFD_HUGETLB): sendfile refuses them, and a private mapping takes as many
     # again, or fails.
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC)
     try:
         os.ftruncate(descriptor, size)
-        os.posix_fallocate(descriptor, 0, size)
+        for begin, end in spans:
+            os.posix_fallocate(descriptor, begin, end - begin)
     except OSError:
         os.close(descriptor)
         raise

@@ -15,16 +15,19 @@ import msgspec
 import structlog
 
 from holdfast.backup_orders import VaultAddress
+from holdfast.seals import chunk_bytes
 from holdfast.vault_wire import BackedUp, Refused, ShardName, VaultWireError
 from holdfast_agent.vault.assignments import Assignment
 from holdfast_agent.vault.backlog import Backlog, Waiting
+from holdfast_agent.vault.chunk_sets import packed
 from holdfast_agent.vault.cuts import Cut
 from holdfast_agent.vault.handshake import voucher
 from holdfast_agent.vault.notices import Notices
 from holdfast_agent.vault.pacing import Pacing
 from holdfast_agent.vault.peer_link import PeerRefused, ask, dial
-from holdfast_agent.vault.peer_wire import Again, Good, GoOn, Kept, Offer, Want, chunk_bytes, receive_reply, send_chunk
-from holdfast_agent.vault.segments import Segment
+from holdfast_agent.vault.peer_wire import Again, Good, GoOn, Kept, Offer, Want, receive_reply, send_chunk
+from holdfast_agent.vault.replicas import Replicas
+from holdfast_agent.vault.segments import Segment, bytes_taken
 from holdfast_agent.vault.shelves import Shelves
 
 WINDOW = 8
@@ -50,7 +53,8 @@ class Sender:
         self._held: dict[Waiting, Segment] = {}
         self._cuts: dict[ShardName, Cut] = {}
         self._untold: set[ShardName] = set()
-        self._begun: tuple[Waiting, float] | None = None
+        self._begun: tuple[Waiting, frozenset[int], float] | None = None
+        self._replicas = Replicas(assignment, shelves)
         self._link: socket.socket | None = None
         self._ended = threading.Event()
         threading.Thread(target=self._run, daemon=True).start()
@@ -84,6 +88,7 @@ class Sender:
             self._changed.notify_all()
             if self._link is not None:
                 _end(self._link)
+        self._replicas.close()
 
     def _run(self) -> None:
         back_off_s, told = BACK_OFF_S_MIN, ""
@@ -143,19 +148,23 @@ class Sender:
             self._send(link, copy)
 
     def _send(self, link: socket.socket, copy: Waiting) -> None:
-        if self._begun is None or self._begun[0] != copy:
-            self._begun = copy, time.monotonic()
         with self._changed:
             segment = self._held.get(copy)
             contents = segment.contents if segment is not None else None
         try:
-            if segment is None or contents is None:
+            if segment is None or contents is None or segment.absent:
                 raise PeerRefused("the job has left it behind")
+            if self._begun is None or self._begun[0] != copy:
+                absent = self._replicas.sent_by_others(copy.name, copy.sealed, contents.seal)
+                # Waiting for replicas takes nothing of the network.
+                self._begun = copy, absent, time.monotonic()
+            _, absent, began = self._begun
             shard = msgspec.structs.asdict(contents)
-            question = Offer(name=copy.name, **shard, mac=voucher(self._assignment.token, copy.name, **shard))
-            reply = ask(link, question)
+            mac = voucher(self._assignment.token, copy.name, **shard)
+            reply = ask(link, Offer(name=copy.name, **shard, mac=mac, absent=packed(absent)))
             if isinstance(reply, Want):
-                self._stream(link, segment, range(reply.first, len(contents.seal.chunks)))
+                chunks = range(reply.first, len(contents.seal.chunks))
+                self._stream(link, segment, [number for number in chunks if number not in absent])
             elif not isinstance(reply, Kept):
                 raise VaultWireError(f"an offer was answered by {type(reply).__name__}")
         except PeerRefused as error:
@@ -165,7 +174,7 @@ class Sender:
                     self._backlog.drop(copy)
                     self._let_go(self._backlog.take_dropped())
             return
-        self._note_sent(copy, contents.seal.nbytes, time.monotonic() - self._begun[1])
+        self._note_sent(copy, contents.seal.nbytes, absent, time.monotonic() - began)
 
     def _stream(self, link: socket.socket, segment: Segment, chunks: Sequence[int]) -> None:
         """Send chunks until the other has all of them."""
@@ -198,7 +207,7 @@ class Sender:
         if wait_s := self._pacing.wait_s(nbytes, time.monotonic()):
             self._ended.wait(wait_s)
 
-    def _note_sent(self, copy: Waiting, nbytes: int, took_s: float) -> None:
+    def _note_sent(self, copy: Waiting, nbytes: int, absent: frozenset[int], took_s: float) -> None:
         with self._changed:
             if copy not in self._held:
                 return
@@ -210,7 +219,8 @@ class Sender:
                 name=copy.name,
                 sealed=copy.sealed,
                 keeper=self._address.node,
-                nbytes=nbytes,
+                nbytes=bytes_taken(nbytes, absent),
+                nbytes_shared=nbytes - bytes_taken(nbytes, absent),
                 took_s=took_s,
                 skipped=skipped,
             )

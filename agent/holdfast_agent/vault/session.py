@@ -256,7 +256,7 @@ class Session:
     def _shard(self, request: AskShard) -> tuple[Answer, int | None]:
         joined, shelf = self._rank()
         with shelf.turn:
-            is_here = request.sealed in shelf.steps()
+            is_here = shelf.has_whole(request.sealed)
         try:
             if not is_here:
                 self._node.fetcher.fetch(joined.name, request.sealed)

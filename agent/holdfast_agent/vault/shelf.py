@@ -21,13 +21,15 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from holdfast.seals import Seal
 from holdfast.vault_wire import SealedStep
 from holdfast_agent.vault.cuts import Cut, is_news, survives
 from holdfast_agent.vault.keeping import KEPT_MIN, needed, unwanted
 from holdfast_agent.vault.pins import Pins, in_the_past_of, named, pinned
 from holdfast_agent.vault.segments import Contents, Segment
 
-MakeSegment = Callable[[str, int], Segment]
+MakeSegment = Callable[[str, int, frozenset[int]], Segment]
+NONE: frozenset[int] = frozenset()
 
 
 class Shelf:
@@ -40,32 +42,35 @@ class Shelf:
         self._make_segment = make
         self._steps_wanted = max(steps_wanted, KEPT_MIN)
         self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._segments: list[Segment] = []
         self._sent: deque[SealedStep] = deque(maxlen=KEPT_MIN)
         self._pins: Pins | None = None
         self._cut: Cut | None = None
         self._is_closed = False
 
-    def claim(self, nbytes: int) -> Segment:
-        """A segment to be filled, and then sealed or put back.
+    def claim(self, nbytes: int, absent: frozenset[int] = NONE) -> Segment:
+        """A segment to be filled, but for the `absent` chunks, and then sealed or put back.
 
         Raises:
             OSError: ENOMEM, ENOSPC: there is no memory for it; ESTALE: another job has this node's memory now.
         """
         with self._lock:
             self._refuse_if_closed()
-            segment = self._spare(nbytes)
+            segment = self._spare(nbytes, absent)
             if segment is not None:
                 segment.contents, segment.is_filling = None, True
                 return segment
-            # Those of another size are of no use any more, and their memory may be needed for this one.
+            # Those of another shape are of no use any more, and their memory may be needed for this one.
             useless = self._free(self._needed())
-            self._segments = [each for each in self._segments if each.nbytes == nbytes or each not in useless]
+            self._segments = [
+                each for each in self._segments if _has_shape(each, nbytes, absent) or each not in useless
+            ]
         try:
-            return self._make(nbytes, is_filling=True)
+            return self._make(nbytes, absent, is_filling=True)
         except OSError:
             with self._lock:
-                segment = self._oldest_not_needed(nbytes)
+                segment = self._oldest_not_needed(nbytes, absent)
                 if segment is None:
                     raise
                 segment.contents, segment.is_filling = None, True
@@ -81,7 +86,15 @@ class Shelf:
                 if _sealed_of(other) == contents.sealed:
                     other.contents = None
             segment.contents = contents
+            self._changed.notify_all()
             return True
+
+    def wait_for(self, sealed: SealedStep, timeout_s: float) -> Seal | None:
+        """The seal of this step, be it still to come; None: it does not come in time, or was passed over."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_closed or any(step >= sealed for step in self._steps()), timeout_s)
+            sealed_now = [each.contents for each in self._segments if each.contents is not None]
+            return next((each.seal for each in sealed_now if each.sealed == sealed), None)
 
     def put_back(self, segment: Segment) -> None:
         """What was claimed will not be filled."""
@@ -97,14 +110,14 @@ class Shelf:
         """Make the segments that are still missing, so that no later save waits for memory."""
         while True:
             with self._lock:
-                has_all = len(self._segments) > self._steps_wanted and self._spare(nbytes) is not None
+                has_all = len(self._segments) > self._steps_wanted and self._spare(nbytes, NONE) is not None
                 if self._is_closed or has_all:
                     return
             try:
-                self._make(nbytes, is_filling=False)
+                self._make(nbytes, NONE, is_filling=False)
             except OSError:
                 with self._lock:
-                    if self._oldest_not_needed(nbytes) is None:
+                    if self._oldest_not_needed(nbytes, NONE) is None:
                         raise
                     return
 
@@ -112,6 +125,11 @@ class Shelf:
         """All that are sealed, newest first."""
         with self._lock:
             return self._steps()
+
+    def has_whole(self, sealed: SealedStep) -> bool:
+        """Whether all of this step is here: of copies some chunks may have been left out."""
+        with self._lock:
+            return any(_sealed_of(each) == sealed and not each.absent for each in self._segments)
 
     def hold(self, sealed: SealedStep) -> Segment | None:
         """The segment of this step, which stays what it is until it is let go; None if it is not here."""
@@ -185,6 +203,7 @@ class Shelf:
         with self._lock:
             self._is_closed = True
             self._segments.clear()
+            self._changed.notify_all()
 
     def spares(self, *, is_left: bool = False) -> list[Segment]:
         """Segments that could be given back: nobody needs what is in them, nor uses them.
@@ -202,8 +221,8 @@ class Shelf:
             self._segments.remove(segment)
             return True
 
-    def _make(self, nbytes: int, *, is_filling: bool) -> Segment:
-        fresh = self._make_segment(self._name, nbytes)
+    def _make(self, nbytes: int, absent: frozenset[int], *, is_filling: bool) -> Segment:
+        fresh = self._make_segment(self._name, nbytes, absent)
         fresh.is_filling = is_filling
         with self._lock:
             self._refuse_if_closed()
@@ -214,15 +233,15 @@ class Shelf:
         if self._is_closed:
             raise OSError(errno.ESTALE, "another job has this node's memory now")
 
-    def _spare(self, nbytes: int) -> Segment | None:
+    def _spare(self, nbytes: int, absent: frozenset[int]) -> Segment | None:
         """What can be filled next: a segment without contents, else the oldest that is not wanted."""
         old = unwanted(self._steps(), self._needed(), self._steps_wanted)
-        free = [each for each in self._segments if each.nbytes == nbytes and _is_idle(each)]
+        free = [each for each in self._segments if _has_shape(each, nbytes, absent) and _is_idle(each)]
         there = {_sealed_of(each): each for each in free}
         return next((there[sealed] for sealed in (None, *old) if sealed in there), None)
 
-    def _oldest_not_needed(self, nbytes: int) -> Segment | None:
-        free = [each for each in self._free(self._needed()) if each.nbytes == nbytes]
+    def _oldest_not_needed(self, nbytes: int, absent: frozenset[int]) -> Segment | None:
+        free = [each for each in self._free(self._needed()) if _has_shape(each, nbytes, absent)]
         return min(free, key=lambda each: _sealed_of(each) or _NOTHING, default=None)
 
     def _free(self, needed: frozenset[SealedStep]) -> list[Segment]:
@@ -242,6 +261,10 @@ class Shelf:
 
 
 _NOTHING = SealedStep(generation=-1, step=-1)
+
+
+def _has_shape(segment: Segment, nbytes: int, absent: frozenset[int]) -> bool:
+    return segment.nbytes == nbytes and segment.absent == absent
 
 
 def _is_idle(segment: Segment) -> bool:

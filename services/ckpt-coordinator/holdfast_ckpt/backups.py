@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 
-from holdfast.backup_orders import BackupOrder, VaultAddress, submission_ms
+from holdfast.backup_orders import BackupOrder, Replica, VaultAddress, submission_ms
 from holdfast.config import CheckpointPolicy
 from holdfast.events import GenerationStarted
 from holdfast.persistence import PersistEvery
 from holdfast.topology import Mesh, Topology
 from holdfast_ckpt.backup_plan import BackupStrategy, Protects, plan_backups
 from holdfast_ckpt.certified import still_certified, still_held
+from holdfast_ckpt.replica_groups import replica_groups
 from holdfast_ckpt.state import HeldShards, JobBackups, Layout
 
 LAYOUTS_REMEMBERED = 4
@@ -85,6 +86,8 @@ def planned(
         step_s=step_s,
         persist=wanted,
         persist_every=PersistEvery.parse(wanted).in_steps(step_s, before.persist_every if before else 0),
+        mesh=event.mesh or "",
+        replicas_max=policy.replicas_max,
     )
 
 
@@ -93,7 +96,14 @@ def orders(plan: JobBackups) -> list[BackupOrder]:
     kept: defaultdict[int | None, list[int]] = defaultdict(list)
     for node_rank, keeper in enumerate(plan.layout.keepers):
         kept[keeper].append(node_rank)
-    return [_order(plan, node_rank, kept[node_rank]) for node_rank in range(len(plan.layout.nodes))]
+    alike = replica_groups(plan.topology.mesh, plan.replicas_max)
+    replicas = [_replica(plan, node_rank) for node_rank in range(len(plan.layout.nodes))] if alike else []
+    found = []
+    for node_rank in range(len(plan.layout.nodes)):
+        own = alike[node_rank * plan.nproc_per_node : (node_rank + 1) * plan.nproc_per_node]
+        others = sorted({rank // plan.nproc_per_node for each in own for rank in each})
+        found.append(_order(plan, node_rank, kept[node_rank], own, [replicas[other] for other in others]))
+    return found
 
 
 def idle_orders(plan: JobBackups, cause: str, reason: str) -> list[BackupOrder]:
@@ -122,7 +132,13 @@ def holders(plans: Iterable[JobBackups]) -> dict[str, str]:
     return {node: plan.job for plan in sorted(plans, key=lambda plan: plan.planned_at) for node in plan.layout.nodes}
 
 
-def _order(plan: JobBackups, node_rank: int, keeps: Iterable[int]) -> BackupOrder:
+def _order(
+    plan: JobBackups,
+    node_rank: int,
+    keeps: Iterable[int],
+    alike: Iterable[tuple[int, ...]],
+    replicas: Iterable[Replica],
+) -> BackupOrder:
     layout = plan.layout
     keeper = layout.keepers[node_rank]
     return BackupOrder(
@@ -138,12 +154,28 @@ def _order(plan: JobBackups, node_rank: int, keeps: Iterable[int]) -> BackupOrde
         keeper=None if keeper is None else _address(layout.nodes[keeper], layout.vaults[keeper]),
         keeps=tuple(keeps),
         sources=plan.sources[node_rank],
+        alike=tuple(alike),
+        replicas=tuple(replicas),
         certified_step=plan.held.step if plan.held else None,
         certified_generation=plan.held.generation if plan.held else 0,
         coming_step=plan.coming,
         certified_up_to=plan.certified_up_to,
         reason=plan.reason,
         cause=plan.ordered_by,
+    )
+
+
+def _replica(plan: JobBackups, node_rank: int) -> Replica:
+    layout = plan.layout
+    keeper = layout.keepers[node_rank]
+    others = dict.fromkeys(plan.sources[node_rank])
+    if keeper is not None:
+        others[_address(layout.nodes[keeper], layout.vaults[keeper])] = None
+    vault = layout.vaults[node_rank]
+    return Replica(
+        node_rank=node_rank,
+        vault=_address(layout.nodes[node_rank], vault) if vault else None,
+        others=tuple(others),
     )
 
 

@@ -8,6 +8,7 @@ from enum import StrEnum
 import msgspec
 
 from holdfast.backup_orders import VaultAddress
+from holdfast.topology import Mesh, Topology
 
 
 class CataloguedStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +57,7 @@ class JobBackups(msgspec.Struct, frozen=True, kw_only=True):
     `held` is the certified step that vaults keep, `coming` the one that is to take its place (see `certified`), and
     `certified_up_to` what nodes were told of steps on the disk.
     `persist` is how often a step is wanted on the disk, and `persist_every` how many steps that is.
+    `replicas_max` ranks share the sending of what they have in common.
     """
 
     job: str
@@ -77,6 +79,14 @@ class JobBackups(msgspec.Struct, frozen=True, kw_only=True):
     certified_up_to: int | None = None
     persist: str = "never"
     persist_every: int = 0
+    mesh: str = ""
+    replicas_max: int = 1
+
+    @property
+    def topology(self) -> Topology:
+        """How its ranks, nodes and parallel groups map onto each other."""
+        mesh = Mesh.parse(self.mesh) if self.mesh else None
+        return Topology.of(len(self.layout.nodes), self.nproc_per_node, mesh)
 
 
 class HeldState(StrEnum):
