@@ -18,7 +18,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
 
-from holdfast import desired, events, vault_socket
+from holdfast import desired, events
 from holdfast.bus import Bus, Message
 from holdfast.bus.nats import connect
 from holdfast.desired import NodeDesired, Placement
@@ -26,6 +26,7 @@ from holdfast.event_parts import JobSpec
 from holdfast.events import AnyEvent, Event, NodeRegistered
 from holdfast.ids import uuid7
 from holdfast.subjects import DESIRED_BUCKET, desired_key
+from holdfast_agent.wire import Attach, Frames, Welcome, decode_report, frame
 from holdfast_agent.zygote import LOCK_FILE, PID_FILE, PORTS_FILE, SOCKET
 from holdfast_agent.zygote_link import LOG_FILE
 
@@ -45,13 +46,17 @@ class Heard:
         self.events: list[tuple[AnyEvent, datetime]] = []
 
     async def listen(self, stream: str) -> None:
+        """Hear what is said, each thing once: a bus that was killed may tell again what was acknowledged."""
+        known: set[str] = set()
         async for delivery in self._bus.consume(
             stream, f"test-{self._node}-{stream}", [f"holdfast.v1.*.*.*.{self._node}"]
         ):
             event = events.decode(delivery.body)
-            async with self._changed:
-                self.events.append((event, datetime.now().astimezone()))
-                self._changed.notify_all()
+            if event.id not in known:
+                known.add(event.id)
+                async with self._changed:
+                    self.events.append((event, datetime.now().astimezone()))
+                    self._changed.notify_all()
             await delivery.ack()
 
     def all(self, kind: type[E], such: Callable[[E], bool] = lambda _: True) -> list[E]:
@@ -59,10 +64,13 @@ class Heard:
 
     async def wait(self, kind: type[E], such: Callable[[E], bool] = lambda _: True) -> E:
         """The first such event, said already or to come."""
+        await self.until(lambda: bool(self.all(kind, such)))
+        return self.all(kind, such)[0]
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until a condition of what was heard holds."""
         async with asyncio.timeout(WAIT_S), self._changed:
-            while not (found := self.all(kind, such)):
-                await self._changed.wait()
-        return found[0]
+            await self._changed.wait_for(condition)
 
     def heard_at(self, event: Event) -> datetime:
         return next(at for other, at in self.events if other.id == event.id)
@@ -108,10 +116,25 @@ class Node:
     def zygote(self) -> int:
         return int((self.directory / "zygote.pid").read_text())
 
-    async def registered(self, after: int = 0) -> NodeRegistered:
-        """The registration after so many others."""
-        await self.heard.wait(NodeRegistered, lambda _: len(self.heard.all(NodeRegistered)) > after)
+    async def registered(self) -> NodeRegistered:
+        """The newest registration, which may be one from before the vault was there."""
+        await self.heard.wait(NodeRegistered)
         return self.heard.all(NodeRegistered)[-1]
+
+    async def complete(self, after: NodeRegistered | None = None) -> NodeRegistered:
+        """The registration with zygote and vault, of which there is one; or the next one `after` that.
+
+        Its number says nothing: if the zygote comes before the vault the node registers twice, else once.
+        """
+
+        def whole() -> list[NodeRegistered]:
+            return self.heard.all(NodeRegistered, lambda event: event.facts.vault_port is not None)
+
+        def later() -> list[NodeRegistered]:
+            return whole()[whole().index(after) + 1 :] if after is not None else whole()
+
+        await self.heard.until(lambda: bool(later()))
+        return later()[0]
 
     async def order(self, job: JobSpec | None, generation: int, port: int = 0, **fields: object) -> NodeDesired:
         placement = Placement(job=job, node_rank=0, master_addr="127.0.0.1", master_port=port) if job else None
@@ -140,20 +163,58 @@ class Node:
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
             self._process.wait()
-        with contextlib.suppress(OSError), vault_socket.connect(self.directory) as vault:
-            os.kill(vault_socket.peer_pid(vault), signal.SIGKILL)
         async with asyncio.timeout(WAIT_S):
+            while vaults := self._vaults():
+                for vault in vaults:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(vault, signal.SIGKILL)
+                    await gone(vault)
             while children := self._zygotes_children():
                 for child in children:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(child, signal.SIGKILL)
                 await asyncio.sleep(0.01)
+            await self._zygote_at_rest()
         shutil.rmtree((self.directory / "ledgers").resolve(), ignore_errors=True)
         for path in self.directory.iterdir():
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             elif path.name not in OF_THE_ZYGOTE:
                 path.unlink()
+
+    def _vaults(self) -> list[int]:
+        """Those that do not answer yet, or no more, are here too: they would write among the next node's files."""
+        found: list[int] = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdecimal():
+                with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                    words = (entry / "cmdline").read_bytes().split(b"\0")
+                    if str(self.directory).encode() in words and b"holdfast_agent.vault" in words:
+                        found.append(int(entry.name))
+        return found
+
+    async def _zygote_at_rest(self) -> None:
+        """Wait until the zygote, if there is one, has turned to something else than the ends of its children.
+
+        It reaps a rank before it writes the rest of its output, into a log that the next node would take for its own.
+        """
+        frames = Frames()
+        folder = os.open(self.directory, os.O_PATH | os.O_DIRECTORY)
+        try:
+            reader, writer = await asyncio.open_unix_connection(f"/proc/self/fd/{folder}/{SOCKET}")
+        except (FileNotFoundError, ConnectionRefusedError):
+            return
+        finally:
+            os.close(folder)
+        try:
+            writer.write(frame(Attach(orphan_s=WAIT_S)))
+            while data := await reader.read(1 << 16):
+                if any(isinstance(decode_report(body), Welcome) for body in frames.feed(data)):
+                    return
+        except ConnectionError:
+            return  # it has just ended
+        finally:
+            writer.close()
 
     def _zygotes_children(self) -> list[int]:
         try:
@@ -184,6 +245,13 @@ async def node(name: str, directory: Path, url: str) -> AsyncIterator[Node]:
         await bus.close()
 
 
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for what other processes do, which raises no event here."""
+    async with asyncio.timeout(WAIT_S):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
 async def gone(pid: int) -> None:
     """Wait until the process has ended."""
     try:
@@ -201,4 +269,4 @@ async def gone(pid: int) -> None:
         os.close(descriptor)
 
 
-__all__ = ["Heard", "Message", "Node", "gone", "node"]
+__all__ = ["Heard", "Message", "Node", "gone", "node", "until"]

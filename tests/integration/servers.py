@@ -20,7 +20,8 @@ from holdfast.embedded.ports import reserve_ports
 from holdfast.embedded.postgres import admin_url, clear_stale_pid, ensure_database, initialise, postgres_spec, programs
 
 PASSWORD = "for-tests"
-START_LIMIT_S = 30
+START_LIMIT_S = 90
+"""With the making of a database, which is a second of work and one of syncing where nobody else wants the disk."""
 
 
 def free_port() -> int:
@@ -35,18 +36,23 @@ def stands(pid: int) -> bool:
 
 
 def _stands(task: Path) -> bool:
-    return (task / "stat").read_text().rpartition(")")[2].split()[0] == "T"
+    try:
+        return (task / "stat").read_text().rpartition(")")[2].split()[0] == "T"
+    except (FileNotFoundError, ProcessLookupError):
+        # A thread that has ended does nothing either.
+        return True
 
 
-def _children(parent: int) -> list[int]:
-    # Not its list of children: that leaves some out while others end.
+def children(parent: int) -> list[int]:
+    """The children of a process, the oldest first; its own list of them leaves some out while others end."""
     stats = {int(entry.name): entry / "stat" for entry in Path("/proc").iterdir() if entry.name.isdecimal()}
-    found: list[int] = []
+    found: list[tuple[int, int]] = []
     for pid, stat in stats.items():
         with suppress(FileNotFoundError, ProcessLookupError):
-            if int(stat.read_text().rpartition(")")[2].split()[1]) == parent:
-                found.append(pid)
-    return found
+            fields = stat.read_text().rpartition(")")[2].split()
+            if int(fields[1]) == parent:
+                found.append((int(fields[19]), pid))
+    return [pid for _, pid in sorted(found)]
 
 
 async def _end_of(process: subprocess.Popen[bytes]) -> None:
@@ -149,7 +155,7 @@ class PostgresServer(Server):
         # It makes no further ones.
         self.process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
-        backends = [os.pidfd_open(pid) for pid in _children(self.process.pid)]
+        backends = [os.pidfd_open(pid) for pid in children(self.process.pid)]
         super().kill()
         for backend in backends:
             with suppress(ProcessLookupError):

@@ -64,8 +64,8 @@ async def test_what_happens_while_the_bus_is_away_is_said_when_it_is_back(
     node_place: Path, tmp_path: Path, nats: NatsServer
 ) -> None:
     async with node("n-cut", node_place, nats.url) as it:
-        port = (await it.registered()).facts.store_ports[1]
-        await it.order(spec(tmp_path), 1, port)
+        first = await it.complete()
+        await it.order(spec(tmp_path), 1, first.facts.store_ports[1])
         started = await it.heard.wait(RanksStarted)
         await it.heard.wait(FirstStep)
         nats.kill()
@@ -79,13 +79,14 @@ async def test_what_happens_while_the_bus_is_away_is_said_when_it_is_back(
         assert (exited.rank, exited.signal) == (0, signal.SIGKILL)
         adopted = await it.heard.wait(RanksStarted, lambda e: e.adopted)
         assert [process.pid for process in adopted.ranks] == [started.ranks[1].pid]
-        await it.registered(after=1)
+        await it.complete(after=first)
         assert len(it.heard.all(ProcessExited)) == 1
 
 
 async def test_a_broken_connection_registers_the_node_again(node_place: Path, tmp_path: Path, nats: NatsServer) -> None:
     async with node("n-again", node_place, nats.url) as it:
+        before = await it.complete()
         nats.kill()
         await nats.start()
-        again = await it.registered(after=1)
-        assert again.instance == (await it.registered()).instance
+        again = await it.complete(after=before)
+        assert again.instance == before.instance

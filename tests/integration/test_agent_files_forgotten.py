@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 from pathlib import Path
@@ -11,28 +10,39 @@ import pytest
 
 from holdfast.event_parts import JobSpec
 from holdfast.events import FirstStep, ProcessExited, RanksStarted
-from tests.integration.agent_node import WAIT_S, Node, node
+from tests.integration.agent_node import Node, node, until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
+# Each line in one piece: what is killed in the middle of one would leave a beginning for the next generation's.
 STEPS = """
-import time
+import sys, time
 from holdfast.trainer import report, step
 for number in range(100_000):
     step(step=number)
     report("note", number=number)
-    print(number, flush=True)
+    sys.stdout.write(f"{number}\\n")
     time.sleep(0.02)
 """
 
 
 async def begin(it: Node, folder: Path, name: str, generation: int) -> RanksStarted:
+    """Run a job; returns when its rank has done a step, reported and printed it."""
     job = JobSpec(name=name, script=str(folder / "steps.py"), cwd=str(folder), directory=str(folder))
+    before = printed(it, name).count("0")
     port = (await it.registered()).facts.store_ports[generation % 4]
     await it.order(job, generation, port)
     started = await it.heard.wait(RanksStarted, lambda e: e.generation == generation and not e.adopted)
     await it.heard.wait(FirstStep, lambda e: e.generation == generation)
+    await until(lambda: printed(it, name).count("0") != before)
     return started
+
+
+def printed(it: Node, name: str) -> list[str]:
+    try:
+        return (it.directory / "logs" / name / "rank-0.out").read_text().splitlines()
+    except FileNotFoundError:
+        return []
 
 
 def jobs_with_logs(it: Node) -> set[str]:
@@ -44,16 +54,15 @@ async def test_files_go_with_the_jobs_but_not_from_under_ranks(
 ) -> None:
     (tmp_path / "steps.py").write_text(STEPS)
     async with node("n-forgets", node_place, embedded_nats) as it:
+        before = await it.complete()
         it.kill_agent()
         it.environment["HOLDFAST_RETENTION_JOBS_ON_NODE_MAX"] = "1"
         it.start()
-        await it.registered(1)
+        await it.complete(after=before)
         await begin(it, tmp_path, "a", 1)
         await begin(it, tmp_path, "b", 2)
         living = await begin(it, tmp_path, "c", 3)
-        async with asyncio.timeout(WAIT_S):
-            while jobs_with_logs(it) != {"b", "c"} or (it.directory / "forgotten").exists():  # noqa: ASYNC110 - files set no events
-                await asyncio.sleep(0.05)
+        await until(lambda: jobs_with_logs(it) == {"b", "c"} and not (it.directory / "forgotten").exists())
         assert {path.stem for path in (it.directory / "reports").iterdir()} == {"b", "c"}
 
         # Restarted over ranks that live, it forgets nothing of theirs; nor does a restart of the job.
@@ -64,11 +73,10 @@ async def test_files_go_with_the_jobs_but_not_from_under_ranks(
         await it.heard.wait(ProcessExited, lambda e: e.generation == 3)
         await begin(it, tmp_path, "c", 4)
         assert jobs_with_logs(it) == {"b", "c"}
-        output = (it.directory / "logs/c/rank-0.out").read_text().splitlines()
+        output = printed(it, "c")
         assert output[0] == "0"
         assert output.count("0") == 2
 
         # A forgotten name begins like a new one.
         await begin(it, tmp_path, "a", 5)
-        output = (it.directory / "logs/a/rank-0.out").read_text().splitlines()
-        assert output.count("0") == 1
+        assert printed(it, "a").count("0") == 1

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,8 @@ import pytest
 
 from holdfast.event_parts import JobSpec
 from holdfast.events import RanksFinished, RanksStarted, RanksStopped
-from tests.integration.agent_node import WAIT_S, Node, gone, node
+from tests.integration.agent_node import Node, gone, node, until
+from tests.integration.servers import children
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
@@ -74,15 +74,15 @@ async def run(it: Node, job: JobSpec, generation: int) -> list[int]:
 
 def waiting(it: Node) -> list[int]:
     """The forks made ahead that are there now, oldest first."""
-    children = Path(f"/proc/{it.zygote}/task/{it.zygote}/children").read_text().split()
-    return [int(pid) for pid in children if Path(f"/proc/{pid}/comm").read_text().strip() == "rank-to-be"]
+    return [pid for pid in children(it.zygote) if name_of(pid) == "rank-to-be"]
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(WAIT_S):
-        # What other processes do raises no event here.
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+def name_of(pid: int) -> str | None:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except (FileNotFoundError, ProcessLookupError):
+        # The store of the generation before ends beside everything else.
+        return None
 
 
 async def full(it: Node, taken: Sequence[int]) -> list[int]:
@@ -113,9 +113,10 @@ async def test_a_rank_forked_ahead_is_like_one_forked_on_demand(
         first = await run(it, job, 1)
         ahead = await full(it, first)
         assert set(ahead).isdisjoint(first)
+        cold = await seen(folder, 1)
         second = await run(it, job, 2)
         assert second == ahead
-        cold, warm = await seen(folder, 1), await seen(folder, 2)
+        warm = await seen(folder, 2)
         assert [one["pid"] for one in warm] == ahead
         for before, after in zip(cold, warm, strict=True):
             of_generation = {
@@ -133,7 +134,9 @@ async def test_a_rank_forked_ahead_is_like_one_forked_on_demand(
                 assert before[what] == after[what], what
         drawn = [number for one in (*cold, *warm) for number in one["random"]]
         assert len(set(drawn)) == len(drawn)
-        assert "rank 1 of generation 2" in (it.directory / "logs/job-1/rank-1.out").read_text()
+        # The zygote writes it, when it comes to it.
+        output = it.directory / "logs/job-1/rank-1.out"
+        await until(lambda: output.exists() and "rank 1 of generation 2" in output.read_text())
 
 
 async def test_each_is_used_once_and_all_are_replaced(node_place: Path, folder: Path, embedded_nats: str) -> None:
@@ -195,11 +198,12 @@ async def test_ranks_that_are_executed_afresh_take_none(node_place: Path, folder
 
 async def test_they_end_with_the_zygote(node_place: Path, folder: Path, embedded_nats: str) -> None:
     async with node("r-end", node_place, embedded_nats) as it:
+        before = await it.complete()
         first = await run(it, spec(folder, "stay"), 1)
         ahead = await full(it, first)
         os.kill(it.zygote, signal.SIGKILL)
         for pid in ahead:
             await gone(pid)
         # A new zygote knows of no order, so it makes none ahead.
-        await it.registered(after=1)
+        await it.complete(after=before)
         assert waiting(it) == []
