@@ -103,10 +103,11 @@ async def test_a_bucket_that_is_deleted_is_made_again_and_watched(server: NatsSe
 async def test_a_key_that_nobody_puts_again_leaves_the_bucket(bus: NatsBus, link: Link) -> None:
     key, config = unique("node"), bucket_config(DESIRED_BUCKET)
     assert config["max_age"] == 6 * 24 * 3600 * NS
-    await ensure_stream(link, {**config, "max_age": NS, "duplicate_window": NS})
     await bus.put(DESIRED_BUCKET, key, b"1")
     async with aclosing(bus.watch(DESIRED_BUCKET, key)) as updates:
         assert (await take_one(updates)).body == b"1"
+        # Not before: it may take longer than that to be watched.
+        await ensure_stream(link, {**config, "max_age": NS, "duplicate_window": NS})
         async with asyncio.timeout(WITHIN_S):
             while await bus.get(DESIRED_BUCKET, key) is not None:  # noqa: ASYNC110 - the server tells nobody
                 await asyncio.sleep(0.05)

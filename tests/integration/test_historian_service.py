@@ -26,7 +26,7 @@ from holdfast_historian.main import run
 from holdfast_historian.partitions import PartitionPolicy
 from holdfast_historian.rows import row_of
 from holdfast_historian.store import HistorianStore
-from tests.integration.bus_worlds import WITHIN_S, until_connected
+from tests.integration.bus_worlds import WITHIN_S, until_connected, until_disconnected
 from tests.integration.historian_scene import (
     as_body,
     killed_and_restarted,
@@ -241,7 +241,8 @@ async def test_days_get_partitions_and_broken_clocks_get_none(embedded_nats: str
     events: list[Event] = [progress("days", number, now + timedelta(days=days)) for number, days in enumerate(offsets)]
     where = "select tableoid::regclass::text as partition, at from historian.events where job = 'days' order by at"
     async with bus_at(embedded_nats) as bus:
-        async with historian(bus, urls["historian"]):
+        # The same day, also around midnight.
+        async with historian(bus, urls["historian"], lambda: now):
             await bus.publish_all([event_message(event) for event in events])
             await until_recorded(urls, "days", events)
             held = {row["at"]: row["partition"] for row in await query(urls["reader"], where)}
@@ -265,10 +266,11 @@ async def test_old_days_are_dropped_when_asked(embedded_nats: str, embedded_post
     now = datetime.now(UTC)
     events: list[Event] = [progress("keep", days, now - timedelta(days=days)) for days in (0, 1, 2, 3, 9, 100)]
     async with bus_at(embedded_nats) as bus:
-        async with historian(bus, urls["historian"]):
+        # The same day, also around midnight.
+        async with historian(bus, urls["historian"], lambda: now):
             await bus.publish_all([event_message(event) for event in events])
             await until_recorded(urls, "keep", events)
-        task = asyncio.create_task(run(bus, urls["historian"], system_now, PartitionPolicy(keep_days=2)))
+        task = asyncio.create_task(run(bus, urls["historian"], lambda: now, PartitionPolicy(keep_days=2)))
 
         async def dropped() -> bool:
             return len(await recorded(urls, "keep")) == 4
@@ -309,6 +311,8 @@ async def test_a_killed_bus_loses_and_repeats_nothing(embedded_postgres: str, tm
             first = [progress("bus", number) for number in range(200)]
             await bus.publish_all([event_message(event) for event in first])
             server.kill()
+            # Else the connection that is lost would be taken for the next one.
+            await until_disconnected(bus)
             await server.start()
             second = [progress("bus", number) for number in range(200, 400)]
             await until_connected(bus)
