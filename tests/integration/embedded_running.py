@@ -48,7 +48,7 @@ class Cluster:
         return self.wait()
 
     def wait(self) -> int:
-        output, _ = self.process.communicate(timeout=60)
+        output, _ = self.process.communicate(timeout=100)
         self.lines += output.splitlines()
         return self.process.returncode
 
