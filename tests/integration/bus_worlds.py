@@ -7,9 +7,11 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Protocol, TypeVar
 
+import msgspec
 from servers import NatsServer
 
 from holdfast.bus import Bus, Delivery, Message
+from holdfast.bus.link import Link
 from holdfast.bus.memory import MemoryBroker, MemoryBus
 from holdfast.bus.nats import NatsBus, connect
 from holdfast.ids import uuid7
@@ -24,6 +26,9 @@ class World(Protocol):
     async def client(self, name: str) -> Bus: ...
 
     async def pass_time(self, seconds: float) -> None: ...
+
+    async def until_settled(self, consumer: str, count: int) -> None:
+        """Wait until the server has heard what became of the first `count` deliveries of EVIDENCE to a consumer."""
 
     async def stop(self) -> None:
         """The server dies; returns when every client has noticed."""
@@ -48,6 +53,9 @@ class MemoryWorld:
 
     async def pass_time(self, seconds: float) -> None:
         self.broker.advance(seconds)
+
+    async def until_settled(self, consumer: str, count: int) -> None:
+        """It is as soon as it is said."""
 
     async def stop(self) -> None:
         for client in self.clients:
@@ -77,6 +85,16 @@ class NatsWorld:
     async def pass_time(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
+    async def until_settled(self, consumer: str, count: int) -> None:
+        """The server puts it aside to look at later: its answer to what was asked after that says nothing of it."""
+        link = await Link.open(self.server.url, "look")
+        try:
+            async with asyncio.timeout(WITHIN_S):
+                while (await _settled(link, consumer)) < count:  # noqa: ASYNC110 - the server tells nobody
+                    await asyncio.sleep(0.01)
+        finally:
+            await link.close()
+
     async def stop(self) -> None:
         self.server.kill()
         for client in self.clients:
@@ -90,6 +108,11 @@ class NatsWorld:
     async def leave(self) -> None:
         for client in self.clients:
             await client.close()
+
+
+async def _settled(link: Link, consumer: str) -> int:
+    answer = await link.answer(f"$JS.API.CONSUMER.INFO.EVIDENCE.{consumer}", b"")
+    return int(msgspec.json.decode(answer.data)["ack_floor"]["consumer_seq"])
 
 
 async def until_connected(bus: Bus) -> None:

@@ -108,8 +108,7 @@ async def test_unsettled_messages_pass_to_the_next_process_at_once(world: World)
         acked, dropped, *_ = await take(deliveries, 3)
         await acked.ack()
         await dropped.drop()
-        # A request's answer comes after what was sent before it: the server has seen both.
-        await one.get(DESIRED_BUCKET, "nothing")
+        await world.until_settled(consumer, 2)
     await one.close()
     async with aclosing(two.consume("EVIDENCE", consumer, [evidence(job)])) as deliveries:
         async with asyncio.timeout(20):  # below the 30 s after which an unsettled message comes by itself
@@ -133,7 +132,7 @@ async def test_a_consumer_takes_new_filters_and_stays_where_it_was(world: World)
     await bus.publish_all([message(evidence(job), b"1"), message(evidence(f"{job}-x"), b"2")])
     async with aclosing(bus.consume("EVIDENCE", consumer, [evidence(job)])) as deliveries:
         await settle([await take_one(deliveries)])
-        await bus.get(DESIRED_BUCKET, "nothing")
+        await world.until_settled(consumer, 1)
     await bus.publish(message(evidence(f"{job}-x"), b"3"))
     async with aclosing(bus.consume("EVIDENCE", consumer, [evidence(job), evidence(f"{job}-x")])) as deliveries:
         await bus.publish(message(evidence(job), b"4"))
