@@ -23,7 +23,7 @@ Scene = tuple[VaultNode, list[VaultNode]]
 
 
 @contextmanager
-def lost(make: Make, steps: int, *, chunks: float = 2.5, copies: int = 1) -> Iterator[Scene]:
+def lost(make: Make, steps: int, *, chunks: float = 2.5, copies: int = 1, is_patient: bool = True) -> Iterator[Scene]:
     """Rank 0's node is lost after so many steps; a new node and those that keep the copies. Nobody is assigned yet."""
     owner = make("lost")
     keepers = [make(f"keeper{index}") for index in range(copies)]
@@ -38,7 +38,7 @@ def lost(make: Make, steps: int, *, chunks: float = 2.5, copies: int = 1) -> Ite
                 owner.assign(order_of("lost", keeper=keeper.address))
                 until("the keeper has it", lambda keeper=keeper, step=step: at(step) in keeper.held().sealed)
     owner.kill()
-    yield make("new"), keepers
+    yield make("new", is_patient=is_patient), keepers
 
 
 def take_over(new: VaultNode, keepers: list[VaultNode], *addresses: vault_nodes.VaultAddress) -> None:
@@ -105,17 +105,26 @@ def test_all_who_ask_for_a_shard_share_one_fetch(node: Make) -> None:
 
 def test_several_sources_share_the_work(node: Make) -> None:
     with lost(node, 1, chunks=40, copies=2) as (new, keepers):
-        ways = [Way(keeper.address) for keeper in keepers]
+        # Neither gives all before a busy machine comes to the other.
+        ways = [Way(keeper.address, hold_back_at=5 * CHUNK) for keeper in keepers]
         take_over(new, keepers, *(way.address for way in ways))
         with new.rank(generation=2) as rank:
-            assert is_state(rank.restore(at(1)), 1, 40)
+            found: list[bool] = []
+            asking = threading.Thread(target=lambda: found.append(is_state(rank.restore(at(1)), 1, 40)))
+            asking.start()
+            until("both give", lambda: all(way.nbytes_back >= 5 * CHUNK for way in ways))
+            for way in ways:
+                way.go_on()
+            asking.join()
+        assert found == [True]
         for way in ways:
             assert 4 * CHUNK < way.nbytes_back < 36 * CHUNK
             way.close()
 
 
 def test_a_source_that_dies_in_the_middle_is_replaced_by_another(node: Make) -> None:
-    with lost(node, 1, chunks=24, copies=2) as (new, keepers):
+    # One that is patient would wait for the one that stands.
+    with lost(node, 1, chunks=24, copies=2, is_patient=False) as (new, keepers):
         # Whatever comes of the first stops after a few chunks.
         way = Way(keepers[0].address, stop_back_at=3 * CHUNK)
         take_over(new, keepers, way.address, keepers[1].address)
@@ -221,7 +230,7 @@ def test_a_step_that_was_left_behind_does_not_come_back_from_a_node_that_missed_
             until("the one that hears has dropped the rest", lambda: keepers[0].held().sealed == (at(2),))
         new.kill()
         keepers[1].signal(signal.SIGCONT)
-        next_one = node("next")
+        next_one = node("next", is_patient=True)
         for keeper in keepers:
             keeper.assign(order_of(keeper.node, node_rank=1, generation=3))
         sources = tuple(keeper.address for keeper in reversed(keepers))

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 import torch
@@ -26,23 +30,42 @@ from holdfast_agent.vault.peer_wire import AskHeld, Held, HeldShards
 TOKEN = "the token of the job"
 CHUNK = 4 << 20
 WAIT_S = 30.0
+PATIENT = f"""
+from holdfast_agent.vault import discovery, fetcher
+from holdfast_agent.vault.__main__ import main
+discovery.FIND_S = discovery.GRACE_S = fetcher.ASSIGNMENT_WAIT_S = {WAIT_S}
+main()
+"""
+"""A vault that waits for the answers of others, and for its order, as long as a busy machine makes them take."""
+
+T = TypeVar("T")
 
 
 class VaultNode:
     """One node: a vault in a process of its own."""
 
-    def __init__(self, root: Path, node: str) -> None:
+    def __init__(self, root: Path, node: str, *, is_patient: bool = False, log: Path | None = None) -> None:
         self.node = node
+        self._log = log
+        self._program = ("-c", PATIENT) if is_patient else ("-m", "holdfast_agent.vault")
         self.directory = root / node
         self.directory.mkdir()
+        # Bound and not listening: its vault may listen beside it, also the next one, and nobody else is given the port.
+        self._reserved = socket.socket()
+        self._reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._reserved.bind(("127.0.0.1", 0))
+        (self.directory / vault_socket.PORT).write_text(f"{self._reserved.getsockname()[1]}\n")
         self._agents: list[socket.socket] = []
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, *arguments: str) -> VaultNode:
         """Start its vault, or start it anew."""
         reading, writing = os.pipe()
-        command = (sys.executable, "-m", "holdfast_agent.vault", "--state-dir", str(self.directory))
-        self.process = subprocess.Popen((*command, "--ready-fd", str(writing), *arguments), pass_fds=[writing])
+        command = (sys.executable, *self._program, "--state-dir", str(self.directory))
+        with nullcontext() if self._log is None else self._log.open("ab") as log:
+            self.process = subprocess.Popen(
+                (*command, "--ready-fd", str(writing), *arguments), pass_fds=[writing], stderr=log
+            )
         os.close(writing)
         with open(reading, "rb") as ready:
             ready.read()
@@ -70,6 +93,7 @@ class VaultNode:
 
     def end(self) -> None:
         """End it, if it still runs, as its agent would."""
+        self._reserved.close()
         for agent in self._agents:
             agent.close()
         if self.process is not None and self.process.poll() is None:
@@ -89,6 +113,8 @@ class VaultNode:
         link.settimeout(WAIT_S)
         self._agents.append(link)
         vault_wire.send(link, Follow())
+        # It has no answer, and what happens before it is read is not told.
+        until("it is followed", lambda: not _unread(link))
 
         def next_notice() -> Notice:
             answer, _ = vault_wire.receive_answer(link)
@@ -116,7 +142,9 @@ class VaultNode:
         """Damage the shards that are in its memory of this rank, all of them, behind its back."""
         for entry in self._memory(f"holdfast-job-{rank}"):
             memory = os.open(entry, os.O_RDWR)
-            os.pwrite(memory, bytes([os.pread(memory, 1, offset)[0] ^ 4]), offset)
+            # One that is just being made for a later step has none there yet.
+            for byte in os.pread(memory, 1, offset):
+                os.pwrite(memory, bytes([byte ^ 4]), offset)
             os.close(memory)
 
     def taken(self, rank: int) -> int:
@@ -140,11 +168,11 @@ class VaultNode:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Callable[..., VaultNode]]:
-    """Makes nodes: their name, and the arguments of their vault."""
+    """Makes nodes: their name, the arguments of their vault, whether it is a patient one, and where it says things."""
     nodes: list[VaultNode] = []
 
-    def make(name: str, *arguments: str) -> VaultNode:
-        nodes.append(VaultNode(tmp_path, name))
+    def make(name: str, *arguments: str, is_patient: bool = False, log: Path | None = None) -> VaultNode:
+        nodes.append(VaultNode(tmp_path, name, is_patient=is_patient, log=log))
         return nodes[-1].start(*arguments)
 
     yield make
@@ -209,9 +237,16 @@ def is_state(found: dict[str, object], step: int, chunks: float = 2.5) -> bool:
     return found["step"] == step and torch.equal(weights, expected)
 
 
-def until(what: str, condition: Callable[[], bool]) -> None:
-    """Wait for something that comes about by itself."""
+def _unread(link: socket.socket) -> int:
+    """How many bytes the other end of a local connection has still to read."""
+    (count,) = struct.unpack("i", fcntl.ioctl(link, termios.TIOCOUTQ, bytes(4)))
+    return int(count)
+
+
+def until(what: str, condition: Callable[[], T]) -> T:
+    """Wait for something that comes about by itself; the first that is true."""
     deadline = time.monotonic() + WAIT_S
-    while not condition():
+    while not (found := condition()):
         assert time.monotonic() < deadline, f"not in {WAIT_S:g} s: {what}"
         time.sleep(0.005)
+    return found

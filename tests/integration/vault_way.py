@@ -11,13 +11,17 @@ from holdfast.backup_orders import VaultAddress
 
 class Way:
     """Passes on what goes to a vault and what comes back: `nbytes` there, of which the one at `flip_at` is changed, and
-    `nbytes_back`, of which there are `stop_back_at` at most.
+    `nbytes_back`, of which there are `stop_back_at` at most, and those from `hold_back_at` on come with `go_on`.
     """
 
-    def __init__(self, to: VaultAddress, *, flip_at: int = -1, stop_back_at: int | None = None) -> None:
+    def __init__(
+        self, to: VaultAddress, *, flip_at: int = -1, stop_back_at: int | None = None, hold_back_at: int | None = None
+    ) -> None:
         self._to = to
         self._flip_at = flip_at
         self._stop_back_at = stop_back_at
+        self._hold_back_at = hold_back_at
+        self._goes_on = threading.Event()
         self.nbytes = 0
         self.nbytes_back = 0
         self._links: list[socket.socket] = []
@@ -36,8 +40,13 @@ class Way:
             with suppress(OSError):
                 link.shutdown(socket.SHUT_RDWR)
 
+    def go_on(self) -> None:
+        """Pass on what is held back."""
+        self._goes_on.set()
+
     def close(self) -> None:
         """No way any more."""
+        self._goes_on.set()
         with suppress(OSError):
             self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
@@ -68,6 +77,8 @@ class Way:
                     self.nbytes_back += len(data)
                     if self._stop_back_at is not None and self.nbytes_back >= self._stop_back_at:
                         continue
+                    if self._hold_back_at is not None and self.nbytes_back >= self._hold_back_at:
+                        self._goes_on.wait()
                 target.sendall(data)
         for link in (source, target):
             with suppress(OSError):
