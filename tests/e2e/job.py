@@ -76,9 +76,11 @@ class Job:
     def trained(self, rank: int) -> list[Trained]:
         """What a rank has noted, in the order of noting."""
         try:
-            lines = (self.journal / f"rank-{rank}").read_text().splitlines()
+            text = (self.journal / f"rank-{rank}").read_text()
         except FileNotFoundError:
             return []
+        # Of the last line a part may be there, where it goes over the end of a page.
+        lines = text[: text.rfind("\n") + 1].splitlines()
         return [Trained(*map(int, line.split())) for line in lines]
 
     def newest(self) -> list[Trained | None]:

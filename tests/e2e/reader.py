@@ -17,6 +17,7 @@ BROKEN = (
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
     asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # of a server that says unasked that it ends
 )
 
 

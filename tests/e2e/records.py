@@ -120,6 +120,8 @@ async def _handled(url: str) -> bool:
             for consumer in await stream.consumers_info(name):
                 if consumer.config.durable_name and (consumer.num_pending or consumer.num_ack_pending):
                     raise NotYet(f"{name}/{consumer.name}: {consumer.num_pending} and {consumer.num_ack_pending} wait")
+    except nats.errors.Error as error:
+        raise NotYet(f"the bus does not answer: {error!r}") from error
     finally:
         await client.close()
     return True

@@ -29,20 +29,13 @@ def test_a_job_whose_loss_is_nan_goes_on_from_before_and_ends_with_the_undisturb
     (went_on_with,) = {
         next(note.step for note in job.trained(rank) if note.generation == 2) for rank in range(job.world_size)
     }
-    (finding, *_) = holdfast.events(job, "bad_number")
+    (finding, *_) = holdfast.until("the finding is recorded", lambda: holdfast.events(job, "bad_number"))
     assert (finding["step"], finding["rank"], finding["kind"]) == (poisoned, 3, "nan")
     # The newest kept that is certified: none of those of the last seconds before the poison, and none after it.
     assert held_step <= went_on_with - 1 <= finding["certified"] < poisoned
 
     incident = holdfast.until("the incident is over", lambda: [it for it in holdfast.incidents(job) if it["closed_at"]])
     assert (incident[0]["symptom"], incident[0]["outcome"], incident[0]["attempts"]) == ("nan", "recovered", 1)
-    told = timeline(holdfast, incident[0]["key"])
-    assert [kind for kind in told if kind in ("bad_number", "incident_opened", "reattempt", "generation_started")] == [
-        "bad_number",
-        "incident_opened",
-        "reattempt",
-        "generation_started",
-    ]
     # The limit is behind it: what another failure restores is the newest step again.
     killed = job.kill_rank(1)
     assert killed.step > poisoned
@@ -50,3 +43,10 @@ def test_a_job_whose_loss_is_nan_goes_on_from_before_and_ends_with_the_undisturb
     assert min(note.step for note in job.trained(0) if note.generation == 3) > finding["certified"] + 1
     job.finish()
     check_record(holdfast, job)
+    told = timeline(holdfast, incident[0]["key"])
+    assert [kind for kind in told if kind in ("bad_number", "incident_opened", "reattempt", "generation_started")] == [
+        "bad_number",
+        "incident_opened",
+        "reattempt",
+        "generation_started",
+    ]

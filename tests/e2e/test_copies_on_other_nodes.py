@@ -74,7 +74,7 @@ def test_a_lost_node_s_shards_come_from_the_node_that_keeps_them(holdfast: Clust
     # Nothing was on the disk: without the copies it would have begun anew.
     (first,) = first_steps(job, after=1)
     assert first > kept
-    (standby,) = set(holdfast.members(job)) - set(members)
+    (standby,) = holdfast.until("the new members are recorded", lambda: set(holdfast.members(job)) - set(members))
     # A rank that was a step ahead has that one fetched as well.
     holdfast.until("what was fetched is recorded", lambda: ranks_fetched(holdfast, job, first - 1) == {2, 3})
     assert {(event["node"], event["keeper"]) for event in holdfast.events(job, "shards_fetched")} == {

@@ -102,6 +102,11 @@ def test_an_order_that_was_never_given_is_taken_back(holdfast: Cluster, forgery:
     standing = _order(url, node)
     assert standing is not None and standing.epoch == order.epoch and order.generation < standing.generation < FAR
 
+    job.finish()
+    assert _restarts(holdfast) == restarts
+    check_record(holdfast, job)
+    assert {incident["outcome"] for incident in holdfast.incidents(job)} == {"recovered"}
+
     # Whoever asks later finds what was forged: that ranks were stopped for it, and that it was taken back.
     stopped = [event for event in holdfast.events(job, "ranks_stopped") if event["node"] == node]
     assert forged[1] in [event["ordered_generation"] for event in stopped]
@@ -111,11 +116,6 @@ def test_an_order_that_was_never_given_is_taken_back(holdfast: Cluster, forgery:
     refused = holdfast.events(job, "order_refused")
     named = {(event["node"], event["newest_epoch"], event["newest_generation"]) for event in refused}
     assert named <= {(node, *forged)}
-
-    job.finish()
-    assert _restarts(holdfast) == restarts
-    check_record(holdfast, job)
-    assert {incident["outcome"] for incident in holdfast.incidents(job)} == {"recovered"}
 
 
 def test_what_no_stream_keeps_disturbs_nobody(holdfast: Cluster) -> None:

@@ -37,7 +37,10 @@ def test_a_rank_that_prints_without_end_disturbs_nobody(holdfast: Cluster) -> No
     members = holdfast.members(job)
     job.finish()
     assert rank.generation == 1
-    (exited,) = [event for event in holdfast.events(job, "process_exited") if event["rank"] == 3]
+    (exited,) = holdfast.until(
+        "its end is recorded",
+        lambda: [event for event in holdfast.events(job, "process_exited") if event["rank"] == 3],
+    )
     assert len(exited["log_tail"]) <= 16_384
     logs = sorted((holdfast.layout.node(members[1]) / "logs" / job.name).glob("rank-3.out*"))
     assert sum(log.stat().st_size for log in logs) >= 20 * 1_000_000

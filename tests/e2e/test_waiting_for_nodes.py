@@ -32,7 +32,7 @@ def test_a_job_waits_for_a_node_to_join_and_for_one_to_replace_a_lost_one(tmp_pa
         assert survivor == job.pids()[0]
         replacement = small.add_node()
         job.until_step(job.step() + 5, generation=2)
-        assert small.members(job) == ["node-0", replacement]
+        small.until("the new members are recorded", lambda: small.members(job) == ["node-0", replacement])
         job.finish()
         check_record(small, job)
         (incident,) = small.incidents(job)
