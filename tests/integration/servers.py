@@ -8,7 +8,7 @@ import select
 import signal
 import subprocess
 from abc import ABC, abstractmethod
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from urllib.parse import quote
 
@@ -73,8 +73,15 @@ class Server(ABC):
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.directory.mkdir(parents=True, exist_ok=True)
-        self.port = free_port()
+        # Held also while it is down: somebody else would be given them at once.
+        self._held = ExitStack()
+        self.ports = self._held.enter_context(reserve_ports({}, None))
         self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    @abstractmethod
+    def port(self) -> int:
+        """Where it listens."""
 
     @abstractmethod
     async def spec(self) -> ChildSpec:
@@ -131,10 +138,16 @@ class Server(ABC):
         """End it for good."""
         if self.process is not None and self.process.poll() is None:
             self.kill()
+        self._held.close()
 
 
 class NatsServer(Server):
     """nats-server as the embedded cluster runs it."""
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return self.ports.nats
 
     @property
     def url(self) -> str:
@@ -143,11 +156,16 @@ class NatsServer(Server):
 
     async def spec(self) -> ChildSpec:
         """What to run."""
-        return nats_spec(self.directory, port=self.port, monitor_port=free_port(), password=PASSWORD)
+        return nats_spec(self.directory, port=self.port, monitor_port=self.ports.nats_monitor, password=PASSWORD)
 
 
 class PostgresServer(Server):
     """Postgres as the embedded cluster runs it."""
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return self.ports.postgres
 
     def kill(self) -> None:
         """SIGKILL to it and its backends, which would still do what they were told; returns when all are gone."""
