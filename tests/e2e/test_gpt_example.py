@@ -78,7 +78,7 @@ def test_it_learns_and_goes_on_bit_for_bit_after_all_ranks_were_killed(tmp_path:
     with training(4, *mesh, directory) as process:
         assert process.stdout is not None
         for line in process.stdout:
-            if line.startswith("step 24 "):
+            if line.startswith("step 14 "):
                 break
         ranks = children_of(process.pid)
         assert len(ranks) == 4
@@ -86,12 +86,15 @@ def test_it_learns_and_goes_on_bit_for_bit_after_all_ranks_were_killed(tmp_path:
         process.communicate(timeout=60)
     assert process.returncode != 0
 
+    # A busy machine has them train on for a while before they are killed.
+    saved = max(int(path.name.removeprefix("step-")) for path in (tmp_path / "killed").glob("step-????????"))
+    assert saved in (10, 20, 30)
     resumed = train(4, *mesh, directory, launcher=TORCHRUN)
-    assert "restored step 20" in resumed
-    assert min(losses(resumed)) == 21
+    assert f"restored step {saved}" in resumed
+    assert min(losses(resumed)) == saved + 1
     assert final_loss(resumed) == final_loss(undisturbed)
     expected = losses(undisturbed)
-    assert losses(resumed) == {step: expected[step] for step in range(21, 41)}
+    assert losses(resumed) == {step: expected[step] for step in range(saved + 1, 41)}
 
 
 def test_the_mesh_changes_the_loss_by_rounding_only(tmp_path: Path) -> None:
@@ -104,6 +107,6 @@ def test_the_mesh_changes_the_loss_by_rounding_only(tmp_path: Path) -> None:
 
 def test_a_mesh_for_another_number_of_ranks_is_refused_with_the_reason(tmp_path: Path) -> None:
     with training(1, "--mesh=pp=2,dp=2", f"--ckpt-dir={tmp_path}") as process:
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=200)
     assert process.returncode != 0
     assert "is for 4 ranks, the job has 1" in output
