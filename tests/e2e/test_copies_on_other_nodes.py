@@ -131,7 +131,9 @@ def damage_shards(cluster: Cluster, job: Job, node: str, rank: int) -> None:
                 pieces[entry.stat().st_ino] = entry  # each piece of memory has more than one
     for entry in pieces.values():
         memory = os.open(entry, os.O_RDWR)
-        os.pwrite(memory, bytes([os.pread(memory, 1, 1_000_000)[0] ^ 1]), 1_000_000)
+        # One that is just being made for a later step has none there yet.
+        for byte in os.pread(memory, 1, 1_000_000):
+            os.pwrite(memory, bytes([byte ^ 1]), 1_000_000)
         os.close(memory)
 
 

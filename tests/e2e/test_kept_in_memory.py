@@ -14,7 +14,9 @@ from holdfast import vault_socket
 
 pytestmark = pytest.mark.e2e
 
-KEEP = ("--keep-bytes", "8000000", "--checkpoint-every", "40")
+# A step is copied while the next one is made, and lost if its rank is killed before that is done: the next one takes
+# long enough for a busy machine, too.
+KEEP = ("--keep-bytes", "8000000", "--checkpoint-every", "40", "--step-s", "0.1")
 
 
 def first_step(job: Job, generation: int) -> int:
