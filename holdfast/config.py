@@ -125,6 +125,7 @@ class RetentionPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 _BYTES_MAX = 1 << 53
 
+REPLICAS_MAX = 64
 BACKUP_EVERY_MAX = 1024
 """Backups further apart are no backups of steps any more: the disk has newer ones."""
 
@@ -163,7 +164,7 @@ class CheckpointPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         require_within(
             self,
             backup_every=(1, BACKUP_EVERY_MAX),
-            replicas_max=(1, 64, "each asks all others at every step"),
+            replicas_max=(1, REPLICAS_MAX, "each asks all others at every step"),
             backup_bytes_per_s=(0, _BYTES_MAX),
             copy_threads=(1, 256),
             memory_steps=(2, 1024, "ranks may be one step apart"),

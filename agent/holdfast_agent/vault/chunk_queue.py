@@ -1,7 +1,8 @@
 """Which chunk is asked of which source: each takes the next one when it has room, so the fast ones give more.
 
 FT-HSDP (Fig. 7) has those who recover fetch from all that have a copy at once. A chunk that one source cannot give
-whole is another's to give, and so is what a source that went away still owed.
+whole is another's to give, and so is what a source that went away still owed. Nothing here takes longer the more
+sources there are that lack most chunks: of a copy that replicas share each has a part only.
 """
 
 from __future__ import annotations
@@ -17,19 +18,26 @@ S = TypeVar("S")
 
 
 class ChunkQueue(Generic[S]):
-    """The chunks that are still missing, and who is asked for them."""
+    """The chunks that are still missing, and who is asked for them. A source may give any until it lacks some."""
 
     def __init__(self, numbers: Iterable[int], sources: Iterable[S]) -> None:
-        self._open = deque(numbers)
-        self._owed: dict[S, set[int]] = {source: set() for source in sources}
+        self._open = dict.fromkeys(numbers)
+        # What a source may still be asked for; that a chunk is not open any more is seen when its turn comes.
+        self._next: dict[S, deque[int]] = {source: deque(self._open) for source in sources}
+        self._owed: dict[S, set[int]] = {source: set() for source in self._next}
+        self._lacking: dict[S, set[int]] = {source: set() for source in self._next}
+        self._givers = dict.fromkeys(self._open, len(self._next))
+        self._without_giver = set(self._open) if not self._next else set[int]()
         self._failures: Counter[tuple[S, int]] = Counter()
         self.given: Counter[S] = Counter()
 
     def take(self, source: S) -> int | None:
         """A chunk to ask this source for; None: there is none just now."""
-        for number in self._open:
-            if self._may_give(source, number):
-                self._open.remove(number)
+        waiting = self._next[source]
+        while waiting:
+            number = waiting.popleft()
+            if number in self._open and number not in self._lacking[source]:
+                del self._open[number]
                 self._owed[source].add(number)
                 return number
         return None
@@ -37,39 +45,49 @@ class ChunkQueue(Generic[S]):
     def done(self, source: S, number: int) -> None:
         """It came, and is whole."""
         self._owed[source].discard(number)
+        self._givers.pop(number, None)
+        self._without_giver.discard(number)
         self.given[source] += 1
+
+    def failures(self, source: S, number: int) -> int:
+        """How often this source gave it damaged."""
+        return self._failures[source, number]
 
     def spoiled(self, source: S, number: int) -> None:
         """It came, and is damaged."""
-        self._owed[source].discard(number)
         self._failures[source, number] += 1
-        self._open.appendleft(number)
+        if self._failures[source, number] >= TRIES:
+            self.lacks(source, [number])
+        else:
+            self._reopen(source, [number])
 
-    def lacks(self, source: S, number: int) -> None:
-        """This source does not have it."""
-        self._owed[source].discard(number)
-        self._failures[source, number] = TRIES
-        self._open.appendleft(number)
+    def lacks(self, source: S, numbers: Iterable[int]) -> None:
+        """This source does not have them."""
+        new = [number for number in numbers if number not in self._lacking[source]]
+        self._lacking[source].update(new)
+        self._lose_giver(new)
+        self._reopen(source, new)
 
     def put_back(self, source: S) -> None:
         """What this source owes will not come over the connection that it was asked on."""
-        self._open.extendleft(sorted(self._owed[source], reverse=True))
-        self._owed[source].clear()
+        self._reopen(source, sorted(self._owed[source]))
 
     def leave(self, source: S) -> None:
         """This source gives nothing more."""
         self.put_back(source)
-        del self._owed[source]
+        lacking = self._lacking.pop(source)
+        self._lose_giver([number for number in self._givers if number not in lacking])
+        del self._owed[source], self._next[source]
 
     @property
     def missing(self) -> list[int]:
         """The chunks that are not here."""
-        return sorted([*self._open, *(number for owed in self._owed.values() for number in owed)])
+        return sorted(self._givers)
 
     @property
     def is_whole(self) -> bool:
         """Whether every chunk is here."""
-        return not self._open and self.is_quiet
+        return not self._givers
 
     @property
     def is_quiet(self) -> bool:
@@ -78,8 +96,21 @@ class ChunkQueue(Generic[S]):
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether there is a chunk that nobody can give."""
-        return any(not any(self._may_give(source, number) for source in self._owed) for number in self._open)
+        """Whether chunks are missing, and all that are can be had from nobody."""
+        return bool(self._givers) and len(self._without_giver) == len(self._givers)
 
-    def _may_give(self, source: S, number: int) -> bool:
-        return self._failures[source, number] < TRIES
+    def _reopen(self, source: S, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            if number in self._owed[source]:
+                self._owed[source].discard(number)
+                self._open[number] = None
+                for other, waiting in self._next.items():
+                    if number not in self._lacking[other]:
+                        waiting.appendleft(number)
+
+    def _lose_giver(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            if number in self._givers:
+                self._givers[number] -= 1
+                if not self._givers[number]:
+                    self._without_giver.add(number)

@@ -17,7 +17,7 @@ from holdfast.backup_orders import VaultAddress
 from holdfast.seals import damaged_chunks
 from holdfast.vault_wire import Damaged, Fetched, SealedStep, ShardName
 from holdfast_agent.vault.assignments import Assignment, Assignments, job_of
-from holdfast_agent.vault.chunk_sets import unpacked
+from holdfast_agent.vault.common_chunks import copy_from_shelves
 from holdfast_agent.vault.discovery import Found, find
 from holdfast_agent.vault.notices import Notices
 from holdfast_agent.vault.peer_wire import fits
@@ -30,8 +30,6 @@ from holdfast_agent.vault.shelves import Shelves
 
 ASSIGNMENT_WAIT_S = 2.0
 """A rank may be quicker than the order that says where its shards are."""
-
-_NONE: frozenset[int] = frozenset()
 
 log = structlog.get_logger(__name__)
 
@@ -60,28 +58,28 @@ class Fetcher:
         here = self._shelves.of(name).steps()
         newest = max((each for each in holders if at_most is None or each.step <= at_most), default=None)
         if newest is not None and not self._shelves.of(name).has_whole(newest):
-            threading.Thread(target=self._prefetch, args=(name, newest), daemon=True).start()
+            threading.Thread(target=self._prefetch, args=(name, newest, generation), daemon=True).start()
         return sorted({*holders, *here}, reverse=True)
 
-    def fetch(self, name: ShardName, sealed: SealedStep) -> None:
-        """See to it that this shard is on its shelf.
+    def fetch(self, name: ShardName, sealed: SealedStep, generation: int) -> None:
+        """See to it that this shard is on its shelf, for a rank of this generation.
 
         Raises:
             NotFetched: it cannot be had.
         """
-        self._fetches.do((name, sealed), partial(self._fetch, name, sealed))
+        self._fetches.do((name, sealed), partial(self._fetch, name, sealed, generation))
 
-    def repair(self, name: ShardName, sealed: SealedStep) -> None:
+    def repair(self, name: ShardName, sealed: SealedStep, generation: int) -> None:
         """Replace what is damaged of a shard that is here.
 
         Raises:
             NotFetched: it cannot be; the shard is not here any more.
         """
-        self._fetches.do((name, sealed), partial(self._repair, name, sealed))
+        self._fetches.do((name, sealed), partial(self._repair, name, sealed, generation))
 
-    def _prefetch(self, name: ShardName, sealed: SealedStep) -> None:
+    def _prefetch(self, name: ShardName, sealed: SealedStep, generation: int) -> None:
         try:
-            self.fetch(name, sealed)
+            self.fetch(name, sealed, generation)
         except NotFetched as error:
             log.warning("a shard was not fetched ahead", of=str(name), sealed=str(sealed), reason=str(error))
 
@@ -100,60 +98,73 @@ class Fetcher:
         sources = last[1].holders(name).get(sealed, ()) if last is not None and last[0] == assignment else ()
         return assignment, sources or self._search(assignment).holders(name).get(sealed, ())
 
-    def _fetch(self, name: ShardName, sealed: SealedStep) -> None:
+    def _fetch(self, name: ShardName, sealed: SealedStep, generation: int) -> None:
         shelf = self._shelves.of(name)
         with shelf.holding(sealed) as held:
             if held is not None and not held[0].absent:
                 return
+            if held is not None:
+                # This node kept copies of the rank before it got the rank: the order that says so may be on its way.
+                self._assignments.wait_for(job_of(name), generation, ASSIGNMENT_WAIT_S)
             assignment, sources = self._sources(name, sealed)
             started = time.monotonic()
-            contents, absent, here = None, _NONE, None
             if held is not None:
-                # This node kept the rank's copies before it got the rank, and replicas sent a part of them.
-                here, contents = held
-                absent = here.absent
+                contents, is_shared = held[1], True
             else:
                 whole, sources = whole_of(name, sealed, sources, assignment)
                 contents = Contents(sealed=sealed, index=whole.index, objects=whole.objects, seal=whole.seal)
-                absent = unpacked(whole.absent, whole.seal.nbytes)
-            given = self._fill(shelf, name, contents, here, absent, sources, assignment)
+                is_shared = bool(whole.absent)
+            if is_shared:
+                sources = tuple(dict.fromkeys((*sources, *holders_of(assignment, name.rank))))
+            given = self._fill(shelf, name, contents, sources, assignment)
         took_s = time.monotonic() - started
-        source = given.most_common(1)[0][0].node if given else assignment.order.node
-        self._notices.publish(
-            Fetched(name=name, sealed=sealed, source=source, nbytes=contents.seal.nbytes, took_s=took_s)
-        )
+        givers = [source for source, _ in given.most_common(1)] or sources[:1]
+        if givers:
+            self._notices.publish(
+                Fetched(name=name, sealed=sealed, source=givers[0].node, nbytes=contents.seal.nbytes, took_s=took_s)
+            )
 
     def _fill(
         self,
         shelf: Shelf,
         name: ShardName,
         contents: Contents,
-        here: Segment | None,
-        absent: frozenset[int],
         sources: Sequence[VaultAddress],
         assignment: Assignment,
     ) -> Counter[VaultAddress]:
-        """Bring a shard to a segment of its own; `here` has all of it but the `absent` chunks, if it has it."""
+        """Bring all chunks of a shard together, from here and from others, and put it on its shelf."""
         seal = contents.seal
-        if absent:
-            sources = tuple(dict.fromkeys((*sources, *holders_of(assignment, name.rank))))
         try:
             segment = shelf.claim(seal.nbytes)
         except OSError as error:
             raise NotFetched(f"there is no room for {seal.nbytes} bytes: {error.strerror}") from error
         try:
-            numbers: Sequence[int] = range(len(seal.chunks))
-            if here is not None:
-                segment.memory[:] = here.memory
-                numbers = damaged_chunks(seal, segment.memory)
-            shard = Shard(name, contents.sealed, seal, assignment.order.alike_of(name.rank))
-            given = self._pull(shard, segment, numbers, sources, assignment)
+            given = self._gather(
+                Shard(name, contents.sealed, seal, assignment.order.alike_of(name.rank)),
+                segment,
+                range(len(seal.chunks)),
+                sources,
+                assignment,
+            )
         except NotFetched:
             shelf.put_back(segment)
             raise
         if not shelf.seal(segment, contents):
             raise NotFetched("the job has left it behind")
         return given
+
+    def _gather(
+        self,
+        shard: Shard,
+        segment: Segment,
+        numbers: Sequence[int],
+        sources: Sequence[VaultAddress],
+        assignment: Assignment,
+    ) -> Counter[VaultAddress]:
+        """First what this node has itself, of the rank and of its replicas, then what others have."""
+        names = [assignment.shard_of(rank) for rank in dict.fromkeys((shard.name.rank, *shard.alike))]
+        missing = copy_from_shelves(self._shelves, names, shard.sealed, segment, shard.seal.chunks, numbers)
+        return self._pull(shard, segment, missing, sources, assignment) if missing else Counter()
 
     def _pull(
         self,
@@ -164,42 +175,47 @@ class Fetcher:
         assignment: Assignment,
     ) -> Counter[VaultAddress]:
         given: Counter[VaultAddress] = Counter()
-        tried: set[VaultAddress] = set()
         while True:
             pull = Pull(shard, segment, numbers, sources, assignment, self._notices)
             try:
                 return given + pull.run()
             except NotFetched:
                 # Others may have been too slow to be found, or have it since; and replicas may have the same.
-                tried.update(sources)
                 holders = self._search(assignment).holders(shard.name).get(shard.sealed, ())
-                others = (*holders, *holders_of(assignment, shard.name.rank))
-                sources, numbers = [source for source in others if source not in tried], pull.missing
-                if not sources:
+                everybody = tuple(dict.fromkeys((*sources, *holders, *holders_of(assignment, shard.name.rank))))
+                if set(everybody) <= set(sources):
                     raise
+                # Also those from before: they may have what the new ones lack.
+                given, sources, numbers = given + pull.given, everybody, pull.missing
 
-    def _repair(self, name: ShardName, sealed: SealedStep) -> None:
+    def _repair(self, name: ShardName, sealed: SealedStep, generation: int) -> None:
         shelf = self._shelves.of(name)
         with shelf.holding(sealed) as held:
             if held is None:
                 raise NotFetched("it is not here")
-            segment, contents = held
-            damaged = damaged_chunks(contents.seal, segment.memory)
-            has_index = fits(contents.seal, contents.index, contents.objects)
-            if has_index and not damaged:
+            if not held[0].absent and self._is_mended(shelf, name, *held):
                 return
-            detail = f"{len(damaged)} of {len(contents.seal.chunks)} chunks fail their checksum"
-            self._notices.publish(
-                Damaged(name=name, sealed=sealed, detail=detail if has_index else "its index fails its checksum")
-            )
-            try:
-                if has_index:
-                    assignment, sources = self._sources(name, sealed)
-                    shard = Shard(name, sealed, contents.seal, assignment.order.alike_of(name.rank))
-                    self._pull(shard, segment, damaged, sources, assignment)
-                    return
-            except NotFetched:
-                shelf.forget(segment)
-                raise
+        self._fetch(name, sealed, generation)
+
+    def _is_mended(self, shelf: Shelf, name: ShardName, segment: Segment, contents: Contents) -> bool:
+        """Replace the damaged chunks of a shard. False: there is nothing to go by, and it is forgotten."""
+        sealed, seal = contents.sealed, contents.seal
+        damaged = damaged_chunks(seal, segment.memory)
+        has_index = fits(seal, contents.index, contents.objects)
+        if has_index and not damaged:
+            return True
+        detail = f"{len(damaged)} of {len(seal.chunks)} chunks fail their checksum"
+        self._notices.publish(
+            Damaged(name=name, sealed=sealed, detail=detail if has_index else "its index fails its checksum")
+        )
+        if not has_index:
             shelf.forget(segment)
-        self._fetch(name, sealed)
+            return False
+        try:
+            assignment, sources = self._sources(name, sealed)
+            shard = Shard(name, sealed, seal, assignment.order.alike_of(name.rank))
+            self._gather(shard, segment, damaged, sources, assignment)
+        except NotFetched:
+            shelf.forget(segment)
+            raise
+        return True

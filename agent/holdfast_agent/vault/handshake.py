@@ -24,6 +24,7 @@ from holdfast.seals import Seal
 from holdfast.vault_wire import Refused, SealedStep, ShardName, VaultWireError, receive, send
 from holdfast_agent.vault.peer_wire import (
     GREETING_BYTES_MAX,
+    LANGUAGE,
     NONCE_BYTES,
     Challenge,
     Hello,
@@ -34,6 +35,7 @@ from holdfast_agent.vault.peer_wire import (
 )
 
 HANDSHAKE_S = 5.0
+_ANOTHER_RELEASE = "the vaults of the two nodes are of different releases of Holdfast"
 
 
 class NotAdmitted(VaultWireError):
@@ -46,12 +48,14 @@ def prove(token: str, whose: str, hello: Hello, challenge: Challenge) -> bytes:
     return hmac.digest(token.encode(), msgspec.msgpack.encode(said), hashlib.sha256)
 
 
-def voucher(token: str, name: ShardName, sealed: SealedStep, index: bytes, objects: bytes, seal: Seal) -> bytes:
+def voucher(
+    token: str, name: ShardName, sealed: SealedStep, index: bytes, objects: bytes, seal: Seal, absent: bytes = b""
+) -> bytes:
     """What shows that all this belongs together, and comes from a vault of the job.
 
     It may be used again: what it vouches for is the same then.
     """
-    said = ("shard", name, sealed, index, objects, seal)
+    said = ("shard", name, sealed, index, objects, seal, absent)
     return hmac.digest(token.encode(), msgspec.msgpack.encode(said), hashlib.sha256)
 
 
@@ -64,7 +68,12 @@ def greet(link: socket.socket, node: str, job: str, submitted_ms: int, generatio
     """
     link.settimeout(HANDSHAKE_S)
     hello = Hello(
-        node=node, job=job, submitted_ms=submitted_ms, generation=generation, nonce=secrets.token_bytes(NONCE_BYTES)
+        node=node,
+        job=job,
+        submitted_ms=submitted_ms,
+        generation=generation,
+        nonce=secrets.token_bytes(NONCE_BYTES),
+        speaks=LANGUAGE,
     )
     send(link, hello)
     challenge, _ = receive(link, greeting_replies, GREETING_BYTES_MAX)
@@ -80,6 +89,8 @@ def greet(link: socket.socket, node: str, job: str, submitted_ms: int, generatio
         welcome.mac, prove(token, "answers", hello, challenge)
     ):
         raise NotAdmitted("it does not know the token of the job")
+    if welcome.speaks != LANGUAGE:
+        raise NotAdmitted(_ANOTHER_RELEASE)
 
 
 def admit(link: socket.socket, token_of: Callable[[Hello], str | None]) -> Hello:
@@ -104,12 +115,14 @@ def _admit(link: socket.socket, token_of: Callable[[Hello], str | None]) -> Hell
     token = token_of(hello) if isinstance(hello, Hello) else None
     if not isinstance(hello, Hello) or not token:
         raise _turn_away(link, "no such job is known here")
+    if hello.speaks != LANGUAGE:
+        raise _turn_away(link, _ANOTHER_RELEASE)
     challenge = Challenge(nonce=secrets.token_bytes(NONCE_BYTES))
     send(link, challenge)
     proof, _ = receive(link, greetings, GREETING_BYTES_MAX)
     if not isinstance(proof, Proof) or not hmac.compare_digest(proof.mac, prove(token, "asks", hello, challenge)):
         raise _turn_away(link, "this is not the token of the job")
-    send(link, Welcome(mac=prove(token, "answers", hello, challenge)))
+    send(link, Welcome(mac=prove(token, "answers", hello, challenge), speaks=LANGUAGE))
     return hello
 
 

@@ -10,9 +10,9 @@ from collections.abc import Callable
 import msgspec
 import structlog
 
-from holdfast.seals import chunk_bytes
 from holdfast.vault_wire import Damaged, Refused, ShardName, VaultWireError, receive_into, send
 from holdfast_agent.vault.chunk_sets import packed, unpacked
+from holdfast_agent.vault.common_chunks import chunks_in_common, has_chunk
 from holdfast_agent.vault.handshake import voucher
 from holdfast_agent.vault.notices import Notices
 from holdfast_agent.vault.peer_wire import (
@@ -21,6 +21,7 @@ from holdfast_agent.vault.peer_wire import (
     AskChunk,
     AskHashes,
     AskHeld,
+    AskWhich,
     AskWhole,
     Chunk,
     Good,
@@ -35,12 +36,12 @@ from holdfast_agent.vault.peer_wire import (
     Reply,
     Understood,
     Want,
+    Which,
     Whole,
     receive_ask,
     send_chunk,
 )
 from holdfast_agent.vault.receptions import NotTaken, Reception, Receptions, Slot
-from holdfast_agent.vault.segments import Contents, Segment
 from holdfast_agent.vault.shelf import Shelf
 from holdfast_agent.vault.shelves import Shelves
 
@@ -92,6 +93,8 @@ class PeerSession:
                 send(self._link, Understood())
             case AskHashes() as question:
                 send(self._link, self._hashes(question))
+            case AskWhich() as question:
+                send(self._link, self._which(question))
             case AskHeld(names=names):
                 send(self._link, Held(shards=tuple(map(self._held, names))))
             case AskWhole() as question:
@@ -101,11 +104,10 @@ class PeerSession:
 
     def _offered(self, offer: Offer) -> Reply:
         self._leave()
-        mac = voucher(self._token, offer.name, offer.sealed, offer.index, offer.objects, offer.seal)
+        mac = voucher(self._token, offer.name, offer.sealed, offer.index, offer.objects, offer.seal, offer.absent)
         if not hmac.compare_digest(offer.mac, mac):
             raise VaultWireError(f"no vault of the job vouches for {offer.name}")
-        if self._hello.generation < self._generation():
-            # Its node may be cut off, and not know that the job went on without it.
+        if self._is_over():
             return Refused(reason=f"generation {self._hello.generation} is over")
         shelf = self._shelf(offer.name)
         with shelf.holding(offer.sealed) as held:
@@ -139,6 +141,8 @@ class PeerSession:
 
     def _finish(self, reception: Reception) -> Reply:
         assert self._slot is not None
+        if self._is_over():
+            raise NotTaken(f"generation {self._hello.generation} is over")
         reception.seal_it()
         self._slot.clear(drop=False)
         self._leave()
@@ -173,34 +177,40 @@ class PeerSession:
                 return Refused(reason=f"{question.sealed} is not here")
             segment, contents = held
             index, objects, seal = contents.index, contents.objects, contents.seal
-            mac = voucher(self._token, question.name, question.sealed, index, objects, seal)
-            return Whole(index=index, objects=objects, seal=seal, mac=mac, absent=packed(segment.absent))
+            absent = packed(segment.absent)
+            mac = voucher(self._token, question.name, question.sealed, index, objects, seal, absent)
+            return Whole(index=index, objects=objects, seal=seal, mac=mac, absent=absent)
 
     def _hashes(self, question: AskHashes) -> Reply:
         seal = self._shelf(question.name).wait_for(question.sealed, SEAL_WAIT_S)
-        if seal is None:
-            return Refused(reason=f"{question.sealed} is not sealed here")
-        return Hashes(hashes=seal.chunks[question.first :: question.every])
+        return Hashes(hashes=seal.chunks[question.first :: question.every] if seal is not None else ())
+
+    def _which(self, question: AskWhich) -> Reply:
+        found: set[int] = set()
+        for rank in (question.name.rank, *question.alike):
+            with self._shelf(msgspec.structs.replace(question.name, rank=rank)).holding(question.sealed) as held:
+                if held is not None:
+                    found.update(chunks_in_common(*held, question.hashes))
+        return Which(chunks=packed(found))
 
     def _hand_over(self, question: AskChunk) -> None:
         number, name = question.number, question.name
         for rank in (name.rank, *question.alike):
             with self._shelf(msgspec.structs.replace(name, rank=rank)).holding(question.sealed) as held:
-                if held is not None and _has(*held, number, question.hash):
+                if held is not None and has_chunk(*held, number, question.hash, is_looked_at=question.is_repeated):
                     send_chunk(self._link, held[0], number)
                     return
         send(self._link, Lacks(number=number))
+
+    def _is_over(self) -> bool:
+        """Whether the other is of an older generation: its node may be cut off, and not know that the job went on."""
+        return self._hello.generation < self._generation()
 
     def _shelf(self, name: ShardName) -> Shelf:
         hello = self._hello
         if (name.job, name.submitted_ms) != (hello.job, hello.submitted_ms) or not 0 <= name.rank < name.world_size:
             raise VaultWireError(f"{name} is none of job {hello.job}")
         return self._shelves.of(name)
-
-
-def _has(segment: Segment, contents: Contents, number: int, chunk_hash: int) -> bool:
-    is_there = chunk_bytes(segment.nbytes, number) > 0 and number not in segment.absent
-    return is_there and contents.seal.chunks[number] == chunk_hash
 
 
 def _wait_readable(link: socket.socket) -> None:

@@ -16,6 +16,7 @@ from typing import Annotated
 import msgspec
 import xxhash
 
+from holdfast.config import REPLICAS_MAX
 from holdfast.event_parts import Count, Name
 from holdfast.seals import CHUNK_BYTES, Seal, chunk_bytes
 from holdfast.vault_wire import Refused, SealedStep, ShardName, lost, receive, receive_into, send
@@ -26,11 +27,14 @@ STALL_S = 30.0
 """Who says nothing for so long in the middle of a message is gone."""
 SEAL_WAIT_S = 1.0
 """How long a replica waits for a step that a rank has not sealed yet: ranks are less than a step apart."""
+LANGUAGE = 2
+"""Counts up with every change that a vault of before would misunderstand: such two do not talk at all."""
 NONCE_BYTES = 32
 MAC_BYTES = 32
 GREETING_BYTES_MAX = 1024
 """Nobody may make a vault take more memory than this before showing who he is."""
 
+Alike = Annotated[tuple[Count, ...], msgspec.Meta(max_length=REPLICAS_MAX)]
 Nonce = Annotated[bytes, msgspec.Meta(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
 Mac = Annotated[bytes, msgspec.Meta(min_length=MAC_BYTES, max_length=MAC_BYTES)]
 
@@ -47,6 +51,7 @@ class Hello(_Message, frozen=True, kw_only=True, tag="hello"):
     submitted_ms: Count
     generation: Count
     nonce: Nonce
+    speaks: Count = 0
 
 
 class Challenge(_Message, frozen=True, kw_only=True, tag="challenge"):
@@ -65,6 +70,7 @@ class Welcome(_Message, frozen=True, kw_only=True, tag="welcome"):
     """The other's proof. From here on it is about shards."""
 
     mac: Mac
+    speaks: Count = 0
 
 
 class Offer(_Message, frozen=True, kw_only=True, tag="offer"):
@@ -123,7 +129,7 @@ class Understood(_Message, frozen=True, kw_only=True, tag="understood"):
 
 
 class AskHashes(_Message, frozen=True, kw_only=True, tag="ask_hashes"):
-    """What do the chunks `first`, `first` + `every`, ... of this shard hash to? Answered by `Hashes` or `Refused`.
+    """What do the chunks `first`, `first` + `every`, ... of this shard hash to? Answered by `Hashes`.
 
     Who has not sealed that step yet waits for it, though not for long.
     """
@@ -135,7 +141,7 @@ class AskHashes(_Message, frozen=True, kw_only=True, tag="ask_hashes"):
 
 
 class Hashes(_Message, frozen=True, kw_only=True, tag="hashes"):
-    """What they hash to."""
+    """What they hash to; () if that step is not there whole."""
 
     hashes: tuple[int, ...]
 
@@ -179,17 +185,37 @@ class Whole(_Message, frozen=True, kw_only=True, tag="whole"):
     absent: bytes = b""
 
 
+class AskWhich(_Message, frozen=True, kw_only=True, tag="ask_which"):
+    """Which chunks do you have that hash to these, in this shard or the same step of one of the `alike` ranks?
+
+    Answered by `Which`.
+    """
+
+    name: ShardName
+    sealed: SealedStep
+    hashes: tuple[int, ...]
+    alike: Alike = ()
+
+
+class Which(_Message, frozen=True, kw_only=True, tag="which"):
+    """Their numbers: see `chunk_sets`."""
+
+    chunks: bytes
+
+
 class AskChunk(_Message, frozen=True, kw_only=True, tag="ask_chunk"):
     """One chunk of a shard, which hashes to `hash`. Answered by `Chunk` and its bytes, or by `Lacks`.
 
-    The same chunk of the same step of one of the `alike` ranks, replicas of this one, will do as well.
+    The same chunk of the same step of one of the `alike` ranks, replicas of this one, will do as well. `is_repeated`:
+    what came before was damaged, so it is looked at before it is sent.
     """
 
     name: ShardName
     sealed: SealedStep
     number: Count
     hash: int
-    alike: tuple[Count, ...] = ()
+    alike: Alike = ()
+    is_repeated: bool = False
 
 
 class Lacks(_Message, frozen=True, kw_only=True, tag="lacks"):
@@ -198,8 +224,8 @@ class Lacks(_Message, frozen=True, kw_only=True, tag="lacks"):
     number: Count
 
 
-Ask = Offer | Chunk | GoOn | AskHashes | AskHeld | AskWhole | AskChunk
-Reply = Want | Good | Again | Kept | Understood | Hashes | Held | Whole | Chunk | Lacks | Refused
+Ask = Offer | Chunk | GoOn | AskHashes | AskHeld | AskWhich | AskWhole | AskChunk
+Reply = Want | Good | Again | Kept | Understood | Hashes | Held | Which | Whole | Chunk | Lacks | Refused
 
 greetings = msgspec.msgpack.Decoder(Hello | Proof)
 greeting_replies: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Challenge | Welcome | Refused)

@@ -17,14 +17,17 @@ from holdfast.seals import Seal, chunk_bytes
 from holdfast.vault_wire import Damaged, Refused, SealedStep, ShardName, VaultWireError, send
 from holdfast_agent.vault.assignments import Assignment
 from holdfast_agent.vault.chunk_queue import ChunkQueue
+from holdfast_agent.vault.chunk_sets import unpacked
 from holdfast_agent.vault.handshake import voucher
 from holdfast_agent.vault.notices import Notices
 from holdfast_agent.vault.peer_link import NobodyThere, PeerRefused, ask, dial
 from holdfast_agent.vault.peer_wire import (
     AskChunk,
+    AskWhich,
     AskWhole,
     Chunk,
     Lacks,
+    Which,
     Whole,
     fits,
     receive_chunk,
@@ -81,7 +84,7 @@ def whole_of(
 
 
 def _is_vouched_for(whole: Whole, name: ShardName, sealed: SealedStep, token: str) -> bool:
-    mac = voucher(token, name, sealed, whole.index, whole.objects, whole.seal)
+    mac = voucher(token, name, sealed, whole.index, whole.objects, whole.seal, whole.absent)
     return hmac.compare_digest(whole.mac, mac)
 
 
@@ -130,6 +133,11 @@ class Pull:
         return self._queue.given
 
     @property
+    def given(self) -> Counter[VaultAddress]:
+        """How many chunks each gave."""
+        return self._queue.given
+
+    @property
     def missing(self) -> list[int]:
         """The chunks that nobody gave."""
         with self._changed:
@@ -166,6 +174,13 @@ class Pull:
             with self._changed:
                 self._links.add(link)
             try:
+                which = ask(link, self._which())
+                if not isinstance(which, Which):
+                    raise VaultWireError(f"the question which chunks it has was answered by {type(which).__name__}")
+                there = unpacked(which.chunks, self._shard.seal.nbytes)
+                with self._changed:
+                    self._queue.lacks(source, [number for number in self._queue.missing if number not in there])
+                    self._changed.notify_all()
                 asked: deque[int] = deque()
                 while self._ask_more(link, source, asked):
                     self._take(link, source, asked.popleft())
@@ -187,13 +202,22 @@ class Pull:
                 return False
         for number in more:
             asked.append(number)
-            send(link, self._question(number))
+            send(link, self._question(source, number))
         return True
 
-    def _question(self, number: int) -> AskChunk:
+    def _which(self) -> AskWhich:
+        shard = self._shard
+        return AskWhich(name=shard.name, sealed=shard.sealed, hashes=shard.seal.chunks, alike=shard.alike)
+
+    def _question(self, source: VaultAddress, number: int) -> AskChunk:
         shard = self._shard
         return AskChunk(
-            name=shard.name, sealed=shard.sealed, number=number, hash=shard.seal.chunks[number], alike=shard.alike
+            name=shard.name,
+            sealed=shard.sealed,
+            number=number,
+            hash=shard.seal.chunks[number],
+            alike=shard.alike,
+            is_repeated=self._queue.failures(source, number) > 0,
         )
 
     def _take(self, link: socket.socket, source: VaultAddress, number: int) -> None:
@@ -203,7 +227,7 @@ class Pull:
             raise PeerRefused(reply.reason)
         if reply == Lacks(number=number):
             with self._changed:
-                self._queue.lacks(source, number)
+                self._queue.lacks(source, [number])
                 self._changed.notify_all()
             return
         expected = Chunk(number=number, nbytes=chunk_bytes(shard.seal.nbytes, number))

@@ -15,7 +15,7 @@ import msgspec
 import structlog
 
 from holdfast.backup_orders import VaultAddress
-from holdfast.seals import chunk_bytes
+from holdfast.seals import Seal, chunk_bytes
 from holdfast.vault_wire import BackedUp, Refused, ShardName, VaultWireError
 from holdfast_agent.vault.assignments import Assignment
 from holdfast_agent.vault.backlog import Backlog, Waiting
@@ -53,7 +53,7 @@ class Sender:
         self._held: dict[Waiting, Segment] = {}
         self._cuts: dict[ShardName, Cut] = {}
         self._untold: set[ShardName] = set()
-        self._begun: tuple[Waiting, frozenset[int], float] | None = None
+        self._begun: tuple[Waiting, Seal, frozenset[int], float] | None = None
         self._replicas = Replicas(assignment, shelves)
         self._link: socket.socket | None = None
         self._ended = threading.Event()
@@ -154,14 +154,14 @@ class Sender:
         try:
             if segment is None or contents is None or segment.absent:
                 raise PeerRefused("the job has left it behind")
-            if self._begun is None or self._begun[0] != copy:
+            if self._begun is None or self._begun[:2] != (copy, contents.seal):
                 absent = self._replicas.sent_by_others(copy.name, copy.sealed, contents.seal)
                 # Waiting for replicas takes nothing of the network.
-                self._begun = copy, absent, time.monotonic()
-            _, absent, began = self._begun
-            shard = msgspec.structs.asdict(contents)
+                self._begun = copy, contents.seal, absent, time.monotonic()
+            *_, absent, began = self._begun
+            shard = {**msgspec.structs.asdict(contents), "absent": packed(absent)}
             mac = voucher(self._assignment.token, copy.name, **shard)
-            reply = ask(link, Offer(name=copy.name, **shard, mac=mac, absent=packed(absent)))
+            reply = ask(link, Offer(name=copy.name, **shard, mac=mac))
             if isinstance(reply, Want):
                 chunks = range(reply.first, len(contents.seal.chunks))
                 self._stream(link, segment, [number for number in chunks if number not in absent])
@@ -174,6 +174,7 @@ class Sender:
                     self._backlog.drop(copy)
                     self._let_go(self._backlog.take_dropped())
             return
+        self._begun = None
         self._note_sent(copy, contents.seal.nbytes, absent, time.monotonic() - began)
 
     def _stream(self, link: socket.socket, segment: Segment, chunks: Sequence[int]) -> None:

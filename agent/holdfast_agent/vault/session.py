@@ -162,7 +162,9 @@ class Session:
         joined, shelf = self._rank()
         with shelf.turn:
             sealed: Sequence[SealedStep] = shelf.steps()
-        recent = [each for each in sealed if each.generation >= joined.generation - 1]
+        # Of copies that this node kept before it got the rank, replicas may have a part.
+        whole = [each for each in sealed if shelf.has_whole(each)]
+        recent = [each for each in whole if each.generation >= joined.generation - 1]
         is_here = any(at_most is None or each.step <= at_most for each in recent)
         # A first generation has nothing anywhere. Who has something of the one before need not wait for others; a node
         # that the job went on without since may find newer steps there.
@@ -248,7 +250,7 @@ class Session:
     def _repair(self, request: Repair) -> Answer:
         joined, _ = self._rank()
         try:
-            self._node.fetcher.repair(joined.name, request.sealed)
+            self._node.fetcher.repair(joined.name, request.sealed, joined.generation)
         except NotFetched as error:
             return Refused(reason=f"{request.sealed} of this rank is damaged, and cannot be repaired: {error}")
         return Done()
@@ -259,7 +261,7 @@ class Session:
             is_here = shelf.has_whole(request.sealed)
         try:
             if not is_here:
-                self._node.fetcher.fetch(joined.name, request.sealed)
+                self._node.fetcher.fetch(joined.name, request.sealed, joined.generation)
         except NotFetched as error:
             return Refused(reason=f"{request.sealed} of this rank is not sealed here, nor to be had: {error}"), None
         with shelf.holding(request.sealed) as held:
@@ -267,6 +269,8 @@ class Session:
                 return Refused(reason=f"{request.sealed} of this rank is not here any more"), None
             # Its descriptor is good until it has been sent, whatever happens to the shelf.
             self._handed_out, contents = held
+            if self._handed_out.absent:
+                return Refused(reason=f"{request.sealed} of this rank is not here whole any more"), None
             # What was fetched just now was compared as it came.
             damaged = self._node.checks.damaged(*held) if is_here else ()
             return Shard(**msgspec.structs.asdict(contents), damaged=damaged), self._handed_out.descriptor

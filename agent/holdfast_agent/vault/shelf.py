@@ -61,11 +61,9 @@ class Shelf:
             if segment is not None:
                 segment.contents, segment.is_filling = None, True
                 return segment
-            # Those of another shape are of no use any more, and their memory may be needed for this one.
-            useless = self._free(self._needed())
-            self._segments = [
-                each for each in self._segments if _has_shape(each, nbytes, absent) or each not in useless
-            ]
+            # Their memory may be needed for this one.
+            useless = self._useless(nbytes, absent)
+            self._segments = [each for each in self._segments if each not in useless]
         try:
             return self._make(nbytes, absent, is_filling=True)
         except OSError:
@@ -82,19 +80,21 @@ class Shelf:
             segment.is_filling = False
             if self._is_closed or not survives(contents.sealed, self._cut):
                 return False
-            for other in self._segments:
-                if _sealed_of(other) == contents.sealed:
-                    other.contents = None
+            there = [each for each in self._segments if _sealed_of(each) == contents.sealed]
+            if any(_has_more(each, contents, segment.absent) for each in there):
+                return True
+            for other in there:
+                other.contents = None
             segment.contents = contents
             self._changed.notify_all()
             return True
 
     def wait_for(self, sealed: SealedStep, timeout_s: float) -> Seal | None:
-        """The seal of this step, be it still to come; None: it does not come in time, or was passed over."""
+        """The seal of this step if it is here whole, or comes in time; None: it does not, or was passed over."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_closed or any(step >= sealed for step in self._steps()), timeout_s)
-            sealed_now = [each.contents for each in self._segments if each.contents is not None]
-            return next((each.seal for each in sealed_now if each.sealed == sealed), None)
+            whole = [each.contents for each in self._segments if each.contents is not None and not each.absent]
+            return next((each.seal for each in whole if each.sealed == sealed), None)
 
     def put_back(self, segment: Segment) -> None:
         """What was claimed will not be filled."""
@@ -240,6 +240,15 @@ class Shelf:
         there = {_sealed_of(each): each for each in free}
         return next((there[sealed] for sealed in (None, *old) if sealed in there), None)
 
+    def _useless(self, nbytes: int, absent: frozenset[int]) -> list[Segment]:
+        """Those of another shape that will not be filled again: what a replica sends changes now and then."""
+        not_wanted = {None, *unwanted(self._steps(), self._needed(), self._steps_wanted)}
+        return [
+            each
+            for each in self._free(self._needed())
+            if each.nbytes != nbytes or (each.absent != absent and _sealed_of(each) in not_wanted)
+        ]
+
     def _oldest_not_needed(self, nbytes: int, absent: frozenset[int]) -> Segment | None:
         free = [each for each in self._free(self._needed()) if _has_shape(each, nbytes, absent)]
         return min(free, key=lambda each: _sealed_of(each) or _NOTHING, default=None)
@@ -261,6 +270,10 @@ class Shelf:
 
 
 _NOTHING = SealedStep(generation=-1, step=-1)
+
+
+def _has_more(segment: Segment, contents: Contents, absent: frozenset[int]) -> bool:
+    return segment.contents is not None and segment.contents.seal == contents.seal and segment.absent < absent
 
 
 def _has_shape(segment: Segment, nbytes: int, absent: frozenset[int]) -> bool:

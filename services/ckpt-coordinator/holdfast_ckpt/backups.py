@@ -87,7 +87,8 @@ def planned(
         persist=wanted,
         persist_every=PersistEvery.parse(wanted).in_steps(step_s, before.persist_every if before else 0),
         mesh=event.mesh or "",
-        replicas_max=policy.replicas_max,
+        # Copies that were shared are put together again by the same groups.
+        replicas_max=before.replicas_max if before else policy.replicas_max,
     )
 
 
