@@ -74,15 +74,20 @@ class Four(NamedTuple):
         )
         assert owner.assign(order) == Done()
 
-    def train(self, step: int, *ranks: int) -> list[BackedUp]:
-        """Both seal a step; what is said of their copies."""
+    def train(self, step: int, *ranks: int, damaged: dict[int, tuple[int, ...]] | None = None) -> list[BackedUp]:
+        """Both seal a step; what is said of their copies. The bytes at the `damaged` places of a rank are flipped then.
+
+        Before the rank ends: what is looked at then counts for a while.
+        """
         owners = [(self.a, self.b)[rank] for rank in ranks or (0, 1)]
         following = [owner.follow() for owner in owners]
         clients = [VaultClient(owner.directory, vault_nodes.shard(rank, WORLD), 1) for rank, owner in enumerate(owners)]
         for rank, client in enumerate(clients):
             client.save(step, zero_1(rank, step))
         told = [notice() for notice in following]
-        for client in clients:
+        for rank, client in enumerate(clients):
+            for offset in (damaged or {}).get(rank, ()):
+                owners[rank].flip_a_byte(rank, offset)
             client.close()
         assert all(isinstance(notice, BackedUp) and notice.sealed == at(step) for notice in told)
         return [notice for notice in told if isinstance(notice, BackedUp)]
@@ -168,3 +173,58 @@ def test_damage_is_mended_from_a_replica_where_nobody_keeps_copies(node: Make) -
                 a.flip_a_byte(0, 3 * CHUNK + 5)
     with a.rank(0, world_size=WORLD) as client:
         assert restores(client, 0, 1)
+
+
+def test_damage_is_mended_wherever_what_is_damaged_can_be_had(four: Four) -> None:
+    # One chunk that only the replica has beside it, and one that only the keeper has.
+    four.train(1, damaged={0: (3 * CHUNK + 5, (COMMON + 1) * CHUNK + 5)})
+    with four.a.rank(0, world_size=WORLD) as client:
+        assert restores(client, 0, 1)
+
+
+def test_a_replica_on_the_same_node_mends_damage_too(node: Make) -> None:
+    a = node("a")
+    replicas = (Replica(node_rank=0, vault=a.address),)
+    a.assign(order_of("a", nproc_per_node=2, world_size=2, alike=(0, 1), replicas=replicas))
+    for rank in (1, 0):
+        with a.rank(rank) as client:
+            client.save(1, zero_1(rank, 1))
+            client.steps()
+            if rank == 0:
+                a.flip_a_byte(0, 3 * CHUNK + 5)
+    with a.rank(0) as client:
+        assert restores(client, 0, 1)
+
+
+def test_a_source_with_a_damaged_chunk_still_gives_the_others(four: Four, node: Make) -> None:
+    four.train(1, damaged={0: (3 * CHUNK + 5,)})
+    new = node("new")
+    four.assign(2)
+    four.owns(four.b, 1, generation=2, a=new)
+    order = order_of(
+        "new",
+        world_size=WORLD,
+        generation=2,
+        sources=(four.a.address, four.c.address),
+        alike=(0, 1),
+        replicas=four.replicas(a=new),
+    )
+    assert new.assign(order) == Done()
+    with new.rank(0, generation=2, world_size=WORLD) as rank:
+        assert restores(rank, 0, 1)
+
+
+def test_a_part_of_a_copy_is_not_offered_while_nobody_knows_who_has_the_rest(four: Four) -> None:
+    four.train(1)
+    with four.c.rank(0, generation=2, world_size=WORLD) as rank:
+        assert rank.steps() == ()
+
+
+def test_a_step_that_is_kept_twice_is_shared_as_it_is_then(four: Four) -> None:
+    four.train(1)
+    told = four.a.follow()
+    with four.a.rank(0, world_size=WORLD) as client:
+        other = zero_1(0, 1)
+        client.save(1, {**other, "model": other["model"] + 7})  # type: ignore[operator]
+        again = told()
+    assert isinstance(again, BackedUp) and again.nbytes_shared == 0

@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from holdfast.backup_orders import BackupOrder, Replica, VaultAddress
 from holdfast.seals import CHUNK_BYTES, Seal
 from holdfast.topology import Mesh
+from holdfast.vault_wire import SealedStep
 from holdfast_agent.vault.assignments import Assignment
 from holdfast_agent.vault.chunk_sets import packed, unpacked
 from holdfast_agent.vault.replicas import holders_of, sent_by_others, share_of
-from holdfast_agent.vault.segments import Segment
+from holdfast_agent.vault.segments import Contents, Segment
+from holdfast_agent.vault.shelf import Shelf
 from holdfast_ckpt.replica_groups import replicas_of
 
 hashes = st.lists(st.integers(0, 3), max_size=12)
@@ -125,3 +127,29 @@ def test_chunks_that_are_absent_take_no_memory() -> None:
     assert taken == [5 * CHUNK_BYTES, 2 * CHUNK_BYTES]
     assert part.nbytes_taken == 2 * CHUNK_BYTES
     assert part.memory.size == whole.memory.size
+
+
+def kept(shelf: Shelf, step: int, absent: frozenset[int]) -> Segment:
+    segment = shelf.claim(3, absent)
+    assert shelf.seal(segment, contents(step))
+    return segment
+
+
+def contents(step: int) -> Contents:
+    seal = Seal(nbytes=3, chunks=(step,), notes=())
+    return Contents(sealed=SealedStep(generation=1, step=step), index=b"", objects=b"", seal=seal)
+
+
+def test_what_is_whole_stays_when_a_part_of_the_same_comes() -> None:
+    shelf = Shelf("a shelf")
+    part = shelf.claim(3, frozenset({0}))
+    kept(shelf, 1, frozenset())
+    assert shelf.seal(part, contents(1))
+    assert shelf.has_whole(SealedStep(generation=1, step=1))
+
+
+def test_steps_that_are_wanted_stay_when_replicas_begin_to_differ() -> None:
+    shelf = Shelf("a shelf", steps_wanted=8)
+    for step in range(1, 11):
+        kept(shelf, step, frozenset() if step == 10 else frozenset({0}))
+    assert [sealed.step for sealed in shelf.steps()] == [10, 9, 8, 7, 6, 5, 4, 3, 2]

@@ -53,7 +53,9 @@ class Fetcher:
         assignment = self._assignments.wait_for(job_of(name), generation, ASSIGNMENT_WAIT_S)
         if assignment is None:
             log.warning("no order says who may have this rank's shards", of=str(name), generation=generation)
-            return self._shelves.of(name).steps()
+            shelf = self._shelves.of(name)
+            # What replicas have of a copy nobody can be asked for.
+            return [sealed for sealed in shelf.steps() if shelf.has_whole(sealed)]
         holders = self._search(assignment).holders(name)
         here = self._shelves.of(name).steps()
         newest = max((each for each in holders if at_most is None or each.step <= at_most), default=None)
