@@ -3,6 +3,7 @@
 It trains until `--until` exists (looked at by rank 0 in each step, all ranks agree) or for `--steps`. Every rank notes
 each completed step in a journal that no part of Holdfast reads or writes: what was trained, by whom, in which order.
 With `--keep-bytes` it keeps every step in its node's memory, with a tensor of that size, which it spoils right after.
+While `--gate` exists, it does no step after the one that is written there.
 When `--poison` exists, a rank (`--fault-rank`) takes it away and has a weight that is no number from then on.
 
 It can be told to misbehave: `--fault raise@7` for one of the ways in FAULTS at step 7, `@first` for each generation's
@@ -83,6 +84,8 @@ def main() -> None:
     while not is_over:
         step += 1
         misbehave(args, rank, step, first)
+        while args.gate is not None and step > last_open(args.gate):
+            time.sleep(0.005)
         if args.shout_bytes:
             print("x" * args.shout_bytes + f" from rank {rank} at step {step}", flush=True)
         time.sleep(args.step_s if generation <= 1 else args.later_step_s or args.step_s)
@@ -115,6 +118,13 @@ def main() -> None:
     dist.destroy_process_group()
 
 
+def last_open(gate: Path) -> float:
+    try:
+        return int(gate.read_text())
+    except FileNotFoundError:
+        return float("inf")
+
+
 def misbehave(args: argparse.Namespace, rank: int, step: int, first: int) -> None:
     if args.fault is None or rank != args.fault_rank:
         return
@@ -142,6 +152,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--shout-bytes", type=int, default=0, help="printed by every rank in every step")
     parser.add_argument("--ignore-sigterm", action="store_true")
     parser.add_argument("--children", type=int, default=0, help="processes that each rank leaves behind")
+    parser.add_argument("--gate", type=Path)
     parser.add_argument("--poison", type=Path)
     parser.add_argument("--fault")
     parser.add_argument("--fault-rank", type=int, default=0)
