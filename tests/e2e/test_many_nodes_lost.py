@@ -108,7 +108,7 @@ class Scene:
 def test_whatever_a_lost_node_was_doing_its_job_goes_on_from_the_newest_whole_step(
     six_nodes: Cluster, tmp_path: Path
 ) -> None:
-    arguments = ("--keep-bytes", str(SHARD_BYTES), "--checkpoint-every", "100000")
+    arguments = ("--keep-bytes", str(SHARD_BYTES), "--distinct", "--checkpoint-every", "100000")
     scene = Scene(six_nodes, tmp_path, *arguments, script=JOBS / "fold.py", persist=str(PERSIST_EVERY))
     job = scene.job
 

@@ -28,7 +28,7 @@ SAMPLE_WORDS = (128 << 10) // 8
 
 
 class VaultMemory:
-    """What the vault of one node holds of one rank of a job of `fold.py`, whose tensor has one value at each step."""
+    """What the vault of one node holds of one rank of `fold.py --distinct`, whose tensor has one value at each step."""
 
     def __init__(self, cluster: Cluster, job: Job, node: str, rank: int) -> None:
         self._directory = cluster.directory / "nodes" / node
@@ -51,7 +51,7 @@ class VaultMemory:
 
     def flip_a_bit(self, step: int) -> None:
         """Damage this step, and nothing else."""
-        value = undisturbed(step, self._job.world_size)
+        value = self._value(step)
         is_there = False
         for piece in self._pieces():
             with _words(piece, writable=True) as words:
@@ -62,7 +62,7 @@ class VaultMemory:
 
     def stop_halfway(self, *steps: int) -> bool:
         """Stop the vault while it fills memory with one of these steps. False, and it runs on: it was done too soon."""
-        values = [undisturbed(step, self._job.world_size) for step in steps]
+        values = [self._value(step) for step in steps]
         deadline = time.monotonic() + DEADLINE_S
         # While it is stopped there is time to look: it has only moments in which nobody does.
         self.stop()
@@ -86,6 +86,9 @@ class VaultMemory:
     def go_on(self) -> None:
         """Let it go on."""
         os.kill(self.pid, signal.SIGCONT)
+
+    def _value(self, step: int) -> int:
+        return undisturbed(step, self._job.world_size) + self._name.rank
 
     def _filled(self, values: list[int]) -> Iterator[tuple[bool, bool]]:
         """Of each piece of memory, whether there is anything of a step with one of these values in it, or all of it."""
