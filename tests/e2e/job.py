@@ -51,7 +51,8 @@ class Job:
         self.journal = scratch / "journal"
         self.journal.mkdir(parents=True)
         self._wish = scratch / "finish"
-        own = ["--journal", str(self.journal), "--until", str(self._wish)] if script.name == "fold.py" else []
+        own = ["--journal", str(self.journal)] if script.name in ("fold.py", "gpt.py") else []
+        own += ["--until", str(self._wish)] if script.name == "fold.py" else []
         self._output, self._errors = scratch / "stdout", scratch / "stderr"
         with self._output.open("wb") as out, self._errors.open("wb") as err:
             self.process = subprocess.Popen(

@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster import Cluster, cluster
+from cluster import Cluster
 from job import Job
 from records import check_record
 
@@ -23,13 +22,6 @@ pytestmark = pytest.mark.e2e
 
 KEEP = ("--keep-bytes", "2000000", "--step-s", "0.05")
 NEVER = ("--checkpoint-every", "100000")
-
-
-@pytest.fixture
-def six_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Four for a job and two standbys."""
-    with cluster(tmp_path_factory.mktemp("six"), 6) as running:
-        yield running
 
 
 def first_steps(job: Job, after: int) -> set[int]:
@@ -54,14 +46,6 @@ def until_backed_up(cluster: Cluster, job: Job) -> int:
     members = cluster.members(job)
     cluster.until("all nodes have copies elsewhere", lambda: all(backed_up(cluster, job, node) for node in members))
     return min(backed_up(cluster, job, node) for node in members)
-
-
-def persisted(cluster: Cluster, job: Job, after: int) -> int:
-    """The newest step on the disk, if it is later than this one."""
-    rows = cluster.query(
-        "select max(step) as step from ckpt.restorable where job = $1 and tier = 'disk' and step > $2", job.name, after
-    )
-    return rows[0]["step"] or 0
 
 
 def test_a_lost_node_s_shards_come_from_the_node_that_keeps_them(holdfast: Cluster) -> None:
@@ -135,35 +119,3 @@ def damage_shards(cluster: Cluster, job: Job, node: str, rank: int) -> None:
         for byte in os.pread(memory, 1, 1_000_000):
             os.pwrite(memory, bytes([byte ^ 1]), 1_000_000)
         os.close(memory)
-
-
-def test_two_neighbours_of_one_parallel_group_may_be_lost_and_the_disk_is_for_more(six_nodes: Cluster) -> None:
-    every = 15
-    options = ["--mesh", "pp=2,dp=2", "--persist-every", f"{every}"]
-    job = six_nodes.run(*KEEP, *NEVER, nnodes=4, nproc=1, options=options)
-    members = six_nodes.members(job)
-    kept = until_backed_up(six_nodes, job)
-    for node in members[:2]:  # a dp group whole; its copies lie outside of all its groups
-        six_nodes.power_off(node)
-    six_nodes.until("both are replaced", lambda: not set(members[:2]) & set(six_nodes.members(job)))
-    generation = len(six_nodes.events(job, "generation_started"))
-    job.until_step(kept + 5, generation=generation)
-    assert min(first_steps(job, after=1)) > kept
-
-    # Nodes 0 and 3 keep each other's: of both nothing is left. The vaults have brought steps to the disk meanwhile.
-    kept = until_backed_up(six_nodes, job)
-    for node in members[:2]:
-        six_nodes.power_on(node)
-        six_nodes.command("nodes", "release", node)
-    now = six_nodes.members(job)
-    on_disk = six_nodes.until("a later step is on the disk", lambda: persisted(six_nodes, job, kept))
-    for node in (now[0], now[3]):
-        six_nodes.power_off(node)
-    six_nodes.until("both are replaced", lambda: not {now[0], now[3]} & set(six_nodes.members(job)))
-    before = generation
-    generation = len(six_nodes.events(job, "generation_started"))
-    job.until_step(on_disk + 5, generation=generation)
-    (first,) = first_steps(job, after=before)
-    assert first > on_disk and (first - 1) % every == 0
-    job.finish()
-    check_record(six_nodes, job)

@@ -2,7 +2,9 @@
 
 It trains until `--until` exists (looked at by rank 0 in each step, all ranks agree) or for `--steps`. Every rank notes
 each completed step in a journal that no part of Holdfast reads or writes: what was trained, by whom, in which order.
-With `--keep-bytes` it keeps every step in its node's memory, with a tensor of that size, which it spoils right after.
+With `--keep-bytes` it keeps every step in its node's memory, with a tensor of that size, which it spoils right after;
+with `--distinct` each rank has another one, so that replicas have nothing in common.
+While `--gate` exists, it does no step after the one that is written there.
 When `--poison` exists, a rank (`--fault-rank`) takes it away and has a weight that is no number from then on.
 
 It can be told to misbehave: `--fault raise@7` for one of the ways in FAULTS at step 7, `@first` for each generation's
@@ -28,7 +30,7 @@ import torch.distributed as dist
 from arithmetic import batch, folded
 
 from holdfast import trainer
-from holdfast.trainer.checkpoint import Checkpointer
+from holdfast.trainer.checkpoint import Checkpointer, PerRank
 
 
 def raise_type_error() -> NoReturn:
@@ -73,9 +75,15 @@ def main() -> None:
     state: dict[str, Any] = {"folded": 1, "position": 0, "weight": 1.0}
     if args.keep_bytes:
         state["ballast"] = torch.ones(args.keep_bytes // 8, dtype=torch.int64)
+    own = torch.nn.Module()
+    if args.distinct:
+        own.register_buffer("ballast", state.pop("ballast"))
+        state["own"] = PerRank(own)
     checkpointer = Checkpointer()
     step = checkpointer.restore(state) if args.checkpoint_every or args.keep_bytes else 0
-    if args.keep_bytes and not torch.all(state["ballast"] == state["folded"]):
+    ballast: torch.Tensor = own.get_buffer("ballast") if args.distinct else state.get("ballast", torch.empty(0))
+    distinct = rank if args.distinct else 0
+    if args.keep_bytes and not torch.all(ballast == state["folded"] + (distinct if step else 0)):
         raise AssertionError(f"what was restored is not what was kept at step {step}")
     first = step + 1
 
@@ -83,6 +91,8 @@ def main() -> None:
     while not is_over:
         step += 1
         misbehave(args, rank, step, first)
+        while args.gate is not None and step > last_open(args.gate):
+            time.sleep(0.005)
         if args.shout_bytes:
             print("x" * args.shout_bytes + f" from rank {rank} at step {step}", flush=True)
         time.sleep(args.step_s if generation <= 1 else args.later_step_s or args.step_s)
@@ -98,12 +108,12 @@ def main() -> None:
         trainer.step(step, loss=state["weight"] / step)
         os.write(journal, f"{generation} {step} {os.getpid()} {state['folded']}\n".encode())
         if args.keep_bytes:
-            state["ballast"].fill_(state["folded"])
+            ballast.fill_(state["folded"] + distinct)
             checkpointer.keep(step, state)
         if args.checkpoint_every and step % args.checkpoint_every == 0 and not is_over:
             checkpointer.save(step, state)
         if args.keep_bytes:
-            state["ballast"].fill_(-1)
+            ballast.fill_(-1)
         if rank == 0 and step % args.print_every == 0:
             print(f"step {step}", flush=True)
     if state["weight"] != 1.0:
@@ -113,6 +123,13 @@ def main() -> None:
         print(f"done steps={step} folded={state['folded']}", flush=True)
     print(f"rank {rank} of {world_size} ends", file=sys.stderr, flush=True)
     dist.destroy_process_group()
+
+
+def last_open(gate: Path) -> float:
+    try:
+        return int(gate.read_text())
+    except FileNotFoundError:
+        return float("inf")
 
 
 def misbehave(args: argparse.Namespace, rank: int, step: int, first: int) -> None:
@@ -138,10 +155,12 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--later-step-s", type=float, help="from the second generation on")
     parser.add_argument("--checkpoint-every", type=int, default=10, help="steps, 0 for never")
     parser.add_argument("--keep-bytes", type=int, default=0, help="keep every step in memory, with so many bytes more")
+    parser.add_argument("--distinct", action="store_true")
     parser.add_argument("--print-every", type=int, default=10)
     parser.add_argument("--shout-bytes", type=int, default=0, help="printed by every rank in every step")
     parser.add_argument("--ignore-sigterm", action="store_true")
     parser.add_argument("--children", type=int, default=0, help="processes that each rank leaves behind")
+    parser.add_argument("--gate", type=Path)
     parser.add_argument("--poison", type=Path)
     parser.add_argument("--fault")
     parser.add_argument("--fault-rank", type=int, default=0)
