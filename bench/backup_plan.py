@@ -7,6 +7,11 @@ A loss is survived if every shard still has a copy in memory. For each random to
 and each strategy: the share of survived losses of two machines drawn at random, of two neighbours (a rack, a power
 supply), and of one whole parallel group with all of its machines, which is what an over-eviction takes (ByteRobust §5).
 Where all machines are in one group no plan outlives that: such topologies are counted, and have no such loss.
+
+Replicas send what they have in common once (ADR 12): the same losses of two machines are looked at chunk by chunk too,
+where all of a shard is common to its replicas. `shared` counts a loss as survived if every lost rank has its seal left
+and every chunk of its shard, at its own keeper, at a replica or at that one's keeper: it must be what it is without
+sharing. `chunks` asks for the chunks only: what could be had if replicas kept each other's seals.
 """
 
 from __future__ import annotations
@@ -14,12 +19,15 @@ from __future__ import annotations
 import argparse
 import random
 import time
+from collections.abc import Sequence
 
 import machine
 from report import final_line, median, rounded, table, tell
 
+from holdfast.config import CheckpointPolicy
 from holdfast.topology import Mesh, Topology
 from holdfast_ckpt.backup_plan import BackupPlan, BackupStrategy, Protects, nodes_of_group, plan_backups
+from holdfast_ckpt.replica_groups import replica_groups
 
 SEED = 1
 FAILURES = 2_000
@@ -76,11 +84,36 @@ def survived(plan: BackupPlan, chance: random.Random) -> dict[str, float]:
         "two neighbours": [frozenset({node, (node + 1) % nnodes}) for node in range(nnodes)],
         "a parallel group": groups,
     }
-    return {
+    shares = {
         kind: sum(plan.is_restorable(nodes) for nodes in of_kind) / len(of_kind)
         for kind, of_kind in losses.items()
         if of_kind
     }
+    by_chunk = losses["two machines"]
+    found = survived_by_chunk(plan, by_chunk)
+    whole = sum(map(plan.is_restorable, by_chunk)) / len(by_chunk)
+    assert found["two machines, shared"] == whole, f"sharing loses something: {found} instead of {whole}"
+    return shares | found
+
+
+def survived_by_chunk(plan: BackupPlan, losses: list[frozenset[int]]) -> dict[str, float]:
+    """The same share where each keeper has of a shard only the chunks that its rank sends, and replicas the rest."""
+    topology = plan.topology
+    alike = replica_groups(topology.mesh, CheckpointPolicy().replicas_max)
+    shared = chunks = 0
+    for lost in losses:
+        ranks = [rank for node in lost for rank in topology.ranks_of(node)]
+        has_seals = all(plan.keeper[node] not in lost for node in lost)
+        has_chunks = all(_has_chunks(plan, alike[rank] if alike else (rank,), lost) for rank in ranks)
+        shared += has_seals and has_chunks
+        chunks += has_chunks
+    return {"two machines, shared": shared / len(losses), "two machines, chunks": chunks / len(losses)}
+
+
+def _has_chunks(plan: BackupPlan, alike: Sequence[int], lost: frozenset[int]) -> bool:
+    nodes = {plan.topology.node_rank_of(rank) for rank in alike}
+    # Who lives has all of it; else each keeper has what its rank has sent.
+    return not nodes <= lost or all(plan.keeper[node] not in lost for node in nodes)
 
 
 def main() -> None:

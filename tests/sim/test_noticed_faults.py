@@ -1,0 +1,98 @@
+"""The checker of lost memory can fail: with a fault in what decides, some of the first histories go wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast.backup_orders import Replica, VaultAddress
+from holdfast.seals import Seal
+from holdfast.topology import Topology
+from holdfast.vault_wire import SealedStep
+from holdfast_agent.vault import replicas, shelf
+from holdfast_agent.vault.keeping import KEPT_MIN
+from holdfast_ckpt import backups
+from holdfast_ckpt.backup_plan import BackupPlan, BackupStrategy, plan_backups
+from holdfast_ckpt.state import JobBackups
+from tests.sim.test_lost_memory import Failed, history
+
+TRIED = 150
+_share_of, _replica, _sources = replicas.share_of, backups._replica, backups._sources
+
+
+def share_by_rank(alike: Sequence[int], rank: int) -> slice:
+    """Two replicas may have the same share, and nobody another one."""
+    return slice(rank % len(alike) // 2, None, len(alike))
+
+
+def sent_unseen(seal: Seal, alike: Sequence[int], hashes: Mapping[int, Sequence[int]]) -> frozenset[int]:
+    """What a replica has at the same place is left out, be it the same or not."""
+    numbers = range(len(seal.chunks))
+    return frozenset(number for rank, theirs in hashes.items() if theirs for number in numbers[_share_of(alike, rank)])
+
+
+def needed_unsent(
+    sealed: Iterable[SealedStep], sent: Collection[SealedStep], pinned: Collection[SealedStep]
+) -> frozenset[SealedStep]:
+    """What was sent is not needed."""
+    there = sorted(sealed, reverse=True)
+    return frozenset(there[:KEPT_MIN]) | {step for step in there if step in pinned}
+
+
+def needed_once(
+    sealed: Iterable[SealedStep], sent: Collection[SealedStep], pinned: Collection[SealedStep]
+) -> frozenset[SealedStep]:
+    """Of what was sent the last is needed only."""
+    return needed_unsent(sealed, (), pinned) | ({*sealed} & {*list(sent)[-1:]})
+
+
+def kept_inside(topology: Topology, strategy: BackupStrategy) -> BackupPlan:
+    """Neighbours keep copies, and it is said that they are outside of each other's groups."""
+    pairs = plan_backups(topology, BackupStrategy.PAIRS).keeper
+    return msgspec.structs.replace(plan_backups(topology, strategy), keeper=pairs)
+
+
+def no_sources(layout: Any, past: Any, held: Any) -> tuple[tuple[VaultAddress, ...], ...]:
+    """Nobody is asked for what was before."""
+    return ((),) * len(layout.nodes)
+
+
+def no_keepers(layout: Any, past: Any, held: Any) -> tuple[tuple[VaultAddress, ...], ...]:
+    """The likeliest is forgotten."""
+    return tuple(each[1:] for each in _sources(layout, past, held))
+
+
+def replica_alone(plan: JobBackups, node_rank: int) -> Replica:
+    """Who keeps the copies of a replica is not asked."""
+    return msgspec.structs.replace(_replica(plan, node_rank), others=())
+
+
+@pytest.mark.parametrize(
+    ("place", "fault"),
+    [
+        ((replicas, "share_of"), share_by_rank),
+        ((replicas, "sent_by_others"), sent_unseen),
+        ((shelf, "needed"), needed_unsent),
+        ((shelf, "needed"), needed_once),
+        ((shelf.Shelf, "keep_only"), lambda shelf, cut: None),
+        ((backups, "plan_backups"), kept_inside),
+        ((backups, "_sources"), no_sources),
+        ((backups, "_sources"), no_keepers),
+        ((backups, "_replica"), replica_alone),
+    ],
+)
+def test_a_fault_is_noticed(
+    monkeypatch: pytest.MonkeyPatch, place: tuple[object, str], fault: Callable[..., object]
+) -> None:
+    monkeypatch.setattr(*place, fault)
+    with pytest.raises(Failed, match=r"is left|promised|nowhere|nobody gives|come to an end"):
+        first_histories()
+
+
+def first_histories() -> None:
+    """As many as it takes; raises Failed."""
+    for seed in range(TRIED):
+        history(seed)
