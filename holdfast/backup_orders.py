@@ -37,6 +37,7 @@ class BackupOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """The backups of one node's ranks during one generation of a job.
 
     `keeper` is where the shards of every `every`-th step go as soon as they are sealed; None: nowhere (see `reason`).
+    Before step `every_from` it is every `every_before`-th: a change is named ahead, so that all send the same steps.
     `keeps` are the node ranks whose shards come here in the same way.
     Every `persist_every`-th step also goes to the disk; 0: none does.
     `sources` are the vaults that may hold shards of these ranks from before, the likeliest first; the node's own is not
@@ -57,6 +58,8 @@ class BackupOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     node_rank: Count
     nproc_per_node: Count
     every: Count = 1
+    every_before: Count = 1
+    every_from: Count = 0
     persist_every: Count = 0
     keeper: VaultAddress | None = None
     keeps: tuple[Count, ...] = ()
@@ -75,6 +78,10 @@ class BackupOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         """The global ranks of this node."""
         first = self.node_rank * self.nproc_per_node
         return range(first, first + self.nproc_per_node)
+
+    def is_sent(self, step: int) -> bool:
+        """Whether this is one of the steps that go to the keeper."""
+        return step % max(1, self.every if step >= self.every_from else self.every_before) == 0
 
     def alike_of(self, rank: int) -> tuple[int, ...]:
         """The ranks that a rank of this node has state in common with, itself among them; () where there is none."""

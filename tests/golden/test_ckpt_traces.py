@@ -98,8 +98,9 @@ def _event(given: Input) -> AnyEvent:
 
 
 def _ordered(order: BackupOrder) -> str:
+    since = f" from step {order.every_from} on, until then {order.every_before}," if order.every_from else ""
     to = (
-        f"every {order.every} to {order.keeper.node} at {order.keeper.host}:{order.keeper.port}"
+        f"every {order.every}{since} to {order.keeper.node} at {order.keeper.host}:{order.keeper.port}"
         if order.keeper
         else "nowhere"
     )

@@ -133,7 +133,7 @@ class Vault:
             shelf.stock(segment.nbytes)
         self._economize()
         order = self.assignment.order if self.assignment is not None else None
-        if order is not None and rank in order.ranks and contents.sealed.step % max(1, order.every) == 0:
+        if order is not None and rank in order.ranks and order.is_sent(contents.sealed.step):
             self._send(rank, contents.sealed)
 
     def go_on(self, rank: int, generation: int, at_ns: int, kept: SealedStep | None) -> None:

@@ -47,7 +47,7 @@ class Senders:
             assignment = self._assignment
             if assignment is None or not _is_of(assignment, name):
                 return
-            if sealed.step % max(1, assignment.order.every) == 0:
+            if assignment.order.is_sent(sealed.step):
                 self._send(assignment, Waiting(name, sealed))
 
     def went_on(self, name: ShardName, cut: Cut) -> None:

@@ -151,6 +151,8 @@ def _order(
         node_rank=node_rank,
         nproc_per_node=plan.nproc_per_node,
         every=plan.every,
+        every_before=plan.every_before,
+        every_from=plan.every_from,
         persist_every=plan.persist_every,
         keeper=None if keeper is None else _address(layout.nodes[keeper], layout.vaults[keeper]),
         keeps=tuple(keeps),

@@ -6,8 +6,8 @@ and halves when for a minute all reports said that there is room.
 
 Hysteresis: room is an eighth of the time between two copies. After halving, the same copy takes a quarter of it, half
 of what counts as late, so only a network that got twice as slow leads back. One late report alone does nothing:
-connections are made anew at each start, and a first copy waits for that. After a change the reports of some seconds
-are still about how it was before.
+connections are made anew at each start, and a first copy waits for that. A change holds from a step on that is five
+seconds ahead, and the reports of some seconds more are still about how it was before.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ import msgspec
 
 from holdfast.config import BACKUP_EVERY_MAX
 from holdfast.events import CopiesMeasured
+from holdfast_ckpt.lead import LEAD_S
 
 LATE_SHARE = 1 / 2
 ROOMY_SHARE = 1 / 8
 ROOM_FOR = timedelta(seconds=60)
 SETTLING = timedelta(seconds=5)
+LEAD = timedelta(seconds=LEAD_S)
 
 
 class Load(StrEnum):
@@ -69,14 +71,14 @@ def paced(pace: Pace, node: str, load: Load, now: datetime, least: int) -> Pace:
         return pace
     if load is Load.LATE:
         if node in pace.late and pace.every < BACKUP_EVERY_MAX:
-            return begin(min(2 * pace.every, BACKUP_EVERY_MAX), now)
+            return begin(min(2 * pace.every, BACKUP_EVERY_MAX), now + LEAD)
         return msgspec.structs.replace(pace, late=pace.late | {node}, cramped_at=now)
     if node in pace.late:
         pace = msgspec.structs.replace(pace, late=pace.late - {node})
     if load is Load.FITS:
         return msgspec.structs.replace(pace, cramped_at=now)
     if pace.every > least and now - pace.cramped_at >= ROOM_FOR:
-        return begin(max(pace.every // 2, least), now)
+        return begin(max(pace.every // 2, least), now + LEAD)
     return pace
 
 

@@ -13,10 +13,8 @@ from math import ceil
 import msgspec
 
 from holdfast.events import StepsCertified
+from holdfast_ckpt.lead import lead_steps
 from holdfast_ckpt.state import CertifiedSteps, HeldStep, JobBackups
-
-LEAD_S = 5.0
-"""From the samples of a step over analyzer, coordinator and agents to the vaults takes one to three seconds."""
 
 
 def heard(before: CertifiedSteps | None, event: StepsCertified) -> CertifiedSteps | None:
@@ -36,7 +34,7 @@ def rotated(plan: JobBackups, event: StepsCertified, kept: Mapping[int, int]) ->
     if held is not None and held.step > event.step:
         # The generation went back behind it: what it makes of that number is another step.
         held = None
-    lead = _lead_steps(plan.step_s)
+    lead = lead_steps(plan.step_s)
     if coming is not None and (made := _made(plan, coming, kept, event.step - (lead or 0))) is not None:
         if made <= event.step:
             held, coming = HeldStep(generation=plan.generation, step=made), None
@@ -84,8 +82,3 @@ def _made(plan: JobBackups, coming: int, kept: Mapping[int, int], long_certified
         return coming if coming <= long_certified else None
     steps = {kept.get(rank, -1) for rank in senders}
     return steps.pop() if len(steps) == 1 and min(steps) >= coming else None
-
-
-def _lead_steps(step_s: float | None) -> int | None:
-    """How far ahead of the newest step a coming one is named; None: not known yet."""
-    return None if not step_s else 1 + ceil(LEAD_S / step_s)

@@ -29,6 +29,7 @@ from holdfast.service import Decider, Effect, Row
 from holdfast_ckpt import backups, cadence, certified
 from holdfast_ckpt.cadence import Pace
 from holdfast_ckpt.holdings import Holdings, copied
+from holdfast_ckpt.lead import lead_steps
 from holdfast_ckpt.plan import SOURCE, outdated, record
 from holdfast_ckpt.state import CataloguedStep, CertifiedSteps, JobBackups
 from holdfast_ckpt.store import CERTIFIED, PLANS, SHARDS, STEPS, TABLES, key_of, parts_of
@@ -182,13 +183,26 @@ class Coordinator(Decider):
         self._paces[plan.job] = after
         if after.every == plan.every:
             return Effect()
-        changed = msgspec.structs.replace(plan, every=after.every, ordered_by=derived_id(event.id, "cadence"))
+        changed = msgspec.structs.replace(
+            plan,
+            every=after.every,
+            every_before=plan.every,
+            # Nodes that hear of it at different steps would otherwise send different ones for a moment, and a loss
+            # in that moment would leave no step that all have.
+            every_from=self._newest_step(plan, event) + (lead_steps(plan.step_s) or 0),
+            ordered_by=derived_id(event.id, "cadence"),
+        )
         reason = cadence.in_words(plan.every, after.every, event)
         return Effect(
             rows=(Row(table=PLANS, key=plan.job, row=changed),),
             events=(_said(changed, event.id, now, reason),),
             orders=self._orders(changed),
         )
+
+    def _newest_step(self, plan: JobBackups, event: CopiesMeasured) -> int:
+        """The newest that a node of this generation is known to have reached."""
+        held = self._holdings.of(plan.job).values()
+        return max([event.step, *(each.step for each in held if each.generation == plan.generation)])
 
     def _measured(self, event: StepTimeMeasured, now: datetime) -> Effect:
         plan = self._plans.get(event.job or "")

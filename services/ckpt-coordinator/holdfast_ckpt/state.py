@@ -58,6 +58,7 @@ class JobBackups(msgspec.Struct, frozen=True, kw_only=True):
     `certified_up_to` what nodes were told of steps on the disk.
     `persist` is how often a step is wanted on the disk, and `persist_every` how many steps that is.
     `replicas_max` ranks share the sending of what they have in common.
+    Of the steps before `every_from` one in `every_before` is sent, from there on one in `every`.
     """
 
     job: str
@@ -81,6 +82,8 @@ class JobBackups(msgspec.Struct, frozen=True, kw_only=True):
     persist_every: int = 0
     mesh: str = ""
     replicas_max: int = 1
+    every_before: int = 1
+    every_from: int = 0
 
     @property
     def topology(self) -> Topology:
