@@ -2,8 +2,9 @@
 
 ByteRobust (§7) alternates two buffers. Here the last two steps stay while a third is filled, for two buffers can leave
 a job without any step that all ranks have: a rank that has sealed step n fills the next one over step n - 1, while
-another, slower one dies before it has sealed n. In step with each other by their collectives, ranks are never further
-apart than that.
+another, slower one dies before it has sealed n. In step with each other by their collectives, ranks are hardly further
+apart than that: a rank can have sealed n + 1 while another is still copying n, and then needs n - 1, which is in its
+third segment until it begins n + 2. Only a limit to the memory may have taken that one away.
 
 The same holds for what is on other nodes, which have a shelf for each rank whose copies they keep. If a node is lost,
 its ranks go on from a step that was sent, and all others must have that step too: their own, for their node is there.
