@@ -50,7 +50,7 @@ PAPER_S_PER_GB = 9.2
 """ByteRobust's tightest ratio of step time to the state that a rank saves: docs/benchmarks.md derives it."""
 WARM_UP = 5
 """Saves until a new vault has all its segments, in huge pages: once in a job's life, and not what a save costs."""
-PAPER_BYTES = 480 * MB
+PAPER_BYTES = 96 * MB
 PEER_BYTES_MAX = 500 * MB
 """Three vaults have it three times each."""
 STATES = 4
@@ -250,7 +250,7 @@ def main() -> None:
     root = Path(tempfile.mkdtemp(prefix="holdfast-bench-"))
     try:
         found = [measure(size * MB, root, rounds, steps) for size in sizes]
-        at_ratio = overhead_at(PAPER_BYTES, PAPER_S_PER_GB, 4 if args.quick else 24, root)
+        at_ratio = overhead_at(PAPER_BYTES, PAPER_S_PER_GB, 4 if args.quick else 120, root)
     finally:
         shutil.rmtree(root)
 

@@ -19,12 +19,13 @@ CHUNKS_MAX = 9
 class LightSegment(Segment):
     """`data` is what lies in it: the hash of each chunk that was written, whole or not."""
 
-    def __init__(self, name: str, nbytes: int, absent: frozenset[int] = frozenset()) -> None:
+    def __init__(self, name: str, nbytes: int, absent: frozenset[int] = frozenset(), *, is_fresh: bool = False) -> None:
         self.nbytes = nbytes
         self.absent = absent
         self.contents: Contents | None = None
         self.holds = 0
         self.is_filling = False
+        self._to_come = set[int]()
         self.data: dict[int, int] = {}
 
 

@@ -87,5 +87,14 @@ def test_a_check_is_of_what_is_there_now_and_not_of_what_was_overwritten(shelf: 
     assert damaged(these, shelf) == (1,)
 
 
+def test_a_check_from_before_a_repair_says_nothing(shelf: Shelf) -> None:
+    these, segment = Checks(1), newest(shelf)
+    segment.memory[CHUNK_BYTES] ^= 1
+    these.ahead(shelf).join()
+    segment.memory[CHUNK_BYTES] ^= 1
+    these.forget(segment)
+    assert damaged(these, shelf) == ()
+
+
 def test_nothing_is_looked_at_where_there_is_nothing() -> None:
     Checks(1).ahead(Shelf("holdfast-test")).join()

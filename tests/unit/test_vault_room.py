@@ -27,7 +27,7 @@ class Machine:
     def available(self) -> int:
         return self.nbytes
 
-    def segment(self, name: str, nbytes: int, absent: frozenset[int]) -> object:
+    def segment(self, name: str, nbytes: int, absent: frozenset[int], *, is_fresh: bool) -> object:
         self.begun.release()
         assert self.may_go_on.acquire(timeout=30)
         self.nbytes -= nbytes
@@ -37,6 +37,7 @@ class Machine:
 class _Segment:
     def __init__(self, nbytes: int) -> None:
         self.nbytes = self.nbytes_taken = nbytes
+        self.nbytes_to_come = 0
 
 
 @pytest.fixture

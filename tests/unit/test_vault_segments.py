@@ -6,7 +6,9 @@ import mmap
 import os
 import socket
 
+from holdfast.seals import CHUNK_BYTES
 from holdfast_agent.vault.segments import Segment
+from holdfast_agent.vault.shelf import Shelf
 
 
 def test_a_segment_is_of_ordinary_pages_also_where_the_machine_sets_huge_ones_aside() -> None:
@@ -19,3 +21,22 @@ def test_a_segment_is_of_ordinary_pages_also_where_the_machine_sets_huge_ones_as
     with ours, theirs:
         sent = os.sendfile(ours.fileno(), segment.descriptor, 0, segment.nbytes)
         assert theirs.recv(sent) == b"\7" * sent
+
+
+def test_a_fresh_segment_takes_memory_chunk_by_chunk() -> None:
+    segment = Segment("fresh", 3 * CHUNK_BYTES - 7, frozenset({1}), is_fresh=True)
+    assert segment.is_fresh and segment.nbytes_to_come == 2 * CHUNK_BYTES
+    assert os.fstat(segment.descriptor).st_blocks == 0
+    segment.put(2, memoryview(b"\2" * (CHUNK_BYTES - 7)))
+    assert segment.is_fresh and segment.nbytes_to_come == CHUNK_BYTES
+    segment.put(0, memoryview(b"\1" * CHUNK_BYTES))
+    assert not segment.is_fresh and segment.nbytes_to_come == 0
+    assert (segment.memory[0], segment.memory[-1]) == (1, 2)
+    assert os.fstat(segment.descriptor).st_blocks * 512 == 2 * CHUNK_BYTES
+
+
+def test_a_fresh_segment_that_is_not_filled_is_nobody_elses_to_fill() -> None:
+    shelf = Shelf("a shelf")
+    fresh = shelf.claim(5, by_chunks=True)
+    shelf.put_back(fresh)
+    assert shelf.claim(5) is not fresh

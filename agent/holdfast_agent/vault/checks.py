@@ -99,6 +99,11 @@ class Checks:
         check.take_part()
         return check.result()
 
+    def forget(self, segment: Segment) -> None:
+        """What was looked at has been mended since: a check that was begun before may have seen it as it was."""
+        with self._lock:
+            self._begun.pop(segment, None)
+
     def _ahead(self, shelf: Shelf) -> None:
         # What the rank was saving when it ended is sealed, or given up, before its turn is over.
         with shelf.turn:

@@ -43,6 +43,6 @@ def copy_from_shelves(
             for number in list(missing):
                 if held[0] is not target and has_chunk(*held, number, hashes[number], is_looked_at=True):
                     chunk = slice(number * CHUNK_BYTES, (number + 1) * CHUNK_BYTES)
-                    target.memory[chunk] = held[0].memory[chunk]
+                    target.put(number, held[0].memory[chunk].data)
                     missing.remove(number)
     return missing

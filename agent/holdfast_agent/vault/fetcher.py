@@ -137,7 +137,7 @@ class Fetcher:
         """Bring all chunks of a shard together, from here and from others, and put it on its shelf."""
         seal = contents.seal
         try:
-            segment = shelf.claim(seal.nbytes)
+            segment = shelf.claim(seal.nbytes, by_chunks=True)
         except OSError as error:
             raise NotFetched(f"there is no room for {seal.nbytes} bytes: {error.strerror}") from error
         try:

@@ -11,6 +11,8 @@ from __future__ import annotations
 import os
 import socket
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated
 
 import msgspec
@@ -29,6 +31,7 @@ SEAL_WAIT_S = 1.0
 """How long a replica waits for a step that a rank has not sealed yet: ranks are less than a step apart."""
 LANGUAGE = 2
 """Counts up with every change that a vault of before would misunderstand: such two do not talk at all."""
+SPARE_BUFFERS_MAX = 8
 NONCE_BYTES = 32
 MAC_BYTES = 32
 GREETING_BYTES_MAX = 1024
@@ -256,12 +259,40 @@ def send_chunk(link: socket.socket, segment: Segment, number: int) -> int:
     return size
 
 
-def receive_chunk(link: socket.socket, chunk: Chunk, segment: Segment) -> int:
-    """Put the bytes that follow a `Chunk` where they belong, and say what they hash to; raises VaultWireError."""
-    start = chunk.number * CHUNK_BYTES
-    data = segment.memory[start : start + chunk.nbytes]
-    receive_into(link, data.data)
-    return xxhash.xxh3_64_intdigest(data.data)
+def receive_chunk(link: socket.socket, chunk: Chunk, segment: Segment, expected: int) -> bool:
+    """Put the bytes that follow a `Chunk` where they belong. False: they do not hash to what was expected.
+
+    Raises:
+        OSError: there is no memory for them.
+        VaultWireError: the connection ended.
+    """
+    if not segment.is_fresh:
+        start = chunk.number * CHUNK_BYTES
+        data = segment.memory[start : start + chunk.nbytes].data
+        receive_into(link, data)
+        return xxhash.xxh3_64_intdigest(data) == expected
+    # Written from memory that is in the cache, a page is taken and filled at once, not first filled with zeroes.
+    with _bounced(chunk.nbytes) as data:
+        receive_into(link, data)
+        is_whole = xxhash.xxh3_64_intdigest(data) == expected
+        if is_whole:
+            segment.put(chunk.number, data)
+        return is_whole
+
+
+_spare_buffers: list[bytearray] = []
+
+
+@contextmanager
+def _bounced(nbytes: int) -> Iterator[memoryview]:
+    """A buffer to be used for a moment: one that was used just now, if there is any."""
+    try:
+        buffer = _spare_buffers.pop()
+    except IndexError:
+        buffer = bytearray(CHUNK_BYTES)
+    yield memoryview(buffer)[:nbytes]
+    if len(_spare_buffers) < SPARE_BUFFERS_MAX:
+        _spare_buffers.append(buffer)
 
 
 def fits(seal: Seal, index: bytes, objects: bytes) -> bool:

@@ -233,7 +233,10 @@ class Pull:
         expected = Chunk(number=number, nbytes=chunk_bytes(shard.seal.nbytes, number))
         if not isinstance(reply, Chunk) or reply != expected:
             raise VaultWireError(f"chunk {number} was answered by {type(reply).__name__}")
-        is_whole = receive_chunk(link, reply, self._segment) == shard.seal.chunks[number]
+        try:
+            is_whole = receive_chunk(link, reply, self._segment, shard.seal.chunks[number])
+        except OSError as error:
+            raise PeerRefused(f"there is no memory for what it gives: {error.strerror}") from error
         with self._changed:
             if is_whole:
                 self._queue.done(source, number)

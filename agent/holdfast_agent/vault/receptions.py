@@ -68,7 +68,7 @@ class Reception:
             raise VaultWireError(f"chunk {chunk.number} of {chunk.nbytes} bytes is none of the shard that was offered")
         # It is missing until it has been checked, even if it was here before.
         self._missing.add(chunk.number)
-        if receive_chunk(link, chunk, self._segment) == self.seal.chunks[chunk.number]:
+        if receive_chunk(link, chunk, self._segment, self.seal.chunks[chunk.number]):
             self._missing.discard(chunk.number)
             return True
         self._failures[chunk.number] += 1

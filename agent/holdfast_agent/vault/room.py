@@ -26,8 +26,8 @@ class Room:
         self._made: WeakSet[Segment] = WeakSet()
         self._promised = 0
 
-    def make(self, name: str, nbytes: int, absent: frozenset[int] = frozenset()) -> Segment:
-        """A new segment, with no memory for its `absent` chunks.
+    def make(self, name: str, nbytes: int, absent: frozenset[int] = frozenset(), *, is_fresh: bool = False) -> Segment:
+        """A new segment, with no memory for its `absent` chunks, nor, if `is_fresh`, yet for the others.
 
         Raises:
             OSError: ENOMEM, ENOSPC: there is no memory for it, but for what a recovery may need.
@@ -45,7 +45,7 @@ class Room:
             self._promised += taken
         segment: Segment | None = None
         try:
-            segment = Segment(name, nbytes, absent)
+            segment = Segment(name, nbytes, absent, is_fresh=is_fresh)
             return segment
         finally:
             with self._changed:
@@ -55,7 +55,7 @@ class Room:
                 self._changed.notify_all()
 
     def _missing(self, nbytes: int) -> int:
-        return nbytes + self._promised - available_bytes()
+        return nbytes + self._promised + sum(each.nbytes_to_come for each in self._made) - available_bytes()
 
     def _keep_limit(self, nbytes: int) -> None:
         if not self._nbytes_max:

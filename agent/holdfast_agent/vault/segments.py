@@ -1,7 +1,8 @@
 """A segment: memory for one shard, which outlives the rank that fills it.
 
 It is a memfd: it has no name in any file system, and is there as long as somebody holds its descriptor. Its pages are
-taken when it is made, so that a save never waits for the kernel to find some. They become huge pages afterwards
+taken when it is made, so that a save never waits for the kernel to find some; or chunk by chunk as they are put into
+it, which takes less in all where a fetch waits for it (`is_fresh`). They become huge pages afterwards
 (`settle`): what is copied there is then a sixth faster, and who maps it finds it at once. To have huge pages from the
 beginning takes too long where a fetch waits for the segment.
 
@@ -18,7 +19,7 @@ import msgspec
 
 from holdfast.huge_pages import HUGE_BYTES, collapse
 from holdfast.mapping import map_file
-from holdfast.seals import CHUNK_BYTES, Bytes, Seal, chunk_bytes
+from holdfast.seals import CHUNK_BYTES, Bytes, Seal, chunk_bytes, chunks_of
 from holdfast.vault_wire import SealedStep
 
 
@@ -38,8 +39,8 @@ class Segment:
     `holds` and `is_filling` are its shelf's, who may not give it away while it is in use.
     """
 
-    def __init__(self, name: str, nbytes: int, absent: frozenset[int] = frozenset()) -> None:
-        """`absent` are the chunks that there is no memory for.
+    def __init__(self, name: str, nbytes: int, absent: frozenset[int] = frozenset(), *, is_fresh: bool = False) -> None:
+        """`absent` are the chunks that there is no memory for. `is_fresh`: for the others it is taken by `put`.
 
         Whoever makes one knows that there is memory for the rest: see `room`. Raises OSError: there is none after all.
         """
@@ -49,7 +50,8 @@ class Segment:
         self.holds = 0
         self.is_filling = False
         size = -(-max(nbytes, 1) // HUGE_BYTES) * HUGE_BYTES
-        self.descriptor = _memory_file(name, size, list(self._spans(size)))
+        self.descriptor = _memory_file(name, size, [] if is_fresh else list(self._spans(size)))
+        self._to_come = set(range(chunks_of(nbytes))) - absent if is_fresh else set[int]()
         weakref.finalize(self, os.close, self.descriptor)
         self._pages = map_file(self.descriptor, size, private=False)
         self._is_settled = False
@@ -59,6 +61,24 @@ class Segment:
     def nbytes_taken(self) -> int:
         """How much memory it takes."""
         return bytes_taken(self.nbytes, self.absent)
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether chunks are still to come that there is no memory for yet."""
+        return bool(self._to_come)
+
+    @property
+    def nbytes_to_come(self) -> int:
+        """How much memory it will take besides what it has taken."""
+        return len(self._to_come) * CHUNK_BYTES
+
+    def put(self, number: int, data: memoryview) -> None:
+        """Write a chunk. Raises OSError: there is no memory for it."""
+        begin = number * CHUNK_BYTES
+        while data:
+            written = os.pwrite(self.descriptor, data, begin)
+            begin, data = begin + written, data[written:]
+        self._to_come.discard(number)
 
     def settle(self) -> None:
         """Move it into huge pages, as far as there are any; whoever reads or fills it meanwhile does not notice."""

@@ -248,9 +248,12 @@ class Session:
             self._node.sealed(joined.name, sealed, self._persist_to)
 
     def _repair(self, request: Repair) -> Answer:
-        joined, _ = self._rank()
+        joined, shelf = self._rank()
         try:
             self._node.fetcher.repair(joined.name, request.sealed, joined.generation)
+            with shelf.holding(request.sealed) as held:
+                if held is not None:
+                    self._node.checks.forget(held[0])
         except NotFetched as error:
             return Refused(reason=f"{request.sealed} of this rank is damaged, and cannot be repaired: {error}")
         return Done()

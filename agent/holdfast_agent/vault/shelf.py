@@ -19,8 +19,9 @@ from __future__ import annotations
 import errno
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 from holdfast.seals import Seal
 from holdfast.vault_wire import SealedStep
@@ -29,7 +30,14 @@ from holdfast_agent.vault.keeping import KEPT_MIN, needed, unwanted
 from holdfast_agent.vault.pins import Pins, in_the_past_of, named, pinned
 from holdfast_agent.vault.segments import Contents, Segment
 
-MakeSegment = Callable[[str, int, frozenset[int]], Segment]
+
+class MakeSegment(Protocol):
+    """What takes memory for segments: see `room`."""
+
+    def __call__(self, name: str, nbytes: int, absent: frozenset[int], *, is_fresh: bool) -> Segment:
+        """A new one."""
+
+
 NONE: frozenset[int] = frozenset()
 
 
@@ -50,8 +58,10 @@ class Shelf:
         self._cut: Cut | None = None
         self._is_closed = False
 
-    def claim(self, nbytes: int, absent: frozenset[int] = NONE) -> Segment:
+    def claim(self, nbytes: int, absent: frozenset[int] = NONE, *, by_chunks: bool = False) -> Segment:
         """A segment to be filled, but for the `absent` chunks, and then sealed or put back.
+
+        `by_chunks`: if it `is_fresh`, whoever fills it does it by `put`.
 
         Raises:
             OSError: ENOMEM, ENOSPC: there is no memory for it; ESTALE: another job has this node's memory now.
@@ -66,7 +76,7 @@ class Shelf:
             useless = self._useless(nbytes, absent)
             self._segments = [each for each in self._segments if each not in useless]
         try:
-            return self._make(nbytes, absent, is_filling=True)
+            return self._make(nbytes, absent, is_filling=True, is_fresh=by_chunks)
         except OSError:
             with self._lock:
                 segment = self._oldest_not_needed(nbytes, absent)
@@ -101,6 +111,9 @@ class Shelf:
         """What was claimed will not be filled."""
         with self._lock:
             segment.is_filling = False
+            if segment.is_fresh and segment in self._segments:
+                # The next who fills it may not do it by chunks.
+                self._segments.remove(segment)
 
     def forget(self, segment: Segment) -> None:
         """What was sealed is of no use."""
@@ -115,7 +128,7 @@ class Shelf:
                 if self._is_closed or has_all:
                     return
             try:
-                self._make(nbytes, NONE, is_filling=False)
+                self._make(nbytes, NONE, is_filling=False, is_fresh=False)
             except OSError:
                 with self._lock:
                     if self._oldest_not_needed(nbytes, NONE) is None:
@@ -222,8 +235,8 @@ class Shelf:
             self._segments.remove(segment)
             return True
 
-    def _make(self, nbytes: int, absent: frozenset[int], *, is_filling: bool) -> Segment:
-        fresh = self._make_segment(self._name, nbytes, absent)
+    def _make(self, nbytes: int, absent: frozenset[int], *, is_filling: bool, is_fresh: bool) -> Segment:
+        fresh = self._make_segment(self._name, nbytes, absent, is_fresh=is_fresh)
         fresh.is_filling = is_filling
         with self._lock:
             self._refuse_if_closed()
