@@ -36,6 +36,7 @@ class MakeSegment(Protocol):
 
     def __call__(self, name: str, nbytes: int, absent: frozenset[int], *, is_fresh: bool) -> Segment:
         """A new one."""
+        ...
 
 
 NONE: frozenset[int] = frozenset()
