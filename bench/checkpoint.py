@@ -181,9 +181,20 @@ def run(name: str, job: Job, directory: Path, steps: int, warm_up: int) -> tuple
     return blocked, whole
 
 
-def overhead_at(nbytes: int, s_per_gb: float, pairs: int, directory: Path) -> dict[str, float]:
-    """Steps with a save and without in turns, each pair compared; steps are as long as `s_per_gb` makes them."""
-    job = Job(nbytes, s_per_gb)
+def overhead_at(nbytes: int, s_per_gb: float, pairs: int, directory: Path, threads: int) -> dict[str, float]:
+    """Steps with a save and without in turns, each pair compared; steps are as long as `s_per_gb` makes them.
+
+    `threads` is how many cores the training keeps busy: the vault copies on what is left, or takes turns with it.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        return _overhead(Job(nbytes, s_per_gb), pairs, directory) | {"training_threads": threads}
+    finally:
+        torch.set_num_threads(before)
+
+
+def _overhead(job: Job, pairs: int, directory: Path) -> dict[str, float]:
     longer: list[float] = []
     steps: list[float] = []
     with holdfast_memory(directory) as save:
@@ -250,7 +261,11 @@ def main() -> None:
     root = Path(tempfile.mkdtemp(prefix="holdfast-bench-"))
     try:
         found = [measure(size * MB, root, rounds, steps) for size in sizes]
-        at_ratio = overhead_at(PAPER_BYTES, PAPER_S_PER_GB, 4 if args.quick else 120, root)
+        pairs = 4 if args.quick else 120
+        at_ratio = [
+            overhead_at(PAPER_BYTES, PAPER_S_PER_GB, pairs, root, threads)
+            for threads in sorted({1, len(os.sched_getaffinity(0))})
+        ]
     finally:
         shutil.rmtree(root)
 
@@ -264,7 +279,7 @@ def main() -> None:
     print("\ncopy and restore:")
     _table_of(found, ("state_mb", *(key for key in found[0] if key in restores.FIGURES)))
     print("\nat the paper's ratio, steps with and without a save in turns:")
-    _table_of([at_ratio], tuple(at_ratio))
+    _table_of(at_ratio, tuple(at_ratio[0]))
     print()
     results = [{key: _rounded(value) for key, value in one.items()} for one in found]
     final_line(
