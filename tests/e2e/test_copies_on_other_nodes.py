@@ -67,6 +67,8 @@ def test_a_lost_node_s_shards_come_from_the_node_that_keeps_them(holdfast: Clust
     holdfast.until("the new node has copies elsewhere", lambda: backed_up(holdfast, job, standby) > kept)
     job.finish()
     check_record(holdfast, job)
+    # All four are replicas of each other: what they have in common was sent by one of them.
+    assert any(event.get("replicated_bytes") for event in holdfast.events(job, "copies_measured"))
 
 
 def test_a_damaged_shard_is_mended_from_its_copy(holdfast: Cluster) -> None:

@@ -178,24 +178,13 @@ def test_a_job_runs_on_what_the_compose_file_starts(machine: Machine) -> None:
             stack.enter_context(machine.running(service, machine.command(service), machine.environment(service)))
         for service in (*SERVICES, *AGENTS):
             wait_for(lambda service=service: machine.is_healthy(service), f"{service} is not healthy", machine)
-        job = [BIN / "holdfast", "run", "--nnodes", "2", "--mesh", "dp=2", ROOT / "examples" / "gpt" / "train.py"]
+        job = ["run", "--nnodes", "2", "--mesh", "dp=2", ROOT / "examples" / "gpt" / "train.py"]
         jobs = machine.root / "jobs"
         jobs.mkdir()
-        done = subprocess.run(
-            [*job, "--steps", "20"],
-            env=machine.environment("agent-0"),
-            cwd=jobs,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=DEADLINE_S,
-        )
-        assert done.returncode == 0, done.stderr
-        assert "final_loss=" in done.stdout
 
-        def nodes_are_free() -> bool:
-            status = subprocess.run(
-                [BIN / "holdfast", "status"],
+        def command(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+            return subprocess.run(
+                [BIN / "holdfast", *arguments],
                 env=machine.environment("agent-0"),
                 cwd=jobs,
                 capture_output=True,
@@ -203,6 +192,13 @@ def test_a_job_runs_on_what_the_compose_file_starts(machine: Machine) -> None:
                 check=False,
                 timeout=DEADLINE_S,
             )
+
+        done = command(*job, "--steps", "20")
+        assert done.returncode == 0, done.stderr
+        assert "final_loss=" in done.stdout
+
+        def nodes_are_free() -> bool:
+            status = command("status")
             assert (status.returncode, status.stderr) == (0, "")
             return "Nodes: 2 standby" in status.stdout
 

@@ -165,20 +165,13 @@ class Fetcher:
     ) -> Counter[VaultAddress]:
         """First what this node has itself, of the rank and of its replicas, then what others have."""
         names = [assignment.shard_of(rank) for rank in dict.fromkeys((shard.name.rank, *shard.alike))]
-        missing = copy_from_shelves(self._shelves, names, shard.sealed, segment, shard.seal.chunks, numbers)
-        return self._pull(shard, segment, missing, sources, assignment) if missing else Counter()
-
-    def _pull(
-        self,
-        shard: Shard,
-        segment: Segment,
-        numbers: Sequence[int],
-        sources: Sequence[VaultAddress],
-        assignment: Assignment,
-    ) -> Counter[VaultAddress]:
+        try:
+            missing = copy_from_shelves(self._shelves, names, shard.sealed, segment, shard.seal.chunks, numbers)
+        except OSError as error:
+            raise NotFetched(f"there is no memory for what is here of it: {error.strerror}") from error
         given: Counter[VaultAddress] = Counter()
-        while True:
-            pull = Pull(shard, segment, numbers, sources, assignment, self._notices)
+        while missing:
+            pull = Pull(shard, segment, missing, sources, assignment, self._notices)
             try:
                 return given + pull.run()
             except NotFetched:
@@ -188,7 +181,8 @@ class Fetcher:
                 if set(everybody) <= set(sources):
                     raise
                 # Also those from before: they may have what the new ones lack.
-                given, sources, numbers = given + pull.given, everybody, pull.missing
+                given, sources, missing = given + pull.given, everybody, pull.missing
+        return given
 
     def _repair(self, name: ShardName, sealed: SealedStep, generation: int) -> None:
         shelf = self._shelves.of(name)
