@@ -42,7 +42,9 @@ from holdfast.events.decisions import (
     Suspension,
 )
 from holdfast.events.evidence import (
+    DiagnosticResult,
     FirstStep,
+    Inspection,
     MessageRejected,
     NodeDeparted,
     NodeInspected,
@@ -76,6 +78,7 @@ __all__ = [
     "CopiesMeasured",
     "DeadlinePassed",
     "Decision",
+    "DiagnosticResult",
     "Event",
     "EventClass",
     "Eviction",
@@ -86,6 +89,7 @@ __all__ = [
     "GenerationStarted",
     "IncidentClosed",
     "IncidentOpened",
+    "Inspection",
     "JobFinished",
     "JobStopping",
     "JobSubmitted",
@@ -135,6 +139,8 @@ AnyEvent = (
     | ProcessExited
     | FirstStep
     | Progress
+    | Inspection
+    | DiagnosticResult
     | ShardDamaged
     | OrderRefused
     | MessageRejected

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from holdfast.event_parts import (
     CheckResult,
     Code,
@@ -90,6 +92,53 @@ class Progress(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     def step(self) -> int:
         """The step that all ranks of the node have completed."""
         return min((rank.step for rank in self.ranks), default=-1)
+
+
+class Inspection(Evidence, frozen=True, kw_only=True, omit_defaults=True):
+    """A check of a node that goes on beside training has found something, or finds it no more.
+
+    `state`: `alert` each time that the check raises it, `cleared` when it is over, `broken` when the check itself
+    cannot look, which says nothing of the node's health, good or bad. `confidence` is what an alert asks for: `evict`
+    names this node without doubt, `tolerate` passes by itself often enough to wait for a second one, `hint` proves
+    nothing. `symptom` is one of `holdfast.symptoms`. `device` is what it is about (`eth0`, `GPU-3`, `/data`).
+    `scope`: a `host` alert concerns every node of the machine `boot_id`. `lines` are what was read, word for word.
+    """
+
+    check: str
+    state: Literal["alert", "cleared", "broken"]
+    confidence: Literal["evict", "tolerate", "hint"]
+    symptom: str = ""
+    scope: Literal["node", "host"] = "node"
+    boot_id: str = ""
+    device: str = ""
+    detail: str = ""
+    lines: tuple[str, ...] = ()
+
+
+class DiagnosticResult(Evidence, frozen=True, kw_only=True, omit_defaults=True):
+    """What one stop-time test found out on one node, or between it and its `peers`, in round `round` of its run.
+
+    `run` is the same for all results of one run of checks. `status`: `passed`; `failed` speaks against the node, or
+    against it or one of its `peers`; `broken` and `skipped` say nothing of health. `value` is what was measured, in
+    `unit`, `needed` the least that would have passed; `digest` is an answer that must be the same on all nodes. `done`
+    of `total` tests of this node are over.
+    """
+
+    run: str
+    test: str
+    status: Literal["passed", "failed", "broken", "skipped"]
+    symptom: str = ""
+    peers: tuple[Name, ...] = ()
+    round: Count = 0
+    device: str = ""
+    value: float | None = None
+    needed: float | None = None
+    unit: str = ""
+    digest: str = ""
+    took_s: float = 0.0
+    detail: str = ""
+    done: Count = 0
+    total: Count = 0
 
 
 class ShardDamaged(Evidence, frozen=True, kw_only=True, omit_defaults=True):
