@@ -14,6 +14,8 @@
     backup_strategy = "ring"
     [corruption]
     certified_after_steps = 20
+    [mechanisms]
+    stop_time_checks = "observe"
 
 In the environment the same keys are HOLDFAST_NATS_URL, HOLDFAST_TIMEOUTS_NODE_LOST_S and so on. A value may be
 read from a file named by the same variable with `_FILE` added, as container secrets are.
@@ -62,6 +64,26 @@ class LadderPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     settled_s: float = 600.0
     """A script that does not count its steps trains for this long until its incident counts as over."""
 
+    alerts_max: int = 2
+    """Alerts of one kind, within `alerts_window_s`, that evict a node where one may pass by itself, as of a link."""
+
+    alerts_window_s: float = 300.0
+    """Alerts that are further apart do not add up (ByteRobust: twice within five minutes)."""
+
+    reattempts_before_checks: int = 1
+    """Restarts in place, after crashes without a culprit, before the nodes are checked while training stands still.
+
+    0: they are checked at the first crash. Bad numbers lead there at once: they come from machines that look well."""
+
+    evictions_share_max: float = 0.2
+    """Share of a job's nodes that may be evicted within `evictions_window_s`; beyond it the circuit breaker opens: what
+    blames that many machines is more likely wrong than right."""
+
+    evictions_min: int = 3
+    """So many evictions are always allowed, or jobs of a few nodes could have none."""
+
+    evictions_window_s: float = 3600.0
+
     def __post_init__(self) -> None:
         require_within(
             self,
@@ -69,7 +91,35 @@ class LadderPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             failures_of_node_max=(1, 100_000),
             same_failures_max=(2, 100_000),
             settled_s=(0.001, SETTLED_S_MAX),
+            alerts_max=(1, 100),
+            alerts_window_s=(1, 86400.0),
+            reattempts_before_checks=(0, 100_000),
+            evictions_share_max=(0.0, 1.0),
+            evictions_min=(0, 1_000_000),
+            evictions_window_s=(1, 30 * 86400.0),
         )
+
+
+Mode = Literal["act", "observe"]
+
+
+class MechanismPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What may act by itself.
+
+    A mechanism that observes says what it would have done (`withheld`); the ladder goes on as if it were not there.
+    """
+
+    inspections: Mode = "act"
+    """Evictions for what a check of a node has found beside training."""
+
+    bad_numbers: Mode = "act"
+    """Going back to a certified step when losses or gradient norms show corruption."""
+
+    stop_time_checks: Mode = "act"
+    """Stopping the ranks to test the nodes, and evicting those that fail."""
+
+    rollback: Mode = "act"
+    """Going back to an earlier version of the code."""
 
 
 DAYS_MAX = 36_500
@@ -211,6 +261,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     retention: RetentionPolicy = RetentionPolicy()
     checkpoint: CheckpointPolicy = CheckpointPolicy()
     corruption: CorruptionPolicy = CorruptionPolicy()
+    mechanisms: MechanismPolicy = MechanismPolicy()
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
@@ -229,6 +280,7 @@ _SECTIONS: dict[str, type[msgspec.Struct]] = {
     "retention": RetentionPolicy,
     "checkpoint": CheckpointPolicy,
     "corruption": CorruptionPolicy,
+    "mechanisms": MechanismPolicy,
 }
 ADDRESSES = ("nats_url", "database_url")
 _TOP_LEVEL = ", ".join((*ADDRESSES, *(f"[{section}]" for section in _SECTIONS)))

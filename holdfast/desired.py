@@ -7,6 +7,8 @@ the generation with every start or stop within it. An agent never goes back to a
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from holdfast.event_parts import Count, Id, JobSpec, Moment, Name, Port, Step
@@ -16,7 +18,9 @@ from holdfast.reading import read
 class Placement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The part of one generation that one node runs. `submitted_at` tells a job from a later one of the same name.
 
-    `restore_at_most`: its ranks restore no newer step, and what is newer is given up.
+    `restore_at_most`: its ranks restore no newer step, and what is newer is given up. `purpose` tells what the ranks
+    are for: those of `checks` test the nodes while training stands still, and `job` has their program in place of the
+    user's.
     """
 
     job: JobSpec
@@ -26,6 +30,7 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     restore_at_most: Step | None = None
     code_version: str | None = None
     submitted_at: Moment | None = None
+    purpose: Literal["train", "checks"] = "train"
 
     @property
     def ranks(self) -> range:

@@ -110,6 +110,14 @@ class CheckResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     detail: str = ""
 
 
+class Suspect(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A node that speaks against itself in tests, and how."""
+
+    node: Name
+    symptom: str
+    reason: str
+
+
 class RankException(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The Python exception that ended a rank."""
 

@@ -21,6 +21,8 @@ COMMANDS = {
     "stop": "Stop a job for good.",
     "incidents": "List incidents.",
     "show": "Show one incident: its timeline, decisions and evidence.",
+    "explain": "Explain an incident: each decision, its evidence, what would have come next.",
+    "breaker": "Show or reset the circuit breakers that end evictions.",
     "nodes": "List nodes; release one from the blocklist.",
     "ckpt": "List, verify, export and import checkpoints.",
     "sql": "Query the recorded history with SQL.",

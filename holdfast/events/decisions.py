@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.event_parts import Code, Count, JobSpec, Moment, Name, Step
+from holdfast.event_parts import Code, Count, JobSpec, Moment, Name, Step, Suspect
 from holdfast.events.base import Decision
 
 
@@ -87,6 +87,42 @@ class EvictionRevoked(Decision, frozen=True, kw_only=True, omit_defaults=True):
     """The node that was evicted as held at `epoch` is not at fault: it leaves the blocklist."""
 
     epoch: Count = 0
+
+
+class Withheld(Decision, frozen=True, kw_only=True, omit_defaults=True):
+    """What would have been done, and was not: `mechanism` only observes, or the circuit breaker (`breaker`) is open."""
+
+    mechanism: str
+    rung: str
+
+
+class BreakerOpened(Decision, frozen=True, kw_only=True, omit_defaults=True):
+    """Too many of a job's nodes were evicted in a short time: none is any more until a person resets the breaker."""
+
+    evictions: Count
+    window_s: float
+
+
+class BreakerReset(Decision, frozen=True, kw_only=True, omit_defaults=True):
+    """A person lets nodes of this job be evicted again."""
+
+
+class ChecksStarted(Decision, frozen=True, kw_only=True, omit_defaults=True):
+    """The rung "stop-time checks": the job's ranks are stopped, and its nodes are tested until `deadline_s` from now.
+
+    The generation of this event belongs to the checks, and stands in each `diagnostic_result`.
+    """
+
+    suite: str
+    nodes: tuple[Name, ...]
+    deadline_s: float
+
+
+class ChecksEnded(Decision, frozen=True, kw_only=True, omit_defaults=True):
+    """What the checks of a job's nodes say in sum."""
+
+    suspects: tuple[Suspect, ...] = ()
+    took_s: float = 0.0
 
 
 class Suspension(Decision, frozen=True, kw_only=True, omit_defaults=True):

@@ -135,6 +135,7 @@ class DiagnosticResult(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     needed: float | None = None
     unit: str = ""
     digest: str = ""
+    hardware: str = ""
     took_s: float = 0.0
     detail: str = ""
     done: Count = 0

@@ -10,6 +10,7 @@ import msgspec
 from holdfast.desired import NodeDesired
 from holdfast.event_parts import Grant
 from holdfast.events import (
+    ChecksStarted,
     Event,
     GenerationStarted,
     IncidentClosed,
@@ -21,7 +22,7 @@ from holdfast.events import (
 from holdfast.ids import derived_id
 from holdfast.timeouts import Timeouts
 from holdfast_controller.orders import leaving_order, standing_orders
-from holdfast_controller.state import Await, Ending, Incident, JobPhase, JobState
+from holdfast_controller.state import Await, Checks, Ending, Failure, Incident, JobPhase, JobState
 
 SOURCE = "controller"
 E = TypeVar("E", bound=Event)
@@ -88,6 +89,7 @@ class Draft:
             finished=frozenset(),
             gone=frozenset(),
             suspended=False,
+            checks=None,
             awaiting=None,
             restore_at_most=limit,
             next_restore_at_most=None,
@@ -109,6 +111,19 @@ class Draft:
         )
         self.state = self.state.update(ordered_by=decision.id)
         self._orders.extend(standing_orders(self.state))
+
+    def order_checks(self, failure: Failure, suite: str, reason: str) -> None:
+        """Stop the ranks, and run tests of the members in their place; this uses up a generation number."""
+        limit_s = self.timeouts.checks_s
+        generation = self.state.generation + 1
+        checks = Checks(suite=suite, began_at=self.now, failure=failure)
+        self.state = self.state.become(
+            JobPhase.CHECKING, generation=generation, checks=checks, suspended=False, gone=frozenset()
+        )
+        decision = self.say(ChecksStarted, suite=suite, nodes=self.state.nodes, deadline_s=limit_s, reason=reason)
+        self.state = self.state.update(ordered_by=decision.id)
+        self._orders.extend(standing_orders(self.state))
+        self.await_("checks_done", limit_s)
 
     def order_idle(self, **changes: object) -> None:
         """Order all members to run no ranks; this uses up a generation number."""
@@ -149,12 +164,12 @@ class Draft:
         if member:
             self._orders.append(leaving_order(self.state.update(ordered_by=self.cause), member))
         members = tuple(None if held is member else held for held in self.state.members)
-        self.state = self.state.become(JobPhase.CLAIMING, members=members, awaiting=None)
+        self.state = self.state.become(JobPhase.CLAIMING, members=members, checks=None, awaiting=None)
 
     def end(self, ending: Ending) -> None:
         """Stop all ranks, for good; the job is over once every node says that they are gone."""
         self.say(JobStopping, reason=ending.reason)
-        self.state = self.state.become(JobPhase.STOPPING, ending=ending, gone=frozenset())
+        self.state = self.state.become(JobPhase.STOPPING, ending=ending, checks=None, gone=frozenset())
         self.order_idle()
         self.await_("ranks_stopped", self.timeouts.start_s)
         self.close_when_gone()
@@ -226,7 +241,7 @@ class Draft:
             outcome=outcome,
             attempts=incident.attempts,
             reason=reason,
-            symptom=incident.symptom,
+            symptom=incident.shown_as,
             summary=incident.summary,
         )
         self._closed.append(incident)
