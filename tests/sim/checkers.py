@@ -62,6 +62,7 @@ def restarts_answer_the_present(cluster: SimCluster) -> None:
             cause = by_id.get(event.cause or "")
             if isinstance(cause, ProcessExited):
                 assert cause.generation == newest[event.job], f"{event.job} restarted for what was long over"
+        if isinstance(event, GenerationStarted | ChecksStarted):
             newest[event.job] = event.generation
 
 
