@@ -20,12 +20,13 @@ from holdfast.cli.tables import json_text, render
 from holdfast.ids import uuid7
 from holdfast.requests import CONTROLLER_REQUESTS, ResetBreaker
 
-_BREAKERS = """
-select key as job, phase, body->>'breaker_open_since' as open_since,
-       coalesce(jsonb_array_length(body->'evictions'), 0) as evictions
-from controller.jobs
-where body ? 'breaker_open_since' or coalesce(jsonb_array_length(body->'evictions'), 0) > 0
-order by key
+_OPEN = """
+select job, at as open_since, (body->>'evictions')::bigint as evictions, body->>'reason' as reason
+from (
+    select distinct on (e.job) e.job, e.type, e.at, e.body from historian.events e
+    where e.type in ('breaker_opened', 'breaker_reset', 'job_finished') order by e.job, e.at desc
+) newest
+where type = 'breaker_opened' order by job
 """
 
 
@@ -45,19 +46,19 @@ def breaker(context: click.Context) -> None:
 @breaker.command()
 @reading_options
 def show(directory: Path, database_url: str | None, as_json: bool) -> None:
-    """List jobs whose nodes were evicted of late, and whose breaker is open."""
+    """List the jobs whose breaker is open."""
 
     async def fetch(connection: Connection) -> list[asyncpg.Record]:
-        return await connection.fetch(_BREAKERS)
+        return await connection.fetch(_OPEN)
 
     rows = read(reader_url(directory, database_url), fetch)
     if as_json:
         click.echo(json_text(as_dicts(rows), indent=2))
     elif not rows:
-        click.echo("no job has lost a node to an eviction of late; all breakers are closed")
+        click.echo("all breakers are closed")
     else:
-        table = [(row["job"], row["phase"], row["evictions"], row["open_since"] or "closed") for row in rows]
-        click.echo(render(["JOB", "PHASE", "EVICTIONS", "OPEN SINCE"], table))
+        table = [(row["job"], row["open_since"], row["evictions"], row["reason"]) for row in rows]
+        click.echo(render(["JOB", "OPEN SINCE", "EVICTIONS", "REASON"], table))
 
 
 @breaker.command()

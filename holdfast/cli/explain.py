@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 
 from holdfast.cli.addresses import reader_url
 from holdfast.cli.database import Connection, read
+from holdfast.cli.incident_ids import prefix_of, the_one
 from holdfast.cli.options import reading_options
 from holdfast.cli.tables import cell, json_text
 
-_RECORDS = """
+_RECORD = """
 select key, job, opened_at, closed_at, symptom, summary, outcome, attempts, body->'taken' as taken
-from controller.incidents where key like $1 || '%' order by opened_at desc limit 10
+from controller.incidents where key = $1
 """
-_EVIDENCE = "select id::text, at, type, node, rank, body from historian.events where id = any($1::uuid[]) order by at"
+_EVIDENCE = "select id::text, at, type, node, body from historian.events where id = any($1::uuid[]) order by at"
 _WITHHELD = """
 select at, body->>'mechanism' as mechanism, body->>'rung' as rung, node, body->>'reason' as reason
 from historian.events where type = 'withheld' and incident = $1::uuid order by at
@@ -45,22 +44,18 @@ def explain(incident: str, directory: Path, database_url: str | None, as_json: b
 
     `holdfast incidents` lists incidents; `holdfast show` has the whole timeline with seconds per phase.
     """
-    prefix = incident.lower()
-    if not re.fullmatch(r"[0-9a-f-]{1,36}", prefix):
-        raise click.UsageError(f"{incident!r} is no id of an incident; `holdfast incidents` lists them")
+    prefix = prefix_of(incident)
     found = read(reader_url(directory, database_url), lambda connection: _fetch(connection, prefix))
     click.echo(json_text(found, indent=2) if as_json else "\n".join(_in_words(found)))
 
 
 async def _fetch(connection: Connection, prefix: str) -> dict[str, Any]:
-    rows = await connection.fetch(_RECORDS, prefix)
-    if not rows:
-        raise click.ClickException(f"no incident begins with {prefix}; `holdfast incidents` lists them")
-    if len(rows) > 1:
-        keys = ", ".join(row["key"] for row in rows)
-        raise click.ClickException(f"{prefix} could be any of {keys}: give more of the id")
-    about = dict(rows[0])
-    taken = _decoded(about.pop("taken")) or []
+    key = await the_one(connection, prefix)
+    row = await connection.fetchrow(_RECORD, key)
+    if row is None:
+        raise click.ClickException(f"the controller knows nothing of {key} any more; `holdfast show` has its events")
+    about = dict(row)
+    taken = about.pop("taken") or []
     ids = [id for rung in taken for id in rung.get("evidence", ())]
     evidence = {row["id"]: dict(row) for row in await connection.fetch(_EVIDENCE, ids)}
     withheld = [dict(row) for row in await connection.fetch(_WITHHELD, about["key"])]
@@ -69,16 +64,12 @@ async def _fetch(connection: Connection, prefix: str) -> dict[str, Any]:
     return {"incident": about, "rungs": taken, "withheld": withheld}
 
 
-def _decoded(value: Any) -> Any:
-    return msgspec.json.decode(value) if isinstance(value, str | bytes) else value
-
-
 def _shown(row: dict[str, Any]) -> dict[str, Any]:
-    body = _decoded(row["body"])
+    body = row["body"]
     kept = {name: body[name] for name in ("detail", "lines", "symptom", "exit_code", "signal", "step") if name in body}
     if exception := body.get("exception"):
         kept["exception"] = f"{exception['type']}: {exception['message']}"
-    return {name: row[name] for name in ("id", "at", "type", "node", "rank")} | kept
+    return {name: row[name] for name in ("id", "at", "type", "node")} | {"rank": body.get("rank")} | kept
 
 
 def _in_words(found: dict[str, Any]) -> list[str]:
