@@ -22,6 +22,7 @@ COMMANDS = {
     "incidents": "List incidents.",
     "show": "Show one incident: its timeline, decisions and evidence.",
     "nodes": "List nodes; release one from the blocklist.",
+    "diagnose": "Test nodes that no job uses; say which are at fault.",
     "ckpt": "List, verify, export and import checkpoints.",
     "sql": "Query the recorded history with SQL.",
     "logs": "Show the logs of services, agents and ranks.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.config import LadderPolicy
+from holdfast.diagnosis.program import are_checks
 from holdfast.events import Eviction, EvictionRevoked, IncidentOpened, Reattempt
 from holdfast.ids import derived_id
 from holdfast_controller.draft import Draft
@@ -14,6 +15,9 @@ from holdfast_controller.state import Ending, Evicted, Incident, JobPhase, Sympt
 
 def failed(draft: Draft, failure: Failure, policy: LadderPolicy) -> None:
     """A failure of the generation that should run now: open an incident or go on with the open one, and act."""
+    if are_checks(draft.state.spec):
+        _failed_in_checks(draft, failure)
+        return
     incident = draft.state.incident
     if incident is None:
         incident = Incident(
@@ -45,6 +49,19 @@ def failed(draft: Draft, failure: Failure, policy: LadderPolicy) -> None:
     if rung in (Rung.REATTEMPT, Rung.EVICT) and is_exhausted(incident, policy):
         rung, reason = Rung.STOP, f"{failure.text}; gave up after {incident.attempts} restarts within one incident"
     _act(draft, failure, rung, reason)
+
+
+def _failed_in_checks(draft: Draft, failure: Failure) -> None:
+    """A node that dies of checks is one of their results, for whoever asked for them to judge: the others go on."""
+    state = draft.state
+    lost = state.member(failure.node) if failure.symptom in (Symptom.NODE_LOST, Symptom.NODE_DEPARTED) else None
+    if lost is not None:
+        draft.release((lost,), failure.text)
+        draft.state = state.update(members=tuple(None if member is lost else member for member in state.members))
+    if failure.symptom is Symptom.START_TIMEOUT or not draft.state.nodes:
+        draft.end(Ending(phase=JobPhase.FAILED, reason=failure.text, exit_code=1))
+    elif draft.state.finished >= set(draft.state.nodes):
+        draft.complete("the checks are over on every node that is left")
 
 
 def learned_late(draft: Draft, failure: Failure, policy: LadderPolicy) -> None:
