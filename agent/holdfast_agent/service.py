@@ -221,9 +221,15 @@ class Agent:
         job = placement.job
         self._directories.begin_generation(job.name, order.fence)
         self._forgetting.begin(job.name)
+        checks = placement.purpose == "checks"
+        if checks:
+            self._directories.begin_checks(job.name, order.fence)
         plans = []
         for rank in placement.ranks:
             files = self._directories.rank_files(job.name, order.fence, rank)
+            stem = self._directories.log_stem(job.name, rank)
+            if checks:
+                stem = self._directories.checks_log_stem(job.name, order.fence, rank)
             plans.append(
                 RankPlan(
                     rank=rank,
@@ -234,7 +240,7 @@ class Agent:
                     args=job.args,
                     is_module=job.is_module,
                     start=job.start,
-                    log_stem=str(self._directories.log_stem(job.name, rank)),
+                    log_stem=str(stem),
                     error_file=str(files.error),
                 )
             )
@@ -250,7 +256,9 @@ class Agent:
         self._wake()
 
     def _job(self) -> str | None:
-        return crew.order.job if (crew := self._state.standing.crew) is not None else None
+        """Whose output is broadcast; what checks print is not the job's."""
+        crew = self._state.standing.crew
+        return crew.order.job if crew is not None and crew.trains else None
 
     def _recalled(self) -> Standing:
         remembered = self._spool.recall(_STANDING)

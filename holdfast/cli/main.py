@@ -24,6 +24,7 @@ COMMANDS = {
     "explain": "Explain an incident: each decision, its evidence, what would have come next.",
     "breaker": "Show or reset the circuit breakers that end evictions.",
     "nodes": "List nodes; release one from the blocklist.",
+    "diagnose": "Test nodes that no job uses; say which are at fault.",
     "ckpt": "List, verify, export and import checkpoints.",
     "sql": "Query the recorded history with SQL.",
     "logs": "Show the logs of services, agents and ranks.",

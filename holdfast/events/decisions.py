@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.event_parts import Code, Count, JobSpec, Moment, Name, Step, Suspect
+from holdfast.event_parts import Code, Count, JobSpec, Moment, Name, Purpose, Step, Suspect
 from holdfast.events.base import Decision
 
 
@@ -13,9 +13,14 @@ class JobSubmitted(Decision, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class NodesRequested(Decision, frozen=True, kw_only=True, omit_defaults=True):
-    """A job claims nodes; its id is the claim's id."""
+    """A job claims nodes; its id is the claim's id.
+
+    `only`: these and no others. For `checks`, which are over soon, also nodes on the blocklist may be named.
+    """
 
     count: Count
+    only: tuple[Name, ...] = ()
+    purpose: Purpose = "train"
 
 
 class NodesReleased(Decision, frozen=True, kw_only=True, omit_defaults=True):

@@ -12,6 +12,7 @@ from holdfast.event_parts import (
     Moment,
     Name,
     NodeFacts,
+    Purpose,
     RankException,
     RankProgress,
     Step,
@@ -69,6 +70,7 @@ class ProcessExited(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     exception: RankException | None = None
     log_tail: str = ""
     detail: str = ""
+    purpose: Purpose = "train"
 
 
 class FirstStep(Evidence, frozen=True, kw_only=True, omit_defaults=True):
@@ -120,8 +122,8 @@ class DiagnosticResult(Evidence, frozen=True, kw_only=True, omit_defaults=True):
 
     `run` is the same for all results of one run of checks. `status`: `passed`; `failed` speaks against the node, or
     against it or one of its `peers`; `broken` and `skipped` say nothing of health. `value` is what was measured, in
-    `unit`, `needed` the least that would have passed; `digest` is an answer that must be the same on all nodes. `done`
-    of `total` tests of this node are over.
+    `unit`, `needed` the least that would have passed; `digest` is an answer that must be the same on all nodes with the
+    same `hardware`. `done` of `total` tests of this node are over.
     """
 
     run: str

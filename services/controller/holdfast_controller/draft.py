@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from holdfast.desired import NodeDesired
+from holdfast.diagnosis.program import are_checks
 from holdfast.event_parts import Grant
 from holdfast.events import (
     ChecksStarted,
@@ -132,7 +133,15 @@ class Draft:
 
     def claim(self, reason: str) -> None:
         """Ask for as many nodes as are missing; a newer claim replaces an older one."""
-        claim = self.say(NodesRequested, at=self._after_last_claim(), count=self.state.vacancies, reason=reason)
+        spec = self.state.spec
+        claim = self.say(
+            NodesRequested,
+            at=self._after_last_claim(),
+            count=self.state.vacancies,
+            only=tuple(node for node in spec.only_nodes if node not in self.state.nodes),
+            purpose="checks" if are_checks(spec) else "train",
+            reason=reason,
+        )
         self.state = self.state.update(claim=claim.id, claimed_at=claim.at)
 
     def release(self, held: tuple[Grant, ...], reason: str, *, withdraws_claim: bool = False) -> None:
@@ -173,6 +182,13 @@ class Draft:
         self.order_idle()
         self.await_("ranks_stopped", self.timeouts.start_s)
         self.close_when_gone()
+
+    def complete(self, reason: str) -> None:
+        """Every rank has ended by itself: the job is over."""
+        self.order_idle(suspended=True)
+        self.state = self.state.become(JobPhase.COMPLETED, awaiting=None, ended_at=self.now)
+        self.say(JobFinished, outcome="completed", exit_code=0, reason=reason)
+        self.release_all("the job completed")
 
     def close_when_gone(self) -> None:
         """Finish a stopping job once no node runs any of its ranks."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.desired import NodeDesired, Placement
-from holdfast.diagnosis.program import checks_of
+from holdfast.diagnosis.program import are_checks, checks_of
 from holdfast.event_parts import Grant
 from holdfast_controller.state import JobPhase, JobState
 
@@ -44,6 +44,7 @@ def _placement(state: JobState, node_rank: int) -> Placement:
         master_port=host.store_ports[state.generation % len(host.store_ports)],
         restore_at_most=state.restore_at_most,
         submitted_at=state.submitted_at,
+        purpose="checks" if are_checks(state.spec) else "train",
     )
 
 

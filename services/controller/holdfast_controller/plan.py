@@ -9,6 +9,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from holdfast.config import LadderPolicy, MechanismPolicy, RetentionPolicy
+from holdfast.diagnosis.program import are_checks
 from holdfast.event_parts import Grant
 from holdfast.events import (
     AnyEvent,
@@ -19,7 +20,6 @@ from holdfast.events import (
     Event,
     FirstStep,
     Inspection,
-    JobFinished,
     JobSubmitted,
     NodeDeparted,
     NodeLost,
@@ -200,6 +200,9 @@ class Planner:
             for node in missing:
                 text = f"{node} did not start its ranks within {waited_s:.0f} s"
                 failed(draft, self._failure(state, Symptom.START_TIMEOUT, text, node), self.rules)
+        elif are_checks(state.spec):
+            text = f"the checks were not over after {waited_s:.0f} s"
+            draft.end(Ending(phase=JobPhase.FAILED, reason=text, exit_code=1))
         elif state.has_stepped or state.incident:
             text = f"no first step within {waited_s:.0f} s of starting generation {state.generation}"
             failed(draft, self._failure(state, Symptom.NO_FIRST_STEP, text), self.rules)
@@ -351,10 +354,7 @@ class Planner:
         draft.state = state.update(finished=finished)
         if finished >= set(state.nodes):
             draft.close_incident("recovered", "the job ran to its end")
-            draft.order_idle(suspended=True)
-            draft.state = draft.state.become(JobPhase.COMPLETED, awaiting=None, ended_at=draft.now)
-            draft.say(JobFinished, outcome="completed", exit_code=0, reason="every rank ended with exit code 0")
-            draft.release_all("the job completed")
+            draft.complete("every rank ended with exit code 0")
 
     # --- failures -------------------------------------------------------------------------------
 

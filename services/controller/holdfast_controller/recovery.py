@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.config import LadderPolicy, MechanismPolicy
+from holdfast.diagnosis.program import are_checks
 from holdfast.events import BreakerOpened, Eviction, EvictionRevoked, IncidentOpened, Reattempt, Withheld
 from holdfast.ids import derived_id
 from holdfast_controller import alerts, breaker
@@ -38,11 +39,27 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 
 def failed(draft: Draft, failure: Failure, rules: Rules) -> None:
     """A failure of the generation that should run now: open an incident or go on with the open one, and act."""
+    if are_checks(draft.state.spec):
+        _failed_in_checks(draft, failure)
+        return
     if draft.state.incident is None:
         _open(draft, failure)
     choice = _weigh(draft, failure, rules)
     assert draft.state.incident is not None
     act(draft, failure, within_limits(choice, draft.state.incident, failure, rules.ladder), rules)
+
+
+def _failed_in_checks(draft: Draft, failure: Failure) -> None:
+    """A node that dies of checks is one of their results, for whoever asked for them to judge: the others go on."""
+    state = draft.state
+    lost = state.member(failure.node) if failure.symptom in (Symptom.NODE_LOST, Symptom.NODE_DEPARTED) else None
+    if lost is not None:
+        draft.release((lost,), failure.text)
+        draft.state = state.update(members=tuple(None if member is lost else member for member in state.members))
+    if failure.symptom is Symptom.START_TIMEOUT or not draft.state.nodes:
+        draft.end(Ending(phase=JobPhase.FAILED, reason=failure.text, exit_code=1))
+    elif draft.state.finished >= set(draft.state.nodes):
+        draft.complete("the checks are over on every node that is left")
 
 
 def learned_late(draft: Draft, failure: Failure, rules: Rules) -> None:
