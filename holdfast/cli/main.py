@@ -21,6 +21,8 @@ COMMANDS = {
     "stop": "Stop a job for good.",
     "incidents": "List incidents.",
     "show": "Show one incident: its timeline, decisions and evidence.",
+    "inspect": "Look at this machine: network, GPUs, kernel log, disks, mounts and more.",
+    "xid": "Explain Xids and other lines of a kernel's log.",
     "nodes": "List nodes; release one from the blocklist.",
     "ckpt": "List, verify, export and import checkpoints.",
     "sql": "Query the recorded history with SQL.",

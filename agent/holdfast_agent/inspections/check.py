@@ -52,7 +52,7 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
 
     `misses`: so many readings in a row with a trouble until it is an alert. `hang`: what it means if `read` does not
     come back within the limit; None: that the check is broken. `quiet_s`: for so long the same momentary trouble is not
-    said again. `wake`: a descriptor that can be read when there is
+    said again. `compares`: one look alone says less than two. `wake`: a descriptor that can be read when there is
     something to see before the interval is over.
     """
 
@@ -67,6 +67,7 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     scope: Scope = "node"
     hang: Trouble | None = None
     quiet_s: float = 0.0
+    compares: bool = False
     wake: Callable[[], int | None] | None = None
 
 

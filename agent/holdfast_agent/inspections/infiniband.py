@@ -142,6 +142,7 @@ def infiniband_check(policy: InspectionPolicy, machine: Machine) -> Check:
         source="/sys/class/infiniband",
         read=InfiniBand(machine, policy).read,
         interval_s=policy.network_s,
+        compares=True,
         confidence="tolerate",
         symptom=TableOne.INFINIBAND_ERROR,
     )

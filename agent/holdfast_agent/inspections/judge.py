@@ -72,7 +72,7 @@ def judge(
 ) -> tuple[CheckState, tuple[Said, ...]]:
     """What follows from this reading for a check."""
     said: list[Said] = []
-    troubles = _merged(reading.troubles)
+    troubles = merged(reading.troubles)
     lasting: dict[Key, Lasting] = {}
     struck = dict(state.struck)
     happened = {key: at for key, at in state.happened.items() if now - at < timedelta(seconds=check.quiet_s)}
@@ -116,7 +116,7 @@ def confidence_of(check: Check, trouble: Trouble) -> Confidence:
     return trouble.confidence or check.confidence
 
 
-def _merged(troubles: tuple[Trouble, ...]) -> dict[Key, Trouble]:
+def merged(troubles: tuple[Trouble, ...]) -> dict[Key, Trouble]:
     """Each device and kind once, with the lines of all."""
     merged: dict[Key, Trouble] = {}
     for trouble in troubles:

@@ -142,6 +142,7 @@ def network_check(policy: InspectionPolicy, machine: Machine) -> Check:
         source="/sys/class/net",
         read=read,
         interval_s=policy.network_s,
+        compares=True,
         confidence="tolerate",
         symptom=TableOne.INFINIBAND_ERROR,
     )
