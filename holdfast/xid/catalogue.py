@@ -67,8 +67,10 @@ class Xid(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def steps(self) -> tuple[str, ...]:
         """What an engineer should do, the most urgent first."""
-        named = dict.fromkeys(STEPS.get(bucket, "") for bucket in (self.action, self.investigate))
-        return tuple(step for step in named if step and (step != STEPS["IGNORE"] or len(named) == 1))
+        first, later = STEPS.get(self.action, ""), STEPS.get(self.investigate, "")
+        if later in ("", first, STEPS["IGNORE"]):
+            return (first,) if first else ()
+        return (first, f"if it comes again, {later}") if first else (later,)
 
 
 @cache

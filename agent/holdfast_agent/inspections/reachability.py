@@ -146,6 +146,6 @@ def _reply(packet: bytes, token: bytes, *, is_raw: bool) -> int:
 
 
 def _checksum(data: bytes) -> int:
-    total = sum(struct.unpack(f"!{len(data) // 2}H", data))
+    total: int = sum(struct.unpack(f"!{len(data) // 2}H", data))
     total = (total >> 16) + (total & 0xFFFF)
     return ~(total + (total >> 16)) & 0xFFFF
