@@ -16,9 +16,13 @@
     certified_after_steps = 20
     [mechanisms]
     stop_time_checks = "observe"
+    [inspections]
+    gpu_s = 5
+    [inspections.commands.fans]
+    command = "/usr/local/bin/check_fans --quiet"
 
-In the environment the same keys are HOLDFAST_NATS_URL, HOLDFAST_TIMEOUTS_NODE_LOST_S and so on. A value may be
-read from a file named by the same variable with `_FILE` added, as container secrets are.
+In the environment the same keys are HOLDFAST_NATS_URL, HOLDFAST_TIMEOUTS_NODE_LOST_S and so on; a table is JSON there.
+A value may be read from a file named by the same variable with `_FILE` added, as container secrets are.
 """
 
 from __future__ import annotations
@@ -32,6 +36,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from holdfast.inspection_policy import CommandCheck, InspectionPolicy
 from holdfast.persistence import PersistEvery
 from holdfast.ranges import require_within
 from holdfast.subjects import DESIRED_KEPT_S
@@ -262,6 +267,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     checkpoint: CheckpointPolicy = CheckpointPolicy()
     corruption: CorruptionPolicy = CorruptionPolicy()
     mechanisms: MechanismPolicy = MechanismPolicy()
+    inspections: InspectionPolicy = InspectionPolicy()
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
@@ -281,7 +287,11 @@ _SECTIONS: dict[str, type[msgspec.Struct]] = {
     "checkpoint": CheckpointPolicy,
     "corruption": CorruptionPolicy,
     "mechanisms": MechanismPolicy,
+    "inspections": InspectionPolicy,
 }
+_TABLES: dict[str, type[msgspec.Struct]] = {"inspections.commands": CommandCheck}
+"""Settings that are tables themselves: each name that a user chose has settings of its own."""
+
 ADDRESSES = ("nats_url", "database_url")
 _TOP_LEVEL = ", ".join((*ADDRESSES, *(f"[{section}]" for section in _SECTIONS)))
 _KEYS = (*ADDRESSES, *(f"{section}.{name}" for section, kind in _SECTIONS.items() for name in kind.__struct_fields__))
@@ -347,12 +357,21 @@ def _from_environment(environ: Mapping[str, str]) -> list[tuple[str, Any, str]]:
         if variable + "_FILE" in environ:
             path = Path(environ[variable + "_FILE"])
             try:
-                found.append((key, path.read_text().strip(), f"{variable}_FILE"))
+                found.append((key, _of_text(key, path.read_text().strip(), f"{variable}_FILE"), f"{variable}_FILE"))
             except OSError as error:
                 raise ConfigRefused(f"{variable}_FILE: cannot read {path}: {error.strerror}") from error
         if variable in environ:
-            found.append((key, environ[variable], variable))
+            found.append((key, _of_text(key, environ[variable], variable), variable))
     return found
+
+
+def _of_text(key: str, text: str, origin: str) -> Any:
+    if key not in _TABLES:
+        return text
+    try:
+        return msgspec.json.decode(text or "{}")
+    except msgspec.DecodeError as error:
+        raise ConfigRefused(f"{origin}: {key} is a table, in the environment as JSON: {error}") from error
 
 
 def _refuse_misspelt(environ: Mapping[str, str]) -> None:
@@ -377,6 +396,9 @@ def _in_words(error: Exception, values: Mapping[str, Any], origins: Mapping[str,
     """What is wrong, by the names that people know, and who set it."""
     what, _, path = str(error).partition(" - at `$")
     key = path.strip(".`")
+    table, inside, _ = key.partition("[...]")
+    if inside and isinstance(entries := values.get(table), dict):
+        return _in_words_of_entry(table, entries, origins[table])
     if unknown := re.fullmatch("Object contains unknown field `(.*)`", what):
         key = f"{key}.{unknown[1]}"
         return f"{origins.get(key, 'set')}: {_unknown(key)}"
@@ -384,6 +406,15 @@ def _in_words(error: Exception, values: Mapping[str, Any], origins: Mapping[str,
         return f"{key} = {values[key]!r} (by {origins[key]}): {what[:1].lower()}{what[1:].replace('`', '')}"
     by = ", ".join(f"{other} by {origin}" for other, origin in sorted(origins.items()) if other.startswith(key))
     return f"[{key}] {what} (set: {by})"
+
+
+def _in_words_of_entry(table: str, entries: Mapping[str, Any], origin: str) -> str:
+    for name, entry in entries.items():
+        try:
+            msgspec.convert(entry, _TABLES[table], strict=False)
+        except (msgspec.ValidationError, ValueError) as error:
+            return f"[{table}.{name}] (by {origin}): {str(error).replace('`', '').replace('$.', '')}"
+    return f"[{table}] (by {origin}): its names are texts"
 
 
 def _unknown(key: str) -> str:
@@ -403,5 +434,7 @@ def _listed(settings: Settings, origins: Mapping[str, str]) -> list[Setting]:
     return [Setting(key=key, value=value, origin=origins.get(key, "default")) for key, value in rows]
 
 
-def _shown(value: str | float) -> str:
+def _shown(value: str | float | dict[str, msgspec.Struct]) -> str:
+    if isinstance(value, dict):
+        return msgspec.json.encode(value).decode() if value else ""
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -23,6 +23,8 @@ COMMANDS = {
     "show": "Show one incident: its timeline, decisions and evidence.",
     "explain": "Explain an incident: each decision, its evidence, what would have come next.",
     "breaker": "Show or reset the circuit breakers that end evictions.",
+    "inspect": "Look at this machine: network, GPUs, kernel log, disks, mounts and more.",
+    "xid": "Explain Xids and other lines of a kernel's log.",
     "nodes": "List nodes; release one from the blocklist.",
     "diagnose": "Test nodes that no job uses; say which are at fault.",
     "ckpt": "List, verify, export and import checkpoints.",

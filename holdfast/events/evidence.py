@@ -102,7 +102,10 @@ class Inspection(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     `state`: `alert` each time that the check raises it, `cleared` when it is over, `broken` when the check itself
     cannot look, which says nothing of the node's health, good or bad. `confidence` is what an alert asks for: `evict`
     names this node without doubt, `tolerate` passes by itself often enough to wait for a second one, `hint` proves
-    nothing. `symptom` is one of `holdfast.symptoms`. `device` is what it is about (`eth0`, `GPU-3`, `/data`).
+    nothing. `symptom` is one of `holdfast.symptoms`. `device` is what it is about (`eth0`, `/data`, a PCI address),
+    `kind` what of it: an alert is cleared by the same check, device and kind. With kind `sight`, `broken` says that the
+    check, or this device, cannot be looked at, and `cleared` that it can again. `is_momentary`: what happened is over
+    and is never cleared, as a line in the kernel's log.
     `scope`: a `host` alert concerns every node of the machine `boot_id`. `lines` are what was read, word for word.
     """
 
@@ -113,6 +116,8 @@ class Inspection(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     scope: Literal["node", "host"] = "node"
     boot_id: str = ""
     device: str = ""
+    kind: str = ""
+    is_momentary: bool = False
     detail: str = ""
     lines: tuple[str, ...] = ()
 
