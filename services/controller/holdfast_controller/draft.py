@@ -59,7 +59,7 @@ class Draft:
         incident = self.state.incident
         fields.setdefault("incident", incident.id if incident else None)
         event = kind(
-            id=derived_id(self.cause, kind.__name__, len(self._events)),
+            id=derived_id(self.cause, kind.__name__, nth=len(self._events)),
             source=SOURCE,
             job=self.state.job,
             **{"at": self.now, "cause": self.cause, "generation": self.state.generation or None, **fields},
