@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.diagnosis.program import are_checks, checks_of
+from holdfast.diagnosis.program import are_checks, checks_of, time_limit_s
 from holdfast.diagnosis.suites import (
     LIMITS_S,
     SUITES,
@@ -66,3 +66,5 @@ def test_checks_of_a_job_have_its_nodes_and_one_process_on_each() -> None:
     assert (checks.nnodes, checks.nproc_per_node, checks.mesh) == (4, 1, None)
     assert checks.args == ("--suite", "nan", "--workers", "2", "--limit-s", "5")
     assert are_checks(checks) and not are_checks(JOB)
+    assert time_limit_s(checks) == deadline_s("nan", 4, 5.0)
+    assert time_limit_s(checks_of(JOB, "full")) == deadline_s("full", 4)

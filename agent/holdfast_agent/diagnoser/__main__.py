@@ -11,6 +11,7 @@ import os
 import tempfile
 from pathlib import Path
 
+from holdfast.diagnosis.program import DEFAULT_SUITE, LIMIT_FLAG, SUITE_FLAG
 from holdfast.diagnosis.suites import SUITES
 from holdfast.trainer.report import DIAGNOSTIC_RESULT, REPORTS_VARIABLE, report
 from holdfast_agent.diagnoser.devices import gpus
@@ -94,9 +95,9 @@ def _tell(place: Place, result: Result, unreported: list[OSError]) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m holdfast_agent.diagnoser")
-    parser.add_argument("--suite", choices=tuple(SUITES), default="quick")
+    parser.add_argument(SUITE_FLAG, choices=tuple(SUITES), default=DEFAULT_SUITE)
     parser.add_argument("--workers", type=int, default=0, help="devices to test; 0: all GPUs, or two CPU workers")
-    parser.add_argument("--limit-s", type=float, help="no test may take longer")
+    parser.add_argument(LIMIT_FLAG, type=float, help="no test may take longer")
     parser.add_argument("--burn-s", type=float, default=0.1, help="how long GEMM keeps each device busy")
     return parser
 
