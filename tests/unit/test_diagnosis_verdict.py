@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.diagnosis.pairs import rounds
-from holdfast.diagnosis.verdict import SILENT_SYMPTOM, WRONG_ANSWER_SYMPTOM, judge
-from holdfast.events import DiagnosticResult
+from holdfast.diagnosis.verdict import SILENT_SYMPTOM, WRONG_ANSWER_SYMPTOM, judge, why_silent
+from holdfast.event_parts import RankException
+from holdfast.events import DiagnosticResult, ProcessExited
 from holdfast.ids import uuid7
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -101,6 +102,23 @@ def test_the_first_node_is_named_if_nobody_can_reach_it() -> None:
     results = [*all_passed(), *(result(node, "meeting", "failed", symptom="network_error") for node in NODES[1:])]
     (suspect,) = judge(NODES, results).suspects
     assert suspect.node == "n0"
+
+
+def exited(**fields: Any) -> ProcessExited:
+    return ProcessExited(id=uuid7(), at=NOW, source="agent/n", node="n", rank=0, local_rank=0, exited_at=NOW, **fields)
+
+
+def test_how_a_check_process_ended_says_whether_its_node_is_to_blame() -> None:
+    raised = RankException(type="KeyError", message="'x'", traceback="")
+    assert why_silent(exited(exit_code=1, exception=raised)) == ""
+    unwritten = RankException(
+        type="holdfast_agent.diagnoser.__main__.NotReported", message="3 results: no space", traceback=""
+    )
+    assert (
+        why_silent(exited(exit_code=1, exception=unwritten)) == "its results could not be written: 3 results: no space"
+    )
+    assert why_silent(exited(signal=9)) == "its check process was ended by signal 9"
+    assert "the node's zygote ended" in why_silent(exited(detail="the node's zygote ended, and its ranks with it"))
 
 
 # --- answers that must be the same ----------------------------------------------------------------
