@@ -237,6 +237,8 @@ class _Decision(Draft):
         crew = self.state.standing.crew
         if crew is None or crew.order.fence != seen.fence or crew.stepped or self.state.stop is not None:
             return
+        if not crew.trains:
+            return  # nobody waits for ever there, and what a node finds out by itself is worth having
         self._condemn(f"the TCPStore of the generation is gone: {seen.reason}")
 
     # --- ranks ----------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from holdfast.cli.ask import ask, asked_by
 from holdfast.cli.bus import connected
 from holdfast.cli.tables import printable
 from holdfast.diagnosis.suites import deadline_s, meeting_limit_s
-from holdfast.diagnosis.verdict import Verdict, judge
+from holdfast.diagnosis.verdict import Verdict, judge, why_silent
 from holdfast.event_parts import JobSpec
 from holdfast.events import (
     AnyEvent,
@@ -206,9 +206,9 @@ class Check:
             case RanksFinished() if event.node:
                 self._finished.add(event.node)
             case ProcessExited() if event.node:
-                how = f"signal {event.signal}" if event.signal else f"exit code {event.exit_code}"
-                why = event.detail or (event.exception.message if event.exception else how)
-                self._unanswered.setdefault(event.node, f"its check process ended: {why}")
+                self._unanswered.setdefault(event.node, why_silent(event))
+                said = event.exception.message if event.exception else event.detail
+                self._tell(f"{event.node}: the checks ended before their end{f': {said}' if said else ''}")
             case NodeLost() if event.node:
                 self._unanswered.setdefault(event.node, f"nothing was heard of it for {event.silent_s:.1f} s")
             case JobFinished():
@@ -233,7 +233,8 @@ class Check:
         if self._interrupted:
             return {}
         silent = {node: "it did not answer in time" for node in self._nodes if node not in self._finished}
-        return silent | {node: why for node, why in self._unanswered.items() if node not in self._finished}
+        silent |= {node: why for node, why in self._unanswered.items() if node in silent}
+        return {node: why for node, why in silent.items() if why}
 
     def _show(self, result: DiagnosticResult) -> None:
         whom = f" with {', '.join(result.peers)}" if result.peers else ""

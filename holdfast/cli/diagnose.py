@@ -15,7 +15,7 @@ from holdfast.cli.checking import Check, CouldNotCheck, Outcome
 from holdfast.cli.database import Connection, read
 from holdfast.cli.directory import directory_option
 from holdfast.cli.names import checked_or_complain
-from holdfast.cli.tables import json_text, printable, render, seconds
+from holdfast.cli.tables import json_text, printable, render
 from holdfast.diagnosis.program import PROGRAM, checks_of
 from holdfast.diagnosis.suites import SUITES
 from holdfast.event_parts import JobSpec
@@ -23,6 +23,8 @@ from holdfast.event_parts import JobSpec
 _NODES = "select key, state, job, reason from standby.nodes order by key"
 
 _MAY_BE_CHECKED = ("standby", "evicted")
+
+_WORST_FIRST = ("failed", "broken", "passed", "skipped")
 
 
 class _Node(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,27 +126,35 @@ def _chosen(names: tuple[str, ...], known: dict[str, _Node]) -> tuple[str, ...]:
 
 
 def _report(outcome: Outcome) -> str:
-    rows = [
-        (
-            result.node,
-            f"{result.test} {result.round}" if result.round else result.test,
-            result.status,
-            ", ".join(result.peers),
-            result.device,
-            None if result.value is None else f"{result.value:.4g} {result.unit}",
-            seconds(result.took_s),
-            result.detail if result.status != "passed" else "",
-        )
-        for result in outcome.results
-    ]
-    parts = [render(["NODE", "TEST", "STATUS", "WITH", "DEVICE", "VALUE", "SECONDS", "WHAT"], rows)] if rows else []
+    """A row for each node, then what speaks against whom."""
+    tests = list(dict.fromkeys(result.test for result in outcome.results))
+    rows = [(node, *(_cell(outcome, node, test) for test in tests)) for node in outcome.nodes]
     verdict = outcome.verdict
-    lines = [f"{suspect.node}: at fault ({suspect.symptom}): {suspect.reason}" for suspect in verdict.suspects]
+    lines = [f"{suspect.node} is at fault ({suspect.symptom}): {suspect.reason}" for suspect in verdict.suspects]
     lines += [f"{', '.join(entry.nodes)}: in doubt ({entry.symptom}): {entry.reason}" for entry in verdict.unresolved]
-    lines += [f"{node}: not tested" for node in verdict.untested]
-    lines += [f"note: {remark}" for remark in verdict.remarks]
+    lines += [
+        f"{result.node}: {result.test} is broken, which says nothing of the node: {result.detail}"
+        for result in outcome.results
+        if result.status == "broken"
+    ]
     if verdict.capped:
         lines.append(f"nobody is named: {verdict.capped}")
+    lines += [f"note: {remark}" for remark in verdict.remarks]
+    if verdict.untested:
+        lines.append(f"not tested: {', '.join(verdict.untested)}")
     if verdict.cleared:
         lines.append(f"passed: {', '.join(verdict.cleared)}")
-    return "\n\n".join([*parts, printable("\n".join(lines), keep="\n")])
+    table = render(["NODE", *(test.upper().replace("_", " ") for test in tests)], rows)
+    return "\n\n".join([table, *([printable("\n".join(lines), keep="\n")] if lines else [])])
+
+
+def _cell(outcome: Outcome, node: str, test: str) -> str:
+    """A node's worst result of a test; of several that passed the lowest value."""
+    found = [result for result in outcome.results if result.node == node and result.test == test]
+    worst = min(found, key=lambda result: _WORST_FIRST.index(result.status), default=None)
+    if worst is None:
+        return ""
+    values = [result.value for result in found if result.value is not None]
+    if worst.status != "passed" or not values:
+        return worst.status
+    return f"passed, {min(values):.3g} {worst.unit}"

@@ -16,7 +16,7 @@ import msgspec
 from holdfast.diagnosis.pairs import Pair, PairFindings
 from holdfast.diagnosis.pairs import judge as judge_pairs
 from holdfast.diagnosis.suites import MEETING
-from holdfast.events import DiagnosticResult
+from holdfast.events import DiagnosticResult, ProcessExited
 
 NETWORK_SYMPTOM = "infiniband_error"
 SILENT_SYMPTOM = "no_answer"
@@ -76,7 +76,7 @@ def judge(
     unanswered: Mapping[str, str] | None = None,
     references: Mapping[tuple[str, str], str] | None = None,
 ) -> Verdict:
-    """What follows from a run on `nodes`, named in the order of their node ranks.
+    """What follows from the results of one run on `nodes`, named in the order of their node ranks.
 
     `unanswered` says of nodes that gave no or not all results why that is: silent until the deadline, or its check
     process died. `references` are digests known to be right, by test and hardware.
@@ -113,6 +113,19 @@ def judge(
         remarks=tuple(remarks),
         capped=capped,
     )
+
+
+def why_silent(exited: ProcessExited) -> str:
+    """Why a node has no more to say whose check process ended; "" if that says nothing of the node.
+
+    What its program raises is the checks' own failure, but for results that the node's disk did not take.
+    """
+    if exited.exception is not None:
+        unreported = exited.exception.type.endswith("NotReported")
+        return f"its results could not be written: {exited.exception.message}" if unreported else ""
+    if exited.signal:
+        return f"its check process was ended by signal {exited.signal}"
+    return f"its check process ended: {exited.detail or f'exit code {exited.exit_code}'}"
 
 
 # --- a node by itself ---------------------------------------------------------------------------

@@ -39,7 +39,8 @@ class GenerationStarted(Decision, frozen=True, kw_only=True, omit_defaults=True)
 
     `vaults` says where each of them answers for its checkpoints in memory, `host:port`, "" for one that has none.
     `persist_every` is how often the job wants a step on the disk.
-    `restore_at_most` is the newest step that its ranks may restore; None: any.
+    `restore_at_most` is the newest step that its ranks may restore; None: any. Only one whose `purpose` is to train
+    makes and needs checkpoints.
     """
 
     nodes: tuple[Name, ...]
@@ -51,6 +52,7 @@ class GenerationStarted(Decision, frozen=True, kw_only=True, omit_defaults=True)
     submitted_at: Moment | None = None
     vaults: tuple[str, ...] = ()
     persist_every: str = ""
+    purpose: Purpose = "train"
 
 
 class BackupsPlanned(Decision, frozen=True, kw_only=True, omit_defaults=True):

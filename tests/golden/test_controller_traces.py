@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from holdfast.config import LadderPolicy, MechanismPolicy
+from holdfast.diagnosis.program import checks_of
 from holdfast.event_parts import JobSpec
 from holdfast.requests import ResetBreaker, StopJob, SubmitJob
 from holdfast.timeouts import Timeouts
@@ -42,6 +43,10 @@ def test_trace(path: Path, request: pytest.FixtureRequest) -> None:
                 cwd="/",
                 directory="/jobs/job",
             )
+            if "only" in given.fields:
+                spec = msgspec.structs.replace(spec, only_nodes=tuple(given.fields["only"].split(",")))
+            if "checks" in given.fields:
+                spec = checks_of(spec, given.fields["checks"])
             outcome = planner.submit(state, SubmitJob(id=given.id, asked_by="ada", spec=spec), given.at)
         elif given.kind == "stop":
             outcome = planner.stop(state, StopJob(id=given.id, asked_by="ada", job="job"), given.at)

@@ -1,17 +1,17 @@
 """A rank of a run of checks: `python -m holdfast_agent.diagnoser --suite NAME`, in the environment of a rank.
 
 One rank of each node runs the checks of all its devices; others end at once. It ends with 0 whatever it finds: what it
-found is in its reports, and in its output.
+found is in its reports, and in its output. Only where they cannot be written it ends with an error.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import sys
 import tempfile
 from pathlib import Path
 
+from holdfast.diagnosis.program import DEFAULT_SUITE, LIMIT_FLAG, SUITE_FLAG
 from holdfast.diagnosis.suites import SUITES
 from holdfast.trainer.report import DIAGNOSTIC_RESULT, REPORTS_VARIABLE, report
 from holdfast_agent.diagnoser.devices import gpus
@@ -19,6 +19,12 @@ from holdfast_agent.diagnoser.driver import Driver, Result
 from holdfast_agent.diagnoser.finding import Place
 
 CPU_WORKERS = 2
+
+
+class NotReported(OSError):
+    """What was found is in this rank's output alone: its node's disk takes no reports."""
+
+
 SHARED_MEMORY = Path("/dev/shm")
 
 
@@ -31,7 +37,10 @@ def main(argv: list[str] | None = None) -> None:
     with tempfile.TemporaryDirectory(dir=SHARED_MEMORY if SHARED_MEMORY.is_dir() else None) as scratch:
         place = _place(options, scratch)
         print(f"checks of {place.node}: suite {options.suite}, {place.workers} workers", flush=True)
-        Driver(place, options.suite, options.limit_s, lambda result: _tell(place, result)).run()
+        unreported: list[OSError] = []
+        Driver(place, options.suite, options.limit_s, lambda result: _tell(place, result, unreported)).run()
+        if unreported:
+            raise NotReported(f"{len(unreported)} results could not be reported: {unreported[0]}")
 
 
 def _place(options: argparse.Namespace, scratch: str) -> Place:
@@ -53,7 +62,7 @@ def _place(options: argparse.Namespace, scratch: str) -> Place:
     )
 
 
-def _tell(place: Place, result: Result) -> None:
+def _tell(place: Place, result: Result, unreported: list[OSError]) -> None:
     finding, stage = result.finding, result.stage
     with_whom = f" with {', '.join(finding.peers)}" if finding.peers else ""
     value = f" {finding.value:.4g} {finding.unit}" if finding.value is not None else ""
@@ -80,15 +89,15 @@ def _tell(place: Place, result: Result) -> None:
             total=result.total,
         )
     except OSError as error:
-        # Said by its silence: a node whose results are missing is one of those that did not answer.
-        print(f"a result cannot be reported: {error}", file=sys.stderr, flush=True)
+        # The tests go on: what they find is at least in the output.
+        unreported.append(error)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m holdfast_agent.diagnoser")
-    parser.add_argument("--suite", choices=tuple(SUITES), default="quick")
+    parser.add_argument(SUITE_FLAG, choices=tuple(SUITES), default=DEFAULT_SUITE)
     parser.add_argument("--workers", type=int, default=0, help="devices to test; 0: all GPUs, or two CPU workers")
-    parser.add_argument("--limit-s", type=float, help="no test may take longer")
+    parser.add_argument(LIMIT_FLAG, type=float, help="no test may take longer")
     parser.add_argument("--burn-s", type=float, default=0.1, help="how long GEMM keeps each device busy")
     return parser
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from pathlib import Path
 
@@ -43,10 +44,12 @@ def settle(device: torch.device) -> None:
 
 
 def be_exact() -> None:
-    """The same bits each time: one thread, one order of sums."""
+    """The same bits each time: one thread, one order of sums. Before anything is asked of a GPU."""
+    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     torch.backends.cudnn.benchmark = False
 
 

@@ -11,10 +11,12 @@ import time
 from collections.abc import Callable, Sequence
 
 import msgspec
+from torch._C._distributed_c10d import Store
 
 from holdfast.diagnosis.suites import ALL_GATHER, MEETING, Stage, meeting_limit_s, stages
 from holdfast_agent.diagnoser import workers
 from holdfast_agent.diagnoser.finding import Finding, Place, Task, broken, failed
+from holdfast_agent.diagnoser.meeting import connect, tell_standing
 from holdfast_agent.diagnoser.workers import Ended, Test
 
 ON_EACH_DEVICE = frozenset({"memory", "gemm", "all_to_all", "all_gather", "alignment", "alignment_parallel"})
@@ -59,7 +61,9 @@ class Driver:
         self._stages = stages(suite, place.nodes, limit_s)
         self._meeting = Stage(test=MEETING, limit_s=meeting_limit_s(limit_s))
         self._tell = tell
+        self._limits_s = (self._meeting.limit_s, *(stage.limit_s for stage in self._stages))
         self._present: dict[int, str] = {}
+        self._store: Store | None = None
 
     def run(self) -> None:
         """Go through all stages."""
@@ -80,14 +84,30 @@ class Driver:
                 self._say(self._meeting, finding, ended.took_s, 0)
             return
         self._present = {rank: name for rank, name in enumerate(came.peers) if name}
+        try:
+            # One thread and one connection: this process can still fork, and others can see where it is.
+            self._store = connect(self._place, self._meeting.limit_s)
+        except RuntimeError as error:
+            print(f"partners cannot be told where this node is: {error}", flush=True)
+
+    def _tell_standing(self, number: int) -> None:
+        if self._store is not None:
+            try:
+                tell_standing(self._store, self._place, str(number))
+            except RuntimeError as error:
+                self._store = None
+                print(f"partners cannot be told any more where this node is: {error}", flush=True)
 
     def _pass(self, stage: Stage, wait_s: float, number: int) -> None:
+        self._tell_standing(number)
         count = self._place.workers if stage.test in ON_EACH_DEVICE else 1
         tasks = [
             Task(
                 place=msgspec.structs.replace(self._place, worker=worker),
                 stage=stage,
                 present=self._present,
+                number=number,
+                limits_s=self._limits_s,
                 wait_s=wait_s,
             )
             for worker in range(count)

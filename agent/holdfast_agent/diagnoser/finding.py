@@ -51,12 +51,15 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 class Task(msgspec.Struct, frozen=True, kw_only=True):
     """One stage for one worker. `present` are the names of the nodes that came to the meeting, by node rank.
 
-    `wait_s` is how long a partner may keep it waiting, beyond the stage's own limit.
+    It is the run's stage `number`, from 1; `limits_s` are those of the meeting and of all stages. `wait_s` is how long
+    a partner may keep it waiting at the very most, beyond the stage's own limit.
     """
 
     place: Place
     stage: Stage
     present: dict[int, str] = {}
+    number: int = 0
+    limits_s: tuple[float, ...] = ()
     wait_s: float = 0.0
 
 

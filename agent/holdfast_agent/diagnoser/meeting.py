@@ -13,7 +13,11 @@ from holdfast_agent.diagnoser.finding import Finding, Place, Task, failed, passe
 
 SYMPTOM = "network_error"
 CONNECT_MIN_S = 1.0
-POLL_S = 0.05
+POLL_S = 0.02
+TICK_S = 1.0
+"""How often a node that waits says so."""
+LATE_S = 2.0
+"""From the end of a stage's limit until its node has gone on."""
 
 
 class PartnerAbsent(Exception):
@@ -54,20 +58,43 @@ def run(task: Task, begin: Callable[[], None]) -> Sequence[Finding]:
 def await_partner(task: Task, partner: int) -> Store:
     """A store for the two nodes of this stage, once all workers of both are there.
 
+    A partner is waited for as long as it goes on: through each stage within the stage's limit, and while it waits
+    itself.
+
     Raises:
-        PartnerAbsent: the partner's did not come in time.
+        PartnerAbsent: it does not go on.
         RuntimeError: the store cannot be reached.
     """
     place, stage = task.place, task.stage
-    end = time.monotonic() + task.wait_s
-    store = connect(place, task.wait_s)
+    store = connect(place, stage.limit_s)
     low, high = sorted((place.node_rank, partner))
     own = PrefixStore(f"{stage.test}/{stage.round}/{low}-{high}", store)
     own.set(f"here/{place.node_rank}/{place.worker}", "1")
     missing = [f"here/{partner}/{worker}" for worker in range(place.workers)]
-    if not _await(own, missing, end):
-        raise PartnerAbsent
+    seen, ticks = "", 0
+    began = give_up = time.monotonic()
+    while not own.check(missing):
+        now = time.monotonic()
+        if (stands := _standing(store, partner)) != seen or ticks == 0:
+            seen = stands
+            give_up = now + task.limits_s[int(stands.partition(".")[0] or 0)] + LATE_S
+        if now >= min(give_up, began + task.wait_s):
+            raise PartnerAbsent
+        if place.worker == 0 and now >= began + ticks * TICK_S:
+            tell_standing(store, place, f"{task.number}.{ticks}")
+        ticks = 1 + int((now - began) / TICK_S)
+        time.sleep(POLL_S)
     return own
+
+
+def tell_standing(store: Store, place: Place, standing: str) -> None:
+    """Let partners know where this node is: the number of the stage, and that it still waits there."""
+    store.set(f"at/{place.node_rank}", standing)
+
+
+def _standing(store: Store, node_rank: int) -> str:
+    key = f"at/{node_rank}"
+    return store.get(key).decode() if store.check([key]) else ""
 
 
 def _await(store: Store, keys: list[str], end: float) -> bool:

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.diagnosis.verdict import Verdict, judge
+from holdfast.diagnosis.verdict import Verdict, judge, why_silent
 from holdfast.event_parts import Suspect
 from holdfast.events import ChecksEnded, DiagnosticResult, ProcessExited, RanksFinished
-from holdfast_controller.classify import in_words
 from holdfast_controller.draft import Draft
 from holdfast_controller.ladder import behind_checks, within_limits
 from holdfast_controller.recovery import Rules, act, means_of
@@ -32,8 +31,8 @@ def ended(draft: Draft, event: RanksFinished | ProcessExited, rules: Rules) -> N
     if checks is None or event.generation != state.generation or event.node not in state.nodes:
         return
     assert event.node is not None
-    if isinstance(event, ProcessExited):
-        _update(draft, died={event.node: in_words(event), **checks.died})
+    if isinstance(event, ProcessExited) and (why := why_silent(event)):
+        _update(draft, died={event.node: why, **checks.died})
     _update(draft, over=checks.over | {event.node})
     if _is_over(draft.state):
         _conclude(draft, rules)

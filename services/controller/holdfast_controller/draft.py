@@ -109,6 +109,7 @@ class Draft:
             mesh=state.spec.mesh,
             submitted_at=state.submitted_at,
             vaults=tuple(_vault(member) for member in self.state.members if member),
+            purpose="checks" if are_checks(state.spec) else "train",
         )
         self.state = self.state.update(ordered_by=decision.id)
         self._orders.extend(standing_orders(self.state))

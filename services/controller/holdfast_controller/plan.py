@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from holdfast.config import LadderPolicy, MechanismPolicy, RetentionPolicy
-from holdfast.diagnosis.program import are_checks
+from holdfast.diagnosis.program import are_checks, time_limit_s
 from holdfast.event_parts import Grant
 from holdfast.events import (
     AnyEvent,
@@ -306,7 +306,8 @@ class Planner:
         started = state.started | {event.node}
         draft.state = state.update(started=started)
         if started >= set(state.nodes) and state.phase is JobPhase.STARTING:
-            draft.await_("first_step", self.timeouts.first_step_limit_s(state.step_s, state.first_step_s))
+            limit_s = self.timeouts.first_step_limit_s(state.step_s, state.first_step_s)
+            draft.await_("first_step", time_limit_s(state.spec) if are_checks(state.spec) else limit_s)
             draft.state = draft.state.update(started_at=draft.now)
 
     def _first_step(self, draft: Draft, event: FirstStep) -> None:
