@@ -85,7 +85,7 @@ class Inspecting:
 
     def _found(self, said: Sequence[Said]) -> None:
         position, memory = self._log.position, {}
-        if position != self._said_position:
+        if position is not None and position != self._said_position:
             self._said_position = position
             memory = {_POSITION: msgspec.json.encode(position)}
         if said or memory:

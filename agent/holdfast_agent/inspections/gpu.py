@@ -22,6 +22,9 @@ from holdfast_agent.inspections.machine import text
 
 PROBE = (sys.executable, "-P", "-m", "holdfast_agent.inspections.gpu_probe")
 
+KILLED_S = 1.0
+"""What can be killed has ended by then."""
+
 _RUNNABLE = "R"
 
 
@@ -50,8 +53,10 @@ class GpuProbe:
             OSError: the process ended.
         """
         if self._hung is not None:
-            if self._hung.poll() is None:
-                raise Hangs(self._hung_at)
+            try:
+                self._hung.wait(KILLED_S)
+            except subprocess.TimeoutExpired:
+                raise Hangs(self._hung_at) from None
             self._hung = None
         process = self._process or self._start()
         assert process.stdin is not None

@@ -36,7 +36,7 @@ def _initialised() -> tuple[Any, GpuReport]:
     try:
         nvml: Any = importlib.import_module("pynvml")
     except ImportError as error:
-        return None, GpuReport(failed="library", why=f"{error}: pip install nvidia-ml-py")
+        return None, GpuReport(failed="library", why=f"{error} (pip install nvidia-ml-py)")
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:

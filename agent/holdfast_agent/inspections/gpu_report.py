@@ -62,7 +62,7 @@ def reading_of(
     node; empty: all.
     """
     if report.failed == "library":
-        return unreadable(report.why)
+        return unreadable(f"{report.why}: install the NVIDIA driver, or give the container its libraries")
     if report.failed == "driver" and before is None:
         return unreadable(f"{report.why}: load the NVIDIA driver, or disable this check")
     if report.failed:

@@ -56,9 +56,9 @@ class KernelLog:
         self._descriptor: int | None = None
 
     @property
-    def position(self) -> Position:
-        """How far it was read."""
-        return Position(boot_id=self._boot_id, sequence=self._last)
+    def position(self) -> Position | None:
+        """How far it was read; None before it is known where the log stands."""
+        return None if self._skips else Position(boot_id=self._boot_id, sequence=self._last)
 
     def wake(self) -> int | None:
         """What can be read when there is a line."""
