@@ -14,6 +14,8 @@
     backup_strategy = "ring"
     [corruption]
     certified_after_steps = 20
+    [code]
+    good_after_steps = 500
 
 In the environment the same keys are HOLDFAST_NATS_URL, HOLDFAST_TIMEOUTS_NODE_LOST_S and so on. A value may be
 read from a file named by the same variable with `_FILE` added, as container secrets are.
@@ -199,6 +201,21 @@ class CorruptionPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         )
 
 
+class CodePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """When a version of a job's code counts as good: until then an error of the script rolls it back."""
+
+    good_after_steps: int = 100
+    """Steps that it trains in one generation, with no incident open."""
+
+    good_after_s: float = 3600.0
+    """Or seconds, whichever comes first."""
+
+    def __post_init__(self) -> None:
+        require_within(
+            self, good_after_steps=(1, 1_000_000_000), good_after_s=(1, SETTLED_S_MAX, "what never comes is no verdict")
+        )
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything that can be set."""
 
@@ -211,6 +228,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     retention: RetentionPolicy = RetentionPolicy()
     checkpoint: CheckpointPolicy = CheckpointPolicy()
     corruption: CorruptionPolicy = CorruptionPolicy()
+    code: CodePolicy = CodePolicy()
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
@@ -229,6 +247,7 @@ _SECTIONS: dict[str, type[msgspec.Struct]] = {
     "retention": RetentionPolicy,
     "checkpoint": CheckpointPolicy,
     "corruption": CorruptionPolicy,
+    "code": CodePolicy,
 }
 ADDRESSES = ("nats_url", "database_url")
 _TOP_LEVEL = ", ".join((*ADDRESSES, *(f"[{section}]" for section in _SECTIONS)))

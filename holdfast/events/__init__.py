@@ -15,6 +15,7 @@ import msgspec
 
 from holdfast.events.actions import (
     CheckpointSaved,
+    CodeInPlace,
     NodesAwaited,
     NodesGranted,
     NodeStateChanged,
@@ -27,9 +28,11 @@ from holdfast.events.actions import (
 from holdfast.events.base import Action, Decision, Event, EventClass, Evidence, Finding, Metric
 from holdfast.events.decisions import (
     BackupsPlanned,
+    CodeJudged,
     Eviction,
     EvictionRevoked,
     GenerationStarted,
+    HotUpdate,
     IncidentClosed,
     IncidentOpened,
     JobFinished,
@@ -39,9 +42,12 @@ from holdfast.events.decisions import (
     NodesReleased,
     NodesRequested,
     Reattempt,
+    Rollback,
     Suspension,
+    UpdatePlanned,
 )
 from holdfast.events.evidence import (
+    CodeNotInPlace,
     DiagnosticResult,
     FirstStep,
     Inspection,
@@ -75,6 +81,9 @@ __all__ = [
     "BackupsPlanned",
     "BadNumber",
     "CheckpointSaved",
+    "CodeInPlace",
+    "CodeJudged",
+    "CodeNotInPlace",
     "CopiesMeasured",
     "DeadlinePassed",
     "Decision",
@@ -87,6 +96,7 @@ __all__ = [
     "Finding",
     "FirstStep",
     "GenerationStarted",
+    "HotUpdate",
     "IncidentClosed",
     "IncidentOpened",
     "Inspection",
@@ -112,6 +122,7 @@ __all__ = [
     "RanksStarted",
     "RanksStopped",
     "Reattempt",
+    "Rollback",
     "ShardDamaged",
     "ShardsBackedUp",
     "ShardsFetched",
@@ -122,6 +133,7 @@ __all__ = [
     "StepsMeasured",
     "Suspension",
     "UnreadableEvent",
+    "UpdatePlanned",
     "decode",
     "encode",
 ]
@@ -141,6 +153,7 @@ AnyEvent = (
     | Progress
     | Inspection
     | DiagnosticResult
+    | CodeNotInPlace
     | ShardDamaged
     | OrderRefused
     | MessageRejected
@@ -163,6 +176,10 @@ AnyEvent = (
     | IncidentClosed
     | JobFinished
     | JobStopping
+    | UpdatePlanned
+    | HotUpdate
+    | Rollback
+    | CodeJudged
     | NodeReleaseRequested
     | RanksStopped
     | RanksStarted
@@ -171,6 +188,7 @@ AnyEvent = (
     | NodesAwaited
     | NodeStateChanged
     | StepNotPersisted
+    | CodeInPlace
     | CheckpointSaved
     | ShardsBackedUp
     | ShardsFetched

@@ -1,6 +1,7 @@
 """The recovery ladder: which rung a failure asks for, and why. ByteRobust §4 (Fig. 5), the part of it built so far.
 
 node lost, or silent about its start        -> evict it, claim a standby, restart
+the script's own error, code not yet good   -> back to the last good version
 the script's own error, seen twice          -> stop, with the traceback
 rank killed, or an infrastructure error     -> restart in place; again on the same node -> evict it
 the same though no node was there each time -> it follows the job: restart in place, evict nobody, soon stop
@@ -30,6 +31,7 @@ class Rung(StrEnum):
     """What to do about a failure, from mild to severe."""
 
     REATTEMPT = "reattempt"
+    ROLLBACK = "rollback"
     REPLACE = "replace"
     EVICT = "evict"
     STOP = "stop"
@@ -79,12 +81,19 @@ def blame(incident: Incident, failure: Failure, members: frozenset[str]) -> Inci
     )
 
 
-def choose(incident: Incident, failure: Failure, policy: LadderPolicy) -> tuple[Rung, str]:
-    """The rung for `failure`, which `incident` has already counted by `blame`, and the reason in words."""
+def choose(
+    incident: Incident, failure: Failure, policy: LadderPolicy, *, can_roll_back: bool = False
+) -> tuple[Rung, str]:
+    """The rung for `failure`, which `incident` has already counted by `blame`, and the reason in words.
+
+    `can_roll_back`: it ran code that is not known to be good, and there is other code that is.
+    """
     if failure.symptom is Symptom.NODE_DEPARTED:
         return Rung.REPLACE, failure.text
     if failure.symptom in (Symptom.NODE_LOST, Symptom.START_TIMEOUT) and failure.node:
         return Rung.EVICT, failure.text
+    if failure.user_error and can_roll_back:
+        return Rung.ROLLBACK, failure.text
     if failure.user_error and incident.user_error and (why := _comes_again(incident.user_error, failure.user_error)):
         return Rung.STOP, f"{failure.text}; {why}"
     if failure.spoiled and (why := _beyond_mending(incident.spoiled, failure.spoiled)):

@@ -6,9 +6,11 @@ Silence is never taken for good health, and never for recovery: a job comes back
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 
-from holdfast.config import LadderPolicy, RetentionPolicy
+from holdfast.code.manifest import Manifest
+from holdfast.config import CodePolicy, LadderPolicy, RetentionPolicy
 from holdfast.event_parts import Grant
 from holdfast.events import (
     AnyEvent,
@@ -34,11 +36,12 @@ from holdfast.events import (
     Suspension,
 )
 from holdfast.ids import named_id
-from holdfast.requests import StopJob, SubmitJob
+from holdfast.requests import RollbackJob, StopJob, SubmitJob, UpdateJob
 from holdfast.timeouts import Timeouts
+from holdfast_controller import updates
 from holdfast_controller.classify import classify, in_words, is_superseded, signature
 from holdfast_controller.corruption import bad_number, certified
-from holdfast_controller.draft import Draft, Outcome
+from holdfast_controller.draft import NO_MANIFESTS, Draft, Outcome
 from holdfast_controller.ladder import Failure
 from holdfast_controller.orders import standing_orders
 from holdfast_controller.recovery import failed, learned_late
@@ -55,13 +58,37 @@ def _of_before(job: str, ended_at: datetime) -> str:
     return f"job {job} ended on {ended_at:%Y-%m-%d} and was forgotten; its name stays taken"
 
 
-class Planner:
-    """The decisions under one set of limits; holds no state of its own."""
+def _no_longer(state: JobState | None, job: str, forgotten: datetime | None) -> Outcome:
+    """What a person is told who asks something of a job that is not there, or over."""
+    if forgotten:
+        return Outcome(state=None, refusal=_of_before(job, forgotten))
+    if state is None:
+        return Outcome(state=None, refusal=f"there is no job named {job}; `holdfast jobs` lists them")
+    return Outcome(state=state, refusal=f"job {job} is over already: {state.phase}")
 
-    def __init__(self, timeouts: Timeouts, policy: LadderPolicy, retention: RetentionPolicy | None = None) -> None:
+
+class Planner:
+    """The decisions under one set of limits; holds no state of its own.
+
+    `manifests` are those of the code versions that are held; a version never changes.
+    """
+
+    def __init__(
+        self,
+        timeouts: Timeouts,
+        policy: LadderPolicy,
+        retention: RetentionPolicy | None = None,
+        code_policy: CodePolicy | None = None,
+        manifests: Mapping[str, Manifest] = NO_MANIFESTS,
+    ) -> None:
         self.timeouts = timeouts
         self.policy = policy
         self.retention = retention or RetentionPolicy()
+        self.code_policy = code_policy or CodePolicy()
+        self.manifests = manifests
+
+    def _draft(self, state: JobState, cause: str, now: datetime) -> Draft:
+        return Draft(state, cause, now, self.timeouts, self.manifests)
 
     # --- requests of people ---------------------------------------------------------------------
 
@@ -74,11 +101,13 @@ class Planner:
             return Outcome(state=None, refusal=f"{_of_before(spec.name, forgotten)}; choose another --name")
         if state is not None:
             return Outcome(state=state, refusal=f"a job named {spec.name} exists already; choose another --name")
+        if why := updates.refused_at_submission(spec, request.code, self.manifests):
+            return Outcome(state=None, refusal=why)
         try:
-            job = new_job(spec, now)
+            job = new_job(spec, now, updates.first_version(request.code, request.asked_by, now))
         except ValueError as error:
             return Outcome(state=None, refusal=str(error))
-        draft = Draft(job, request.id, now, self.timeouts)
+        draft = self._draft(job, request.id, now)
         draft.say(JobSubmitted, spec=masked(job.spec), reason=f"asked by {request.asked_by}")
         draft.claim("the job needs nodes to start")
         return draft.outcome()
@@ -87,23 +116,29 @@ class Planner:
         self, state: JobState | None, request: StopJob, now: datetime, forgotten: datetime | None = None
     ) -> Outcome:
         """A person asks for a job's end. `forgotten`: as for `submit`."""
-        if forgotten:
-            return Outcome(state=None, refusal=_of_before(request.job, forgotten))
-        if state is None:
-            return Outcome(state=None, refusal=f"there is no job named {request.job}; `holdfast jobs` lists them")
-        if state.phase in OVER:
-            return Outcome(state=state, refusal=f"job {request.job} is over already: {state.phase}")
-        draft = Draft(state, request.id, now, self.timeouts)
+        if state is None or forgotten or state.phase in OVER:
+            return _no_longer(state, request.job, forgotten)
+        draft = self._draft(state, request.id, now)
         reason = f"asked by {request.asked_by}"
         if state.phase is not JobPhase.STOPPING:
             draft.end(Ending(phase=JobPhase.STOPPED, reason=reason, exit_code=143))
         return draft.outcome()
 
+    def change_code(
+        self, state: JobState | None, request: UpdateJob | RollbackJob, now: datetime, forgotten: datetime | None = None
+    ) -> Outcome:
+        """A person asks for another version of a job's code. `forgotten`: as for `submit`."""
+        if state is None or forgotten or state.phase in OVER:
+            return _no_longer(state, request.job, forgotten)
+        draft = self._draft(state, request.id, now)
+        change = updates.update(draft, request) if isinstance(request, UpdateJob) else updates.rollback(draft, request)
+        return Outcome(state=state, refusal=change) if change else draft.outcome()
+
     # --- events ---------------------------------------------------------------------------------
 
     def event(self, state: JobState, event: AnyEvent, now: datetime) -> Outcome:
         """What follows from an event that concerns this job."""
-        draft = Draft(state, event.id, now, self.timeouts)
+        draft = self._draft(state, event.id, now)
         if state.phase in OVER:
             if isinstance(event, NodesGranted):
                 draft.release(event.grants, "the job is over")
@@ -145,6 +180,11 @@ class Planner:
     def time(self, state: JobState, now: datetime, hearing_since: datetime | None) -> Outcome:
         """What follows from the time: something awaited has not come, though it would have been heard since then."""
         awaiting = state.awaiting
+        if hearing_since is not None and state.code.pending and updates.is_due(state, now):
+            until = state.code.pending.until or now
+            draft = self._draft(state, named_id(until, state.job, "update", state.generation), now)
+            updates.due(draft)
+            return draft.outcome()
         if awaiting is None or hearing_since is None:
             return Outcome(state=state)
         if now - max(awaiting.since, hearing_since) < awaiting.until - awaiting.since:
@@ -157,7 +197,7 @@ class Planner:
         missing = tuple(node for node in state.nodes if node not in here)
         # The finding gets an id of its own: it is the cause of what follows, and the same however often time is asked.
         start = named_id(awaiting.until, state.job, awaiting.what, state.generation)
-        draft = Draft(state.update(awaiting=None), start, now, self.timeouts)
+        draft = self._draft(state.update(awaiting=None), start, now)
         waited_s = (now - awaiting.since).total_seconds()
         finding = draft.say(DeadlinePassed, awaited=awaiting.what, waited_s=waited_s, missing_nodes=missing, cause=None)
         draft.cause = finding.id
@@ -280,6 +320,7 @@ class Planner:
             draft.state = draft.state.become(
                 JobPhase.RUNNING, awaiting=None, first_step_s=longest_s, running_since=draft.now
             )
+            updates.began(draft, event.step)
         draft.went_past(event.step)
 
     def _progress(self, draft: Draft, event: Progress) -> None:
@@ -287,10 +328,11 @@ class Planner:
         if event.generation != state.generation or state.phase is not JobPhase.RUNNING or event.step <= state.step:
             return
         idle_s = (draft.now - state.step_seen_at).total_seconds() if state.step_seen_at else STEP_RECORD_S
-        if state.incident or idle_s >= STEP_RECORD_S:
+        if state.incident or updates.is_on_trial(state) or idle_s >= STEP_RECORD_S:
             draft.state = state.update(step=event.step, step_seen_at=draft.now)
             draft.went_past(event.step)
             draft.close_when_settled(self.policy.settled_s)
+            updates.proved(draft, self.code_policy)
 
     def _finished(self, draft: Draft, event: RanksFinished) -> None:
         state = draft.state

@@ -10,6 +10,7 @@ from holdfast.ids import derived_id
 from holdfast_controller.draft import Draft
 from holdfast_controller.ladder import Failure, Rung, blame, choose, is_exhausted
 from holdfast_controller.state import Ending, Evicted, Incident, JobPhase, Symptom
+from holdfast_controller.updates import can_roll_back, is_of_present_code, roll_back
 
 
 def failed(draft: Draft, failure: Failure, policy: LadderPolicy) -> None:
@@ -51,15 +52,16 @@ def learned_late(draft: Draft, failure: Failure, policy: LadderPolicy) -> None:
     """Evidence of a generation already given up: it may tell who was at fault, and that going on is no use."""
     rung, reason = _weigh(draft, failure, policy)
     held = failure.node in draft.state.nodes
-    if rung is Rung.STOP or (rung is Rung.EVICT and held):
+    if rung in (Rung.STOP, Rung.ROLLBACK) or (rung is Rung.EVICT and held):
         _act(draft, failure, rung, reason)
 
 
 def _weigh(draft: Draft, failure: Failure, policy: LadderPolicy) -> tuple[Rung, str]:
     assert draft.state.incident is not None
     incident = blame(draft.state.incident, failure, frozenset(draft.state.nodes))
-    rung, reason = choose(incident, failure, policy)
-    if failure.user_error:
+    state, generation = draft.state, failure.generation
+    rung, reason = choose(incident, failure, policy, can_roll_back=can_roll_back(state, generation))
+    if failure.user_error and is_of_present_code(state, generation):
         incident = msgspec.structs.replace(incident, user_error=failure.user_error)
     if failure.spoiled:
         others = tuple(known for known in incident.spoiled if known.generation != failure.generation)
@@ -87,6 +89,9 @@ def _act(draft: Draft, failure: Failure, rung: Rung, reason: str) -> None:
             traceback=error.traceback if error else "",
         )
         draft.end(ending)
+        return
+    if rung is Rung.ROLLBACK and roll_back(draft, reason):
+        draft.await_("ranks_started", draft.timeouts.start_s)
         return
     if rung is Rung.REATTEMPT:
         draft.say(Reattempt, attempt=incident.attempts + 1, node=failure.node, reason=reason)

@@ -18,6 +18,7 @@ from enum import StrEnum
 import msgspec
 
 from holdfast.event_parts import Grant, JobSpec
+from holdfast_controller.code_state import CodeState
 
 
 class JobPhase(StrEnum):
@@ -183,6 +184,7 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     is_past_limit: bool = False
     awaiting: Await | None = None
     incident: Incident | None = None
+    code: CodeState = CodeState()
     ending: Ending | None = None
     ended_at: datetime | None = None
 

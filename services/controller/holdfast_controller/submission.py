@@ -8,13 +8,14 @@ import msgspec
 
 from holdfast.event_parts import Count, JobSpec
 from holdfast.rank_variables import RESTORE_STEP
+from holdfast_controller.code_state import CodeState
 from holdfast_controller.state import JobPhase, JobState
 
 _MASK = "***"
 
 
-def new_job(spec: JobSpec, now: datetime) -> JobState:
-    """The job before it has nodes.
+def new_job(spec: JobSpec, now: datetime, code: CodeState | None = None) -> JobState:
+    """The job before it has nodes, with the code that it begins with.
 
     The user's own limit to what is restored is one like any other: in the environment it would stand for ever, and
     cut at each restart what was trained since.
@@ -30,6 +31,7 @@ def new_job(spec: JobSpec, now: datetime) -> JobState:
         submitted_at=now,
         members=(None,) * spec.nnodes,
         next_restore_at_most=_step(limit) if limit else None,
+        code=code or CodeState(),
     )
 
 
