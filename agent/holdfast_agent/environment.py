@@ -67,14 +67,11 @@ def rank_environment(
         environment["HOLDFAST_JOB_SUBMITTED_MS"] = str(round(placement.submitted_at.timestamp() * 1000))
     if job.mesh:
         environment["HOLDFAST_MESH"] = job.mesh
-    for name in (ROOT_VARIABLE, PLACE_VARIABLE, VERSION_VARIABLE):
-        environment.pop(name, None)
-    if code is not None:
-        environment[ROOT_VARIABLE] = job.code_root
-        environment[PLACE_VARIABLE] = str(code)
-        environment[VERSION_VARIABLE] = placement.code_version or ""
-        if search := environment.get("PYTHONPATH"):
-            environment["PYTHONPATH"] = moved_search_path(search, job.code_root, str(code), job.cwd)
+    environment[ROOT_VARIABLE] = job.code_root if code else ""
+    environment[PLACE_VARIABLE] = str(code) if code else ""
+    environment[VERSION_VARIABLE] = (placement.code_version or "") if code else ""
+    if code and (search := environment.get("PYTHONPATH")):
+        environment["PYTHONPATH"] = moved_search_path(search, job.code_root, str(code), job.cwd)
     # Only the order knows how far the job is: any other word would cut what was trained at each restart.
     environment.pop(RESTORE_STEP, None)
     if placement.restore_at_most is not None:

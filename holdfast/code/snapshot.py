@@ -1,7 +1,7 @@
 """A snapshot of a source tree: which files belong to the code, and what they hold.
 
-In a git work tree: what is tracked, and what is new and not ignored. Elsewhere: everything but what tools leave behind.
-What is too large, leads out of the tree or is ignored is left out by name; it is reached where it lies.
+In a git work tree: what is tracked, and what is new and not ignored. Elsewhere: all but what is hidden or left by
+tools. What is too large, leads out of the tree or is ignored is left out by name; it is reached where it lies.
 """
 
 from __future__ import annotations
@@ -107,15 +107,14 @@ def snapshot(root: Path, limits: Limits = ASKED_FOR, exclude: Collection[Path] =
     return Snapshot(root, manifest, version_of(manifest), contents, walk.commit(), tuple(sorted(walk.left_out)))
 
 
-def tree_of(script: Path, cwd: Path) -> Path:
+def tree_of(script: Path, cwd: Path) -> Path | None:
     """The tree that a script belongs to: its git work tree; without git where it is run from, if it lies below that;
-    else its own directory."""
-    found = git.toplevel(script.parent)
-    if found is not None:
-        return found
-    here = cwd.resolve()
-    is_home = here in (Path.home(), Path("/"))
-    return here if not is_home and script.resolve().is_relative_to(here) else script.resolve().parent
+    else its own directory. None if that is a home directory or everything: much there is nobody's code.
+    """
+    script, here = script.resolve(), cwd.resolve()
+    candidates = [git.toplevel(script.parent), here if script.is_relative_to(here) else None, script.parent]
+    no_trees = (Path.home().resolve(), Path("/"), None)
+    return next((tree for tree in candidates if tree not in no_trees), None)
 
 
 class _Walk:
@@ -201,6 +200,10 @@ class _Walk:
         for item in found:
             path = below + item.name
             if self._is_junk(item.name) or self._is_excluded(self._root / path):
+                continue
+            if item.name.startswith("."):
+                # Settings and credentials lie there, and nobody says which.
+                self.left_out.add(LeftOut(path, "hidden"))
                 continue
             if item.is_dir(follow_symlinks=False):
                 if item.name in _NOT_CODE:

@@ -22,8 +22,11 @@ def unpack(
     *,
     outside: Iterable[str] = (),
     outside_root: Path | None = None,
+    read_only: bool = True,
 ) -> None:
     """Make `target`, which is not there yet, with all files of the manifest: all of them or nothing.
+
+    `read_only`: nobody edits a version, and a rank that writes to its own source is told so (unless it is root).
 
     `content` gives the bytes under a hash. The paths in `outside` are no part of the code: they become links to where
     they are below `outside_root`, so that a script finds them beside itself as before.
@@ -36,7 +39,7 @@ def unpack(
     part = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
         for entry in manifest.entries:
-            _write(entry, content, part)
+            _write(entry, content, part, 0o444 if read_only else 0o644)
         if outside_root is not None:
             for path in outside:
                 _link_outside(part, path, outside_root)
@@ -63,7 +66,7 @@ def damage(manifest: Manifest, directory: Path) -> Iterator[str]:
             yield entry.path
 
 
-def _write(entry: Entry, content: Callable[[str], bytes], root: Path) -> None:
+def _write(entry: Entry, content: Callable[[str], bytes], root: Path, mode: int) -> None:
     path = root / entry.path
     path.parent.mkdir(parents=True, exist_ok=True)
     if entry.target is not None:
@@ -72,8 +75,7 @@ def _write(entry: Entry, content: Callable[[str], bytes], root: Path) -> None:
     body = content(entry.sha256)
     if len(body) != entry.size_bytes or digest_of(body) != entry.sha256:
         raise WrongContent(f"{entry.path}: {len(body)} bytes that are not those of the version")
-    # Nobody edits a version: a rank that writes to its own source is told so (unless it is root).
-    mode = 0o555 if entry.is_executable else 0o444
+    mode |= 0o111 if entry.is_executable else 0
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
     with os.fdopen(descriptor, "wb") as file:
         file.write(body)

@@ -53,6 +53,9 @@ def upgrade() -> None:
         sa.Column("kept_at", sa.DateTime(timezone=True), nullable=False, server_default=sa.func.now()),
         schema="controller",
     )
+    for column in ("code_version", "code_waits"):
+        op.add_column("jobs", sa.Column(column, sa.Text), schema="controller")
+    op.execute(f"grant select (code_version, code_waits) on controller.jobs to {READER}")
     for table in TABLES:
         op.execute(f"grant select, insert, update, delete on controller.{table} to holdfast_controller")
         op.execute(f"grant select on controller.{table} to {READER}")

@@ -46,6 +46,8 @@ def _job_columns(state: JobState) -> dict[str, Any]:
         "incident": state.incident.id if state.incident else None,
         "exit_code": exit_code_of(state),
         "submitted_at": state.submitted_at,
+        "code_version": state.code.version,
+        "code_waits": state.code.pending.version if state.code.pending else None,
     }
 
 

@@ -16,6 +16,8 @@ state_table(
     Column("incident", Text),
     Column("exit_code", Integer),
     moment("submitted_at"),
+    Column("code_version", Text),
+    Column("code_waits", Text),
 )
 
 state_table(METADATA, "used_names", moment("ended_at"))
