@@ -7,6 +7,7 @@ ahead, on standby nodes as well. Contents are kept by their hashes, so that only
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import time
@@ -19,7 +20,7 @@ import structlog
 
 from holdfast import desired
 from holdfast.bus import Bus, BusError
-from holdfast.code.manifest import Manifest, NoManifest, decode, digest_of, short
+from holdfast.code.manifest import Manifest, NoManifest, decode, digest_of
 from holdfast.code.unpack import WrongContent, damage, unpack
 from holdfast.desired import CodeWanted, NodeDesired, UnreadableOrder
 from holdfast.ids import uuid7
@@ -30,6 +31,7 @@ from holdfast.subjects import ALL_CODE_KEYS, CODE_BUCKET, DESIRED_BUCKET
 VERSIONS_KEPT = 4
 """Of a job, besides those that it may need next: who goes back and forth waits for nothing."""
 BATCH_BYTES = 8 << 20
+AHEAD_AFTER_S = 1.0
 _RETRY_S = 0.3
 _OFFER_S = 20.0
 _CONTENTS = ".contents"
@@ -148,6 +150,9 @@ class CodeStore:
 
     async def _get(self, bus: Bus, need: Need) -> None:
         try:
+            if need.give_up_at is None:
+                # A node that has an order goes first: all may share one bus, and in small clusters one machine.
+                await asyncio.sleep(AHEAD_AFTER_S)
             while True:
                 try:
                     brought = await self._bring(bus, need)
@@ -194,17 +199,22 @@ class CodeStore:
             fetched += sum(map(len, contents.values()))
         root = Path(need.root) if need.root else None
         target = self.place(need.job, need.version)
-        await asyncio.to_thread(unpack, manifest, self._content, target, outside=need.outside, outside_root=root)
+        try:
+            await asyncio.to_thread(unpack, manifest, self._content, target, outside=need.outside, outside_root=root)
+        except WrongContent as error:
+            self._content_path(error.digest).unlink(missing_ok=True)
+            raise
         return Brought(need, len(manifest.entries), fetched, time.monotonic() - began)
 
     async def _manifest(self, bus: Bus, need: Need) -> tuple[bytes, int]:
         """The manifest, and how many bytes had to be fetched for it."""
-        try:
-            return self._content(need.version), 0
-        except (OSError, WrongContent):
-            contents = await self._fetched(bus, need, [need.version])
-            self._keep(contents)
-            return contents[need.version], len(contents[need.version])
+        with contextlib.suppress(FileNotFoundError):
+            body = self._content(need.version)
+            if digest_of(body) == need.version:
+                return body, 0
+        contents = await self._fetched(bus, need, [need.version])
+        self._keep(contents)
+        return contents[need.version], len(contents[need.version])
 
     async def _fetched(self, bus: Bus, need: Need, digests: Sequence[str]) -> dict[str, bytes]:
         """Contents from the bus; what it has not, the controller is asked to put there."""
@@ -241,18 +251,8 @@ class CodeStore:
         return self._root / _CONTENTS / digest
 
     def _content(self, digest: str) -> bytes:
-        """What is kept under a hash.
-
-        Raises:
-            FileNotFoundError: nothing.
-            WrongContent: something else, which is forgotten.
-        """
-        path = self._content_path(digest)
-        body = path.read_bytes()
-        if digest_of(body) != digest:
-            path.unlink(missing_ok=True)
-            raise WrongContent(f"what this node kept of {short(digest)} is damaged")
-        return body
+        """What is kept under a hash; whoever gets it looks whether it is right."""
+        return self._content_path(digest).read_bytes()
 
     def _keep(self, contents: dict[str, bytes]) -> None:
         folder = self._root / _CONTENTS
@@ -292,7 +292,7 @@ class CodeStore:
         for version in versions:
             try:
                 needed |= decode(self._content(version)).digests.keys()
-            except (OSError, WrongContent, NoManifest):
+            except (OSError, NoManifest):
                 continue
         # One that is needed after all is fetched again.
         for path in _listed(self._root / _CONTENTS):

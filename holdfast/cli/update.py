@@ -71,8 +71,8 @@ def update(
     """Bring new code into JOB while it runs: machines, environment and checkpoints stay.
 
     The code becomes a version of the job's, which is kept (`holdfast versions JOB`). --urgent restarts the ranks at
-    once. Otherwise it waits: failures come anyway, and the restart after one brings it in for nothing. Until it has proved
-    itself, an error that it raises rolls the job back to the last good version.
+    once. Otherwise it waits: failures come anyway, and the restart after one brings it in for nothing. Until it has
+    proved itself, an error that it raises rolls the job back to the last good version.
 
     \b
         holdfast update llama-7 --from . --urgent -m "fix the evaluation"

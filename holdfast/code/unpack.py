@@ -12,7 +12,11 @@ from holdfast.code.manifest import Entry, Manifest, digest_of, path_problem
 
 
 class WrongContent(Exception):
-    """Bytes are not those that the manifest names; the message says of which file."""
+    """Bytes are not those that the manifest names; the message says of which file, `digest` what they should be."""
+
+    def __init__(self, message: str, digest: str) -> None:
+        super().__init__(message)
+        self.digest = digest
 
 
 def unpack(
@@ -38,8 +42,9 @@ def unpack(
     target.parent.mkdir(parents=True, exist_ok=True)
     part = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
+        made: set[str] = set()
         for entry in manifest.entries:
-            _write(entry, content, part, 0o444 if read_only else 0o644)
+            _write(entry, content, part, 0o444 if read_only else 0o644, made)
         if outside_root is not None:
             for path in outside:
                 _link_outside(part, path, outside_root)
@@ -66,20 +71,23 @@ def damage(manifest: Manifest, directory: Path) -> Iterator[str]:
             yield entry.path
 
 
-def _write(entry: Entry, content: Callable[[str], bytes], root: Path, mode: int) -> None:
-    path = root / entry.path
-    path.parent.mkdir(parents=True, exist_ok=True)
+def _write(entry: Entry, content: Callable[[str], bytes], root: Path, mode: int, made: set[str]) -> None:
+    folder = entry.path.rpartition("/")[0]
+    if folder not in made:
+        (root / folder).mkdir(parents=True, exist_ok=True)
+        made.add(folder)
+    path = f"{root}/{entry.path}"
     if entry.target is not None:
-        path.symlink_to(entry.target)
+        os.symlink(entry.target, path)
         return
     body = content(entry.sha256)
     if len(body) != entry.size_bytes or digest_of(body) != entry.sha256:
-        raise WrongContent(f"{entry.path}: {len(body)} bytes that are not those of the version")
+        raise WrongContent(f"{entry.path}: {len(body)} bytes that are not those of the version", entry.sha256)
     mode |= 0o111 if entry.is_executable else 0
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
-    with os.fdopen(descriptor, "wb") as file:
+    with open(descriptor, "wb", buffering=0) as file:
         file.write(body)
-    path.chmod(mode)
+        os.fchmod(descriptor, mode)
 
 
 def _link_outside(root: Path, path: str, outside_root: Path) -> None:
