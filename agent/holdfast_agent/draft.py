@@ -7,12 +7,14 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from holdfast import desired
 from holdfast.desired import NodeDesired
-from holdfast.event_parts import RankException
+from holdfast.event_parts import RankException, RankProgress
 from holdfast.events import Event, ProcessExited
 from holdfast.ids import derived_id
 from holdfast.timeouts import Timeouts
 from holdfast_agent.actions import Action, FetchCode, Say
+from holdfast_agent.inputs import Observed
 from holdfast_agent.state import AgentState, Crew, RankStanding
 
 E = TypeVar("E", bound=Event)
@@ -128,3 +130,20 @@ def code_of(order: NodeDesired | None) -> str | None:
     if placement is None or placement.code_version is None:
         return None
     return f"{placement.job.name}/{placement.code_version}"
+
+
+def progress_of(crew: Crew, seen: Observed) -> tuple[RankProgress, ...]:
+    """Where the ranks of the crew stand."""
+    return tuple(
+        RankProgress(rank=rank, step=standing.step, phase=standing.phase, phase_since=standing.phase_since)
+        for rank, standing in sorted(seen.standings.items())
+        if rank in crew.ranks
+    )
+
+
+def readable(order: bytes) -> NodeDesired | None:
+    """The order, if it can be read."""
+    try:
+        return desired.decode(order)
+    except desired.UnreadableOrder:
+        return None

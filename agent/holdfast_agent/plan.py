@@ -10,9 +10,8 @@ from datetime import datetime
 
 import msgspec
 
-from holdfast import desired
 from holdfast.desired import NodeDesired
-from holdfast.event_parts import RankProcess, RankProgress
+from holdfast.event_parts import RankProcess
 from holdfast.events import (
     LOG_TAIL_CHARS_MAX,
     CodeNotInPlace,
@@ -34,7 +33,7 @@ from holdfast_agent.actions import (
     Outcome,
     Stop,
 )
-from holdfast_agent.draft import Draft, code_of
+from holdfast_agent.draft import Draft, code_of, progress_of, readable
 from holdfast_agent.inputs import (
     CodeMissing,
     CodeReady,
@@ -207,7 +206,7 @@ class _Decision(Draft):
         """A connection to the zygote: adopt what lives, report what does not."""
         self.update(zygote_ready=True, stop=None, condemned="", store=NO_FENCE)
         crew = self.state.standing.crew
-        if crew is None and seen.live and (order := _readable(seen.order)) is not None:
+        if crew is None and seen.live and (order := readable(seen.order)) is not None:
             crew = Crew(order=order, forked=True)
             self.stand(crew=crew)
         strangers = [live for live in seen.live if crew is None or live.fence != crew.order.fence]
@@ -355,7 +354,7 @@ class _Decision(Draft):
             self._first_step(crew, seen)
         if self._is_due(self.state.progress_said_at, PROGRESS_EVERY_S) and seen.standings:
             self.update(progress_said_at=self.now)
-            self.say(Progress, crew, incident=None, ranks=_progress_of(crew, seen))
+            self.say(Progress, crew, incident=None, ranks=progress_of(crew, seen))
         if (
             seen.cut_off_s is not None
             and seen.cut_off_s >= self.timeouts.lease_s
@@ -404,18 +403,3 @@ class _Decision(Draft):
             self.update(departed=True)
             self.say(NodeDeparted, None, instance=self.state.instance)
             self.actions.append(EndZygote())
-
-
-def _progress_of(crew: Crew, seen: Observed) -> tuple[RankProgress, ...]:
-    return tuple(
-        RankProgress(rank=rank, step=standing.step, phase=standing.phase, phase_since=standing.phase_since)
-        for rank, standing in sorted(seen.standings.items())
-        if rank in crew.ranks
-    )
-
-
-def _readable(order: bytes) -> NodeDesired | None:
-    try:
-        return desired.decode(order)
-    except desired.UnreadableOrder:
-        return None

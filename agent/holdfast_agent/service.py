@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from collections.abc import Awaitable, Callable
 from datetime import datetime
 
@@ -18,10 +17,9 @@ import structlog
 from holdfast import desired
 from holdfast.bus import Bus, KeyUpdate, event_message
 from holdfast.clock import Now, system_now
-from holdfast.code.places import moved
 from holdfast.config import CheckpointPolicy, RetentionPolicy
 from holdfast.dead_letters import Unhandled, rejection
-from holdfast.desired import NodeDesired, UnreadableOrder
+from holdfast.desired import UnreadableOrder
 from holdfast.events import CodeInPlace, Event, Metric, NodeInspected, NodeRegistered
 from holdfast.ids import uuid7
 from holdfast.service import answer_pings
@@ -32,7 +30,6 @@ from holdfast_agent.actions import Acknowledge, Action, CloseStores, EndZygote, 
 from holdfast_agent.backups import Backups
 from holdfast_agent.code_store import Brought, CodeStore
 from holdfast_agent.directories import Directories
-from holdfast_agent.environment import rank_environment
 from holdfast_agent.facts import node_facts, self_check
 from holdfast_agent.forgetting import Forgetting
 from holdfast_agent.heartbeat import heartbeat
@@ -54,6 +51,7 @@ from holdfast_agent.ledgers import moment
 from holdfast_agent.live_lines import LiveLines
 from holdfast_agent.plan import plan
 from holdfast_agent.spool import Lane, Spool
+from holdfast_agent.start_command import start_command
 from holdfast_agent.state import AgentState, RankStanding, Standing
 from holdfast_agent.vault_link import VaultLink
 from holdfast_agent.watcher import Watcher
@@ -64,11 +62,9 @@ from holdfast_agent.wire import (
     FollowLines,
     Lines,
     RankExit,
-    RankPlan,
     RanksEnded,
     RanksForked,
     Report,
-    StartRanks,
     StartRefused,
     StartStore,
     StopRanks,
@@ -214,7 +210,10 @@ class Agent:
     def _commands(self, action: Action) -> list[Command]:
         match action:
             case Fork():
-                return [self._start_command(action.order)]
+                job = action.order.job or ""
+                self._directories.begin_generation(job, action.order.fence)
+                self._forgetting.begin(job)
+                return [start_command(action.order, self._directories, self._code.place)]
             case Stop():
                 return [
                     StopRanks(number=action.number, grace_s=self._timeouts.stop_grace_s, at_once=action.at_once),
@@ -228,33 +227,6 @@ class Agent:
                 return [AckExit(exit_id=action.exit_id)]
             case _:
                 return []
-
-    def _start_command(self, order: NodeDesired) -> StartRanks:
-        placement = order.placement
-        assert placement is not None
-        job = placement.job
-        self._directories.begin_generation(job.name, order.fence)
-        self._forgetting.begin(job.name)
-        code = self._code.place(job.name, placement.code_version) if placement.code_version else None
-        script = moved(job.script, job.code_root, str(code), job.cwd) if code and not job.is_module else job.script
-        plans = []
-        for rank in placement.ranks:
-            files = self._directories.rank_files(job.name, order.fence, rank)
-            plans.append(
-                RankPlan(
-                    rank=rank,
-                    local_rank=rank - placement.ranks.start,
-                    environment=rank_environment(os.environ, order, placement, rank, files, code),
-                    cwd=job.cwd,
-                    script=script,
-                    args=job.args,
-                    is_module=job.is_module,
-                    start=job.start,
-                    log_stem=str(self._directories.log_stem(job.name, rank)),
-                    error_file=str(files.error),
-                )
-            )
-        return StartRanks(fence=order.fence, order=desired.encode(order), ranks=tuple(plans))
 
     def _wake(self) -> None:
         for relay in self._relays:

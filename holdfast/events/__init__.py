@@ -45,6 +45,7 @@ from holdfast.events.decisions import (
     Rollback,
     Suspension,
     UpdatePlanned,
+    UpdateWithdrawn,
 )
 from holdfast.events.evidence import (
     CodeNotInPlace,
@@ -134,6 +135,7 @@ __all__ = [
     "Suspension",
     "UnreadableEvent",
     "UpdatePlanned",
+    "UpdateWithdrawn",
     "decode",
     "encode",
 ]
@@ -177,6 +179,7 @@ AnyEvent = (
     | JobFinished
     | JobStopping
     | UpdatePlanned
+    | UpdateWithdrawn
     | HotUpdate
     | Rollback
     | CodeJudged

@@ -127,6 +127,12 @@ class UpdatePlanned(Decision, frozen=True, kw_only=True, omit_defaults=True):
     until: Moment | None = None
 
 
+class UpdateWithdrawn(Decision, frozen=True, kw_only=True, omit_defaults=True):
+    """A version that waited will not be brought in: a person wants the present one to stay."""
+
+    version: str
+
+
 class HotUpdate(Decision, frozen=True, kw_only=True, omit_defaults=True):
     """The next generation runs another version of the code than `previous`, on the same machines.
 
@@ -162,7 +168,7 @@ class Rollback(Decision, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class CodeJudged(Decision, frozen=True, kw_only=True, omit_defaults=True):
-    """A version of a job's code turned out `good` (it has trained for long enough) or `bad`."""
+    """A version of a job's code turned out `good` (it has trained for long enough) or `bad`, or is `unknown` again."""
 
     version: str
     verdict: str

@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.code.manifest import short
 from holdfast.desired import NodeDesired
 from holdfast.event_parts import CheckResult, Grant, NodeFacts, RankException, RankProgress
 from holdfast.events import EVENT_TYPES, Decision, Event
@@ -120,6 +121,9 @@ def told(event: Event) -> str:
         "deadline_passed": "awaited",
         "backups_planned": "protects",
         "step_restorable": "step",
+        "hot_update": "number",
+        "rollback": "number",
+        "code_judged": "verdict",
     }.get(event.type)
     parts = [f"< {event.type}"]
     if event.node:
@@ -148,4 +152,5 @@ def ordered(order: NodeDesired) -> str:
     limit = (
         f", restoring at most {order.placement.restore_at_most}" if order.placement.restore_at_most is not None else ""
     )
-    return f"< order {fence}: ranks {ranks.start}-{ranks.stop - 1}, store {store}{limit}{instead}"
+    code = f", code {short(order.placement.code_version)}" if order.placement.code_version else ""
+    return f"< order {fence}: ranks {ranks.start}-{ranks.stop - 1}, store {store}{limit}{code}{instead}"

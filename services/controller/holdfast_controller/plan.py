@@ -16,7 +16,6 @@ from holdfast.events import (
     AnyEvent,
     BadNumber,
     DeadlinePassed,
-    Event,
     FirstStep,
     JobFinished,
     JobSubmitted,
@@ -46,25 +45,12 @@ from holdfast_controller.ladder import Failure
 from holdfast_controller.orders import standing_orders
 from holdfast_controller.recovery import failed, learned_late
 from holdfast_controller.state import OVER, Ending, JobPhase, JobState, RankError, Symptom
-from holdfast_controller.submission import masked, new_job
+from holdfast_controller.submission import masked, new_job, no_longer, of_before
 
 STEP_RECORD_S = 10.0
 """While nothing is wrong, the controller notes a job's step at most this often."""
 
 _LIVE = (JobPhase.STARTING, JobPhase.RUNNING)
-
-
-def _of_before(job: str, ended_at: datetime) -> str:
-    return f"job {job} ended on {ended_at:%Y-%m-%d} and was forgotten; its name stays taken"
-
-
-def _no_longer(state: JobState | None, job: str, forgotten: datetime | None) -> Outcome:
-    """What a person is told who asks something of a job that is not there, or over."""
-    if forgotten:
-        return Outcome(state=None, refusal=_of_before(job, forgotten))
-    if state is None:
-        return Outcome(state=None, refusal=f"there is no job named {job}; `holdfast jobs` lists them")
-    return Outcome(state=state, refusal=f"job {job} is over already: {state.phase}")
 
 
 class Planner:
@@ -98,7 +84,7 @@ class Planner:
         """A person asks for a job. `forgotten`: when a job of this name ended that is not known any more."""
         spec = request.spec
         if forgotten:
-            return Outcome(state=None, refusal=f"{_of_before(spec.name, forgotten)}; choose another --name")
+            return Outcome(state=None, refusal=f"{of_before(spec.name, forgotten)}; choose another --name")
         if state is not None:
             return Outcome(state=state, refusal=f"a job named {spec.name} exists already; choose another --name")
         if why := updates.refused_at_submission(spec, request.code, self.manifests):
@@ -117,7 +103,7 @@ class Planner:
     ) -> Outcome:
         """A person asks for a job's end. `forgotten`: as for `submit`."""
         if state is None or forgotten or state.phase in OVER:
-            return _no_longer(state, request.job, forgotten)
+            return no_longer(state, request.job, forgotten)
         draft = self._draft(state, request.id, now)
         reason = f"asked by {request.asked_by}"
         if state.phase is not JobPhase.STOPPING:
@@ -129,7 +115,7 @@ class Planner:
     ) -> Outcome:
         """A person asks for another version of a job's code. `forgotten`: as for `submit`."""
         if state is None or forgotten or state.phase in OVER:
-            return _no_longer(state, request.job, forgotten)
+            return no_longer(state, request.job, forgotten)
         draft = self._draft(state, request.id, now)
         change = updates.update(draft, request) if isinstance(request, UpdateJob) else updates.rollback(draft, request)
         return Outcome(state=state, refusal=change) if change else draft.outcome()
@@ -401,32 +387,3 @@ class Planner:
 def _holds_already(state: JobState, grant: Grant) -> bool:
     member = state.member(grant.node)
     return member is not None and member.epoch >= grant.epoch
-
-
-def concerns(event: Event, states: dict[str, JobState]) -> list[str]:
-    """The jobs that an event is about: the one it names, or those that hold the node it names."""
-    if event.job is not None:
-        return [event.job] if event.job in states else []
-    if event.node is None:
-        return []
-    return [name for name, state in states.items() if state.phase not in OVER and event.node in state.nodes]
-
-
-HANDLED: tuple[type[Event], ...] = (
-    NodesGranted,
-    NodesAwaited,
-    RanksStarted,
-    FirstStep,
-    Progress,
-    RanksFinished,
-    RanksStopped,
-    ProcessExited,
-    NodeLost,
-    NodeDeparted,
-    StepTimeMeasured,
-    StepRestorable,
-    BadNumber,
-    StepsCertified,
-    OrderRefused,
-)
-"""The events that a decision can follow from."""

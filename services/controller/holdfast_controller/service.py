@@ -15,8 +15,9 @@ from holdfast.requests import CONTROLLER_REQUESTS, Answer, AnyRequest, RollbackJ
 from holdfast.service import Decider, Effect, Order, Row
 from holdfast.timeouts import Timeouts
 from holdfast_controller.draft import NO_MANIFESTS, Outcome
+from holdfast_controller.hears import HANDLED, concerns
 from holdfast_controller.orders import code_wanted, standing_orders
-from holdfast_controller.plan import HANDLED, Planner, concerns
+from holdfast_controller.plan import Planner
 from holdfast_controller.state import OVER, Incident, JobState
 from holdfast_controller.store import (
     CODE_VERSIONS,

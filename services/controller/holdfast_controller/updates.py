@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from holdfast.code.manifest import Manifest, short
 from holdfast.config import CodePolicy
 from holdfast.event_parts import JobSpec
-from holdfast.events import CodeJudged, UpdatePlanned
+from holdfast.events import CodeJudged, UpdatePlanned, UpdateWithdrawn
 from holdfast.requests import CodeOffer, RollbackJob, UpdateJob
 from holdfast_controller.code_state import CodeState, CodeVersion, Pending, Verdict
 from holdfast_controller.draft import Draft
@@ -43,10 +43,7 @@ def update(draft: Draft, request: UpdateJob) -> str:
     if why := _busy(state, request.is_urgent) or _unusable(state.spec, offer.version, draft.manifests):
         return why
     if offer.version == code.version:
-        if code.pending is None:
-            return f"job {state.job} runs {_name(code, offer.version)} already: nothing differs"
-        draft.state = state.update(code=code.update(pending=None))
-        return ""
+        return _withdraw(draft, request.asked_by)
     if known and known.verdict is Verdict.BAD:
         return (
             f"{known.name} was found bad: {known.why}; change the code, or run it all the same with "
@@ -73,10 +70,10 @@ def update(draft: Draft, request: UpdateJob) -> str:
 
 def rollback(draft: Draft, request: RollbackJob) -> str:
     """Go back to an earlier version; returns why not, "" if it is done or planned."""
-    state, code = draft.state, draft.state.code
+    state, code, present = draft.state, draft.state.code, draft.state.code.present
     if why := _busy(state, True):
         return why
-    if code.present is None:
+    if present is None:
         return _runs_in_place(state.spec)
     target = code.fallback
     if request.to:
@@ -88,13 +85,12 @@ def rollback(draft: Draft, request: RollbackJob) -> str:
     if target is None:
         return f"job {state.job} has no other version that has trained; `holdfast versions {state.job}` lists all"
     if target.version == code.version:
-        if code.pending is None:
-            return f"job {state.job} runs {target.name} already"
-        draft.state = state.update(code=code.update(pending=None))
-        return ""
+        return _withdraw(draft, request.asked_by)
     reason = f"asked by {request.asked_by}"
+    if target.verdict is Verdict.BAD:
+        code = _judge(draft, code, target.version, Verdict.UNKNOWN, f"it gets another try, {reason}")
     if not request.to:
-        code = _judge(draft, code, code.present.version, Verdict.BAD, f"rolled back: {reason}")
+        code = _judge(draft, code, present.version, Verdict.BAD, f"rolled back: {reason}")
     _plan(
         draft,
         code,
@@ -208,6 +204,16 @@ def _plan(draft: Draft, code: CodeState, pending: Pending) -> None:
     if pending.is_urgent and draft.state.phase in _LIVE:
         draft.order_start(pending.reason)
         draft.await_("ranks_started", draft.timeouts.start_s)
+
+
+def _withdraw(draft: Draft, asked_by: str) -> str:
+    """The job stays with what it runs; returns why there is nothing to do, "" if something waited."""
+    code = draft.state.code
+    if code.pending is None:
+        return f"job {draft.state.job} runs {_name(code, code.version or '')} already: nothing differs"
+    draft.say(UpdateWithdrawn, version=code.pending.version, reason=f"asked by {asked_by}")
+    draft.state = draft.state.update(code=code.update(pending=None))
+    return ""
 
 
 def _judge(draft: Draft, code: CodeState, version: str, verdict: Verdict, why: str) -> CodeState:
