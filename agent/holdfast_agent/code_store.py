@@ -110,7 +110,8 @@ class CodeStore:
             return
         spec = placement.job
         need = Need(spec.name, placement.code_version, spec.code_root, spec.code_outside, order.cause)
-        self._ordered = [need.key, *self._ordered][:VERSIONS_KEPT]
+        # The ranks that run now run the one before, until they are replaced.
+        self._ordered = [need.key, *(key for key in self._ordered if key != need.key)][:2]
         need.give_up_at = time.monotonic() + self._give_up_s
         self._add(need)
 
@@ -266,7 +267,7 @@ class CodeStore:
         """Forget a job's versions but so many, and those that may be needed; and contents that no version has."""
         gone = self._set_aside(job, but)
         if gone:
-            versions = {path.name for path in self._root.glob("*/*") if not path.name.startswith(".")}
+            versions = {path.name for folder in _listed(self._root) for path in _listed(folder)}
             needed = versions | {need.version for need in self._needs.values()}
             await asyncio.to_thread(self._remove, gone, needed)
 

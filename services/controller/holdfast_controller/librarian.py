@@ -95,7 +95,7 @@ class Librarian:
         missing = await self._shelf.missing(sizes)
         for batch in _batches({digest: sizes[digest] for digest in sorted(missing)}):
             contents = await self._bus.get_objects(CODE_BUCKET, batch)
-            wrong = [digest for digest in batch if digest_of(contents.get(digest, b"")) != digest]
+            wrong = [digest for digest in batch if digest not in contents or digest_of(contents[digest]) != digest]
             if wrong:
                 raise _Refused(f"{len(wrong)} of its {len(sizes)} files are not on the bus, or not whole")
             await self._shelf.put(contents)
