@@ -4,9 +4,10 @@
     python bench/hot_update.py --quick    2 times each
 
 Three ways take turns, with the same script (bench/workload.py), the same checkpoints (its own, every 10 steps) and the
-same two nodes: `holdfast update --urgent`; `holdfast stop` and `holdfast run` of the changed script; and torchrun ended by
-SIGTERM and started again. Times are from the start of the command to the ranks' own stamps; so the start of a Python for
-each command is in them.
+same two nodes: `holdfast update --urgent`; `holdfast stop` and `holdfast run` of the changed script; and torchrun ended
+by SIGTERM and started again. Times are from the start of the command to the ranks' own stamps; so the start of a Python
+for each command is in them. How long training stood still is told beside it: from the last step that any rank of the
+old code completed.
 """
 
 from __future__ import annotations
@@ -35,9 +36,10 @@ HOT, RESUBMIT, TORCHRUN = "holdfast update", "holdfast stop + run", "torchrun ag
 
 
 class Trial(NamedTuple):
-    """One change of code. `phases` add up to `took_s`."""
+    """One change of code. `phases` add up to `took_s`; training stood still for `still_s` of it."""
 
     took_s: float
+    still_s: float
     phases: dict[str, float]
     lost_steps: int
     load: float
@@ -76,6 +78,12 @@ class Run:
         """The generation that follows, once every rank has completed a step."""
         return self.records.await_generation(START_S, but=before.pids)
 
+    def trial(self, began: float, ends: dict[str, float], after: Generation, load: float) -> Trial:
+        """What became of it. `ends` are the ends of its phases."""
+        last = max(lives[-2].steps[-1].at for lives in self.records.lives)
+        took_s, still_s = after.first_step - began, after.first_step - last
+        return Trial(took_s, still_s, _phases(began, ends), self.lost_steps(), load)
+
     def lost_steps(self) -> int:
         """Steps that rank 0 trained twice."""
         lives = self.records.lives[0]
@@ -98,7 +106,7 @@ def hot_update(run: Run, running: Cluster) -> Trial:
     finally:
         running.stop(job)
     ends = {"command": decided, "fetch and stop": stopped, "start": after.began, "to the step": after.first_step}
-    return Trial(after.first_step - began, _phases(began, ends), run.lost_steps(), load)
+    return run.trial(began, ends, after, load)
 
 
 def resubmit(run: Run, running: Cluster) -> Trial:
@@ -118,7 +126,7 @@ def resubmit(run: Run, running: Cluster) -> Trial:
             with contextlib.suppress(LauncherFailed):
                 running.stop(job)
     ends = {"stop command": stopped, "run command and start": after.began, "to the step": after.first_step}
-    return Trial(after.first_step - began, _phases(began, ends), run.lost_steps(), load)
+    return run.trial(began, ends, after, load)
 
 
 def torchrun_again(run: Run, _: Cluster) -> Trial:
@@ -129,7 +137,7 @@ def torchrun_again(run: Run, _: Cluster) -> Trial:
     with torchrun(run.world_size, run.place):
         after = run.after(before)
     ends = {"stop": stopped, "start": after.began, "to the step": after.first_step}
-    return Trial(after.first_step - began, _phases(began, ends), run.lost_steps(), load)
+    return run.trial(began, ends, after, load)
 
 
 WAYS: dict[str, Callable[[Run, Cluster], Trial]] = {HOT: hot_update, RESUBMIT: resubmit, TORCHRUN: torchrun_again}
@@ -157,7 +165,7 @@ def measure(world_sizes: list[int], runs: int) -> dict[int, dict[str, list[Trial
                         tell(f"{told}: failed: {error}")
                         continue
                     trials.setdefault(world_size, {}).setdefault(name, []).append(trial)
-                    tell(f"{told}: {trial.took_s:.3f} s (load {trial.load})")
+                    tell(f"{told}: {trial.took_s:.3f} s, standing still {trial.still_s:.3f} s (load {trial.load})")
     return trials
 
 
@@ -169,12 +177,17 @@ def figures(trials: list[Trial]) -> dict[str, object]:
         "median_s": rounded(median(times)),
         "min_s": rounded(min(times)),
         "max_s": rounded(max(times)),
+        "still_median_s": rounded(median([trial.still_s for trial in trials])),
         "phases_median_s": {
             name: rounded(median([trial.phases[name] for trial in trials])) for name in trials[0].phases
         },
         "lost_steps_median": median([trial.lost_steps for trial in trials]),
         "load_median": median([trial.load for trial in trials]),
     }
+
+
+def _ratio(of: dict[str, object], hot: dict[str, object], figure: str) -> float | None:
+    return rounded(float(str(of[figure])) / float(str(hot[figure])), 1) if hot.get(figure) else None
 
 
 def main() -> None:
@@ -189,16 +202,18 @@ def main() -> None:
 
     trials = measure([int(number) for number in args.ranks.split(",")], runs)
     results = {size: {name: figures(of) for name, of in by_name.items()} for size, by_name in trials.items()}
-    ratios: dict[int, dict[str, float | None]] = {}
+    ratios: dict[int, dict[str, dict[str, float | None]]] = {}
     rows: list[tuple[object, ...]] = []
     for size, by_name in results.items():
-        hot = by_name.get(HOT, {}).get("median_s")
+        hot = by_name.get(HOT, {})
         for name, of in by_name.items():
-            ratio = rounded(float(str(of["median_s"])) / float(str(hot)), 1) if hot else None
-            ratios.setdefault(size, {})[name] = ratio
-            rows.append((size, name, of["runs"], of["median_s"], of["min_s"], of["max_s"], ratio, of["load_median"]))
+            whole, still = _ratio(of, hot, "median_s"), _ratio(of, hot, "still_median_s")
+            ratios.setdefault(size, {})[name] = {"command to step": whole, "standstill": still}
+            times = (of["median_s"], of["min_s"], of["max_s"], whole, of["still_median_s"], still)
+            rows.append((size, name, of["runs"], *times, of["load_median"]))
     print(f"\n{machine.in_words(here)}\n")
-    table(("ranks", "way", "runs", "median s", "min s", "max s", "this / update", "load"), rows)
+    head = ("ranks", "way", "runs", "median s", "min s", "max s", "/ update", "standstill s", "/ update", "load")
+    table(head, rows)
     for name in WAYS:
         of_sizes = [(size, by_name[name]["phases_median_s"]) for size, by_name in results.items() if name in by_name]
         phases = [(size, of) for size, of in of_sizes if isinstance(of, dict)]
