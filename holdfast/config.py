@@ -20,6 +20,8 @@
     gpu_s = 5
     [inspections.commands.fans]
     command = "/usr/local/bin/check_fans --quiet"
+    [code]
+    good_after_steps = 500
 
 In the environment the same keys are HOLDFAST_NATS_URL, HOLDFAST_TIMEOUTS_NODE_LOST_S and so on; a table is JSON there.
 A value may be read from a file named by the same variable with `_FILE` added, as container secrets are.
@@ -254,6 +256,21 @@ class CorruptionPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         )
 
 
+class CodePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """When a version of a job's code counts as good: until then an error of the script rolls it back."""
+
+    good_after_steps: int = 100
+    """Steps that it trains in one generation, with no incident open."""
+
+    good_after_s: float = 3600.0
+    """Or seconds, whichever comes first."""
+
+    def __post_init__(self) -> None:
+        require_within(
+            self, good_after_steps=(1, 1_000_000_000), good_after_s=(1, SETTLED_S_MAX, "what never comes is no verdict")
+        )
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything that can be set."""
 
@@ -268,6 +285,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     corruption: CorruptionPolicy = CorruptionPolicy()
     mechanisms: MechanismPolicy = MechanismPolicy()
     inspections: InspectionPolicy = InspectionPolicy()
+    code: CodePolicy = CodePolicy()
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
@@ -288,6 +306,7 @@ _SECTIONS: dict[str, type[msgspec.Struct]] = {
     "corruption": CorruptionPolicy,
     "mechanisms": MechanismPolicy,
     "inspections": InspectionPolicy,
+    "code": CodePolicy,
 }
 _TABLES: dict[str, type[msgspec.Struct]] = {"inspections.commands": CommandCheck}
 """Settings that are tables themselves: each name that a user chose has settings of its own."""

@@ -53,6 +53,10 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     they hand out its checkpoints; without one there are no copies on other nodes. `persist_every` says how often a step
     goes to the disk, see `holdfast.persistence`; "": as often as the cluster says. `only_nodes` are the nodes that it
     is to run on, where not just any will do.
+
+    `code_root` is the source tree of which versions are held: `script` lies in it (of a module `cwd` does), and ranks
+    run it from the version that their order names; "": they run it where it lies. `code_outside` are paths in the tree
+    that are no part of its code, and are reached where they lie.
     """
 
     name: Name
@@ -69,6 +73,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     token: str = ""
     persist_every: str = ""
     only_nodes: tuple[Name, ...] = ()
+    code_root: str = ""
+    code_outside: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.nnodes < 1 or self.nproc_per_node < 1:

@@ -7,11 +7,14 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.event_parts import RankException
+from holdfast import desired
+from holdfast.desired import NodeDesired
+from holdfast.event_parts import RankException, RankProgress
 from holdfast.events import Event, ProcessExited
 from holdfast.ids import derived_id
 from holdfast.timeouts import Timeouts
-from holdfast_agent.actions import Action, Say
+from holdfast_agent.actions import Action, FetchCode, Say
+from holdfast_agent.inputs import Observed
 from holdfast_agent.state import AgentState, Crew, RankStanding
 
 E = TypeVar("E", bound=Event)
@@ -46,6 +49,24 @@ class Draft:
                 exited_at=self.now,
                 detail=detail,
             )
+
+    def lacks_code(self, order: NodeDesired) -> bool:
+        """Whether the code that an order names is not in place; then it is fetched."""
+        code = code_of(order)
+        if code is None or code in self.state.code:
+            return False
+        self.reason = f"order {order.fence} waits for the code {code}"
+        if self.state.fetching != code:
+            self.update(fetching=code)
+            self.actions.append(FetchCode(order=order))
+        return True
+
+    def give_up_start(self, order: NodeDesired, reason: str) -> None:
+        """The ranks of this order are not started: they are reported as gone, and the controller decides."""
+        crew = self.state.standing.crew
+        ranks = order.placement.ranks if order.placement else range(0)
+        self.lose(Crew(order=order, forked=True), tuple(ranks), reason, {})
+        self.stand(crew=crew, settled=order.fence)
 
     def say_exited(
         self,
@@ -103,3 +124,28 @@ class Draft:
     def update(self, **changes: Any) -> None:
         """Change the state."""
         self.state = msgspec.structs.replace(self.state, **changes)
+
+
+def code_of(order: NodeDesired | None) -> str | None:
+    """The code that an order's ranks run, as `job/version`; None: the script where it lies."""
+    placement = order.placement if order is not None else None
+    if placement is None or placement.code_version is None:
+        return None
+    return f"{placement.job.name}/{placement.code_version}"
+
+
+def progress_of(crew: Crew, seen: Observed) -> tuple[RankProgress, ...]:
+    """Where the ranks of the crew stand."""
+    return tuple(
+        RankProgress(rank=rank, step=standing.step, phase=standing.phase, phase_since=standing.phase_since)
+        for rank, standing in sorted(seen.standings.items())
+        if rank in crew.ranks
+    )
+
+
+def readable(order: bytes) -> NodeDesired | None:
+    """The order, if it can be read."""
+    try:
+        return desired.decode(order)
+    except desired.UnreadableOrder:
+        return None

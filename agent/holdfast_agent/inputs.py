@@ -85,5 +85,19 @@ class Observed(Input, frozen=True, kw_only=True):
     cut_off_s: float | None = None
 
 
+class CodeReady(Input, frozen=True, kw_only=True):
+    """These versions of code are in place, and no others; `in_collective` as in `OrderSeen`."""
+
+    code: frozenset[str]
+    in_collective: tuple[int, ...] = ()
+
+
+class CodeMissing(Input, frozen=True, kw_only=True):
+    """A version that an order waits for cannot be had."""
+
+    code: str
+    reason: str
+
+
 class LeaveAsked(Input, frozen=True, kw_only=True):
     """The agent is to shut down."""

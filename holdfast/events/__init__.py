@@ -15,6 +15,7 @@ import msgspec
 
 from holdfast.events.actions import (
     CheckpointSaved,
+    CodeInPlace,
     NodesAwaited,
     NodesGranted,
     NodeStateChanged,
@@ -31,9 +32,11 @@ from holdfast.events.decisions import (
     BreakerReset,
     ChecksEnded,
     ChecksStarted,
+    CodeJudged,
     Eviction,
     EvictionRevoked,
     GenerationStarted,
+    HotUpdate,
     IncidentClosed,
     IncidentOpened,
     JobFinished,
@@ -43,10 +46,14 @@ from holdfast.events.decisions import (
     NodesReleased,
     NodesRequested,
     Reattempt,
+    Rollback,
     Suspension,
+    UpdatePlanned,
+    UpdateWithdrawn,
     Withheld,
 )
 from holdfast.events.evidence import (
+    CodeNotInPlace,
     DiagnosticResult,
     FirstStep,
     Inspection,
@@ -84,6 +91,9 @@ __all__ = [
     "CheckpointSaved",
     "ChecksEnded",
     "ChecksStarted",
+    "CodeInPlace",
+    "CodeJudged",
+    "CodeNotInPlace",
     "CopiesMeasured",
     "DeadlinePassed",
     "Decision",
@@ -96,6 +106,7 @@ __all__ = [
     "Finding",
     "FirstStep",
     "GenerationStarted",
+    "HotUpdate",
     "IncidentClosed",
     "IncidentOpened",
     "Inspection",
@@ -121,6 +132,7 @@ __all__ = [
     "RanksStarted",
     "RanksStopped",
     "Reattempt",
+    "Rollback",
     "ShardDamaged",
     "ShardsBackedUp",
     "ShardsFetched",
@@ -131,6 +143,8 @@ __all__ = [
     "StepsMeasured",
     "Suspension",
     "UnreadableEvent",
+    "UpdatePlanned",
+    "UpdateWithdrawn",
     "Withheld",
     "decode",
     "encode",
@@ -151,6 +165,7 @@ AnyEvent = (
     | Progress
     | Inspection
     | DiagnosticResult
+    | CodeNotInPlace
     | ShardDamaged
     | OrderRefused
     | MessageRejected
@@ -178,6 +193,11 @@ AnyEvent = (
     | IncidentClosed
     | JobFinished
     | JobStopping
+    | UpdatePlanned
+    | UpdateWithdrawn
+    | HotUpdate
+    | Rollback
+    | CodeJudged
     | NodeReleaseRequested
     | RanksStopped
     | RanksStarted
@@ -186,6 +206,7 @@ AnyEvent = (
     | NodesAwaited
     | NodeStateChanged
     | StepNotPersisted
+    | CodeInPlace
     | CheckpointSaved
     | ShardsBackedUp
     | ShardsFetched

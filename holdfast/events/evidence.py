@@ -149,6 +149,13 @@ class DiagnosticResult(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     total: Count = 0
 
 
+class CodeNotInPlace(Evidence, frozen=True, kw_only=True, omit_defaults=True):
+    """A node could not get a version of the job's code, so the ranks that were to run it were not started."""
+
+    version: str
+    detail: str
+
+
 class ShardDamaged(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     """Bytes of a checkpoint are not those that were sealed; another copy takes their place. `held_by` is the node whose
     memory they were in.

@@ -83,7 +83,8 @@ class Cluster:
         """`holdfast run` in the background."""
         job = Job(
             [HOLDFAST, "run", "--dir", str(self.directory)],
-            [*map(str, options)],
+            # Of our own jobs the version has no more than them: the repository around them changes while tests run.
+            [*(["--code", str(JOBS)] if script.parent == JOBS else []), *map(str, options)],
             script,
             [*map(str, arguments)],
             scratch=self.directory / "scratch" / f"{len(self.jobs)}",

@@ -9,6 +9,7 @@ from click.testing import CliRunner, Result
 
 from holdfast.cli import run as command
 from holdfast.cli.main import main
+from holdfast.code.snapshot import Snapshot
 from holdfast.event_parts import JobSpec
 
 
@@ -38,7 +39,7 @@ class Asked(list[JobSpec]):
 def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
     specs = Asked(tmp_path)
 
-    async def follow(spec: JobSpec, nats_url: str, database_url: str, *, detach: bool) -> int:
+    async def follow(spec: JobSpec, nats_url: str, database_url: str, *, detach: bool, code: Snapshot | None) -> int:
         specs.append(spec)
         return 0
 

@@ -6,9 +6,11 @@ Silence is never taken for good health, and never for recovery: a job comes back
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 
-from holdfast.config import LadderPolicy, MechanismPolicy, RetentionPolicy
+from holdfast.code.manifest import Manifest
+from holdfast.config import CodePolicy, LadderPolicy, MechanismPolicy, RetentionPolicy
 from holdfast.diagnosis.program import are_checks, time_limit_s
 from holdfast.event_parts import Grant
 from holdfast.events import (
@@ -17,7 +19,6 @@ from holdfast.events import (
     BreakerReset,
     DeadlinePassed,
     DiagnosticResult,
-    Event,
     FirstStep,
     Inspection,
     JobSubmitted,
@@ -38,17 +39,17 @@ from holdfast.events import (
     Withheld,
 )
 from holdfast.ids import named_id
-from holdfast.requests import ResetBreaker, StopJob, SubmitJob
+from holdfast.requests import ResetBreaker, RollbackJob, StopJob, SubmitJob, UpdateJob
 from holdfast.timeouts import Timeouts
-from holdfast_controller import alerts, checks
+from holdfast_controller import alerts, checks, updates
 from holdfast_controller.classify import classify, in_words, is_superseded, signature
 from holdfast_controller.corruption import bad_number, certified
-from holdfast_controller.draft import Draft, Outcome
+from holdfast_controller.draft import NO_MANIFESTS, Draft, Outcome
 from holdfast_controller.ladder import INSPECTIONS, Choice
 from holdfast_controller.orders import standing_orders
 from holdfast_controller.recovery import Rules, failed, learned_late, may_evict
 from holdfast_controller.state import OVER, Ending, Failure, JobPhase, JobState, RankError, Rung, Symptom
-from holdfast_controller.submission import masked, new_job
+from holdfast_controller.submission import masked, new_job, no_longer, of_before
 
 STEP_RECORD_S = 10.0
 """While nothing is wrong, the controller notes a job's step at most this often."""
@@ -56,12 +57,11 @@ STEP_RECORD_S = 10.0
 _LIVE = (JobPhase.STARTING, JobPhase.RUNNING)
 
 
-def _of_before(job: str, ended_at: datetime) -> str:
-    return f"job {job} ended on {ended_at:%Y-%m-%d} and was forgotten; its name stays taken"
-
-
 class Planner:
-    """The decisions under one set of limits; holds no state of its own."""
+    """The decisions under one set of limits; holds no state of its own.
+
+    `manifests` are those of the code versions that are held; a version never changes.
+    """
 
     def __init__(
         self,
@@ -69,11 +69,18 @@ class Planner:
         policy: LadderPolicy,
         retention: RetentionPolicy | None = None,
         mechanisms: MechanismPolicy | None = None,
+        code_policy: CodePolicy | None = None,
+        manifests: Mapping[str, Manifest] = NO_MANIFESTS,
     ) -> None:
         self.timeouts = timeouts
         self.policy = policy
         self.rules = Rules(ladder=policy, mechanisms=mechanisms or MechanismPolicy())
         self.retention = retention or RetentionPolicy()
+        self.code_policy = code_policy or CodePolicy()
+        self.manifests = manifests
+
+    def _draft(self, state: JobState, cause: str, now: datetime) -> Draft:
+        return Draft(state, cause, now, self.timeouts, self.manifests)
 
     # --- requests of people ---------------------------------------------------------------------
 
@@ -83,14 +90,16 @@ class Planner:
         """A person asks for a job. `forgotten`: when a job of this name ended that is not known any more."""
         spec = request.spec
         if forgotten:
-            return Outcome(state=None, refusal=f"{_of_before(spec.name, forgotten)}; choose another --name")
+            return Outcome(state=None, refusal=f"{of_before(spec.name, forgotten)}; choose another --name")
         if state is not None:
             return Outcome(state=state, refusal=f"a job named {spec.name} exists already; choose another --name")
+        if why := updates.refused_at_submission(spec, request.code, self.manifests):
+            return Outcome(state=None, refusal=why)
         try:
-            job = new_job(spec, now)
+            job = new_job(spec, now, updates.first_version(request.code, request.asked_by, now))
         except ValueError as error:
             return Outcome(state=None, refusal=str(error))
-        draft = Draft(job, request.id, now, self.timeouts)
+        draft = self._draft(job, request.id, now)
         draft.say(JobSubmitted, spec=masked(job.spec), reason=f"asked by {request.asked_by}")
         draft.claim("the job needs nodes to start")
         return draft.outcome()
@@ -99,25 +108,31 @@ class Planner:
         self, state: JobState | None, request: StopJob, now: datetime, forgotten: datetime | None = None
     ) -> Outcome:
         """A person asks for a job's end. `forgotten`: as for `submit`."""
-        if forgotten:
-            return Outcome(state=None, refusal=_of_before(request.job, forgotten))
-        if state is None:
-            return Outcome(state=None, refusal=f"there is no job named {request.job}; `holdfast jobs` lists them")
-        if state.phase in OVER:
-            return Outcome(state=state, refusal=f"job {request.job} is over already: {state.phase}")
-        draft = Draft(state, request.id, now, self.timeouts)
+        if state is None or forgotten or state.phase in OVER:
+            return no_longer(state, request.job, forgotten)
+        draft = self._draft(state, request.id, now)
         reason = f"asked by {request.asked_by}"
         if state.phase is not JobPhase.STOPPING:
             draft.end(Ending(phase=JobPhase.STOPPED, reason=reason, exit_code=143))
         return draft.outcome()
 
+    def change_code(
+        self, state: JobState | None, request: UpdateJob | RollbackJob, now: datetime, forgotten: datetime | None = None
+    ) -> Outcome:
+        """A person asks for another version of a job's code. `forgotten`: as for `submit`."""
+        if state is None or forgotten or state.phase in OVER:
+            return no_longer(state, request.job, forgotten)
+        draft = self._draft(state, request.id, now)
+        change = updates.update(draft, request) if isinstance(request, UpdateJob) else updates.rollback(draft, request)
+        return Outcome(state=state, refusal=change) if change else draft.outcome()
+
     def reset_breaker(self, state: JobState | None, request: ResetBreaker, now: datetime) -> Outcome:
         """A person has looked at what was evicted: the job's nodes may be evicted again."""
-        if state is None:
-            return Outcome(state=None, refusal=f"there is no job named {request.job}; `holdfast jobs` lists them")
+        if state is None or state.phase in OVER:
+            return no_longer(state, request.job, None)
         if state.breaker_open_since is None:
             return Outcome(state=state, refusal=f"the circuit breaker of job {request.job} is closed")
-        draft = Draft(state.update(breaker_open_since=None, evictions=()), request.id, now, self.timeouts)
+        draft = self._draft(state.update(breaker_open_since=None, evictions=()), request.id, now)
         draft.say(BreakerReset, reason=f"asked by {request.asked_by}")
         return draft.outcome()
 
@@ -125,7 +140,7 @@ class Planner:
 
     def event(self, state: JobState, event: AnyEvent, now: datetime) -> Outcome:
         """What follows from an event that concerns this job."""
-        draft = Draft(state, event.id, now, self.timeouts)
+        draft = self._draft(state, event.id, now)
         if state.phase in OVER:
             if isinstance(event, NodesGranted):
                 draft.release(event.grants, "the job is over")
@@ -171,6 +186,11 @@ class Planner:
     def time(self, state: JobState, now: datetime, hearing_since: datetime | None) -> Outcome:
         """What follows from the time: something awaited has not come, though it would have been heard since then."""
         awaiting = state.awaiting
+        if hearing_since is not None and state.code.pending and updates.is_due(state, now):
+            until = state.code.pending.until or now
+            draft = self._draft(state, named_id(until, state.job, "update", state.generation), now)
+            updates.due(draft)
+            return draft.outcome()
         if awaiting is None or hearing_since is None:
             return Outcome(state=state)
         if now - max(awaiting.since, hearing_since) < awaiting.until - awaiting.since:
@@ -184,7 +204,7 @@ class Planner:
         missing = tuple(node for node in state.nodes if node not in here)
         # The finding gets an id of its own: it is the cause of what follows, and the same however often time is asked.
         start = named_id(awaiting.until, state.job, awaiting.what, state.generation)
-        draft = Draft(state.update(awaiting=None), start, now, self.timeouts)
+        draft = self._draft(state.update(awaiting=None), start, now)
         waited_s = (now - awaiting.since).total_seconds()
         finding = draft.say(DeadlinePassed, awaited=awaiting.what, waited_s=waited_s, missing_nodes=missing, cause=None)
         draft.cause = finding.id
@@ -328,6 +348,7 @@ class Planner:
             draft.state = draft.state.become(
                 JobPhase.RUNNING, awaiting=None, first_step_s=longest_s, running_since=draft.now
             )
+            updates.began(draft, event.step)
         draft.went_past(event.step)
 
     def _progress(self, draft: Draft, event: Progress) -> None:
@@ -335,10 +356,11 @@ class Planner:
         if event.generation != state.generation or state.phase is not JobPhase.RUNNING or event.step <= state.step:
             return
         idle_s = (draft.now - state.step_seen_at).total_seconds() if state.step_seen_at else STEP_RECORD_S
-        if state.incident or idle_s >= STEP_RECORD_S:
+        if state.incident or updates.is_on_trial(state) or idle_s >= STEP_RECORD_S:
             draft.state = state.update(step=event.step, step_seen_at=draft.now)
             draft.went_past(event.step)
             draft.close_when_settled(self.policy.settled_s)
+            updates.proved(draft, self.code_policy)
 
     def _finished(self, draft: Draft, event: RanksFinished) -> None:
         state = draft.state
@@ -411,34 +433,3 @@ class Planner:
 def _holds_already(state: JobState, grant: Grant) -> bool:
     member = state.member(grant.node)
     return member is not None and member.epoch >= grant.epoch
-
-
-def concerns(event: Event, states: dict[str, JobState]) -> list[str]:
-    """The jobs that an event is about: the one it names, or those that hold the node it names."""
-    if event.job is not None:
-        return [event.job] if event.job in states else []
-    if event.node is None:
-        return []
-    return [name for name, state in states.items() if state.phase not in OVER and event.node in state.nodes]
-
-
-HANDLED: tuple[type[Event], ...] = (
-    NodesGranted,
-    NodesAwaited,
-    RanksStarted,
-    FirstStep,
-    Progress,
-    RanksFinished,
-    RanksStopped,
-    ProcessExited,
-    NodeLost,
-    NodeDeparted,
-    StepTimeMeasured,
-    StepRestorable,
-    BadNumber,
-    StepsCertified,
-    OrderRefused,
-    Inspection,
-    DiagnosticResult,
-)
-"""The events that a decision can follow from."""

@@ -21,6 +21,7 @@ import msgspec
 
 from holdfast.event_parts import Grant, JobSpec
 from holdfast.events import DiagnosticResult
+from holdfast_controller.code_state import CodeState
 
 
 class JobPhase(StrEnum):
@@ -100,6 +101,7 @@ class Rung(StrEnum):
     """What to do about a failure, from mild to severe."""
 
     REATTEMPT = "reattempt"
+    ROLLBACK = "rollback"
     REPLACE = "replace"
     CHECKS = "stop_time_checks"
     EVICT = "evict"
@@ -285,6 +287,7 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     checks: Checks | None = None
     awaiting: Await | None = None
     incident: Incident | None = None
+    code: CodeState = CodeState()
     ending: Ending | None = None
     ended_at: datetime | None = None
 
