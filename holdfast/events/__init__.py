@@ -43,6 +43,7 @@ from holdfast.events.decisions import (
 )
 from holdfast.events.evidence import (
     DiagnosticResult,
+    FaultInjected,
     FirstStep,
     Inspection,
     MessageRejected,
@@ -84,6 +85,7 @@ __all__ = [
     "Eviction",
     "EvictionRevoked",
     "Evidence",
+    "FaultInjected",
     "Finding",
     "FirstStep",
     "GenerationStarted",
@@ -143,6 +145,7 @@ AnyEvent = (
     | DiagnosticResult
     | ShardDamaged
     | OrderRefused
+    | FaultInjected
     | MessageRejected
     | NodeLost
     | StepTimeMeasured
