@@ -79,7 +79,7 @@ def _ip(*arguments: str) -> str:
     if done.returncode:
         raise EmbeddedError(
             f"`ip {' '.join(arguments)}` failed: {done.stderr.strip()}. Networks for nodes need root "
-            "(CAP_NET_ADMIN, CAP_SYS_ADMIN) and a kernel with veth and bridge: leave out --namespaces where they are missing."
+            "(CAP_NET_ADMIN, CAP_SYS_ADMIN) and a kernel with veth and bridge: else leave out --namespaces."
         )
     return done.stdout
 

@@ -13,6 +13,7 @@ import select
 import shutil
 import sys
 from pathlib import Path
+from typing import Literal
 
 from holdfast.faults import mounts
 from holdfast.faults.aim import Aim, Proc
@@ -27,34 +28,34 @@ _INODES_OF_OVERLAY = 16
 
 
 class Overlay(Step, frozen=True, kw_only=True, tag="overlay"):
-    """The directory as it is, with an upper layer in memory that has no room: no bytes, or no inodes."""
+    """The directory as it is, under a layer in memory that has no bytes or no inodes to give, or takes no writes."""
 
     mark: str
     directory: str
     scratch: str
-    without: str
-    agent: Proc | None = None
+    without: Literal["bytes", "inodes", "writes"]
+    processes: tuple[Proc, ...]
 
     def do(self) -> None:
-        mounts.among(self.agent, self._cover)
+        mounts.where_seen_by(self.processes, self._cover)
 
     def undo(self) -> None:
-        mounts.among(self.agent, self._uncover)
+        mounts.unmount(Path(self.directory), self.mark)
+        mounts.unmount(Path(self.scratch), self.mark)
         shutil.rmtree(self.scratch, ignore_errors=True)
 
     def _cover(self) -> None:
         upper = Path(self.scratch)
         upper.mkdir(parents=True, exist_ok=True)
-        size = f"size={_SPACE},nr_inodes={_INODES_OF_OVERLAY}" if self.without == "inodes" else f"size={_PAGE_BYTES}"
-        mounts.mount(self.mark, upper, "tmpfs", data=f"mode=0700,{size}")
+        room = f"size={_SPACE},nr_inodes={_INODES_OF_OVERLAY}" if self.without == "inodes" else f"size={_PAGE_BYTES}"
+        mounts.mount(self.mark, upper, "tmpfs", data=f"mode=0700,{room}")
         for name in ("upper", "work"):
             (upper / name).mkdir()
         shutil.copystat(self.directory, upper / "upper")
-        paths = (self.directory, upper / "upper", upper / "work")
-        lower, above, work = (str(path).replace("\\", "\\\\").replace(":", "\\:").replace(",", "\\,") for path in paths)
-        mounts.mount(
-            self.mark, Path(self.directory), "overlay", data=f"lowerdir={lower},upperdir={above},workdir={work}"
-        )
+        layers = f"lowerdir={_escaped(self.directory)}"
+        layers += f",upperdir={_escaped(upper / 'upper')},workdir={_escaped(upper / 'work')}"
+        flags = mounts.RDONLY if self.without == "writes" else 0
+        mounts.mount(self.mark, Path(self.directory), "overlay", flags, layers)
         with contextlib.suppress(OSError):
             # Until nothing more goes in, to the last.
             if self.without == "inodes":
@@ -63,52 +64,23 @@ class Overlay(Step, frozen=True, kw_only=True, tag="overlay"):
             else:
                 (upper / "full").write_bytes(bytes(2 * _PAGE_BYTES))
 
-    def _uncover(self) -> None:
-        mounts.unmount_own(Path(self.directory), self.mark)
-        mounts.unmount_own(Path(self.scratch), self.mark)
-
-
-class ReadOnly(Step, frozen=True, kw_only=True, tag="read_only"):
-    """The directory, mounted over itself so that nothing in it can be changed."""
-
-    mark: str
-    directory: str
-    agent: Proc | None = None
-
-    def do(self) -> None:
-        mounts.among(self.agent, self._cover)
-
-    def undo(self) -> None:
-        mounts.among(self.agent, lambda: mounts.unmount_own(Path(self.directory), self.mark))
-
-    def _cover(self) -> None:
-        # An overlay without an upper layer can be known by its source, as a bind mount cannot.
-        empty = Path(self.directory).with_name(f".{self.mark}")
-        empty.mkdir()
-        try:
-            lower = f"lowerdir={self.directory}:{empty}"
-            mounts.mount(self.mark, Path(self.directory), "overlay", mounts.RDONLY, lower)
-        finally:
-            empty.rmdir()
-
 
 class Empty(Step, frozen=True, kw_only=True, tag="empty"):
     """An empty directory in its place, as where a file system should be mounted and is not."""
 
     mark: str
     directory: str
-    agent: Proc | None = None
+    processes: tuple[Proc, ...]
 
     def do(self) -> None:
-        mounts.among(
-            self.agent,
-            lambda: mounts.mount(
-                self.mark, Path(self.directory), "tmpfs", mounts.RDONLY, f"mode=0755,size={_PAGE_BYTES}"
-            ),
-        )
+        mounts.where_seen_by(self.processes, self._cover)
 
     def undo(self) -> None:
-        mounts.among(self.agent, lambda: mounts.unmount_own(Path(self.directory), self.mark))
+        mounts.unmount(Path(self.directory), self.mark)
+
+    def _cover(self) -> None:
+        data = f"mode=0755,size={_PAGE_BYTES}"
+        mounts.mount(self.mark, Path(self.directory), "tmpfs", mounts.RDONLY, data)
 
 
 class Unmount(Step, frozen=True, kw_only=True, tag="unmount"):
@@ -121,7 +93,7 @@ class Unmount(Step, frozen=True, kw_only=True, tag="unmount"):
         """The helper does."""
 
     def undo(self) -> None:
-        mounts.unmount_own(Path(self.directory), self.mark)
+        mounts.unmount(Path(self.directory), self.mark)
 
 
 class DiskOptions(Options, frozen=True, kw_only=True):
@@ -131,34 +103,37 @@ class DiskOptions(Options, frozen=True, kw_only=True):
 
 
 def _full(aim: Aim, options: DiskOptions) -> tuple[Step, ...]:
-    return (_overlay(aim, options, "room"),)
+    return (_overlay(aim, options, "bytes"),)
 
 
 def _no_inodes(aim: Aim, options: DiskOptions) -> tuple[Step, ...]:
     return (_overlay(aim, options, "inodes"),)
 
 
-def _overlay(aim: Aim, options: DiskOptions, without: str) -> Overlay:
+def _overlay(aim: Aim, options: DiskOptions, without: Literal["bytes", "inodes", "writes"]) -> Overlay:
     directory = _directory(aim, options)
     scratch = aim.place
     if scratch.is_relative_to(directory):
         raise FaultRefused(f"{directory} holds the cluster's own directory: name one of a node or a job in it")
-    return Overlay(mark=aim.mark, directory=str(directory), scratch=str(scratch), without=without, agent=aim.agent)
+    return Overlay(
+        mark=aim.mark, directory=str(directory), scratch=str(scratch), without=without, processes=aim.processes()
+    )
 
 
 def _read_only(aim: Aim, options: DiskOptions) -> tuple[Step, ...]:
-    return (ReadOnly(mark=aim.mark, directory=str(_directory(aim, options)), agent=aim.agent),)
+    return (_overlay(aim, options, "writes"),)
 
 
 def _unmounted(aim: Aim, options: DiskOptions) -> tuple[Step, ...]:
-    return (Empty(mark=aim.mark, directory=str(_directory(aim, options)), agent=aim.agent),)
+    return (Empty(mark=aim.mark, directory=str(_directory(aim, options)), processes=aim.processes()),)
 
 
 def _hanging(aim: Aim, options: DiskOptions) -> tuple[Step, ...]:
     directory = str(_directory(aim, options))
+    seen_by = str(aim.agent.pid if aim.agent and aim.agent.is_alive else os.getpid())
     return (
         Unmount(mark=aim.mark, directory=directory),
-        Helper(mark=aim.mark, module="holdfast.faults.disk", arguments=(aim.mark, directory)),
+        Helper(mark=aim.mark, module="holdfast.faults.disk", arguments=(aim.mark, directory, seen_by)),
     )
 
 
@@ -171,12 +146,18 @@ def _directory(aim: Aim, options: DiskOptions) -> Path:
     return directory
 
 
+def _escaped(path: str | Path) -> str:
+    """As overlayfs wants its directories."""
+    return "".join(f"\\{character}" if character in "\\:," else character for character in str(path))
+
+
 def main() -> None:
     """Mount a file system (FUSE) and answer nothing that is asked of it, until it is unmounted."""
-    mark, directory = sys.argv[1:]
+    mark, directory, seen_by = sys.argv[1:]
     device = os.open("/dev/fuse", os.O_RDWR)
     data = f"fd={device},rootmode=40000,user_id={os.getuid()},group_id={os.getgid()}"
     try:
+        mounts.enter(int(seen_by))
         mounts.mount(mark, Path(directory), "fuse", mounts.NOSUID | mounts.NODEV, data)
     except OSError as error:
         sys.exit(str(error))

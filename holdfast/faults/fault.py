@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -28,8 +28,10 @@ class At(StrEnum):
 class Step(msgspec.Struct, frozen=True, kw_only=True, tag_field="step", omit_defaults=True):
     """A part of a fault, as data: written down before it is done, and undone from what was written."""
 
-    lasts: ClassVar[bool] = True
-    """Whether there is something to undo."""
+    @property
+    def lasts(self) -> bool:
+        """Whether there is something to undo once it is done."""
+        return True
 
     def do(self) -> None:
         """

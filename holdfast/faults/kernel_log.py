@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from holdfast.faults.aim import Aim
 from holdfast.faults.fault import At, Fault, FaultRefused, Options, Step
@@ -28,7 +28,9 @@ class KernelLines(Step, frozen=True, kw_only=True, tag="kernel_lines"):
 
     lines: tuple[tuple[int, str], ...]
 
-    lasts: ClassVar[bool] = False
+    @property
+    def lasts(self) -> bool:
+        return False
 
     def do(self) -> None:
         for level, text in self.lines:

@@ -20,6 +20,8 @@ PAGE_BYTES = 4096
 WORDS = PAGE_BYTES // 4
 LARGEST = 1e4
 SMALLEST = 1e-12
+LITTLE = 0.25
+"""By how much of themselves weights change at most, seen at half of them."""
 LOOK_BYTES_MAX = 2 << 30
 """Of a process; what lies beyond is not looked at."""
 _CHUNK_BYTES = 16 << 20
@@ -54,7 +56,8 @@ def read(pid: int, address: int, size: int) -> bytes:
     """What is there; less where the memory ends. Raises OSError."""
     buffer = ctypes.create_string_buffer(size)
     here, there = _IoVec(ctypes.addressof(buffer), size), _IoVec(address, size)
-    return buffer.raw[: _checked(_libc.process_vm_readv(pid, ctypes.byref(here), 1, ctypes.byref(there), 1, 0))]
+    done = _checked(_libc.process_vm_readv(pid, ctypes.byref(here), 1, ctypes.byref(there), 1, 0))
+    return buffer.raw[:done]
 
 
 def write(pid: int, address: int, data: bytes) -> None:
@@ -95,7 +98,9 @@ def tensors(pid: int, apart_s: float) -> Pages:
         changed = np.abs(now - numbers)
         if not changed.any():
             continue
-        (weights if np.median(changed / (np.abs(numbers) + SMALLEST)) < 0.25 else gradients).append(address)
+        with np.errstate(over="ignore"):
+            by = np.median(changed / (np.abs(numbers) + SMALLEST))
+        (weights if by < LITTLE else gradients).append(address)
     return Pages(weights, gradients)
 
 
@@ -122,7 +127,7 @@ def _are_sound(pages: NDArray[np.float32]) -> NDArray[np.bool_]:
     with np.errstate(invalid="ignore"):
         sound = ((size > SMALLEST) & (size < LARGEST)).mean(axis=1) > 0.95
         # A page of one number, or of a few again and again, is no tensor that trains.
-        varied = pages.std(axis=1) > 0
+        varied = pages.max(axis=1) > pages.min(axis=1)
     return np.asarray(sound & varied, dtype=np.bool_)
 
 

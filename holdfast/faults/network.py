@@ -29,6 +29,10 @@ class LinkDown(Step, frozen=True, kw_only=True, tag="link_down"):
     flaps: int = 0
     every_s: float = 0.5
 
+    @property
+    def lasts(self) -> bool:
+        return not self.flaps
+
     def do(self) -> None:
         for _ in range(self.flaps):
             self._set("down")

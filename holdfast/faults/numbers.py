@@ -13,7 +13,7 @@ import random
 import struct
 import sys
 import time
-from typing import ClassVar, Literal
+from typing import Literal
 
 from holdfast.faults import memory
 from holdfast.faults.aim import Aim, Proc
@@ -34,7 +34,9 @@ class Spoil(Step, frozen=True, kw_only=True, tag="spoil"):
     process: Proc
     look_s: float
 
-    lasts: ClassVar[bool] = False
+    @property
+    def lasts(self) -> bool:
+        return False
 
     def do(self) -> None:
         pages = _pages(self.process.pid, "weights", self.look_s)
@@ -67,7 +69,9 @@ class Flip(Step, frozen=True, kw_only=True, tag="flip"):
     bit: int
     look_s: float
 
-    lasts: ClassVar[bool] = False
+    @property
+    def lasts(self) -> bool:
+        return False
 
     def do(self) -> None:
         _flip(self.process.pid, random.choice(_pages(self.process.pid, self.where, self.look_s)), self.bit)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Literal
 
 from holdfast.embedded.control import PowerOff, PowerOn, ask
 from holdfast.embedded.errors import ControlRefused, NoCluster
@@ -21,7 +21,9 @@ class Signal(Step, frozen=True, kw_only=True, tag="signal"):
     process: Proc
     number: int
 
-    lasts: ClassVar[bool] = False
+    @property
+    def lasts(self) -> bool:
+        return False
 
     def do(self) -> None:
         if not self.process.signal(self.number):
@@ -68,7 +70,9 @@ class KillContainer(Step, frozen=True, kw_only=True, tag="kill_container"):
     directory: str
     agent: Proc | None
 
-    lasts: ClassVar[bool] = False
+    @property
+    def lasts(self) -> bool:
+        return False
 
     def do(self) -> None:
         agent = self.agent.pid if self.agent and self.agent.is_alive else None

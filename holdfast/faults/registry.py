@@ -19,7 +19,6 @@ AnyStep = (
     | processes.KillContainer
     | confining.Confine
     | disk.Overlay
-    | disk.ReadOnly
     | disk.Empty
     | disk.Unmount
     | network.LinkDown
