@@ -29,7 +29,7 @@ def choose(layout: Layout, before: Fabric | None) -> Fabric:
     if shutil.which("ip") is None:
         raise EmbeddedError("nodes with networks of their own need the command ip: install iproute2.")
     used = {entry["local"].rpartition(".")[0] for link in _ip_json("addr") for entry in link["addr_info"]}
-    if before is not None and (before.subnet not in used or Path(f"/sys/class/net/{before.bridge}").exists()):
+    if before is not None and before.subnet not in used:
         return before
     number = int.from_bytes(hashlib.sha256(str(layout.root).encode()).digest()[:4], "big")
     for attempt in range(_SUBNETS):
@@ -41,20 +41,17 @@ def choose(layout: Layout, before: Fabric | None) -> Fabric:
 
 
 def build(fabric: Fabric) -> None:
-    """Make the bridge. What a killed supervisor left of it goes first. Raises EmbeddedError."""
-    remove(fabric)
+    """Make the bridge. Raises EmbeddedError."""
     _ip("link", "add", fabric.bridge, "type", "bridge")
     _ip("addr", "add", f"{fabric.gateway}/24", "dev", fabric.bridge)
     _ip("link", "set", fabric.bridge, "up")
 
 
 def add_node(fabric: Fabric, node: str) -> None:
-    """Make the node's namespace and link, unless they are there. Raises EmbeddedError."""
+    """Make the node's namespace and link. Raises EmbeddedError."""
     if int(node.rpartition("-")[2]) >= NODES_MAX:
         raise EmbeddedError(f"with networks of their own there can be {NODES_MAX} nodes: leave out --namespaces.")
     namespace, link = fabric.namespace(node), fabric.link(node)
-    if Path(f"/run/netns/{namespace}").exists():
-        return
     _ip("netns", "add", namespace)
     _ip("link", "add", link, "type", "veth", "peer", "name", DEVICE, "netns", namespace)
     _ip("link", "set", link, "master", fabric.bridge, "up")

@@ -82,6 +82,8 @@ class Supervisor:
             if before is not None:
                 for name in await asyncio.to_thread(end_leftovers, before):
                     self._say(f"{name} was still running under a supervisor that died; ended it")
+                if before.fabric is not None:
+                    await asyncio.to_thread(fabric.remove, before.fabric)
             given = {"postgres": self._options.postgres_port, "nats": self._options.nats_port}
             with reserve_ports(given, None if before is None else before.ports) as ports:
                 self._passwords = passwords.load_or_create(layout)
