@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import msgspec
 
-from holdfast.faults import cgroups
+from holdfast.faults import cgroups, memory
 from holdfast.faults.aim import Aim, Proc
 from holdfast.faults.fault import At, Fault, FaultRefused, Options, Step
 from holdfast.faults.rights import Need
@@ -52,6 +53,24 @@ class Confine(Step, frozen=True, kw_only=True, tag="confine"):
         return Path(self.root) / self.name
 
 
+class OnePageMore(Step, frozen=True, kw_only=True, tag="one_page_more"):
+    """The process gets a page that it has not asked for yet, charged to its group; it reads as before. For a process
+    that would not ask for one itself in a while.
+    """
+
+    process: Proc
+
+    @property
+    def lasts(self) -> bool:
+        return False
+
+    def do(self) -> None:
+        # What it may not have, or who is killed meanwhile, is not written to.
+        with contextlib.suppress(OSError):
+            if (page := memory.untouched(self.process.pid)) is not None:
+                memory.write(self.process.pid, page, bytes(8))
+
+
 class SlowOptions(Options, frozen=True, kw_only=True):
     """`cores`: what all processes of the node together have left."""
 
@@ -60,8 +79,10 @@ class SlowOptions(Options, frozen=True, kw_only=True):
 
 def _oom_kill(aim: Aim, _: Options) -> tuple[Step, ...]:
     assert aim.rank is not None
-    # What it has stays with the group that it was charged to: the next page that it asks for is one too many.
-    return (_confine(aim, "memory", {1: {"memory.limit_in_bytes": "0"}, 2: {"memory.max": "0"}}, (aim.rank.process,)),)
+    process = aim.rank.process
+    # What it has stays with the group that it was charged to: the next page is one too many.
+    limits = {1: {"memory.limit_in_bytes": "0"}, 2: {"memory.max": "0"}}
+    return (_confine(aim, "memory", limits, (process,)), OnePageMore(process=process))
 
 
 def _slow_node(aim: Aim, options: SlowOptions) -> tuple[Step, ...]:

@@ -53,7 +53,8 @@ class Overlay(Step, frozen=True, kw_only=True, tag="overlay"):
             (upper / name).mkdir()
         shutil.copystat(self.directory, upper / "upper")
         layers = f"lowerdir={_escaped(self.directory)}"
-        layers += f",upperdir={_escaped(upper / 'upper')},workdir={_escaped(upper / 'work')}"
+        # Without redirect_dir directories from below cannot be renamed (EXDEV), which no full disk refuses.
+        layers += f",upperdir={_escaped(upper / 'upper')},workdir={_escaped(upper / 'work')},redirect_dir=on"
         flags = mounts.RDONLY if self.without == "writes" else 0
         mounts.mount(self.mark, Path(self.directory), "overlay", flags, layers)
         with contextlib.suppress(OSError):

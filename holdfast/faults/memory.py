@@ -78,6 +78,19 @@ def areas(pid: int) -> list[Area]:
     return found
 
 
+def untouched(pid: int) -> int | None:
+    """The address of a page that its process may write to and has not touched yet: all zeros. Raises OSError."""
+    with open(f"/proc/{pid}/pagemap", "rb", buffering=0) as pagemap:
+        for area in areas(pid):
+            for start in range(area.start, area.end, _CHUNK_BYTES):
+                count = min(_CHUNK_BYTES, area.end - start) // PAGE_BYTES
+                pagemap.seek(start // PAGE_BYTES * 8)
+                entries = np.frombuffer(pagemap.read(count * 8), dtype=np.uint64)
+                if len(free := np.flatnonzero(entries >> 62 == 0)):
+                    return start + int(free[0]) * PAGE_BYTES
+    return None
+
+
 def tensors(pid: int, apart_s: float) -> Pages:
     """The pages of tensors of a process that trains, looked at twice, `apart_s` apart: longer than a step.
 

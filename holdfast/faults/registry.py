@@ -18,6 +18,7 @@ AnyStep = (
     | processes.LoseNode
     | processes.KillContainer
     | confining.Confine
+    | confining.OnePageMore
     | disk.Overlay
     | disk.Empty
     | disk.Unmount

@@ -61,6 +61,8 @@ class Drill(NamedTuple):
             return self.pending
         if find(self.fault).name in ("link-down", "link-flap", "slow-link", "cut") and cluster.info.fabric is None:
             return "the nodes of this cluster have no networks of their own (up --namespaces)"
+        if self.fault == "disk-full" and cluster.info.fabric is not None:
+            return "a full disk of one node alone is not told from an error of the script yet"
         return "; ".join(reason for need in find(self.fault).needs if (reason := lacking(need)))
 
 

@@ -172,7 +172,8 @@ def test_a_process_that_ended_meanwhile_is_not_mistaken_for_another(
 def test_the_kernel_kills_for_lack_of_memory_and_says_so(
     layout: Layout, started: Callable[[str], subprocess.Popen[str]]
 ) -> None:
-    one = started(WORKING)
+    # It asks for nothing any more: a page too many is brought to it.
+    one = started('import time\nprint("ready", flush=True)\ntime.sleep(1000)')
     injected = inject(layout, "oom-kill", struck=one.pid)
     assert one.wait(WITHIN_S) == -signal.SIGKILL
     undo(layout)
@@ -202,14 +203,15 @@ def test_a_node_gets_less_of_the_processor_and_has_it_back(layout: Layout) -> No
 
 @pytest.mark.parametrize(
     ("name", "options", "said"),
-    [("nan", {}, "nan"), ("bit-flip", {"where": "gradients", "bit": "30", "every_s": "0.01"}, "flipped")],
+    # A gradient that flips after it was looked at ends in the weights.
+    [("nan", {}, "nan"), ("bit-flip", {"where": "gradients", "bit": "30", "every_s": "0.01"}, "flipped or nan")],
 )
 def test_numbers_go_wrong_in_the_memory_of_a_process_that_knows_nothing_of_it(
     layout: Layout, started: Callable[[str], subprocess.Popen[str]], name: str, options: dict[str, str], said: str
 ) -> None:
     one = started(TRAINING)
     inject(layout, name, struck=one.pid, look_s="0.2", **options)
-    assert one.stdout is not None and one.stdout.readline() == f"{said}\n"
+    assert one.stdout is not None and one.stdout.readline().strip() in said.split(" or ")
 
 
 def test_where_nothing_trains_no_number_is_touched(
@@ -229,15 +231,19 @@ def test_where_nothing_trains_no_number_is_touched(
 def test_nothing_more_can_be_written_and_what_was_there_is_there(layout: Layout, name: str, message: str) -> None:
     directory = layout.node("node-0")
     (directory / "old").write_text("old")
+    (directory / "folder" / "inner").mkdir(parents=True)
     inject(layout, name)
     with pytest.raises(OSError, match=message):
         (directory / "new").write_bytes(bytes(100_000))
+    if name == "disk-full":
+        # It takes no room.
+        (directory / "folder").rename(directory / "moved")
     assert (directory / "old").read_text() == "old"
     at = os.statvfs(directory)
     assert name == "read-only" or at.f_bavail == 0 or at.f_ffree == 0
     undo(layout)
     (directory / "new").write_bytes(bytes(100_000))
-    assert sorted(path.name for path in directory.iterdir()) == ["new", "old"]
+    assert sorted(path.name for path in directory.iterdir()) == ["folder", "new", "old"]
 
 
 def test_a_file_system_is_not_there(layout: Layout) -> None:
