@@ -105,6 +105,10 @@ class Layout:
     def node(self, node: str) -> Path:
         return self.nodes / node
 
+    def node_settings(self, node: str) -> Path:
+        """A file with the settings of this node alone; most have none."""
+        return self.node(node) / "holdfast.toml"
+
     def zygote_pid(self, node: str) -> Path:
         return self.node(node) / "zygote.pid"
 

@@ -11,7 +11,7 @@ from holdfast.config import Setting
 from holdfast.embedded import fabric
 from holdfast.embedded.announce import READY_FD_VARIABLE
 from holdfast.embedded.children import ChildSpec
-from holdfast.embedded.configuration import FILE_SUFFIX, Configuration
+from holdfast.embedded.configuration import CONFIG_VARIABLE, FILE_SUFFIX, Configuration
 from holdfast.embedded.layout import SERVICES, ClusterInfo, Layout
 from holdfast.embedded.proctree import NODE_VARIABLE
 from holdfast.process import leave_limit_s
@@ -41,7 +41,10 @@ def service_specs(configuration: Configuration, layout: Layout, info: ClusterInf
 
 
 def agent_spec(configuration: Configuration, layout: Layout, info: ClusterInfo, node: str) -> ChildSpec:
-    """The agent of one node. It knows the bus and not the database, as on a machine of its own."""
+    """The agent of one node. It knows the bus and not the database, as on a machine of its own.
+
+    A `holdfast.toml` in the node's directory stands in for the cluster's: as machines differ, in their devices above all.
+    """
     prefix: tuple[str, ...] = ()
     flags: tuple[str, ...] = ("--node", node, "--state-dir", str(layout.node(node)))
     network: dict[str, str] = {}
@@ -55,6 +58,7 @@ def agent_spec(configuration: Configuration, layout: Layout, info: ClusterInfo, 
         argv=(*prefix, sys.executable, "-P", "-m", "holdfast_agent", *flags),
         environment=base_environment()
         | configuration.environment()
+        | ({CONFIG_VARIABLE: str(own)} if (own := layout.node_settings(node)).is_file() else {})
         | network
         | {NATS_VARIABLE: info.nats_url, NODE_VARIABLE: str(layout.node(node))},
         directory=layout.root,
