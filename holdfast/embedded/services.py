@@ -43,7 +43,7 @@ def service_specs(configuration: Configuration, layout: Layout, info: ClusterInf
 def agent_spec(configuration: Configuration, layout: Layout, info: ClusterInfo, node: str) -> ChildSpec:
     """The agent of one node. It knows the bus and not the database, as on a machine of its own.
 
-    A `holdfast.toml` in the node's directory stands in for the cluster's: as machines differ, in their devices above all.
+    A `holdfast.toml` in the node's directory stands in for the cluster's: machines differ, in their devices above all.
     """
     prefix: tuple[str, ...] = ()
     flags: tuple[str, ...] = ("--node", node, "--state-dir", str(layout.node(node)))

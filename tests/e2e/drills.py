@@ -119,9 +119,17 @@ DRILLS = (
         TableOne.MFU_DECLINE, ("slow-node", "--node", "{last}"), "mfu_decline", pending="slow nodes are not noticed yet"
     ),
     Drill(
+        # The bus goes over the same link: that its carrier is lost, nobody hears.
         TableOne.INFINIBAND_ERROR,
         ("link-down", "--node", "{last}"),
+        "node_lost",
+        decision="eviction",
+    ),
+    Drill(
+        TableOne.INFINIBAND_ERROR,
+        ("link-flap", "--node", "{last}"),
         "infiniband_error",
+        decision="eviction",
         pending="inspections are not merged yet",
     ),
     Drill(
