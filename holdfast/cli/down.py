@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from holdfast.cli.directory import directory_option, explained
+from holdfast.embedded import fabric
 from holdfast.embedded.control import Stop, ask
 from holdfast.embedded.errors import EmbeddedError, NoCluster
 from holdfast.embedded.layout import ClusterInfo, Layout
@@ -71,6 +72,8 @@ def _clear_up(layout: Layout) -> str:
         info = layout.info()
         ended = end_leftovers(info)
         ranks = sum(clear_node(layout, node) for node in info.nodes)
+        if info.fabric is not None:
+            fabric.remove(info.fabric)
     if not ended and not ranks:
         return f"No cluster is running in {layout.root}."
     return (

@@ -34,6 +34,7 @@ COMMANDS = {
     "sql": "Query the recorded history with SQL.",
     "logs": "Show the logs of services, agents and ranks.",
     "config": "Show every setting and where it came from.",
+    "inject": "Break something on purpose, for drills.",
     "migrate": "Bring a database to this version's schema.",
     "ping": "Ask one process whether it is ready, for health checks.",
     "down": "Stop the cluster on this machine.",

@@ -24,6 +24,12 @@ _PORT = click.IntRange(1, 65_535)
 @click.option(
     "--config", "file", type=click.Path(dir_okay=False), help="TOML file (default: holdfast.toml if there is one here)."
 )
+@click.option("--allow-faults", is_flag=True, help="Let `holdfast inject` break things in this cluster, until it ends.")
+@click.option(
+    "--namespaces",
+    is_flag=True,
+    help="Give each node a network of its own: for drills that pull, slow down or cut links. Needs root.",
+)
 @click.option("--detach", "-d", is_flag=True, help="Run in the background.")
 @click.option(
     "--wait/--no-wait",
@@ -37,6 +43,8 @@ def up(
     postgres_port: int | None,
     nats_port: int | None,
     file: str | None,
+    allow_faults: bool,
+    namespaces: bool,
     detach: bool,
     wait: bool,
 ) -> None:
@@ -49,6 +57,7 @@ def up(
     holdfast up                     4 nodes, state in .holdfast
     holdfast up --nodes 5 -d        5 nodes, in the background; `holdfast down` ends it
     holdfast up --dir /data/lab     a second cluster beside the first
+    holdfast up --allow-faults      one for drills: see `holdfast inject --list`
     """
     # Late, so that `holdfast --help` needs neither the database library nor the migrations.
     from holdfast.embedded.configuration import find_configuration
@@ -58,7 +67,13 @@ def up(
     from holdfast.store.migrate import migrate
 
     layout = Layout(directory)
-    options = Options(nodes=nodes, postgres_port=postgres_port, nats_port=nats_port)
+    options = Options(
+        nodes=nodes,
+        postgres_port=postgres_port,
+        nats_port=nats_port,
+        allow_faults=allow_faults,
+        namespaces=namespaces,
+    )
     with explained():
         layout.refuse_foreign()
         configuration = find_configuration(os.environ, file)
@@ -88,4 +103,8 @@ def _say_how_to_go_on(layout: Layout, info: ClusterInfo, *, end: str) -> None:
         f"  look at it    {as_typed('status', layout.root)}\n"
         f"  end it        {end}\n"
     )
+    if any(layout.faults.glob("*.json")):
+        click.echo(
+            f"Faults of an earlier drill are in force: undo them with `{as_typed('inject --undo', layout.root)}`."
+        )
     sys.stdout.flush()

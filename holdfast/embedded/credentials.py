@@ -48,8 +48,8 @@ def load_or_create(layout: Layout) -> Credentials:
     return complete
 
 
-def nats_url(credentials: Credentials, ports: Ports) -> str:
-    return f"nats://{NATS_USER}:{credentials.nats}@{HOST}:{ports.nats}"
+def nats_url(credentials: Credentials, ports: Ports, host: str = HOST) -> str:
+    return f"nats://{NATS_USER}:{credentials.nats}@{host}:{ports.nats}"
 
 
 def database_urls(credentials: Credentials, ports: Ports) -> dict[str, str]:

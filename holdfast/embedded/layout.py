@@ -31,12 +31,35 @@ class ChildRecord(msgspec.Struct, frozen=True, kw_only=True):
     started_ticks: int
 
 
+class Fabric(msgspec.Struct, frozen=True, kw_only=True):
+    """The network of a cluster whose nodes have one each (`embedded.fabric`). `subnet`: the first three numbers."""
+
+    bridge: str
+    subnet: str
+
+    @property
+    def gateway(self) -> str:
+        """The machine's own address on it."""
+        return f"{self.subnet}.1"
+
+    def address(self, node: str) -> str:
+        return f"{self.subnet}.{10 + _number(node)}"
+
+    def namespace(self, node: str) -> str:
+        return f"{self.bridge}-{node}"
+
+    def link(self, node: str) -> str:
+        """The machine's end of the node's link."""
+        return f"{self.bridge}n{_number(node)}"
+
+
 class ClusterInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What `cluster.json` says: how to reach the cluster. It holds passwords, hence mode 0600.
 
     `database_urls` has the keys admin, controller, analyzer, standby, ckpt, historian and reader. `pid` is the
     supervisor, None after an orderly stop. After a kill it is stale: whether one runs, the control socket tells.
-    `settings` are those that it runs with, or did when it ran last.
+    `settings` are those that it runs with, or did when it ran last. `allows_faults`: `holdfast inject` may break it.
+    `fabric`: its nodes have networks of their own.
     """
 
     version: str
@@ -48,6 +71,8 @@ class ClusterInfo(msgspec.Struct, frozen=True, kw_only=True):
     nodes: list[str]
     children: dict[str, ChildRecord] = {}
     settings: tuple[Setting, ...] = ()
+    allows_faults: bool = False
+    fabric: Fabric | None = None
 
     @classmethod
     def load(cls, directory: str | Path) -> "ClusterInfo":
@@ -72,12 +97,17 @@ class Layout:
         self.postgres = self.root / "postgres"
         self.nats = self.root / "nats"
         self.nodes = self.root / "nodes"
+        self.faults = self.root / "faults"
 
     def log(self, child: str) -> Path:
         return self.logs / f"{child}.log"
 
     def node(self, node: str) -> Path:
         return self.nodes / node
+
+    def node_settings(self, node: str) -> Path:
+        """A file with the settings of this node alone; most have none."""
+        return self.node(node) / "holdfast.toml"
 
     def zygote_pid(self, node: str) -> Path:
         return self.node(node) / "zygote.pid"
@@ -151,6 +181,10 @@ class Layout:
             file.write(f"{os.getpid()}\n")
             file.flush()
             yield
+
+
+def _number(node: str) -> int:
+    return int(node.rpartition("-")[2])
 
 
 def _read_pid(file: Path) -> int | None:

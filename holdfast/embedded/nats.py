@@ -20,7 +20,7 @@ _CONFIG = """\
 server_name: holdfast_embedded
 host: "{host}"
 port: {port}
-http: "{host}:{monitor_port}"
+http: "{monitor_host}:{monitor_port}"
 logtime_utc: true
 max_payload: 8MB
 max_connections: 4096
@@ -57,12 +57,13 @@ def nats_server() -> Path:
     return Path(found)
 
 
-def write_config(directory: Path, *, port: int, monitor_port: int, password: str) -> Path:
+def write_config(directory: Path, *, port: int, monitor_port: int, password: str, host: str = HOST) -> Path:
     """Write the server's configuration into its directory and return the file's path."""
     file = directory / "nats.conf"
     text = _CONFIG.format(
-        host=HOST,
+        host=host,
         port=port,
+        monitor_host=HOST,
         monitor_port=monitor_port,
         store=json.dumps(str(directory)),
         user=json.dumps(NATS_USER),
@@ -72,12 +73,12 @@ def write_config(directory: Path, *, port: int, monitor_port: int, password: str
     return file
 
 
-def nats_spec(directory: Path, *, port: int, monitor_port: int, password: str) -> ChildSpec:
-    """The server as a child; its streams lie in `directory`/jetstream."""
-    config = write_config(directory, port=port, monitor_port=monitor_port, password=password)
+def nats_spec(directory: Path, *, port: int, monitor_port: int, password: str, host: str = HOST) -> ChildSpec:
+    """The server as a child; its streams lie in `directory`/jetstream. `host`: the address where it listens."""
+    config = write_config(directory, port=port, monitor_port=monitor_port, password=password, host=host)
 
     async def answers() -> None:
-        await nats_answers(HOST, port, user=NATS_USER, password=password)
+        await nats_answers(host, port, user=NATS_USER, password=password)
 
     return ChildSpec(
         name="nats",
@@ -89,5 +90,5 @@ def nats_spec(directory: Path, *, port: int, monitor_port: int, password: str) -
         stop_grace_s=15.0,
         death_signal=signal.SIGTERM,
         restart=RestartPolicy(cap_s=2.0),
-        endpoint=f"{HOST}:{port}",
+        endpoint=f"{host}:{port}",
     )

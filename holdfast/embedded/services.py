@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from holdfast.config import Setting
+from holdfast.embedded import fabric
 from holdfast.embedded.announce import READY_FD_VARIABLE
 from holdfast.embedded.children import ChildSpec
-from holdfast.embedded.configuration import FILE_SUFFIX, Configuration
+from holdfast.embedded.configuration import CONFIG_VARIABLE, FILE_SUFFIX, Configuration
 from holdfast.embedded.layout import SERVICES, ClusterInfo, Layout
 from holdfast.embedded.proctree import NODE_VARIABLE
 from holdfast.process import leave_limit_s
@@ -40,15 +41,25 @@ def service_specs(configuration: Configuration, layout: Layout, info: ClusterInf
 
 
 def agent_spec(configuration: Configuration, layout: Layout, info: ClusterInfo, node: str) -> ChildSpec:
-    """The agent of one node. It knows the bus and not the database, as on a machine of its own."""
+    """The agent of one node. It knows the bus and not the database, as on a machine of its own.
+
+    A `holdfast.toml` in the node's directory stands in for the cluster's: machines differ, in their devices above all.
+    """
+    prefix: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ("--node", node, "--state-dir", str(layout.node(node)))
+    network: dict[str, str] = {}
+    if info.fabric is not None:
+        # Everything of the node is started by its agent, and so in its namespace; /sys shows its devices there.
+        prefix = ("ip", "netns", "exec", info.fabric.namespace(node))
+        flags += ("--address", info.fabric.address(node))
+        network = dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), fabric.DEVICE)
     return ChildSpec(
         name=node,
-        argv=(
-            sys.executable,
-            *("-P", "-m", "holdfast_agent", "--node", node, "--state-dir", str(layout.node(node))),
-        ),
+        argv=(*prefix, sys.executable, "-P", "-m", "holdfast_agent", *flags),
         environment=base_environment()
         | configuration.environment()
+        | ({CONFIG_VARIABLE: str(own)} if (own := layout.node_settings(node)).is_file() else {})
+        | network
         | {NATS_VARIABLE: info.nats_url, NODE_VARIABLE: str(layout.node(node))},
         directory=layout.root,
         stop_grace_s=leave_limit_s(configuration.timeouts) + KILL_AFTER_S,

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from holdfast.config import Setting
 from holdfast.embedded import credentials as passwords
+from holdfast.embedded import fabric
 from holdfast.embedded.children import Child, ChildSpec
 from holdfast.embedded.control import (
     AddNode,
@@ -25,7 +25,7 @@ from holdfast.embedded.control import (
 )
 from holdfast.embedded.errors import ControlRefused, EmbeddedError
 from holdfast.embedded.identity import choose_identity
-from holdfast.embedded.layout import ClusterInfo, Layout, Ports
+from holdfast.embedded.layout import ClusterInfo, Fabric, Layout, Ports
 from holdfast.embedded.leftovers import clear_node, end_leftovers
 from holdfast.embedded.logfile import RotatingLog
 from holdfast.embedded.nats import nats_spec
@@ -38,11 +38,16 @@ DEFAULT_NODES = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What the user asked for; None means as last time, or the default on a first start."""
+    """What the user asked for; None means as last time, or the default on a first start.
+
+    `allow_faults`: `holdfast inject` may break things. `namespaces`: each node gets a network of its own.
+    """
 
     nodes: int | None = None
     postgres_port: int | None = None
     nats_port: int | None = None
+    allow_faults: bool = False
+    namespaces: bool = False
 
 
 class Supervisor:
@@ -77,17 +82,23 @@ class Supervisor:
             if before is not None:
                 for name in await asyncio.to_thread(end_leftovers, before):
                     self._say(f"{name} was still running under a supervisor that died; ended it")
+                if before.fabric is not None:
+                    await asyncio.to_thread(fabric.remove, before.fabric)
             given = {"postgres": self._options.postgres_port, "nats": self._options.nats_port}
             with reserve_ports(given, None if before is None else before.ports) as ports:
                 self._passwords = passwords.load_or_create(layout)
-                self._info = _describe(ports, self._passwords, nodes, self._plan.settings)
+                self._info = self._describe(ports, nodes, None if before is None else before.fabric)
                 self._say(f"cluster in {layout.root}, supervisor pid {os.getpid()}")
                 try:
+                    if self._info.fabric is not None:
+                        await asyncio.to_thread(fabric.build, self._info.fabric)
                     await self._run_children(on_ready)
                 finally:
                     # After an orderly stop there is nothing left; after a crash of this process' own there is.
                     for node in self._nodes:
                         clear_node(layout, node)
+                    if self._info.fabric is not None:
+                        fabric.remove(self._info.fabric)
                     self._info = msgspec.structs.replace(self._info, pid=None, children={})
                     layout.write_info(self._info)
                 if self._failure is not None:
@@ -140,12 +151,18 @@ class Supervisor:
         await asyncio.to_thread(self._plan.migrate, self._info.database_urls["admin"], self._passwords.roles)
         self._say("database up to date")
         spec = nats_spec(
-            self._layout.nats, port=ports.nats, monitor_port=ports.nats_monitor, password=self._passwords.nats
+            self._layout.nats,
+            port=ports.nats,
+            monitor_port=ports.nats_monitor,
+            password=self._passwords.nats,
+            host=self._nats_host(self._info.fabric),
         )
         await self._bring_up(self._servers, [spec])
 
     def _agent(self, node: str) -> ChildSpec:
         self._layout.node(node).mkdir(mode=0o700, exist_ok=True)
+        if self._info.fabric is not None:
+            fabric.add_node(self._info.fabric, node)
         return self._plan.agent(self._layout, self._info, node)
 
     async def _bring_up(self, kind: dict[str, Child], specs: Iterable[ChildSpec]) -> None:
@@ -232,6 +249,25 @@ class Supervisor:
             for child in children.values()
         ]
 
+    def _describe(self, ports: Ports, nodes: list[str], before: Fabric | None) -> ClusterInfo:
+        network = fabric.choose(self._layout, before) if self._options.namespaces else None
+        return ClusterInfo(
+            version=importlib.metadata.version("holdfast"),
+            pid=os.getpid(),
+            ports=ports,
+            nats_url=passwords.nats_url(self._passwords, ports, self._nats_host(network)),
+            nats_monitor_url=f"http://{passwords.HOST}:{ports.nats_monitor}",
+            database_urls=passwords.database_urls(self._passwords, ports),
+            nodes=nodes,
+            settings=self._plan.settings,
+            allows_faults=self._options.allow_faults,
+            fabric=network,
+        )
+
+    @staticmethod
+    def _nats_host(network: Fabric | None) -> str:
+        return passwords.HOST if network is None else network.gateway
+
     def _choose_nodes(self, before: ClusterInfo | None) -> list[str]:
         known = [] if before is None else before.nodes
         count = self._options.nodes
@@ -266,21 +302,6 @@ class Supervisor:
             self._log.write(f"{at} {line}\n".encode())
         if tell:
             self._tell(line)
-
-
-def _describe(
-    ports: Ports, known: passwords.Credentials, nodes: list[str], settings: tuple[Setting, ...]
-) -> ClusterInfo:
-    return ClusterInfo(
-        version=importlib.metadata.version("holdfast"),
-        pid=os.getpid(),
-        ports=ports,
-        nats_url=passwords.nats_url(known, ports),
-        nats_monitor_url=f"http://{passwords.HOST}:{ports.nats_monitor}",
-        database_urls=passwords.database_urls(known, ports),
-        nodes=nodes,
-        settings=settings,
-    )
 
 
 def _next_node(nodes: list[str]) -> str:

@@ -55,6 +55,7 @@ from holdfast.events.decisions import (
 from holdfast.events.evidence import (
     CodeNotInPlace,
     DiagnosticResult,
+    FaultInjected,
     FirstStep,
     Inspection,
     MessageRejected,
@@ -103,6 +104,7 @@ __all__ = [
     "Eviction",
     "EvictionRevoked",
     "Evidence",
+    "FaultInjected",
     "Finding",
     "FirstStep",
     "GenerationStarted",
@@ -168,6 +170,7 @@ AnyEvent = (
     | CodeNotInPlace
     | ShardDamaged
     | OrderRefused
+    | FaultInjected
     | MessageRejected
     | NodeLost
     | StepTimeMeasured

@@ -184,6 +184,22 @@ class OrderRefused(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     newest_generation: Count
 
 
+class FaultInjected(Evidence, frozen=True, kw_only=True, omit_defaults=True):
+    """Somebody broke something on purpose (`holdfast inject`), or has undone it: what follows is a drill.
+
+    Said before it is done. `injection` is the same in both. `symptom` is one of `holdfast.symptoms`; without a `node`,
+    the fault strikes a whole machine. `options` are those that were set, each as name=value.
+    """
+
+    injection: Id
+    fault: str
+    by: str
+    state: Literal["injected", "undone"] = "injected"
+    symptom: str = ""
+    rank: Count | None = None
+    options: tuple[str, ...] = ()
+
+
 class MessageRejected(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     """A message could not be understood or handled; it lies whole in the dead-letter stream."""
 

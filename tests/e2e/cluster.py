@@ -63,9 +63,11 @@ class Cluster:
         )
         return done
 
-    def up(self, nodes: int | None = None) -> None:
-        """`holdfast up -d`: returns when everything is ready."""
-        self.command("up", "-d", *([] if nodes is None else ["--nodes", str(nodes)]), limit_s=UP_LIMIT_S)
+    def up(self, nodes: int | None = None, *, namespaces: bool = False) -> None:
+        """`holdfast up -d`: returns when everything is ready, and may be broken by `holdfast inject`."""
+        wanted = [] if nodes is None else ["--nodes", str(nodes)]
+        wanted += ["--namespaces"] if namespaces else []
+        self.command("up", "-d", "--allow-faults", *wanted, limit_s=UP_LIMIT_S)
 
     def down(self, *arguments: str) -> None:
         """`holdfast down`."""

@@ -3,11 +3,12 @@
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from holdfast.embedded.configuration import Configuration, find_configuration
 from holdfast.embedded.errors import EmbeddedError
-from holdfast.embedded.layout import ClusterInfo, Layout, Ports
+from holdfast.embedded.layout import ClusterInfo, Fabric, Layout, Ports
 from holdfast.embedded.services import agent_spec, base_environment, service_specs
 from holdfast.process import leave_limit_s
 from holdfast.timeouts import Timeouts
@@ -82,3 +83,23 @@ def test_settings_from_files_are_found_from_a_childs_directory(here: Path, monke
     environment = base_environment()
     assert environment["HOLDFAST_POOL_SIZE_FILE"] == str(here / "size")
     assert "HOLDFAST_DATABASE_URL_FILE" not in environment
+
+
+def test_a_node_may_have_settings_of_its_own(here: Path) -> None:
+    layout = Layout(here / "cluster")
+    layout.create()
+    layout.node("node-0").mkdir()
+    (here / "holdfast.toml").write_text("")
+    found = find_configuration({})
+    assert agent_spec(found, layout, INFO, "node-0").environment["HOLDFAST_CONFIG"] == str(here / "holdfast.toml")
+    layout.node_settings("node-0").write_text("")
+    own = agent_spec(found, layout, INFO, "node-0").environment["HOLDFAST_CONFIG"]
+    assert own == str(layout.node("node-0") / "holdfast.toml")
+
+
+def test_a_node_with_a_network_of_its_own_runs_in_it_and_is_reached_there(here: Path) -> None:
+    network = Fabric(bridge="hf123456", subnet="198.18.7")
+    spec = agent_spec(find_configuration({}), Layout(here), msgspec.structs.replace(INFO, fabric=network), "node-3")
+    assert spec.argv[:4] == ("ip", "netns", "exec", "hf123456-node-3")
+    assert spec.argv[-2:] == ("--address", "198.18.7.13")
+    assert spec.environment["GLOO_SOCKET_IFNAME"] == "eth0"

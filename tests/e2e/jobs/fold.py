@@ -5,6 +5,7 @@ each completed step in a journal that no part of Holdfast reads or writes: what 
 With `--keep-bytes` it keeps every step in its node's memory, with a tensor of that size, which it spoils right after;
 with `--distinct` each rank has another one, so that replicas have nothing in common.
 While `--gate` exists, it does no step after the one that is written there.
+While `--service` exists, a rank (`--fault-rank`) fetches in each step what it names.
 When `--poison` exists, a rank (`--fault-rank`) takes it away and has a weight that is no number from then on.
 
 It can be told to misbehave: `--fault raise@7` for one of the ways in FAULTS at step 7, `@first` for each generation's
@@ -21,6 +22,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -96,6 +98,8 @@ def main() -> None:
         if args.shout_bytes:
             print("x" * args.shout_bytes + f" from rank {rank} at step {step}", flush=True)
         time.sleep(args.step_s if generation <= 1 else args.later_step_s or args.step_s)
+        if args.service is not None and rank == args.fault_rank:
+            fetch(args.service)
         wish = rank == 0 and (step >= args.steps or (args.until is not None and args.until.exists()))
         sums = torch.tensor([batch(state["position"], rank), int(wish)], dtype=torch.int64)
         dist.all_reduce(sums)
@@ -132,6 +136,14 @@ def last_open(gate: Path) -> float:
         return float("inf")
 
 
+def fetch(service: Path) -> None:
+    try:
+        url = service.read_text()
+    except FileNotFoundError:
+        return
+    urllib.request.urlopen(url, timeout=10).close()
+
+
 def misbehave(args: argparse.Namespace, rank: int, step: int, first: int) -> None:
     if args.fault is None or rank != args.fault_rank:
         return
@@ -161,6 +173,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--ignore-sigterm", action="store_true")
     parser.add_argument("--children", type=int, default=0, help="processes that each rank leaves behind")
     parser.add_argument("--gate", type=Path)
+    parser.add_argument("--service", type=Path, help="a file with a URL")
     parser.add_argument("--poison", type=Path)
     parser.add_argument("--fault")
     parser.add_argument("--fault-rank", type=int, default=0)

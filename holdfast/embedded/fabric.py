@@ -1,0 +1,86 @@
+"""A network of its own for each node: a namespace with one link (`eth0`) to a bridge, on which NATS is reached.
+
+What happens to such a link happens to one node alone: it can be pulled, slowed down or cut off from another. Addresses
+come from 198.18.0.0/15, which is set aside for tests of networks (RFC 2544).
+"""
+
+import hashlib
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from holdfast.embedded.errors import EmbeddedError
+from holdfast.embedded.layout import Fabric, Layout
+
+DEVICE = "eth0"
+NODES_MAX = 200
+_SUBNETS = 512
+
+
+def choose(layout: Layout, before: Fabric | None) -> Fabric:
+    """The bridge and subnet for a cluster: those of last time, else some that this machine has no use for.
+
+    Raises EmbeddedError when links cannot be made here.
+    """
+    if shutil.which("ip") is None:
+        raise EmbeddedError("nodes with networks of their own need the command ip: install iproute2.")
+    used = {entry["local"].rpartition(".")[0] for link in _ip_json("addr") for entry in link["addr_info"]}
+    if before is not None and before.subnet not in used:
+        return before
+    number = int.from_bytes(hashlib.sha256(str(layout.root).encode()).digest()[:4], "big")
+    for attempt in range(_SUBNETS):
+        place = (number + attempt) % _SUBNETS
+        subnet = f"198.{18 + place // 256}.{place % 256}"
+        if subnet not in used:
+            return Fabric(bridge=f"hf{number % (1 << 24):06x}", subnet=subnet)
+    raise EmbeddedError("all subnets of 198.18.0.0/15 are in use on this machine: end some clusters.")
+
+
+def build(fabric: Fabric) -> None:
+    """Make the bridge. Raises EmbeddedError."""
+    _ip("link", "add", fabric.bridge, "type", "bridge")
+    _ip("addr", "add", f"{fabric.gateway}/24", "dev", fabric.bridge)
+    _ip("link", "set", fabric.bridge, "up")
+
+
+def add_node(fabric: Fabric, node: str) -> None:
+    """Make the node's namespace and link. Raises EmbeddedError."""
+    if int(node.rpartition("-")[2]) >= NODES_MAX:
+        raise EmbeddedError(f"with networks of their own there can be {NODES_MAX} nodes: leave out --namespaces.")
+    namespace, link = fabric.namespace(node), fabric.link(node)
+    _ip("netns", "add", namespace)
+    _ip("link", "add", link, "type", "veth", "peer", "name", DEVICE, "netns", namespace)
+    _ip("link", "set", link, "master", fabric.bridge, "up")
+    _ip("-n", namespace, "addr", "add", f"{fabric.address(node)}/24", "dev", DEVICE)
+    _ip("-n", namespace, "link", "set", DEVICE, "up")
+    _ip("-n", namespace, "link", "set", "lo", "up")
+    _ip("-n", namespace, "route", "add", "default", "via", fabric.gateway)
+
+
+def remove(fabric: Fabric) -> None:
+    """Take the namespaces, their links and the bridge away; those that are there."""
+    for namespace in sorted(Path("/run/netns").glob(f"{fabric.bridge}-*")):
+        _ip("netns", "del", namespace.name)
+    # The end of a namespace comes later than its removal; its links must be gone now.
+    for link in sorted(Path("/sys/class/net").glob(f"{fabric.bridge}n*")):
+        subprocess.run(("ip", "link", "del", link.name), capture_output=True, check=False)
+    if Path(f"/sys/class/net/{fabric.bridge}").exists():
+        _ip("link", "del", fabric.bridge)
+
+
+def _ip(*arguments: str) -> str:
+    done = subprocess.run(("ip", *arguments), capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise EmbeddedError(
+            f"`ip {' '.join(arguments)}` failed: {done.stderr.strip()}. Networks for nodes need root "
+            "(CAP_NET_ADMIN, CAP_SYS_ADMIN) and a kernel with veth and bridge: else leave out --namespaces."
+        )
+    return done.stdout
+
+
+def _ip_json(what: str) -> list[dict[str, Any]]:
+    return msgspec.convert(json.loads(_ip("-j", "-4", what)), list[dict[str, Any]])

@@ -1,0 +1,102 @@
+"""Control groups, version 1 and 2: where they are, and a group of our own that processes are moved into."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+GONE_WITHIN_S = 5.0
+
+
+class CgroupsMissing(OSError):
+    """This controller cannot be used here; the message says why."""
+
+
+class Hierarchy(NamedTuple):
+    """Where groups of a controller are made."""
+
+    root: Path
+    version: int
+
+
+def hierarchy(controller: str) -> Hierarchy:
+    """The hierarchy with this controller ("memory", "cpu").
+
+    Raises:
+        CgroupsMissing: there is none, or no group can be made in it.
+    """
+    found = None
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        _, place, kind, options, *_ = line.split()
+        root = Path(place)
+        if kind == "cgroup" and controller in options.split(","):
+            found = Hierarchy(root, 1)
+        elif kind == "cgroup2" and controller in _words(root / "cgroup.controllers"):
+            found = Hierarchy(root, 2)
+    if found is None:
+        raise CgroupsMissing(f"no cgroup hierarchy with the controller {controller} is mounted here")
+    if not os.access(found.root, os.W_OK) or os.statvfs(found.root).f_flag & os.ST_RDONLY:
+        raise CgroupsMissing(f"{found.root} cannot be written: run it as root, with cgroups writable in the container")
+    if found.version == 2 and controller not in _words(found.root / "cgroup.subtree_control"):
+        try:
+            (found.root / "cgroup.subtree_control").write_text(f"+{controller}")
+        except OSError as error:
+            raise CgroupsMissing(
+                f"{found.root} gives {controller} to no group below it: {error.strerror}; run it outside of containers"
+            ) from error
+    return found
+
+
+def group_of(pid: int, controller: str, version: int) -> str:
+    """The group that a process is in, as a path below the root of the hierarchy; "" if it is gone."""
+    try:
+        lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if (controller in controllers.split(",")) if version == 1 else not controllers:
+            # Of a group outside of a container's own namespace the path leads upwards.
+            return "" if ".." in path else path.lstrip("/")
+    return ""
+
+
+def move(pid: int, group: Path) -> None:
+    """Put a process into a group; one that is gone is let go."""
+    with contextlib.suppress(ProcessLookupError):
+        (group / "cgroup.procs").write_text(str(pid))
+
+
+def members(group: Path) -> list[int]:
+    """The processes of a group; none if there is no such group."""
+    return [int(pid) for pid in _words(group / "cgroup.procs")]
+
+
+def remove(group: Path) -> None:
+    """Remove a group that nobody is in any more; the dead take a moment to leave it.
+
+    Raises:
+        OSError: somebody stays in it.
+    """
+    deadline = time.monotonic() + GONE_WITHIN_S
+    while True:
+        try:
+            group.rmdir()
+        except FileNotFoundError:
+            return
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+        else:
+            return
+
+
+def _words(file: Path) -> list[str]:
+    try:
+        return file.read_text().split()
+    except FileNotFoundError:
+        return []

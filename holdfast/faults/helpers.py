@@ -1,0 +1,60 @@
+"""Processes that keep a fault up: found again by a mark in their environment, whoever started them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+from holdfast.faults.aim import Proc
+from holdfast.faults.fault import FaultRefused, Step
+
+MARK_VARIABLE = "HOLDFAST_FAULT"
+READY = b"ready\n"
+
+
+class Helper(Step, frozen=True, kw_only=True, tag="helper"):
+    """`python -m MODULE ARGUMENTS`, which prints "ready" when the fault is there, and lasts until it is killed."""
+
+    mark: str
+    module: str
+    arguments: tuple[str, ...] = ()
+
+    def do(self) -> None:
+        process = subprocess.Popen(
+            (sys.executable, "-P", "-m", self.module, *self.arguments),
+            env=dict(os.environ) | {MARK_VARIABLE: self.mark},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            cwd="/",
+        )
+        assert process.stdout is not None and process.stderr is not None
+        with process.stdout, process.stderr:
+            if process.stdout.readline() != READY:
+                said = process.stderr.read().decode(errors="replace").strip().splitlines()
+                process.wait()
+                raise FaultRefused(said[-1] if said else f"{self.module} ended with {process.returncode}")
+        # It outlives this command.
+        process.returncode = 0
+
+    def undo(self) -> None:
+        for process in marked(self.mark):
+            process.signal(signal.SIGKILL)
+
+
+def marked(mark: str) -> list[Proc]:
+    """The processes that were started with this mark."""
+    wanted = f"{MARK_VARIABLE}={mark}".encode()
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{name}/environ", "rb") as file:
+                is_ours = wanted in file.read().split(b"\0")
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue
+        if is_ours and (process := Proc.of(int(name))) is not None:
+            found.append(process)
+    return found

@@ -1,0 +1,95 @@
+"""What was injected and is not undone: a file for each in the cluster's directory, written before anything is done."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+
+from holdfast.embedded.layout import Layout, write_private
+from holdfast.faults.fault import FaultRefused
+from holdfast.faults.registry import AnyStep
+
+
+class Injected(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One injection: what, where, by whom, and the steps to undo."""
+
+    id: str
+    fault: str
+    at: datetime
+    by: str
+    steps: tuple[AnyStep, ...]
+    symptom: str = ""
+    node: str | None = None
+    job: str | None = None
+    rank: int | None = None
+    options: dict[str, str] = {}
+
+    @property
+    def lasts(self) -> bool:
+        """Whether there is something to undo."""
+        return any(step.lasts for step in self.steps)
+
+
+class Record:
+    """The injections of one cluster that are in force."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._directory = layout.faults
+
+    def inject(self, wanted: Injected) -> None:
+        """Write down what will be done, and do it; what fails half way is taken back.
+
+        Raises:
+            FaultRefused: it cannot be done; the message says why.
+        """
+        self._directory.mkdir(mode=0o700, exist_ok=True)
+        write_private(self._file(wanted.id), msgspec.json.encode(wanted), durable=True)
+        try:
+            for step in wanted.steps:
+                step.do()
+        except BaseException as error:
+            self.undo(wanted)
+            if isinstance(error, OSError):
+                raise FaultRefused(f"{wanted.fault}: {error}") from error
+            raise
+        if not wanted.lasts:
+            self._file(wanted.id).unlink(missing_ok=True)
+
+    def undo(self, injected: Injected) -> None:
+        """Take an injection back, as far as it went; again, it does no harm.
+
+        Raises:
+            FaultRefused: something of it stays; it is still on record.
+        """
+        failed = []
+        for step in reversed(injected.steps):
+            try:
+                step.undo()
+            except OSError as error:
+                failed.append(str(error))
+        if failed:
+            raise FaultRefused(f"{injected.fault} ({injected.id}) cannot be undone: {'; '.join(failed)}")
+        self._file(injected.id).unlink(missing_ok=True)
+
+    def all(self) -> list[Injected]:
+        """Those in force, oldest first.
+
+        Raises:
+            FaultRefused: a file of them cannot be read.
+        """
+        return [_read(file) for file in sorted(self._directory.glob("*.json"))]
+
+    def _file(self, id: str) -> Path:
+        return self._directory / f"{id}.json"
+
+
+def _read(file: Path) -> Injected:
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=Injected)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise FaultRefused(
+            f"{file} cannot be read ({error}): it says what `holdfast inject --undo` has to undo; undo that by hand, "
+            "then remove the file"
+        ) from error

@@ -1,0 +1,43 @@
+"""All faults, and all steps that they are made of."""
+
+from __future__ import annotations
+
+from holdfast.faults import confining, disk, endpoints, kernel_log, load, network, numbers, processes
+from holdfast.faults.fault import Fault, FaultRefused
+from holdfast.faults.helpers import Helper
+
+FAULTS: dict[str, Fault] = {
+    fault.name: fault
+    for family in (processes, confining, load, numbers, disk, network, kernel_log, endpoints)
+    for fault in family.FAULTS
+}
+
+AnyStep = (
+    processes.Signal
+    | processes.Freeze
+    | processes.LoseNode
+    | processes.KillContainer
+    | confining.Confine
+    | confining.OnePageMore
+    | disk.Overlay
+    | disk.Empty
+    | disk.Unmount
+    | network.LinkDown
+    | network.Slow
+    | network.Deaf
+    | kernel_log.KernelLines
+    | numbers.Spoil
+    | numbers.Flip
+    | Helper
+)
+
+
+def find(name: str) -> Fault:
+    """The fault of this name.
+
+    Raises:
+        FaultRefused: there is none; the message names those there are.
+    """
+    if name not in FAULTS:
+        raise FaultRefused(f"there is no fault {name!r}; there are {', '.join(FAULTS)}")
+    return FAULTS[name]

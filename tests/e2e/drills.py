@@ -1,0 +1,220 @@
+"""Drills: something is broken by `holdfast inject`, and the job has to come back by itself. One row for each.
+
+To add one: a row in `DRILLS`. `bench/drills.py` carries out the same rows and prints the seconds.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cluster import JOBS, Cluster
+from job import Job
+from waiting import DEADLINE_S, NotYet
+
+from holdfast.faults.registry import find
+from holdfast.faults.rights import lacking
+from holdfast.symptoms import TableOne
+
+STEPS_BEFORE = 15
+"""How far the job is when it is struck; there is a checkpoint by then."""
+
+FOLD, GPT = JOBS / "fold.py", JOBS / "gpt.py"
+GPT_SHAPE = ("--steps=100000", "--gate={scratch}/no-gate")
+
+
+class Drill(NamedTuple):
+    """A symptom, how it is made, and what has to come of it.
+
+    `strike`: the arguments of `holdfast inject`; {first}, {last}: the job's nodes, {job}: its directory, {scratch}: one
+    for the drill. `incident`: how the controller names it. `decision`: what it is to decide last, "" for whatever
+    helps. `heals_by`: what has to be done for the job to come back: nothing, or that the fault is undone once it was
+    noticed. `pending`: why this cannot work yet. `often`: it is quick, or nothing else tests it, so each run of the
+    tests has it.
+    """
+
+    symptom: TableOne | None
+    strike: tuple[str, ...]
+    incident: str
+    decision: str = "reattempt"
+    heals_by: str = "itself"
+    script: Path = FOLD
+    arguments: tuple[str, ...] = ()
+    pending: str = ""
+    often: bool = False
+
+    @property
+    def fault(self) -> str:
+        return self.strike[0]
+
+    @property
+    def name(self) -> str:
+        """The fault, with what is set of it."""
+        options = [word for before, word in zip(self.strike, self.strike[1:], strict=False) if before == "-o"]
+        return " ".join([self.fault, *(option for option in options if "{" not in option)])
+
+    def lacking(self, cluster: Cluster) -> str:
+        """Why it cannot be carried out here; "" if it can."""
+        if self.pending:
+            return self.pending
+        if find(self.fault).name in ("link-down", "link-flap", "slow-link", "cut") and cluster.info.fabric is None:
+            return "the nodes of this cluster have no networks of their own (up --namespaces)"
+        if self.fault == "disk-full" and cluster.info.fabric is not None:
+            return "a full disk of one node alone is not told from an error of the script yet"
+        return "; ".join(reason for need in find(self.fault).needs if (reason := lacking(need)))
+
+
+class Outcome(NamedTuple):
+    """What came of a drill: seconds since the injection.
+
+    `noticed_s`: what opens the incident is said. `decided_s`: the decision that led back is made. `trains_s`: every
+    rank of the generation that came of it has made a step.
+    """
+
+    noticed_s: float
+    decided_s: float
+    trains_s: float
+    incident: str
+    decision: str
+    outcome: str
+    evicted: int
+
+
+DRILLS = (
+    Drill(None, ("kill-rank", "--rank", "3"), "killed_by_signal"),
+    Drill(TableOne.CUDA_ERROR, ("crash-rank", "--rank", "1", "-o", "signal=ABRT"), "killed_by_signal"),
+    Drill(TableOne.CPU_OOM, ("oom-kill", "--rank", "2"), "killed_by_signal", often=True),
+    Drill(
+        TableOne.INSUFFICIENT_DISK_SPACE,
+        ("disk-full", "--node", "{last}", "-o", "path={job}"),
+        "infrastructure_error",
+        decision="",
+        heals_by="undo",
+        often=True,
+    ),
+    Drill(
+        TableOne.EXTERNAL_SERVICE_ERROR,
+        ("service-down", "-o", "port={port}"),
+        "user_exception",
+        heals_by="undo",
+        arguments=("--service", "{scratch}/service"),
+    ),
+    Drill(
+        TableOne.HDFS_ERROR,
+        ("service-down", "-o", "speaks=webhdfs", "-o", "port={port}"),
+        "user_exception",
+        heals_by="undo",
+        often=True,
+        arguments=("--service", "{scratch}/service"),
+    ),
+    Drill(TableOne.NAN_VALUE, ("nan", "--rank", "1", "-o", "look_s=1"), "nan", script=GPT, arguments=GPT_SHAPE),
+    Drill(TableOne.OS_KERNEL_PANIC, ("lose-node", "--node", "{last}"), "node_lost", decision="eviction"),
+    Drill(TableOne.CONTAINER_ERROR, ("kill-container", "--node", "{last}"), "ranks_vanished"),
+    Drill(None, ("cut", "--node", "{last}"), "node_lost", decision="eviction"),
+    Drill(TableOne.JOB_HANG, ("freeze-rank", "--rank", "0"), "hang", pending="hangs are not noticed yet"),
+    Drill(TableOne.CPU_OVERLOAD, ("overload",), "cpu_overload", pending="inspections are not merged yet"),
+    Drill(
+        TableOne.MFU_DECLINE, ("slow-node", "--node", "{last}"), "mfu_decline", pending="slow nodes are not noticed yet"
+    ),
+    Drill(
+        # The bus goes over the same link: that its carrier is lost, nobody hears.
+        TableOne.INFINIBAND_ERROR,
+        ("link-down", "--node", "{last}"),
+        "node_lost",
+        decision="eviction",
+    ),
+    Drill(
+        TableOne.INFINIBAND_ERROR,
+        ("link-flap", "--node", "{last}"),
+        "infiniband_error",
+        decision="eviction",
+        pending="inspections are not merged yet",
+    ),
+    Drill(
+        TableOne.FILESYSTEM_MOUNT,
+        ("mount-hangs", "--node", "{last}"),
+        "filesystem_mount",
+        pending="inspections are not merged yet",
+    ),
+    Drill(
+        TableOne.GPU_MEMORY_ERROR, ("xid", "-o", "xid=48"), "gpu_memory_error", pending="inspections are not merged yet"
+    ),
+    Drill(TableOne.GPU_UNAVAILABLE, ("xid",), "gpu_unavailable", pending="inspections are not merged yet"),
+    Drill(TableOne.DISK_FAULT, ("io-error",), "disk_fault", pending="inspections are not merged yet"),
+)
+
+
+_FIRST_SIGN = """
+select sign.at from historian.events opened join historian.events sign on sign.id = opened.cause
+where opened.type = 'incident_opened' and opened.incident = $1::text::uuid
+"""
+
+
+def carry_out(cluster: Cluster, drill: Drill, port: int, within_s: float = DEADLINE_S) -> Outcome:
+    """Train, break, wait until the job trains again by itself, let it end, and read in the record how long it took."""
+    name = f"drill-{len(cluster.jobs)}"
+    scratch = cluster.directory / "drills" / name
+    scratch.mkdir(parents=True)
+    words = {"scratch": str(scratch), "job": str(cluster.directory / "jobs" / name), "port": str(port)}
+    job = cluster.run(*(word.format(**words) for word in drill.arguments), script=drill.script, name=name)
+    job.until_step(STEPS_BEFORE)
+    members = cluster.members(job)
+    words |= {"first": members[0], "last": members[-1]}
+    strike = [word.format(**words) for word in drill.strike]
+    told = json.loads(cluster.command("inject", *strike, "--json").stdout)
+    service = scratch / "service"
+    service.write_text(f"http://127.0.0.1:{port}/data")
+    try:
+        cluster.until("it is noticed", lambda: cluster.incidents(job), within_s)
+        if drill.heals_by == "undo":
+            service.unlink()
+            cluster.command("inject", "--undo", told["id"])
+        cluster.until("it is over", lambda: _is_over(cluster, job), within_s)
+    finally:
+        service.unlink(missing_ok=True)
+        cluster.command("inject", "--undo")
+    if drill.script == FOLD:
+        job.finish()
+    else:
+        cluster.command("stop", job.name)
+    return _read(cluster, job, datetime.fromisoformat(told["at"]))
+
+
+def _is_over(cluster: Cluster, job: Job) -> bool:
+    (incident, *_) = cluster.incidents(job)
+    if incident["closed_at"] is None:
+        raise NotYet(f"incident {incident['key']} is open: {incident['summary']}")
+    return True
+
+
+def _read(cluster: Cluster, job: Job, struck_at: datetime) -> Outcome:
+    (incident, *_) = cluster.incidents(job)
+    sign = cluster.until("its first sign is recorded", lambda: cluster.query(_FIRST_SIGN, incident["key"]))
+    started, stepped = cluster.until("its story is recorded", lambda: _last_start(cluster, job))
+    decisions = [
+        (event["at"], event["type"]) for kind in ("reattempt", "eviction") for event in cluster.events(job, kind)
+    ]
+
+    def seconds(moment: str | datetime) -> float:
+        at = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
+        return (at - struck_at).total_seconds()
+
+    return Outcome(
+        noticed_s=seconds(sign[0]["at"]),
+        decided_s=seconds(started["at"]),
+        trains_s=max(seconds(event["completed_at"]) for event in stepped),
+        incident=incident["symptom"],
+        decision=max(decisions)[1] if decisions else "",
+        outcome=incident["outcome"],
+        evicted=len(cluster.events(job, "eviction")),
+    )
+
+
+def _last_start(cluster: Cluster, job: Job) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    started = cluster.events(job, "generation_started")[-1]
+    stepped = [event for event in cluster.events(job, "first_step") if event["generation"] == started["generation"]]
+    if len(stepped) < len(started["nodes"]):
+        raise NotYet(f"of generation {started['generation']} {len(stepped)} nodes have said that they train")
+    return started, stepped
