@@ -1,4 +1,4 @@
-"""Watches what the ranks write: the ledgers, closely until the first step, and the reports."""
+"""Watches what the ranks write: the ledgers, closely until the first step, the reports, and their training logs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 from datetime import datetime
+from typing import Any
 
 import msgspec
 
@@ -18,6 +19,7 @@ from holdfast.ledger_layout import RING_STEPS
 from holdfast_agent.directories import Directories
 from holdfast_agent.inputs import Input, Observed
 from holdfast_agent.ledgers import LedgerBook
+from holdfast_agent.logged_numbers import LoggedNumbers, LogsRead
 from holdfast_agent.reports import ReportFile, saved_checkpoint
 from holdfast_agent.spool import Lane, Spool
 from holdfast_agent.state import Crew, RankStanding
@@ -36,6 +38,11 @@ SAMPLES_MAX = 2_000
 def steps_key(job: str | None) -> str:
     """Where the spool has how many steps of a job's ranks have been said."""
     return f"steps:{job}"
+
+
+def logs_key(job: str | None) -> str:
+    """Where the spool has how far a job's training logs have been read."""
+    return f"training-logs:{job}"
 
 
 def reports_key(job: str | None) -> str:
@@ -70,6 +77,7 @@ class Watcher:
         learn: Callable[[Input], None],
         cut_off_s: Callable[[], float | None],
         now: Now,
+        reads_training_logs: bool = True,
     ) -> None:
         self._node = node
         self._directories = directories
@@ -80,6 +88,7 @@ class Watcher:
         self._crew: Crew | None = None
         self._book = LedgerBook({})
         self._reports: ReportFile | None = None
+        self._logged = LoggedNumbers(lambda rank: self._book.began_ns(rank)) if reads_training_logs else None
         self._samples: list[StepSample] = []
         self._missed = 0
         self._measured_at: datetime | None = None
@@ -91,6 +100,8 @@ class Watcher:
         before = self._crew
         if crew is not None and before is not None and before.order.fence == crew.order.fence:
             self._crew = crew
+            if self._logged is not None:
+                self._logged.watch(crew)
             self._crew_changed.set()
             return
         self._take()
@@ -108,6 +119,8 @@ class Watcher:
             self._book = LedgerBook(paths, self._steps_read(job, fence))
             remembered = self._spool.recall(reports_key(job))
             self._reports = ReportFile(self._directories.reports(job), int(remembered or b"0"))
+        if self._logged is not None:
+            self._logged.watch(crew, self._logs_read(job))
         self._crew_changed.set()
 
     def standings(self) -> dict[int, RankStanding]:
@@ -155,6 +168,9 @@ class Watcher:
         samples, missed = self._book.new_samples()
         self._samples.extend(samples)
         self._missed += missed
+        if self._logged is not None:
+            self._logged.saw(samples)
+            self._logged.take()
         self._take_reports()
         return max(Counter(sample.rank for sample in samples).values(), default=0)
 
@@ -163,12 +179,27 @@ class Watcher:
         read = msgspec.json.decode(remembered, type=_StepsRead) if remembered else None
         return read.steps_read if read is not None and read.fence == fence else {}
 
+    def _logs_read(self, job: str | None) -> LogsRead | None:
+        remembered = self._spool.recall(logs_key(job))
+        return msgspec.json.decode(remembered, type=LogsRead) if remembered else None
+
     def _measure(self) -> None:
         """Say what steps were done since the last time, and remember how far that was: none is said twice."""
         self._measured_at = self._now()
-        if self._crew is None or not (self._samples or self._missed):
+        if self._crew is None:
             return
         order = self._crew.order
+        common: dict[str, Any] = {
+            "at": self._measured_at,
+            "source": f"agent/{self._node}",
+            "node": self._node,
+            "job": order.job,
+            "generation": order.generation,
+            "cause": order.cause,
+        }
+        logged, logs_read = self._logged.to_say(common) if self._logged is not None else ([], None)
+        if not (self._samples or self._missed or logs_read):
+            return
         measured: list[Message] = []
         read = _StepsRead(fence=order.fence, steps_read=self._book.steps_read())
         before = sum(read.steps_read.values()) - len(self._samples) - self._missed
@@ -176,12 +207,7 @@ class Watcher:
             batch, self._samples = self._samples[:SAMPLES_MAX], self._samples[SAMPLES_MAX:]
             event = StepsMeasured(
                 id=uuid7(),
-                at=self._measured_at,
-                source=f"agent/{self._node}",
-                node=self._node,
-                job=order.job,
-                generation=order.generation,
-                cause=order.cause,
+                **common,
                 samples=tuple(batch),
                 missed=self._missed,
                 before=max(0, before),
@@ -190,7 +216,12 @@ class Watcher:
             before += len(batch) + self._missed
             self._missed = 0
             measured.append(event_message(event))
-        self._spool.commit(measured, {steps_key(order.job): msgspec.json.encode(read)}, lane=Lane.MEASUREMENTS)
+        # After the steps that they are put on.
+        measured += [event_message(event) for event in logged]
+        memory = {steps_key(order.job): msgspec.json.encode(read)}
+        if logs_read is not None:
+            memory[logs_key(order.job)] = msgspec.json.encode(logs_read)
+        self._spool.commit(measured, memory, lane=Lane.MEASUREMENTS)
         self._spool.forget_measurements()
         self.on_said()
 

@@ -59,6 +59,21 @@ def _as_torchrun(option: str) -> str:
     help="How often a step that the script keeps is also written to the disk, while it trains on: 500 (steps), 10m,"
     " never. Default: as the cluster's [checkpoint] persist_every says, 10m.",
 )
+@click.option(
+    "--tag",
+    "tags",
+    multiple=True,
+    metavar="QUANTITY=TAG",
+    help="What the script's TensorBoard or W&B log calls a quantity, if it is none of the usual names: loss, grad_norm,"
+    " tokens_per_s, mfu, learning_rate. For example --tag loss=objective/total. Repeatable.",
+)
+@click.option(
+    "--training-log",
+    "training_logs",
+    multiple=True,
+    metavar="GLOB",
+    help="TensorBoard or W&B files to read besides those that ranks have open, seen from here. Repeatable.",
+)
 @click.option("--detach", "-d", is_flag=True, help="Submit and return; `holdfast attach` follows it.")
 @directory_option
 @nats_option
@@ -75,6 +90,8 @@ def run(
     is_module: bool,
     start: str,
     persist_every: str,
+    tags: tuple[str, ...],
+    training_logs: tuple[str, ...],
     detach: bool,
     directory: Path,
     nats_url: str | None,
@@ -115,6 +132,8 @@ def run(
             directory=str((job_dir or directory / "jobs" / name).resolve()),
             start=start,
             persist_every=persist_every,
+            tags=_tags(tags),
+            training_logs=training_logs,
             token=secrets.token_urlsafe(),
         )
     except ValueError as error:
@@ -138,6 +157,10 @@ def _require_room(directory: Path) -> None:
         for above in made:
             with contextlib.suppress(OSError):
                 above.rmdir()
+
+
+def _tags(tags: tuple[str, ...]) -> dict[str, str]:
+    return {quantity: tag for quantity, _, tag in (entry.partition("=") for entry in tags)}
 
 
 def _pairs(env: tuple[str, ...], here: Mapping[str, str]) -> dict[str, str]:

@@ -45,6 +45,7 @@ from holdfast.events.evidence import (
     DiagnosticResult,
     FirstStep,
     Inspection,
+    LogSignature,
     MessageRejected,
     NodeDeparted,
     NodeInspected,
@@ -63,7 +64,7 @@ from holdfast.events.findings import (
     StepsCertified,
     StepTimeMeasured,
 )
-from holdfast.events.metrics import CopiesMeasured, StepsMeasured
+from holdfast.events.metrics import CopiesMeasured, NumbersLogged, StepsMeasured
 from holdfast.reading import read
 
 __all__ = [
@@ -93,6 +94,7 @@ __all__ = [
     "JobFinished",
     "JobStopping",
     "JobSubmitted",
+    "LogSignature",
     "MessageRejected",
     "Metric",
     "NodeDeparted",
@@ -105,6 +107,7 @@ __all__ = [
     "NodesGranted",
     "NodesReleased",
     "NodesRequested",
+    "NumbersLogged",
     "OrderRefused",
     "ProcessExited",
     "Progress",
@@ -138,6 +141,7 @@ AnyEvent = (
     | NodeDeparted
     | ProcessExited
     | FirstStep
+    | LogSignature
     | Progress
     | Inspection
     | DiagnosticResult
@@ -175,6 +179,7 @@ AnyEvent = (
     | ShardsBackedUp
     | ShardsFetched
     | StepsMeasured
+    | NumbersLogged
     | CopiesMeasured
 )
 

@@ -47,7 +47,8 @@ class BadNumber(Finding, frozen=True, kw_only=True, omit_defaults=True):
     """A loss or gradient norm shows that the training is spoiled since `step`, or since the step before.
 
     `kind` is what is wrong with `quantity`. `value` is None where it is not finite; `level` is what was usual.
-    `certified` is the newest step known to be clean; None: none is.
+    `certified` is the newest step known to be clean; None: none is. `told_by`: the training log that says so, under
+    `tag` at its `logged_step`; "": the script's own word by the library. A log may say it some steps late.
     """
 
     step: Step
@@ -57,6 +58,9 @@ class BadNumber(Finding, frozen=True, kw_only=True, omit_defaults=True):
     value: float | None = None
     level: float | None = None
     certified: Step | None = None
+    told_by: Literal["", "tensorboard", "wandb"] = ""
+    tag: str = ""
+    logged_step: int | None = None
 
 
 class StepsCertified(Finding, frozen=True, kw_only=True, omit_defaults=True):

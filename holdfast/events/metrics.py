@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast.event_parts import Count, Name, Step, StepSample
+from typing import Literal
+
+from holdfast.event_parts import Count, LoggedSample, Name, Step, StepSample
 from holdfast.events.base import Metric
 
 
@@ -17,6 +19,20 @@ class StepsMeasured(Metric, frozen=True, kw_only=True, omit_defaults=True):
     missed: Count = 0
     before: Count = 0
     world_size: Count = 0
+
+
+class NumbersLogged(Metric, frozen=True, kw_only=True, omit_defaults=True):
+    """What ranks of a node wrote into a training log since the last such event: TensorBoard's or Weights & Biases'.
+
+    `tags` says under which tag of the log each quantity was found. `before` counts the samples that the node said
+    earlier in this generation, of all logs.
+    """
+
+    samples: tuple[LoggedSample, ...]
+    kind: Literal["tensorboard", "wandb"]
+    path: str
+    tags: dict[str, str]
+    before: Count = 0
 
 
 class CopiesMeasured(Metric, frozen=True, kw_only=True, omit_defaults=True):

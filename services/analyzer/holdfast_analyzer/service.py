@@ -7,7 +7,15 @@ from datetime import datetime
 from typing import Any
 
 from holdfast.config import CorruptionPolicy
-from holdfast.events import AnyEvent, BadNumber, JobFinished, StepsCertified, StepsMeasured, StepTimeMeasured
+from holdfast.events import (
+    AnyEvent,
+    BadNumber,
+    JobFinished,
+    NumbersLogged,
+    StepsCertified,
+    StepsMeasured,
+    StepTimeMeasured,
+)
 from holdfast.finished_jobs import FinishedJobs
 from holdfast.service import Decider, Effect, Row
 from holdfast_analyzer.bad_numbers import BadNumbers, Known
@@ -22,7 +30,7 @@ class Analyzer(Decider):
     """
 
     name = "analyzer"
-    handles = (StepsMeasured, JobFinished)
+    handles = (StepsMeasured, NumbersLogged, JobFinished)
     tables = TABLES
 
     def __init__(self, policy: CorruptionPolicy | None = None) -> None:
@@ -44,7 +52,13 @@ class Analyzer(Decider):
             self._numbers.pop(event.job, None)
             self._finished.add(event.job)
             return Effect(rows=(Row(table=KNOWN, key=event.job, row=None),) if event.job in self._known else ())
-        if isinstance(event, StepsMeasured) and event.job not in self._finished:
+        if event.job in self._finished:
+            return Effect()
+        if isinstance(event, NumbersLogged):
+            numbers = self._numbers_of(event.job)
+            numbers.take_logged(event)
+            return self._found(numbers, event.id, now)
+        if isinstance(event, StepsMeasured):
             return self._measured(event.job, event, now)
         return Effect()
 
@@ -63,16 +77,24 @@ class Analyzer(Decider):
                 self._numbers[event.job].said(event)
 
     def _measured(self, job: str, event: StepsMeasured, now: datetime) -> Effect:
-        numbers = self._numbers.get(job)
-        if numbers is None:
-            numbers = self._numbers[job] = BadNumbers(job, self._policy, self._known.get(job))
+        numbers = self._numbers_of(job)
         numbers.take(event)
-        found = numbers.findings(event.id, now)
-        rows = (Row(table=KNOWN, key=job, row=numbers.known()),) if found or numbers.has_news else ()
+        effect = self._found(numbers, event.id, now)
         times, measured = observe(self._step_times.get(job), event, now)
         if measured is None:
             self._step_times[job] = times
-            return Effect(rows=rows, events=found)
+            return effect
         # Until the finding is committed the window stays as it was, or a second try would see nothing new.
         self._uncommitted[measured.id] = (job, times)
-        return Effect(rows=rows, events=(measured, *found))
+        return Effect(rows=effect.rows, events=(measured, *effect.events))
+
+    def _numbers_of(self, job: str) -> BadNumbers:
+        numbers = self._numbers.get(job)
+        if numbers is None:
+            numbers = self._numbers[job] = BadNumbers(job, self._policy, self._known.get(job))
+        return numbers
+
+    def _found(self, numbers: BadNumbers, cause: str, now: datetime) -> Effect:
+        found = numbers.findings(cause, now)
+        rows = (Row(table=KNOWN, key=numbers.job, row=numbers.known()),) if found or numbers.has_news else ()
+        return Effect(rows=rows, events=found)
