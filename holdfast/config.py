@@ -14,6 +14,8 @@
     backup_strategy = "ring"
     [corruption]
     certified_after_steps = 20
+    [signals]
+    read_training_logs = false
 
 In the environment the same keys are HOLDFAST_NATS_URL, HOLDFAST_TIMEOUTS_NODE_LOST_S and so on. A value may be
 read from a file named by the same variable with `_FILE` added, as container secrets are.
@@ -199,6 +201,34 @@ class CorruptionPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         )
 
 
+class SignalsPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is looked at beside training: its logs, and its pace."""
+
+    read_training_logs: bool = True
+    """Whether agents read the TensorBoard and W&B files that ranks write."""
+
+    peak_flops: float = 0.0
+    """What the device of one rank does a second at most; 0: as the script says, or as its name tells."""
+
+    decline_ratio: float = 0.8
+    """A job that trains at this share of its usual pace, or below, has declined."""
+
+    decline_steps: int = 50
+    """Steps of which a pace is the median; it has to stay low for twice as many."""
+
+    decline_warm_up_steps: int = 20
+    """Steps of each start that say nothing of the pace."""
+
+    def __post_init__(self) -> None:
+        require_within(
+            self,
+            peak_flops=(0, 1e21),
+            decline_ratio=(0.01, 0.99, "1 is the usual pace itself"),
+            decline_steps=(5, 1_000_000),
+            decline_warm_up_steps=(1, 1_000_000, "the first step of a start pays for connections"),
+        )
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything that can be set."""
 
@@ -211,6 +241,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     retention: RetentionPolicy = RetentionPolicy()
     checkpoint: CheckpointPolicy = CheckpointPolicy()
     corruption: CorruptionPolicy = CorruptionPolicy()
+    signals: SignalsPolicy = SignalsPolicy()
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
@@ -229,6 +260,7 @@ _SECTIONS: dict[str, type[msgspec.Struct]] = {
     "retention": RetentionPolicy,
     "checkpoint": CheckpointPolicy,
     "corruption": CorruptionPolicy,
+    "signals": SignalsPolicy,
 }
 ADDRESSES = ("nats_url", "database_url")
 _TOP_LEVEL = ", ".join((*ADDRESSES, *(f"[{section}]" for section in _SECTIONS)))

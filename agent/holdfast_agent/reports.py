@@ -32,6 +32,13 @@ class SavedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     steps: tuple[int, ...] = ()
 
 
+class ModelDescription(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields of the report `model`."""
+
+    flops_per_token: float
+    peak_flops: float | None = None
+
+
 class ReportFile:
     """One job's reports; `offset` is how far they have been read."""
 
@@ -60,6 +67,17 @@ def saved_checkpoint(report: RankReport) -> SavedCheckpoint | None:
         return None
     try:
         return msgspec.convert(report.fields, SavedCheckpoint, strict=False)
+    except msgspec.ValidationError as error:
+        log.warning("a report cannot be understood", kind=report.kind, reason=str(error))
+        return None
+
+
+def described_model(report: RankReport) -> ModelDescription | None:
+    """The model that a report speaks of, if it does."""
+    if report.kind != "model":
+        return None
+    try:
+        return msgspec.convert(report.fields, ModelDescription, strict=False)
     except msgspec.ValidationError as error:
         log.warning("a report cannot be understood", kind=report.kind, reason=str(error))
         return None

@@ -18,7 +18,7 @@ import structlog
 from holdfast import desired
 from holdfast.bus import Bus, KeyUpdate, event_message
 from holdfast.clock import Now, system_now
-from holdfast.config import CheckpointPolicy, RetentionPolicy
+from holdfast.config import CheckpointPolicy, RetentionPolicy, SignalsPolicy
 from holdfast.dead_letters import Unhandled, rejection
 from holdfast.desired import NodeDesired, UnreadableOrder
 from holdfast.events import Event, Metric, NodeInspected, NodeRegistered
@@ -40,6 +40,7 @@ from holdfast_agent.inputs import (
     OrderSeen,
     RankEnded,
     RanksRun,
+    SignsHeard,
     StartFailed,
     StopDone,
     StoreLost,
@@ -64,6 +65,7 @@ from holdfast_agent.wire import (
     RanksEnded,
     RanksForked,
     Report,
+    SignsSeen,
     StartRanks,
     StartRefused,
     StartStore,
@@ -95,6 +97,7 @@ class Agent:
         timeouts: Timeouts | None = None,
         retention: RetentionPolicy | None = None,
         checkpoint: CheckpointPolicy | None = None,
+        signals: SignalsPolicy | None = None,
         on_ready: Callable[[], None] = lambda: None,
         now: Now = system_now,
     ) -> None:
@@ -111,7 +114,8 @@ class Agent:
         self._vault.on_ready = self._register
         self._backups = Backups(node, self._vault, self._say, self._reject, now)
         self._backups.placed(self._state.standing.order)
-        self._watcher = Watcher(node, directories, self._spool, self.learn, self._cut_off_s, now)
+        reads_logs = (signals or SignalsPolicy()).read_training_logs
+        self._watcher = Watcher(node, directories, self._spool, self.learn, self._cut_off_s, now, reads_logs)
         self._forgetting = Forgetting(directories, self._spool, (retention or RetentionPolicy()).jobs_on_node_max)
         self._zygote: Welcome | None = None
         self._bus: Bus | None = None
@@ -283,6 +287,9 @@ class Agent:
                 self.learn(StoreLost(id=uuid7(), fence=report.fence, reason=report.reason))
             case Lines():
                 self._lines.put(report)
+            case SignsSeen():
+                step = self._watcher.standings().get(report.rank, RankStanding()).step
+                self.learn(SignsHeard(id=uuid7(), signs=report, step=step))
             case Welcome():
                 self._welcomed(report)
 

@@ -20,7 +20,7 @@ from holdfast_agent.directories import Directories
 from holdfast_agent.inputs import Input, Observed
 from holdfast_agent.ledgers import LedgerBook
 from holdfast_agent.logged_numbers import LoggedNumbers, LogsRead
-from holdfast_agent.reports import ReportFile, saved_checkpoint
+from holdfast_agent.reports import ModelDescription, ReportFile, described_model, saved_checkpoint
 from holdfast_agent.spool import Lane, Spool
 from holdfast_agent.state import Crew, RankStanding
 from holdfast_agent.wire import Fence
@@ -38,6 +38,11 @@ SAMPLES_MAX = 2_000
 def steps_key(job: str | None) -> str:
     """Where the spool has how many steps of a job's ranks have been said."""
     return f"steps:{job}"
+
+
+def model_key(job: str | None) -> str:
+    """Where the spool has what a job's script has said of its model."""
+    return f"model:{job}"
 
 
 def logs_key(job: str | None) -> str:
@@ -89,6 +94,7 @@ class Watcher:
         self._book = LedgerBook({})
         self._reports: ReportFile | None = None
         self._logged = LoggedNumbers(lambda rank: self._book.began_ns(rank)) if reads_training_logs else None
+        self._model: ModelDescription | None = None
         self._samples: list[StepSample] = []
         self._missed = 0
         self._measured_at: datetime | None = None
@@ -119,6 +125,8 @@ class Watcher:
             self._book = LedgerBook(paths, self._steps_read(job, fence))
             remembered = self._spool.recall(reports_key(job))
             self._reports = ReportFile(self._directories.reports(job), int(remembered or b"0"))
+        described = self._spool.recall(model_key(job))
+        self._model = msgspec.json.decode(described, type=ModelDescription) if described else None
         if self._logged is not None:
             self._logged.watch(crew, self._logs_read(job))
         self._crew_changed.set()
@@ -212,6 +220,8 @@ class Watcher:
                 missed=self._missed,
                 before=max(0, before),
                 world_size=order.placement.job.nnodes * order.placement.job.nproc_per_node if order.placement else 0,
+                flops_per_token=self._model.flops_per_token if self._model else None,
+                peak_flops=self._model.peak_flops if self._model else None,
             )
             before += len(batch) + self._missed
             self._missed = 0
@@ -231,7 +241,12 @@ class Watcher:
             return
         before = reports.offset
         events: list[Event] = []
+        memory: dict[str, bytes] = {}
         for report in reports.read():
+            model = described_model(report)
+            if model is not None:
+                self._model = model
+                memory[model_key(crew.order.job)] = msgspec.json.encode(model)
             saved = saved_checkpoint(report)
             if saved is not None:
                 events.append(
@@ -251,6 +266,6 @@ class Watcher:
                     )
                 )
         if reports.offset != before:
-            memory = {reports_key(crew.order.job): str(reports.offset).encode()}
+            memory[reports_key(crew.order.job)] = str(reports.offset).encode()
             self._spool.commit([event_message(event) for event in events], memory)
             self.on_said()

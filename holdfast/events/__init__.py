@@ -59,10 +59,12 @@ from holdfast.events.evidence import (
 from holdfast.events.findings import (
     BadNumber,
     DeadlinePassed,
+    MfuDeclined,
     NodeLost,
     StepRestorable,
     StepsCertified,
     StepTimeMeasured,
+    ThroughputMeasured,
 )
 from holdfast.events.metrics import CopiesMeasured, NumbersLogged, StepsMeasured
 from holdfast.reading import read
@@ -97,6 +99,7 @@ __all__ = [
     "LogSignature",
     "MessageRejected",
     "Metric",
+    "MfuDeclined",
     "NodeDeparted",
     "NodeInspected",
     "NodeLost",
@@ -124,6 +127,7 @@ __all__ = [
     "StepsCertified",
     "StepsMeasured",
     "Suspension",
+    "ThroughputMeasured",
     "UnreadableEvent",
     "decode",
     "encode",
@@ -150,6 +154,8 @@ AnyEvent = (
     | MessageRejected
     | NodeLost
     | StepTimeMeasured
+    | ThroughputMeasured
+    | MfuDeclined
     | DeadlinePassed
     | StepRestorable
     | BadNumber

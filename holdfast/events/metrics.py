@@ -12,13 +12,16 @@ class StepsMeasured(Metric, frozen=True, kw_only=True, omit_defaults=True):
     """The steps that the ranks of a node completed since the last such event.
 
     `before` counts those that the node's ranks completed earlier in this generation, `missed` those that nobody read:
-    who adds them up sees whether an event is still on its way. `world_size` is how many ranks the job has.
+    who adds them up sees whether an event is still on its way. `world_size` is how many ranks the job has. What the
+    script has said of its model: `flops_per_token` for all ranks together, `peak_flops` of one rank's device.
     """
 
     samples: tuple[StepSample, ...]
     missed: Count = 0
     before: Count = 0
     world_size: Count = 0
+    flops_per_token: float | None = None
+    peak_flops: float | None = None
 
 
 class NumbersLogged(Metric, frozen=True, kw_only=True, omit_defaults=True):

@@ -1,4 +1,4 @@
-"""Reads the training logs of this node's ranks in a thread of its own: their file systems may hang, the agent must not."""
+"""Reads the training logs of a node's ranks in a thread of its own: file systems may hang, the agent must not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The wire format of Protocol Buffers, as far as training logs need it: fields by number, values as they lie there. Pure."""
+"""The wire format of Protocol Buffers, as far as training logs need it: numbered fields, values as they lie. Pure."""
 
 from __future__ import annotations
 

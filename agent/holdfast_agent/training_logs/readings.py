@@ -22,7 +22,7 @@ class Reading(NamedTuple):
 
 
 class Readings:
-    """Picks what is of the training out of one log. Of several tags for one quantity it keeps to the best that it met."""
+    """Picks what is of the training out of one log. Of several tags for one quantity it keeps to the best it met."""
 
     def __init__(self, tags: Tags, folder: str) -> None:
         self._tags = tags
