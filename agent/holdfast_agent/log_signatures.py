@@ -141,15 +141,15 @@ class Scanner:
             while at >= 0 and self._looks_left:
                 self._looks_left -= 1
                 start = max(text.rfind(b"\n", 0, at) + 1, at - LINE_BYTES_MAX)
-                after = at + len(anchor.text)
-                if anchor.bytes_before is not None:
-                    found = self._match(anchor, text[max(start, at - anchor.bytes_before) : after + 1])
+                end = text.find(b"\n", at)
+                end = len(text) if end < 0 else end
+                if anchor.bytes_before is None:
+                    line, after = text[start : min(end, at + LINE_BYTES_MAX)], end
                 else:
-                    after = text.find(b"\n", at)
-                    after = len(text) if after < 0 else after
-                    # One line may have several of the substrings.
-                    line = text[start : min(after, at + LINE_BYTES_MAX)]
-                    found = None if start in told else self._match(anchor, line)
+                    after = at + len(anchor.text)
+                    line = text[max(start, at - anchor.bytes_before) : min(end, after + 1)]
+                # One line may have several of the substrings.
+                found = None if start in told else self._match(anchor, line)
                 if found is not None:
                     told.add(start)
                     whole, _, _ = text[start : start + LINE_CHARS_MAX].partition(b"\n")

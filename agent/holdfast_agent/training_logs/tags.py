@@ -114,4 +114,5 @@ def value_of(quantity: Quantity, value: float) -> float:
 
 
 def _canonical(tag: str) -> str:
-    return re.sub(r"[\s-]+", "_", tag.strip().lower())
+    # W&B names what lies in a dictionary `train.loss`.
+    return re.sub(r"[\s-]+", "_", tag.strip().lower()).replace(".", "/")

@@ -6,6 +6,7 @@ A wrong length leaves no way to know where the next record begins: it is looked 
 
 from __future__ import annotations
 
+import re
 import struct
 
 from holdfast_agent.training_logs.crc32c import masked_crc32c
@@ -21,6 +22,8 @@ DAMAGED_BYTES_MAX = 256 * 1024
 
 _LENGTH = struct.Struct("<QI")
 _CRC = struct.Struct("<I")
+_LIKE_A_LENGTH = re.compile(rb"(?:[^\0]..|.[^\0].|..[^\0])\0{5}", re.DOTALL)
+"""Its upper five bytes are zeros, the others are not."""
 
 # Fields of Event, Summary.Value and TensorProto.
 _WALL_TIME, _STEP, _SUMMARY = 1, 2, 5
@@ -92,11 +95,13 @@ class TfEvents:
         return True
 
     def _search(self) -> bool:
-        """Go to where a record may begin: a length has zeros in its upper five bytes."""
+        """Go to where a record may begin."""
         if not self._unreadable:
             self.damaged += 1
-        zeros = self._buffer.find(b"\0" * 5, 4)
-        step = zeros - 3 if zeros >= 0 else max(1, len(self._buffer) - 7)
+        length = _LIKE_A_LENGTH.search(self._buffer, 1)
+        step = length.start() if length else max(1, len(self._buffer) - 7)
+        # Or it would keep the buffer from being cut.
+        del length
         self._drop(step)
         self._unreadable += step
         self.has_given_up = self._unreadable > DAMAGED_BYTES_MAX

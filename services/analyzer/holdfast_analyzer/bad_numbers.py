@@ -145,12 +145,14 @@ class BadNumbers:
             return
         if arrives is False:
             self._doubt_logged()
+        certifies = not any(self._numbered.values())
         for sample in event.samples:
+            self._logged_steps.came_to(sample)
             self._judge_logged(sample, event)
-        if self._fault is None and not self._is_told():
-            for step in self._logged_steps.passed():
-                if not self._clean or step > self._clean[-1]:
-                    self._add_clean(step)
+            if self._fault is None and certifies:
+                for step in self._logged_steps.passed():
+                    if not self._clean or step > self._clean[-1]:
+                        self._add_clean(step)
 
     def _judge_logged(self, sample: LoggedSample, event: NumbersLogged) -> None:
         is_clean, readings = True, list[Fault]()
@@ -185,10 +187,6 @@ class BadNumbers:
     def _doubt_logged(self) -> None:
         self._logged_steps.doubt()
         self._clean.clear()
-
-    def _is_told(self) -> bool:
-        """Whether the library tells of any quantity."""
-        return any(self._numbered.values())
 
     def doubt(self, step: int) -> None:
         """Somebody found fault with this step: it is not clean, nor is what came after it."""

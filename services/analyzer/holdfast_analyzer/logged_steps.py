@@ -6,8 +6,10 @@ every rank that logs has come past it: what one of them has said of it and not w
 
 from __future__ import annotations
 
+import heapq
 from datetime import datetime, timedelta
 
+from holdfast.event_parts import LoggedSample
 from holdfast.events import NumbersLogged
 
 SILENT = timedelta(minutes=10)
@@ -30,16 +32,18 @@ class LoggedSteps:
         if event.before < expected:
             return None
         self._positions[node] = event.before + len(event.samples)
-        for sample in event.samples:
-            step, _ = self._newest.get(sample.rank, (sample.step, None))
-            self._newest[sample.rank] = (max(step, sample.step), sample.logged_at)
         return event.before == expected
 
+    def came_to(self, sample: LoggedSample) -> None:
+        """A rank has logged at this step."""
+        step, _ = self._newest.get(sample.rank, (sample.step, None))
+        self._newest[sample.rank] = (max(step, sample.step), sample.logged_at)
+
     def clean(self, step: int) -> None:
-        """A rank has logged sound numbers at this step."""
-        self._waiting.append(step)
+        """What was logged at this step is sound."""
+        heapq.heappush(self._waiting, step)
         if len(self._waiting) > WAITING_MAX:
-            del self._waiting[0]
+            heapq.heappop(self._waiting)
 
     def doubt(self) -> None:
         """What was said up to now counts for nothing."""
@@ -51,6 +55,9 @@ class LoggedSteps:
             return []
         latest = max(at for _, at in self._newest.values())
         frontier = min(step for step, at in self._newest.values() if latest - at < SILENT)
-        passed = sorted({step for step in self._waiting if step <= frontier})
-        self._waiting = [step for step in self._waiting if step > frontier]
+        passed: list[int] = []
+        while self._waiting and self._waiting[0] <= frontier:
+            step = heapq.heappop(self._waiting)
+            if not passed or step > passed[-1]:
+                passed.append(step)
         return passed
