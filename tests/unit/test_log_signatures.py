@@ -39,7 +39,7 @@ EXAMPLES = [
      "external_service_error", "external_service_error"),
     ("ConnectionResetError: [Errno 104] Connection reset by peer", "connection_lost", ""),
     ("Traceback (most recent call last):", "traceback", ""),
-    (" iteration      120/     500 | consumed samples: 61440 | lm loss: NAN | number of nan iterations:   1 |", "nan_value", "nan_value"),
+    (" iteration 120/ 500 | consumed samples: 61440 | lm loss: NAN | loss scale: 1.0 |", "nan_value", "nan_value"),
     (" iteration 120/ 500 | number of nan iterations:   0 | lm loss: nan |", "nan_value", "nan_value"),
     ("{'loss': nan, 'grad_norm': nan, 'learning_rate': 1e-05, 'epoch': 0.1}", "nan_value", "nan_value"),
     ("step 12: train_loss=nan", "nan_value", "nan_value"),
