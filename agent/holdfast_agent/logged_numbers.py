@@ -24,16 +24,19 @@ from holdfast_agent.wire import Fence
 SAMPLES_MAX = 1_000
 """Samples in one event."""
 FILES_REMEMBERED_MAX = 256
+PATHS_MAX = 256
 PATH_CHARS_MAX = 1_024
 NEVER: Fence = (-1, -1)
 
 
 class LogsRead(msgspec.Struct, frozen=True, kw_only=True):
-    """How far the logs of a job have been read, and how many samples of this order were said."""
+    """How far the logs of a job have been read; of this order, how many samples were said and what ranks (by number)
+    said of paths."""
 
     fence: Fence
     offsets: tuple[tuple[FileKey, int], ...] = ()
     said: int = 0
+    paths: dict[str, int] = {}
 
 
 class LoggedNumbers:
@@ -43,6 +46,7 @@ class LoggedNumbers:
         self._reader = reader or LogReader()
         self._began_ns = began_ns
         self._crew: Crew | None = None
+        self._watched: Watched | None = None
         self._clocks: dict[int, StepClock] = {}
         self._tags = Tags()
         self._read = LogsRead(fence=NEVER)
@@ -53,6 +57,7 @@ class LoggedNumbers:
         before, self._crew = self._crew, crew
         placement = crew.order.placement if crew is not None else None
         if crew is None or placement is None:
+            self._watched = None
             self._reader.watch(None)
             return
         is_new = before is None or before.order.fence != crew.order.fence
@@ -63,15 +68,24 @@ class LoggedNumbers:
             self._read = read or LogsRead(fence=NEVER)
             if self._read.fence != crew.order.fence:
                 self._read = LogsRead(fence=crew.order.fence, offsets=self._read.offsets)
-        watched = Watched(
+        self._watched = Watched(
             fence=crew.order.fence,
             pids=crew.pids,
             tags=self._tags,
+            paths=self._read.paths,
             folder=placement.job.cwd,
             patterns=placement.job.training_logs,
             first_rank=placement.ranks.start,
         )
-        self._reader.watch(watched, dict(self._read.offsets) if is_new else None)
+        self._reader.watch(self._watched, dict(self._read.offsets) if is_new else None)
+
+    def told_of(self, rank: int, path: str) -> LogsRead:
+        """A rank of the present crew says that it writes this log; what to remember."""
+        if self._watched is not None and len(self._read.paths) < PATHS_MAX:
+            self._read = msgspec.structs.replace(self._read, paths=self._read.paths | {path: rank})
+            self._watched = msgspec.structs.replace(self._watched, paths=self._read.paths)
+            self._reader.watch(self._watched)
+        return self._read
 
     def saw(self, samples: Iterable[StepSample]) -> None:
         """These steps were completed."""

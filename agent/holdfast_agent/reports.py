@@ -8,6 +8,7 @@ import msgspec
 import structlog
 
 READ_BYTES_MAX = 1024 * 1024
+PATH_CHARS_MAX = 4_096
 
 log = structlog.get_logger(__name__)
 
@@ -81,6 +82,12 @@ def described_model(report: RankReport) -> ModelDescription | None:
     except msgspec.ValidationError as error:
         log.warning("a report cannot be understood", kind=report.kind, reason=str(error))
         return None
+
+
+def training_log(report: RankReport) -> str | None:
+    """The path of the training log that a report speaks of, if it does."""
+    path = report.fields.get("path") if report.kind == "training_log" else None
+    return path if isinstance(path, str) and len(path) <= PATH_CHARS_MAX else None
 
 
 def _parse(line: bytes) -> RankReport | None:

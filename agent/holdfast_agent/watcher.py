@@ -20,7 +20,7 @@ from holdfast_agent.directories import Directories
 from holdfast_agent.inputs import Input, Observed
 from holdfast_agent.ledgers import LedgerBook
 from holdfast_agent.logged_numbers import LoggedNumbers, LogsRead
-from holdfast_agent.reports import ModelDescription, ReportFile, described_model, saved_checkpoint
+from holdfast_agent.reports import ModelDescription, ReportFile, described_model, saved_checkpoint, training_log
 from holdfast_agent.spool import Lane, Spool
 from holdfast_agent.state import Crew, RankStanding
 from holdfast_agent.wire import Fence
@@ -243,6 +243,9 @@ class Watcher:
         events: list[Event] = []
         memory: dict[str, bytes] = {}
         for report in reports.read():
+            path = training_log(report)
+            if path is not None and self._logged is not None and report.generation == crew.order.generation:
+                memory[logs_key(crew.order.job)] = msgspec.json.encode(self._logged.told_of(report.rank, path))
             model = described_model(report)
             if model is not None:
                 self._model = model

@@ -1,4 +1,4 @@
-"""A script that only logs to TensorBoard has its NaN noticed, and what it prints is heard; it was not changed for it."""
+"""A script that only logs to TensorBoard has its NaN noticed, and what it prints is heard, without a change of it."""
 
 from __future__ import annotations
 
@@ -26,6 +26,9 @@ def test_a_nan_that_only_tensorboard_was_told_of_is_noticed(holdfast: Cluster, t
     assert fault["certified"] < poisoned
     (said, *_) = holdfast.events(job, "numbers_logged")
     assert said["tags"] == {"loss": "train/loss"} and Path(said["path"]).parent == logs
+    (sign, *_) = holdfast.until("what it printed is heard", lambda: holdfast.events(job, "log_signature"))
+    assert (sign["signature"], sign["symptom"], sign["rank"], sign["stream"]) == ("nan_value", "nan_value", 0, "out")
+    assert sign["lines"][0] == f"step {fault['logged_step']} loss: nan"
     (incident,) = holdfast.until("there is an incident", lambda: holdfast.incidents(job))
     assert incident["symptom"] == "nan"
     holdfast.until("it is started again", lambda: holdfast.events(job, "generation_started")[1:])

@@ -9,7 +9,7 @@ import msgspec
 import structlog
 
 from holdfast_agent.training_logs.followed_log import FollowedLog
-from holdfast_agent.training_logs.open_files import FileKey, Found, named_logs, open_logs
+from holdfast_agent.training_logs.open_files import FileKey, Found, logs_at, matching_logs, open_logs
 from holdfast_agent.training_logs.readings import Reading
 from holdfast_agent.training_logs.tags import Tags
 from holdfast_agent.wire import Fence
@@ -26,12 +26,14 @@ log = structlog.get_logger(__name__)
 
 
 class Watched(msgspec.Struct, frozen=True, kw_only=True):
-    """The ranks whose logs are read: their order, their processes, the tags of their job, and what is named beyond what
-    they have open."""
+    """The ranks whose logs are read: their order, their processes, and the tags of their job. Beyond what they have
+    open, `paths` are logs that they told of, `patterns` what the user named, below `folder`.
+    """
 
     fence: Fence
     pids: dict[int, int]
     tags: Tags
+    paths: dict[str, int] = {}
     folder: str = ""
     patterns: tuple[str, ...] = ()
     first_rank: int = 0
@@ -106,7 +108,8 @@ class LogReader:
 
     def _search(self, watched: Watched, followed: dict[FileKey, FollowedLog], here: int) -> None:
         found: dict[FileKey, Found] = {}
-        for one in open_logs(watched.pids) + named_logs(watched.patterns, watched.folder, watched.first_rank):
+        named = matching_logs(watched.patterns, watched.folder, watched.first_rank)
+        for one in (*open_logs(watched.pids), *logs_at(watched.paths), *named):
             found.setdefault(one.key, one)
         for key in followed.keys() - found.keys():
             # Its writer has closed it: these are its last words.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import glob
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -50,16 +50,20 @@ def open_logs(ranks: dict[int, int]) -> list[Found]:
     return [found for rank, pid in sorted(ranks.items()) for found in _of_rank(rank, pid)]
 
 
-def named_logs(patterns: Iterable[str], folder: str, rank: int) -> list[Found]:
-    """The training logs whose paths match, the newest ones: for writers that do not keep their files open."""
-    found: list[tuple[float, Found]] = []
-    for pattern in patterns:
-        for path in glob.iglob(os.path.join(folder, pattern), recursive=True):
-            if kind_of(path) and (status := _stat(path)) is not None:
-                key = FileKey(status.st_dev, status.st_ino)
-                found.append((status.st_mtime, Found(key=key, rank=rank, way=path, path=path)))
-    newest = sorted(found, key=lambda entry: entry[0], reverse=True)[:FILES_OF_GLOB_MAX]
-    return [log for _, log in newest]
+def logs_at(paths: Mapping[str, int]) -> list[Found]:
+    """The training logs that lie there; paths by rank. Some writers open their file anew for each piece."""
+    found: list[Found] = []
+    for path, rank in paths.items():
+        if kind_of(path) and (status := _stat(path)) is not None:
+            found.append(Found(key=FileKey(status.st_dev, status.st_ino), rank=rank, way=path, path=path))
+    return found
+
+
+def matching_logs(patterns: Iterable[str], folder: str, rank: int) -> list[Found]:
+    """The training logs whose paths match, as far as they are the newest ones."""
+    paths = {path for pattern in patterns for path in glob.iglob(os.path.join(folder, pattern), recursive=True)}
+    found = [(status.st_mtime, path) for path in paths if kind_of(path) and (status := _stat(path)) is not None]
+    return logs_at({path: rank for _, path in sorted(found)[-FILES_OF_GLOB_MAX:]})
 
 
 def _of_rank(rank: int, pid: int) -> Iterator[Found]:

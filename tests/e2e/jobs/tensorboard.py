@@ -40,6 +40,7 @@ def main() -> None:
         if writer is not None and step % args.log_every == 0:
             writer.add_scalar("train/loss", loss.item(), step)
             writer.add_scalar("eval/loss", float("nan"), step)
+            print(f"step {step} loss: {loss.item()}", flush=True)
         if rank == 0 and args.poison.exists():
             args.poison.unlink()
             (args.logs / f"poisoned-{os.environ['HOLDFAST_GENERATION']}").write_text(str(step))
