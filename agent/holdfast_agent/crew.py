@@ -91,6 +91,7 @@ class Crew:
         self._hears_signs = hears_signs
         self._signs = Signs()
         self._signs_of: Fence = (-1, -1)
+        self._scanners: list[Scanner] = []
         self.exits: dict[str, RankExit] = {}
         self.order = b""
 
@@ -105,8 +106,8 @@ class Crew:
         """When `keep_time` wants to be called (monotonic clock)."""
         if self._stop is None:
             signs_at = self._signs.due_at if self._hears_signs() else None
-            known = [at for at in (self._reserve.deadline, signs_at) if at is not None]
-            return min(known, default=None)
+            deadlines = (self._reserve.deadline, signs_at, *(scanner.due_at for scanner in self._scanners))
+            return min((at for at in deadlines if at is not None), default=None)
         return self._stop.kill_at if self._ranks else None
 
     @property
@@ -123,7 +124,7 @@ class Crew:
             fence = next((rank.fence for rank in self._ranks.values()), None)
             self._refuse(command.fence, f"ranks of an earlier order ({fence}) are still there")
             return
-        self._signs, self._signs_of = Signs(), command.fence
+        self._signs, self._signs_of, self._scanners = Signs(), command.fence, []
         try:
             check_single_threaded()
             for plan in command.ranks:
@@ -197,9 +198,14 @@ class Crew:
         def saw(signature: Signature, line: str) -> None:
             signs.saw(rank, stream, signature, line)
 
-        return Scanner(saw)
+        scanner = Scanner(saw)
+        self._scanners.append(scanner)
+        return scanner
 
     def _tell_signs(self, now: float) -> None:
+        for scanner in self._scanners:
+            if (due_at := scanner.due_at) is not None and due_at <= now:
+                scanner.look(now)
         if not self._hears_signs():
             return
         for sign in self._signs.take_due(now):

@@ -16,6 +16,9 @@ from holdfast.symptoms import TableOne
 LINE_BYTES_MAX = 8_192
 LINE_CHARS_MAX = 500
 """Of a line that is told."""
+GATHERED_BYTES = 4_096
+GATHERED_S = 0.1
+"""Output is looked at when so much has come, or so long after the look before: line by line it costs twice as much."""
 LOOKS_A_SECOND_MAX = 100
 """Places with one of the substrings that are looked at more closely: who prints nothing but errors costs no more. What
 is left out is not counted."""
@@ -98,8 +101,6 @@ ANCHORS = (
     Anchor(b"Xid (", _ERRORS),
     Anchor(b"atchdog", _ERRORS),
     Anchor(b"space left", _ERRORS),
-    Anchor(b"fallen off", _ERRORS),
-    Anchor(b"ut of memory", _ERRORS),
     Anchor(b"Traceback (", _TRACEBACK),
     # Some trainers say `number of nan iterations: 0` in each of their lines.
     Anchor(b"nan", _NOT_A_NUMBER, 48),
@@ -115,12 +116,31 @@ class Scanner:
 
     def __init__(self, on_sign: OnSign) -> None:
         self._on_sign = on_sign
+        self._gathered: list[bytes] = []
+        self._gathered_bytes = 0
+        self._looked_at = -GATHERED_S
         self._partial = b""
         self._second = 0
         self._looks_left = LOOKS_A_SECOND_MAX
 
     def feed(self, data: bytes, now: float) -> None:
         """More output; `now` is a clock in seconds."""
+        self._gathered.append(data)
+        self._gathered_bytes += len(data)
+        if self._gathered_bytes >= GATHERED_BYTES or now - self._looked_at >= GATHERED_S:
+            self.look(now)
+
+    @property
+    def due_at(self) -> float | None:
+        """When `look` is due; None: there is nothing to look at."""
+        return self._looked_at + GATHERED_S if self._gathered else None
+
+    def look(self, now: float) -> None:
+        """Look at what has come up to now."""
+        if not self._gathered:
+            return
+        data = self._gathered[0] if len(self._gathered) == 1 else b"".join(self._gathered)
+        self._gathered, self._gathered_bytes, self._looked_at = [], 0, now
         if int(now) != self._second:
             self._second, self._looks_left = int(now), LOOKS_A_SECOND_MAX
         end = data.rfind(b"\n") + 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from math import isfinite
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -39,12 +39,22 @@ class LogsRead(msgspec.Struct, frozen=True, kw_only=True):
     paths: dict[str, int] = {}
 
 
-class LoggedNumbers:
-    """The logs of one crew after the other. `began_ns` says when a rank began, None before it did."""
+class Ledgers(Protocol):
+    """What must be known of ledgers, see `LedgerBook`."""
 
-    def __init__(self, began_ns: Callable[[int], int | None], reader: LogReader | None = None) -> None:
+    def began_ns(self, rank: int) -> int | None:
+        """When a rank began; None: it did not yet."""
+
+    def is_read_from_first(self, rank: int) -> bool:
+        """Whether all of its steps are seen."""
+
+
+class LoggedNumbers:
+    """The logs of one crew after the other. `ledgers` gives those of the present one."""
+
+    def __init__(self, ledgers: Callable[[], Ledgers], reader: LogReader | None = None) -> None:
         self._reader = reader or LogReader()
-        self._began_ns = began_ns
+        self._ledgers = ledgers
         self._crew: Crew | None = None
         self._watched: Watched | None = None
         self._clocks: dict[int, StepClock] = {}
@@ -90,8 +100,9 @@ class LoggedNumbers:
     def saw(self, samples: Iterable[StepSample]) -> None:
         """These steps were completed."""
         for sample in samples:
-            clock = self._clocks.setdefault(sample.rank, StepClock())
-            clock.add(sample.step, int(sample.ended_at.timestamp() * 1e9))
+            if sample.rank not in self._clocks:
+                self._clocks[sample.rank] = StepClock(from_first=self._ledgers().is_read_from_first(sample.rank))
+            self._clocks[sample.rank].add(sample.step, int(sample.ended_at.timestamp() * 1e9))
 
     def take(self) -> None:
         """Take what was read up to now; the steps that ended before it must have been seen."""
@@ -128,7 +139,7 @@ class LoggedNumbers:
         return events, self._read
 
     def _sample(self, rank: int, reading: Reading) -> LoggedSample | None:
-        began_ns, clock = self._began_ns(rank), self._clocks.get(rank)
+        began_ns, clock = self._ledgers().began_ns(rank), self._clocks.get(rank)
         # What was logged before this rank began is of an earlier generation that wrote into the same file.
         if began_ns is None or reading.at_ns < began_ns or clock is None:
             return None

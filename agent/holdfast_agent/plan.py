@@ -16,7 +16,6 @@ from holdfast.event_parts import RankProcess, RankProgress
 from holdfast.events import (
     LOG_TAIL_CHARS_MAX,
     FirstStep,
-    LogSignature,
     NodeDeparted,
     OrderRefused,
     Progress,
@@ -82,7 +81,7 @@ def plan(state: AgentState, seen: Input, now: datetime, timeouts: Timeouts) -> O
         case Observed():
             draft.observed(seen)
         case SignsHeard():
-            draft.signs_heard(seen)
+            draft.say_signs(seen.signs, seen.step)
         case LeaveAsked():
             draft.leave_asked()
     return Outcome(state=draft.state, actions=tuple(draft.actions), reason=draft.reason)
@@ -313,23 +312,6 @@ class _Decision(Draft):
             self.actions.append(CloseStores(keep=order))
             if self.state.zygote_ready and standing.settled != order.fence:
                 self._fork(order)
-
-    def signs_heard(self, seen: SignsHeard) -> None:
-        """A rank that runs printed lines that show trouble. Nothing follows here: it is for whoever judges."""
-        crew, signs = self.state.standing.crew, seen.signs
-        if crew is None or crew.order.fence != signs.fence:
-            return
-        self.say(
-            LogSignature,
-            crew,
-            rank=signs.rank,
-            signature=signs.signature,
-            stream="err" if signs.stream == "err" else "out",
-            symptom=signs.symptom,
-            lines=signs.lines,
-            count=signs.count,
-            step=seen.step,
-        )
 
     # --- time and progress ----------------------------------------------------------------------
 

@@ -93,7 +93,7 @@ class Watcher:
         self._crew: Crew | None = None
         self._book = LedgerBook({})
         self._reports: ReportFile | None = None
-        self._logged = LoggedNumbers(lambda rank: self._book.began_ns(rank)) if reads_training_logs else None
+        self._logged = LoggedNumbers(lambda: self._book) if reads_training_logs else None
         self._model: ModelDescription | None = None
         self._samples: list[StepSample] = []
         self._missed = 0

@@ -119,7 +119,13 @@ class Zygote:
         self._listeners = {int(store.getsockname()[1]): store for store in stores}
         self._preload_s = preload_s
         self._selector = selectors.DefaultSelector()
-        self._crew = Crew(self._selector, self._send, self._bystanders, self._bystander_ended, self._hears_signs)
+        self._crew = Crew(
+            self._selector,
+            self._send,
+            self._bystanders,
+            self._bystander_ended,
+            hears_signs=lambda: self._agent is not None and self._agent.hears_signs,
+        )
         self._agent: _AgentLink | None = None
         self._stores: dict[int, _Store] = {}
         self._orphan_s = Timeouts().orphan_s
@@ -233,9 +239,6 @@ class Zygote:
     def _send(self, report: Report) -> None:
         if self._agent is not None and self._agent.attached:
             self._agent.send(report)
-
-    def _hears_signs(self) -> bool:
-        return self._agent is not None and self._agent.attached and self._agent.hears_signs
 
     def _flush(self) -> None:
         agent = self._agent

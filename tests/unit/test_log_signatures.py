@@ -9,7 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.symptoms import TableOne
-from holdfast_agent.log_signatures import ANCHORS, LINE_BYTES_MAX, LOOKS_A_SECOND_MAX, Scanner, Signature
+from holdfast_agent.log_signatures import (
+    ANCHORS,
+    GATHERED_BYTES,
+    GATHERED_S,
+    LINE_BYTES_MAX,
+    LOOKS_A_SECOND_MAX,
+    Scanner,
+    Signature,
+)
 from holdfast_agent.signs import AGAIN_AFTER_S, AGAIN_MAX_S, LINES_MAX, Signs
 
 EXAMPLES = [
@@ -71,6 +79,7 @@ def scan(*pieces: bytes, now: float = 1.0) -> list[tuple[str, str]]:
     scanner = Scanner(lambda signature, line: found.append((signature.name, line)))
     for piece in pieces:
         scanner.feed(piece, now)
+    scanner.look(now)
     return found
 
 
@@ -101,6 +110,22 @@ def test_any_cut_of_the_output_gives_the_same_signs(cuts: list[int]) -> None:
     pieces = [ALL[start:end] for start, end in itertools.pairwise(edges)]
     assert sorted(scan(*pieces)) == sorted(scan(ALL))
     assert len(scan(ALL)) == len(EXAMPLES)
+
+
+def test_a_line_is_looked_at_at_once_and_those_of_a_burst_together() -> None:
+    found: list[str] = []
+    scanner = Scanner(lambda _, line: found.append(line))
+    scanner.feed(b"loss: nan 1\n", 5.0)
+    assert found == ["loss: nan 1"] and scanner.due_at is None
+    scanner.feed(b"loss: nan 2\n", 5.01)
+    assert len(found) == 1 and scanner.due_at == 5.0 + GATHERED_S
+    scanner.look(5.1)
+    assert len(found) == 2 and scanner.due_at is None
+    scanner.feed(b"loss: nan 3\n", 5.11)
+    scanner.feed(b"x\n" * GATHERED_BYTES, 5.12)
+    assert len(found) == 3
+    scanner.feed(b"loss: nan 4\n", 7.0)
+    assert len(found) == 4
 
 
 def test_a_line_without_end_is_looked_at_all_the_same_and_kept_short() -> None:

@@ -56,9 +56,18 @@ class Reader(LogReader):
 
 
 class Scene:
-    def __init__(self) -> None:
+    """Two ranks that have ledgers, read from the first step on or by an agent before this one."""
+
+    def __init__(self, *, from_first: bool = True) -> None:
         self.reader = Reader()
-        self.numbers = LoggedNumbers(lambda rank: BEGAN_NS if rank < 2 else None, self.reader)
+        self.from_first = from_first
+        self.numbers = LoggedNumbers(lambda: self, self.reader)
+
+    def began_ns(self, rank: int) -> int | None:
+        return BEGAN_NS if rank < 2 else None
+
+    def is_read_from_first(self, rank: int) -> bool:
+        return self.from_first
 
     def steps(self, *ended_s: float, rank: int = 0, first: int = 0) -> None:
         self.numbers.saw(
@@ -130,12 +139,14 @@ def test_the_next_agent_goes_on_where_this_one_stopped(scene: Scene) -> None:
     _, read = scene.said()
     assert read is not None
     remembered = msgspec.json.decode(msgspec.json.encode(read), type=LogsRead)
-    after = Scene()
+    after = Scene(from_first=False)
     after.numbers.watch(crew(), remembered)
     assert after.reader.offsets == {FileKey(1, 1): 77}
     after.steps(2.0, first=1)
-    after.reader.reads(reading(2.1), offset=99)
+    # When it was written only now, nobody knows any more of which step it was.
+    after.reader.reads(reading(1.5), reading(2.1), offset=99)
     events, _ = after.said()
+    assert [it.step for event in events for it in event.samples] == [1]
     assert [event.before for event in events] == [1]
     # The next generation counts anew, and reads on in the same file.
     later = Scene()

@@ -142,6 +142,9 @@ def test_steps_begin_with_the_first_and_long_ago_ones_are_forgotten() -> None:
     clock = StepClock()
     clock.add(0, 100)
     assert clock.step_at(50) == -1
+    resumed = StepClock(from_first=False)
+    resumed.add(7, 100)
+    assert (resumed.step_at(50), resumed.step_at(100)) == (None, 7)
     for step in range(1, STEPS_MAX + 1):
         clock.add(step, 100 + step)
     assert clock.step_at(50) is None and clock.step_at(100 + STEPS_MAX) == STEPS_MAX

@@ -14,12 +14,12 @@ STEPS_MAX = 32_768
 
 
 class StepClock:
-    """One rank's steps of one generation."""
+    """One rank's steps of one generation; `from_first`: from its first one on, or there were others before."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, from_first: bool = True) -> None:
         self._ended_ns = array("q")
         self._steps = array("q")
-        self._has_forgotten = False
+        self._from_first = from_first
 
     def add(self, step: int, ended_ns: int) -> None:
         """A step was completed. Steps come in order; a clock that was set back is not followed."""
@@ -31,13 +31,13 @@ class StepClock:
             half = STEPS_MAX // 2
             del self._ended_ns[:half]
             del self._steps[:half]
-            self._has_forgotten = True
+            self._from_first = False
 
     def step_at(self, at_ns: int) -> int | None:
         """The step that was completed last at that moment; None: nobody knows."""
         place = bisect_right(self._ended_ns, at_ns)
         if place:
             return self._steps[place - 1]
-        if not self._steps or self._has_forgotten:
+        if not (self._steps and self._from_first):
             return None
         return max(-1, self._steps[0] - 1)
