@@ -40,5 +40,7 @@ def test_a_nan_that_only_tensorboard_was_told_of_is_noticed(holdfast: Cluster, t
     assert len(holdfast.events(job, "bad_number")) == 1
     throughput = "select step_s, tokens_per_s from historian.throughput where job = $1 order by at"
     assert 0.01 < holdfast.until("its pace is told", lambda: holdfast.query(throughput, job.name))[0]["step_s"] < 5
+    holdfast.until("it is shown", lambda: " s/step" in holdfast.command("status").stdout)
+    assert " s/step" in holdfast.command("jobs", job.name).stdout
     holdfast.command("stop", job.name)
     job.exit_code()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import math
 import os
@@ -15,8 +16,8 @@ import pytest
 
 from holdfast_agent.reports import ReportFile, training_log
 from holdfast_agent.training_logs import followed_log, log_reader
-from holdfast_agent.training_logs.log_reader import LogNews, LogReader, Watched
-from holdfast_agent.training_logs.open_files import FileKey, kind_of, open_logs
+from holdfast_agent.training_logs.log_reader import LogNews, LogReader, ReaderFailed, Watched
+from holdfast_agent.training_logs.open_files import FileKey, Found, kind_of, open_logs
 from holdfast_agent.training_logs.readings import Reading
 from holdfast_agent.training_logs.tags import Tags
 
@@ -200,6 +201,22 @@ def test_files_may_be_named_where_writers_keep_none_open(reads: Reads, tmp_path:
     reads.reader.watch(watched, {})
     reads.until(lambda: len(reads.losses()) == 41)
     assert {news.rank for news in reads.news} == {4}
+
+
+def test_an_error_that_nobody_foresaw_reaches_the_agent(reads: Reads, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(ranks: dict[int, int]) -> list[Found]:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(log_reader, "open_logs", fail)
+    reads.watch({0: os.getpid()})
+
+    def failed() -> bool:
+        with contextlib.suppress(ReaderFailed):
+            reads.reader.take()
+            return False
+        return True
+
+    reads.until(failed)
 
 
 def needs(*modules: str) -> pytest.MarkDecorator:

@@ -14,7 +14,7 @@ from holdfast_agent.training_logs.tags import Tags
 from holdfast_agent.training_logs.tfevents import TfEvents
 from holdfast_agent.training_logs.wandb_file import WandbFile
 
-READ_BYTES_MAX = 1024 * 1024
+READ_BYTES_MAX = 256 * 1024
 """At one look: a log that is far behind is caught up with over some looks, so that others have their turn."""
 
 log = structlog.get_logger(__name__)

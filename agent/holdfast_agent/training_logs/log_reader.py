@@ -25,6 +25,10 @@ PENDING_MAX = 20_000
 log = structlog.get_logger(__name__)
 
 
+class ReaderFailed(RuntimeError):
+    """The thread that reads training logs is no more."""
+
+
 class Watched(msgspec.Struct, frozen=True, kw_only=True):
     """The ranks whose logs are read: their order, their processes, and the tags of their job. Beyond what they have
     open, `paths` are logs that they told of, `patterns` what the user named, below `folder`.
@@ -62,6 +66,7 @@ class LogReader:
         self._news: list[LogNews] = []
         self._round = 0
         self._thread: threading.Thread | None = None
+        self._failure: BaseException | None = None
 
     def watch(self, watched: Watched | None, offsets: Mapping[FileKey, int] | None = None) -> None:
         """From now on read these logs; with `offsets` from there on, else from where they were read to."""
@@ -75,15 +80,28 @@ class LogReader:
                 self._offsets = dict(offsets)
         if watched is not None and self._thread is None:
             # It may hang in a read for good, and must not keep the agent from ending.
-            self._thread = threading.Thread(target=self._run, name="training logs", daemon=True)
+            self._thread = threading.Thread(target=self._serve, name="training logs", daemon=True)
             self._thread.start()
         self._changed.set()
 
     def take(self) -> list[LogNews]:
-        """What was read since the last call."""
+        """What was read since the last call.
+
+        Raises:
+            ReaderFailed: the thread has ended by an error that nobody foresaw.
+        """
         with self._lock:
+            if self._failure is not None:
+                raise ReaderFailed("the reading of training logs has failed") from self._failure
             taken, self._news = self._news, []
         return taken
+
+    def _serve(self) -> None:
+        try:
+            self._run()
+        except BaseException as error:  # noqa: BLE001 - a thread's error would only be printed; `take` raises it
+            with self._lock:
+                self._failure = error
 
     def _run(self) -> None:
         followed: dict[FileKey, FollowedLog] = {}
