@@ -10,12 +10,13 @@ import msgspec
 from holdfast import desired
 from holdfast.desired import NodeDesired
 from holdfast.event_parts import RankException, RankProgress
-from holdfast.events import Event, ProcessExited
+from holdfast.events import Event, LogSignature, ProcessExited
 from holdfast.ids import derived_id
 from holdfast.timeouts import Timeouts
 from holdfast_agent.actions import Action, FetchCode, Say
 from holdfast_agent.inputs import Observed
 from holdfast_agent.state import AgentState, Crew, RankStanding
+from holdfast_agent.wire import SignsSeen
 
 E = TypeVar("E", bound=Event)
 
@@ -99,6 +100,23 @@ class Draft:
             exception=exception,
             log_tail=log_tail,
             detail=detail,
+        )
+
+    def say_signs(self, signs: SignsSeen, step: int) -> None:
+        """Report lines that show trouble. Nothing follows from them here: they are for whoever judges."""
+        crew = self.state.standing.crew
+        if crew is None or crew.order.fence != signs.fence:
+            return
+        self.say(
+            LogSignature,
+            crew,
+            rank=signs.rank,
+            signature=signs.signature,
+            stream="err" if signs.stream == "err" else "out",
+            symptom=signs.symptom,
+            lines=signs.lines,
+            count=signs.count,
+            step=step,
         )
 
     def say(self, event_type: type[E], crew: Crew | None, **fields: Any) -> None:

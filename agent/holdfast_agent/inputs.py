@@ -8,7 +8,7 @@ import msgspec
 
 from holdfast.desired import NodeDesired
 from holdfast_agent.state import RankStanding
-from holdfast_agent.wire import Fence, LiveRank, RankExit
+from holdfast_agent.wire import Fence, LiveRank, RankExit, SignsSeen
 
 
 class Input(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,6 +97,13 @@ class CodeMissing(Input, frozen=True, kw_only=True):
 
     code: str
     reason: str
+
+
+class SignsHeard(Input, frozen=True, kw_only=True):
+    """The zygote reports lines that show trouble; `step` is the last that the rank has completed."""
+
+    signs: SignsSeen
+    step: int
 
 
 class LeaveAsked(Input, frozen=True, kw_only=True):

@@ -43,6 +43,7 @@ from holdfast_agent.inputs import (
     OrderSeen,
     RankEnded,
     RanksRun,
+    SignsHeard,
     StartFailed,
     StopDone,
     StoreLost,
@@ -85,6 +86,8 @@ def plan(state: AgentState, seen: Input, now: datetime, timeouts: Timeouts) -> O
             draft.code_ready(seen)
         case CodeMissing():
             draft.code_missing(seen)
+        case SignsHeard():
+            draft.say_signs(seen.signs, seen.step)
         case LeaveAsked():
             draft.leave_asked()
     return Outcome(state=draft.state, actions=tuple(draft.actions), reason=draft.reason)

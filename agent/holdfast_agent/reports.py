@@ -16,6 +16,7 @@ from holdfast.ids import uuid7
 from holdfast.trainer.report import CHECKPOINT_SAVED, DIAGNOSTIC_RESULT
 
 READ_BYTES_MAX = 1024 * 1024
+PATH_CHARS_MAX = 4_096
 
 log = structlog.get_logger(__name__)
 
@@ -59,6 +60,13 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     detail: str = ""
     done: Count = 0
     total: Count = 0
+
+
+class ModelDescription(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields of the report `model`."""
+
+    flops_per_token: float
+    peak_flops: float | None = None
 
 
 class ReportFile:
@@ -105,6 +113,23 @@ def event_of(report: RankReport, order: NodeDesired, node: str, now: datetime) -
     except msgspec.ValidationError as error:
         log.warning("a report cannot be understood", kind=report.kind, reason=str(error))
     return None
+
+
+def described_model(report: RankReport) -> ModelDescription | None:
+    """The model that a report speaks of, if it does."""
+    if report.kind != "model":
+        return None
+    try:
+        return msgspec.convert(report.fields, ModelDescription, strict=False)
+    except msgspec.ValidationError as error:
+        log.warning("a report cannot be understood", kind=report.kind, reason=str(error))
+        return None
+
+
+def training_log(report: RankReport) -> str | None:
+    """The path of the training log that a report speaks of, if it does."""
+    path = report.fields.get("path") if report.kind == "training_log" else None
+    return path if isinstance(path, str) and len(path) <= PATH_CHARS_MAX else None
 
 
 def _parse(line: bytes) -> RankReport | None:

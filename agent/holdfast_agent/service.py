@@ -17,7 +17,7 @@ import structlog
 from holdfast import desired
 from holdfast.bus import Bus, KeyUpdate, event_message
 from holdfast.clock import Now, system_now
-from holdfast.config import CheckpointPolicy, RetentionPolicy
+from holdfast.config import CheckpointPolicy, RetentionPolicy, SignalsPolicy
 from holdfast.dead_letters import Unhandled, rejection
 from holdfast.desired import UnreadableOrder
 from holdfast.events import CodeInPlace, Event, Metric, NodeInspected, NodeRegistered
@@ -42,6 +42,7 @@ from holdfast_agent.inputs import (
     OrderSeen,
     RankEnded,
     RanksRun,
+    SignsHeard,
     StartFailed,
     StopDone,
     StoreLost,
@@ -67,6 +68,7 @@ from holdfast_agent.wire import (
     RanksEnded,
     RanksForked,
     Report,
+    SignsSeen,
     StartRefused,
     StartStore,
     StopRanks,
@@ -98,6 +100,7 @@ class Agent:
         retention: RetentionPolicy | None = None,
         checkpoint: CheckpointPolicy | None = None,
         inspections: InspectionPolicy | None = None,
+        signals: SignalsPolicy | None = None,
         on_ready: Callable[[], None] = lambda: None,
         now: Now = system_now,
     ) -> None:
@@ -121,7 +124,8 @@ class Agent:
             on_brought=self._code_brought,
             on_failure=lambda need, reason: self.learn(CodeMissing(id=uuid7(), code=need.key, reason=reason)),
         )
-        self._watcher = Watcher(node, directories, self._spool, self.learn, self._cut_off_s, now)
+        reads_logs = (signals or SignalsPolicy()).read_training_logs
+        self._watcher = Watcher(node, directories, self._spool, self.learn, self._cut_off_s, now, reads_logs)
         self._forgetting = Forgetting(directories, self._spool, (retention or RetentionPolicy()).jobs_on_node_max)
         inspected = Inspected(node=node, root=directories.root, policy=inspections or InspectionPolicy())
         self._inspecting = Inspecting(inspected, self._spool.recall, self._say, now)
@@ -281,6 +285,9 @@ class Agent:
                 self.learn(StoreLost(id=uuid7(), fence=report.fence, reason=report.reason))
             case Lines():
                 self._lines.put(report)
+            case SignsSeen():
+                step = self._watcher.standings().get(report.rank, RankStanding()).step
+                self.learn(SignsHeard(id=uuid7(), signs=report, step=step))
             case Welcome():
                 self._welcomed(report)
 

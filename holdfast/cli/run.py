@@ -67,6 +67,21 @@ def _as_torchrun(option: str) -> str:
     help="The source tree whose version is kept and run, so that it can be updated and rolled back. Default: the git"
     " work tree of SCRIPT, or else this directory, if that is not large. none: SCRIPT runs where it lies.",
 )
+@click.option(
+    "--tag",
+    "tags",
+    multiple=True,
+    metavar="QUANTITY=TAG",
+    help="What the script's TensorBoard or W&B log calls a quantity, if it is none of the usual names: loss, grad_norm,"
+    " tokens_per_s, mfu, learning_rate. For example --tag loss=objective/total. Repeatable.",
+)
+@click.option(
+    "--training-log",
+    "training_logs",
+    multiple=True,
+    metavar="GLOB",
+    help="TensorBoard or W&B files to read besides those that ranks have open, seen from here. Repeatable.",
+)
 @click.option("--detach", "-d", is_flag=True, help="Submit and return; `holdfast attach` follows it.")
 @directory_option
 @nats_option
@@ -84,6 +99,8 @@ def run(
     start: str,
     persist_every: str,
     code: str | None,
+    tags: tuple[str, ...],
+    training_logs: tuple[str, ...],
     detach: bool,
     directory: Path,
     nats_url: str | None,
@@ -130,6 +147,8 @@ def run(
             directory=str(job_directory),
             start=start,
             persist_every=persist_every,
+            tags=_tags(tags),
+            training_logs=training_logs,
             token=secrets.token_urlsafe(),
             code_root=str(found.root) if found else "",
             code_outside=found.outside if found else (),
@@ -169,6 +188,10 @@ def _require_room(directory: Path) -> None:
         for above in made:
             with contextlib.suppress(OSError):
                 above.rmdir()
+
+
+def _tags(tags: tuple[str, ...]) -> dict[str, str]:
+    return {quantity: tag for quantity, _, tag in (entry.partition("=") for entry in tags)}
 
 
 def _pairs(env: tuple[str, ...], here: Mapping[str, str]) -> dict[str, str]:

@@ -58,6 +58,7 @@ from holdfast.events.evidence import (
     FaultInjected,
     FirstStep,
     Inspection,
+    LogSignature,
     MessageRejected,
     NodeDeparted,
     NodeInspected,
@@ -71,12 +72,14 @@ from holdfast.events.evidence import (
 from holdfast.events.findings import (
     BadNumber,
     DeadlinePassed,
+    MfuDeclined,
     NodeLost,
     StepRestorable,
     StepsCertified,
     StepTimeMeasured,
+    ThroughputMeasured,
 )
-from holdfast.events.metrics import CopiesMeasured, StepsMeasured
+from holdfast.events.metrics import CopiesMeasured, NumbersLogged, StepsMeasured
 from holdfast.reading import read
 
 __all__ = [
@@ -115,8 +118,10 @@ __all__ = [
     "JobFinished",
     "JobStopping",
     "JobSubmitted",
+    "LogSignature",
     "MessageRejected",
     "Metric",
+    "MfuDeclined",
     "NodeDeparted",
     "NodeInspected",
     "NodeLost",
@@ -127,6 +132,7 @@ __all__ = [
     "NodesGranted",
     "NodesReleased",
     "NodesRequested",
+    "NumbersLogged",
     "OrderRefused",
     "ProcessExited",
     "Progress",
@@ -144,6 +150,7 @@ __all__ = [
     "StepsCertified",
     "StepsMeasured",
     "Suspension",
+    "ThroughputMeasured",
     "UnreadableEvent",
     "UpdatePlanned",
     "UpdateWithdrawn",
@@ -164,6 +171,7 @@ AnyEvent = (
     | NodeDeparted
     | ProcessExited
     | FirstStep
+    | LogSignature
     | Progress
     | Inspection
     | DiagnosticResult
@@ -174,6 +182,8 @@ AnyEvent = (
     | MessageRejected
     | NodeLost
     | StepTimeMeasured
+    | ThroughputMeasured
+    | MfuDeclined
     | DeadlinePassed
     | StepRestorable
     | BadNumber
@@ -214,6 +224,7 @@ AnyEvent = (
     | ShardsBackedUp
     | ShardsFetched
     | StepsMeasured
+    | NumbersLogged
     | CopiesMeasured
 )
 

@@ -92,3 +92,10 @@ def test_a_job_dir_where_nothing_can_be_written_is_refused(tmp_path: Path) -> No
     arguments[4] = str(tmp_path / "a" / "b")
     assert "no cluster here" in CliRunner().invoke(main, arguments).output
     assert not (tmp_path / "a").exists()
+
+
+def test_tags_of_training_logs_are_named_by_quantity(asked: Asked) -> None:
+    spec = asked.train("--tag", "loss=objective/a=b", "--tag", "mfu=perf", "--training-log", "logs/*")
+    assert spec.tags == {"loss": "objective/a=b", "mfu": "perf"} and spec.training_logs == ("logs/*",)
+    for wrong in ("objective/loss", "losses=a", "loss="):
+        assert "give QUANTITY=TAG with a quantity of loss, grad_norm" in asked.refusal("--tag", wrong)
