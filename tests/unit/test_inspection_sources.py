@@ -93,21 +93,29 @@ def test_a_stale_handle_is_trouble(tmp_path: Path) -> None:
 
 def test_too_little_room_is_trouble_and_little_room_a_hint(tmp_path: Path) -> None:
     machine = machine_at(tmp_path, mountinfo(ROOT))
-    full = Disks(machine, InspectionPolicy(disk_free_bytes_min=1 << 53), [tmp_path]).read()
+    full = Disks(machine, InspectionPolicy(disk_free_bytes_min=1 << 53), lambda: [tmp_path]).read()
     assert told(full) == [("/", "full")] and full.troubles[0].confidence == "tolerate"
-    little = Disks(machine, InspectionPolicy(disk_free_percent_min=100), [tmp_path]).read()
+    little = Disks(machine, InspectionPolicy(disk_free_percent_min=100), lambda: [tmp_path]).read()
     assert told(little) == [("/", "room")] and little.troubles[0].confidence is None
-    assert told(Disks(machine, InspectionPolicy(disk_free_percent_min=0), [tmp_path]).read()) == []
+    assert told(Disks(machine, InspectionPolicy(disk_free_percent_min=0), lambda: [tmp_path]).read()) == []
 
 
 def test_a_file_system_that_becomes_read_only_is_a_fault_and_one_that_always_was_is_not(tmp_path: Path) -> None:
     policy = InspectionPolicy(disk_free_percent_min=0)
-    disks = Disks(machine_at(tmp_path, mountinfo(ROOT)), policy, [tmp_path])
+    disks = Disks(machine_at(tmp_path, mountinfo(ROOT)), policy, lambda: [tmp_path])
     disks.read()
     write(tmp_path, mountinfo(ROOT.replace("/dev/sda1 rw", "/dev/sda1 ro")))
     reading = disks.read()
     assert told(reading) == [("/", "read-only")] and reading.troubles[0].confidence == "evict"
-    assert told(Disks(machine_at(tmp_path), policy, [tmp_path]).read()) == []
+    assert told(Disks(machine_at(tmp_path), policy, lambda: [tmp_path]).read()) == []
+
+
+def test_a_directory_that_is_not_there_yet_is_looked_at_where_it_will_be(tmp_path: Path) -> None:
+    disks = Disks(
+        machine_at(tmp_path, mountinfo(ROOT)), InspectionPolicy(disk_free_percent_min=0), lambda: [tmp_path / "job"]
+    )
+    reading = disks.read()
+    assert list(reading.seen) == ["/"] and not reading.unread
 
 
 def test_the_disks_below_a_mount_are_found_through_lvm_and_partitions(tmp_path: Path) -> None:
@@ -122,7 +130,7 @@ def test_the_disks_below_a_mount_are_found_through_lvm_and_partitions(tmp_path: 
         (tmp_path / link).symlink_to(tmp_path / to)
     machine = machine_at(tmp_path, mountinfo(ROOT.replace("8:1", "253:0")))
     assert disks_below(machine, "253:0") == {"dm-0", "nvme0n1p2", "nvme0n1"}
-    reading = Disks(machine, InspectionPolicy(disk_free_percent_min=0), [tmp_path]).read()
+    reading = Disks(machine, InspectionPolicy(disk_free_percent_min=0), lambda: [tmp_path]).read()
     assert told(reading) == [("nvme0n1", "state")] and reading.troubles[0].confidence == "evict"
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from pathlib import Path
-
 import msgspec
 
 from holdfast.inspection_policy import PLUGIN, InspectionPolicy
@@ -12,7 +9,7 @@ from holdfast_agent.inspections.check import Check
 from holdfast_agent.inspections.clock import clock_check
 from holdfast_agent.inspections.container import container_check
 from holdfast_agent.inspections.dcgm import dcgm_check
-from holdfast_agent.inspections.disks import disks_check
+from holdfast_agent.inspections.disks import Paths, disks_check
 from holdfast_agent.inspections.gpu import GpuInspection, gpu_check
 from holdfast_agent.inspections.infiniband import infiniband_check
 from holdfast_agent.inspections.kernel_log import KernelLog, kernel_check
@@ -25,9 +22,9 @@ from holdfast_agent.inspections.reachability import switch_check
 
 
 def registered(
-    policy: InspectionPolicy, machine: Machine, paths: Collection[Path], gpu: GpuInspection, log: KernelLog
+    policy: InspectionPolicy, machine: Machine, paths: Paths, gpu: GpuInspection, log: KernelLog
 ) -> tuple[Check, ...]:
-    """All checks but those that are disabled. `paths` is where the node writes."""
+    """All checks but those that are disabled."""
     own = (
         network_check(policy, machine),
         infiniband_check(policy, machine),
