@@ -327,7 +327,7 @@ def test_a_file_system_whose_server_is_silent_is_seen_and_holds_up_nothing(tmp_p
     try:
         options = f"fd={server},rootmode=40000,user_id=0,group_id=0"
         with mounted("server:/export", folder, "fuse.silent", options):
-            mounts = Mounts(MACHINE, InspectionPolicy(mount_hang_s=0.3))
+            mounts = Mounts(MACHINE, InspectionPolicy(mount_hang_s=0.3), lambda: ())
             assert (str(folder), "hang") in kinds(mounts.read())
             assert (str(folder), "hang") in kinds(mounts.read())
     finally:

@@ -70,9 +70,8 @@ def test_a_number_is_explained() -> None:
 
 def test_the_lines_of_a_log_are_explained_once_each(tmp_path: Path) -> None:
     log = tmp_path / "kern.log"
-    log.write_text(
-        f"{LOST}\nsome other line\n{LOST.replace('17.5', '18.5')}\nKernel panic - not syncing: \x1b[31mFatal\n"
-    )
+    again, panic = LOST.replace("17.5", "18.5"), "Kernel panic - not syncing: \x1b[31mFatal"
+    log.write_text("\n".join([LOST, "some other line", again, panic]))
     shown = CliRunner().invoke(xid, [str(log)]).output
     assert shown.count("xid 79") == 1 and "times     2" in shown and "device    0000:3b:00" in shown
     assert "the kernel panicked" in shown and "\x1b" not in shown

@@ -36,6 +36,11 @@ NFS = "30 21 0:44 / /data rw,relatime shared:1 - nfs4 10.0.0.7:/export/data\\040
 # --- mounts ---
 
 
+def nowhere() -> list[Path]:
+    """A node that writes to no file system of these tests."""
+    return []
+
+
 def test_the_mount_table_is_read(tmp_path: Path) -> None:
     table = mount_table(machine_at(tmp_path, mountinfo(ROOT, NFS)))
     assert table is not None and table["/data"].is_remote and not table["/"].is_remote
@@ -45,18 +50,20 @@ def test_the_mount_table_is_read(tmp_path: Path) -> None:
 
 
 def test_a_network_file_system_that_is_unmounted_is_trouble(tmp_path: Path) -> None:
-    mounts = Mounts(machine_at(tmp_path, mountinfo(ROOT, NFS)), POLICY, ask=lambda point: None)
-    assert told(mounts.read()) == []
-    write(tmp_path, mountinfo(ROOT))
-    assert told(mounts.read()) == [("/data", "gone")]
+    for writes_to, confidence in (("/data/jobs/a", "tolerate"), ("/database", "hint")):
+        machine = machine_at(tmp_path, mountinfo(ROOT, NFS))
+        mounts = Mounts(machine, POLICY, lambda to=writes_to: [Path(to)], ask=lambda point: None)  # type: ignore[misc]
+        assert told(mounts.read()) == []
+        write(tmp_path, mountinfo(ROOT))
+        reading = mounts.read()
+        assert told(reading) == [("/data", "gone")] and reading.troubles[0].confidence == confidence
     write(tmp_path, mountinfo(ROOT, NFS))
     assert told(mounts.read()) == []
 
 
 def test_a_mount_that_was_named_must_be_there_from_the_first(tmp_path: Path) -> None:
-    mounts = Mounts(
-        machine_at(tmp_path, mountinfo(ROOT)), InspectionPolicy(mounts="/checkpoints/"), ask=lambda point: None
-    )
+    policy = InspectionPolicy(mounts="/checkpoints/")
+    mounts = Mounts(machine_at(tmp_path, mountinfo(ROOT)), policy, nowhere, ask=lambda point: None)
     reading = mounts.read()
     assert told(reading) == [("/checkpoints", "gone")] and reading.troubles[0].confidence == "evict"
 
@@ -71,7 +78,7 @@ def test_a_server_that_does_not_answer_holds_up_nothing_and_has_one_thread(tmp_p
 
     other = NFS.replace("/data ", "/other ")
     policy = InspectionPolicy(mount_hang_s=0.1)
-    mounts = Mounts(machine_at(tmp_path, mountinfo(ROOT, NFS, other)), policy, ask)
+    mounts = Mounts(machine_at(tmp_path, mountinfo(ROOT, NFS, other)), policy, nowhere, ask)
     assert told(mounts.read()) == [("/data", "hang")]
     assert told(mounts.read()) == [("/data", "hang")]
     assert asked.count("/data") == 1 and asked.count("/other") == 2
@@ -84,7 +91,7 @@ def test_a_stale_handle_is_trouble(tmp_path: Path) -> None:
     def ask(point: str) -> None:
         raise OSError(116, "Stale file handle")
 
-    mounts = Mounts(machine_at(tmp_path, mountinfo(ROOT, NFS)), POLICY, ask)
+    mounts = Mounts(machine_at(tmp_path, mountinfo(ROOT, NFS)), POLICY, nowhere, ask)
     assert told(mounts.read()) == [("/data", "error")]
 
 

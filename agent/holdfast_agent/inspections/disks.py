@@ -6,17 +6,12 @@ SMART is not read: it costs a command to every disk, and belongs to the tests wh
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection
-from pathlib import Path
 
 from holdfast.inspection_policy import InspectionPolicy
 from holdfast.symptoms import TableOne
 from holdfast_agent.inspections.check import Check, Reading, Trouble
 from holdfast_agent.inspections.machine import Machine, entries, text
-from holdfast_agent.inspections.mounts import Mount, mount_of, mount_table
-
-Paths = Callable[[], Collection[Path]]
-"""Where a node writes, as it stands now."""
+from holdfast_agent.inspections.mounts import Mount, Paths, mount_of, mount_table
 
 _GIB = 1 << 30
 _WELL = {"live", "running"}

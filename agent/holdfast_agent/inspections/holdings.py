@@ -12,9 +12,9 @@ import msgspec
 from holdfast.inspection_policy import InspectionPolicy, listed
 from holdfast.pci import pci_address
 from holdfast_agent.inspections.attribution import Holdings
-from holdfast_agent.inspections.disks import Paths, disks_below
+from holdfast_agent.inspections.disks import disks_below
 from holdfast_agent.inspections.machine import Machine, entries, text
-from holdfast_agent.inspections.mounts import mount_of, mount_table
+from holdfast_agent.inspections.mounts import Paths, mount_of, mount_table
 from holdfast_agent.inspections.pressure import memory_cgroup
 
 _NVIDIA, _DISPLAY = "0x10de", "0x03"

@@ -9,12 +9,12 @@ from holdfast_agent.inspections.check import Check
 from holdfast_agent.inspections.clock import clock_check
 from holdfast_agent.inspections.container import container_check
 from holdfast_agent.inspections.dcgm import dcgm_check
-from holdfast_agent.inspections.disks import Paths, disks_check
+from holdfast_agent.inspections.disks import disks_check
 from holdfast_agent.inspections.gpu import GpuInspection, gpu_check
 from holdfast_agent.inspections.infiniband import infiniband_check
 from holdfast_agent.inspections.kernel_log import KernelLog, kernel_check
 from holdfast_agent.inspections.machine import Machine
-from holdfast_agent.inspections.mounts import mounts_check
+from holdfast_agent.inspections.mounts import Paths, mounts_check
 from holdfast_agent.inspections.network import network_check
 from holdfast_agent.inspections.plugins import command_checks, entry_point_checks
 from holdfast_agent.inspections.pressure import pressure_check
@@ -33,7 +33,7 @@ def registered(
         dcgm_check(policy),
         kernel_check(policy, log),
         disks_check(policy, machine, paths),
-        mounts_check(policy, machine),
+        mounts_check(policy, machine, paths),
         pressure_check(policy, machine),
         clock_check(policy),
         container_check(policy, machine),
