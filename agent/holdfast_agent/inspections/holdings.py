@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 import msgspec
@@ -14,7 +14,7 @@ from holdfast.pci import pci_address
 from holdfast_agent.inspections.attribution import Holdings
 from holdfast_agent.inspections.disks import disks_below
 from holdfast_agent.inspections.machine import Machine, entries, text
-from holdfast_agent.inspections.mounts import mount_of, mount_table
+from holdfast_agent.inspections.mounts import Paths, mount_of, mount_table
 from holdfast_agent.inspections.pressure import memory_cgroup
 
 _NVIDIA, _DISPLAY = "0x10de", "0x03"
@@ -52,20 +52,20 @@ def gpus_of(machine: Machine, policy: InspectionPolicy, environ: Mapping[str, st
 
 
 class HoldingsFinder:
-    """Finds them when they are needed. `ranks()` gives the pids of the node's ranks now."""
+    """Finds them when they are needed. `paths()` gives where it writes, `ranks()` the pids of its ranks."""
 
     def __init__(
         self,
         machine: Machine,
         policy: InspectionPolicy,
         gpus: Gpus,
-        paths: Iterable[Path],
+        paths: Paths,
         ranks: Callable[[], Collection[int]],
     ) -> None:
         self._machine = machine
         self._interfaces = frozenset(listed(policy.interfaces))
         self._gpus = gpus
-        self._paths = tuple(paths)
+        self._paths = paths
         self._ranks = ranks
         self._seen_at: dict[int, float] = {}
         self._families_at = 0.0
@@ -87,7 +87,7 @@ class HoldingsFinder:
             nets = {name: pci for name, pci in nets.items() if name in self._interfaces}
             cards = {name: pci for name, pci in cards.items() if name in self._interfaces}
         table = mount_table(self._machine) or {}
-        mounts = [mount for path in self._paths if (mount := mount_of(path, table)) is not None]
+        mounts = [mount for path in self._paths() if (mount := mount_of(path, table)) is not None]
         disks = (disks_below(self._machine, mount.number) for mount in mounts if not mount.is_remote)
         return Holdings(
             gpus=self._gpus.own or self._gpus.of_machine,

@@ -84,8 +84,8 @@ def stalled_percent(machine: Machine, resource: str, which: str) -> float | None
     for line in (text(machine.proc / "pressure" / resource) or "").splitlines():
         name, *fields = line.split()
         if name == which:
-            values = dict(field.partition("=")[::2] for field in fields)
-            return float(values["avg60"])
+            averages = {key: value for key, _, value in (field.partition("=") for field in fields)}
+            return float(averages["avg60"])
     return None
 
 
