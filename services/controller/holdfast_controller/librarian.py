@@ -53,8 +53,13 @@ class Librarian:
                 log.warning("store unavailable, trying again", error=str(error))
                 await asyncio.sleep(_RETRY_S)
             else:
-                self.manifests.update({version: decode(body) for version, body in bodies.items()})
-                return
+                break
+        for version, body in bodies.items():
+            try:
+                self.manifests[version] = decode(body)
+            except NoManifest as error:
+                # Of a newer release, that was here before this one. What differs cannot be told then; jobs go on.
+                log.error("a code version cannot be read", version=short(version), reason=str(error))
 
     async def run(self) -> None:
         """Serve until cancelled."""

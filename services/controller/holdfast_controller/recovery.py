@@ -93,7 +93,7 @@ def _act(draft: Draft, failure: Failure, rung: Rung, reason: str) -> None:
     if rung is Rung.ROLLBACK and roll_back(draft, reason):
         draft.await_("ranks_started", draft.timeouts.start_s)
         return
-    if rung is Rung.REATTEMPT:
+    if rung in (Rung.REATTEMPT, Rung.ROLLBACK):
         draft.say(Reattempt, attempt=incident.attempts + 1, node=failure.node, reason=reason)
         draft.order_start(f"restart in place: {reason}")
         draft.await_("ranks_started", draft.timeouts.start_s)
