@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 import pytest
 from agent_scene import Scene, order, running
@@ -12,6 +14,7 @@ from holdfast.desired import NodeDesired, UnreadableOrder, decode, encode
 from holdfast.events import CodeNotInPlace, ProcessExited, RanksStopped
 from holdfast.ids import uuid7
 from holdfast_agent.actions import FetchCode, Fork, OpenStore, Stop
+from holdfast_agent.environment import RankFiles, rank_environment
 from holdfast_agent.inputs import CodeMissing, CodeReady, StopDone, ZygoteLost
 from holdfast_agent.state import AgentState
 
@@ -140,6 +143,22 @@ def test_code_that_was_forgotten_is_fetched_again() -> None:
 def test_an_order_with_a_version_that_is_none_is_not_read(version: str) -> None:
     with pytest.raises(UnreadableOrder, match="code_version"):
         decode(encode(coded(1, version)))
+
+
+def test_a_rank_finds_its_version_and_what_is_imported_from_the_tree() -> None:
+    files = RankFiles(vault=Path("/v"), ledger=Path("/l"), reports=Path("/r"), error=Path("/e"))
+    asked = coded(1, ONE)
+    assert asked.placement is not None
+    spec = msgspec.structs.replace(
+        asked.placement.job, code_root="/src", cwd="/src/sub", env={"PYTHONPATH": "..:/usr/lib:/src/lib"}
+    )
+    placement = msgspec.structs.replace(asked.placement, job=spec)
+    found = rank_environment({}, asked, placement, 0, files, Path("/code/1"))
+    assert found["PYTHONPATH"] == "/code/1:/usr/lib:/code/1/lib"
+    assert (found["HOLDFAST_CODE_ROOT"], found["HOLDFAST_CODE_DIR"]) == ("/src", "/code/1")
+    assert found["HOLDFAST_CODE_VERSION"] == ONE
+    plain = rank_environment({}, asked, placement, 0, files)
+    assert plain["PYTHONPATH"] == "..:/usr/lib:/src/lib" and not plain["HOLDFAST_CODE_DIR"]
 
 
 _steps = st.lists(

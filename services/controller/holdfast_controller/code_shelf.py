@@ -10,7 +10,14 @@ from typing import Protocol, Self
 
 from holdfast.store.connections import Connections, translated
 
-_MANIFESTS = "select version, content from controller.code_manifests join controller.code_contents on sha256 = version"
+_KEPT = "select version from controller.code_manifests"
+_MANIFEST = """
+select content from controller.code_manifests join controller.code_contents on sha256 = version where version = $1
+"""
+_OF_LIVE_JOBS = """
+select distinct v.code from controller.code_versions v join controller.jobs j on j.key = v.job
+where j.exit_code is null
+"""
 _THERE = "select sha256 from controller.code_contents where sha256 = any($1::text[])"
 _CONTENTS = "select sha256, content from controller.code_contents where sha256 = any($1::text[])"
 _PUT = (
@@ -30,8 +37,16 @@ _SWEEP = "delete from controller.code_contents where kept_at < now() - interval 
 class CodeShelf(Protocol):
     """What the controller keeps of code; every method raises StoreUnavailable while the store is away."""
 
-    async def manifests(self) -> dict[str, bytes]:
-        """The manifests of all versions that are kept whole, by version."""
+    async def versions(self) -> list[str]:
+        """The versions that are kept whole."""
+        ...
+
+    async def of_live_jobs(self) -> set[str]:
+        """The versions of jobs that are not over."""
+        ...
+
+    async def manifest(self, version: str) -> bytes | None:
+        """The manifest of a version that is kept whole."""
         ...
 
     async def missing(self, digests: Collection[str]) -> set[str]:
@@ -70,12 +85,24 @@ class PostgresShelf:
         """Prepare for use; the database may still be down."""
         return cls(await Connections.prepare(url, "holdfast-controller-code", most=1))
 
-    async def manifests(self) -> dict[str, bytes]:
-        """All manifests; see `CodeShelf`."""
+    async def versions(self) -> list[str]:
+        """Those that are kept whole."""
         async with self._connections.one() as connection:
             with translated():
-                rows = await connection.fetch(_MANIFESTS)
-        return {row[0]: bytes(row[1]) for row in rows}
+                return [row[0] for row in await connection.fetch(_KEPT)]
+
+    async def of_live_jobs(self) -> set[str]:
+        """Those of jobs that are not over."""
+        async with self._connections.one() as connection:
+            with translated():
+                return {row[0] for row in await connection.fetch(_OF_LIVE_JOBS)}
+
+    async def manifest(self, version: str) -> bytes | None:
+        """A manifest; see `CodeShelf`."""
+        async with self._connections.one() as connection:
+            with translated():
+                body = await connection.fetchval(_MANIFEST, version)
+        return None if body is None else bytes(body)
 
     async def missing(self, digests: Collection[str]) -> set[str]:
         """Those that are not kept."""

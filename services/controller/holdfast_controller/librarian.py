@@ -35,26 +35,40 @@ class _Refused(Exception):
 
 
 class Librarian:
-    """Serves requests about code. `manifests` has those of all versions that are held, and grows while it runs."""
+    """Serves requests about code.
+
+    `manifests` has those of versions that decisions may be about: of jobs that are not over, and what was just brought.
+    """
 
     def __init__(self, bus: Bus, shelf: CodeShelf) -> None:
         self._bus = bus
         self._shelf = shelf
         self._offered: dict[str, float] = {}
+        self._brought: dict[str, float] = {}
         self._turn = asyncio.Lock()
         self.manifests: dict[str, Manifest] = {}
 
     async def load(self) -> None:
-        """Read what is held, waiting for the store as long as it takes."""
+        """Read what the present jobs run, waiting for the store as long as it takes."""
         while True:
             try:
-                bodies = await self._shelf.manifests()
+                for version in await self._shelf.of_live_jobs():
+                    await self._held(version)
             except StoreUnavailable as error:
                 log.warning("store unavailable, trying again", error=str(error))
                 await asyncio.sleep(_RETRY_S)
             else:
-                self.manifests.update({version: decode(body) for version, body in bodies.items()})
                 return
+
+    async def _held(self, version: str) -> Manifest | None:
+        """The manifest of a version that is held whole."""
+        if version not in self.manifests and (body := await self._shelf.manifest(version)) is not None:
+            try:
+                self.manifests[version] = decode(body)
+            except NoManifest as error:
+                # Of a newer release, that was here before this one. What differs cannot be told then; jobs go on.
+                log.error("a code version cannot be read", version=short(version), reason=str(error))
+        return self.manifests.get(version)
 
     async def run(self) -> None:
         """Serve until cancelled."""
@@ -83,7 +97,8 @@ class Librarian:
             await self._offer(request.version)
 
     async def _keep(self, version: str) -> None:
-        if version in self.manifests:
+        self._brought[version] = time.monotonic()
+        if await self._held(version) is not None:
             return
         body = (await self._bus.get_objects(CODE_BUCKET, [version])).get(version)
         if body is None:
@@ -105,7 +120,7 @@ class Librarian:
         log.info("code is held", version=short(version), files=len(manifest.entries), new=len(missing))
 
     async def _offer(self, version: str) -> None:
-        manifest = self.manifests.get(version)
+        manifest = await self._held(version)
         if manifest is None:
             raise _Refused("it is not held here")
         if time.monotonic() - self._offered.get(version, float("-inf")) < OFFERED_S:
@@ -127,13 +142,20 @@ class Librarian:
                 log.warning("code of forgotten jobs stays for now", reason=str(error))
 
     async def tidy(self) -> None:
-        """Forget the code of jobs that are forgotten."""
-        gone = await self._shelf.unused()
-        for version in gone:
-            self.manifests.pop(version, None)
-        if gone:
-            needed = {digest for manifest in self.manifests.values() for digest in manifest.digests}
-            await self._shelf.sweep(needed | self.manifests.keys())
+        """Forget the code of jobs that are forgotten; have in memory what the present ones run."""
+        if await self._shelf.unused():
+            needed: set[str] = set()
+            for version in await self._shelf.versions():
+                manifest = await self._held(version)
+                if manifest is None:
+                    return
+                needed |= manifest.digests.keys() | {version}
+            await self._shelf.sweep(needed)
+        live, now = await self._shelf.of_live_jobs(), time.monotonic()
+        for version in [*self.manifests]:
+            if version not in live and now - self._brought.get(version, float("-inf")) > TIDY_EVERY_S:
+                del self.manifests[version]
+                self._brought.pop(version, None)
 
 
 def _batches(sizes: Mapping[str, int]) -> Iterator[list[str]]:
