@@ -25,6 +25,7 @@ COMMANDS = {
     "ckpt": "List, verify, export and import checkpoints.",
     "sql": "Query the recorded history with SQL.",
     "logs": "Show the logs of services, agents and ranks.",
+    "classify": "Tell from logs and exit codes what a crash was, and which rank failed first.",
     "config": "Show every setting and where it came from.",
     "migrate": "Bring a database to this version's schema.",
     "ping": "Ask one process whether it is ready, for health checks.",

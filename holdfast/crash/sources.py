@@ -1,0 +1,119 @@
+"""Reads logs from files, directories, gz and standard input in blocks of whole lines, whatever their size."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from holdfast.crash.log import LINE_CHARS_MAX
+from holdfast.crash.rules import RuleBook, rule_book
+from holdfast.crash.scan import Scan, Scanned
+
+BLOCK_BYTES = 1 << 17
+STDIN = "-"
+
+_OF_RANK = re.compile(r"(?:^|[^a-z])rank[-_.]?(\d{1,6})(?!\d)", re.IGNORECASE)
+_OF_TORCHRUN = re.compile(r"attempt_\d+/(\d{1,4})/std(?:out|err)(?:\.log)?$")
+_IN_DIRECTORY = re.compile(r"\.(?:out|err|log|txt)(?:\.gz)?$|^std(?:out|err)$|^dmesg$")
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True):
+    """One log. `rank` is what its name says; `local`: only within its node."""
+
+    name: str
+    path: Path | None
+    rank: int | None
+    local: bool = False
+
+
+class Unreadable(ValueError):
+    """A log that cannot be read, and why."""
+
+
+def sources(paths: list[str]) -> list[Source]:
+    """The logs that these paths name: files, `-`, or directories with everything in them that looks like a log.
+
+    Raises:
+        Unreadable: a path is not there, or a directory has no logs.
+    """
+    found: list[Source] = []
+    for given in paths:
+        if given == STDIN:
+            found.append(Source(name=STDIN, path=None, rank=None))
+            continue
+        path = Path(given)
+        if path.is_dir():
+            inside = sorted(file for file in path.rglob("*") if file.is_file() and _IN_DIRECTORY.search(file.name))
+            if not inside:
+                raise Unreadable(f"{given} has no logs: files that end in .out, .err, .log or .txt, or .gz after it")
+            found += [_named(str(file), file, str(file.relative_to(path.parent))) for file in inside]
+        elif path.exists():
+            found.append(_named(given, path, str(Path(*path.parts[-4:]))))
+        else:
+            raise Unreadable(f"{given} is not there")
+    return found
+
+
+def _named(name: str, path: Path, told: str) -> Source:
+    if of_torchrun := _OF_TORCHRUN.search(told):
+        return Source(name=name, path=path, rank=int(of_torchrun[1]), local=True)
+    of_rank = _OF_RANK.search(path.name) or _OF_RANK.search(path.parent.name)
+    return Source(name=name, path=path, rank=int(of_rank[1]) if of_rank else None)
+
+
+def scan(source: Source, book: RuleBook | None = None, on_bytes: Callable[[int], None] | None = None) -> Scanned:
+    """What is left of one log.
+
+    Raises:
+        Unreadable: it cannot be opened or read.
+    """
+    scanning = Scan(source.name, (book or rule_book()).hot, source.rank, local=source.local)
+    try:
+        if source.path is None:
+            for block in blocks(sys.stdin.buffer, on_bytes):
+                scanning.feed(block)
+        else:
+            with open(source.path, "rb") as file:
+                opened: BinaryIO = gzip.open(file, "rb") if _is_gzip(file) else file  # type: ignore[assignment]
+                for block in blocks(opened, on_bytes):
+                    scanning.feed(block)
+    except (OSError, EOFError) as error:
+        raise Unreadable(f"{source.name} cannot be read: {error}") from error
+    return scanning.end()
+
+
+def blocks(file: BinaryIO, on_bytes: Callable[[int], None] | None = None) -> Iterator[bytes]:
+    """Blocks that end with a line. Of a line longer than a block only its beginning is kept."""
+    rest = b""
+    skipping = False
+    while data := file.read(BLOCK_BYTES):
+        if on_bytes:
+            on_bytes(len(data))
+        if skipping:
+            end = data.find(b"\n")
+            if end < 0:
+                continue
+            data, skipping = data[end + 1 :], False
+        data = rest + data
+        end = data.rfind(b"\n")
+        if end < 0 and len(data) > BLOCK_BYTES:
+            yield data[: 4 * LINE_CHARS_MAX] + b"\n"
+            rest, skipping = b"", True
+            continue
+        if end >= 0:
+            yield data[: end + 1]
+        rest = data[end + 1 :]
+    if rest:
+        yield rest if rest.endswith(b"\n") else rest + b"\n"
+
+
+def _is_gzip(file: BinaryIO) -> bool:
+    magic = file.read(2)
+    file.seek(0)
+    return magic == b"\x1f\x8b"
