@@ -15,6 +15,10 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from holdfast.crash.findings import Finding, collective, mixed_end, own_end
+from holdfast.crash.names import Crash
+
+_ALONE = 0.7
+"""How much of its confidence a hint keeps that stands alone."""
 
 Key = tuple[str, int | None, bool]
 """Of a stream: the file where no rank is named, else the rank; whether it counts only within its node."""
@@ -46,22 +50,26 @@ def weigh(
     ends = {key: end for key, said in found.items() if (end := (mixed_end if key in mixed else own_end)(said))}
     everything = sorted((one for said in found.values() for one in said), key=lambda one: one.number)
     cascade = [one for one in everything if one.hand == "cascade"]
-    if ends:
-        return _of_first_hand(ends, everything, cascade, observed_first)
     vague = [one for one in everything if one.hand == "vague" and not _is_echo(one, found)]
-    hints = [one for one in everything if one.hand == "hint"]
+    if ends:
+        return _of_first_hand(ends, everything, vague, observed_first)
+    hints = [one for one in everything if one.hand == "hint" and one.rule.symptom is not Crash.UNKNOWN]
     if vague:
         return _of_vague(vague, hints, cascade, observed_first)
     if cascade:
         return _of_cascade(cascade, hints, ranks)
-    return None
+    alone = [hint for hint in hints if hint.rule.alone]
+    return _of_hint(alone[-1]) if alone else None
 
 
 def _of_first_hand(
-    ends: Mapping[Key, Finding], everything: Sequence[Finding], cascade: Sequence[Finding], observed_first: int | None
+    ends: Mapping[Key, Finding], everything: Sequence[Finding], vague: Sequence[Finding], observed_first: int | None
 ) -> Weighed:
     special = [end for end in ends.values() if not end.rule.generic]
     candidates = sorted(special or ends.values(), key=lambda end: (end.place, end.number))
+    named_symptoms = {end.rule.symptom for end in candidates if end.rank is not None}
+    # What the kernel or a launcher says besides is the same thing seen from outside.
+    candidates = [end for end in candidates if end.rank is not None or end.rule.symptom not in named_symptoms]
     earliest = _earliest(candidates)
     by_launcher = next((end for end in candidates if end.rank is not None and end.rank == observed_first), None)
     confidence = 1.0
@@ -84,6 +92,10 @@ def _of_first_hand(
     why = "" if named else "several ranks show it, and nothing tells which was first"
     if rank is None and local is None and chosen.rank is None and observed_first is not None:
         rank, why = observed_first, "torchrun saw this rank fail first"
+    killed = {one.rank for one in vague if one.rank is not None and one.rule.symptom is Crash.KILLED and not one.local}
+    if rank is None and local is None and chosen.rank is None and len(killed) == 1:
+        (rank,) = killed
+        why = "the one rank that was killed"
     others = _others(everything, rank)
     return Weighed(
         finding=chosen,
@@ -146,6 +158,19 @@ def _of_cascade(cascade: Sequence[Finding], hints: Sequence[Finding], ranks: fro
         confidence=chosen.rule.confidence,
         others=_others(cascade, rank),
         why=why,
+    )
+
+
+def _of_hint(hint: Finding) -> Weighed:
+    rank, local = _named(hint)
+    return Weighed(
+        finding=hint,
+        proof=(),
+        rank=rank,
+        local_rank=local,
+        confidence=hint.rule.confidence * _ALONE,
+        others=(),
+        why="nothing else speaks of an end",
     )
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from holdfast.crash.cascade import Key, Weighed, weigh
 from holdfast.crash.elastic import Ended, ends, of_signal
 from holdfast.crash.findings import Finding, findings
-from holdfast.crash.log import Line, dissect
-from holdfast.crash.rules import RuleBook, rule_book
+from holdfast.crash.log import Line
+from holdfast.crash.rules import Rule, RuleBook, rule_book
 from holdfast.crash.scan import Scan, Scanned
 from holdfast.crash.verdict import Diagnosis, Evidence, Other, parent_of, unknown
 
@@ -76,6 +78,8 @@ def diagnose(
     )
     if decided is None:
         return _nothing(scans, codes)
+    if decided.rank is None and decided.local_rank is not None:
+        decided = msgspec.structs.replace(decided, rank=_global(decided.local_rank, told))
     return _diagnosis(decided, codes, first)
 
 
@@ -110,6 +114,12 @@ def diagnose_end(
 
 def _all_lines(scan: Scanned) -> list[Line]:
     return [line for attempt in scan.attempts for lines in attempt.values() for line in lines]
+
+
+def _global(local_rank: int, told: Sequence[Ended]) -> int | None:
+    """The rank that a launcher's report gives to this local rank, if it is one only."""
+    ranks = {ended.rank for ended in told if ended.rank is not None and ended.local_rank == local_rank}
+    return ranks.pop() if len(ranks) == 1 else None
 
 
 def _attempt(book: RuleBook, scan: Scanned) -> dict[tuple[int | None, bool], list[Finding]]:
@@ -168,7 +178,7 @@ def _diagnosis(decided: Weighed, codes: Mapping[int, int], first: Sequence[Ended
         table_one=parent_of(rule.symptom),
         root=rule.root,
         first_rank=decided.rank,
-        first_local_rank=decided.local_rank,
+        first_local_rank=decided.local_rank if decided.rank is None else None,
         confidence=round(decided.confidence, 2),
         rule=rule.name,
         summary=where + said + (f" ({decided.why})" if decided.why else ""),
@@ -200,6 +210,21 @@ def _code_in_words(rank: int, code: int) -> str:
     return f"rank {rank} was ended by signal {-code}" if code < 0 else f"rank {rank} ended with exit code {code}"
 
 
-def labelled(text: str, number: int = 1) -> Line:
-    """One line by itself, for tests of rules."""
-    return dissect(text, number)
+def rule_of_exception(type_: str, message: str, book: RuleBook | None = None) -> Rule | None:
+    """What an exception says by its type and words alone; of a message of several lines each may tell."""
+    first, *rest = message.splitlines() or [""]
+    met = (book or rule_book()).of_exception(type_, first)
+    for line in rest:
+        said = (book or rule_book()).of_line(line.strip(), "")
+        if said and (met is None or met.rule.generic or met.rule.hand == "vague") and said.rule.hand != "hint":
+            met = said if met is None or met.rule.generic or said.place < met.place else met
+    return met.rule if met else None
+
+
+def hands_of_log(text: str, book: RuleBook | None = None) -> frozenset[str]:
+    """Which hands (see `rules`) the lines of a log show."""
+    scan = Scan("log", (book or rule_book()).hot)
+    scan.feed(text.encode(errors="replace") + b"\n")
+    return frozenset(
+        one.hand for found in _attempt(book or rule_book(), scan.end()).values() for one in found
+    )

@@ -10,11 +10,13 @@ import msgspec
 from holdfast.crash import traceback
 from holdfast.crash.log import Line
 from holdfast.crash.rules import Compiled, Rule, RuleBook
+from holdfast.crash.traceback import Raised
 
 _FAR_LINES = 60
 """What follows an exception within so many lines is its echo: a crash while the process unwinds."""
 
-_INIT = frozenset({"barrier", "init_process_group", "_lazy_init", "set_device", "_broadcast_coalesced"})
+_INIT = frozenset({"barrier", "init_process_group", "_lazy_init", "set_device"})
+_UNPICKLERS = frozenset({"serialization.py", "_weights_only_unpickler.py", "pickle.py"})
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,8 +61,8 @@ def findings(
         met = book.of_exception(one.type, one.message)
         if met is None:
             continue
-        if met.rule.name == "cuda_oom_of_driver" and _INIT & set(one.functions):
-            met = book.named("cuda_oom_at_start")
+        if instead := _by_stack(met.rule.name, one):
+            met = book.named(instead)
         if met.rule.generic and not one.has_traceback and one.line.text[:1].isspace():
             continue
         proof = (one.line, one.frame) if one.frame else (one.line,)
@@ -70,6 +72,15 @@ def findings(
         if met is not None:
             found.append(_finding(met, file, rank, local, (line,)))
     return sorted(found, key=lambda finding: finding.number)
+
+
+def _by_stack(rule: str, raised: Raised) -> str | None:
+    """The rule that an exception's stack asks for, where its words do not say enough."""
+    if rule == "cuda_oom_of_driver" and _INIT & set(raised.functions):
+        return "cuda_oom_at_start"
+    if rule == "launcher_summary" and raised.type == "EOFError" and _UNPICKLERS & set(raised.files):
+        return "checkpoint_empty"
+    return None
 
 
 def _finding(

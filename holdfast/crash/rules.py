@@ -24,6 +24,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """`patterns` are regular expressions for a line, or for `Type: message` of an exception; any one of them suffices,
     unless one of `unless` is found as well. `types` are exception types that suffice alone, or, with patterns, that are
     asked for besides. `generic`: says only that the script failed; a more special rule goes before it.
+    `alone`: a hint that is believed also where nothing else speaks of an end, as in a kernel log by itself.
     `levels = "any"`: also lines that are marked as information or warning. `where = "code"`: no line meets it; the code
     that knows an exit code or a circumstance names it.
     """
@@ -40,6 +41,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     where: Literal["any", "line", "exception", "code"] = "any"
     levels: Literal["loud", "nccl", "any"] = "loud"
     generic: bool = False
+    alone: bool = False
     examples: tuple[str, ...] = ()
     friends: tuple[str, ...] = ()
 
@@ -77,12 +79,34 @@ class Compiled(msgspec.Struct, frozen=True, kw_only=True):
         return not (self.unless and any(map(self.unless.search, said)))
 
 
+class Hot:
+    """Tells quickly where any rule may find something: in a block of lines, and in a line."""
+
+    def __init__(self, anchors: tuple[str, ...], block_anchors: tuple[str, ...]) -> None:
+        self._in_block = tuple(anchor.encode() for anchor in block_anchors)
+        # Grouped by their first letters: the regular expression tries one group at a place, not all of them.
+        groups: dict[bytes, list[bytes]] = {}
+        for anchor in anchors:
+            groups.setdefault(anchor[:1].encode(), []).append(re.escape(anchor[1:].encode()))
+        self._in_line = re.compile(
+            b"|".join(re.escape(first) + b"(?:" + b"|".join(rest) + b")" for first, rest in groups.items())
+        )
+
+    def in_block(self, block: bytes) -> bool:
+        """Whether a block has a line to look at."""
+        return any(anchor in block for anchor in self._in_block)
+
+    def in_line(self, line: bytes, end: int) -> bool:
+        """Whether the first `end` bytes of a line are worth a look."""
+        return self._in_line.search(line, 0, end) is not None
+
+
 class RuleBook:
     """All rules in their order, and what finds lines that any of them may be about."""
 
-    def __init__(self, rules: tuple[Rule, ...], anchors: tuple[str, ...]) -> None:
+    def __init__(self, rules: tuple[Rule, ...], anchors: tuple[str, ...], block_anchors: tuple[str, ...]) -> None:
         self.compiled = tuple(_compiled(rule, place) for place, rule in enumerate(rules))
-        self.hot = re.compile(b"|".join(re.escape(anchor.encode()) for anchor in anchors))
+        self.hot = Hot(anchors, block_anchors)
         self._by_name = {one.rule.name: one for one in self.compiled}
         if len(self._by_name) < len(rules):
             raise RulesRefused("two rules have one name")
@@ -125,9 +149,10 @@ def parsed(text: str) -> RuleBook:
         data: dict[str, Any] = tomllib.loads(text)
         rules = msgspec.convert(data.get("rule", []), tuple[Rule, ...])
         anchors = msgspec.convert(data.get("anchors", []), tuple[str, ...])
+        block_anchors = msgspec.convert(data.get("block_anchors", []), tuple[str, ...])
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise RulesRefused(f"the rules cannot be read: {error}") from error
-    return RuleBook(rules, anchors)
+    return RuleBook(rules, anchors, block_anchors)
 
 
 @functools.cache

@@ -10,6 +10,7 @@ import re
 from collections import deque
 
 from holdfast.crash.log import LINE_CHARS_MAX, Line, dissect, looks_labelled, progress
+from holdfast.crash.rules import Hot
 
 HEAD_LINES = 150
 """Kept of each rank: the first lines that tell something, and below the last ones."""
@@ -26,9 +27,7 @@ _RESTART = re.compile(
 )
 _COMPLETED = re.compile(r"^\W*(?:training|Training|TRAINING)(?: is| has)? ?(?:complete|completed|finished|done|ended)\b")
 _EXCEPTION_LIKE = re.compile(r"^[A-Za-z_][\w.]*(?:: .*)?$")
-_MARKS = re.compile(
-    rb"will restart|Restarting|OMP_NUM_THREADS|world size|WORLD INFO|starting attempt|[Tt]raining (?:is |has )?(?:compl|fini|done)"
-)
+_MARKS = (b"will restart", b"Restarting", b"OMP_NUM_THREADS", b"world size", b"WORLD INFO", b"starting attempt", b"raining")
 
 
 class _Kept:
@@ -71,7 +70,7 @@ class Scanned:
 class Scan:
     """Takes blocks of whole lines. `rank` is whose log it is, where its name says so; `hot` finds lines worth a look."""
 
-    def __init__(self, file: str, hot: re.Pattern[bytes], rank: int | None = None, *, local: bool = False) -> None:
+    def __init__(self, file: str, hot: Hot, rank: int | None = None, *, local: bool = False) -> None:
         self._file = file
         self._hot = hot
         self._rank = rank
@@ -92,7 +91,7 @@ class Scan:
         if self._by_task is None:
             head = block[:_HEAD_BYTES].decode(errors="replace").split("\n")[:40]
             self._by_task = self._rank is None and looks_labelled(head)
-        if not self._open and not self._hot.search(block) and not _MARKS.search(block):
+        if not self._open and not self._hot.in_block(block) and not _is_marked(block):
             if self._oldest is not None:
                 self._look_for_steps(block)
             self._number += block.count(b"\n")
@@ -127,13 +126,13 @@ class Scan:
             self._progress(raw[:LINE_CHARS_MAX].decode(errors="replace"), first + place)
 
     def _take(self, raw: bytes) -> None:
-        hot = self._hot.search(raw, 0, LINE_CHARS_MAX)
+        hot = self._hot.in_line(raw, LINE_CHARS_MAX)
         if not hot and not self._open:
             if self._oldest is not None and raw:
                 text = raw[:LINE_CHARS_MAX].decode(errors="replace")
                 self._progress(text, self._number)
                 self._mark(text, raw)
-            elif _MARKS.search(raw):
+            elif _is_marked(raw):
                 self._mark(raw[:LINE_CHARS_MAX].decode(errors="replace"), raw)
             return
         text = raw[:LINE_CHARS_MAX].decode(errors="replace")
@@ -188,7 +187,7 @@ class Scan:
 
     def _mark(self, text: str, raw: bytes) -> bool:
         """A new attempt, or the end of a job that went well."""
-        if not _MARKS.search(raw):
+        if not _is_marked(raw):
             return False
         if _RESTART.search(text):
             if self._streams:
@@ -204,3 +203,7 @@ class Scan:
 
 def _lines_of(streams: Streams) -> dict[tuple[int | None, bool], tuple[Line, ...]]:
     return {key: kept.lines() for key, kept in streams.items()}
+
+
+def _is_marked(data: bytes) -> bool:
+    return any(mark in data for mark in _MARKS)

@@ -15,7 +15,7 @@ from holdfast.crash.log import LINE_CHARS_MAX
 from holdfast.crash.rules import RuleBook, rule_book
 from holdfast.crash.scan import Scan, Scanned
 
-BLOCK_BYTES = 1 << 17
+BLOCK_BYTES = 1 << 15
 STDIN = "-"
 
 _OF_RANK = re.compile(r"(?:^|[^a-z])rank[-_.]?(\d{1,6})(?!\d)", re.IGNORECASE)
@@ -52,18 +52,20 @@ def sources(paths: list[str]) -> list[Source]:
             inside = sorted(file for file in path.rglob("*") if file.is_file() and _IN_DIRECTORY.search(file.name))
             if not inside:
                 raise Unreadable(f"{given} has no logs: files that end in .out, .err, .log or .txt, or .gz after it")
-            found += [_named(str(file), file, str(file.relative_to(path.parent))) for file in inside]
+            found += [named(str(file), file) for file in inside]
         elif path.exists():
-            found.append(_named(given, path, str(Path(*path.parts[-4:]))))
+            found.append(named(given, path))
         else:
             raise Unreadable(f"{given} is not there")
     return found
 
 
-def _named(name: str, path: Path, told: str) -> Source:
-    if of_torchrun := _OF_TORCHRUN.search(told):
+def named(name: str, path: Path | None = None) -> Source:
+    """A log by its name, which may tell whose it is."""
+    if of_torchrun := _OF_TORCHRUN.search(name):
         return Source(name=name, path=path, rank=int(of_torchrun[1]), local=True)
-    of_rank = _OF_RANK.search(path.name) or _OF_RANK.search(path.parent.name)
+    *_, folder, file = ("", *Path(name).parts) if name else ("", "")
+    of_rank = _OF_RANK.search(file) or _OF_RANK.search(folder)
     return Source(name=name, path=path, rank=int(of_rank[1]) if of_rank else None)
 
 

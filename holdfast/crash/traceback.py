@@ -25,6 +25,8 @@ _CHAIN = re.compile(
 _ASIDE = re.compile(r"Exception ignored (?:in|on)|Error in atexit|Error in sys\.excepthook|Exception in thread|Exception in callback")
 _FRAME = re.compile(r'File "(?P<file>[^"]{1,400})", line (?P<line>\d+)(?:, in (?P<function>\S+))?')
 _LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python\d|<frozen |/torch/|importlib")
+_FRAMES = 40
+_GROUP = re.compile(r"^\s*[|+][-+ |]*(?:\d+ -+)?")
 _INDENTED = re.compile(r"^\s{2,}\S")
 
 
@@ -32,7 +34,7 @@ class Raised(msgspec.Struct, frozen=True, kw_only=True):
     """An exception as the log shows it. `type` has its module where the log does. `block` counts tracebacks; those of one chain share it.
 
     `frame` is the innermost frame in code that is no library's. `is_aside`: it ended a thread or nothing at all.
-    `has_traceback` is False where only its last line is there.
+    `has_traceback` is False where only its last line is there. `functions` and the names of their `files` are its stack.
     """
 
     type: str
@@ -43,6 +45,7 @@ class Raised(msgspec.Struct, frozen=True, kw_only=True):
     has_traceback: bool
     frame: Line | None
     functions: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
 
 
 def exceptions(lines: Iterable[Line]) -> tuple[list[Raised], list[Line]]:
@@ -52,9 +55,15 @@ def exceptions(lines: Iterable[Line]) -> tuple[list[Raised], list[Line]]:
     block, chained, aside, open_ = 0, False, False, False
     frame: Line | None = None
     functions: list[str] = []
+    files: list[str] = []
     last_frame = -2
+    in_group = False
     for line in lines:
         text = line.text
+        decorated = _GROUP.match(text)
+        in_group = "Exception Group Traceback" in text or (in_group and decorated is not None)
+        if in_group and decorated:
+            text = text[decorated.end() :]
         if _CHAIN.search(text):
             chained = True
             if _HEADER not in text:
@@ -66,13 +75,14 @@ def exceptions(lines: Iterable[Line]) -> tuple[list[Raised], list[Line]]:
             if not chained:
                 block += 1
                 frame = None
-            functions = []
+            functions, files = [], []
             open_ = True
             continue
         if found := _FRAME.search(text):
             if "torch/distributed/elastic" not in found["file"] and not _LIBRARY.search(found["file"]):
                 frame = line
             functions.append(found["function"] or "")
+            files.append(found["file"].rpartition("/")[2])
             last_frame = line.number
             continue
         if line.number == last_frame + 1 and _INDENTED.match(text):
@@ -87,7 +97,7 @@ def exceptions(lines: Iterable[Line]) -> tuple[list[Raised], list[Line]]:
             continue
         if line.level == "quiet":
             continue
-        if not open_ and not chained:
+        if not open_ and not chained and not in_group:
             block += 1
         raised.append(
             Raised(
@@ -96,11 +106,12 @@ def exceptions(lines: Iterable[Line]) -> tuple[list[Raised], list[Line]]:
                 line=line,
                 block=block,
                 is_aside=aside,
-                has_traceback=open_,
+                has_traceback=open_ or in_group,
                 frame=frame,
-                functions=tuple(functions[-40:]),
+                functions=tuple(functions[-_FRAMES:]),
+                files=tuple(files[-_FRAMES:]),
             )
         )
         open_, chained, aside = False, False, False
-        functions = []
+        functions, files = [], []
     return raised, rest
