@@ -17,6 +17,9 @@ import msgspec
 from holdfast.crash.findings import Finding, collective, mixed_end, own_end
 from holdfast.crash.names import Crash
 
+_BEHIND_MAX = 8
+"""Ranks of one group are never further apart; numbers that are belong to different groups, and compare nothing."""
+
 _ALONE = 0.7
 """How much of its confidence a hint keeps that stands alone."""
 
@@ -184,11 +187,11 @@ def _awaited(cascade: Sequence[Finding], ranks: frozenset[int]) -> tuple[int | N
     if len(waited) < 2:
         return None, ""
     missing = ranks - waited.keys()
-    if len(missing) == 1 and len({number for number, _ in waited.values()}) == 1:
+    if len(missing) == 1 and len(waited) > 2 and len(set(waited.values())) == 1:
         (rank,) = missing
         return rank, f"all ranks but {rank} timed out in the same collective: they waited for it"
     behind = sorted((number, rank) for rank, (number, _) in waited.items())
-    if not missing and len(behind) > 2 and behind[0][0] < behind[1][0] == behind[-1][0]:
+    if not missing and len(behind) > 2 and behind[0][0] < behind[1][0] == behind[-1][0] <= behind[0][0] + _BEHIND_MAX:
         return behind[0][1], f"rank {behind[0][1]} is behind all others: at collective {behind[0][0]}, they at {behind[-1][0]}"
     return None, ""
 
@@ -211,9 +214,10 @@ def _named(finding: Finding) -> tuple[int | None, int | None]:
 def _is_echo(finding: Finding, found: Mapping[Key, Sequence[Finding]]) -> bool:
     """An abort or a kill of a rank that says itself that it had lost a partner."""
     if finding.rank is None:
-        # Of a log without names: what its own lines say before.
+        # A line without a name: an abort may be any rank's, a kill is nobody's answer to a lost partner.
+        aborted = finding.rule.symptom is Crash.ABORTED
         return any(
-            one.hand == "cascade" and one.rank is None and one.file == finding.file and one.lines and finding.lines
+            one.hand == "cascade" and (aborted or one.rank is None) and one.file == finding.file and bool(one.lines)
             for said in found.values()
             for one in said
         )

@@ -69,7 +69,7 @@ def diagnose(
             file = next((scan.file for scan in scans if ended.line in _all_lines(scan)), "")
             finding = _exit_finding(book, name, ended.local_rank, (ended.line,), file, local=True)
             found.setdefault((file, ended.local_rank, True), []).append(finding)
-    first = [ended for ended in told if ended.is_first and ended.rank is not None]
+    first = [ended for ended in told if ended.is_first and ended.rank is not None and _is_alone(ended, told)]
     decided = weigh(
         found,
         mixed=frozenset(mixed),
@@ -114,6 +114,11 @@ def diagnose_end(
 
 def _all_lines(scan: Scanned) -> list[Line]:
     return [line for attempt in scan.attempts for lines in attempt.values() for line in lines]
+
+
+def _is_alone(first: Ended, told: Sequence[Ended]) -> bool:
+    """Whether no other rank ended in the same second: torchrun counts no finer, and of equals takes the lowest."""
+    return all(ended.rank == first.rank or ended.at is None or ended.at != first.at for ended in told)
 
 
 def _global(local_rank: int, told: Sequence[Ended]) -> int | None:

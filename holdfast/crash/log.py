@@ -35,12 +35,13 @@ _PREFIXES: tuple[tuple[re.Pattern[str], bool], ...] = (
 
 _SRUN = re.compile(r" {0,5}(\d{1,6}): ")
 _RAY = re.compile(r"\((?:[\w.<>]+) pid=\d+(?:, ip=[\d.]+)?\) ")
+_VLLM = re.compile(r"(?=(?P<level>[A-Z]+) )[A-Z]+ \d\d-\d\d \d\d:\d\d:\d\d \[?[\w./]{1,80}:\d+\] ")
 _KUBERNETES = re.compile(r"(?:stdout|stderr) [FP] ")
 _WITHIN = re.compile(r"\[(?:[^\][]{0,120} )?[Rr]ank[ :=]?(\d{1,6})\]|\bPG [^\][]{0,80}Rank (\d{1,6})\]")
 """Inside of a message: `[Rank 3]`, `[PG ID 0 PG GUID 0(default_pg) Rank 3]`."""
 
 _DATE = re.compile(r"(?P<y>\d{4})[-/](?P<m>\d\d)[-/](?P<d>\d\d)[T _](?P<H>\d\d):(?P<M>\d\d):(?P<S>\d\d)(?:[.,](?P<f>\d{1,9}))?")
-_GLOG = re.compile(r"\b([EWIF])(?P<m>\d\d)(?P<d>\d\d) (?P<H>\d\d):(?P<M>\d\d):(?P<S>\d\d)(?:\.(?P<f>\d{1,9}))?")
+_GLOG = re.compile(r"\b([EWIF])(?P<m>\d\d?)(?P<d>\d\d) (?P<H>\d\d):(?P<M>\d\d):(?P<S>\d\d)(?:\.(?P<f>\d{1,9}))?")
 _NAMED = re.compile(
     r"\b(?P<month>Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) {1,2}(?P<d>\d{1,2}) (?P<H>\d\d):(?P<M>\d\d):(?P<S>\d\d)"
 )
@@ -60,10 +61,15 @@ def dissect(raw: str, number: int, *, by_task: bool = False) -> Line:
     if "\x1b" in text:
         text = _ANSI.sub("", text)
     at = moment(text)
+    level = ""
     rank: int | None = None
     local = False
     for _ in range(4):
         if lead := _STAMP_LEAD.match(text) or _KUBERNETES.match(text) or _RAY.match(text):
+            text = text[lead.end() :]
+            continue
+        if lead := _VLLM.match(text):
+            level = _QUIET.get(lead["level"], "loud")
             text = text[lead.end() :]
             continue
         for pattern, is_local in _PREFIXES:
@@ -79,7 +85,7 @@ def dissect(raw: str, number: int, *, by_task: bool = False) -> Line:
             break
     if (rank is None or local) and "ank" in text[:240] and (found := _WITHIN.search(text, 0, 240)):
         rank, local = int(found[1] or found[2]), False
-    return Line(number, rank, local, at, _level(text), text)
+    return Line(number, rank, local, at, level or _level(text), text)
 
 
 def moment(text: str) -> float | None:
@@ -125,14 +131,19 @@ _MEASURED = re.compile(
     r"throughput|wps|ms/step|time)\b",
     re.IGNORECASE,
 )
+_BAR = re.compile(r"\b(\d{1,9})/\d{1,9}\]? ?[\[,\t].{0,200}\bloss")
+_EPOCH = re.compile(r"^\{'(?:train_)?loss': .{0,300}'epoch': (\d{1,6}(?:\.\d{1,9})?)\}")
 _TROUBLE = re.compile(r"rror|xcept|fail|Fail|FAIL|abort|Abort|imeout|imed out")
 
 
 def progress(text: str) -> int | None:
-    """The number of a training step that this line reports as done, if it does."""
+    """A number that grows with the training steps that lines like this one report as done; None for other lines."""
     if _TROUBLE.search(text):
         return None
-    found = _NUMBERED.search(text)
-    if found and _MEASURED.search(text):
+    if (found := _NUMBERED.search(text)) and _MEASURED.search(text):
         return int(found[1])
+    if found := _BAR.search(text):
+        return int(found[1])
+    if found := _EPOCH.search(text):
+        return int(float(found[1]) * 1e6)
     return None
