@@ -32,9 +32,9 @@ _BAR_EVERY_BYTES = 32 << 20
 def classify(paths: tuple[str, ...], exit_codes: str | None, as_text: bool) -> None:
     """Tell what a crash was: its symptom, its root, the rank that failed first, and the lines that prove it.
 
-    LOG is a file, a directory of logs, or - for standard input; .gz is read as it is. Give the logs of all ranks: in one
-    file or in one for each (rank-3.err, or torchrun's attempt_0/3/stderr.log), with the kernel's and the scheduler's if
-    you have them. What is not proven is said to be unknown.
+    LOG is a file, a directory of logs, or - for standard input; .gz is read as it is. Give the logs of all ranks, in
+    one file or in one for each (rank-3.err, torchrun's attempt_0/3/stderr.log), with the kernel's and the scheduler's
+    if you have them. What is not proven is said to be unknown.
 
     \b
     Examples:

@@ -4,4 +4,14 @@ from holdfast.crash.diagnose import diagnose, diagnose_end, hands_of_log, rule_o
 from holdfast.crash.names import PARENT, Crash
 from holdfast.crash.verdict import Diagnosis, Evidence, Other
 
-__all__ = ["PARENT", "Crash", "Diagnosis", "Evidence", "Other", "diagnose", "diagnose_end", "hands_of_log", "rule_of_exception"]
+__all__ = [
+    "PARENT",
+    "Crash",
+    "Diagnosis",
+    "Evidence",
+    "Other",
+    "diagnose",
+    "diagnose_end",
+    "hands_of_log",
+    "rule_of_exception",
+]

@@ -91,13 +91,16 @@ def _of_first_hand(
         for one in everything
         if one is not chosen and one.rank == chosen.rank and one.rule.symptom is chosen.rule.symptom
     )
-    rank, local = _named(chosen) if named else (None, None)
+    rank: int | None = None
+    local: int | None = None
+    if named:
+        rank, local = _named(chosen)
     why = "" if named else "several ranks show it, and nothing tells which was first"
     if rank is None and local is None and chosen.rank is None and observed_first is not None:
         rank, why = observed_first, "torchrun saw this rank fail first"
     killed = {one.rank for one in vague if one.rank is not None and one.rule.symptom is Crash.KILLED and not one.local}
     if rank is None and local is None and chosen.rank is None and len(killed) == 1:
-        (rank,) = killed
+        rank = next(iter(killed))
         why = "the one rank that was killed"
     others = _others(everything, rank)
     return Weighed(
@@ -192,7 +195,9 @@ def _awaited(cascade: Sequence[Finding], ranks: frozenset[int]) -> tuple[int | N
         return rank, f"all ranks but {rank} timed out in the same collective: they waited for it"
     behind = sorted((number, rank) for rank, (number, _) in waited.items())
     if not missing and len(behind) > 2 and behind[0][0] < behind[1][0] == behind[-1][0] <= behind[0][0] + _BEHIND_MAX:
-        return behind[0][1], f"rank {behind[0][1]} is behind all others: at collective {behind[0][0]}, they at {behind[-1][0]}"
+        return behind[0][
+            1
+        ], f"rank {behind[0][1]} is behind all others: at collective {behind[0][0]}, they at {behind[-1][0]}"
     return None, ""
 
 

@@ -108,7 +108,11 @@ def diagnose_end(
         body = text if text.startswith("Traceback") else ""
         scan.feed(f"{body or 'Traceback (most recent call last):'}\n{'' if body else last}\n".encode(errors="replace"))
         if body:
-            scan.feed(f"The above exception was the direct cause of the following exception:\n{last}\n".encode(errors="replace"))
+            scan.feed(
+                f"The above exception was the direct cause of the following exception:\n{last}\n".encode(
+                    errors="replace"
+                )
+            )
     return diagnose([scan.end()], {} if code is None or rank is None else {rank: code}, book)
 
 
@@ -157,7 +161,9 @@ def _diagnosis(decided: Weighed, codes: Mapping[int, int], first: Sequence[Ended
     rule = decided.finding.rule
     evidence = [*_evidence(decided.finding), *(one for finding in decided.proof for one in _evidence(finding))]
     if decided.rank is not None and (code := codes.get(decided.rank)):
-        evidence.append(Evidence(rank=decided.rank, file="(exit code)", line=0, text=_code_in_words(decided.rank, code)))
+        evidence.append(
+            Evidence(rank=decided.rank, file="(exit code)", line=0, text=_code_in_words(decided.rank, code))
+        )
     if decided.rank is not None and first and first[-1].rank == decided.rank:
         line = first[-1].line
         evidence.append(Evidence(rank=decided.rank, file=_LAUNCHER, line=line.number, text=_short(line.text)))
@@ -194,13 +200,24 @@ def _diagnosis(decided: Weighed, codes: Mapping[int, int], first: Sequence[Ended
 
 
 def _nothing(scans: Sequence[Scanned], codes: Mapping[int, int]) -> Diagnosis:
-    last = [Evidence(rank=line.rank, file=scan.file, line=line.number, text=_short(line.text)) for scan in scans for line in scan.tail]
-    ended = [Evidence(rank=rank, file="(exit code)", line=0, text=_code_in_words(rank, code)) for rank, code in codes.items() if code]
+    last = [
+        Evidence(rank=line.rank, file=scan.file, line=line.number, text=_short(line.text))
+        for scan in scans
+        for line in scan.tail
+    ]
+    ended = [
+        Evidence(rank=rank, file="(exit code)", line=0, text=_code_in_words(rank, code))
+        for rank, code in codes.items()
+        if code
+    ]
     return unknown("no rule knows this end", (*ended, *last)[:EVIDENCE_LINES_MAX])
 
 
 def _evidence(finding: Finding) -> list[Evidence]:
-    return [Evidence(rank=finding.rank, file=finding.file, line=line.number, text=_short(line.text)) for line in finding.lines]
+    return [
+        Evidence(rank=finding.rank, file=finding.file, line=line.number, text=_short(line.text))
+        for line in finding.lines
+    ]
 
 
 def _short(text: str) -> str:
@@ -230,6 +247,4 @@ def hands_of_log(text: str, book: RuleBook | None = None) -> frozenset[str]:
     """Which hands (see `rules`) the lines of a log show."""
     scan = Scan("log", (book or rule_book()).hot)
     scan.feed(text.encode(errors="replace") + b"\n")
-    return frozenset(
-        one.hand for found in _attempt(book or rule_book(), scan.end()).values() for one in found
-    )
+    return frozenset(one.hand for found in _attempt(book or rule_book(), scan.end()).values() for one in found)

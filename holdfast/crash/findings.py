@@ -110,8 +110,8 @@ def _finding(
 def own_end(found: Sequence[Finding]) -> Finding | None:
     """Of what one process says, the end that it had for reasons of its own.
 
-    Of several tracebacks the last one ended it: what came before was handled. Of one chain the most special rule counts.
-    A crash that follows at once is the process coming down, and a plain line before it that names hardware explains it.
+    Of several tracebacks the last one ended it: what came before was handled. Of one chain the most special rule
+    counts. A crash that follows at once is the process coming down; a line before it that names hardware explains it.
     """
     first = [finding for finding in found if finding.hand == "first"]
     raised = [finding for finding in first if finding.is_exception]

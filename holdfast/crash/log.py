@@ -31,7 +31,7 @@ _PREFIXES: tuple[tuple[re.Pattern[str], bool], ...] = (
     (re.compile(r"(?:rank|Rank|RANK)[ =]?(\d{1,6}): "), False),
     (re.compile(r"\[(?:default|trainer|worker|role|local_rank)[_ ]?(\d{1,4})\]: ?"), True),
 )
-"""How launchers mark whose line it is: torch, Open MPI, scripts; torchrun's `--tee` has only the rank within the node."""
+"""How launchers mark whose line it is: torch, Open MPI, scripts; torchrun's `--tee` has but the rank in the node."""
 
 _SRUN = re.compile(r" {0,5}(\d{1,6}): ")
 _RAY = re.compile(r"\((?:[\w.<>]+) pid=\d+(?:, ip=[\d.]+)?\) ")
@@ -40,10 +40,13 @@ _KUBERNETES = re.compile(r"(?:stdout|stderr) [FP] ")
 _WITHIN = re.compile(r"\[(?:[^\][]{0,120} )?[Rr]ank[ :=]?(\d{1,6})\]|\bPG [^\][]{0,80}Rank (\d{1,6})\]")
 """Inside of a message: `[Rank 3]`, `[PG ID 0 PG GUID 0(default_pg) Rank 3]`."""
 
-_DATE = re.compile(r"(?P<y>\d{4})[-/](?P<m>\d\d)[-/](?P<d>\d\d)[T _](?P<H>\d\d):(?P<M>\d\d):(?P<S>\d\d)(?:[.,](?P<f>\d{1,9}))?")
+_DATE = re.compile(
+    r"(?P<y>\d{4})[-/](?P<m>\d\d)[-/](?P<d>\d\d)[T _](?P<H>\d\d):(?P<M>\d\d):(?P<S>\d\d)(?:[.,](?P<f>\d{1,9}))?"
+)
 _GLOG = re.compile(r"\b([EWIF])(?P<m>\d\d?)(?P<d>\d\d) (?P<H>\d\d):(?P<M>\d\d):(?P<S>\d\d)(?:\.(?P<f>\d{1,9}))?")
 _NAMED = re.compile(
-    r"\b(?P<month>Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) {1,2}(?P<d>\d{1,2}) (?P<H>\d\d):(?P<M>\d\d):(?P<S>\d\d)"
+    r"\b(?P<month>Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) {1,2}(?P<d>\d{1,2}) "
+    r"(?P<H>\d\d):(?P<M>\d\d):(?P<S>\d\d)"
 )
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _STAMP_LEAD = re.compile(
@@ -125,10 +128,12 @@ def looks_labelled(lines: list[str]) -> bool:
     return len(full) >= 3 and sum(bool(_SRUN.match(line)) for line in full) >= 0.9 * len(full)
 
 
-_NUMBERED = re.compile(r"\b(?:[Ii]ter(?:ation)?s?|[Gg]lobal[_ ]?[Ss]tep|[Ss]tep|STEP|[Uu]pdates?|num_updates)\b\"?'?[\s:=#|\[(/]*(\d+)")
+_NUMBERED = re.compile(
+    r"\b(?:[Ii]ter(?:ation)?s?|[Gg]lobal[_ ]?[Ss]tep|[Ss]tep|STEP|[Uu]pdates?|num_updates)\b\"?'?[\s:=#|\[(/]*(\d+)"
+)
 _MEASURED = re.compile(
-    r"\b(?:loss|lm[_ ]loss|train_loss|ppl|lr|learning[_ ]rate|grad[_ ]?norm|gnorm|tokens|samples|elapsed|it/s|s/it|tflops|mfu|"
-    r"throughput|wps|ms/step|time)\b",
+    r"\b(?:loss|lm[_ ]loss|train_loss|ppl|lr|learning[_ ]rate|grad[_ ]?norm|gnorm|tokens|samples|elapsed|it/s|s/it|"
+    r"tflops|mfu|throughput|wps|ms/step|time)\b",
     re.IGNORECASE,
 )
 _BAR = re.compile(r"\b(\d{1,9})/\d{1,9}\]? ?[\[,\t].{0,200}\bloss")

@@ -1,9 +1,9 @@
 """The rules: what a line or an exception means. They are data, in `rules.toml`, and tried in its order.
 
-    hand = "first"    the end of the rank that says it, for a reason of its own
-           "vague"    its own end as well, but of what, other lines must tell
-           "hint"     proves nothing alone; says what a vague end, or one of the cascade, was about
-           "cascade"  somebody else's end
+hand = "first"    the end of the rank that says it, for a reason of its own
+       "vague"    its own end as well, but of what, other lines must tell
+       "hint"     proves nothing alone; says what a vague end, or one of the cascade, was about
+       "cascade"  somebody else's end
 """
 
 from __future__ import annotations

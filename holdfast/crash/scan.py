@@ -25,9 +25,19 @@ _RESTART = re.compile(
     r"will restart worker group|Restarting worker group|Setting OMP_NUM_THREADS environment variable for each process"
     r"|using world size: \d+, data-parallel|WORLD INFO DICT|\[launcher\] starting attempt"
 )
-_COMPLETED = re.compile(r"^\W*(?:training|Training|TRAINING)(?: is| has)? ?(?:complete|completed|finished|done|ended)\b")
+_COMPLETED = re.compile(
+    r"^\W*(?:training|Training|TRAINING)(?: is| has)? ?(?:complete|completed|finished|done|ended)\b"
+)
 _EXCEPTION_LIKE = re.compile(r"^[A-Za-z_][\w.]*(?:: .*)?$")
-_MARKS = (b"will restart", b"Restarting", b"OMP_NUM_THREADS", b"world size", b"WORLD INFO", b"starting attempt", b"raining")
+_MARKS = (
+    b"will restart",
+    b"Restarting",
+    b"OMP_NUM_THREADS",
+    b"world size",
+    b"WORLD INFO",
+    b"starting attempt",
+    b"raining",
+)
 
 
 class _Kept:
@@ -68,7 +78,7 @@ class Scanned:
 
 
 class Scan:
-    """Takes blocks of whole lines. `rank` is whose log it is, where its name says so; `hot` finds lines worth a look."""
+    """Takes blocks of whole lines. `rank` is whose log it is, where its name says so; `hot` finds what to look at."""
 
     def __init__(self, file: str, hot: Hot, rank: int | None = None, *, local: bool = False) -> None:
         self._file = file
@@ -146,6 +156,7 @@ class Scan:
         is_frame = 'File "' in line.text
         if not hot:
             self._open -= 1
+            self._progress(line.text, self._number)
             if line.text[:1] in (" ", "\t", "") or not _EXCEPTION_LIKE.match(line.text):
                 return
         elif self._mark(line.text, raw):

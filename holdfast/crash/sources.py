@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 import msgspec
 
@@ -30,6 +30,12 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     path: Path | None
     rank: int | None
     local: bool = False
+
+
+class Readable(Protocol):
+    """A file of bytes, as far as it is needed."""
+
+    def read(self, size: int, /) -> bytes: ...
 
 
 class Unreadable(ValueError):
@@ -82,15 +88,19 @@ def scan(source: Source, book: RuleBook | None = None, on_bytes: Callable[[int],
                 scanning.feed(block)
         else:
             with open(source.path, "rb") as file:
-                opened: BinaryIO = gzip.open(file, "rb") if _is_gzip(file) else file  # type: ignore[assignment]
-                for block in blocks(opened, on_bytes):
-                    scanning.feed(block)
+                if _is_gzip(file):
+                    with gzip.GzipFile(fileobj=file) as unpacked:
+                        for block in blocks(unpacked):
+                            scanning.feed(block)
+                else:
+                    for block in blocks(file, on_bytes):
+                        scanning.feed(block)
     except (OSError, EOFError) as error:
         raise Unreadable(f"{source.name} cannot be read: {error}") from error
     return scanning.end()
 
 
-def blocks(file: BinaryIO, on_bytes: Callable[[int], None] | None = None) -> Iterator[bytes]:
+def blocks(file: Readable, on_bytes: Callable[[int], None] | None = None) -> Iterator[bytes]:
     """Blocks that end with a line. Of a line longer than a block only its beginning is kept."""
     rest = b""
     skipping = False

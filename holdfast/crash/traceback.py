@@ -22,7 +22,9 @@ _HEADER = "Traceback (most recent call last)"
 _CHAIN = re.compile(
     r"During handling of the above exception|was the direct cause of the following|^\W*Original Traceback"
 )
-_ASIDE = re.compile(r"Exception ignored (?:in|on)|Error in atexit|Error in sys\.excepthook|Exception in thread|Exception in callback")
+_ASIDE = re.compile(
+    r"Exception ignored (?:in|on)|Error in atexit|Error in sys\.excepthook|Exception in thread|Exception in callback"
+)
 _FRAME = re.compile(r'File "(?P<file>[^"]{1,400})", line (?P<line>\d+)(?:, in (?P<function>\S+))?')
 _LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python\d|<frozen |/torch/|importlib")
 _FRAMES = 40
@@ -31,10 +33,11 @@ _INDENTED = re.compile(r"^\s{2,}\S")
 
 
 class Raised(msgspec.Struct, frozen=True, kw_only=True):
-    """An exception as the log shows it. `type` has its module where the log does. `block` counts tracebacks; those of one chain share it.
+    """An exception as the log shows it, its `type` with the module where the log has it. `block` counts tracebacks;
+    those of one chain share it.
 
-    `frame` is the innermost frame in code that is no library's. `is_aside`: it ended a thread or nothing at all.
-    `has_traceback` is False where only its last line is there. `functions` and the names of their `files` are its stack.
+    `frame` is the innermost frame in code that is no library's. `is_aside`: it ended a thread or nothing.
+    `has_traceback` is False where only its last line is there. `functions` and their `files` are its stack.
     """
 
     type: str

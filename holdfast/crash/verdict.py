@@ -9,7 +9,7 @@ from holdfast.symptoms import Root
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """A line that proves something. `line` counts from 1; `file` is as it was given; what an exit code says has none."""
+    """A line that proves something. `line` counts from 1, 0 for an exit code; `file` is as it was given."""
 
     rank: int | None
     file: str

@@ -1,3 +1,4 @@
+# ruff: noqa: SIM115 - what is left open here is part of the fault
 """A small training that breaks in a given way: `faulty_training.py FAULT [--at STEP] [--rank RANK]`. For provoke.py."""
 
 from __future__ import annotations
@@ -580,7 +581,8 @@ def s3_credentials() -> None:
 def s3_slow_down() -> None:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            body = b"<?xml version='1.0'?><Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
+            said = b"<Code>SlowDown</Code><Message>Please reduce your request rate.</Message>"
+            body = b"<?xml version='1.0'?><Error>" + said + b"</Error>"
             self.send_response(503)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()

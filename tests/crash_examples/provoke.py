@@ -47,7 +47,16 @@ def _one(fault: str, symptom: str, root: str, **options: object) -> Provocation:
     return Provocation(name=fault, fault=fault, expected=f"symptom={symptom} root={root}", **options)  # type: ignore[arg-type]
 
 
-def _many(fault: str, symptom: str, root: str, *, how: str = "files", suffix: str = "", rank: int | None = 1, **options: object) -> Provocation:
+def _many(
+    fault: str,
+    symptom: str,
+    root: str,
+    *,
+    how: str = "files",
+    suffix: str = "",
+    rank: int | None = 1,
+    **options: object,
+) -> Provocation:
     args = (*options.pop("args", ()), "--rank", "1")  # type: ignore[misc]
     named = "null" if rank is None else str(rank)
     return Provocation(
@@ -66,12 +75,41 @@ PROVOCATIONS: tuple[Provocation, ...] = (
     *(
         _one(fault, "user_code_error", USER)
         for fault in (
-            "type_error", "index_error", "key_error", "attribute_error", "name_error", "unbound_local", "zero_division", "assertion",
-            "not_implemented", "recursion", "unicode_decode", "json_decode", "pickling", "shapes", "stacking", "in_place", "backward_twice",
-            "while_handling", "group", "in_a_thread", "spawned", "weights_only",
+            "type_error",
+            "index_error",
+            "key_error",
+            "attribute_error",
+            "name_error",
+            "unbound_local",
+            "zero_division",
+            "assertion",
+            "not_implemented",
+            "recursion",
+            "unicode_decode",
+            "json_decode",
+            "pickling",
+            "shapes",
+            "stacking",
+            "in_place",
+            "backward_twice",
+            "while_handling",
+            "group",
+            "in_a_thread",
+            "spawned",
+            "weights_only",
         )
     ),
-    *(_one(fault, "config_error", USER) for fault in ("not_divisible", "yaml_settings", "toml_settings", "cuda_missing", "unset_environment", "unset_rank")),
+    *(
+        _one(fault, "config_error", USER)
+        for fault in (
+            "not_divisible",
+            "yaml_settings",
+            "toml_settings",
+            "cuda_missing",
+            "unset_environment",
+            "unset_rank",
+        )
+    ),
     *(_one(fault, "nan_value", "unknown") for fault in ("nan_anomaly", "nan_stop", "nan_raise")),
     *(_one(fault, "segfault", "unknown") for fault in ("segfault", "segfault_told", "worker_segfault")),
     *(_one(fault, "aborted", "unknown") for fault in ("abort", "abort_told", "double_free")),
@@ -85,7 +123,10 @@ PROVOCATIONS: tuple[Provocation, ...] = (
     *(_one(fault, "cpu_oom", "unknown") for fault in ("bad_alloc", "memory_error", "numpy_memory")),
     _one("open_files", "too_many_open_files", "unknown"),
     _one("threads", "process_limit", "unknown"),
-    *(_one(fault, "insufficient_disk_space", INFRA, mount="small") for fault in ("disk_full", "disk_full_checkpoint", "chained")),
+    *(
+        _one(fault, "insufficient_disk_space", INFRA, mount="small")
+        for fault in ("disk_full", "disk_full_checkpoint", "chained")
+    ),
     _one("read_only", "read_only_filesystem", INFRA, mount="read_only"),
     _one("mount_lost", "mount_lost", INFRA, mount="fuse"),
     _one("eio", "disk_fault", INFRA),
@@ -93,7 +134,16 @@ PROVOCATIONS: tuple[Provocation, ...] = (
     _one("worker_out_of_shared_memory", "bus_error", "unknown", mount="shm"),
     _one("permission", "permission_denied", USER),
     _one("missing_file", "file_not_found", USER),
-    *(_one(fault, "checkpoint_corrupt", "unknown") for fault in ("truncated_checkpoint", "empty_checkpoint", "garbage_checkpoint", "truncated_pickle", "truncated_safetensors")),
+    *(
+        _one(fault, "checkpoint_corrupt", "unknown")
+        for fault in (
+            "truncated_checkpoint",
+            "empty_checkpoint",
+            "garbage_checkpoint",
+            "truncated_pickle",
+            "truncated_safetensors",
+        )
+    ),
     *(_one(fault, "checkpoint_mismatch", USER) for fault in ("other_shapes", "other_keys", "other_optimizer")),
     *(_one(fault, "import_error", USER) for fault in ("missing_module", "missing_name", "missing_library")),
     _one("missing_ninja", "build_error", USER),
@@ -103,27 +153,64 @@ PROVOCATIONS: tuple[Provocation, ...] = (
     _one("master_unreachable", "rendezvous_timeout", "unknown"),
     _one("host_unknown", "network_error", "unknown"),
     _one("no_network", "network_error", INFRA, mount="network"),
-    *(_one(fault, "external_service_error", INFRA) for fault in ("http_503", "http_502_urllib", "http_429", "http_unresolved")),
+    *(
+        _one(fault, "external_service_error", INFRA)
+        for fault in ("http_503", "http_502_urllib", "http_429", "http_unresolved")
+    ),
     _one("http_401", "authentication_error", USER),
     *(_one(fault, "config_error", USER) for fault in ("s3_no_key", "s3_no_bucket")),
     *(_one(fault, "storage_service_error", INFRA) for fault in ("s3_unreachable", "s3_slow_down")),
     _one("s3_credentials", "authentication_error", USER),
-    *(_one(fault, "dataloader_error", USER) for fault in ("worker_index", "worker_key", "worker_decode", "worker_missing_file")),
+    *(
+        _one(fault, "dataloader_error", USER)
+        for fault in ("worker_index", "worker_key", "worker_decode", "worker_missing_file")
+    ),
     *(_one(fault, "dataloader_error", "unknown") for fault in ("worker_exits", "worker_killed", "worker_hangs")),
     _one("stack_timer", "hang", "unknown"),
     Provocation(name="survived", fault="survives", args=("--steps", "12"), expected="symptom=unknown root=unknown"),
-    Provocation(name="wrong_arguments", fault="type_error", args=("--micro-batchsize", "4"), expected="symptom=config_error root=user_code"),
-    Provocation(name="missing_script", fault="", command=(sys.executable, "/job/trian.py"), expected="symptom=config_error root=user_code"),
-    Provocation(name="missing_module_run", fault="", command=(sys.executable, "-m", "trainn"), expected="symptom=import_error root=user_code"),
-    Provocation(name="syntax_error", fault="", command=(sys.executable, "-c", "def step(:\n    pass"), expected="symptom=user_code_error root=user_code"),
+    Provocation(
+        name="wrong_arguments",
+        fault="type_error",
+        args=("--micro-batchsize", "4"),
+        expected="symptom=config_error root=user_code",
+    ),
+    Provocation(
+        name="missing_script",
+        fault="",
+        command=(sys.executable, "/job/trian.py"),
+        expected="symptom=config_error root=user_code",
+    ),
+    Provocation(
+        name="missing_module_run",
+        fault="",
+        command=(sys.executable, "-m", "trainn"),
+        expected="symptom=import_error root=user_code",
+    ),
+    Provocation(
+        name="syntax_error",
+        fault="",
+        command=(sys.executable, "-c", "def step(:\n    pass"),
+        expected="symptom=user_code_error root=user_code",
+    ),
     # Several ranks, a log for each: the others lose their partner.
     *(
         _many(fault, symptom, root)
         for fault, symptom, root in (
-            ("type_error", "user_code_error", USER), ("shapes", "user_code_error", USER), ("segfault", "segfault", "unknown"), ("killed", "killed", "unknown"),
-            ("worker_key", "dataloader_error", USER), ("worker_exits", "dataloader_error", "unknown"), ("bad_alloc", "cpu_oom", "unknown"), ("double_free", "aborted", "unknown"),
-            ("eio", "disk_fault", INFRA), ("nan_raise", "nan_value", "unknown"), ("truncated_checkpoint", "checkpoint_corrupt", "unknown"), ("missing_module", "import_error", USER),
-            ("http_503", "external_service_error", INFRA), ("abort", "aborted", "unknown"), ("interrupted", "interrupted", "unknown"),
+            ("type_error", "user_code_error", USER),
+            ("shapes", "user_code_error", USER),
+            ("segfault", "segfault", "unknown"),
+            ("killed", "killed", "unknown"),
+            ("worker_key", "dataloader_error", USER),
+            ("worker_exits", "dataloader_error", "unknown"),
+            ("bad_alloc", "cpu_oom", "unknown"),
+            ("double_free", "aborted", "unknown"),
+            ("eio", "disk_fault", INFRA),
+            ("nan_raise", "nan_value", "unknown"),
+            ("truncated_checkpoint", "checkpoint_corrupt", "unknown"),
+            ("missing_module", "import_error", USER),
+            ("http_503", "external_service_error", INFRA),
+            ("abort", "aborted", "unknown"),
+            ("interrupted", "interrupted", "unknown"),
         )
     ),
     _many("disk_full_checkpoint", "insufficient_disk_space", INFRA, mount="small"),
@@ -132,28 +219,79 @@ PROVOCATIONS: tuple[Provocation, ...] = (
     *(
         _many(fault, symptom, root, how="merged")
         for fault, symptom, root in (
-            ("index_error", "user_code_error", USER), ("segfault", "segfault", "unknown"), ("killed", "killed", "unknown"), ("bus_error", "bus_error", "unknown"),
-            ("worker_killed", "dataloader_error", "unknown"), ("other_shapes", "checkpoint_mismatch", USER),
+            ("index_error", "user_code_error", USER),
+            ("segfault", "segfault", "unknown"),
+            ("killed", "killed", "unknown"),
+            ("bus_error", "bus_error", "unknown"),
+            ("worker_killed", "dataloader_error", "unknown"),
+            ("other_shapes", "checkpoint_mismatch", USER),
         )
     ),
     # With --tee a log names only local ranks; torchrun's own report tells that local is global here.
     *(
         _many(fault, symptom, root, how="tee")
-        for fault, symptom, root in (("zero_division", "user_code_error", USER), ("segfault_told", "segfault", "unknown"), ("missing_file", "file_not_found", USER))
+        for fault, symptom, root in (
+            ("zero_division", "user_code_error", USER),
+            ("segfault_told", "segfault", "unknown"),
+            ("missing_file", "file_not_found", USER),
+        )
     ),
-    Provocation(name="all_ranks_key_error", fault="key_error", how="merged", args=("--at", "0"), expected="symptom=user_code_error root=user_code"),
-    Provocation(name="all_ranks_import", fault="missing_module", how="files", args=("--at", "0"), expected="symptom=import_error root=user_code"),
+    Provocation(
+        name="all_ranks_key_error",
+        fault="key_error",
+        how="merged",
+        args=("--at", "0"),
+        expected="symptom=user_code_error root=user_code",
+    ),
+    Provocation(
+        name="all_ranks_import",
+        fault="missing_module",
+        how="files",
+        args=("--at", "0"),
+        expected="symptom=import_error root=user_code",
+    ),
     # A rank that does not come: the others time out.
-    _many("hangs", "unknown", "unknown", rank=None, args=("--timeout-s", "4"), suffix="gloo_timeout", killed=(1, signal.SIGKILL)),
-    Provocation(
-        name="barrier_missed", fault="hangs", how="files", args=("--rank", "2", "--barrier-s", "3"), killed=(2, signal.SIGKILL), expected="symptom=hang root=unknown"
+    _many(
+        "hangs",
+        "unknown",
+        "unknown",
+        rank=None,
+        args=("--timeout-s", "4"),
+        suffix="gloo_timeout",
+        killed=(1, signal.SIGKILL),
     ),
     Provocation(
-        name="other_collective", fault="other_collective", how="files", args=("--rank", "1", "--timeout-s", "8"), environment={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"},
+        name="barrier_missed",
+        fault="hangs",
+        how="files",
+        args=("--rank", "2", "--barrier-s", "3"),
+        killed=(2, signal.SIGKILL),
+        expected="symptom=hang root=unknown",
+    ),
+    Provocation(
+        name="other_collective",
+        fault="other_collective",
+        how="files",
+        args=("--rank", "1", "--timeout-s", "8"),
+        environment={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"},
         expected="symptom=collective_mismatch root=user_code",
     ),
-    Provocation(name="rank_absent", fault="type_error", how="files", args=("--timeout-s", "3"), absent=2, expected="symptom=rendezvous_timeout root=unknown"),
-    Provocation(name="torchrun_terminated", fault="hangs", how="merged", args=("--at", "5"), killed=(-1, signal.SIGTERM), expected="symptom=terminated root=unknown"),
+    Provocation(
+        name="rank_absent",
+        fault="type_error",
+        how="files",
+        args=("--timeout-s", "3"),
+        absent=2,
+        expected="symptom=rendezvous_timeout root=unknown",
+    ),
+    Provocation(
+        name="torchrun_terminated",
+        fault="hangs",
+        how="merged",
+        args=("--at", "5"),
+        killed=(-1, signal.SIGTERM),
+        expected="symptom=terminated root=unknown",
+    ),
 )
 
 
@@ -172,7 +310,14 @@ def provoke(one: Provocation) -> tuple[dict[str, str], dict[int, int]]:
     """The logs by name, and the exit codes by rank."""
     with tempfile.TemporaryDirectory(prefix="job-") as made:
         job = Path(made)
-        environment = {**os.environ, "JOB_DIR": made, "OMP_NUM_THREADS": "1", "PYTHONPATH": "", "PYTHONUNBUFFERED": "1", **one.environment}
+        environment = {
+            **os.environ,
+            "JOB_DIR": made,
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": "",
+            "PYTHONUNBUFFERED": "1",
+            **one.environment,
+        }
         environment.pop("NODE_NAME", None)
         script = (str(SCRIPT), one.fault, *one.args)
         match one.how:
@@ -186,24 +331,38 @@ def provoke(one: Provocation) -> tuple[dict[str, str], dict[int, int]]:
     return replaced, codes
 
 
-def _run_one(one: Provocation, command: tuple[str, ...], environment: dict[str, str], job: Path) -> tuple[dict[str, str], dict[int, int]]:
+def _run_one(
+    one: Provocation, command: tuple[str, ...], environment: dict[str, str], job: Path
+) -> tuple[dict[str, str], dict[int, int]]:
     (job / "small").mkdir()
     with open(job / "log", "wb") as log:
-        code = subprocess.call(command, env=environment, stdout=log, stderr=log, cwd=job, preexec_fn=_mounted(one.mount, job), timeout=120)
+        code = subprocess.call(
+            command, env=environment, stdout=log, stderr=log, cwd=job, preexec_fn=_mounted(one.mount, job), timeout=120
+        )
     return {"train.log": (job / "log").read_text(errors="replace")}, {0: code}
 
 
-def _run_files(one: Provocation, script: tuple[str, ...], environment: dict[str, str], job: Path) -> tuple[dict[str, str], dict[int, int]]:
+def _run_files(
+    one: Provocation, script: tuple[str, ...], environment: dict[str, str], job: Path
+) -> tuple[dict[str, str], dict[int, int]]:
     (job / "small").mkdir()
     port = _free_port()
     ranks: dict[int, subprocess.Popen[bytes]] = {}
     for rank in range(one.ranks):
         if rank == one.absent:
             continue
-        own = environment | {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(one.ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        own = environment | {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(one.ranks),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+        }
         with open(job / f"rank-{rank}.out", "wb") as out, open(job / f"rank-{rank}.err", "wb") as err:
             mount = one.mount if rank == 1 else ""
-            ranks[rank] = subprocess.Popen((sys.executable, *script), env=own, stdout=out, stderr=err, cwd=job, preexec_fn=_mounted(mount, job))
+            ranks[rank] = subprocess.Popen(
+                (sys.executable, *script), env=own, stdout=out, stderr=err, cwd=job, preexec_fn=_mounted(mount, job)
+            )
     codes: dict[int, int] = {}
     for rank, process in sorted(ranks.items(), key=lambda item: one.killed is not None and item[0] == one.killed[0]):
         if one.killed and rank == one.killed[0]:
@@ -221,10 +380,13 @@ def _run_files(one: Provocation, script: tuple[str, ...], environment: dict[str,
     return logs, codes
 
 
-def _run_torchrun(one: Provocation, script: tuple[str, ...], environment: dict[str, str], job: Path) -> tuple[dict[str, str], dict[int, int]]:
+def _run_torchrun(
+    one: Provocation, script: tuple[str, ...], environment: dict[str, str], job: Path
+) -> tuple[dict[str, str], dict[int, int]]:
     tee = ("--tee", "3", "--log-dir", str(job / "logs")) if one.how == "tee" else ()
     command = (
-        sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(one.ranks), "--master-port", str(_free_port()), *tee, *script,
+        sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(one.ranks),
+        "--master-port", str(_free_port()), *tee, *script,
     )  # fmt: skip
     with open(job / "log", "wb") as log:
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=job)
@@ -260,7 +422,9 @@ def _mounted(kind: str, job: Path) -> object:
             failed = library.mount(b"tmpfs", b"/dev/shm", b"tmpfs", 0, b"size=1m")
         elif kind == "fuse":
             server = os.open("/dev/fuse", os.O_RDWR)
-            failed = library.mount(b"data", small, b"fuse", 0, f"fd={server},rootmode=40000,user_id=0,group_id=0".encode())
+            failed = library.mount(
+                b"data", small, b"fuse", 0, f"fd={server},rootmode=40000,user_id=0,group_id=0".encode()
+            )
             os.close(server)
         if failed:
             raise OSError(ctypes.get_errno(), f"mount {kind}")
@@ -276,7 +440,9 @@ def _free_port() -> int:
 
 def _neutral(text: str, job: str) -> str:
     for path, stands in (
-        (str(SCRIPT), "/job/train.py"), (str(HERE), "/job"), (job, "/job"), (sys.prefix, "/env"), (os.path.dirname(os.path.dirname(os.__file__)), "/env/lib"), (sys.base_prefix, "/env"), (socket.gethostname(), "node-0"),
+        (str(SCRIPT), "/job/train.py"), (str(HERE), "/job"), (job, "/job"), (sys.prefix, "/env"),
+        (os.path.dirname(os.path.dirname(os.__file__)), "/env/lib"),
+        (sys.base_prefix, "/env"), (socket.gethostname(), "node-0"),
     ):  # fmt: skip
         text = text.replace(path, stands)
     text = re.sub(r"/tmp/[\w./-]+", "/tmp/x", text)
