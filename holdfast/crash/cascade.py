@@ -123,8 +123,9 @@ def _of_vague(
     own = [hint for hint in hints if hint.rank is not None and hint.rank == alone]
     hint = min(own or hints, key=lambda one: (one.place, one.number), default=None)
     chosen = hint or first
-    rank, local = (alone, None) if alone is not None else (None, None)
-    if alone is not None and any(one.local for one in vague if one.rank == alone):
+    rank: int | None = alone
+    local: int | None = None
+    if any(one.local for one in vague if one.rank == alone):
         rank, local = None, alone
     if rank is None and local is None and observed_first is not None:
         rank = observed_first if not named or observed_first in named else None

@@ -31,7 +31,9 @@ _BY_EXIT = {
 
 EVIDENCE_LINES_MAX = 8
 TEXT_CHARS_MAX = 400
+OVERTAKEN_BY_MAX = 10
 _LAUNCHER = "(launcher)"
+_BY_LAUNCHER = -15
 
 
 def diagnose(
@@ -51,7 +53,7 @@ def diagnose(
     mixed: set[Key] = set()
     ranks: set[int] = set(codes)
     for scan in scans:
-        streams = _attempt(book, scan)
+        streams = _attempt(book, scan, has_raised=set(codes.values()) <= {0, 1, _BY_LAUNCHER} and 1 in codes.values())
         ranks |= {rank for rank, local in streams if rank is not None and not local}
         named = {rank for rank, _ in streams if rank is not None}
         for (rank, local), said in streams.items():
@@ -117,12 +119,15 @@ def diagnose_end(
 
 
 def _all_lines(scan: Scanned) -> list[Line]:
-    return [line for attempt in scan.attempts for lines in attempt.values() for line in lines]
+    return [line for attempt in (*scan.attempts, scan.overtaken) for lines in attempt.values() for line in lines]
 
 
 def _is_alone(first: Ended, told: Sequence[Ended]) -> bool:
     """Whether no other rank ended in the same second: torchrun counts no finer, and of equals takes the lowest."""
-    return all(ended.rank == first.rank or ended.at is None or ended.at != first.at for ended in told)
+    return all(
+        ended.rank == first.rank or ended.at is None or ended.at != first.at or ended.code == _BY_LAUNCHER
+        for ended in told
+    )
 
 
 def _global(local_rank: int, told: Sequence[Ended]) -> int | None:
@@ -131,8 +136,14 @@ def _global(local_rank: int, told: Sequence[Ended]) -> int | None:
     return ranks.pop() if len(ranks) == 1 else None
 
 
-def _attempt(book: RuleBook, scan: Scanned) -> dict[tuple[int | None, bool], list[Finding]]:
-    """What a log says: its last attempt that ended for reasons of its own, else all of it."""
+def _attempt(
+    book: RuleBook, scan: Scanned, *, has_raised: bool = False
+) -> dict[tuple[int | None, bool], list[Finding]]:
+    """What a log says: its last attempt that ended for reasons of its own, else all of it.
+
+    Steps may stand behind an error only because they were written late: of a rank that is known to have raised
+    (`has_raised`), or among a few steps before partners were lost, the error counts.
+    """
     said: list[dict[tuple[int | None, bool], list[Finding]]] = []
     for attempt in scan.attempts:
         streams = {
@@ -141,6 +152,15 @@ def _attempt(book: RuleBook, scan: Scanned) -> dict[tuple[int | None, bool], lis
         if any(one.hand in ("first", "vague") for found in streams.values() for one in found):
             return streams
         said.append(streams)
+    lost_partner = any(one.hand == "cascade" for found in said[0].values() for one in found)
+    if scan.overtaken and (
+        (has_raised and not lost_partner) or (lost_partner and scan.overtaken_by <= OVERTAKEN_BY_MAX)
+    ):
+        overtaken = {
+            key: findings(book, lines, file=scan.file, rank=key[0], local=key[1])
+            for key, lines in scan.overtaken.items()
+        }
+        return {key: overtaken.get(key, []) + said[0].get(key, []) for key in overtaken | said[0]}
     return said[0] if said else {}
 
 

@@ -65,15 +65,22 @@ class _Kept:
 
 
 Streams = dict[tuple[int | None, bool], _Kept]
+Lines = dict[tuple[int | None, bool], tuple[Line, ...]]
 
 
 class Scanned:
-    """What is left of a log: for each (rank, local) its lines, the last attempt's and those of the one before."""
+    """What is left of a log: for each (rank, local) its lines, the last attempt's and those of the one before.
 
-    def __init__(self, file: str, attempts: list[dict[tuple[int | None, bool], tuple[Line, ...]]], lines: int) -> None:
+    `overtaken` are lines that steps came after which are no later ones: output that was buffered, or two streams in one
+    file. `overtaken_by` is how many steps these are, more or less.
+    """
+
+    def __init__(self, file: str, attempts: list[Lines], lines: int, overtaken: Lines) -> None:
         self.file = file
         self.attempts = attempts
         self.lines = lines
+        self.overtaken = overtaken
+        self.overtaken_by = 0
         self.tail: tuple[Line, ...] = ()
 
 
@@ -89,12 +96,16 @@ class Scan:
         self._streams: Streams = {}
         self._earlier: Streams | None = None
         self._oldest: int | None = None
-        self._advances: deque[int] = deque(maxlen=_ADVANCES)
+        self._advances: deque[tuple[int, int]] = deque(maxlen=_ADVANCES)
         self._step: int | None = None
+        self._step_before: int | None = None
+        self._overtaken: Lines = {}
+        self._overtaken_by = 0
         self._by_task: bool | None = None
         self._at: dict[int | None, float] = {}
         self._open: int = 0
         self._last_block = b""
+        self._cold_block = b""
 
     def feed(self, block: bytes) -> None:
         """The next lines of the log; none is cut."""
@@ -104,8 +115,16 @@ class Scan:
         if not self._open and not self._hot.in_block(block) and not _is_marked(block):
             if self._oldest is not None:
                 self._look_for_steps(block)
+            elif self._overtaken:
+                self._overtaken_by += block.count(b"\n")
             self._number += block.count(b"\n")
+            self._cold_block = block
         else:
+            if self._oldest is None and self._cold_block:
+                self._number -= self._cold_block.count(b"\n")
+                self._look_for_steps(self._cold_block)
+                self._number += self._cold_block.count(b"\n")
+            self._cold_block = b""
             for raw in block.split(b"\n")[: -1 if block.endswith(b"\n") else None]:
                 self._number += 1
                 if b"\r" in raw:
@@ -119,7 +138,8 @@ class Scan:
     def end(self) -> Scanned:
         """What is left when all was read."""
         attempts = [_lines_of(streams) for streams in (self._streams, self._earlier or {}) if streams]
-        scanned = Scanned(self._file, attempts or [{}], self._number)
+        scanned = Scanned(self._file, attempts or [{}], self._number, self._overtaken)
+        scanned.overtaken_by = self._overtaken_by
         last = [raw for raw in self._last_block[-4096:].split(b"\n") if raw.strip()][-3:]
         scanned.tail = tuple(
             dissect(raw[:LINE_CHARS_MAX].decode(errors="replace"), self._number - len(last) + 1 + place)
@@ -138,12 +158,10 @@ class Scan:
     def _take(self, raw: bytes) -> None:
         hot = self._hot.in_line(raw, LINE_CHARS_MAX)
         if not hot and not self._open:
-            if self._oldest is not None and raw:
+            if raw:
                 text = raw[:LINE_CHARS_MAX].decode(errors="replace")
                 self._progress(text, self._number)
                 self._mark(text, raw)
-            elif _is_marked(raw):
-                self._mark(raw[:LINE_CHARS_MAX].decode(errors="replace"), raw)
             return
         text = raw[:LINE_CHARS_MAX].decode(errors="replace")
         line = dissect(text, self._number, by_task=bool(self._by_task))
@@ -176,16 +194,23 @@ class Scan:
         if self._oldest is None:
             self._oldest = line.number
             self._advances.clear()
-            self._step = None
+            self._step_before = self._step
 
     def _progress(self, text: str, number: int) -> None:
         step = progress(text)
         if step is None or step == self._step:
             return
         self._step = step
-        self._advances.append(number)
-        if len(self._advances) == _ADVANCES and self._oldest is not None and self._oldest < self._advances[0]:
-            self._drop_before(self._advances[0])
+        self._advances.append((number, step))
+        if len(self._advances) == _ADVANCES and self._oldest is not None and self._oldest < self._advances[0][0]:
+            first, first_step = self._advances[0]
+            overtaken = self._step_before is None or first_step <= self._step_before
+            lines = _lines_of(self._streams)
+            self._drop_before(first)
+            self._overtaken = (self._overtaken or lines) if overtaken else {}
+            self._overtaken_by = _ADVANCES
+        elif self._overtaken:
+            self._overtaken_by += 1
 
     def _drop_before(self, number: int) -> None:
         for key in list(self._streams):
@@ -208,11 +233,12 @@ class Scan:
             return True
         if _COMPLETED.search(text):
             self._drop_before(self._number)
+            self._overtaken = {}
             return True
         return False
 
 
-def _lines_of(streams: Streams) -> dict[tuple[int | None, bool], tuple[Line, ...]]:
+def _lines_of(streams: Streams) -> Lines:
     return {key: kept.lines() for key, kept in streams.items()}
 
 

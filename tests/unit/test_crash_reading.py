@@ -98,6 +98,21 @@ def test_what_goes_on_in_blocks_without_trouble_is_seen() -> None:
     assert diagnose([scan.end()]).symptom is Crash.UNKNOWN
 
 
+def test_steps_that_were_buffered_hide_no_error() -> None:
+    scan = Scan("rank-0.log", rule_book().hot, 0)
+    scan.feed((KEY_ERROR + steps(1, 60)).encode())
+    assert diagnose([scan.end()], {0: 1}).symptom is Crash.USER_CODE_ERROR
+    assert of(log=KEY_ERROR + steps(1, 5) + RESET).symptom is Crash.USER_CODE_ERROR
+
+
+def test_an_error_handled_at_the_start_explains_no_later_end() -> None:
+    scan = Scan("rank-0.log", rule_book().hot, 0)
+    scan.feed((KEY_ERROR + steps(1, 60)).encode())
+    assert diagnose([scan.end()], {0: -9}).symptom is Crash.KILLED
+    assert of(log=KEY_ERROR + steps(1, 60) + RESET).symptom is Crash.UNKNOWN
+    assert of(log=KEY_ERROR + steps(1, 60)).symptom is Crash.UNKNOWN
+
+
 def test_only_the_last_attempt_counts() -> None:
     restart = "I0515 10:00:00.1 1 agent/api.py:900] Worker group FAILED. 2/3 attempts left; will restart worker group\n"
     assert of(log=OOM + restart + KEY_ERROR).symptom is Crash.USER_CODE_ERROR
