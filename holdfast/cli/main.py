@@ -33,6 +33,7 @@ COMMANDS = {
     "ckpt": "List, verify, export and import checkpoints.",
     "sql": "Query the recorded history with SQL.",
     "logs": "Show the logs of services, agents and ranks.",
+    "classify": "Tell from logs and exit codes what a crash was, and which rank failed first.",
     "config": "Show every setting and where it came from.",
     "inject": "Break something on purpose, for drills.",
     "migrate": "Bring a database to this version's schema.",
