@@ -72,9 +72,15 @@ class BackupsPlanned(Decision, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class IncidentOpened(Decision, frozen=True, kw_only=True, omit_defaults=True):
-    """Something went wrong in a job; all that follows carries this incident's id."""
+    """Something went wrong in a job; all that follows carries this incident's id.
+
+    `table_one` is the row of ByteRobust's Table 1 that the symptom belongs to, `root` where its cause lies:
+    infrastructure, user_code or unknown. Both are what was known then.
+    """
 
     symptom: str
+    table_one: str = ""
+    root: str = ""
     failed_step: Step
     rank: Count | None = None
 

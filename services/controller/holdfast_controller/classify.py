@@ -86,6 +86,15 @@ def classify(exited: ProcessExited, *, alone: bool = False) -> Symptom:
     return Symptom.EXIT_CODE
 
 
+_NO_MORE = frozenset({Crash.UNKNOWN, Crash.KILLED, Crash.USER_CODE_ERROR})
+"""Names that say no more than the symptom does."""
+
+
+def named(symptom: Symptom, diagnosis: Diagnosis) -> str:
+    """The finer name of what a rank shows by itself; "" if there is none."""
+    return "" if symptom is Symptom.PEER_LOST or diagnosis.symptom in _NO_MORE else str(diagnosis.symptom)
+
+
 FIRST_HAND_OF_NODE = frozenset({Symptom.KILLED, Symptom.INFRASTRUCTURE, Symptom.RANKS_VANISHED})
 """Symptoms that are held against the node they appear on; the second time within an incident it is evicted."""
 

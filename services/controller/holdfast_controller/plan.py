@@ -42,7 +42,7 @@ from holdfast.ids import named_id
 from holdfast.requests import ResetBreaker, RollbackJob, StopJob, SubmitJob, UpdateJob
 from holdfast.timeouts import Timeouts
 from holdfast_controller import alerts, checks, updates
-from holdfast_controller.classify import classify, in_words, is_superseded, signature
+from holdfast_controller.classify import classify, diagnosed, in_words, is_superseded, named, signature
 from holdfast_controller.corruption import bad_number, certified
 from holdfast_controller.draft import NO_MANIFESTS, Draft, Outcome
 from holdfast_controller.ladder import INSPECTIONS, Choice
@@ -393,6 +393,7 @@ class Planner:
             checks.ended(draft, event, self.rules)
             return
         symptom = classify(event, alone=state.spec.nnodes * state.spec.nproc_per_node == 1)
+        diagnosis = diagnosed(event)
         error = RankError(
             generation=event.generation,
             signature=signature(event),
@@ -403,6 +404,8 @@ class Planner:
         )
         failure = Failure(
             symptom=symptom,
+            named=named(symptom, diagnosis),
+            root=diagnosis.root,
             generation=event.generation,
             step=max(event.step, state.step),
             text=in_words(event),

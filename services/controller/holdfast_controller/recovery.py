@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.config import LadderPolicy, MechanismPolicy
+from holdfast.crash.names import row_of
 from holdfast.diagnosis.program import are_checks
 from holdfast.events import BreakerOpened, Eviction, EvictionRevoked, IncidentOpened, Reattempt, Withheld
 from holdfast.ids import derived_id
@@ -193,6 +194,8 @@ def _open(draft: Draft, failure: Failure) -> None:
     draft.say(
         IncidentOpened,
         symptom=failure.shown_as,
+        table_one=row_of(failure.shown_as),
+        root=failure.root,
         failed_step=failure.step,
         node=failure.node,
         rank=failure.rank,

@@ -21,6 +21,7 @@ import msgspec
 
 from holdfast.event_parts import Grant, JobSpec
 from holdfast.events import DiagnosticResult
+from holdfast.symptoms import Root
 from holdfast_controller.code_state import CodeState
 
 
@@ -119,7 +120,8 @@ class Spoiled(msgspec.Struct, frozen=True, kw_only=True):
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that went wrong in one generation of a job. `evidence` are the ids of the events that tell of it.
 
-    `named` is the symptom in the terms of `holdfast.symptoms`, where more is known than `symptom` says.
+    `named` is the symptom in the terms of `holdfast.symptoms`, where more is known than `symptom` says; `root` where
+    the cause lies, as far as that can be told.
     """
 
     symptom: Symptom
@@ -127,6 +129,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     step: int
     text: str
     named: str = ""
+    root: Root = Root.UNKNOWN
     evidence: tuple[str, ...] = ()
     node: str | None = None
     rank: int | None = None
