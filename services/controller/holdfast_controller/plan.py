@@ -36,25 +36,20 @@ from holdfast.events import (
     StepsCertified,
     StepTimeMeasured,
     Suspension,
-    Withheld,
 )
 from holdfast.ids import named_id
 from holdfast.requests import ResetBreaker, RollbackJob, StopJob, SubmitJob, UpdateJob
 from holdfast.timeouts import Timeouts
-from holdfast_controller import alerts, checks, updates
-from holdfast_controller.classify import classify, diagnosed, in_words, is_superseded, named, signature
+from holdfast_controller import checks, evidence, updates
 from holdfast_controller.corruption import bad_number, certified
 from holdfast_controller.draft import NO_MANIFESTS, Draft, Outcome
-from holdfast_controller.ladder import INSPECTIONS, Choice
 from holdfast_controller.orders import standing_orders
-from holdfast_controller.recovery import Rules, failed, learned_late, may_evict
-from holdfast_controller.state import OVER, Ending, Failure, JobPhase, JobState, RankError, Rung, Symptom
+from holdfast_controller.recovery import Rules, failed
+from holdfast_controller.state import LIVE, OVER, Ending, Failure, JobPhase, JobState, Symptom
 from holdfast_controller.submission import masked, new_job, no_longer, of_before
 
 STEP_RECORD_S = 10.0
 """While nothing is wrong, the controller notes a job's step at most this often."""
-
-_LIVE = (JobPhase.STARTING, JobPhase.RUNNING)
 
 
 class Planner:
@@ -161,13 +156,13 @@ class Planner:
             case RanksStopped():
                 self._stopped(draft, event)
             case ProcessExited():
-                self._exited(draft, event)
+                evidence.exited(draft, event, self.rules)
             case NodeLost() | NodeDeparted():
                 self._node_gone(draft, event)
             case OrderRefused():
                 self._refused(draft, event)
             case Inspection():
-                self._inspected(draft, event)
+                evidence.inspected(draft, event, self.rules)
             case DiagnosticResult():
                 checks.found(draft, event)
             case BadNumber():
@@ -296,21 +291,6 @@ class Planner:
             symptom, text = Symptom.NODE_DEPARTED, f"the agent of {event.node} was shut down"
         failed(draft, self._failure(state, symptom, text, event.node), self.rules)
 
-    def _inspected(self, draft: Draft, event: Inspection) -> None:
-        """A check of a node beside training: what names the machine evicts it, whether its ranks noticed or not."""
-        if draft.state.phase is JobPhase.STOPPING or event.node not in draft.state.nodes:
-            return
-        draft.state = alerts.noted(draft.state, event, draft.now, self.policy)
-        failure = alerts.failure(draft.state, event, draft.now, self.policy)
-        if failure is None:
-            return
-        if self.rules.mechanisms.inspections == "observe":
-            draft.say(Withheld, mechanism=INSPECTIONS, rung=Rung.EVICT, node=event.node, reason=failure.text)
-            return
-        choice = Choice(rung=Rung.EVICT, reason=failure.text, nodes=(event.node,), mechanism=INSPECTIONS)
-        if may_evict(draft, choice, self.policy):
-            failed(draft, failure, self.rules)
-
     def _refused(self, draft: Draft, event: OrderRefused) -> None:
         """A node refuses what holds for it: what it obeyed last was never ordered, and is superseded by name."""
         for order in standing_orders(draft.state):
@@ -321,7 +301,7 @@ class Planner:
 
     def _started(self, draft: Draft, event: RanksStarted) -> None:
         state = draft.state
-        if event.generation != state.generation or event.node not in state.nodes or state.phase not in _LIVE:
+        if event.generation != state.generation or event.node not in state.nodes or state.phase not in LIVE:
             return
         started = state.started | {event.node}
         draft.state = state.update(started=started)
@@ -332,7 +312,7 @@ class Planner:
 
     def _first_step(self, draft: Draft, event: FirstStep) -> None:
         state = draft.state
-        if event.generation != state.generation or event.node not in state.nodes or state.phase not in _LIVE:
+        if event.generation != state.generation or event.node not in state.nodes or state.phase not in LIVE:
             return
         stepped = state.stepped | {event.node}
         draft.state = state.update(
@@ -371,7 +351,7 @@ class Planner:
             draft.state = state.update(gone=state.gone | {event.node})
             draft.close_when_gone()
             return
-        if event.generation != state.generation or event.node not in state.nodes or state.phase not in _LIVE:
+        if event.generation != state.generation or event.node not in state.nodes or state.phase not in LIVE:
             return
         finished = state.finished | {event.node}
         draft.state = state.update(finished=finished)
@@ -380,44 +360,6 @@ class Planner:
             draft.complete("every rank ended with exit code 0")
 
     # --- failures -------------------------------------------------------------------------------
-
-    def _exited(self, draft: Draft, event: ProcessExited) -> None:
-        state = draft.state
-        if state.phase is JobPhase.STOPPING or event.generation is None or event.generation > state.generation:
-            return
-        if event.generation < state.generation and is_superseded(event):
-            # It ended because the restart worked, and as late as it was cut off: neither its end nor its step says
-            # anything of the failure. Of the present generation it does: what is newer there was never ordered.
-            return
-        if state.phase is JobPhase.CHECKING and event.generation == state.generation:
-            checks.ended(draft, event, self.rules)
-            return
-        symptom = classify(event, alone=state.spec.nnodes * state.spec.nproc_per_node == 1)
-        diagnosis = diagnosed(event)
-        error = RankError(
-            generation=event.generation,
-            signature=signature(event),
-            step=event.step,
-            on_first_step=event.steps_done == 0,
-            traceback=event.exception.traceback if event.exception else event.log_tail,
-            exit_code=event.exit_code or 1,
-        )
-        failure = Failure(
-            symptom=symptom,
-            named=named(symptom, diagnosis),
-            root=diagnosis.root,
-            generation=event.generation,
-            step=max(event.step, state.step),
-            text=in_words(event),
-            node=event.node,
-            rank=event.rank,
-            evidence=(event.id,),
-            error=error,
-        )
-        if event.generation == state.generation and event.node in state.nodes and state.phase in _LIVE:
-            failed(draft, failure, self.rules)
-        elif state.incident:
-            learned_late(draft, failure, self.rules)
 
     def _failure(self, state: JobState, symptom: Symptom, text: str, node: str | None = None) -> Failure:
         return Failure(symptom=symptom, generation=state.generation, step=state.step, text=text, node=node)

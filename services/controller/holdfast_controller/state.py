@@ -60,6 +60,9 @@ TRANSITIONS: dict[JobPhase, frozenset[JobPhase]] = {
     JobPhase.STOPPED: frozenset(),
 }
 
+LIVE = frozenset({JobPhase.STARTING, JobPhase.RUNNING})
+"""Phases in which the ranks of the present generation train, or begin to."""
+
 OVER = frozenset({JobPhase.COMPLETED, JobPhase.FAILED, JobPhase.STOPPED})
 """Phases that a job does not leave."""
 

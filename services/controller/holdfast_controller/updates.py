@@ -16,9 +16,7 @@ from holdfast.events import CodeJudged, UpdatePlanned, UpdateWithdrawn
 from holdfast.requests import CodeOffer, RollbackJob, UpdateJob
 from holdfast_controller.code_state import CodeState, CodeVersion, Pending, Verdict
 from holdfast_controller.draft import Draft
-from holdfast_controller.state import JobPhase, JobState
-
-_LIVE = (JobPhase.STARTING, JobPhase.RUNNING)
+from holdfast_controller.state import LIVE, JobPhase, JobState
 
 
 def first_version(offer: CodeOffer | None, asked_by: str, now: datetime) -> CodeState:
@@ -181,7 +179,7 @@ def roll_back(draft: Draft, reason: str) -> bool:
 def is_due(state: JobState, now: datetime) -> bool:
     """Whether no failure has come for the version that waits, and its time is over."""
     pending = state.code.pending
-    if pending is None or pending.until is None or state.phase not in _LIVE or state.finished:
+    if pending is None or pending.until is None or state.phase not in LIVE or state.finished:
         return False
     return now >= pending.until
 
@@ -201,7 +199,7 @@ def _plan(draft: Draft, code: CodeState, pending: Pending) -> None:
         until=pending.until,
         reason=pending.reason,
     )
-    if pending.is_urgent and draft.state.phase in _LIVE:
+    if pending.is_urgent and draft.state.phase in LIVE:
         draft.order_start(pending.reason)
         draft.await_("ranks_started", draft.timeouts.start_s)
 
