@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.diagnosis.pairs import rounds
-from holdfast.diagnosis.verdict import SILENT_SYMPTOM, WRONG_ANSWER_SYMPTOM, judge, why_silent
+from holdfast.diagnosis.suites import END
+from holdfast.diagnosis.verdict import SILENT_SYMPTOM, WRONG_ANSWER_SYMPTOM, answered, judge, why_silent
 from holdfast.event_parts import RankException
 from holdfast.events import DiagnosticResult, ProcessExited
 from holdfast.ids import uuid7
@@ -53,6 +54,13 @@ def test_a_node_that_fails_its_own_test_is_named_with_what_it_found() -> None:
     assert suspect.evidence == (wrong.id,)
     assert suspect.lines == ("row 7 is wrong",)
     assert verdict.cleared == ("n0", "n2", "n3")
+
+
+def test_the_end_of_a_node_is_no_test_that_it_passed() -> None:
+    results = [result("n0"), result("n0", END), result("n1", END)]
+    assert answered(results) == {"n0", "n1"}
+    verdict = judge(("n0", "n1"), results)
+    assert (verdict.cleared, verdict.untested) == (("n0",), ("n1",))
 
 
 def test_broken_and_skipped_tests_speak_neither_for_nor_against() -> None:
