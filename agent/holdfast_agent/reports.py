@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 import structlog
@@ -11,6 +12,9 @@ READ_BYTES_MAX = 1024 * 1024
 PATH_CHARS_MAX = 4_096
 
 log = structlog.get_logger(__name__)
+
+
+Positive = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class RankReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,8 +40,8 @@ class SavedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
 class ModelDescription(msgspec.Struct, frozen=True, kw_only=True):
     """The fields of the report `model`."""
 
-    flops_per_token: float
-    peak_flops: float | None = None
+    flops_per_token: Positive
+    peak_flops: Positive | None = None
 
 
 class ReportFile:
