@@ -20,10 +20,10 @@ def named_tags(tags: dict[str, str]) -> dict[Quantity, str]:
     """
     found: dict[Quantity, str] = {}
     for name, tag in tags.items():
-        quantity = next((known for known in QUANTITIES if known == name), None)
-        if quantity is None or not tag.strip():
+        place = QUANTITIES.index(name) if name in QUANTITIES else None
+        if place is None or not tag.strip():
             raise UnknownQuantity(
                 f"a tag {tag!r} for {name!r}: give QUANTITY=TAG with a quantity of {', '.join(QUANTITIES)}"
             )
-        found[quantity] = tag
+        found[QUANTITIES[place]] = tag
     return found

@@ -44,9 +44,11 @@ class Ledgers(Protocol):
 
     def began_ns(self, rank: int) -> int | None:
         """When a rank began; None: it did not yet."""
+        ...
 
     def is_read_from_first(self, rank: int) -> bool:
         """Whether all of its steps are seen."""
+        ...
 
 
 class LoggedNumbers:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import structlog
@@ -19,6 +19,9 @@ READ_BYTES_MAX = 1024 * 1024
 PATH_CHARS_MAX = 4_096
 
 log = structlog.get_logger(__name__)
+
+
+Positive = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class RankReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,8 +68,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 class ModelDescription(msgspec.Struct, frozen=True, kw_only=True):
     """The fields of the report `model`."""
 
-    flops_per_token: float
-    peak_flops: float | None = None
+    flops_per_token: Positive
+    peak_flops: Positive | None = None
 
 
 class ReportFile:

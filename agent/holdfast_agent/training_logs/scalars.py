@@ -27,3 +27,4 @@ class LogParser(Protocol):
 
     def feed(self, data: bytes) -> list[Scalar]:
         """The scalars in the records that `data` completes."""
+        ...
