@@ -1,4 +1,4 @@
-"""What torchrun and srun say of the ranks that they started: exit codes, and which failure was seen first. Pure."""
+"""What torchrun, srun and mpirun say of the ranks that they started: exit codes, and which failure was seen first. Pure."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ _SRUN_TASK = re.compile(
     r"srun: error: \S+: tasks? (\d+): (Segmentation fault|Bus error|Aborted|Killed|Terminated|Illegal instruction|"
     r"Floating point exception|Exited with exit code (\d+))"
 )
+_MPIRUN = re.compile(r"process rank (\d+) with PID \d+ on node \S+ exited on signal (\d+)")
 _SIGNALS = {
     "Segmentation fault": -11,
     "Bus error": -7,
@@ -63,6 +64,8 @@ def ends(lines: Iterable[Line]) -> list[Ended]:
         elif match := _SRUN_TASK.search(text):
             code = _SIGNALS.get(match[2], int(match[3] or 0))
             found.append(Ended(rank=int(match[1]), local_rank=None, code=code, line=line))
+        elif match := _MPIRUN.search(text):
+            found.append(Ended(rank=int(match[1]), local_rank=None, code=-int(match[2]), line=line))
     return found
 
 

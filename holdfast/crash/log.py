@@ -26,7 +26,7 @@ class Line(NamedTuple):
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 _PREFIXES: tuple[tuple[re.Pattern[str], bool], ...] = (
-    (re.compile(r"\[(?:rank|RANK|Rank)[ :=]?(\d{1,6})\]:? ?"), False),
+    (re.compile(r"\[(?:rank|RANK|Rank)[ :=]{0,2}(\d{1,6})\]:? ?"), False),
     (re.compile(r"\[\d+,(\d{1,6})\]<std(?:out|err|diag)>: ?"), False),
     (re.compile(r"(?:rank|Rank|RANK)[ =]?(\d{1,6}): "), False),
     (re.compile(r"\[(?:default|trainer|worker|role|local_rank)[_ ]?(\d{1,4})\]: ?"), True),
@@ -37,7 +37,7 @@ _SRUN = re.compile(r" {0,5}(\d{1,6}): ")
 _RAY = re.compile(r"\((?:[\w.<>]+) pid=\d+(?:, ip=[\d.]+)?\) ")
 _VLLM = re.compile(r"(?=(?P<level>[A-Z]+) )[A-Z]+ \d\d-\d\d \d\d:\d\d:\d\d \[?[\w./]{1,80}:\d+\] ")
 _KUBERNETES = re.compile(r"(?:stdout|stderr) [FP] ")
-_WITHIN = re.compile(r"\[(?:[^\][]{0,120} )?[Rr]ank[ :=]?(\d{1,6})\]|\bPG [^\][]{0,80}Rank (\d{1,6})\]")
+_WITHIN = re.compile(r"\[(?:[^\][]{0,120} )?[Rr]ank[ :=]{0,2}(\d{1,6})\]|\bPG [^\][]{0,80}Rank (\d{1,6})\]")
 """Inside of a message: `[Rank 3]`, `[PG ID 0 PG GUID 0(default_pg) Rank 3]`."""
 
 _DATE = re.compile(
