@@ -35,6 +35,7 @@ def noted(state: JobState, event: Inspection, now: datetime, policy: LadderPolic
                 confidence=event.confidence,
                 text=in_words(event),
                 event=event.id,
+                stands=not event.is_momentary,
             )
         )
     alerts = {other: known for other, known in state.alerts.items() if other != node and other in state.nodes}
