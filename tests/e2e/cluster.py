@@ -39,7 +39,9 @@ class Cluster:
         self.jobs: list[Job] = []
         clean = {key: value for key, value in os.environ.items() if not key.startswith("HOLDFAST_")}
         self._reader = Reader()
-        self._environment = clean | {"PYTHONUNBUFFERED": "1"} | (environment or {})
+        # The kernel's log is the machine's: what one test writes into it, the agents of all others would read as well.
+        own = {"PYTHONUNBUFFERED": "1", "HOLDFAST_INSPECTIONS_DISABLED": "kernel"}
+        self._environment = clean | own | (environment or {})
 
     # --- commands -------------------------------------------------------------------------------
 

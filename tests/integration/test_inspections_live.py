@@ -57,7 +57,7 @@ def xid(pci: str, number: int) -> None:
 
 
 def log_of(pids: tuple[int, ...] = (), **fields: object) -> KernelLog:
-    gpus = Gpus(of_machine=frozenset(), own=frozenset({MINE}))
+    gpus = Gpus(of_machine=frozenset(), own=frozenset({MINE}), are_divided=True)
     finder = HoldingsFinder(MACHINE, POLICY, gpus, lambda: (), lambda: pids)
     return KernelLog(MACHINE, finder, **fields)  # type: ignore[arg-type]
 

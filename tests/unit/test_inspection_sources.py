@@ -176,6 +176,14 @@ def test_kills_at_the_limit_of_the_nodes_own_cgroup_are_counted(cgroup: str, fil
     assert told(reading) == [("memory", "oom kill")] and "killed 2 processes" in reading.troubles[0].detail
 
 
+def test_kills_in_a_cgroup_that_is_everybodys_are_not_the_nodes(tmp_path: Path) -> None:
+    files = {"proc/self/cgroup": "4:memory:/\n0::/", "sys/fs/cgroup/memory/memory.oom_control": "oom_kill 3"}
+    pressure = Pressure(machine_at(tmp_path, files), POLICY)
+    pressure.read()
+    write(tmp_path, {"sys/fs/cgroup/memory/memory.oom_control": "oom_kill 5"})
+    assert told(pressure.read()) == []
+
+
 # --- the clock ---
 
 
