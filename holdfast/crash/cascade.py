@@ -17,6 +17,9 @@ import msgspec
 from holdfast.crash.findings import Finding, collective, mixed_end, own_end
 from holdfast.crash.names import Crash
 
+_UNSURE = 0.5
+"""A rule that is no surer than this gives way to every other."""
+
 _BEHIND_MAX = 8
 """Ranks of one group are never further apart; numbers that are belong to different groups, and compare nothing."""
 
@@ -68,8 +71,8 @@ def weigh(
 def _of_first_hand(
     ends: Mapping[Key, Finding], everything: Sequence[Finding], vague: Sequence[Finding], observed_first: int | None
 ) -> Weighed:
-    special = [end for end in ends.values() if not end.rule.generic]
-    candidates = sorted(special or ends.values(), key=lambda end: (end.place, end.number))
+    sure = [end for end in ends.values() if end.rule.confidence > _UNSURE]
+    candidates = sorted(sure or ends.values(), key=lambda end: (end.rule.generic, end.place, end.number))
     named_symptoms = {end.rule.symptom for end in candidates if end.rank is not None}
     # What the kernel or a launcher says besides is the same thing seen from outside.
     candidates = [end for end in candidates if end.rank is not None or end.rule.symptom not in named_symptoms]

@@ -12,6 +12,7 @@ from holdfast.crash.log import Line
 from holdfast.crash.rules import Compiled, Rule, RuleBook
 from holdfast.crash.traceback import Raised
 
+_UNSURE = 0.5
 _FAR_LINES = 60
 """What follows an exception within so many lines is its echo: a crash while the process unwinds."""
 
@@ -128,10 +129,13 @@ def own_end(found: Sequence[Finding]) -> Finding | None:
 
 
 def mixed_end(found: Sequence[Finding]) -> Finding | None:
-    """The same where lines of many processes stand in one log without names: of the special ones the first."""
+    """The same where lines of many processes stand in one log without names: the first, and of its chain the best."""
     first = [finding for finding in found if finding.hand == "first"]
-    special = [finding for finding in first if not finding.rule.generic]
-    return min(special or first, key=lambda finding: finding.number, default=None)
+    sure = [finding for finding in first if finding.rule.confidence > _UNSURE]
+    earliest = min(sure or first, key=lambda finding: finding.number, default=None)
+    if earliest is None or not earliest.is_exception:
+        return earliest
+    return _most_special([finding for finding in first if finding.block == earliest.block and finding.is_exception])
 
 
 def _most_special(found: Iterable[Finding]) -> Finding | None:
