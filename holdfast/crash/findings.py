@@ -121,7 +121,15 @@ def own_end(found: Sequence[Finding]) -> Finding | None:
         return _most_special(said)
     last = _most_special([finding for finding in raised if finding.block == raised[-1].block])
     assert last is not None
-    before = [finding for finding in said if finding.number < last.number and not finding.rule.generic]
+    # A line that was long before, or only a remark, explains an exception that says little by itself.
+    unsure = last.rule.confidence <= _UNSURE
+    before = [
+        finding
+        for finding in said
+        if finding.number < last.number
+        and not finding.rule.generic
+        and (unsure or (finding.number >= last.number - _FAR_LINES and finding.lines[0].level != "quiet"))
+    ]
     after = [finding for finding in said if finding.number > last.number + _FAR_LINES]
     if before and (special := _most_special(before)) and special.place < last.place:
         return special

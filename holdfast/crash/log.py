@@ -54,6 +54,7 @@ _STAMP_LEAD = re.compile(
 )
 _LEVEL = re.compile(r"\b(DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)\b")
 _LEVEL_WITHIN_CHARS = 110
+_C10 = re.compile(r"^\[([WEIF]) ?[\w/.]{1,80}\.(?:cpp|hpp|h|cc):\d+\]")
 _QUIET = {"DEBUG": "quiet", "INFO": "quiet", "WARNING": "quiet", "WARN": "quiet"}
 _WARNING = re.compile(r"\b[A-Z][A-Za-z]*Warning: |^\s*warnings?\.warn\(|\b[Ww]arning: ")
 
@@ -110,6 +111,8 @@ def _level(text: str) -> str:
         return "nccl_warn"
     if glog := _GLOG.search(head):
         return "quiet" if glog[1] in "WI" else "loud"
+    if c10 := _C10.match(text):
+        return "quiet" if c10[1] in "WI" else "loud"
     if _WARNING.search(text[:300]):
         return "quiet"
     # A level is a word at the head of a line, not in the middle of a sentence.
