@@ -218,7 +218,9 @@ def _awaited(cascade: Sequence[Finding], ranks: frozenset[int]) -> tuple[int | N
 
 def _earliest(ends: Sequence[Finding]) -> Finding | None:
     """The end that came before all others, if that can be told."""
-    if len({end.file for end in ends}) == 1 and all(end.lines for end in ends):
+    # The order in which a launcher lists its ranks' exit codes is none of time.
+    is_told = any(end.rule.where == "code" for end in ends)
+    if not is_told and len({end.file for end in ends}) == 1 and all(end.lines for end in ends):
         return min(ends, key=lambda end: end.number)
     times = [end.at for end in ends]
     known = sorted(at for at in times if at is not None)

@@ -16,6 +16,8 @@ _UNSURE = 0.5
 _FAR_LINES = 60
 """What follows an exception within so many lines is its echo: a crash while the process unwinds."""
 
+_QUOTED = re.compile(r'"[^"]{20,}(?:"|$)')
+
 _INIT = frozenset({"barrier", "init_process_group", "_lazy_init", "set_device"})
 _UNPICKLERS = frozenset({"serialization.py", "_weights_only_unpickler.py", "pickle.py"})
 
@@ -69,10 +71,15 @@ def findings(
         proof = (one.line, one.frame) if one.frame else (one.line,)
         found.append(_finding(met, file, rank, local, proof, is_exception=True, is_aside=one.is_aside, block=one.block))
     for line in rest:
-        met = book.of_line(line.text, line.level)
+        met = book.of_line(_unquoted(line.text), line.level)
         if met is not None:
             found.append(_finding(met, file, rank, local, (line,)))
     return sorted(found, key=lambda finding: finding.number)
+
+
+def _unquoted(text: str) -> str:
+    """A line without what it only quotes: samples of a data set speak of errors as well. JSON is all quotes."""
+    return text if text.startswith("{") else _QUOTED.sub('""', text)
 
 
 def _by_stack(rule: str, raised: Raised) -> str | None:
