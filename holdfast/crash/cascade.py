@@ -15,7 +15,20 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from holdfast.crash.findings import Finding, collective, mixed_end, own_end
-from holdfast.crash.names import Crash
+from holdfast.crash.names import PARENT, Crash
+from holdfast.symptoms import TableOne
+
+_UNSURE = 0.5
+"""A rule that is no surer than this gives way to every other."""
+
+_NEAR_S = 900.0
+_NEAR_AFTER_S = 60.0
+"""So long before a rank's end, and so shortly after it, the kernel or a scheduler speaks of the same thing."""
+
+_RELATED = (
+    frozenset({TableOne.CUDA_ERROR, TableOne.GPU_MEMORY_ERROR, TableOne.GPU_UNAVAILABLE}),
+    frozenset({TableOne.DISK_FAULT, TableOne.FILESYSTEM_MOUNT, TableOne.INSUFFICIENT_DISK_SPACE}),
+)
 
 _BEHIND_MAX = 8
 """Ranks of one group are never further apart; numbers that are belong to different groups, and compare nothing."""
@@ -68,8 +81,9 @@ def weigh(
 def _of_first_hand(
     ends: Mapping[Key, Finding], everything: Sequence[Finding], vague: Sequence[Finding], observed_first: int | None
 ) -> Weighed:
-    special = [end for end in ends.values() if not end.rule.generic]
-    candidates = sorted(special or ends.values(), key=lambda end: (end.place, end.number))
+    sure = [end for end in ends.values() if end.rule.confidence > _UNSURE]
+    candidates = sorted(sure or ends.values(), key=lambda end: (end.rule.generic, end.place, end.number))
+    candidates = [end for end in candidates if not _is_unrelated(end, candidates)]
     named_symptoms = {end.rule.symptom for end in candidates if end.rank is not None}
     # What the kernel or a launcher says besides is the same thing seen from outside.
     candidates = [end for end in candidates if end.rank is not None or end.rule.symptom not in named_symptoms]
@@ -204,13 +218,29 @@ def _awaited(cascade: Sequence[Finding], ranks: frozenset[int]) -> tuple[int | N
 
 def _earliest(ends: Sequence[Finding]) -> Finding | None:
     """The end that came before all others, if that can be told."""
-    if len({end.file for end in ends}) == 1 and all(end.lines for end in ends):
+    # The order in which a launcher lists its ranks' exit codes is none of time.
+    is_told = any(end.rule.where == "code" for end in ends)
+    if not is_told and len({end.file for end in ends}) == 1 and all(end.lines for end in ends):
         return min(ends, key=lambda end: end.number)
     times = [end.at for end in ends]
     known = sorted(at for at in times if at is not None)
     if len(known) < len(ends) or len(known) < 2 or known[0] == known[1]:
         return None
     return ends[times.index(known[0])]
+
+
+def _is_unrelated(end: Finding, ends: Sequence[Finding]) -> bool:
+    """A line of a log of its own, as the kernel's, that speaks of another time or another thing than a rank's end."""
+    ranked = [one for one in ends if one.rank is not None and one.file != end.file]
+    if end.rank is not None or not ranked:
+        return False
+    for one in ranked:
+        if end.at is not None and one.at is not None:
+            if -_NEAR_AFTER_S <= one.at - end.at <= _NEAR_S:
+                return False
+        elif any({PARENT.get(one.rule.symptom), PARENT.get(end.rule.symptom)} <= rows for rows in _RELATED):
+            return False
+    return True
 
 
 def _named(finding: Finding) -> tuple[int | None, int | None]:

@@ -1,4 +1,4 @@
-"""What torchrun, srun and mpirun say of the ranks that they started: exit codes, and which failure was seen first. Pure."""
+"""What torchrun, srun and mpirun say of the ranks that they started: exit codes, and who was seen first. Pure."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ends(lines: Iterable[Line]) -> list[Ended]:
-    """The ends that launchers tell of in these lines."""
+    """The ends that launchers tell of in these lines. A task of srun that starts torchrun is a node, and no rank."""
+    lines = tuple(lines)
+    has_agents = any("elastic" in line.text or "torchrun" in line.text for line in lines)
     found: list[Ended] = []
     rank: int | None = None
     local: int | None = None
@@ -61,7 +63,7 @@ def ends(lines: Iterable[Line]) -> list[Ended]:
             rank = None
         elif match := _ENDED.search(text):
             found.append(Ended(rank=None, local_rank=int(match[2]), code=int(match[1]), line=line))
-        elif match := _SRUN_TASK.search(text):
+        elif (match := _SRUN_TASK.search(text)) and not has_agents:
             code = _SIGNALS.get(match[2], int(match[3] or 0))
             found.append(Ended(rank=int(match[1]), local_rank=None, code=code, line=line))
         elif match := _MPIRUN.search(text):

@@ -12,8 +12,11 @@ from holdfast.crash.log import Line
 from holdfast.crash.rules import Compiled, Rule, RuleBook
 from holdfast.crash.traceback import Raised
 
+_UNSURE = 0.5
 _FAR_LINES = 60
 """What follows an exception within so many lines is its echo: a crash while the process unwinds."""
+
+_QUOTED = re.compile(r'"[^"]{20,}(?:"|$)')
 
 _INIT = frozenset({"barrier", "init_process_group", "_lazy_init", "set_device"})
 _UNPICKLERS = frozenset({"serialization.py", "_weights_only_unpickler.py", "pickle.py"})
@@ -68,10 +71,15 @@ def findings(
         proof = (one.line, one.frame) if one.frame else (one.line,)
         found.append(_finding(met, file, rank, local, proof, is_exception=True, is_aside=one.is_aside, block=one.block))
     for line in rest:
-        met = book.of_line(line.text, line.level)
+        met = book.of_line(_unquoted(line.text), line.level)
         if met is not None:
             found.append(_finding(met, file, rank, local, (line,)))
     return sorted(found, key=lambda finding: finding.number)
+
+
+def _unquoted(text: str) -> str:
+    """A line without what it only quotes: samples of a data set speak of errors as well. JSON is all quotes."""
+    return text if text.startswith("{") else _QUOTED.sub('""', text)
 
 
 def _by_stack(rule: str, raised: Raised) -> str | None:
@@ -120,7 +128,15 @@ def own_end(found: Sequence[Finding]) -> Finding | None:
         return _most_special(said)
     last = _most_special([finding for finding in raised if finding.block == raised[-1].block])
     assert last is not None
-    before = [finding for finding in said if finding.number < last.number and not finding.rule.generic]
+    # A line that was long before, or only a remark, explains an exception that says little by itself.
+    unsure = last.rule.confidence <= _UNSURE
+    before = [
+        finding
+        for finding in said
+        if finding.number < last.number
+        and not finding.rule.generic
+        and (unsure or (finding.number >= last.number - _FAR_LINES and finding.lines[0].level != "quiet"))
+    ]
     after = [finding for finding in said if finding.number > last.number + _FAR_LINES]
     if before and (special := _most_special(before)) and special.place < last.place:
         return special
@@ -128,10 +144,13 @@ def own_end(found: Sequence[Finding]) -> Finding | None:
 
 
 def mixed_end(found: Sequence[Finding]) -> Finding | None:
-    """The same where lines of many processes stand in one log without names: of the special ones the first."""
+    """The same where lines of many processes stand in one log without names: the first, and of its chain the best."""
     first = [finding for finding in found if finding.hand == "first"]
-    special = [finding for finding in first if not finding.rule.generic]
-    return min(special or first, key=lambda finding: finding.number, default=None)
+    sure = [finding for finding in first if finding.rule.confidence > _UNSURE]
+    earliest = min(sure or first, key=lambda finding: finding.number, default=None)
+    if earliest is None or not earliest.is_exception:
+        return earliest
+    return _most_special([finding for finding in first if finding.block == earliest.block and finding.is_exception])
 
 
 def _most_special(found: Iterable[Finding]) -> Finding | None:

@@ -54,12 +54,13 @@ _STAMP_LEAD = re.compile(
 )
 _LEVEL = re.compile(r"\b(DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)\b")
 _LEVEL_WITHIN_CHARS = 110
+_C10 = re.compile(r"^\[([WEIF]) ?[\w/.]{1,80}\.(?:cpp|hpp|h|cc):\d+\]")
 _QUIET = {"DEBUG": "quiet", "INFO": "quiet", "WARNING": "quiet", "WARN": "quiet"}
 _WARNING = re.compile(r"\b[A-Z][A-Za-z]*Warning: |^\s*warnings?\.warn\(|\b[Ww]arning: ")
 
 
-def dissect(raw: str, number: int, *, by_task: bool = False) -> Line:
-    """A line taken apart. `by_task`: the file's lines begin with a task number, as after `srun --label`."""
+def dissect(raw: str, number: int) -> Line:
+    """A line taken apart."""
     text = raw[:LINE_CHARS_MAX]
     if "\x1b" in text:
         text = _ANSI.sub("", text)
@@ -77,14 +78,11 @@ def dissect(raw: str, number: int, *, by_task: bool = False) -> Line:
             continue
         for pattern, is_local in _PREFIXES:
             if found := pattern.match(text):
-                if rank is None or (local and not is_local) or by_task:
+                if rank is None or (local and not is_local):
                     rank, local = int(found[1]), is_local
                 text = text[found.end() :]
                 break
         else:
-            if by_task and rank is None and (found := _SRUN.match(text)):
-                rank, text = int(found[1]), text[found.end() :]
-                continue
             break
     if (rank is None or local) and "ank" in text[:240] and (found := _WITHIN.search(text, 0, 240)):
         rank, local = int(found[1] or found[2]), False
@@ -113,6 +111,8 @@ def _level(text: str) -> str:
         return "nccl_warn"
     if glog := _GLOG.search(head):
         return "quiet" if glog[1] in "WI" else "loud"
+    if c10 := _C10.match(text):
+        return "quiet" if c10[1] in "WI" else "loud"
     if _WARNING.search(text[:300]):
         return "quiet"
     # A level is a word at the head of a line, not in the middle of a sentence.
@@ -120,6 +120,12 @@ def _level(text: str) -> str:
     if found and (found.start() < 12 or head[found.start() - 1] in "[|(-:, "):
         return _QUIET.get(found[1], "loud")
     return ""
+
+
+def task_of(text: str) -> tuple[int | None, str]:
+    """The task that a labelled line belongs to, and the line without its label."""
+    found = _SRUN.match(text)
+    return (int(found[1]), text[found.end() :]) if found else (None, text)
 
 
 def looks_labelled(lines: list[str]) -> bool:

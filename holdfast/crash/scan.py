@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import deque
 
-from holdfast.crash.log import LINE_CHARS_MAX, Line, dissect, looks_labelled, progress
+from holdfast.crash.log import LINE_CHARS_MAX, Line, dissect, looks_labelled, progress, task_of
 from holdfast.crash.rules import Hot
 
 HEAD_LINES = 150
@@ -102,6 +102,7 @@ class Scan:
         self._overtaken: Lines = {}
         self._overtaken_by = 0
         self._by_task: bool | None = None
+        self._tasks_are_nodes = False
         self._at: dict[int | None, float] = {}
         self._open: int = 0
         self._last_block = b""
@@ -138,7 +139,11 @@ class Scan:
     def end(self) -> Scanned:
         """What is left when all was read."""
         attempts = [_lines_of(streams) for streams in (self._streams, self._earlier or {}) if streams]
-        scanned = Scanned(self._file, attempts or [{}], self._number, self._overtaken)
+        overtaken = self._overtaken
+        if self._by_task:
+            attempts = [_with_tasks(lines, are_nodes=self._tasks_are_nodes) for lines in attempts]
+            overtaken = _with_tasks(overtaken, are_nodes=self._tasks_are_nodes)
+        scanned = Scanned(self._file, attempts or [{}], self._number, overtaken)
         scanned.overtaken_by = self._overtaken_by
         last = [raw for raw in self._last_block[-4096:].split(b"\n") if raw.strip()][-3:]
         scanned.tail = tuple(
@@ -164,7 +169,14 @@ class Scan:
                 self._mark(text, raw)
             return
         text = raw[:LINE_CHARS_MAX].decode(errors="replace")
-        line = dissect(text, self._number, by_task=bool(self._by_task))
+        task, text = task_of(text) if self._by_task else (None, text)
+        line = dissect(text, self._number)
+        if task is not None:
+            if line.rank is None:
+                # Negative until the end, when it is known whether tasks are ranks.
+                line = line._replace(rank=-1 - task)
+            elif line.rank != task or line.local:
+                self._tasks_are_nodes = True
         if self._rank is not None and (line.rank is None or (line.local and not self._local)):
             line = line._replace(rank=self._rank, local=self._local)
         if line.at is not None:
@@ -240,6 +252,15 @@ class Scan:
 
 def _lines_of(streams: Streams) -> Lines:
     return {key: kept.lines() for key, kept in streams.items()}
+
+
+def _with_tasks(streams: Lines, *, are_nodes: bool) -> Lines:
+    """The lines of labelled tasks under their ranks; of tasks that are nodes, whose launcher speaks, under none."""
+    found: dict[tuple[int | None, bool], list[Line]] = {}
+    for (rank, local), lines in streams.items():
+        named = rank if rank is None or rank >= 0 else None if are_nodes else -1 - rank
+        found.setdefault((named, local), []).extend(line._replace(rank=named) for line in lines)
+    return {key: tuple(sorted(lines, key=lambda line: line.number)) for key, lines in found.items()}
 
 
 def _is_marked(data: bytes) -> bool:

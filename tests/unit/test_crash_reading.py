@@ -9,6 +9,7 @@ from holdfast.crash.log import dissect, progress
 from holdfast.crash.rules import rule_book
 from holdfast.crash.scan import HEAD_LINES, TAIL_LINES, Scan
 from holdfast.crash.sources import BLOCK_BYTES, blocks, named
+from holdfast.symptoms import Root
 
 OOM = 'Traceback (most recent call last):\n  File "t.py", line 1, in f\ntorch.OutOfMemoryError: CUDA out of memory.\n'
 KEY_ERROR = 'Traceback (most recent call last):\n  File "/job/t.py", line 2, in <module>\n    x["a"]\nKeyError: \'a\'\n'
@@ -131,6 +132,17 @@ def test_time_decides_between_equals_and_without_it_nobody_is_named() -> None:
     at = "2024-05-15 10:00:0{},000 ERROR x\n"
     assert of(**{"rank-0.err": at.format(5) + OOM, "rank-1.err": at.format(3) + OOM}).first_rank == 1
     assert of(**{"rank-0.err": OOM, "rank-1.err": OOM}).first_rank is None
+
+
+def test_a_kernel_line_of_another_time_or_thing_explains_no_end_of_a_rank() -> None:
+    xid = "[Tue May 14 10:00:00 2024] NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.\n"
+    stamped = "2024-05-15 10:00:00,000 ERROR x\n" + KEY_ERROR
+    assert of(**{"rank-0.err": stamped, "dmesg.log": xid}).symptom is Crash.USER_CODE_ERROR
+    assert of(**{"rank-0.err": KEY_ERROR, "dmesg.log": xid}).symptom is Crash.USER_CODE_ERROR
+    near = xid.replace("May 14", "May 15")
+    lost = "2024-05-15 10:00:09,000 ERROR x\nRuntimeError: CUDA error: unknown error\n"
+    said = of(**{"rank-0.err": lost, "dmesg.log": near})
+    assert (said.symptom, said.root) == (Crash.GPU_LOST, Root.INFRASTRUCTURE)
 
 
 def test_a_rank_that_ended_well_has_no_error() -> None:

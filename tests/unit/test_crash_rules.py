@@ -68,6 +68,11 @@ def test_every_name_has_a_row_of_table_one_above_it() -> None:
         "[INFO] preemption is enabled for this queue",
         "iteration 100 | number of nan iterations: 0 | loss scale: 1.0",
         "WARNING:root:NaN or Inf found in input tensor.",
+        "faulthandler is registered for SIGSEGV and SIGABRT",
+        "Killed 3 stale workers of an earlier run",
+        "resumed; job preempted: False",
+        "FATAL: cannot decode image 12.jpg",
+        "[W socket.cpp:436] [c10d] The server socket has failed to bind (errno: 98 - Address already in use).",
         "Epoch 3: val_loss did not improve, exit criterion not met",
     ],
 )
