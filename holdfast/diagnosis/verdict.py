@@ -130,7 +130,10 @@ def why_silent(exited: ProcessExited) -> str:
         return f"its results could not be written: {exited.exception.message}" if unreported else ""
     if exited.signal:
         return f"its check process was ended by signal {exited.signal}"
-    return f"its check process ended: {exited.detail or f'exit code {exited.exit_code}'}"
+    if exited.detail:
+        return f"its check process ended: {exited.detail}"
+    last = exited.log_tail.strip().rpartition("\n")[2]
+    return f"its check process ended with exit code {exited.exit_code}{f': {last}' if last else ''}"
 
 
 # --- a node by itself ---------------------------------------------------------------------------

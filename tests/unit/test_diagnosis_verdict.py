@@ -126,6 +126,8 @@ def test_how_a_check_process_ended_says_whether_its_node_is_to_blame() -> None:
         why_silent(exited(exit_code=1, exception=unwritten)) == "its results could not be written: 3 results: no space"
     )
     assert why_silent(exited(signal=9)) == "its check process was ended by signal 9"
+    setup = exited(exit_code=70, log_tail="Traceback ...\nOSError: no such device\n")
+    assert why_silent(setup) == "its check process ended with exit code 70: OSError: no such device"
     assert "the node's zygote ended" in why_silent(exited(detail="the node's zygote ended, and its ranks with it"))
 
 
