@@ -27,12 +27,12 @@ from holdfast.requests import CONTROLLER_REQUESTS, RollbackJob
 def rollback(job: str, to: str, directory: Path, nats_url: str | None) -> None:
     """Have JOB run an earlier version of its code, at once: the last good one, or --to VERSION.
 
-    Without --to the present version is found bad, and no rollback will ever choose it. An update that waits is
-    withdrawn; with --to the present version that is all that happens.
+    Without --to the present version is found bad, and no rollback will ever choose it. While an update waits, that is
+    withdrawn, and the present version stays.
     """
     checked_or_complain(job, "job name")
     asyncio.run(_rollback(job, to, find_nats_url(directory, nats_url)))
-    click.echo(f"job {job} goes back; `holdfast versions {job}` shows what it runs")
+    click.echo(f"done; `holdfast versions {job}` shows what job {job} runs")
 
 
 async def _rollback(job: str, to: str, url: str) -> None:

@@ -40,8 +40,9 @@ def update(draft: Draft, request: UpdateJob) -> str:
     known = code.known(offer.version)
     if why := _busy(state, request.is_urgent) or _unusable(state.spec, offer.version, draft.manifests):
         return why
-    if offer.version == code.version:
-        return _withdraw(draft, request.asked_by)
+    if known and offer.version == code.version:
+        waits = f"; `holdfast rollback {state.job}` withdraws the update that waits" if code.pending else ""
+        return f"job {state.job} runs {known.name} already: nothing differs{waits}"
     if known and known.verdict is Verdict.BAD:
         return (
             f"{known.name} was found bad: {known.why}; change the code, or run it all the same with "
@@ -73,6 +74,9 @@ def rollback(draft: Draft, request: RollbackJob) -> str:
         return why
     if present is None:
         return _runs_in_place(state.spec)
+    if code.pending and not request.to:
+        # What was asked for last is taken back first; the present version has done nothing wrong.
+        return _withdraw(draft, request.asked_by)
     target = code.fallback
     if request.to:
         found = code.named(request.to)
@@ -208,7 +212,7 @@ def _withdraw(draft: Draft, asked_by: str) -> str:
     """The job stays with what it runs; returns why there is nothing to do, "" if something waited."""
     code = draft.state.code
     if code.pending is None:
-        return f"job {draft.state.job} runs {_name(code, code.version or '')} already: nothing differs"
+        return f"job {draft.state.job} runs that version already"
     draft.say(UpdateWithdrawn, version=code.pending.version, reason=f"asked by {asked_by}")
     draft.state = draft.state.update(code=code.update(pending=None))
     return ""
@@ -271,8 +275,3 @@ def _version(code: CodeState, offer: CodeOffer, asked_by: str, now: datetime) ->
         files=offer.files,
         code_bytes=offer.code_bytes,
     )
-
-
-def _name(code: CodeState, version: str) -> str:
-    known = code.known(version)
-    return known.name if known else f"version {short(version)}"
