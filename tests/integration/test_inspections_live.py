@@ -49,7 +49,7 @@ NO_KMSG = refused(lambda: (KMSG.open("wb").close(), os.close(os.open(KMSG, os.O_
 needs_kmsg = pytest.mark.skipif(bool(NO_KMSG), reason=f"the kernel's log cannot be read and written: {NO_KMSG}")
 
 MINE, OTHERS = "0000:f3:00", "0000:f4:00"
-"""No machine has that many buses: agents of other tests make nothing of it."""
+"""Hardly any machine has a GPU there: to agents of other tests it is no more than a hint."""
 
 
 def xid(pci: str, number: int) -> None:
