@@ -3,7 +3,8 @@
     python -m tests.crash_examples.provoke [NAME...]
 
 Needs root for mounts. Of what was said only paths and names of this machine are replaced: the directory of the job by
-/job, that of Python by /env, the home by /home/user, the host's name by node-0; NUL bytes go. Long logs are cut in the middle, marked by `[...]`.
+/job, that of Python by /env, the home by /home/user, the host's name by node-0; NUL bytes go. Long logs are cut in the
+middle, marked by `[...]`.
 """
 
 from __future__ import annotations
