@@ -86,7 +86,7 @@ class Outcome(NamedTuple):
 
 DRILLS = (
     Drill(None, ("kill-rank", "--rank", "3"), "killed_by_signal"),
-    Drill(TableOne.CUDA_ERROR, ("crash-rank", "--rank", "1", "-o", "signal=ABRT"), "killed_by_signal"),
+    Drill(TableOne.CUDA_ERROR, ("crash-rank", "--rank", "1", "-o", "signal=ABRT"), "aborted"),
     Drill(TableOne.CPU_OOM, ("oom-kill", "--rank", "2"), "killed_by_signal", often=True),
     Drill(
         TableOne.INSUFFICIENT_DISK_SPACE,

@@ -17,7 +17,8 @@ def test_an_exception_on_the_first_step_twice_running_ends_the_job(holdfast: Clu
     assert job.exit_code() == 1
     assert "TypeError: the model takes 3 arguments, 4 were given" in job.errors()
     check_record(holdfast, job)
-    generations = {event["generation"] for event in holdfast.events(job, "ranks_started")}
+    started = holdfast.events(job, "ranks_started")
+    generations = {event["generation"] for event in started if event.get("purpose", "train") == "train"}
     restarts = [event["reason"] for event in holdfast.events(job, "generation_started")][1:]
     # When partners of the rank end before it does, a third start may be ordered when its second error becomes known; it
     # is then not always carried out.
@@ -43,7 +44,7 @@ def test_the_same_exception_at_the_same_step_twice_running_ends_the_job(holdfast
     assert "raise_type_error" in finished["traceback"]
 
 
-@pytest.mark.parametrize(("kind", "symptom"), [("raise", "user_exception"), ("segfault", "killed_by_signal")])
+@pytest.mark.parametrize(("kind", "symptom"), [("raise", "user_exception"), ("segfault", "segfault")])
 def test_a_fault_that_does_not_come_back_is_survived(holdfast: Cluster, kind: str, symptom: str) -> None:
     job = holdfast.run("--fault", f"{kind}@15", "--fault-rank", "2", "--fault-once")
     job.until_step(20, generation=2)

@@ -8,34 +8,35 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.diagnosis.verdict import Verdict, judge, why_silent
+from holdfast.diagnosis.verdict import Verdict, answered, judge, why_silent
 from holdfast.event_parts import Suspect
-from holdfast.events import ChecksEnded, DiagnosticResult, ProcessExited, RanksFinished
+from holdfast.events import ChecksEnded, DiagnosticResult, ProcessExited
 from holdfast_controller.draft import Draft
 from holdfast_controller.ladder import named_by_checks, within_limits
 from holdfast_controller.recovery import Rules, act, chosen
-from holdfast_controller.state import JobState
 
 
-def found(draft: Draft, event: DiagnosticResult) -> None:
-    """One test on one node is over."""
+def found(draft: Draft, event: DiagnosticResult, rules: Rules) -> None:
+    """One test on one node is over; the last one says that all are."""
     state, checks = draft.state, draft.state.checks
     if checks is None or event.generation != state.generation or event.node not in state.nodes:
         return
-    _update(draft, results=(*checks.results, event))
+    # Not the end of its ranks, which may be heard of before their results.
+    over = checks.over | answered([event])
+    draft.state = state.update(checks=msgspec.structs.replace(checks, results=(*checks.results, event), over=over))
+    _conclude_if_over(draft, rules)
 
 
-def ended(draft: Draft, event: RanksFinished | ProcessExited, rules: Rules) -> None:
-    """The ranks of a node have done all tests, or one of them ended badly."""
+def broke_off(draft: Draft, event: ProcessExited, rules: Rules) -> None:
+    """The program of a node's checks has ended badly."""
     state, checks = draft.state, draft.state.checks
-    if checks is None or event.generation != state.generation or event.node not in state.nodes:
+    if checks is None or event.node not in state.nodes:
         return
     assert event.node is not None
-    if isinstance(event, ProcessExited) and (why := why_silent(event)):
-        _update(draft, died={event.node: why, **checks.died})
-    _update(draft, over=checks.over | {event.node})
-    if _is_over(draft.state):
-        _conclude(draft, rules)
+    died = {event.node: why, **checks.died} if (why := why_silent(event)) else checks.died
+    over = checks.over | {event.node}
+    draft.state = state.update(checks=msgspec.structs.replace(checks, died=died, over=over))
+    _conclude_if_over(draft, rules)
 
 
 def overdue(draft: Draft, rules: Rules) -> None:
@@ -43,8 +44,9 @@ def overdue(draft: Draft, rules: Rules) -> None:
     _conclude(draft, rules)
 
 
-def _is_over(state: JobState) -> bool:
-    return state.checks is not None and state.checks.over >= set(state.nodes)
+def _conclude_if_over(draft: Draft, rules: Rules) -> None:
+    if draft.state.checks is not None and draft.state.checks.over >= set(draft.state.nodes):
+        _conclude(draft, rules)
 
 
 def _conclude(draft: Draft, rules: Rules) -> None:
@@ -75,8 +77,3 @@ def _in_words(verdict: Verdict) -> str:
     if verdict.untested:
         said.append(f"not tested: {', '.join(verdict.untested)}")
     return "; ".join(said) or f"all {len(verdict.cleared)} nodes passed"
-
-
-def _update(draft: Draft, **changes: object) -> None:
-    assert draft.state.checks is not None
-    draft.state = draft.state.update(checks=msgspec.structs.replace(draft.state.checks, **changes))

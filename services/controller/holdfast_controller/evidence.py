@@ -21,7 +21,7 @@ def exited(draft: Draft, event: ProcessExited, rules: Rules) -> None:
         # anything of the failure. Of the present generation it does: what is newer there was never ordered.
         return
     if state.phase is JobPhase.CHECKING and event.generation == state.generation:
-        checks.ended(draft, event, rules)
+        checks.broke_off(draft, event, rules)
         return
     symptom = classify(event, alone=state.spec.nnodes * state.spec.nproc_per_node == 1)
     diagnosis = diagnosed(event)

@@ -164,7 +164,7 @@ class Planner:
             case Inspection():
                 evidence.inspected(draft, event, self.rules)
             case DiagnosticResult():
-                checks.found(draft, event)
+                checks.found(draft, event, self.rules)
             case BadNumber():
                 bad_number(draft, event, self.rules)
             case StepsCertified():
@@ -344,9 +344,6 @@ class Planner:
 
     def _finished(self, draft: Draft, event: RanksFinished) -> None:
         state = draft.state
-        if state.phase is JobPhase.CHECKING:
-            checks.ended(draft, event, self.rules)
-            return
         if state.phase is JobPhase.STOPPING and event.generation == state.generation - 1 and event.node in state.nodes:
             draft.state = state.update(gone=state.gone | {event.node})
             draft.close_when_gone()

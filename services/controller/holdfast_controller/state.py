@@ -188,7 +188,7 @@ class Evicted(msgspec.Struct, frozen=True, kw_only=True):
 class Checks(msgspec.Struct, frozen=True, kw_only=True):
     """Stop-time checks under way: what failed, so that the ladder can go on behind them, and what was found so far.
 
-    `over` are the nodes whose ranks have all ended, `died` those where one ended badly, and how.
+    `over` are the nodes that have no more to say, `died` those whose checks broke off, and how.
     """
 
     suite: str
