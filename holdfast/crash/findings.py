@@ -126,14 +126,16 @@ def own_end(found: Sequence[Finding]) -> Finding | None:
     said = [finding for finding in first if not finding.is_exception]
     if not raised:
         return _most_special(said)
-    last = _most_special([finding for finding in raised if finding.block == raised[-1].block])
+    ending = raised[-1]
+    last = _most_special([one for one in raised if (one.file, one.block) == (ending.file, ending.block)])
     assert last is not None
     # A line that was long before, or only a remark, explains an exception that says little by itself.
     unsure = last.rule.confidence <= _UNSURE
     before = [
         finding
         for finding in said
-        if finding.number < last.number
+        if finding.lines
+        and finding.number < last.number
         and not finding.rule.generic
         and (unsure or (finding.number >= last.number - _FAR_LINES and finding.lines[0].level != "quiet"))
     ]

@@ -151,6 +151,12 @@ def test_a_rank_that_ended_well_has_no_error() -> None:
     assert diagnose([scan.end()], {0: 0, 1: -11}).first_rank == 1
 
 
+def test_an_exit_code_beside_a_traceback_is_how_it_came_down() -> None:
+    scan = Scan("rank-0.err", rule_book().hot, 0)
+    scan.feed(KEY_ERROR.encode())
+    assert diagnose([scan.end()], {0: -11}).symptom is Crash.USER_CODE_ERROR
+
+
 def test_a_block_that_is_noise_is_harmless() -> None:
     noise = bytes(range(256)) * 2000 + b"\nerror " + b"x" * 5_000_000 + b"\n"
     scan = Scan("log", rule_book().hot)
