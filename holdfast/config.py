@@ -14,9 +14,15 @@
     backup_strategy = "ring"
     [corruption]
     certified_after_steps = 20
+    [mechanisms]
+    stop_time_checks = "observe"
+    [inspections]
+    gpu_s = 5
+    [inspections.commands.fans]
+    command = "/usr/local/bin/check_fans --quiet"
 
-In the environment the same keys are HOLDFAST_NATS_URL, HOLDFAST_TIMEOUTS_NODE_LOST_S and so on. A value may be
-read from a file named by the same variable with `_FILE` added, as container secrets are.
+In the environment the same keys are HOLDFAST_NATS_URL, HOLDFAST_TIMEOUTS_NODE_LOST_S and so on; a table is JSON there.
+A value may be read from a file named by the same variable with `_FILE` added, as container secrets are.
 """
 
 from __future__ import annotations
@@ -30,6 +36,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from holdfast.inspection_policy import CommandCheck, InspectionPolicy
 from holdfast.persistence import PersistEvery
 from holdfast.ranges import require_within
 from holdfast.subjects import DESIRED_KEPT_S
@@ -62,6 +69,26 @@ class LadderPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     settled_s: float = 600.0
     """A script that does not count its steps trains for this long until its incident counts as over."""
 
+    alerts_max: int = 2
+    """Alerts of one kind, within `alerts_window_s`, that evict a node where one may pass by itself, as of a link."""
+
+    alerts_window_s: float = 300.0
+    """Alerts that are further apart do not add up (ByteRobust: twice within five minutes)."""
+
+    reattempts_before_checks: int = 1
+    """Restarts in place, after crashes without a culprit, before the nodes are checked while training stands still.
+
+    0: they are checked at the first crash. Bad numbers lead there at once: they come from machines that look well."""
+
+    evictions_share_max: float = 0.2
+    """Share of a job's nodes that may be evicted within `evictions_window_s`; beyond it the circuit breaker opens: what
+    blames that many machines is more likely wrong than right."""
+
+    evictions_min: int = 3
+    """So many evictions are always allowed, or jobs of a few nodes could have none."""
+
+    evictions_window_s: float = 3600.0
+
     def __post_init__(self) -> None:
         require_within(
             self,
@@ -69,7 +96,35 @@ class LadderPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             failures_of_node_max=(1, 100_000),
             same_failures_max=(2, 100_000),
             settled_s=(0.001, SETTLED_S_MAX),
+            alerts_max=(1, 100),
+            alerts_window_s=(1, 86400.0),
+            reattempts_before_checks=(0, 100_000),
+            evictions_share_max=(0.0, 1.0),
+            evictions_min=(0, 1_000_000),
+            evictions_window_s=(1, 30 * 86400.0),
         )
+
+
+Mode = Literal["act", "observe"]
+
+
+class MechanismPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What may act by itself.
+
+    A mechanism that observes says what it would have done (`withheld`); the ladder goes on as if it were not there.
+    """
+
+    inspections: Mode = "act"
+    """Evictions for what a check of a node has found beside training."""
+
+    bad_numbers: Mode = "act"
+    """Going back to a certified step when losses or gradient norms show corruption."""
+
+    stop_time_checks: Mode = "act"
+    """Stopping the ranks to test the nodes, and evicting those that fail."""
+
+    rollback: Mode = "act"
+    """Going back to an earlier version of the code."""
 
 
 DAYS_MAX = 36_500
@@ -211,6 +266,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     retention: RetentionPolicy = RetentionPolicy()
     checkpoint: CheckpointPolicy = CheckpointPolicy()
     corruption: CorruptionPolicy = CorruptionPolicy()
+    mechanisms: MechanismPolicy = MechanismPolicy()
+    inspections: InspectionPolicy = InspectionPolicy()
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
@@ -229,7 +286,12 @@ _SECTIONS: dict[str, type[msgspec.Struct]] = {
     "retention": RetentionPolicy,
     "checkpoint": CheckpointPolicy,
     "corruption": CorruptionPolicy,
+    "mechanisms": MechanismPolicy,
+    "inspections": InspectionPolicy,
 }
+_TABLES: dict[str, type[msgspec.Struct]] = {"inspections.commands": CommandCheck}
+"""Settings that are tables themselves: each name that a user chose has settings of its own."""
+
 ADDRESSES = ("nats_url", "database_url")
 _TOP_LEVEL = ", ".join((*ADDRESSES, *(f"[{section}]" for section in _SECTIONS)))
 _KEYS = (*ADDRESSES, *(f"{section}.{name}" for section, kind in _SECTIONS.items() for name in kind.__struct_fields__))
@@ -295,12 +357,21 @@ def _from_environment(environ: Mapping[str, str]) -> list[tuple[str, Any, str]]:
         if variable + "_FILE" in environ:
             path = Path(environ[variable + "_FILE"])
             try:
-                found.append((key, path.read_text().strip(), f"{variable}_FILE"))
+                found.append((key, _of_text(key, path.read_text().strip(), f"{variable}_FILE"), f"{variable}_FILE"))
             except OSError as error:
                 raise ConfigRefused(f"{variable}_FILE: cannot read {path}: {error.strerror}") from error
         if variable in environ:
-            found.append((key, environ[variable], variable))
+            found.append((key, _of_text(key, environ[variable], variable), variable))
     return found
+
+
+def _of_text(key: str, text: str, origin: str) -> Any:
+    if key not in _TABLES:
+        return text
+    try:
+        return msgspec.json.decode(text or "{}")
+    except msgspec.DecodeError as error:
+        raise ConfigRefused(f"{origin}: {key} is a table, in the environment as JSON: {error}") from error
 
 
 def _refuse_misspelt(environ: Mapping[str, str]) -> None:
@@ -325,6 +396,9 @@ def _in_words(error: Exception, values: Mapping[str, Any], origins: Mapping[str,
     """What is wrong, by the names that people know, and who set it."""
     what, _, path = str(error).partition(" - at `$")
     key = path.strip(".`")
+    table, inside, _ = key.partition("[...]")
+    if inside and isinstance(entries := values.get(table), dict):
+        return _in_words_of_entry(table, entries, origins[table])
     if unknown := re.fullmatch("Object contains unknown field `(.*)`", what):
         key = f"{key}.{unknown[1]}"
         return f"{origins.get(key, 'set')}: {_unknown(key)}"
@@ -332,6 +406,15 @@ def _in_words(error: Exception, values: Mapping[str, Any], origins: Mapping[str,
         return f"{key} = {values[key]!r} (by {origins[key]}): {what[:1].lower()}{what[1:].replace('`', '')}"
     by = ", ".join(f"{other} by {origin}" for other, origin in sorted(origins.items()) if other.startswith(key))
     return f"[{key}] {what} (set: {by})"
+
+
+def _in_words_of_entry(table: str, entries: Mapping[str, Any], origin: str) -> str:
+    for name, entry in entries.items():
+        try:
+            msgspec.convert(entry, _TABLES[table], strict=False)
+        except (msgspec.ValidationError, ValueError) as error:
+            return f"[{table}.{name}] (by {origin}): {str(error).replace('`', '').replace('$.', '')}"
+    return f"[{table}] (by {origin}): its names are texts"
 
 
 def _unknown(key: str) -> str:
@@ -351,5 +434,7 @@ def _listed(settings: Settings, origins: Mapping[str, str]) -> list[Setting]:
     return [Setting(key=key, value=value, origin=origins.get(key, "default")) for key, value in rows]
 
 
-def _shown(value: str | float) -> str:
+def _shown(value: str | float | dict[str, msgspec.Struct]) -> str:
+    if isinstance(value, dict):
+        return msgspec.json.encode(value).decode() if value else ""
     return f"{value:g}" if isinstance(value, float) else str(value)

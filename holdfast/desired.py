@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.event_parts import Count, Id, JobSpec, Moment, Name, Port, Step
+from holdfast.event_parts import Count, Id, JobSpec, Moment, Name, Port, Purpose, Step
 from holdfast.reading import read
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The part of one generation that one node runs. `submitted_at` tells a job from a later one of the same name.
 
-    `restore_at_most`: its ranks restore no newer step, and what is newer is given up.
+    `restore_at_most`: its ranks restore no newer step, and what is newer is given up. `purpose`: ranks of `checks` are
+    no training; they have no checkpoints, and no steps are expected of them.
     """
 
     job: JobSpec
@@ -26,6 +27,7 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     restore_at_most: Step | None = None
     code_version: str | None = None
     submitted_at: Moment | None = None
+    purpose: Purpose = "train"
 
     @property
     def ranks(self) -> range:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -38,6 +38,9 @@ Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 StorePorts = Annotated[tuple[Port, ...], msgspec.Meta(min_length=1)]
 """The ports that a node holds open for the TCPStores of generations: one at least, or it can serve none."""
 
+Purpose = Literal["train", "checks", "replay"]
+"""What a generation of ranks is for: training, stop-time checks of its nodes, or training again to find a fault."""
+
 RANKS_MAX = 1_000_000
 """A job has at most this many ranks; what is asked beyond that is a mistake, and must not cost the memory."""
 
@@ -48,7 +51,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `start` is how a rank comes to life: forked from the node's zygote, or executed afresh for scripts
     that need environment variables to take effect at import. `token` is what the job's nodes show each other before
     they hand out its checkpoints; without one there are no copies on other nodes. `persist_every` says how often a step
-    goes to the disk, see `holdfast.persistence`; "": as often as the cluster says.
+    goes to the disk, see `holdfast.persistence`; "": as often as the cluster says. `only_nodes` are the nodes that it
+    is to run on, where not just any will do.
     """
 
     name: Name
@@ -64,6 +68,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     start: str = "fork"
     token: str = ""
     persist_every: str = ""
+    only_nodes: tuple[Name, ...] = ()
 
     def __post_init__(self) -> None:
         if self.nnodes < 1 or self.nproc_per_node < 1:
@@ -72,6 +77,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             raise ValueError(f"a job of {self.nnodes} x {self.nproc_per_node} ranks is over the limit of {RANKS_MAX:,}")
         if self.start not in ("fork", "exec"):
             raise ValueError(f"start {self.start!r} is unknown: use fork or exec")
+        if self.only_nodes and len(set(self.only_nodes)) != self.nnodes:
+            raise ValueError(f"{self.nnodes} nodes are asked for, and {len(set(self.only_nodes))} are named")
         if self.persist_every:
             PersistEvery.parse(self.persist_every)
         self.topology()
@@ -108,6 +115,14 @@ class CheckResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     name: str
     status: str
     detail: str = ""
+
+
+class Suspect(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A node that speaks against itself in tests, and how."""
+
+    node: Name
+    symptom: str
+    reason: str
 
 
 class RankException(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

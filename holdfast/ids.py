@@ -24,15 +24,21 @@ def uuid7(unix_ms: int | None = None, random_bytes: bytes | None = None) -> str:
     return str(uuid.UUID(int=value & ((1 << 128) - 1)))
 
 
-def derived_id(parent: str, *parts: str | int) -> str:
+NTH_MAX = 0xFFF
+
+
+def derived_id(parent: str, *parts: str | int, nth: int | None = None) -> str:
     """The id of something that follows from `parent`, the same each time it is derived.
 
     Decisions derive the ids of what they say from the event they answer, so that a repeated event
     repeats the very same messages, which every receiver then knows already. The time part is the
-    parent's, so derived ids still sort by time.
+    parent's, so derived ids still sort by time; those of one decision sort by `nth` (RFC 9562, section 6.2: a
+    counter in the bits that follow the time).
     """
     base = uuid.UUID(parent).int
     digest = uuid.uuid5(uuid.UUID(int=base), "/".join(str(part) for part in parts)).bytes
+    if nth is not None:
+        digest = (min(nth, NTH_MAX) << 4 | digest[1] & 0xF).to_bytes(2, "big") + digest[2:]
     return uuid7(unix_ms=base >> 80, random_bytes=digest)
 
 

@@ -31,6 +31,12 @@ class StopJob(Request, frozen=True, kw_only=True, omit_defaults=True):
     job: Name
 
 
+class ResetBreaker(Request, frozen=True, kw_only=True, omit_defaults=True):
+    """Let nodes of this job be evicted again, though many were."""
+
+    job: Name
+
+
 class ReleaseNode(Request, frozen=True, kw_only=True, omit_defaults=True):
     """Take this node off the blocklist."""
 
@@ -40,7 +46,7 @@ class ReleaseNode(Request, frozen=True, kw_only=True, omit_defaults=True):
 REQUEST_BYTES_MAX = 256 * 1024
 """A request is at most this long: what it asks for must fit the orders and events that follow from it."""
 
-AnyRequest = SubmitJob | StopJob | ReleaseNode
+AnyRequest = SubmitJob | StopJob | ResetBreaker | ReleaseNode
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -48,6 +48,9 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     orphan_s: float = 60.0
     """How long ranks live without any agent before their zygote ends them."""
 
+    checks_s: float = 300.0
+    """How long the checks of a job's nodes may take while training stands still; who has not answered is suspect."""
+
     block_s: float = 24 * 3600.0
     """How long an evicted node stays on the blocklist, unless it is released by hand."""
 
@@ -63,6 +66,7 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             step_multiple=(1, 10_000),
             lease_s=(0.1, _MONTH_S),
             orphan_s=(0.1, _MONTH_S),
+            checks_s=(1, _DAY_S),
             block_s=(1, 10 * 365 * _DAY_S),
         )
         self._require("node_lost_s", 3.0, "heartbeat_s", "one or two late heartbeats are no loss")

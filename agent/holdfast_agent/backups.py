@@ -65,8 +65,13 @@ class Backups:
         vault.on_notice = self._noticed
 
     def placed(self, order: NodeDesired | None) -> None:
-        """The node's order now; None: no ranks. What a node without ranks holds may be all that is left of a shard."""
-        if order is not None and order.placement is not None and order.placement != self._placement:
+        """The node's order now; None: no ranks. What a node without ranks holds may be all that is left of a shard.
+
+        While checks run, the vault goes on as the training left it.
+        """
+        if order is None or order.placement is None or order.placement.purpose == "checks":
+            return
+        if order.placement != self._placement:
             self._placement = order.placement
             self._hand_over()
 

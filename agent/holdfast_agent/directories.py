@@ -19,6 +19,9 @@ from holdfast_agent.wire import Fence
 
 SHARED_MEMORY = Path("/dev/shm")
 
+CHECKS_KEPT = 5
+"""Of each job, the logs of its last runs of checks."""
+
 
 class AlreadyRunning(RuntimeError):
     """Another agent holds the state directory."""
@@ -71,6 +74,18 @@ class Directories:
     def log_stem(self, job: str, rank: int) -> Path:
         """A rank's log files without `.out` and `.err`."""
         return self.root / "logs" / job / f"rank-{rank}"
+
+    def checks_log_stem(self, job: str, fence: Fence, rank: int) -> Path:
+        """The same for a rank of checks: the training's last words must stay what they are."""
+        return self.root / "logs" / job / f"checks-{fence[0]}-{fence[1]}" / f"rank-{rank}"
+
+    def begin_checks(self, job: str, fence: Fence) -> None:
+        """Make room for the logs of checks, and forget those of long ago."""
+        folder = self.checks_log_stem(job, fence, 0).parent
+        folder.mkdir(parents=True, exist_ok=True)
+        runs = sorted((path for path in folder.parent.glob("checks-*") if path != folder), key=_age)
+        for old in runs[: max(0, len(runs) + 1 - CHECKS_KEPT)]:
+            shutil.rmtree(old)
 
     def reports(self, job: str) -> Path:
         """Where the ranks of a job write their reports."""

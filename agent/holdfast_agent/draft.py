@@ -92,6 +92,8 @@ class Draft:
         if order is not None and crew is not None:
             common |= {"job": order.job, "generation": order.generation, "cause": order.cause}
             common["incident"] = None if crew.stepped else order.incident
+            if "purpose" in event_type.__struct_fields__ and order.placement is not None:
+                common["purpose"] = order.placement.purpose
         self.actions.append(Say(event=event_type(**(common | fields))))
 
     def stand(self, **changes: Any) -> None:

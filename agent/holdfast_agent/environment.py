@@ -65,6 +65,10 @@ def rank_environment(
     environment.pop(RESTORE_STEP, None)
     if placement.restore_at_most is not None:
         environment[RESTORE_STEP] = str(placement.restore_at_most)
+    if placement.purpose == "checks":
+        # They restore nothing, keep nothing and make no steps: what they do must not be taken for training.
+        for name in ("HOLDFAST_LEDGER", "HOLDFAST_VAULT", RESTORE_STEP):
+            environment.pop(name, None)
     return environment
 
 

@@ -55,6 +55,7 @@ async def _run(daemon: Process) -> None:
         timeouts=daemon.settings.timeouts,
         retention=daemon.settings.retention,
         checkpoint=daemon.settings.checkpoint,
+        inspections=daemon.settings.inspections,
         on_ready=announce_ready,
     )
     await agent.run()

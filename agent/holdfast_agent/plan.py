@@ -237,6 +237,8 @@ class _Decision(Draft):
         crew = self.state.standing.crew
         if crew is None or crew.order.fence != seen.fence or crew.stepped or self.state.stop is not None:
             return
+        if not crew.trains:
+            return  # nobody waits for ever there, and what a node finds out by itself is worth having
         self._condemn(f"the TCPStore of the generation is gone: {seen.reason}")
 
     # --- ranks ----------------------------------------------------------------------------------
@@ -320,9 +322,9 @@ class _Decision(Draft):
         steps = tuple(seen.standings[rank].steps_done if rank in seen.standings else 0 for rank in crew.ranks)
         if steps != self.state.progress:
             self.update(progress=steps, progress_at=self.now)
-        if not crew.stepped and all(steps):
+        if crew.trains and not crew.stepped and all(steps):
             self._first_step(crew, seen)
-        if self._is_due(self.state.progress_said_at, PROGRESS_EVERY_S) and seen.standings:
+        if crew.trains and self._is_due(self.state.progress_said_at, PROGRESS_EVERY_S) and seen.standings:
             self.update(progress_said_at=self.now)
             self.say(Progress, crew, incident=None, ranks=_progress_of(crew, seen))
         if (

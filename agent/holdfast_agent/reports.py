@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
+from typing import Any, Literal
 
 import msgspec
 import structlog
+
+from holdfast.desired import NodeDesired
+from holdfast.event_parts import Count, Name
+from holdfast.events import CheckpointSaved, DiagnosticResult, Event
+from holdfast.ids import uuid7
+from holdfast.trainer.report import CHECKPOINT_SAVED, DIAGNOSTIC_RESULT
 
 READ_BYTES_MAX = 1024 * 1024
 
@@ -19,7 +27,7 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True):
     at_ns: int
     rank: int
     generation: int
-    fields: dict[str, str | int | float | bool | list[int] | None] = {}
+    fields: dict[str, str | int | float | bool | list[int | str] | None] = {}
 
 
 class SavedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,6 +38,27 @@ class SavedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
     took_s: float
     steps: tuple[int, ...] = ()
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields of the report `diagnostic_result`, those of `DiagnosticResult`."""
+
+    run: str
+    test: str
+    status: Literal["passed", "failed", "broken", "skipped"]
+    symptom: str = ""
+    peers: tuple[Name, ...] = ()
+    round: Count = 0
+    device: str = ""
+    value: float | None = None
+    needed: float | None = None
+    unit: str = ""
+    digest: str = ""
+    hardware: str = ""
+    took_s: float = 0.0
+    detail: str = ""
+    done: Count = 0
+    total: Count = 0
 
 
 class ReportFile:
@@ -54,15 +83,28 @@ class ReportFile:
         return [report for line in whole.splitlines() if line.strip() and (report := _parse(line)) is not None]
 
 
-def saved_checkpoint(report: RankReport) -> SavedCheckpoint | None:
-    """The checkpoint that a report speaks of, if it does."""
-    if report.kind != "checkpoint_saved":
-        return None
+def event_of(report: RankReport, order: NodeDesired, node: str, now: datetime) -> Event | None:
+    """What a report says, as an event of the order by which its rank runs; None if it says nothing."""
+    common: dict[str, Any] = {
+        "id": uuid7(),
+        "at": now,
+        "source": f"agent/{node}",
+        "node": node,
+        "job": order.job,
+        "generation": report.generation,
+        "cause": order.cause,
+    }
     try:
-        return msgspec.convert(report.fields, SavedCheckpoint, strict=False)
+        if report.kind == CHECKPOINT_SAVED:
+            saved = msgspec.convert(report.fields, SavedCheckpoint, strict=False)
+            fields = msgspec.structs.asdict(saved)
+            return CheckpointSaved(**common, checkpoint_bytes=fields.pop("bytes"), **fields)
+        if report.kind == DIAGNOSTIC_RESULT:
+            result = msgspec.convert(report.fields, Result, strict=False)
+            return DiagnosticResult(**common, incident=order.incident, **msgspec.structs.asdict(result))
     except msgspec.ValidationError as error:
         log.warning("a report cannot be understood", kind=report.kind, reason=str(error))
-        return None
+    return None
 
 
 def _parse(line: bytes) -> RankReport | None:

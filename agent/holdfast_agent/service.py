@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 
 import msgspec
@@ -23,6 +23,7 @@ from holdfast.dead_letters import Unhandled, rejection
 from holdfast.desired import NodeDesired, UnreadableOrder
 from holdfast.events import Event, Metric, NodeInspected, NodeRegistered
 from holdfast.ids import uuid7
+from holdfast.inspection_policy import InspectionPolicy
 from holdfast.service import answer_pings
 from holdfast.store.relay import Relay
 from holdfast.subjects import DESIRED_BUCKET, desired_key, heartbeat_subject, kv_subject
@@ -46,6 +47,7 @@ from holdfast_agent.inputs import (
     ZygoteFound,
     ZygoteLost,
 )
+from holdfast_agent.inspecting import Inspected, Inspecting
 from holdfast_agent.ledgers import moment
 from holdfast_agent.live_lines import LiveLines
 from holdfast_agent.plan import plan
@@ -95,6 +97,7 @@ class Agent:
         timeouts: Timeouts | None = None,
         retention: RetentionPolicy | None = None,
         checkpoint: CheckpointPolicy | None = None,
+        inspections: InspectionPolicy | None = None,
         on_ready: Callable[[], None] = lambda: None,
         now: Now = system_now,
     ) -> None:
@@ -113,6 +116,10 @@ class Agent:
         self._backups.placed(self._state.standing.order)
         self._watcher = Watcher(node, directories, self._spool, self.learn, self._cut_off_s, now)
         self._forgetting = Forgetting(directories, self._spool, (retention or RetentionPolicy()).jobs_on_node_max)
+        inspected = Inspected(node=node, root=directories.root, policy=inspections or InspectionPolicy())
+        self._inspecting = Inspecting(inspected, self._spool.recall, self._say, now)
+        self._inspecting.crew = lambda: self._state.standing.crew
+        self._inspecting.on_fitness = self._register
         self._zygote: Welcome | None = None
         self._bus: Bus | None = None
         self._cut_off_since: datetime | None = now()
@@ -145,6 +152,7 @@ class Agent:
             group.create_task(self._backups.tell(), name="backups")
             group.create_task(self._watcher.run(), name="ledgers")
             group.create_task(self._forgetting.run(), name="forgetting")
+            group.create_task(self._inspecting.run(), name="inspections")
             self._bus = bus = await self._connect()
             self._relays = [Relay(outbox, bus) for outbox in self._outboxes]
             for lane, relay in zip(Lane, self._relays, strict=True):
@@ -221,9 +229,15 @@ class Agent:
         job = placement.job
         self._directories.begin_generation(job.name, order.fence)
         self._forgetting.begin(job.name)
+        checks = placement.purpose == "checks"
+        if checks:
+            self._directories.begin_checks(job.name, order.fence)
         plans = []
         for rank in placement.ranks:
             files = self._directories.rank_files(job.name, order.fence, rank)
+            stem = self._directories.log_stem(job.name, rank)
+            if checks:
+                stem = self._directories.checks_log_stem(job.name, order.fence, rank)
             plans.append(
                 RankPlan(
                     rank=rank,
@@ -234,7 +248,7 @@ class Agent:
                     args=job.args,
                     is_module=job.is_module,
                     start=job.start,
-                    log_stem=str(self._directories.log_stem(job.name, rank)),
+                    log_stem=str(stem),
                     error_file=str(files.error),
                 )
             )
@@ -244,13 +258,15 @@ class Agent:
         for relay in self._relays:
             relay.wake()
 
-    def _say(self, *events: Event) -> None:
+    def _say(self, *events: Event, memory: Mapping[str, bytes] | None = None) -> None:
         lane = Lane.MEASUREMENTS if all(isinstance(event, Metric) for event in events) else Lane.EVIDENCE
-        self._spool.commit([event_message(event) for event in events], lane=lane)
+        self._spool.commit([event_message(event) for event in events], memory, lane)
         self._wake()
 
     def _job(self) -> str | None:
-        return crew.order.job if (crew := self._state.standing.crew) is not None else None
+        """Whose output is broadcast; what checks print is not the job's."""
+        crew = self._state.standing.crew
+        return crew.order.job if crew is not None and crew.trains else None
 
     def _recalled(self) -> Standing:
         remembered = self._spool.recall(_STANDING)
@@ -314,11 +330,11 @@ class Agent:
     def _register(self) -> None:
         """Offer the node, with what was looked at."""
         welcome, state = self._zygote, self._state
-        if welcome is None or state.leaving:
+        if welcome is None or state.leaving or not self._inspecting.has_looked:
             return
         common = {"at": self._now(), "source": f"agent/{state.node}", "node": state.node, "instance": state.instance}
         facts = node_facts(self._address, welcome.store_ports, self._vault.port)
-        checks = self_check(self._directories.root, welcome)
+        checks = self_check(self._directories.root, welcome) + self._inspecting.self_check()
         epoch = state.standing.order.epoch if state.standing.order else 0
         self._say(
             NodeRegistered(id=uuid7(), facts=facts, epoch=epoch, **common),  # type: ignore[arg-type]

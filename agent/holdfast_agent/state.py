@@ -34,6 +34,11 @@ class Crew(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.order.placement.ranks if self.order.placement else range(0)
 
     @property
+    def trains(self) -> bool:
+        """Whether steps are expected of it."""
+        return self.order.placement is None or self.order.placement.purpose != "checks"
+
+    @property
     def missing(self) -> tuple[int, ...]:
         """Ranks that neither run nor are known to have ended."""
         return tuple(rank for rank in self.ranks if rank not in self.pids and rank not in self.ended)

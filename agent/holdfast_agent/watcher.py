@@ -12,13 +12,13 @@ import msgspec
 from holdfast.bus import Message, event_message
 from holdfast.clock import Now
 from holdfast.event_parts import StepSample
-from holdfast.events import CheckpointSaved, Event, StepsMeasured
+from holdfast.events import StepsMeasured
 from holdfast.ids import uuid7
 from holdfast.ledger_layout import RING_STEPS
 from holdfast_agent.directories import Directories
 from holdfast_agent.inputs import Input, Observed
 from holdfast_agent.ledgers import LedgerBook
-from holdfast_agent.reports import ReportFile, saved_checkpoint
+from holdfast_agent.reports import ReportFile, event_of
 from holdfast_agent.spool import Lane, Spool
 from holdfast_agent.state import Crew, RankStanding
 from holdfast_agent.wire import Fence
@@ -137,8 +137,11 @@ class Watcher:
                 pause_s = next_pause_s(pause_s, self._take())
                 if self._is_due():
                     self._measure()
+            elif not crew.trains:
+                # No first step to wait for; results are to be seen as they come.
+                self._take_reports()
             try:
-                async with asyncio.timeout(pause_s if crew.stepped else FIRST_STEP_POLL_S):
+                async with asyncio.timeout(pause_s if crew.stepped or not crew.trains else FIRST_STEP_POLL_S):
                     await self._crew_changed.wait()
             except TimeoutError:
                 continue
@@ -199,26 +202,8 @@ class Watcher:
         if reports is None or crew is None or crew.order.job is None:
             return
         before = reports.offset
-        events: list[Event] = []
-        for report in reports.read():
-            saved = saved_checkpoint(report)
-            if saved is not None:
-                events.append(
-                    CheckpointSaved(
-                        id=uuid7(),
-                        at=self._now(),
-                        source=f"agent/{self._node}",
-                        node=self._node,
-                        job=crew.order.job,
-                        generation=report.generation,
-                        cause=crew.order.cause,
-                        step=saved.step,
-                        path=saved.path,
-                        checkpoint_bytes=saved.bytes,
-                        took_s=saved.took_s,
-                        steps=saved.steps,
-                    )
-                )
+        said = (event_of(report, crew.order, self._node, self._now()) for report in reports.read())
+        events = [event for event in said if event is not None]
         if reports.offset != before:
             memory = {reports_key(crew.order.job): str(reports.offset).encode()}
             self._spool.commit([event_message(event) for event in events], memory)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +9,9 @@ import click
 
 from holdfast.cli.addresses import reader_url
 from holdfast.cli.database import Connection, as_dicts, read
+from holdfast.cli.incident_ids import prefix_of, the_one
 from holdfast.cli.options import reading_options
 from holdfast.cli.tables import cell, json_text, printable, render, seconds
-
-_MATCHING = """
-select key from controller.incidents where key like $1 || '%'
-union
-select incident::text from historian.incidents where incident::text like $1 || '%'
-order by 1 limit 10
-"""
 
 _RECORD = "select * from controller.incidents where key = $1"
 _INCIDENT = "select * from historian.incidents where incident = $1::uuid"
@@ -47,20 +40,13 @@ LOG_LINES_SHOWN = 20
 @click.option("--full", is_flag=True, help="Show all that was kept of each rank's log.")
 def show(incident: str, directory: Path, database_url: str | None, as_json: bool, full: bool) -> None:
     """Show an INCIDENT, named by its id or the beginning of it: phases, timeline, decisions, evidence."""
-    prefix = incident.lower()
-    if not re.fullmatch(r"[0-9a-f-]{1,36}", prefix):
-        raise click.UsageError(f"{incident!r} is no id of an incident; `holdfast incidents` lists them")
+    prefix = prefix_of(incident)
     found = read(reader_url(directory, database_url), lambda connection: _fetch(connection, prefix))
     click.echo(json_text(found, indent=2) if as_json else "\n".join(_in_words(found, full)))
 
 
 async def _fetch(connection: Connection, prefix: str) -> dict[str, Any]:
-    keys = [row["key"] for row in await connection.fetch(_MATCHING, prefix)]
-    if not keys:
-        raise click.ClickException(f"no incident begins with {prefix}; `holdfast incidents` lists them")
-    if len(keys) > 1:
-        raise click.ClickException(f"{prefix} could be any of {', '.join(keys)}: give more of the id")
-    (key,) = keys
+    key = await the_one(connection, prefix)
     async with connection.transaction(isolation="repeatable_read", readonly=True):
         truth = await connection.fetchrow(_RECORD, key)
         recorded = await connection.fetchrow(_INCIDENT, key)

@@ -27,6 +27,10 @@ from holdfast.events.actions import (
 from holdfast.events.base import Action, Decision, Event, EventClass, Evidence, Finding, Metric
 from holdfast.events.decisions import (
     BackupsPlanned,
+    BreakerOpened,
+    BreakerReset,
+    ChecksEnded,
+    ChecksStarted,
     Eviction,
     EvictionRevoked,
     GenerationStarted,
@@ -40,6 +44,7 @@ from holdfast.events.decisions import (
     NodesRequested,
     Reattempt,
     Suspension,
+    Withheld,
 )
 from holdfast.events.evidence import (
     DiagnosticResult,
@@ -75,7 +80,11 @@ __all__ = [
     "AnyEvent",
     "BackupsPlanned",
     "BadNumber",
+    "BreakerOpened",
+    "BreakerReset",
     "CheckpointSaved",
+    "ChecksEnded",
+    "ChecksStarted",
     "CopiesMeasured",
     "DeadlinePassed",
     "Decision",
@@ -124,6 +133,7 @@ __all__ = [
     "StepsMeasured",
     "Suspension",
     "UnreadableEvent",
+    "Withheld",
     "decode",
     "encode",
 ]
@@ -158,11 +168,16 @@ AnyEvent = (
     | NodesReleased
     | GenerationStarted
     | BackupsPlanned
+    | BreakerOpened
+    | BreakerReset
+    | ChecksEnded
+    | ChecksStarted
     | IncidentOpened
     | Reattempt
     | Eviction
     | EvictionRevoked
     | Suspension
+    | Withheld
     | IncidentClosed
     | JobFinished
     | JobStopping

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.event_parts import Count, Grant, Id, Name, RankProcess, Step
+from holdfast.event_parts import Count, Grant, Id, Name, Purpose, RankProcess, Step
 from holdfast.events.base import Action
 
 
@@ -25,12 +25,14 @@ class RanksStarted(Action, frozen=True, kw_only=True, omit_defaults=True):
     ranks: tuple[RankProcess, ...]
     took_s: float
     adopted: bool = False
+    purpose: Purpose = "train"
 
 
 class RanksFinished(Action, frozen=True, kw_only=True, omit_defaults=True):
     """All ranks of a node ended with exit code 0."""
 
     ranks: tuple[Count, ...]
+    purpose: Purpose = "train"
 
 
 class NodesGranted(Action, frozen=True, kw_only=True, omit_defaults=True):
@@ -43,13 +45,15 @@ class NodesGranted(Action, frozen=True, kw_only=True, omit_defaults=True):
 class NodesAwaited(Action, frozen=True, kw_only=True, omit_defaults=True):
     """A claim cannot be met yet: `available` of `wanted` nodes; it is met when enough register.
 
-    `behind` is the job whose earlier claim must be met first.
+    `behind` is the job whose earlier claim must be met first. `missing` says of a claim that names its nodes what is
+    the matter with those that cannot be had.
     """
 
     claim: Id
     wanted: Count
     available: Count
     behind: Name | None = None
+    missing: str = ""
 
 
 class NodeStateChanged(Action, frozen=True, kw_only=True, omit_defaults=True):

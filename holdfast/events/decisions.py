@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.event_parts import Code, Count, JobSpec, Moment, Name, Step
+from holdfast.event_parts import Code, Count, JobSpec, Moment, Name, Purpose, Step, Suspect
 from holdfast.events.base import Decision
 
 
@@ -13,9 +13,14 @@ class JobSubmitted(Decision, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class NodesRequested(Decision, frozen=True, kw_only=True, omit_defaults=True):
-    """A job claims nodes; its id is the claim's id."""
+    """A job claims nodes; its id is the claim's id.
+
+    `only`: these and no others. For `checks`, which are over soon, also nodes on the blocklist may be named.
+    """
 
     count: Count
+    only: tuple[Name, ...] = ()
+    purpose: Purpose = "train"
 
 
 class NodesReleased(Decision, frozen=True, kw_only=True, omit_defaults=True):
@@ -34,7 +39,8 @@ class GenerationStarted(Decision, frozen=True, kw_only=True, omit_defaults=True)
 
     `vaults` says where each of them answers for its checkpoints in memory, `host:port`, "" for one that has none.
     `persist_every` is how often the job wants a step on the disk.
-    `restore_at_most` is the newest step that its ranks may restore; None: any.
+    `restore_at_most` is the newest step that its ranks may restore; None: any. Only one whose `purpose` is to train
+    makes and needs checkpoints.
     """
 
     nodes: tuple[Name, ...]
@@ -46,6 +52,7 @@ class GenerationStarted(Decision, frozen=True, kw_only=True, omit_defaults=True)
     submitted_at: Moment | None = None
     vaults: tuple[str, ...] = ()
     persist_every: str = ""
+    purpose: Purpose = "train"
 
 
 class BackupsPlanned(Decision, frozen=True, kw_only=True, omit_defaults=True):
@@ -87,6 +94,42 @@ class EvictionRevoked(Decision, frozen=True, kw_only=True, omit_defaults=True):
     """The node that was evicted as held at `epoch` is not at fault: it leaves the blocklist."""
 
     epoch: Count = 0
+
+
+class Withheld(Decision, frozen=True, kw_only=True, omit_defaults=True):
+    """What would have been done, and was not: `mechanism` only observes, or the circuit breaker (`breaker`) is open."""
+
+    mechanism: str
+    rung: str
+
+
+class BreakerOpened(Decision, frozen=True, kw_only=True, omit_defaults=True):
+    """Too many of a job's nodes were evicted in a short time: none is any more until a person resets the breaker."""
+
+    evictions: Count
+    window_s: float
+
+
+class BreakerReset(Decision, frozen=True, kw_only=True, omit_defaults=True):
+    """A person lets nodes of this job be evicted again."""
+
+
+class ChecksStarted(Decision, frozen=True, kw_only=True, omit_defaults=True):
+    """The rung "stop-time checks": the job's ranks are stopped, and its nodes are tested until `deadline_s` from now.
+
+    The generation of this event belongs to the checks, and stands in each `diagnostic_result`.
+    """
+
+    suite: str
+    nodes: tuple[Name, ...]
+    deadline_s: float
+
+
+class ChecksEnded(Decision, frozen=True, kw_only=True, omit_defaults=True):
+    """What the checks of a job's nodes say in sum."""
+
+    suspects: tuple[Suspect, ...] = ()
+    took_s: float = 0.0
 
 
 class Suspension(Decision, frozen=True, kw_only=True, omit_defaults=True):

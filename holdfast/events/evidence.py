@@ -12,6 +12,7 @@ from holdfast.event_parts import (
     Moment,
     Name,
     NodeFacts,
+    Purpose,
     RankException,
     RankProgress,
     Step,
@@ -69,6 +70,7 @@ class ProcessExited(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     exception: RankException | None = None
     log_tail: str = ""
     detail: str = ""
+    purpose: Purpose = "train"
 
 
 class FirstStep(Evidence, frozen=True, kw_only=True, omit_defaults=True):
@@ -100,7 +102,10 @@ class Inspection(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     `state`: `alert` each time that the check raises it, `cleared` when it is over, `broken` when the check itself
     cannot look, which says nothing of the node's health, good or bad. `confidence` is what an alert asks for: `evict`
     names this node without doubt, `tolerate` passes by itself often enough to wait for a second one, `hint` proves
-    nothing. `symptom` is one of `holdfast.symptoms`. `device` is what it is about (`eth0`, `GPU-3`, `/data`).
+    nothing. `symptom` is one of `holdfast.symptoms`. `device` is what it is about (`eth0`, `/data`, a PCI address),
+    `kind` what of it: an alert is cleared by the same check, device and kind. With kind `sight`, `broken` says that the
+    check, or this device, cannot be looked at, and `cleared` that it can again. `is_momentary`: what happened is over
+    and is never cleared, as a line in the kernel's log.
     `scope`: a `host` alert concerns every node of the machine `boot_id`. `lines` are what was read, word for word.
     """
 
@@ -111,6 +116,8 @@ class Inspection(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     scope: Literal["node", "host"] = "node"
     boot_id: str = ""
     device: str = ""
+    kind: str = ""
+    is_momentary: bool = False
     detail: str = ""
     lines: tuple[str, ...] = ()
 
@@ -120,8 +127,8 @@ class DiagnosticResult(Evidence, frozen=True, kw_only=True, omit_defaults=True):
 
     `run` is the same for all results of one run of checks. `status`: `passed`; `failed` speaks against the node, or
     against it or one of its `peers`; `broken` and `skipped` say nothing of health. `value` is what was measured, in
-    `unit`, `needed` the least that would have passed; `digest` is an answer that must be the same on all nodes. `done`
-    of `total` tests of this node are over.
+    `unit`, `needed` the least that would have passed; `digest` is an answer that must be the same on all nodes with the
+    same `hardware`. `done` of `total` tests of this node are over.
     """
 
     run: str
@@ -135,6 +142,7 @@ class DiagnosticResult(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     needed: float | None = None
     unit: str = ""
     digest: str = ""
+    hardware: str = ""
     took_s: float = 0.0
     detail: str = ""
     done: Count = 0

@@ -15,7 +15,10 @@ REPORTS_VARIABLE = "HOLDFAST_REPORTS"
 LINE_BYTES_MAX = 65_536
 STEPS_TOLD_MAX = 1_000
 
-ReportValue = str | int | float | bool | Sequence[int] | None
+CHECKPOINT_SAVED = "checkpoint_saved"
+DIAGNOSTIC_RESULT = "diagnostic_result"
+
+ReportValue = str | int | float | bool | Sequence[int] | Sequence[str] | None
 
 
 class ReportTooLong(ValueError):
@@ -55,4 +58,4 @@ def checkpoint_saved(*, step: int, path: str, checkpoint_bytes: int, took_s: flo
     `steps` are all that are there now; none: the caller does not know.
     """
     told = steps if len(steps) <= STEPS_TOLD_MAX else ()
-    report("checkpoint_saved", step=step, path=path, bytes=checkpoint_bytes, took_s=took_s, steps=told)
+    report(CHECKPOINT_SAVED, step=step, path=path, bytes=checkpoint_bytes, took_s=took_s, steps=told)

@@ -3,11 +3,13 @@
 from datetime import datetime
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from holdfast.config import LadderPolicy
+from holdfast.config import LadderPolicy, MechanismPolicy
+from holdfast.diagnosis.program import checks_of
 from holdfast.event_parts import JobSpec
-from holdfast.requests import StopJob, SubmitJob
+from holdfast.requests import ResetBreaker, StopJob, SubmitJob
 from holdfast.timeouts import Timeouts
 from holdfast_controller.plan import Planner
 from holdfast_controller.state import JobState
@@ -18,12 +20,15 @@ TRACES = sorted((Path(__file__).parent / "controller").glob("*.trace"))
 
 @pytest.mark.parametrize("path", TRACES, ids=lambda path: path.stem)
 def test_trace(path: Path, request: pytest.FixtureRequest) -> None:
-    planner = Planner(Timeouts(), LadderPolicy())
+    planner = _planner({})
     state: JobState | None = None
     hearing_since: datetime | None = START
 
     def step(given: Input) -> list[str]:
-        nonlocal state, hearing_since
+        nonlocal state, hearing_since, planner
+        if given.kind == "policy":
+            planner = _planner(given.fields)
+            return []
         if given.kind in ("deaf", "hearing"):
             hearing_since = given.at if given.kind == "hearing" else None
             return []
@@ -38,9 +43,15 @@ def test_trace(path: Path, request: pytest.FixtureRequest) -> None:
                 cwd="/",
                 directory="/jobs/job",
             )
+            if "only" in given.fields:
+                spec = msgspec.structs.replace(spec, only_nodes=tuple(given.fields["only"].split(",")))
+            if "checks" in given.fields:
+                spec = checks_of(spec, given.fields["checks"])
             outcome = planner.submit(state, SubmitJob(id=given.id, asked_by="ada", spec=spec), given.at)
         elif given.kind == "stop":
             outcome = planner.stop(state, StopJob(id=given.id, asked_by="ada", job="job"), given.at)
+        elif given.kind == "reset_breaker":
+            outcome = planner.reset_breaker(state, ResetBreaker(id=given.id, asked_by="ada", job="job"), given.at)
         else:
             assert state is not None
             if given.kind == "time":
@@ -65,12 +76,24 @@ def test_trace(path: Path, request: pytest.FixtureRequest) -> None:
     play(path, step, request.config.getoption("--rewrite"))
 
 
+def _planner(set_: dict[str, str]) -> Planner:
+    """One under the default policy, but for what a trace sets in its first line."""
+    ladder = {name: value for name, value in set_.items() if name in LadderPolicy.__struct_fields__}
+    mechanisms = {name: value for name, value in set_.items() if name in MechanismPolicy.__struct_fields__}
+    assert ladder.keys() | mechanisms.keys() == set_.keys(), set_
+    return Planner(
+        Timeouts(),
+        msgspec.convert(ladder, LadderPolicy, strict=False),
+        mechanisms=msgspec.convert(mechanisms, MechanismPolicy),
+    )
+
+
 def summary(state: JobState) -> str:
     words = [str(state.phase), f"generation {state.generation}", f"nodes {' '.join(state.nodes) or '-'}"]
     if state.incident:
         blamed = " ".join(f"{node}:{times}" for node, times in sorted(state.incident.blamed.items()))
         words.append(
-            f"incident {state.incident.symptom} at step {state.incident.failed_step}, blamed {blamed or 'nobody'}"
+            f"incident {state.incident.shown_as} at step {state.incident.failed_step}, blamed {blamed or 'nobody'}"
         )
     if state.awaiting:
         words.append(

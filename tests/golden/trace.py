@@ -82,6 +82,8 @@ def event_of(given: Input, **defaults: Any) -> Event:
         fields["instance"] = f"{int(fields['instance'][1:]):08x}-0000-7000-8000-000000000000"
     if kind.__name__ == "NodesGranted":
         fields["grants"] = [grant(*_node_and_epoch(word)) for word in given.words]
+    if "only" in fields:
+        fields["only"] = fields["only"].split(",")
     if kind.__name__ == "NodesReleased":
         fields["nodes"] = list(given.words)
     if kind.__name__ == "NodeRegistered":
@@ -132,6 +134,10 @@ def told(event: Event) -> str:
     if extra:
         value = getattr(event, extra)
         parts.append("[" + (" ".join(value) if isinstance(value, tuple) else str(value)) + "]")
+    if event.type == "nodes_requested" and event.only:  # type: ignore[attr-defined]
+        parts.append("only " + " ".join(event.only))  # type: ignore[attr-defined]
+    if missing := getattr(event, "missing", ""):
+        parts.append(f"because {missing}")
     if reason := getattr(event, "reason", ""):
         parts.append(f"because {reason}")
     return " ".join(parts)
@@ -148,4 +154,5 @@ def ordered(order: NodeDesired) -> str:
     limit = (
         f", restoring at most {order.placement.restore_at_most}" if order.placement.restore_at_most is not None else ""
     )
-    return f"< order {fence}: ranks {ranks.start}-{ranks.stop - 1}, store {store}{limit}{instead}"
+    what = "ranks" if order.placement.purpose == "train" else f"{order.placement.purpose}, ranks"
+    return f"< order {fence}: {what} {ranks.start}-{ranks.stop - 1}, store {store}{limit}{instead}"

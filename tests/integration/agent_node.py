@@ -13,7 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
@@ -224,12 +224,15 @@ class Node:
 
 
 @contextlib.asynccontextmanager
-async def node(name: str, directory: Path, url: str) -> AsyncIterator[Node]:
+async def node(
+    name: str, directory: Path, url: str, environment: Mapping[str, str] | None = None
+) -> AsyncIterator[Node]:
     """A node that is registered; whatever is left of it is gone at the end, but for its zygote."""
     bus = await connect(url, f"test-{name}", timeout_s=WAIT_S)
     heard = Heard(bus, name)
     listeners = [asyncio.create_task(heard.listen(stream)) for stream in ("EVIDENCE", "DECISIONS", "METRICS")]
     it = Node(name, directory, url, bus, heard)
+    it.environment = dict(environment or {})
     it.start()
     try:
         await it.registered()

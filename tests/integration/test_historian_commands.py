@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import asyncpg
+import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
@@ -20,8 +21,9 @@ from holdfast.cli.main import main
 from holdfast.cli.overview import Overview, cluster_overview, overview_section
 from holdfast.dead_letters import Unhandled, rejection
 from holdfast.event_parts import RankException
-from holdfast.events import JobFinished, MessageRejected, NodesAwaited, RanksStarted
+from holdfast.events import BreakerOpened, JobFinished, MessageRejected, NodesAwaited, RanksStarted
 from holdfast.ids import uuid7
+from holdfast_controller.state import Rung, Taken
 from tests.integration.historian_scene import Story, killed_and_restarted, new_database, record
 from tests.integration.servers import free_port
 
@@ -42,8 +44,11 @@ values ($1, 1, jsonb_build_object('id', $2::text), $1, $3, $4)
 """
 _INCIDENT = """
 insert into controller.incidents (key, version, body, job, opened_at, closed_at, symptom, outcome, attempts, summary)
-values ($1, 1, '{}', $2, $3, $4, $5, $6, $7, $8)
+values ($1, 1, $9::jsonb, $2, $3, $4, $5, $6, $7, $8)
 """
+
+
+NOT_RECORDED = uuid7()
 
 
 class Scene:
@@ -57,7 +62,9 @@ class Scene:
         self.late, self.failed = Story("late"), Story("failed")
         self.late.submit()
         self.late.say(NodesAwaited, 2, claim=self.claim, wanted=3, available=1, behind="gpt")
+        self.late.say(BreakerOpened, 2, evictions=3, window_s=3600.0, reason="too many of them")
         self.failed.submit()
+        self.failed.say(BreakerOpened, 2, evictions=1, window_s=3600.0, reason="the job is over")
         self.failed.start(0.001, 0.5)
         self.failed.say(JobFinished, 3, outcome="failed", exit_code=1, reason="rank 0 raised ValueError twice")
 
@@ -95,10 +102,20 @@ class Scene:
         # To end the ranks uses up a generation.
         await controller.execute(_JOB, "failed", "failed", 2, None, 1, at(-1))
         await controller.execute(
-            _INCIDENT, self.recovered, "gpt", at(10), at(10.4), "killed", "recovered", 1, "rank 1 on n2 was killed"
+            *(_INCIDENT, self.recovered, "gpt", at(10), at(10.4), "killed", "recovered", 1, "rank 1 on n2 was killed"),
+            "{}",
+        )
+        taken = Taken(
+            at=at(11),
+            generation=1,
+            rung=Rung.REATTEMPT,
+            reason="rank 0 on n1 raised ValueError",
+            evidence=(self.raised.id, NOT_RECORDED),
+            next="stop",
         )
         await controller.execute(
-            _INCIDENT, self.open, "broken", at(11), None, "user_exception", None, 1, "rank 0 raised ValueError"
+            *(_INCIDENT, self.open, "broken", at(11), None, "user_exception", None, 1, "rank 0 raised ValueError"),
+            msgspec.json.encode({"taken": [taken]}).decode(),
         )
         await controller.close()
         standby = await asyncpg.connect(self.urls["standby"])
@@ -291,6 +308,26 @@ def test_show_says_when_an_id_is_unknown_ambiguous_or_none(scene: Scene) -> None
     ambiguous = holdfast(scene, "show", "0").stderr
     assert scene.open in ambiguous and scene.recovered in ambiguous
     assert "is no id of an incident" in holdfast(scene, "show", "100%").stderr
+
+
+def test_explain_has_each_rung_its_evidence_and_what_would_have_come_next(scene: Scene) -> None:
+    result = holdfast(scene, "explain", scene.open[:-1])
+    assert result.exit_code == 0, result.output
+    told = result.stdout
+    assert "1. reattempt (generation 1 failed): restart in place, on the same nodes" in told
+    assert "   because rank 0 on n1 raised ValueError" in told
+    assert "   evidence process_exited n1 rank 0: ValueError: bad batch\n" in told
+    assert f"   evidence {NOT_RECORDED}: the historian has not recorded it (yet)" in told
+    assert "   the same once more would have led to: stop" in told
+    (rung,) = data(holdfast(scene, "explain", scene.open, "--json"))["rungs"]
+    assert rung["evidence"][0]["exception"] == "ValueError: bad batch"
+    assert "No decision was recorded." in holdfast(scene, "explain", scene.recovered).stdout
+    assert "no incident begins with ffff" in holdfast(scene, "explain", "ffff").stderr
+
+
+def test_breakers(scene: Scene) -> None:
+    (row,) = data(holdfast(scene, "breaker", "show", "--json"))
+    assert (row["job"], row["evictions"], row["reason"]) == ("late", 3, "too many of them")
 
 
 def test_nodes(scene: Scene) -> None:

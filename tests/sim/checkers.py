@@ -6,7 +6,10 @@ from collections import Counter
 
 from holdfast.events import (
     BadNumber,
+    ChecksEnded,
+    ChecksStarted,
     Decision,
+    DiagnosticResult,
     Eviction,
     GenerationStarted,
     IncidentClosed,
@@ -16,6 +19,7 @@ from holdfast.events import (
     NodesGranted,
     NodesRequested,
     ProcessExited,
+    RanksFinished,
     decode,
 )
 from holdfast.exit_codes import SUPERSEDED
@@ -31,6 +35,8 @@ def check(cluster: SimCluster) -> None:
     restarts_answer_the_present(cluster)
     leftovers_decide_nothing(cluster)
     nothing_spoiled_comes_back(cluster)
+    checks_blame_who_failed_them(cluster)
+    checks_are_followed_up(cluster)
     each_job_ends_once(cluster)
     nothing_is_rejected(cluster)
     claims_are_answered_in_order(cluster)
@@ -56,6 +62,7 @@ def restarts_answer_the_present(cluster: SimCluster) -> None:
             cause = by_id.get(event.cause or "")
             if isinstance(cause, ProcessExited):
                 assert cause.generation == newest[event.job], f"{event.job} restarted for what was long over"
+        if isinstance(event, GenerationStarted | ChecksStarted):
             newest[event.job] = event.generation
 
 
@@ -87,6 +94,34 @@ def leftovers_decide_nothing(cluster: SimCluster) -> None:
     }
     followed = [event.type for event in cluster.log if event.cause in leftovers]
     assert not followed, f"followed from a rank that was replaced: {followed}"
+
+
+def checks_blame_who_failed_them(cluster: SimCluster) -> None:
+    """A suspect of stop-time checks has failed one in that run, or did not end."""
+    for ended in (event for event in cluster.log if isinstance(event, ChecksEnded)):
+        passed = {
+            event.node
+            for event in cluster.log
+            if isinstance(event, DiagnosticResult)
+            and (event.job, event.generation) == (ended.job, ended.generation)
+            and event.status == "passed"
+        }
+        for suspect in ended.suspects:
+            said = [
+                event
+                for event in cluster.log
+                if event.node == suspect.node and (event.job, event.generation) == (ended.job, ended.generation)
+            ]
+            is_done = any(isinstance(event, RanksFinished) and event.at < ended.at for event in said)
+            assert suspect.node not in passed or not is_done, f"{suspect.node} passed, and was named: {ended.reason}"
+
+
+def checks_are_followed_up(cluster: SimCluster) -> None:
+    """A job whose nodes were checked trains again, or ends: it does not stay where it is."""
+    for index, started in enumerate(cluster.log):
+        if isinstance(started, ChecksStarted):
+            after = [event for event in cluster.log[index:] if event.job == started.job]
+            assert any(isinstance(event, GenerationStarted | JobFinished) for event in after)
 
 
 def incidents_end_once(cluster: SimCluster) -> None:

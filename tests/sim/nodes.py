@@ -11,7 +11,7 @@ import msgspec
 from holdfast import desired
 from holdfast.desired import NodeDesired, UnreadableOrder
 from holdfast.event_parts import CheckResult, NodeFacts
-from holdfast.events import Event, NodeInspected, NodeRegistered
+from holdfast.events import DiagnosticResult, Event, Inspection, NodeInspected, NodeRegistered
 from holdfast.exit_codes import SUPERSEDED
 from holdfast.timeouts import Timeouts
 from holdfast_agent.actions import Acknowledge, Action, EndZygote, Fork, Say, Stop
@@ -35,6 +35,8 @@ from tests.sim.training import Training
 STEP_S = 0.5
 LAST_STEP = 100
 HEARTBEAT_S = 1.0
+HANGING_CHANCE = 0.1
+"""How often the checks of a node never end."""
 SUPERSEDED_CHANCE = 0.5
 """How often ranks find, in the time of a step, that a newer generation has their checkpoints."""
 AGAIN_CHANCE = 0.05
@@ -56,6 +58,7 @@ class SimRank(msgspec.Struct):
     pid: int
     step: int
     steps_done: int = 0
+    is_check: bool = False
 
 
 class Zygote:
@@ -73,6 +76,8 @@ class Zygote:
         assert not self.ranks, f"{self.node.name} started ranks of {order.fence} beside others"
         self.order = desired.encode(order)
         self.training = self.node.trainings[order.placement.job.name]
+        if order.placement.purpose == "checks":
+            return self._fork_checks(order)
         for rank in order.placement.ranks:
             self.training.start(order.generation, rank, self.node.name)
             self.node.pids += 1
@@ -82,15 +87,35 @@ class Zygote:
         self.node.world.after(STEP_S, lambda: self._train(order.fence))
         return {rank: it.pid for rank, it in self.ranks.items()}
 
+    def _fork_checks(self, order: NodeDesired) -> dict[int, int]:
+        """Ranks that test the node: they tell what they find, and end by themselves, or never."""
+        assert order.placement is not None
+        for rank in order.placement.ranks:
+            self.node.pids += 1
+            self.ranks[rank] = SimRank(order.fence, rank, self.node.pids, -1, is_check=True)
+        self.node.started(order.fence)
+        if self.node.world.random.random() >= HANGING_CHANCE:
+            self.node.world.after(self.node.world.random.uniform(1.0, 6.0), lambda: self._checked(order))
+        return {rank: it.pid for rank, it in self.ranks.items()}
+
+    def _checked(self, order: NodeDesired) -> None:
+        mine = [rank for rank in self.ranks.values() if rank.fence == order.fence]
+        if not mine or self.node.zygote is not self:
+            return
+        self.node.tell_result(order)
+        for rank in mine:
+            self.node.rank_ended(self.exit(rank.rank))
+
     def end(self, rank: int) -> SimRank:
         ended = self.ranks.pop(rank)
-        self.training.end(ended.fence[1], rank)
+        if not ended.is_check:
+            self.training.end(ended.fence[1], rank)
         return ended
 
     def exit(self, rank: int, *, signal: int | None = None, code: int = 0) -> RankExit:
         """A rank ends by itself; the report is kept until the agent acknowledges it."""
         ended = self.ranks.pop(rank)
-        if signal is not None or code:
+        if (signal is not None or code) and not ended.is_check:
             # Ranks that end well end together; the others still count as there for those that end later.
             self.training.end(ended.fence[1], rank)
         report = RankExit(
@@ -152,6 +177,7 @@ class SimNode:
         self._say = say
         self._beat = beat
         self.connected = True
+        self.is_unfit = False
         self.pids = 0
         self.ledgers: dict[tuple[Fence, int], tuple[int, int]] = {}
         self.disk = Standing()
@@ -314,11 +340,48 @@ class SimNode:
         assert not self.fences or fence > self.fences[-1], f"{self.name} went back from {self.fences[-1]} to {fence}"
         self.fences.append(fence)
 
+    def tell_result(self, order: NodeDesired) -> None:
+        """What a stop-time test finds out here."""
+        self._tell(
+            DiagnosticResult,
+            job=order.job,
+            generation=order.generation,
+            run="sim",
+            test="gemm",
+            status="failed" if self.is_unfit else "passed",
+            detail="differs" if self.is_unfit else "",
+        )
+
+    def _tell(self, kind: type[Event], **fields: Any) -> None:
+        at = self.world.now()
+        self._speak(kind(id=self.fresh_id(), at=at, source=f"agent/{self.name}", node=self.name, **fields))
+
     # --- faults -----------------------------------------------------------------------------------
 
     def kill_rank(self) -> None:
         if self.zygote is not None and self.zygote.ranks:
             self.rank_ended(self.zygote.exit(self.world.random.choice(sorted(self.zygote.ranks)), signal=9))
+
+    def break_down(self) -> None:
+        """From now on its ranks crash again and again, and its tests fail."""
+        self.is_unfit = True
+        self._crash_again()
+
+    def _crash_again(self) -> None:
+        if self.is_unfit:
+            self.kill_rank()
+            self.world.after(self.world.random.uniform(1.0, 4.0), self._crash_again)
+
+    def raise_alert(self, confidence: str) -> None:
+        """A check beside training finds something."""
+        self._tell(
+            Inspection,
+            check="gpu",
+            state="alert",
+            confidence=confidence,
+            symptom="gpu_unavailable" if confidence == "evict" else "infiniband_error",
+            detail="found",
+        )
 
     def restart_agent(self) -> None:
         """The agent is killed, whatever it was about to do, and started again; zygote and ranks live on."""

@@ -25,7 +25,7 @@ NICENESS = 5
 """Its time is its own: it takes what tests beside it, whose processes live in real time, leave of the cores."""
 FAULTS = (
     *("rank", "rank", "agent", "agent", "zygote", "node", "rack", "partition"),
-    *("controller", "standby", "freeze", "bus", "stop", "nan"),
+    *("controller", "standby", "freeze", "bus", "stop", "nan", "unfit", "alert"),
 )
 
 
@@ -54,6 +54,12 @@ async def run_schedule(seed: int) -> SimCluster:
         elif fault == "stop" and world.random.random() < 0.3:
             job = world.random.choice(cluster.specs).name
             world.after(at, lambda job=job: cluster.stop(job))
+        elif fault == "unfit":
+            world.after(at, node.break_down)
+            world.after(at + world.random.uniform(10.0, 30.0), lambda node=node: setattr(node, "is_unfit", False))
+        elif fault == "alert":
+            confidence = world.random.choice(("evict", "tolerate", "hint"))
+            world.after(at, lambda node=node, confidence=confidence: node.raise_alert(confidence))
         elif fault == "nan":
             world.after(at, cluster.trainings[world.random.choice(cluster.specs).name].poison)
         elif fault == "zygote":

@@ -15,13 +15,16 @@ import pytest
 from holdfast.bus import Message
 from holdfast.desired import NodeDesired, Placement
 from holdfast.event_parts import JobSpec
+from holdfast.events import CheckpointSaved
 from holdfast.rank_variables import RESERVED
 from holdfast.trainer import checkpoint_saved, phase, report, step
 from holdfast_agent.environment import RankFiles, public_environment, rank_environment
 from holdfast_agent.logs import LINE_BYTES_MAX, Output, RotatingFile, Tail
-from holdfast_agent.reports import ReportFile, saved_checkpoint
+from holdfast_agent.reports import ReportFile, event_of
 from holdfast_agent.spool import MEASUREMENTS_MAX, SAID_AGAIN_MAX, Lane, Spool
 from holdfast_agent.wire import Attach, Frames, WireError, decode_command, decode_report, frame
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def message(number: int) -> Message:
@@ -129,16 +132,18 @@ def test_reports_are_read_from_where_the_agent_stopped(tmp_path: Path, monkeypat
     checkpoint_saved(step=7, path="/c/7", checkpoint_bytes=12, took_s=0.5, steps=[5, 7])
     (first,) = reports.read()
     assert (first.rank, first.generation) == (3, 2)
-    saved = saved_checkpoint(first)
-    assert saved is not None
-    assert (saved.step, saved.path, saved.bytes, saved.steps) == (7, "/c/7", 12, (5, 7))
+    order = NodeDesired(node="n", epoch=1, generation=2, job="j")
+    saved = event_of(first, order, "n", NOW)
+    assert isinstance(saved, CheckpointSaved)
+    assert (saved.step, saved.path, saved.checkpoint_bytes, saved.steps) == (7, "/c/7", 12, (5, 7))
+    assert (saved.job, saved.node, saved.generation, saved.took_s) == ("j", "n", 2, 0.5)
     with path.open("ab") as file:
         file.write(b"{ half a line")
     report("note", text="hello")
     with path.open("ab") as file:
         file.write(b'{"kind": "unfinished')
     (note,) = ReportFile(path, reports.offset).read()
-    assert (note.kind, saved_checkpoint(note)) == ("note", None)
+    assert (note.kind, event_of(note, order, "n", NOW)) == ("note", None)
 
 
 def test_outside_holdfast_the_library_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

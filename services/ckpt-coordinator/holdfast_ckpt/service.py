@@ -83,7 +83,7 @@ class Coordinator(Decider):
         match event:
             case CheckpointSaved():
                 return self._saved(event, now)
-            case GenerationStarted() if event.job not in self._finished:
+            case GenerationStarted() if event.job not in self._finished and event.purpose == "train":
                 return self._started(event, now)
             case CopiesMeasured() | ShardsFetched():
                 return self._reported(event, now)

@@ -1,30 +1,29 @@
 """What follows from bad numbers, and from word of what is clean (ADR 10). Pure.
 
-Going back to a certified step is the first rung for them. What ByteRobust puts between it and the end (checks of
-machines that stand still, evicting suspects, rolling code back, replay) belongs in `ladder.choose`, where the same step
-twice is told.
+Whatever rung `ladder.choose` takes, what is restored afterwards is a certified step.
 """
 
 from __future__ import annotations
 
-from holdfast.config import LadderPolicy
-from holdfast.events import BadNumber, StepsCertified
+from holdfast.events import BadNumber, StepsCertified, Withheld
 from holdfast_controller.draft import Draft
-from holdfast_controller.ladder import Failure
-from holdfast_controller.recovery import failed, learned_late
-from holdfast_controller.state import JobPhase, JobState, Spoiled, Symptom
+from holdfast_controller.recovery import Rules, failed, learned_late
+from holdfast_controller.state import Failure, JobPhase, JobState, Spoiled, Symptom
 
 
-def bad_number(draft: Draft, event: BadNumber, policy: LadderPolicy) -> None:
+def bad_number(draft: Draft, event: BadNumber, rules: Rules) -> None:
     """The training of a generation is spoiled: go back, or note how far back the next start must go."""
     state = draft.state
     if state.phase is JobPhase.STOPPING or event.generation is None or event.generation > state.trained_generation:
         return
     failure = _failure(state, event)
+    if rules.mechanisms.bad_numbers == "observe":
+        draft.say(Withheld, mechanism="bad_numbers", rung="", node=failure.node, reason=failure.text)
+        return
     if event.generation < state.trained_generation:
         # The present one may be sound: if it is not, its own numbers will tell.
         if state.incident and event.certified is not None:
-            learned_late(draft, failure, policy)
+            learned_late(draft, failure, rules)
         return
     if event.certified is not None:
         limits = [event.certified] if state.is_past_limit else [event.certified, state.restore_at_most]
@@ -32,9 +31,9 @@ def bad_number(draft: Draft, event: BadNumber, policy: LadderPolicy) -> None:
             next_restore_at_most=min(limit for limit in limits if limit is not None), is_past_limit=False
         )
     if state.phase in (JobPhase.STARTING, JobPhase.RUNNING):
-        failed(draft, failure, policy)
+        failed(draft, failure, rules)
     elif state.incident:
-        learned_late(draft, failure, policy)
+        learned_late(draft, failure, rules)
 
 
 def certified(draft: Draft, event: StepsCertified) -> None:
@@ -60,6 +59,7 @@ def _failure(state: JobState, event: BadNumber) -> Failure:
         text=_in_words(event),
         node=node,
         rank=event.rank,
+        evidence=(event.id,),
         spoiled=Spoiled(generation=event.generation or 0, step=event.step, certified=event.certified),
     )
 

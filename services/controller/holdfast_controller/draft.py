@@ -8,8 +8,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from holdfast.desired import NodeDesired
+from holdfast.diagnosis.program import are_checks
 from holdfast.event_parts import Grant
 from holdfast.events import (
+    ChecksStarted,
     Event,
     GenerationStarted,
     IncidentClosed,
@@ -21,7 +23,7 @@ from holdfast.events import (
 from holdfast.ids import derived_id
 from holdfast.timeouts import Timeouts
 from holdfast_controller.orders import leaving_order, standing_orders
-from holdfast_controller.state import Await, Ending, Incident, JobPhase, JobState
+from holdfast_controller.state import Await, Checks, Ending, Failure, Incident, JobPhase, JobState
 
 SOURCE = "controller"
 E = TypeVar("E", bound=Event)
@@ -57,7 +59,7 @@ class Draft:
         incident = self.state.incident
         fields.setdefault("incident", incident.id if incident else None)
         event = kind(
-            id=derived_id(self.cause, kind.__name__, len(self._events)),
+            id=derived_id(self.cause, kind.__name__, nth=len(self._events)),
             source=SOURCE,
             job=self.state.job,
             **{"at": self.now, "cause": self.cause, "generation": self.state.generation or None, **fields},
@@ -88,6 +90,7 @@ class Draft:
             finished=frozenset(),
             gone=frozenset(),
             suspended=False,
+            checks=None,
             awaiting=None,
             restore_at_most=limit,
             next_restore_at_most=None,
@@ -106,9 +109,23 @@ class Draft:
             mesh=state.spec.mesh,
             submitted_at=state.submitted_at,
             vaults=tuple(_vault(member) for member in self.state.members if member),
+            purpose="checks" if are_checks(state.spec) else "train",
         )
         self.state = self.state.update(ordered_by=decision.id)
         self._orders.extend(standing_orders(self.state))
+
+    def order_checks(self, failure: Failure, suite: str, reason: str) -> None:
+        """Stop the ranks, and run tests of the members in their place; this uses up a generation number."""
+        limit_s = self.timeouts.checks_s
+        generation = self.state.generation + 1
+        checks = Checks(suite=suite, began_at=self.now, failure=failure)
+        self.state = self.state.become(
+            JobPhase.CHECKING, generation=generation, checks=checks, suspended=False, gone=frozenset()
+        )
+        decision = self.say(ChecksStarted, suite=suite, nodes=self.state.nodes, deadline_s=limit_s, reason=reason)
+        self.state = self.state.update(ordered_by=decision.id)
+        self._orders.extend(standing_orders(self.state))
+        self.await_("checks_done", limit_s)
 
     def order_idle(self, **changes: object) -> None:
         """Order all members to run no ranks; this uses up a generation number."""
@@ -117,7 +134,15 @@ class Draft:
 
     def claim(self, reason: str) -> None:
         """Ask for as many nodes as are missing; a newer claim replaces an older one."""
-        claim = self.say(NodesRequested, at=self._after_last_claim(), count=self.state.vacancies, reason=reason)
+        spec = self.state.spec
+        claim = self.say(
+            NodesRequested,
+            at=self._after_last_claim(),
+            count=self.state.vacancies,
+            only=tuple(node for node in spec.only_nodes if node not in self.state.nodes),
+            purpose="checks" if are_checks(spec) else "train",
+            reason=reason,
+        )
         self.state = self.state.update(claim=claim.id, claimed_at=claim.at)
 
     def release(self, held: tuple[Grant, ...], reason: str, *, withdraws_claim: bool = False) -> None:
@@ -149,15 +174,22 @@ class Draft:
         if member:
             self._orders.append(leaving_order(self.state.update(ordered_by=self.cause), member))
         members = tuple(None if held is member else held for held in self.state.members)
-        self.state = self.state.become(JobPhase.CLAIMING, members=members, awaiting=None)
+        self.state = self.state.become(JobPhase.CLAIMING, members=members, checks=None, awaiting=None)
 
     def end(self, ending: Ending) -> None:
         """Stop all ranks, for good; the job is over once every node says that they are gone."""
         self.say(JobStopping, reason=ending.reason)
-        self.state = self.state.become(JobPhase.STOPPING, ending=ending, gone=frozenset())
+        self.state = self.state.become(JobPhase.STOPPING, ending=ending, checks=None, gone=frozenset())
         self.order_idle()
         self.await_("ranks_stopped", self.timeouts.start_s)
         self.close_when_gone()
+
+    def complete(self, reason: str) -> None:
+        """Every rank has ended by itself: the job is over."""
+        self.order_idle(suspended=True)
+        self.state = self.state.become(JobPhase.COMPLETED, awaiting=None, ended_at=self.now)
+        self.say(JobFinished, outcome="completed", exit_code=0, reason=reason)
+        self.release_all("the job completed")
 
     def close_when_gone(self) -> None:
         """Finish a stopping job once no node runs any of its ranks."""
@@ -226,7 +258,7 @@ class Draft:
             outcome=outcome,
             attempts=incident.attempts,
             reason=reason,
-            symptom=incident.symptom,
+            symptom=incident.shown_as,
             summary=incident.summary,
         )
         self._closed.append(incident)

@@ -1,23 +1,28 @@
-"""The recovery ladder: which rung a failure asks for, and why. ByteRobust §4 (Fig. 5), the part of it built so far.
+"""The recovery ladder: which rung a failure asks for, and why. ByteRobust §4 (Fig. 5). Pure.
 
-node lost, or silent about its start        -> evict it, claim a standby, restart
-the script's own error, seen twice          -> stop, with the traceback
-rank killed, or an infrastructure error     -> restart in place; again on the same node -> evict it
-the same though no node was there each time -> it follows the job: restart in place, evict nobody, soon stop
-rank that lost a partner                    -> restart in place; nobody is blamed
-bad numbers                                 -> restart in place from a certified step; again at the same step -> stop
-too many attempts within one incident       -> stop
+node lost, or silent about its start          -> evict it
+an inspection names a machine                 -> evict it, without stop-time checks
+the script's own error, seen twice            -> stop, with the traceback
+bad numbers                                   -> stop-time checks; again at the same step -> stop
+crash on a node with an alert of its own      -> evict it: a crash with a culprit
+crash without a culprit                       -> restart in place; again -> stop-time checks
+checks found nothing, and it is the same node -> evict it; another one -> restart in place
+the same though no node was there each time   -> it follows the job: restart in place, evict nobody, soon stop
+too many attempts within one incident         -> stop
+
+Failing again within an incident climbs; an incident ends when the job has got past the place where it failed. Behind
+stop-time checks the ladder goes on with `behind_checks`: their suspects are evicted, or the next rung is taken.
 """
 
 from __future__ import annotations
 
-from enum import StrEnum
-
 import msgspec
 
 from holdfast.config import LadderPolicy
+from holdfast.diagnosis.suites import suite_for
+from holdfast.event_parts import Suspect
 from holdfast_controller.classify import FIRST_HAND_OF_NODE, OF_USER_CODE
-from holdfast_controller.state import Incident, RankError, Shown, Spoiled, Symptom
+from holdfast_controller.state import Alert, Failure, Incident, RankError, Rung, Shown, Spoiled, Symptom
 
 TRAITS_MAX = 16
 """Of an incident; those that were shown last."""
@@ -25,49 +30,52 @@ TRAITS_MAX = 16
 EVICTED_FOR_TRAIT_MAX = 2
 """Where all nodes of a job show the same each time, the third to go would be no better a guess."""
 
-
-class Rung(StrEnum):
-    """What to do about a failure, from mild to severe."""
-
-    REATTEMPT = "reattempt"
-    REPLACE = "replace"
-    EVICT = "evict"
-    STOP = "stop"
+INSPECTIONS, CHECKS, FAILURES = "inspections", "stop_time_checks", "failures"
+"""What an eviction can rest on."""
 
 
-class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that went wrong in one generation of a job."""
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """A rung, and the reason in words. `nodes` are those to evict, on the word of `mechanism`."""
 
-    symptom: Symptom
-    generation: int
-    step: int
-    text: str
-    node: str | None = None
-    rank: int | None = None
-    error: RankError | None = None
-    spoiled: Spoiled | None = None
+    rung: Rung
+    reason: str
+    nodes: tuple[str, ...] = ()
+    mechanism: str = FAILURES
+    suite: str = ""
+    evidence: tuple[str, ...] = ()
 
-    @property
-    def user_error(self) -> RankError | None:
-        """The error, if it is the script's own."""
-        return self.error if self.symptom in OF_USER_CODE else None
 
-    @property
-    def trait(self) -> str | None:
-        """By what the same failure of a node is known on another one."""
-        return self.error.trait if self.error and self.symptom in FIRST_HAND_OF_NODE else None
+class Means(msgspec.Struct, frozen=True, kw_only=True):
+    """What the ladder has to work with: the job's `members`, and what may be done.
+
+    `alerts` are those of the node that failed which often pass by themselves: with a crash they do not.
+    """
+
+    members: frozenset[str]
+    alerts: tuple[Alert, ...] = ()
+    can_check: bool = True
+
+
+def user_error(failure: Failure) -> RankError | None:
+    """The error, if it is the script's own."""
+    return failure.error if failure.symptom in OF_USER_CODE else None
+
+
+def trait(failure: Failure) -> str | None:
+    """By what the same failure of a node is known on another one."""
+    return failure.error.trait if failure.error and failure.symptom in FIRST_HAND_OF_NODE else None
 
 
 def blame(incident: Incident, failure: Failure, members: frozenset[str]) -> Incident:
     """The incident with this failure counted, at most once for each node and generation. `members`: the job's nodes."""
     if failure.symptom not in FIRST_HAND_OF_NODE or failure.node is None:
         return incident
-    if failure.trait:
+    if shows := trait(failure):
         # Of an earlier generation's nodes those that are left count, and the one that speaks: rather one too many.
         here = members | {failure.node}
-        seen = incident.shown.get(failure.trait, Shown(by={}, each_time=here))
+        seen = incident.shown.get(shows, Shown(by={}, each_time=here))
         by = seen.by | {failure.generation: seen.by.get(failure.generation, frozenset()) | {failure.node}}
-        shown = incident.shown | {failure.trait: Shown(by=by, each_time=seen.each_time & here)}
+        shown = incident.shown | {shows: Shown(by=by, each_time=seen.each_time & here)}
         newest = sorted(shown.items(), key=lambda entry: max(entry[1].by))[-TRAITS_MAX:]
         incident = msgspec.structs.replace(incident, shown=dict(newest))
     if incident.blamed_generation.get(failure.node) == failure.generation:
@@ -79,51 +87,123 @@ def blame(incident: Incident, failure: Failure, members: frozenset[str]) -> Inci
     )
 
 
-def choose(incident: Incident, failure: Failure, policy: LadderPolicy) -> tuple[Rung, str]:
-    """The rung for `failure`, which `incident` has already counted by `blame`, and the reason in words."""
-    if failure.symptom is Symptom.NODE_DEPARTED:
-        return Rung.REPLACE, failure.text
-    if failure.symptom in (Symptom.NODE_LOST, Symptom.START_TIMEOUT) and failure.node:
-        return Rung.EVICT, failure.text
-    if failure.user_error and incident.user_error and (why := _comes_again(incident.user_error, failure.user_error)):
-        return Rung.STOP, f"{failure.text}; {why}"
-    if failure.spoiled and (why := _beyond_mending(incident.spoiled, failure.spoiled)):
-        return Rung.STOP, f"{failure.text}; {why}"
-    if failure.symptom not in FIRST_HAND_OF_NODE or failure.node is None:
-        return Rung.REATTEMPT, failure.text
-    seen = incident.shown.get(failure.trait or "")
-    if seen and _follows_the_job(incident, failure.trait, seen):
-        if len(seen.by) < policy.same_failures_max:
-            return Rung.REATTEMPT, failure.text
-        nodes = sorted(frozenset().union(*seen.by.values()))
-        return Rung.STOP, (
-            f"{failure.text}; the same at the same step in {len(seen.by)} generations, on "
-            f"{', '.join(nodes[:3])}{', ...' if len(nodes) > 3 else ''}: it follows the job, and no machine is at fault"
+def choose(incident: Incident, failure: Failure, means: Means, policy: LadderPolicy) -> Choice:
+    """The rung for `failure`, which `incident` has already counted by `blame`."""
+    symptom, node = failure.symptom, failure.node
+    if symptom is Symptom.NODE_DEPARTED and node:
+        return Choice(rung=Rung.REPLACE, reason=failure.text, nodes=(node,))
+    if symptom in (Symptom.NODE_LOST, Symptom.START_TIMEOUT) and node:
+        return Choice(rung=Rung.EVICT, reason=failure.text, nodes=(node,))
+    if symptom is Symptom.UNFIT and node:
+        return Choice(rung=Rung.EVICT, reason=failure.text, nodes=(node,), mechanism=INSPECTIONS)
+    if error := user_error(failure):
+        return _for_user_error(incident, failure, error)
+    if failure.spoiled:
+        return _for_bad_numbers(incident, failure, failure.spoiled, means)
+    return _for_crash(incident, failure, means, policy)
+
+
+def within_limits(choice: Choice, incident: Incident, failure: Failure, policy: LadderPolicy) -> Choice:
+    """The choice, or the end if it would be one restart too many."""
+    restarts = choice.rung in (Rung.REATTEMPT, Rung.CHECKS, Rung.EVICT)
+    if not restarts or incident.attempts < policy.attempts_max:
+        return choice
+    reason = f"{failure.text}; gave up after {incident.attempts} restarts within one incident"
+    return Choice(rung=Rung.STOP, reason=reason)
+
+
+def behind_checks(
+    incident: Incident, failure: Failure, suspects: tuple[Suspect, ...], means: Means, policy: LadderPolicy
+) -> Choice:
+    """The rung behind stop-time checks that `failure` had led to. Suspects that have left the job count no more."""
+    here = tuple(suspect for suspect in suspects if suspect.node in means.members)
+    if here:
+        found = "; ".join(f"{suspect.node}: {suspect.reason}" for suspect in here)
+        return Choice(
+            rung=Rung.EVICT,
+            reason=f"{failure.text}; stop-time checks: {found}",
+            nodes=tuple(suspect.node for suspect in here),
+            mechanism=CHECKS,
         )
-    same = sum(failure.node in nodes for nodes in seen.by.values()) if seen else 0
-    times = max(incident.blamed.get(failure.node, 0), same)
-    if times >= policy.failures_of_node_max:
-        return Rung.EVICT, f"{failure.text}; {failure.node} failed {times} times within one incident"
-    return Rung.REATTEMPT, failure.text
+    incident = msgspec.structs.replace(incident, checked=means.members)
+    choice = choose(incident, failure, means, policy)
+    return msgspec.structs.replace(choice, reason=f"{choice.reason}; stop-time checks name nobody")
 
 
-def is_exhausted(incident: Incident, policy: LadderPolicy) -> bool:
-    """Whether no more restarts are left to it."""
-    return incident.attempts >= policy.attempts_max
+def coming(incident: Incident, failure: Failure, means: Means, policy: LadderPolicy) -> str:
+    """The rung that the same failure in the next generation would lead to."""
+    again = msgspec.structs.replace(failure, generation=failure.generation + 1)
+    if failure.error:
+        again = msgspec.structs.replace(
+            again, error=msgspec.structs.replace(failure.error, generation=failure.error.generation + 1)
+        )
+    if failure.spoiled:
+        again = msgspec.structs.replace(
+            again, spoiled=msgspec.structs.replace(failure.spoiled, generation=failure.spoiled.generation + 1)
+        )
+    then = msgspec.structs.replace(incident, attempts=incident.attempts + 1)
+    choice = choose(blame(then, again, means.members), again, means, policy)
+    return within_limits(choice, then, again, policy).rung
 
 
-def _follows_the_job(incident: Incident, trait: str | None, seen: Shown) -> bool:
+def _for_user_error(incident: Incident, failure: Failure, error: RankError) -> Choice:
+    if incident.user_error and (why := _comes_again(incident.user_error, error)):
+        return Choice(rung=Rung.STOP, reason=f"{failure.text}; {why}")
+    return Choice(rung=Rung.REATTEMPT, reason=failure.text)
+
+
+def _for_bad_numbers(incident: Incident, failure: Failure, spoiled: Spoiled, means: Means) -> Choice:
+    if spoiled.certified is None:
+        reason = f"{failure.text}; no step is known to be clean, so there is none to go back to"
+        return Choice(rung=Rung.STOP, reason=reason)
+    if means.can_check and means.members - incident.checked:
+        return Choice(rung=Rung.CHECKS, reason=failure.text, suite=suite_for(failure.shown_as))
+    if any(known.step == spoiled.step and known.generation != spoiled.generation for known in incident.spoiled):
+        why = f"bad numbers at the same step {spoiled.step}, twice: data, code or settings, and no machine"
+        return Choice(rung=Rung.STOP, reason=f"{failure.text}; {why}")
+    return Choice(rung=Rung.REATTEMPT, reason=failure.text)
+
+
+def _for_crash(incident: Incident, failure: Failure, means: Means, policy: LadderPolicy) -> Choice:
+    node = failure.node
+    if failure.symptom in FIRST_HAND_OF_NODE and node and means.alerts:
+        alert = means.alerts[-1]
+        return Choice(
+            rung=Rung.EVICT,
+            reason=f"{failure.text}, where {alert.text}",
+            nodes=(node,),
+            mechanism=INSPECTIONS,
+            evidence=tuple(alert.event for alert in means.alerts),
+        )
+    seen = incident.shown.get(trait(failure) or "")
+    if seen and _follows_the_job(incident, trait(failure), seen):
+        return _for_what_follows_the_job(failure, seen, policy)
+    if means.can_check and incident.attempts >= policy.reattempts_before_checks and means.members - incident.checked:
+        return Choice(rung=Rung.CHECKS, reason=failure.text, suite=suite_for(failure.shown_as))
+    if failure.symptom in FIRST_HAND_OF_NODE and node:
+        same = sum(node in nodes for nodes in seen.by.values()) if seen else 0
+        times = max(incident.blamed.get(node, 0), same)
+        if times >= policy.failures_of_node_max:
+            reason = f"{failure.text}; {node} failed {times} times within one incident"
+            return Choice(rung=Rung.EVICT, reason=reason, nodes=(node,))
+    return Choice(rung=Rung.REATTEMPT, reason=failure.text)
+
+
+def _for_what_follows_the_job(failure: Failure, seen: Shown, policy: LadderPolicy) -> Choice:
+    if len(seen.by) < policy.same_failures_max:
+        return Choice(rung=Rung.REATTEMPT, reason=failure.text)
+    nodes = sorted(frozenset().union(*seen.by.values()))
+    reason = (
+        f"{failure.text}; the same at the same step in {len(seen.by)} generations, on "
+        f"{', '.join(nodes[:3])}{', ...' if len(nodes) > 3 else ''}: it follows the job, and no machine is at fault"
+    )
+    return Choice(rung=Rung.STOP, reason=reason)
+
+
+def _follows_the_job(incident: Incident, shows: str | None, seen: Shown) -> bool:
     """No one node was there each time; or enough had to go for it."""
-    evicted = sum(evicted.trait == trait for evicted in incident.evicted.values())
+    evicted = sum(evicted.trait == shows for evicted in incident.evicted.values())
     return not seen.each_time or evicted >= EVICTED_FOR_TRAIT_MAX
-
-
-def _beyond_mending(earlier: tuple[Spoiled, ...], now: Spoiled) -> str:
-    if now.certified is None:
-        return "no step is known to be clean, so there is none to go back to"
-    if any(known.step == now.step and known.generation != now.generation for known in earlier):
-        return f"bad numbers at the same step {now.step}, twice: data, code or settings, and no machine"
-    return ""
 
 
 def _comes_again(earlier: RankError, now: RankError) -> str:

@@ -16,7 +16,8 @@ from holdfast_controller.service import Controller
 
 async def serve(this: Process) -> None:
     """Run the controller until cancelled."""
-    controller = Controller(this.settings.timeouts, this.settings.ladder, this.settings.retention)
+    settings = this.settings
+    controller = Controller(settings.timeouts, settings.ladder, settings.retention, settings.mechanisms)
     bus = await connect(this.settings.nats_url, "controller")
     store = await PostgresStore.connect(
         this.settings.database_url, "controller", application_name="holdfast-controller"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.desired import NodeDesired, Placement
+from holdfast.diagnosis.program import are_checks, checks_of
 from holdfast.event_parts import Grant
 from holdfast_controller.state import JobPhase, JobState
 
@@ -11,7 +12,7 @@ def standing_orders(state: JobState) -> list[NodeDesired]:
     """The orders that hold now for the job's nodes; none while the next ones are still being worked out."""
     if state.suspended or state.phase is JobPhase.STOPPING:
         return [_order(state, member, None) for _, member in _members(state)]
-    if state.phase in (JobPhase.STARTING, JobPhase.RUNNING):
+    if state.phase in (JobPhase.STARTING, JobPhase.RUNNING, JobPhase.CHECKING):
         return [_order(state, member, _placement(state, rank)) for rank, member in _members(state)]
     return []
 
@@ -27,6 +28,15 @@ def _members(state: JobState) -> list[tuple[int, Grant]]:
 
 def _placement(state: JobState, node_rank: int) -> Placement:
     host = _members(state)[0][1]
+    if state.checks is not None:
+        return Placement(
+            job=checks_of(state.spec, state.checks.suite),
+            node_rank=node_rank,
+            master_addr=host.address,
+            master_port=host.store_ports[state.generation % len(host.store_ports)],
+            submitted_at=state.submitted_at,
+            purpose="checks",
+        )
     return Placement(
         job=state.spec,
         node_rank=node_rank,
@@ -34,6 +44,7 @@ def _placement(state: JobState, node_rank: int) -> Placement:
         master_port=host.store_ports[state.generation % len(host.store_ports)],
         restore_at_most=state.restore_at_most,
         submitted_at=state.submitted_at,
+        purpose="checks" if are_checks(state.spec) else "train",
     )
 
 

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from holdfast.config import LadderPolicy, RetentionPolicy
+from holdfast.config import LadderPolicy, MechanismPolicy, RetentionPolicy
+from holdfast.diagnosis.program import are_checks, time_limit_s
 from holdfast.event_parts import Grant
 from holdfast.events import (
     AnyEvent,
     BadNumber,
+    BreakerReset,
     DeadlinePassed,
+    DiagnosticResult,
     Event,
     FirstStep,
-    JobFinished,
+    Inspection,
     JobSubmitted,
     NodeDeparted,
     NodeLost,
@@ -32,17 +35,19 @@ from holdfast.events import (
     StepsCertified,
     StepTimeMeasured,
     Suspension,
+    Withheld,
 )
 from holdfast.ids import named_id
-from holdfast.requests import StopJob, SubmitJob
+from holdfast.requests import ResetBreaker, StopJob, SubmitJob
 from holdfast.timeouts import Timeouts
+from holdfast_controller import alerts, checks
 from holdfast_controller.classify import classify, in_words, is_superseded, signature
 from holdfast_controller.corruption import bad_number, certified
 from holdfast_controller.draft import Draft, Outcome
-from holdfast_controller.ladder import Failure
+from holdfast_controller.ladder import INSPECTIONS, Choice
 from holdfast_controller.orders import standing_orders
-from holdfast_controller.recovery import failed, learned_late
-from holdfast_controller.state import OVER, Ending, JobPhase, JobState, RankError, Symptom
+from holdfast_controller.recovery import Rules, failed, learned_late, may_evict
+from holdfast_controller.state import OVER, Ending, Failure, JobPhase, JobState, RankError, Rung, Symptom
 from holdfast_controller.submission import masked, new_job
 
 STEP_RECORD_S = 10.0
@@ -58,9 +63,16 @@ def _of_before(job: str, ended_at: datetime) -> str:
 class Planner:
     """The decisions under one set of limits; holds no state of its own."""
 
-    def __init__(self, timeouts: Timeouts, policy: LadderPolicy, retention: RetentionPolicy | None = None) -> None:
+    def __init__(
+        self,
+        timeouts: Timeouts,
+        policy: LadderPolicy,
+        retention: RetentionPolicy | None = None,
+        mechanisms: MechanismPolicy | None = None,
+    ) -> None:
         self.timeouts = timeouts
         self.policy = policy
+        self.rules = Rules(ladder=policy, mechanisms=mechanisms or MechanismPolicy())
         self.retention = retention or RetentionPolicy()
 
     # --- requests of people ---------------------------------------------------------------------
@@ -99,6 +111,16 @@ class Planner:
             draft.end(Ending(phase=JobPhase.STOPPED, reason=reason, exit_code=143))
         return draft.outcome()
 
+    def reset_breaker(self, state: JobState | None, request: ResetBreaker, now: datetime) -> Outcome:
+        """A person has looked at what was evicted: the job's nodes may be evicted again."""
+        if state is None:
+            return Outcome(state=None, refusal=f"there is no job named {request.job}; `holdfast jobs` lists them")
+        if state.breaker_open_since is None:
+            return Outcome(state=state, refusal=f"the circuit breaker of job {request.job} is closed")
+        draft = Draft(state.update(breaker_open_since=None, evictions=()), request.id, now, self.timeouts)
+        draft.say(BreakerReset, reason=f"asked by {request.asked_by}")
+        return draft.outcome()
+
     # --- events ---------------------------------------------------------------------------------
 
     def event(self, state: JobState, event: AnyEvent, now: datetime) -> Outcome:
@@ -129,8 +151,12 @@ class Planner:
                 self._node_gone(draft, event)
             case OrderRefused():
                 self._refused(draft, event)
+            case Inspection():
+                self._inspected(draft, event)
+            case DiagnosticResult():
+                checks.found(draft, event)
             case BadNumber():
-                bad_number(draft, event, self.policy)
+                bad_number(draft, event, self.rules)
             case StepsCertified():
                 certified(draft, event)
             case StepTimeMeasured():
@@ -153,6 +179,7 @@ class Planner:
             "ranks_started": state.started,
             "first_step": state.stepped,
             "ranks_stopped": state.gone,
+            "checks_done": state.checks.over if state.checks else frozenset(),
         }[awaiting.what]
         missing = tuple(node for node in state.nodes if node not in here)
         # The finding gets an id of its own: it is the cause of what follows, and the same however often time is asked.
@@ -163,17 +190,22 @@ class Planner:
         draft.cause = finding.id
         if awaiting.what == "ranks_stopped":
             draft.close()
+        elif awaiting.what == "checks_done":
+            checks.overdue(draft, self.rules)
         elif awaiting.what == "ranks_started" and set(missing) == set(state.nodes):
             # When nobody answers, the silence says nothing about any one node.
             text = f"no node started its ranks within {waited_s:.0f} s"
-            failed(draft, self._failure(state, Symptom.START_TIMEOUT, text), self.policy)
+            failed(draft, self._failure(state, Symptom.START_TIMEOUT, text), self.rules)
         elif awaiting.what == "ranks_started":
             for node in missing:
                 text = f"{node} did not start its ranks within {waited_s:.0f} s"
-                failed(draft, self._failure(state, Symptom.START_TIMEOUT, text, node), self.policy)
+                failed(draft, self._failure(state, Symptom.START_TIMEOUT, text, node), self.rules)
+        elif are_checks(state.spec):
+            text = f"the checks were not over after {waited_s:.0f} s"
+            draft.end(Ending(phase=JobPhase.FAILED, reason=text, exit_code=1))
         elif state.has_stepped or state.incident:
             text = f"no first step within {waited_s:.0f} s of starting generation {state.generation}"
-            failed(draft, self._failure(state, Symptom.NO_FIRST_STEP, text), self.policy)
+            failed(draft, self._failure(state, Symptom.NO_FIRST_STEP, text), self.rules)
         # A job that never made a step may be one that makes none, or compiles for long: the finding is all there is.
         return draft.outcome()
 
@@ -242,7 +274,22 @@ class Planner:
             symptom, text = Symptom.NODE_LOST, f"nothing was heard of {event.node} for {event.silent_s:.1f} s"
         else:
             symptom, text = Symptom.NODE_DEPARTED, f"the agent of {event.node} was shut down"
-        failed(draft, self._failure(state, symptom, text, event.node), self.policy)
+        failed(draft, self._failure(state, symptom, text, event.node), self.rules)
+
+    def _inspected(self, draft: Draft, event: Inspection) -> None:
+        """A check of a node beside training: what names the machine evicts it, whether its ranks noticed or not."""
+        if draft.state.phase is JobPhase.STOPPING or event.node not in draft.state.nodes:
+            return
+        draft.state = alerts.noted(draft.state, event, draft.now, self.policy)
+        failure = alerts.failure(draft.state, event, draft.now, self.policy)
+        if failure is None:
+            return
+        if self.rules.mechanisms.inspections == "observe":
+            draft.say(Withheld, mechanism=INSPECTIONS, rung=Rung.EVICT, node=event.node, reason=failure.text)
+            return
+        choice = Choice(rung=Rung.EVICT, reason=failure.text, nodes=(event.node,), mechanism=INSPECTIONS)
+        if may_evict(draft, choice, self.policy):
+            failed(draft, failure, self.rules)
 
     def _refused(self, draft: Draft, event: OrderRefused) -> None:
         """A node refuses what holds for it: what it obeyed last was never ordered, and is superseded by name."""
@@ -259,7 +306,8 @@ class Planner:
         started = state.started | {event.node}
         draft.state = state.update(started=started)
         if started >= set(state.nodes) and state.phase is JobPhase.STARTING:
-            draft.await_("first_step", self.timeouts.first_step_limit_s(state.step_s, state.first_step_s))
+            limit_s = self.timeouts.first_step_limit_s(state.step_s, state.first_step_s)
+            draft.await_("first_step", time_limit_s(state.spec) if are_checks(state.spec) else limit_s)
             draft.state = draft.state.update(started_at=draft.now)
 
     def _first_step(self, draft: Draft, event: FirstStep) -> None:
@@ -294,6 +342,9 @@ class Planner:
 
     def _finished(self, draft: Draft, event: RanksFinished) -> None:
         state = draft.state
+        if state.phase is JobPhase.CHECKING:
+            checks.ended(draft, event, self.rules)
+            return
         if state.phase is JobPhase.STOPPING and event.generation == state.generation - 1 and event.node in state.nodes:
             draft.state = state.update(gone=state.gone | {event.node})
             draft.close_when_gone()
@@ -304,10 +355,7 @@ class Planner:
         draft.state = state.update(finished=finished)
         if finished >= set(state.nodes):
             draft.close_incident("recovered", "the job ran to its end")
-            draft.order_idle(suspended=True)
-            draft.state = draft.state.become(JobPhase.COMPLETED, awaiting=None, ended_at=draft.now)
-            draft.say(JobFinished, outcome="completed", exit_code=0, reason="every rank ended with exit code 0")
-            draft.release_all("the job completed")
+            draft.complete("every rank ended with exit code 0")
 
     # --- failures -------------------------------------------------------------------------------
 
@@ -318,6 +366,9 @@ class Planner:
         if event.generation < state.generation and is_superseded(event):
             # It ended because the restart worked, and as late as it was cut off: neither its end nor its step says
             # anything of the failure. Of the present generation it does: what is newer there was never ordered.
+            return
+        if state.phase is JobPhase.CHECKING and event.generation == state.generation:
+            checks.ended(draft, event, self.rules)
             return
         symptom = classify(event, alone=state.spec.nnodes * state.spec.nproc_per_node == 1)
         error = RankError(
@@ -335,12 +386,13 @@ class Planner:
             text=in_words(event),
             node=event.node,
             rank=event.rank,
+            evidence=(event.id,),
             error=error,
         )
         if event.generation == state.generation and event.node in state.nodes and state.phase in _LIVE:
-            failed(draft, failure, self.policy)
+            failed(draft, failure, self.rules)
         elif state.incident:
-            learned_late(draft, failure, self.policy)
+            learned_late(draft, failure, self.rules)
 
     def _failure(self, state: JobState, symptom: Symptom, text: str, node: str | None = None) -> Failure:
         return Failure(symptom=symptom, generation=state.generation, step=state.step, text=text, node=node)
@@ -386,5 +438,7 @@ HANDLED: tuple[type[Event], ...] = (
     BadNumber,
     StepsCertified,
     OrderRefused,
+    Inspection,
+    DiagnosticResult,
 )
 """The events that a decision can follow from."""

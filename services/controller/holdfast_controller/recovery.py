@@ -1,106 +1,254 @@
-"""What the controller does about a failure: opens or continues an incident, weighs the evidence, takes a rung."""
+"""What the controller does about a failure: opens or continues an incident, weighs the evidence, takes a rung. Pure."""
 
 from __future__ import annotations
 
 import msgspec
 
-from holdfast.config import LadderPolicy
-from holdfast.events import Eviction, EvictionRevoked, IncidentOpened, Reattempt
+from holdfast.config import LadderPolicy, MechanismPolicy
+from holdfast.diagnosis.program import are_checks
+from holdfast.events import BreakerOpened, Eviction, EvictionRevoked, IncidentOpened, Reattempt, Withheld
 from holdfast.ids import derived_id
+from holdfast_controller import alerts, breaker
+from holdfast_controller.classify import FIRST_HAND_OF_NODE, OF_USER_CODE
 from holdfast_controller.draft import Draft
-from holdfast_controller.ladder import Failure, Rung, blame, choose, is_exhausted
-from holdfast_controller.state import Ending, Evicted, Incident, JobPhase, Symptom
+from holdfast_controller.ladder import (
+    Choice,
+    Means,
+    blame,
+    choose,
+    coming,
+    trait,
+    user_error,
+    within_limits,
+)
+from holdfast_controller.state import Ending, Evicted, Failure, Incident, JobPhase, Rung, Symptom, Taken
+
+NOT_THERE = frozenset({Symptom.NODE_LOST, Symptom.START_TIMEOUT})
+"""Who is lost or does not answer is replaced in any case: a job cannot train without."""
+
+TAKEN_MAX = 32
+"""Rungs of an incident that are remembered; its events are all in the history."""
 
 
-def failed(draft: Draft, failure: Failure, policy: LadderPolicy) -> None:
+class Rules(msgspec.Struct, frozen=True, kw_only=True):
+    """The limits and the mechanisms that decide what is done about a failure."""
+
+    ladder: LadderPolicy
+    mechanisms: MechanismPolicy
+
+
+def failed(draft: Draft, failure: Failure, rules: Rules) -> None:
     """A failure of the generation that should run now: open an incident or go on with the open one, and act."""
-    incident = draft.state.incident
-    if incident is None:
-        incident = Incident(
-            id=derived_id(draft.cause, "incident"),
-            opened_at=draft.now,
-            symptom=failure.symptom,
-            failed_step=failure.step,
-            summary=failure.text,
-        )
-        if (settled := draft.state.settled) is not None:
-            # What comes again in the same place is the same failure, though its incident was over.
-            error = settled.user_error
-            incident = msgspec.structs.replace(
-                incident,
-                user_error=error if error and not error.on_first_step else None,
-                shown=settled.shown,
-                evicted=settled.evicted,
-            )
-        draft.state = draft.state.update(incident=incident)
-        draft.say(
-            IncidentOpened,
-            symptom=failure.symptom,
-            failed_step=failure.step,
-            node=failure.node,
-            rank=failure.rank,
-            reason=failure.text,
-        )
-    rung, reason = _weigh(draft, failure, policy)
-    if rung in (Rung.REATTEMPT, Rung.EVICT) and is_exhausted(incident, policy):
-        rung, reason = Rung.STOP, f"{failure.text}; gave up after {incident.attempts} restarts within one incident"
-    _act(draft, failure, rung, reason)
+    if are_checks(draft.state.spec):
+        _failed_in_checks(draft, failure)
+        return
+    if draft.state.incident is None:
+        _open(draft, failure)
+    choice = _weigh(draft, failure, rules)
+    assert draft.state.incident is not None
+    act(draft, failure, within_limits(choice, draft.state.incident, failure, rules.ladder), rules)
 
 
-def learned_late(draft: Draft, failure: Failure, policy: LadderPolicy) -> None:
+def _failed_in_checks(draft: Draft, failure: Failure) -> None:
+    """A node that dies of checks is one of their results, for whoever asked for them to judge: the others go on."""
+    state = draft.state
+    lost = state.member(failure.node) if failure.symptom in (Symptom.NODE_LOST, Symptom.NODE_DEPARTED) else None
+    if lost is not None:
+        draft.release((lost,), failure.text)
+        draft.state = state.update(members=tuple(None if member is lost else member for member in state.members))
+    if failure.symptom is Symptom.START_TIMEOUT or not draft.state.nodes:
+        draft.end(Ending(phase=JobPhase.FAILED, reason=failure.text, exit_code=1))
+    elif draft.state.finished >= set(draft.state.nodes):
+        draft.complete("the checks are over on every node that is left")
+
+
+def learned_late(draft: Draft, failure: Failure, rules: Rules) -> None:
     """Evidence of a generation already given up: it may tell who was at fault, and that going on is no use."""
-    rung, reason = _weigh(draft, failure, policy)
+    choice = _weigh(draft, failure, rules)
     held = failure.node in draft.state.nodes
-    if rung is Rung.STOP or (rung is Rung.EVICT and held):
-        _act(draft, failure, rung, reason)
+    if choice.rung is Rung.STOP or (choice.rung is Rung.EVICT and held):
+        act(draft, failure, choice, rules)
+        return
+    checks = draft.state.checks
+    if checks is None or not _tells_more(failure, checks.failure):
+        return
+    if choice.rung is Rung.CHECKS:
+        # They go on, and what is decided behind them goes by this.
+        draft.state = draft.state.update(checks=msgspec.structs.replace(checks, failure=failure))
+    else:
+        assert draft.state.incident is not None
+        act(draft, failure, within_limits(choice, draft.state.incident, failure, rules.ladder), rules)
 
 
-def _weigh(draft: Draft, failure: Failure, policy: LadderPolicy) -> tuple[Rung, str]:
+def means_of(draft: Draft, failure: Failure, rules: Rules) -> Means:
+    """What the ladder has to work with for this failure."""
+    state, mechanisms = draft.state, rules.mechanisms
+    known = alerts.suspicions(state, failure.node, draft.now, rules.ladder)
+    return Means(
+        members=frozenset(state.nodes),
+        alerts=tuple(alert for alert in known if alert.confidence == "tolerate")
+        if mechanisms.inspections == "act"
+        else (),
+        can_check=mechanisms.stop_time_checks == "act",
+    )
+
+
+def act(draft: Draft, failure: Failure, choice: Choice, rules: Rules) -> None:
+    """Take the rung. An eviction that the circuit breaker withholds is said, and the ranks start again in place."""
+    incident = draft.state.incident
+    assert incident is not None
+    if choice.rung is Rung.EVICT and failure.symptom not in NOT_THERE and not may_evict(draft, choice, rules.ladder):
+        reason = f"{choice.reason}; the eviction was withheld"
+        choice = msgspec.structs.replace(choice, rung=Rung.REATTEMPT, nodes=(), reason=reason)
+        choice = within_limits(choice, incident, failure, rules.ladder)
+    _note(draft, failure, choice, rules)
+    match choice.rung:
+        case Rung.STOP:
+            _stop(draft, failure, choice.reason)
+        case Rung.REATTEMPT:
+            draft.say(Reattempt, attempt=incident.attempts + 1, node=failure.node, reason=choice.reason)
+            draft.order_start(f"restart in place: {choice.reason}")
+            draft.await_("ranks_started", draft.timeouts.start_s)
+        case Rung.CHECKS:
+            draft.order_checks(failure, choice.suite, choice.reason)
+        case Rung.EVICT:
+            _evict(draft, failure, choice)
+        case Rung.REPLACE:
+            held = tuple(filter(None, map(draft.state.member, choice.nodes)))
+            draft.release(held, choice.reason)
+            _go_on_without(draft, choice)
+
+
+def may_evict(draft: Draft, choice: Choice, policy: LadderPolicy) -> bool:
+    """Whether the circuit breaker lets these nodes go; if not, that is said, and it stays open."""
+    state = draft.state
+    if not breaker.opens(state.evictions, len(choice.nodes), state.spec.nnodes, draft.now, policy):
+        if state.breaker_open_since is None:
+            return True
+    elif state.breaker_open_since is None:
+        recent = len(breaker.counted(state.evictions, draft.now, policy))
+        draft.say(
+            BreakerOpened,
+            evictions=recent,
+            window_s=policy.evictions_window_s,
+            reason=f"{recent} nodes were evicted within {policy.evictions_window_s:.0f} s, and "
+            f"{', '.join(choice.nodes)} would be more than {breaker.evictions_max(state.spec.nnodes, policy)}: "
+            "what blames so many machines is more likely wrong than right",
+        )
+        draft.state = state.update(breaker_open_since=draft.now)
+    for node in choice.nodes:
+        draft.say(Withheld, mechanism="breaker", rung=choice.rung, node=node, reason=choice.reason)
+    return False
+
+
+def _tells_more(failure: Failure, known: Failure) -> bool:
+    """Whether this, of the same generation, is the failure itself where what is known only followed from it."""
+    first_hand = FIRST_HAND_OF_NODE | OF_USER_CODE
+    return failure.generation == known.generation and failure.symptom in first_hand and known.symptom not in first_hand
+
+
+def _open(draft: Draft, failure: Failure) -> None:
+    incident = Incident(
+        id=derived_id(draft.cause, "incident"),
+        opened_at=draft.now,
+        symptom=failure.symptom,
+        named=failure.named,
+        failed_step=failure.step,
+        summary=failure.text,
+    )
+    if (settled := draft.state.settled) is not None:
+        # What comes again in the same place is the same failure, though its incident was over.
+        error = settled.user_error
+        incident = msgspec.structs.replace(
+            incident,
+            user_error=error if error and not error.on_first_step else None,
+            shown=settled.shown,
+            evicted=settled.evicted,
+        )
+    draft.state = draft.state.update(incident=incident)
+    draft.say(
+        IncidentOpened,
+        symptom=failure.shown_as,
+        failed_step=failure.step,
+        node=failure.node,
+        rank=failure.rank,
+        reason=failure.text,
+    )
+
+
+def _weigh(draft: Draft, failure: Failure, rules: Rules) -> Choice:
     assert draft.state.incident is not None
     incident = blame(draft.state.incident, failure, frozenset(draft.state.nodes))
-    rung, reason = choose(incident, failure, policy)
-    if failure.user_error:
-        incident = msgspec.structs.replace(incident, user_error=failure.user_error)
+    choice = choose(incident, failure, means_of(draft, failure, rules), rules.ladder)
+    if error := user_error(failure):
+        incident = msgspec.structs.replace(incident, user_error=error)
     if failure.spoiled:
         others = tuple(known for known in incident.spoiled if known.generation != failure.generation)
         incident = msgspec.structs.replace(incident, spoiled=(*others, failure.spoiled))
     if failure.step > incident.failed_step:
         incident = msgspec.structs.replace(incident, failed_step=failure.step)
     if incident.symptom is Symptom.PEER_LOST and failure.symptom is not Symptom.PEER_LOST:
-        incident = msgspec.structs.replace(incident, symptom=failure.symptom, summary=failure.text)
+        incident = msgspec.structs.replace(incident, symptom=failure.symptom, named=failure.named, summary=failure.text)
     draft.state = draft.state.update(incident=incident)
-    return rung, reason
+    return choice
 
 
-def _act(draft: Draft, failure: Failure, rung: Rung, reason: str) -> None:
+def _note(draft: Draft, failure: Failure, choice: Choice, rules: Rules) -> None:
+    """Write down which rung it is, on what evidence, and which would come next."""
     incident = draft.state.incident
     assert incident is not None
-    if rung is Rung.STOP:
-        for node, evicted in sorted(incident.evicted.items()):
-            if evicted.trait == failure.trait:
-                draft.say(EvictionRevoked, node=node, epoch=evicted.epoch, reason=reason)
-        error = failure.error
-        ending = Ending(
-            phase=JobPhase.FAILED,
-            reason=reason,
-            exit_code=error.exit_code if error else 1,
-            traceback=error.traceback if error else "",
+    means = means_of(draft, failure, rules)
+    taken = Taken(
+        at=draft.now,
+        generation=failure.generation,
+        rung=choice.rung,
+        reason=choice.reason,
+        nodes=choice.nodes,
+        evidence=tuple(dict.fromkeys((*failure.evidence, *choice.evidence))),
+        next="" if choice.rung is Rung.STOP else coming(incident, failure, means, rules.ladder),
+    )
+    incident = msgspec.structs.replace(incident, taken=(*incident.taken, taken)[-TAKEN_MAX:])
+    draft.state = draft.state.update(incident=incident)
+
+
+def _stop(draft: Draft, failure: Failure, reason: str) -> None:
+    incident = draft.state.incident
+    assert incident is not None
+    for node, evicted in sorted(incident.evicted.items()):
+        if evicted.trait == trait(failure):
+            draft.say(EvictionRevoked, node=node, epoch=evicted.epoch, reason=reason)
+    error = failure.error
+    ending = Ending(
+        phase=JobPhase.FAILED,
+        reason=reason,
+        exit_code=error.exit_code if error else 1,
+        traceback=error.traceback if error else "",
+    )
+    draft.end(ending)
+
+
+def _evict(draft: Draft, failure: Failure, choice: Choice) -> None:
+    incident = draft.state.incident
+    assert incident is not None
+    evicted = dict(incident.evicted)
+    for member in filter(None, map(draft.state.member, choice.nodes)):
+        draft.say(
+            Eviction,
+            node=member.node,
+            epoch=member.epoch,
+            blocked_for_s=draft.timeouts.block_s,
+            reason=choice.reason,
         )
-        draft.end(ending)
-        return
-    if rung is Rung.REATTEMPT:
-        draft.say(Reattempt, attempt=incident.attempts + 1, node=failure.node, reason=reason)
-        draft.order_start(f"restart in place: {reason}")
-        draft.await_("ranks_started", draft.timeouts.start_s)
-        return
-    member = draft.state.member(failure.node)
-    assert member is not None
-    if rung is Rung.EVICT:
-        draft.say(Eviction, node=member.node, epoch=member.epoch, blocked_for_s=draft.timeouts.block_s, reason=reason)
-        if failure.trait:
-            gone = {**incident.evicted, member.node: Evicted(epoch=member.epoch, trait=failure.trait)}
-            draft.state = draft.state.update(incident=msgspec.structs.replace(incident, evicted=gone))
-    else:
-        draft.release((member,), reason)
-    draft.vacate(member.node)
-    draft.claim(f"{member.node} left the job: {reason}")
+        if shows := trait(failure):
+            evicted[member.node] = Evicted(epoch=member.epoch, trait=shows)
+    counts = () if failure.symptom in NOT_THERE else (draft.now,) * len(choice.nodes)
+    draft.state = draft.state.update(
+        incident=msgspec.structs.replace(incident, evicted=evicted), evictions=(*draft.state.evictions, *counts)
+    )
+    _go_on_without(draft, choice)
+
+
+def _go_on_without(draft: Draft, choice: Choice) -> None:
+    for node in choice.nodes:
+        draft.vacate(node)
+    draft.claim(f"{', '.join(choice.nodes)} left the job: {choice.reason}")

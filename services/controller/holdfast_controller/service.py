@@ -7,10 +7,10 @@ from datetime import datetime
 from itertools import islice, takewhile
 from typing import Any
 
-from holdfast.config import LadderPolicy, RetentionPolicy
+from holdfast.config import LadderPolicy, MechanismPolicy, RetentionPolicy
 from holdfast.desired import NodeDesired
 from holdfast.events import AnyEvent, IncidentClosed, OrderRefused
-from holdfast.requests import CONTROLLER_REQUESTS, Answer, AnyRequest, StopJob, SubmitJob
+from holdfast.requests import CONTROLLER_REQUESTS, Answer, AnyRequest, ResetBreaker, StopJob, SubmitJob
 from holdfast.service import Decider, Effect, Row
 from holdfast.timeouts import Timeouts
 from holdfast_controller.draft import Outcome
@@ -31,8 +31,14 @@ class Controller(Decider):
     handles = HANDLED
     requests_subject = CONTROLLER_REQUESTS
 
-    def __init__(self, timeouts: Timeouts, policy: LadderPolicy, retention: RetentionPolicy | None = None) -> None:
-        self.planner = Planner(timeouts, policy, retention)
+    def __init__(
+        self,
+        timeouts: Timeouts,
+        policy: LadderPolicy,
+        retention: RetentionPolicy | None = None,
+        mechanisms: MechanismPolicy | None = None,
+    ) -> None:
+        self.planner = Planner(timeouts, policy, retention, mechanisms)
         self.jobs: dict[str, JobState] = {}
         # The oldest end first, so that most of the time one look tells that nothing is to be forgotten.
         self._ended: dict[str, datetime] = {}
@@ -61,6 +67,9 @@ class Controller(Decider):
         if isinstance(request, StopJob):
             state = self.jobs.get(request.job)
             return self._effect(state, self.planner.stop(state, request, now, self._used_names.get(request.job)))
+        if isinstance(request, ResetBreaker):
+            state = self.jobs.get(request.job)
+            return self._effect(state, self.planner.reset_breaker(state, request, now))
         return super().on_request(request, now)
 
     def on_time(self, now: datetime, hearing_since: datetime | None) -> Effect:
@@ -127,10 +136,11 @@ def _incident_row(job: str, incident: Incident, closing: IncidentClosed | None) 
         id=incident.id,
         job=job,
         opened_at=incident.opened_at,
-        symptom=incident.symptom,
+        symptom=incident.shown_as,
         summary=incident.summary,
         attempts=incident.attempts,
         blamed=incident.blamed,
+        taken=incident.taken,
         closed_at=closing.at if closing else None,
         outcome=closing.outcome if closing else None,
     )

@@ -4,6 +4,8 @@
         ▲                        │  ▲  │                                │  │
         └───────eviction─────────┘  └──┴───────restart in place─────────┘  │
         └──────────────────────────eviction────────────────────────────────┘
+    starting, running ──a failure without a culprit──▶ checking ──eviction──▶ claiming
+                                                        checking ──nobody to blame──▶ starting
     starting, running ──every rank ended with 0──▶ completed
     any of these ──stop, or given up──▶ stopping ──ranks gone on every node──▶ stopped | failed
 
@@ -18,6 +20,7 @@ from enum import StrEnum
 import msgspec
 
 from holdfast.event_parts import Grant, JobSpec
+from holdfast.events import DiagnosticResult
 
 
 class JobPhase(StrEnum):
@@ -26,6 +29,7 @@ class JobPhase(StrEnum):
     CLAIMING = "claiming"
     STARTING = "starting"
     RUNNING = "running"
+    CHECKING = "checking"
     STOPPING = "stopping"
     COMPLETED = "completed"
     FAILED = "failed"
@@ -35,9 +39,19 @@ class JobPhase(StrEnum):
 TRANSITIONS: dict[JobPhase, frozenset[JobPhase]] = {
     JobPhase.CLAIMING: frozenset({JobPhase.CLAIMING, JobPhase.STARTING, JobPhase.STOPPING}),
     JobPhase.STARTING: frozenset(
-        {JobPhase.STARTING, JobPhase.RUNNING, JobPhase.CLAIMING, JobPhase.STOPPING, JobPhase.COMPLETED}
+        {
+            JobPhase.STARTING,
+            JobPhase.RUNNING,
+            JobPhase.CHECKING,
+            JobPhase.CLAIMING,
+            JobPhase.STOPPING,
+            JobPhase.COMPLETED,
+        }
     ),
-    JobPhase.RUNNING: frozenset({JobPhase.STARTING, JobPhase.CLAIMING, JobPhase.STOPPING, JobPhase.COMPLETED}),
+    JobPhase.RUNNING: frozenset(
+        {JobPhase.STARTING, JobPhase.CHECKING, JobPhase.CLAIMING, JobPhase.STOPPING, JobPhase.COMPLETED}
+    ),
+    JobPhase.CHECKING: frozenset({JobPhase.STARTING, JobPhase.CLAIMING, JobPhase.STOPPING}),
     JobPhase.STOPPING: frozenset({JobPhase.STOPPED, JobPhase.FAILED}),
     JobPhase.COMPLETED: frozenset(),
     JobPhase.FAILED: frozenset(),
@@ -63,6 +77,7 @@ class Symptom(StrEnum):
     NO_FIRST_STEP = "no_first_step"
     NAN = "nan"
     JUMP = "jump"
+    UNFIT = "node_unfit"
 
 
 class RankError(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,6 +96,72 @@ class RankError(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.signature} at step {self.step}"
 
 
+class Rung(StrEnum):
+    """What to do about a failure, from mild to severe."""
+
+    REATTEMPT = "reattempt"
+    REPLACE = "replace"
+    CHECKS = "stop_time_checks"
+    EVICT = "evict"
+    STOP = "stop"
+
+
+class Spoiled(msgspec.Struct, frozen=True, kw_only=True):
+    """Where numbers of a generation went bad, and the newest step that was known to be clean then; None: none was."""
+
+    generation: int
+    step: int
+    certified: int | None = None
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that went wrong in one generation of a job. `evidence` are the ids of the events that tell of it.
+
+    `named` is the symptom in the terms of `holdfast.symptoms`, where more is known than `symptom` says.
+    """
+
+    symptom: Symptom
+    generation: int
+    step: int
+    text: str
+    named: str = ""
+    evidence: tuple[str, ...] = ()
+    node: str | None = None
+    rank: int | None = None
+    error: RankError | None = None
+    spoiled: Spoiled | None = None
+
+    @property
+    def shown_as(self) -> str:
+        """The symptom by its most telling name."""
+        return self.named or self.symptom
+
+
+class Taken(msgspec.Struct, frozen=True, kw_only=True):
+    """A rung that was taken within an incident, on what evidence, and which would have come `next`."""
+
+    at: datetime
+    generation: int
+    rung: Rung
+    reason: str
+    nodes: tuple[str, ...] = ()
+    evidence: tuple[str, ...] = ()
+    next: str = ""
+
+
+class Alert(msgspec.Struct, frozen=True, kw_only=True):
+    """What a check of a node raised beside training. `stands`: it has not been cleared."""
+
+    at: datetime
+    check: str
+    device: str
+    symptom: str
+    confidence: str
+    text: str
+    event: str
+    stands: bool = True
+
+
 class Shown(msgspec.Struct, frozen=True, kw_only=True):
     """Which nodes were seen to fail in one and the same way, by generation; who was part of the job each time."""
 
@@ -95,12 +176,18 @@ class Evicted(msgspec.Struct, frozen=True, kw_only=True):
     trait: str
 
 
-class Spoiled(msgspec.Struct, frozen=True, kw_only=True):
-    """Where numbers of a generation went bad, and the newest step that was known to be clean then; None: none was."""
+class Checks(msgspec.Struct, frozen=True, kw_only=True):
+    """Stop-time checks under way: what failed, so that the ladder can go on behind them, and what was found so far.
 
-    generation: int
-    step: int
-    certified: int | None = None
+    `over` are the nodes whose ranks have all ended, `died` those where one ended badly, and how.
+    """
+
+    suite: str
+    began_at: datetime
+    failure: Failure
+    results: tuple[DiagnosticResult, ...] = ()
+    over: frozenset[str] = frozenset()
+    died: dict[str, str] = {}
 
 
 class Incident(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,7 +196,8 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     One of bad numbers (`spoiled`: the first ones of each generation) ends only when that step is certified.
 
     `blamed` counts, for each node, the generations of this incident that failed there first hand; `shown` has the
-    traits of these failures, and `evicted` the nodes that had to go for them.
+    traits of these failures, and `evicted` the nodes that had to go for them. `checked` are the nodes whose stop-time
+    checks in this incident found nothing. `taken` are the rungs so far; the last of very many.
     """
 
     id: str
@@ -123,7 +211,15 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     evicted: dict[str, Evicted] = {}
     user_error: RankError | None = None
     spoiled: tuple[Spoiled, ...] = ()
+    checked: frozenset[str] = frozenset()
+    taken: tuple[Taken, ...] = ()
+    named: str = ""
     summary: str = ""
+
+    @property
+    def shown_as(self) -> str:
+        """The symptom by its most telling name."""
+        return self.named or self.symptom
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,7 +247,9 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     `step_s` is the median duration of a step, `first_step_s` the longest that a generation took from running ranks
     to its first step; both are None until known. `restore_at_most` is what the present generation was told; the next is
     told that or `next_restore_at_most`, until the job `is_past_limit`. `lost_before_granted` has the epochs at which
-    nodes were lost that the job was not known to hold: a late grant must not bring them in.
+    nodes were lost that the job was not known to hold: a late grant must not bring them in. `alerts` are those of the
+    job's nodes that may still matter, `evictions` the times of those that the circuit breaker counts; it is open since
+    `breaker_open_since`.
     """
 
     spec: JobSpec
@@ -181,6 +279,10 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     restore_at_most: int | None = None
     next_restore_at_most: int | None = None
     is_past_limit: bool = False
+    alerts: dict[str, tuple[Alert, ...]] = {}
+    evictions: tuple[datetime, ...] = ()
+    breaker_open_since: datetime | None = None
+    checks: Checks | None = None
     awaiting: Await | None = None
     incident: Incident | None = None
     ending: Ending | None = None
@@ -198,8 +300,8 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def trained_generation(self) -> int:
-        """The newest generation that ran ranks: waiting for nodes takes a number of its own."""
-        return self.generation - self.suspended
+        """The newest generation that trained: waiting for nodes and checking them takes a number of its own."""
+        return self.generation - (self.suspended or self.phase is JobPhase.CHECKING)
 
     def member(self, node: str | None) -> Grant | None:
         """The grant by which the job holds this node, if it does."""

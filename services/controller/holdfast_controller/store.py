@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from holdfast.store import Table
-from holdfast_controller.state import JobState
+from holdfast_controller.state import JobState, Taken
 
 
 class IncidentRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,6 +21,7 @@ class IncidentRecord(msgspec.Struct, frozen=True, kw_only=True):
     summary: str
     attempts: int
     blamed: dict[str, int]
+    taken: tuple[Taken, ...] = ()
     closed_at: datetime | None = None
     outcome: str | None = None
 

@@ -40,7 +40,7 @@ class Draft:
         # What follows from the time alone has no cause, and gets its ids from the time.
         root = self.cause or named_id(self.now, SOURCE)
         event = kind(
-            id=derived_id(root, kind.__name__, len(self._events)),
+            id=derived_id(root, kind.__name__, nth=len(self._events)),
             at=self.now,
             source=SOURCE,
             cause=self.cause,

@@ -260,6 +260,8 @@ class Keeper:
             requested_at=event.at,
             replaces=(event.generation or 0) > 0,
             incident=event.incident,
+            only=event.only,
+            is_for_checks=event.purpose == "checks",
         )
 
     def _released(self, draft: Draft, event: NodesReleased) -> None:
@@ -271,7 +273,9 @@ class Keeper:
                 continue
             if epoch is not None and epoch != node.epoch:
                 continue
-            if node.passed_instance == node.instance:
+            if node.blocked_until:
+                draft.move(node, NodeState.EVICTED, f"still on the blocklist, and released: {event.reason}", job=None)
+            elif node.passed_instance == node.instance:
                 draft.move(node, NodeState.STANDBY, f"released: {event.reason}", job=None)
             else:
                 draft.move(node, NodeState.REGISTERED, f"released, not yet checked: {event.reason}", job=None)
@@ -300,6 +304,9 @@ class Keeper:
         there = sum(node.state in WATCHED for node in draft.nodes.values())
         behind: str | None = None
         for claim in sorted((claim for claim in draft.claims.values() if claim.over_at is None), key=_turn):
+            if claim.only:
+                self._grant_named(draft, claim)
+                continue
             pool = [node for node in draft.nodes.values() if node.state is NodeState.STANDBY]
             reserve = 0 if claim.replaces else self.pool.size
             if behind or len(pool) - reserve < claim.count:
@@ -307,25 +314,43 @@ class Keeper:
                 if not behind and claim.count + reserve <= there:
                     behind = claim.job
                 continue
-            grants = []
-            for node in sorted(pool, key=lambda node: _natural(node.id))[: claim.count]:
-                draft.move(node, NodeState.ACTIVE, f"granted to {claim.job}", job=claim.job, epoch=node.epoch + 1)
-                granted = draft.nodes[node.id]
-                grants.append(
-                    Grant(
-                        node=granted.id,
-                        epoch=granted.epoch,
-                        address=granted.facts.address,
-                        store_ports=granted.facts.store_ports,
-                        vault_port=granted.facts.vault_port,
-                    )
-                )
-            draft.say(NodesGranted, job=claim.job, incident=claim.incident, claim=claim.id, grants=tuple(grants))
-            draft.claims[claim.job] = msgspec.structs.replace(claim, over_at=draft.now)
+            self._hand_over(draft, claim, sorted(pool, key=lambda node: _natural(node.id))[: claim.count])
 
-    def _announce(self, draft: Draft, claim: Claim, available: int, behind: str | None) -> None:
+    def _grant_named(self, draft: Draft, claim: Claim) -> None:
+        """Serve a claim for certain nodes, if each of them is free."""
+        may_be = (NodeState.STANDBY, NodeState.EVICTED) if claim.is_for_checks else (NodeState.STANDBY,)
+        wanted = [draft.nodes.get(name) for name in claim.only]
+        free = [node for node in wanted if node is not None and node.state in may_be]
+        if len(free) == len(claim.only):
+            self._hand_over(draft, claim, sorted(free, key=lambda node: _natural(node.id)))
+            return
+        missing = "; ".join(
+            f"there is no node {name}" if node is None else _why_not(node)
+            for name, node in zip(claim.only, wanted, strict=True)
+            if node not in free
+        )
+        self._announce(draft, claim, len(free), None, missing)
+
+    def _hand_over(self, draft: Draft, claim: Claim, nodes: list[Node]) -> None:
+        grants = []
+        for node in nodes:
+            draft.move(node, NodeState.ACTIVE, f"granted to {claim.job}", job=claim.job, epoch=node.epoch + 1)
+            granted = draft.nodes[node.id]
+            grants.append(
+                Grant(
+                    node=granted.id,
+                    epoch=granted.epoch,
+                    address=granted.facts.address,
+                    store_ports=granted.facts.store_ports,
+                    vault_port=granted.facts.vault_port,
+                )
+            )
+        draft.say(NodesGranted, job=claim.job, incident=claim.incident, claim=claim.id, grants=tuple(grants))
+        draft.claims[claim.job] = msgspec.structs.replace(claim, over_at=draft.now)
+
+    def _announce(self, draft: Draft, claim: Claim, available: int, behind: str | None, missing: str = "") -> None:
         """Say what a claim waits for, once for each change of it."""
-        announced = f"{available} behind {behind}"
+        announced = missing or f"{available} behind {behind}"
         if claim.announced == announced:
             return
         draft.say(
@@ -336,6 +361,7 @@ class Keeper:
             wanted=claim.count,
             available=available,
             behind=behind,
+            missing=missing,
         )
         draft.claims[claim.job] = msgspec.structs.replace(claim, announced=announced)
 
@@ -344,6 +370,11 @@ def _remembered_epoch(event: NodeRegistered | NodeInspected) -> int:
     """What the agent remembers of hand-overs: more than this inventory if the database or the cluster is a new one."""
     epoch = event.epoch if isinstance(event, NodeRegistered) else 0
     return epoch if epoch <= EPOCH_BELIEVED_MAX else 0
+
+
+def _why_not(node: Node) -> str:
+    """Why a node cannot be had by a claim that names it."""
+    return f"{node.id} is used by job {node.job}" if node.job else f"{node.id} is {node.state}: {node.reason}"
 
 
 def _turn(claim: Claim) -> tuple[bool, datetime, str]:

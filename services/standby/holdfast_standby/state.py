@@ -5,7 +5,8 @@ registered ──self-check passed──▶ checked ──warm and waiting──
     │                                                             └──released by job───┤
     ├──agent came back── lost ◀──silent, or shut down── (any of them)                  │
     │                      └──long ago, and not on the blocklist──▶ forgotten          │
-    └──block over, or released by hand── evicted ◀──the job's controller evicts it─────┘
+    └──block over, or released by hand── evicted ◀──the job's controller evicts it─────┤
+                                            └──granted for checks, and back ───────────┘
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ TRANSITIONS: dict[NodeState, frozenset[NodeState]] = {
     NodeState.CHECKED: frozenset({NodeState.STANDBY, NodeState.LOST, NodeState.EVICTED, NodeState.REGISTERED}),
     NodeState.STANDBY: frozenset({NodeState.ACTIVE, NodeState.LOST, NodeState.EVICTED, NodeState.REGISTERED}),
     NodeState.ACTIVE: frozenset({NodeState.STANDBY, NodeState.LOST, NodeState.EVICTED, NodeState.REGISTERED}),
-    NodeState.EVICTED: frozenset({NodeState.REGISTERED, NodeState.LOST}),
+    NodeState.EVICTED: frozenset({NodeState.REGISTERED, NodeState.LOST, NodeState.ACTIVE}),
     NodeState.LOST: frozenset({NodeState.REGISTERED, NodeState.EVICTED}),
 }
 
@@ -77,8 +78,10 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """A job waits for nodes. Jobs that already run go before new ones, and leave no reserve in the pool.
 
-    `incident` is the one that it waits in: what is said of the claim belongs to that. `over_at` is when it was granted
-    or withdrawn: it is then remembered for a while, so that an older one of the job that comes late is known for that.
+    `only`: these nodes and no others; such a claim waits for nobody, and nobody waits for it. `is_for_checks`: they may
+    be on the blocklist. `incident` is the one that it waits in: what is said of the claim belongs to that. `over_at` is
+    when it was granted or withdrawn: it is then remembered for a while, so that an older one of the job that comes late
+    is known for that.
     """
 
     id: str
@@ -89,6 +92,8 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     announced: str = ""
     over_at: datetime | None = None
     incident: str | None = None
+    only: tuple[str, ...] = ()
+    is_for_checks: bool = False
 
 
 class Inventory(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,88 @@
+"""Whose a line of the kernel's log is, where several nodes share a machine. Pure.
+
+It is the node's whose device, process or namespace it names. What names none concerns the machine: all nodes on it fail
+together. What names another node's is nobody's business here.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from holdfast.kernel_lines import KernelTrouble
+from holdfast_agent.inspections.check import Scope
+
+
+class Holdings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node has.
+
+    `gpus` are PCI addresses; `gpus_are_own`: somebody said so, other GPUs of the machine are other nodes'. `interfaces`
+    are those of its network namespace, InfiniBand devices included, `nics` their PCI addresses. `disks` are block
+    devices under its files, with the disks below them. `pids` are its ranks and what they started, as the kernel
+    numbers them if `sees_pids`; `cgroup` is its memory cgroup, "" if that is everybody's.
+    """
+
+    gpus: frozenset[str] = frozenset()
+    gpus_are_own: bool = False
+    interfaces: frozenset[str] = frozenset()
+    nics: frozenset[str] = frozenset()
+    disks: frozenset[str] = frozenset()
+    pids: frozenset[int] = frozenset()
+    sees_pids: bool = True
+    cgroup: str = ""
+
+
+class Belongs(NamedTuple):
+    """`is_certain`: the line is about something that the node is known to have; else it is no more than a hint."""
+
+    scope: Scope
+    is_certain: bool = True
+
+
+def belongs(trouble: KernelTrouble, holdings: Holdings) -> Belongs | None:
+    """Whose it is; None: another node's."""
+    match trouble.about:
+        case "gpu":
+            return _gpu(trouble.pci, holdings)
+        case "nic":
+            return _nic(trouble, holdings)
+        case "pci":
+            if trouble.pci in holdings.nics:
+                return Belongs("node")
+            return _gpu(trouble.pci, holdings)
+        case "disk":
+            # The machine's disks are shared, and with them their faults.
+            return Belongs("host", _is_among(trouble.block, holdings.disks))
+        case "process":
+            return _process(trouble, holdings)
+        case _:
+            return Belongs("host")
+
+
+def _gpu(pci: str, holdings: Holdings) -> Belongs | None:
+    if holdings.gpus_are_own:
+        return Belongs("node") if pci in holdings.gpus else None
+    # Nobody has divided the GPUs: any node may use any of them.
+    return Belongs("host", pci in holdings.gpus)
+
+
+def _nic(trouble: KernelTrouble, holdings: Holdings) -> Belongs | None:
+    if trouble.pci and holdings.nics:
+        return Belongs("node") if trouble.pci in holdings.nics else None
+    return Belongs("node") if trouble.interface in holdings.interfaces else None
+
+
+def _process(trouble: KernelTrouble, holdings: Holdings) -> Belongs | None:
+    if holdings.sees_pids:
+        if trouble.pid in holdings.pids:
+            return Belongs("node")
+    elif holdings.cgroup and (trouble.memcg + "/").startswith(holdings.cgroup.rstrip("/") + "/"):
+        return Belongs("node")
+    # Not one of its own. If the machine as a whole is short, that may concern it next.
+    return Belongs("host", False) if trouble.is_global else None
+
+
+def _is_among(block: str, disks: frozenset[str]) -> bool:
+    """`nvme0`, the controller, has the disk `nvme0n1`."""
+    return any(disk == block or disk.startswith(block + "n") for disk in disks)

@@ -1,0 +1,170 @@
+"""What follows from a reading: alerts, their end, and that a check cannot look. Pure.
+
+    healthy ──trouble, `misses` readings in a row──▶ raised ──a reading without it──▶ cleared
+                                                       └── not readable ──▶ raised still: no reading is not good health
+
+An alert that passes by itself often enough (`tolerate`) is said again at each look for as long as it lasts: whoever
+counts two in five minutes sees that it stayed. One that asks for eviction is said again now and then, for a node may be
+put back to work with its fault. A hint is said once. What is momentary is said each time, but for a burst of the same.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Literal
+
+import msgspec
+
+from holdfast_agent.inspections.check import Check, Confidence, Reading, Scope, Trouble
+
+SIGHT = "sight"
+"""The kind of what is said of a check itself, or of one device: that it cannot be looked at, and that it can again."""
+
+TIMES_MAX = 3
+LINES_MAX = 20
+LINE_CHARS_MAX = 1000
+DETAIL_CHARS_MAX = 2000
+
+Key = tuple[str, str]
+
+
+class Said(msgspec.Struct, frozen=True, kw_only=True):
+    """What there is to say, an `Inspection` but for its id, its time and the node."""
+
+    check: str
+    state: Literal["alert", "cleared", "broken"]
+    confidence: Confidence
+    symptom: str
+    scope: Scope
+    device: str
+    kind: str
+    is_momentary: bool = False
+    detail: str = ""
+    lines: tuple[str, ...] = ()
+
+
+class Lasting(msgspec.Struct, frozen=True, kw_only=True):
+    """A trouble that was there at the last look: in how many readings in a row, and when it was said."""
+
+    trouble: Trouble
+    readings: int = 1
+    said_at: datetime | None = None
+
+
+class CheckState(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of one check: its troubles, by device and kind, what it cannot look at, what happened lately, and
+    what happened that speaks against the node without doubt: whether that was repaired no later reading tells.
+    """
+
+    lasting: dict[Key, Lasting] = {}
+    unread: dict[str, str] = {}
+    happened: dict[Key, datetime] = {}
+    struck: dict[Key, Trouble] = {}
+
+    @property
+    def raised(self) -> tuple[Trouble, ...]:
+        """The troubles that were said and last."""
+        return tuple(lasting.trouble for lasting in self.lasting.values() if lasting.said_at is not None)
+
+
+def judge(
+    check: Check, state: CheckState, reading: Reading, now: datetime, again_s: float
+) -> tuple[CheckState, tuple[Said, ...]]:
+    """What follows from this reading for a check."""
+    said: list[Said] = []
+    troubles = merged(reading.troubles)
+    lasting: dict[Key, Lasting] = {}
+    struck = dict(state.struck)
+    happened = {key: at for key, at in state.happened.items() if now - at < timedelta(seconds=check.quiet_s)}
+    for key, trouble in troubles.items():
+        if trouble.is_momentary:
+            if confidence_of(check, trouble) == "evict":
+                struck[key] = trouble
+            if key in happened:
+                continue
+            happened[key] = now
+            said += [_said(check, "alert", trouble)] * min(trouble.times, TIMES_MAX)
+            continue
+        before = state.lasting.get(key)
+        stays = Lasting(
+            trouble=trouble,
+            readings=before.readings + 1 if before else 1,
+            said_at=before.said_at if before else None,
+        )
+        if stays.readings >= check.misses and _is_due(check, trouble, before, now, again_s):
+            said.append(_said(check, "alert", trouble))
+            stays = msgspec.structs.replace(stays, said_at=now)
+        lasting[key] = stays
+    for key, before in state.lasting.items():
+        if key in lasting:
+            continue
+        if _is_unread(key[0], reading):
+            lasting[key] = before
+        elif before.said_at is not None:
+            said.append(_said(check, "cleared", before.trouble))
+    for device, why in reading.unread.items():
+        if device not in state.unread:
+            said.append(_of_sight(check, "broken", device, why))
+    for device in state.unread:
+        if device not in reading.unread:
+            said.append(_of_sight(check, "cleared", device, "it can be looked at again"))
+    return CheckState(lasting=lasting, unread=dict(reading.unread), happened=happened, struck=struck), tuple(said)
+
+
+def confidence_of(check: Check, trouble: Trouble) -> Confidence:
+    """What the trouble asks for."""
+    return trouble.confidence or check.confidence
+
+
+def merged(troubles: tuple[Trouble, ...]) -> dict[Key, Trouble]:
+    """Each device and kind once, with the lines of all."""
+    merged: dict[Key, Trouble] = {}
+    for trouble in troubles:
+        key = trouble.device, trouble.kind
+        if first := merged.get(key):
+            trouble = msgspec.structs.replace(first, lines=first.lines + trouble.lines)
+        merged[key] = trouble
+    return merged
+
+
+def _is_due(check: Check, trouble: Trouble, before: Lasting | None, now: datetime, again_s: float) -> bool:
+    if before is None or before.said_at is None:
+        return True
+    confidence = confidence_of(check, trouble)
+    if confidence != confidence_of(check, before.trouble):
+        return True
+    pause_s = {"tolerate": check.interval_s, "evict": again_s}.get(confidence)
+    # A look comes a little early or late.
+    return pause_s is not None and (now - before.said_at).total_seconds() >= pause_s - min(1.0, check.interval_s / 2)
+
+
+def _is_unread(device: str, reading: Reading) -> bool:
+    return bool(reading.absent) or device in reading.unread or "" in reading.unread
+
+
+def _said(check: Check, state: Literal["alert", "cleared"], trouble: Trouble) -> Said:
+    return Said(
+        check=check.name,
+        state=state,
+        confidence=confidence_of(check, trouble),
+        symptom=str(check.symptom if trouble.symptom is None else trouble.symptom),
+        scope=trouble.scope or check.scope,
+        device=trouble.device,
+        kind=trouble.kind,
+        is_momentary=trouble.is_momentary,
+        detail=trouble.detail[:DETAIL_CHARS_MAX],
+        lines=tuple(line[:LINE_CHARS_MAX] for line in trouble.lines[:LINES_MAX]),
+    )
+
+
+def _of_sight(check: Check, state: Literal["broken", "cleared"], device: str, detail: str) -> Said:
+    return Said(
+        check=check.name,
+        state=state,
+        confidence="hint",
+        symptom="",
+        scope=check.scope,
+        device=device,
+        kind=SIGHT,
+        detail=detail[:DETAIL_CHARS_MAX],
+    )

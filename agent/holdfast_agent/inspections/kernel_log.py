@@ -1,0 +1,162 @@
+"""The kernel's log, from /dev/kmsg, as it is written: a line is this node's, the machine's, or another node's."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import msgspec
+
+from holdfast.inspection_policy import InspectionPolicy
+from holdfast.kernel_lines import read_line
+from holdfast.symptoms import TableOne
+from holdfast_agent.inspections.attribution import Holdings, belongs
+from holdfast_agent.inspections.check import Check, Reading, Trouble, unreadable
+from holdfast_agent.inspections.holdings import HoldingsFinder
+from holdfast_agent.inspections.machine import Machine
+
+RECORD_BYTES_MAX = 8192
+RECORDS_MAX = 5000
+"""So many at one look; a flood must not cost a core."""
+
+SKIPPED_MAX = 1_000_000
+"""What was written before the agent's first start on this boot is read over once, to know where the log stands."""
+
+QUIET_S = 30.0
+"""Drivers say the same again and again; one failure is one alert."""
+
+
+class Position(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the log was read: the number of the last record, in this boot."""
+
+    boot_id: str
+    sequence: int
+
+
+class KernelLog:
+    """Follows the log from now on, or from where an agent before this one had read to.
+
+    `from_start`: read what the kernel still has of this boot.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        finder: HoldingsFinder,
+        recalled: Position | None = None,
+        *,
+        from_start: bool = False,
+    ) -> None:
+        self._path = machine.dev / "kmsg"
+        self._boot_id = machine.boot_id
+        self._finder = finder
+        same_boot = recalled is not None and recalled.boot_id == self._boot_id
+        self._last = recalled.sequence if recalled is not None and same_boot else -1
+        self._skips = not (from_start or same_boot)
+        self._descriptor: int | None = None
+
+    @property
+    def position(self) -> Position | None:
+        """How far it was read; None before it is known where the log stands."""
+        return None if self._skips else Position(boot_id=self._boot_id, sequence=self._last)
+
+    def wake(self) -> int | None:
+        """What can be read when there is a line."""
+        return self._descriptor
+
+    def read(self) -> Reading:
+        """The troubles in what was written since the last look."""
+        self._finder.note_processes()
+        if (reading := self._open()) is not None:
+            return reading
+        lost = False
+        troubles: list[Trouble] = []
+        holdings: Holdings | None = None
+        assert self._descriptor is not None
+        for _ in range(RECORDS_MAX if not self._skips else SKIPPED_MAX):
+            try:
+                record = os.read(self._descriptor, RECORD_BYTES_MAX)
+            except BlockingIOError:
+                self._skips = False
+                break
+            except OSError as error:
+                if error.errno == errno.EPIPE:
+                    # The kernel has overwritten what was next; the next read goes on with the oldest it has.
+                    lost = True
+                    continue
+                return self._give_up(error)
+            sequence, line = _parsed(record)
+            if sequence <= self._last:
+                continue
+            self._last = sequence
+            if self._skips:
+                continue
+            found = read_line(line)
+            if found is None:
+                continue
+            holdings = holdings or self._finder.find()
+            owner = belongs(found, holdings)
+            if owner is not None:
+                troubles.append(
+                    Trouble(
+                        device=found.device,
+                        kind=found.kind,
+                        detail=found.detail,
+                        lines=(line,),
+                        confidence=found.confidence if owner.is_certain else "hint",
+                        symptom=found.symptom,
+                        scope=owner.scope,
+                        is_momentary=True,
+                    )
+                )
+        seen = "lines were overwritten before they could be read" if lost else "read up to its end"
+        return Reading(troubles=tuple(troubles), seen={str(self._path): seen})
+
+    def close(self) -> None:
+        """Read no further."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _open(self) -> Reading | None:
+        if self._descriptor is not None:
+            return None
+        try:
+            descriptor = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except PermissionError:
+            return unreadable(
+                f"{self._path} may not be read: run as root or with CAP_SYSLOG, or set kernel.dmesg_restrict = 0"
+            )
+        except FileNotFoundError:
+            return unreadable(f"there is no {self._path}: in a container, give it the host's (--device=/dev/kmsg)")
+        except OSError as error:
+            return unreadable(f"{self._path} cannot be opened: {error.strerror}")
+        self._descriptor = descriptor
+        return None
+
+    def _give_up(self, error: OSError) -> Reading:
+        self.close()
+        return unreadable(f"{self._path} cannot be read: {error.strerror}")
+
+
+def kernel_check(policy: InspectionPolicy, log: KernelLog) -> Check:
+    """The check that reads it."""
+    return Check(
+        name="kernel",
+        source="/dev/kmsg",
+        read=log.read,
+        wake=log.wake,
+        interval_s=policy.kernel_s,
+        quiet_s=QUIET_S,
+        symptom=TableOne.OS_KERNEL_PANIC,
+    )
+
+
+def _parsed(record: bytes) -> tuple[int, str]:
+    """Number and line of a record: `priority,sequence,microseconds,flags;line`, then lines that begin with a blank."""
+    head, _, rest = record.partition(b";")
+    line = rest.split(b"\n", 1)[0].decode(errors="replace")
+    try:
+        return int(head.split(b",")[1]), line
+    except (IndexError, ValueError):
+        return -1, line

@@ -1,0 +1,54 @@
+"""Every check that a node has, in the order in which they are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+
+import msgspec
+
+from holdfast.inspection_policy import PLUGIN, InspectionPolicy
+from holdfast_agent.inspections.check import Check
+from holdfast_agent.inspections.clock import clock_check
+from holdfast_agent.inspections.container import container_check
+from holdfast_agent.inspections.dcgm import dcgm_check
+from holdfast_agent.inspections.disks import disks_check
+from holdfast_agent.inspections.gpu import GpuInspection, gpu_check
+from holdfast_agent.inspections.infiniband import infiniband_check
+from holdfast_agent.inspections.kernel_log import KernelLog, kernel_check
+from holdfast_agent.inspections.machine import Machine
+from holdfast_agent.inspections.mounts import mounts_check
+from holdfast_agent.inspections.network import network_check
+from holdfast_agent.inspections.plugins import command_checks, entry_point_checks
+from holdfast_agent.inspections.pressure import pressure_check
+from holdfast_agent.inspections.reachability import switch_check
+
+
+def registered(
+    policy: InspectionPolicy, machine: Machine, paths: Collection[Path], gpu: GpuInspection, log: KernelLog
+) -> tuple[Check, ...]:
+    """All checks but those that are disabled. `paths` is where the node writes."""
+    own = (
+        network_check(policy, machine),
+        infiniband_check(policy, machine),
+        switch_check(policy, machine),
+        gpu_check(policy, gpu),
+        dcgm_check(policy),
+        kernel_check(policy, log),
+        disks_check(policy, machine, paths),
+        mounts_check(policy, machine),
+        pressure_check(policy, machine),
+        clock_check(policy),
+        container_check(policy, machine),
+        *command_checks(policy),
+    )
+    disabled = policy.names_disabled
+    if "all" in disabled:
+        return ()
+    by_name = {check.name: check for check in own}
+    for check in entry_point_checks(policy):
+        # A package cannot take the place of a check that is there already.
+        name = check.name if check.name not in by_name else f"{PLUGIN}{check.name}"
+        if f"{PLUGIN}{check.name}" not in disabled:
+            by_name[name] = msgspec.structs.replace(check, name=name)
+    return tuple(check for name, check in by_name.items() if name not in disabled)

@@ -1,0 +1,183 @@
+"""Runs the checks beside everything else the agent does, and says what follows.
+
+Each check has a task, and each reading a thread with a limit: what hangs, hangs alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+import structlog
+
+from holdfast.clock import Now
+from holdfast.event_parts import CheckResult
+from holdfast_agent.inspections.check import Check, Reading, Trouble, unreadable
+from holdfast_agent.inspections.judge import CheckState, Said, confidence_of, judge
+from holdfast_agent.inspections.threads import Abandonable, StillOut
+
+FIRST_ROUND_S = 5.0
+"""A node offers itself when every check has looked once, or after so long: what hangs is said then."""
+
+WAKE_PAUSE_S = 0.1
+"""After something woke a check: what comes together is read together."""
+
+log = structlog.get_logger(__name__)
+
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """A check as it stands: its newest reading (None: it has not come back yet) and what is known by it."""
+
+    check: Check
+    reading: Reading | None = None
+    state: CheckState = CheckState()
+
+
+class Inspections:
+    """The checks of one node. `say` is told after every look, of nothing too; `on_fitness` is called when the node
+    becomes unfit, or fit again.
+    """
+
+    def __init__(
+        self,
+        checks: Sequence[Check],
+        say: Callable[[Sequence[Said]], None],
+        now: Now,
+        again_s: float,
+        on_fitness: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._say = say
+        self._now = now
+        self._again_s = again_s
+        self._on_fitness = on_fitness
+        self._standings = {check.name: Standing(check=check) for check in checks}
+        self._looked = asyncio.Event()
+        self._has_begun = not checks
+        self._unfit: frozenset[tuple[str, str, str]] = frozenset()
+
+    @property
+    def has_looked(self) -> bool:
+        """The first round is over: what the node says of itself includes its inspections."""
+        return self._has_begun
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for name in self._standings:
+                group.create_task(self._watch(name), name=f"inspection {name}")
+            if not self._has_begun:
+                group.create_task(self._first_round(), name="first round of inspections")
+
+    def standings(self) -> tuple[Standing, ...]:
+        """Every check as it stands."""
+        return tuple(self._standings.values())
+
+    def self_check(self) -> tuple[CheckResult, ...]:
+        """What stands in the way of giving this node ranks: troubles that are without doubt."""
+        return tuple(
+            _result(standing)
+            for standing in self._standings.values()
+            if standing.reading is None or not standing.reading.absent
+        )
+
+    async def _first_round(self) -> None:
+        try:
+            async with asyncio.timeout(FIRST_ROUND_S):
+                while any(standing.reading is None for standing in self._standings.values()):
+                    self._looked.clear()
+                    await self._looked.wait()
+        except TimeoutError:
+            late = [name for name, standing in self._standings.items() if standing.reading is None]
+            log.warning("checks have not come back yet", checks=late)
+        self._has_begun = True
+        self._unfit = self._unfit_now()
+        self._on_fitness()
+
+    async def _watch(self, name: str) -> None:
+        check = self._standings[name].check
+        reader = Abandonable(f"inspection-{name}", check.read)
+        loop = asyncio.get_running_loop()
+        while True:
+            began = loop.time()
+            reading = await look(check, reader)
+            self._take(name, reading)
+            await _pause(check, max(0.0, began + check.interval_s - loop.time()))
+
+    def _take(self, name: str, reading: Reading) -> None:
+        before = self._standings[name]
+        state, said = judge(before.check, before.state, reading, self._now(), self._again_s)
+        self._standings[name] = Standing(check=before.check, reading=reading, state=state)
+        self._looked.set()
+        for one in said:
+            log.info("inspection", check=one.check, state=one.state, device=one.device, detail=one.detail)
+        self._say(said)
+        if self._has_begun and (unfit := self._unfit_now()) != self._unfit:
+            self._unfit = unfit
+            self._on_fitness()
+
+    def _unfit_now(self) -> frozenset[tuple[str, str, str]]:
+        return frozenset(
+            (name, trouble.device, trouble.kind)
+            for name, standing in self._standings.items()
+            for trouble in _without_doubt(standing)
+        )
+
+
+async def look(check: Check, reader: Abandonable[Reading]) -> Reading:
+    """One reading within its limit. A check that fails says so, and is no fault of the node."""
+    began = time.monotonic()
+    try:
+        return await reader.call(check.limit_s)
+    except StillOut:
+        if check.hang is not None:
+            return Reading(troubles=(check.hang,))
+        return unreadable(f"{check.source} has not answered for {time.monotonic() - began:.0f} s")
+    except OSError as error:
+        return unreadable(f"{error.filename or check.source}: {error.strerror or error}")
+    except Exception as error:
+        # A check may be anybody's code, and reads what others wrote: it must not take the ranks' agent with it.
+        log.warning("a check failed", check=check.name, exc_info=error)
+        return unreadable(f"the check failed: {type(error).__name__}: {error}")
+
+
+async def _pause(check: Check, pause_s: float) -> None:
+    """Until the interval is over, or there is something to see."""
+    descriptor = check.wake() if check.wake is not None else None
+    if descriptor is None:
+        await asyncio.sleep(pause_s)
+        return
+    loop, woken = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(descriptor, woken.set)
+    try:
+        async with asyncio.timeout(pause_s):
+            await woken.wait()
+    except TimeoutError:
+        return
+    finally:
+        loop.remove_reader(descriptor)
+    await asyncio.sleep(min(WAKE_PAUSE_S, pause_s))
+
+
+def _without_doubt(standing: Standing) -> tuple[Trouble, ...]:
+    lasting = tuple(one for one in standing.state.raised if confidence_of(standing.check, one) == "evict")
+    return lasting + tuple(standing.state.struck.values())
+
+
+def _result(standing: Standing) -> CheckResult:
+    name = f"inspection {standing.check.name}"
+    if standing.reading is None:
+        return CheckResult(name=name, status="unreadable", detail="has not come back yet")
+    if evict := _without_doubt(standing):
+        cure = "; after the repair, restart the agent" if standing.state.struck else ""
+        return CheckResult(name=name, status="failed", detail=_words(evict) + cure)
+    if standing.reading.unread:
+        return CheckResult(name=name, status="unreadable", detail="; ".join(standing.reading.unread.values()))
+    return CheckResult(name=name, status="ok", detail=_words(standing.state.raised))
+
+
+def _words(troubles: Sequence[Trouble]) -> str:
+    return "; ".join(
+        f"{trouble.device}: {trouble.detail}" if trouble.device else trouble.detail for trouble in troubles
+    )

@@ -1,0 +1,66 @@
+"""Readings that may never come back: each has a thread that can be left behind.
+
+Not those of the event loop: they are joined when the process ends, and one that hangs would keep the agent from ending.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class StillOut(Exception):
+    """What was begun has not come back within its limit, or an earlier one has not."""
+
+
+class Abandonable(Generic[T]):
+    """Runs a function in a thread, one at a time: while one is out, no other is begun."""
+
+    def __init__(self, name: str, function: Callable[[], T]) -> None:
+        self._name = name
+        self._function = function
+        self._out: asyncio.Future[T] | None = None
+
+    async def call(self, limit_s: float) -> T:
+        """The result, of this call or of one before that comes back only now.
+
+        Raises:
+            StillOut: nothing came within the limit; the next call waits for the same.
+        """
+        if self._out is None:
+            self._out = self._begin()
+        done, _ = await asyncio.wait([self._out], timeout=limit_s)
+        if not done:
+            raise StillOut
+        out, self._out = self._out, None
+        return out.result()
+
+    def _begin(self) -> asyncio.Future[T]:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+
+        def tell(result: T | None, error: BaseException | None) -> None:
+            if future.cancelled():
+                return
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(result)  # type: ignore[arg-type]
+
+        def work() -> None:
+            result, error = None, None
+            try:
+                result = self._function()
+            except Exception as raised:  # noqa: BLE001
+                error = raised
+            # The loop may be closed by the time that it comes back.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(tell, result, error)
+
+        threading.Thread(target=work, name=self._name, daemon=True).start()
+        return future

@@ -1,0 +1,100 @@
+"""Which nodes test their connection with which, and what the outcomes say: a bad node is told from a bad partner. Pure.
+
+In the first round each node meets its neighbour, then the pairs are mixed anew (ByteRobust §4.2: all-gather with
+neighbouring machines). A node that fails with several partners that are fine with others is bad. Where one connection
+alone fails, it may be either node or what lies between them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+
+import msgspec
+
+ROUNDS = 3
+"""Partners that a node meets: one failure can then be compared with two others."""
+
+STRANGERS_MIN = 2
+"""A node is bad if it fails with so many partners: one failure has two ends."""
+
+Pair = tuple[str, str]
+
+
+def rounds(nodes: int, count: int = ROUNDS) -> tuple[tuple[tuple[int, int], ...], ...]:
+    """The pairs of each round, by node rank; no two nodes meet twice, and with an odd number one sits out.
+
+    The circle method: one place stays, the others turn around it. Fewer rounds than `count` where everybody has met.
+    """
+    if nodes < 2:
+        return ()
+    places = nodes + nodes % 2
+    turning = places - 1
+    rank_of: dict[int, int] = {}
+    for number, (one, other) in enumerate(_turn(0, places)):
+        rank_of |= {one: 2 * number, other: 2 * number + 1}
+    mixed = []
+    for turn in range(min(count, turning)):
+        ranks = [tuple(sorted((rank_of[one], rank_of[other]))) for one, other in _turn(turn, places)]
+        mixed.append(tuple(sorted((one, other) for one, other in ranks if other < nodes)))
+    return tuple(mixed)
+
+
+def partner(rank: int, pairs: Collection[tuple[int, int]]) -> int | None:
+    """Whom this node meets in a round; None: it sits out."""
+    for one, other in pairs:
+        if rank in (one, other):
+            return other if rank == one else one
+    return None
+
+
+def _turn(turn: int, places: int) -> list[tuple[int, int]]:
+    turning = places - 1
+    return [(turning, turn)] + [((turn + step) % turning, (turn - step) % turning) for step in range(1, places // 2)]
+
+
+class PairFindings(msgspec.Struct, frozen=True, kw_only=True):
+    """What connections say of nodes. `bad` and `doubtful` name the partners that each failed with.
+
+    A `doubtful` node failed with several partners, but not with all. `links` are connections that failed alone.
+    """
+
+    bad: dict[str, tuple[str, ...]] = {}
+    doubtful: dict[str, tuple[str, ...]] = {}
+    links: tuple[Pair, ...] = ()
+    good: frozenset[str] = frozenset()
+
+
+def judge(outcomes: Mapping[Pair, bool], known_bad: Collection[str] = ()) -> PairFindings:
+    """What follows from which pairs passed. What a node does that is known to be bad says nothing of its partners."""
+    passed = [pair for pair, ok in outcomes.items() if ok]
+    good = frozenset(node for pair in passed for node in pair) - frozenset(known_bad)
+    failed = {_sorted(pair) for pair, ok in outcomes.items() if not ok and not set(pair) & set(known_bad)}
+    bad = {
+        node: partners
+        for node, all_partners in _partners(failed).items()
+        if node not in good
+        and len(partners := tuple(other for other in all_partners if other in good)) >= STRANGERS_MIN
+    }
+    failed = {pair for pair in failed if not set(pair) & bad.keys()}
+    partners_of = _partners(failed)
+    doubtful = {
+        node: partners
+        for node, partners in partners_of.items()
+        if len(partners) >= STRANGERS_MIN and all(len(partners_of[other]) == 1 for other in partners)
+    }
+    links = tuple(sorted(pair for pair in failed if not set(pair) & doubtful.keys()))
+    return PairFindings(bad=bad, doubtful=doubtful, links=links, good=good)
+
+
+def _partners(pairs: Collection[Pair]) -> dict[str, tuple[str, ...]]:
+    found: dict[str, set[str]] = defaultdict(set)
+    for one, other in pairs:
+        found[one].add(other)
+        found[other].add(one)
+    return {node: tuple(sorted(partners)) for node, partners in sorted(found.items())}
+
+
+def _sorted(pair: Pair) -> Pair:
+    one, other = sorted(pair)
+    return (one, other)

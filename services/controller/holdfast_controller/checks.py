@@ -1,0 +1,79 @@
+"""Stop-time checks of a job's nodes: training stands still, and ranks of another program test them (ByteRobust §4.2).
+
+A run of checks is a generation like any other: fenced, started by the agents from their warm zygotes, and ended by the
+next order. Its results come as evidence while it goes on; when every node is over, or time is, the ladder goes on.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.diagnosis.verdict import Verdict, judge, why_silent
+from holdfast.event_parts import Suspect
+from holdfast.events import ChecksEnded, DiagnosticResult, ProcessExited, RanksFinished
+from holdfast_controller.draft import Draft
+from holdfast_controller.ladder import behind_checks, within_limits
+from holdfast_controller.recovery import Rules, act, means_of
+from holdfast_controller.state import JobState
+
+
+def found(draft: Draft, event: DiagnosticResult) -> None:
+    """One test on one node is over."""
+    state, checks = draft.state, draft.state.checks
+    if checks is None or event.generation != state.generation or event.node not in state.nodes:
+        return
+    _update(draft, results=(*checks.results, event))
+
+
+def ended(draft: Draft, event: RanksFinished | ProcessExited, rules: Rules) -> None:
+    """The ranks of a node have done all tests, or one of them ended badly."""
+    state, checks = draft.state, draft.state.checks
+    if checks is None or event.generation != state.generation or event.node not in state.nodes:
+        return
+    assert event.node is not None
+    if isinstance(event, ProcessExited) and (why := why_silent(event)):
+        _update(draft, died={event.node: why, **checks.died})
+    _update(draft, over=checks.over | {event.node})
+    if _is_over(draft.state):
+        _conclude(draft, rules)
+
+
+def overdue(draft: Draft, rules: Rules) -> None:
+    """Time is over for the nodes that have not answered."""
+    _conclude(draft, rules)
+
+
+def _is_over(state: JobState) -> bool:
+    return state.checks is not None and state.checks.over >= set(state.nodes)
+
+
+def _conclude(draft: Draft, rules: Rules) -> None:
+    state, checks = draft.state, draft.state.checks
+    assert checks is not None and state.incident is not None
+    took_s = (draft.now - checks.began_at).total_seconds()
+    silent = {node: f"it had not answered after {took_s:.0f} s" for node in state.nodes if node not in checks.over}
+    verdict = judge(state.nodes, checks.results, silent | checks.died)
+    suspects = tuple(
+        Suspect(node=suspect.node, symptom=suspect.symptom, reason=suspect.reason) for suspect in verdict.suspects
+    )
+    draft.say(ChecksEnded, suspects=suspects, took_s=took_s, reason=_in_words(verdict))
+    failure = checks.failure
+    incident = msgspec.structs.replace(state.incident, checked=frozenset(state.nodes))
+    draft.state = state.update(incident=incident, checks=None, awaiting=None)
+    choice = behind_checks(incident, failure, suspects, means_of(draft, failure, rules), rules.ladder)
+    act(draft, failure, within_limits(choice, incident, failure, rules.ladder), rules)
+
+
+def _in_words(verdict: Verdict) -> str:
+    if verdict.capped:
+        return verdict.capped
+    said = [f"{suspect.node}: {suspect.reason}" for suspect in verdict.suspects]
+    said += [f"not clear: {doubt.reason}" for doubt in verdict.unresolved]
+    if verdict.untested:
+        said.append(f"not tested: {', '.join(verdict.untested)}")
+    return "; ".join(said) or f"all {len(verdict.cleared)} nodes passed"
+
+
+def _update(draft: Draft, **changes: object) -> None:
+    assert draft.state.checks is not None
+    draft.state = draft.state.update(checks=msgspec.structs.replace(draft.state.checks, **changes))
