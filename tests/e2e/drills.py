@@ -14,6 +14,7 @@ from cluster import JOBS, Cluster
 from job import Job
 from waiting import DEADLINE_S, NotYet
 
+from holdfast.embedded.layout import Layout
 from holdfast.faults.registry import find
 from holdfast.faults.rights import lacking
 from holdfast.symptoms import TableOne
@@ -43,6 +44,7 @@ class Drill(NamedTuple):
     script: Path = FOLD
     arguments: tuple[str, ...] = ()
     pending: str = ""
+    needs_gpus: bool = False
     often: bool = False
 
     @property
@@ -63,6 +65,8 @@ class Drill(NamedTuple):
             return "the nodes of this cluster have no networks of their own (up --namespaces)"
         if self.fault == "disk-full" and cluster.info.fabric is not None:
             return "a full disk of one node alone is not told from an error of the script yet"
+        if self.needs_gpus and not cluster.layout.node_settings("node-0").exists():
+            return "the nodes of this cluster have no GPUs by their settings (see `divide_gpus`)"
         return "; ".join(reason for need in find(self.fault).needs if (reason := lacking(need)))
 
 
@@ -130,7 +134,6 @@ DRILLS = (
         ("link-flap", "--node", "{last}"),
         "infiniband_error",
         decision="eviction",
-        pending="inspections are not merged yet",
     ),
     Drill(
         TableOne.FILESYSTEM_MOUNT,
@@ -139,11 +142,35 @@ DRILLS = (
         pending="inspections are not merged yet",
     ),
     Drill(
-        TableOne.GPU_MEMORY_ERROR, ("xid", "-o", "xid=48"), "gpu_memory_error", pending="inspections are not merged yet"
+        TableOne.GPU_MEMORY_ERROR,
+        ("xid", "-o", "xid=95", "-o", "pci={last_gpu}"),
+        "gpu_memory_error",
+        decision="eviction",
+        needs_gpus=True,
     ),
-    Drill(TableOne.GPU_UNAVAILABLE, ("xid",), "gpu_unavailable", pending="inspections are not merged yet"),
+    Drill(
+        TableOne.GPU_UNAVAILABLE,
+        ("xid", "-o", "xid=79", "-o", "pci={last_gpu}"),
+        "gpu_unavailable",
+        decision="eviction",
+        needs_gpus=True,
+    ),
     Drill(TableOne.DISK_FAULT, ("io-error",), "disk_fault", pending="inspections are not merged yet"),
 )
+
+
+def divide_gpus(layout: Layout, nodes: int) -> None:
+    """Tell each node of a cluster that is not up yet which GPU is its own, so that the kernel's lines have an owner."""
+    layout.create()
+    layout.lock_file.touch()
+    for number in range(nodes):
+        layout.node(f"node-{number}").mkdir(exist_ok=True)
+        layout.node_settings(f"node-{number}").write_text(f'[inspections]\ngpus = "{gpu_of(f"node-{number}")}"\n')
+
+
+def gpu_of(node: str) -> str:
+    """The PCI address that a drill takes for the node's GPU; it need not be there for a line about it."""
+    return f"0000:{0x10 + int(node.rpartition('-')[2]):02x}:00"
 
 
 _FIRST_SIGN = """
@@ -161,7 +188,7 @@ def carry_out(cluster: Cluster, drill: Drill, port: int, within_s: float = DEADL
     job = cluster.run(*(word.format(**words) for word in drill.arguments), script=drill.script, name=name)
     job.until_step(STEPS_BEFORE)
     members = cluster.members(job)
-    words |= {"first": members[0], "last": members[-1]}
+    words |= {"first": members[0], "last": members[-1], "last_gpu": gpu_of(members[-1])}
     strike = [word.format(**words) for word in drill.strike]
     told = json.loads(cluster.command("inject", *strike, "--json").stdout)
     service = scratch / "service"
