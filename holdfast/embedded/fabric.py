@@ -58,7 +58,6 @@ def add_node(fabric: Fabric, node: str) -> None:
     _ip("-n", namespace, "addr", "add", f"{fabric.address(node)}/24", "dev", DEVICE)
     _ip("-n", namespace, "link", "set", DEVICE, "up")
     _ip("-n", namespace, "link", "set", "lo", "up")
-    _ip("-n", namespace, "route", "add", "default", "via", fabric.gateway)
 
 
 def remove(fabric: Fabric) -> None:
