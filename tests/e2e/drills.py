@@ -202,6 +202,11 @@ def carry_out(cluster: Cluster, drill: Drill, port: int, within_s: float = DEADL
     finally:
         service.unlink(missing_ok=True)
         cluster.command("inject", "--undo")
+    if drill.needs_gpus:
+        # A GPU is trusted again after a restart of its machine.
+        for eviction in cluster.events(job, "eviction"):
+            cluster.power_off(eviction["node"])
+            cluster.power_on(eviction["node"])
     if drill.script == FOLD:
         job.finish()
     else:
