@@ -20,7 +20,7 @@ KMSG = "/dev/kmsg"
 LINE_BYTES_MAX = 900
 """The kernel takes 1024 with what it puts before them, and cuts no line."""
 
-EMERGENCY, ALERT, ERROR, WARNING, INFO = 0, 1, 3, 4, 6
+CRITICAL, ERROR, WARNING, INFO = 2, 3, 4, 6
 
 
 class KernelLines(Step, frozen=True, kw_only=True, tag="kernel_lines"):
@@ -177,8 +177,11 @@ def _remounted(aim: Aim, options: RemountOptions) -> tuple[Step, ...]:
     return (
         _lines(
             aim,
-            (2, f"EXT4-fs error (device {device}): ext4_journal_check_start:83: comm python: Detected aborted journal"),
-            (2, f"EXT4-fs ({device}): Remounting filesystem read-only"),
+            (
+                CRITICAL,
+                f"EXT4-fs error (device {device}): ext4_journal_check_start:83: comm python: Detected aborted journal",
+            ),
+            (CRITICAL, f"EXT4-fs ({device}): Remounting filesystem read-only"),
         ),
     )
 

@@ -24,14 +24,16 @@ STEPS_BEFORE = 15
 
 FOLD, GPT = JOBS / "fold.py", JOBS / "gpt.py"
 GPT_SHAPE = ("--steps=100000", "--gate={scratch}/no-gate")
+NO_HURRY = ("--later-step-s", "0.3")
+"""After a restart there is time to undo the fault, before it strikes a second time."""
 
 
 class Drill(NamedTuple):
     """A symptom, how it is made, and what has to come of it.
 
     `strike`: the arguments of `holdfast inject`; {first}, {last}: the job's nodes, {job}: its directory, {scratch}: one
-    for the drill. `incident`: how the controller names it. `decision`: what it is to decide last, "" for whatever
-    helps. `heals_by`: what has to be done for the job to come back: nothing, or that the fault is undone once it was
+    for the drill. `incident`: how the controller names it. `decision`: what it is to decide last. "" for whatever it
+    is. `heals_by`: what has to be done for the job to come back: nothing, or that the fault is undone once it was
     noticed. `pending`: why this cannot work yet. `often`: it is quick, or nothing else tests it, so each run of the
     tests has it.
     """
@@ -92,9 +94,11 @@ DRILLS = (
     Drill(TableOne.CPU_OOM, ("oom-kill", "--rank", "2"), "killed_by_signal", often=True),
     Drill(
         TableOne.INSUFFICIENT_DISK_SPACE,
+        # Who speaks first: a rank that cannot write, or one whose partner could not.
         ("disk-full", "--node", "{last}", "-o", "path={job}"),
-        "infrastructure_error",
+        "",
         decision="",
+        arguments=NO_HURRY,
         heals_by="undo",
         often=True,
     ),
@@ -103,7 +107,7 @@ DRILLS = (
         ("service-down", "-o", "port={port}"),
         "user_exception",
         heals_by="undo",
-        arguments=("--service", "{scratch}/service"),
+        arguments=("--service", "{scratch}/service", *NO_HURRY),
     ),
     Drill(
         TableOne.HDFS_ERROR,
@@ -111,7 +115,7 @@ DRILLS = (
         "user_exception",
         heals_by="undo",
         often=True,
-        arguments=("--service", "{scratch}/service"),
+        arguments=("--service", "{scratch}/service", *NO_HURRY),
     ),
     Drill(TableOne.NAN_VALUE, ("nan", "--rank", "1", "-o", "look_s=1"), "nan", script=GPT, arguments=GPT_SHAPE),
     Drill(TableOne.OS_KERNEL_PANIC, ("lose-node", "--node", "{last}"), "node_lost", decision="eviction"),

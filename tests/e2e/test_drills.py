@@ -24,7 +24,8 @@ def test_what_is_broken_on_purpose_is_noticed_and_recovered_from(holdfast: Clust
     with reserve_ports({}, None) as ports:
         port = ports.nats
     came = carry_out(holdfast, drill, port)
-    assert (came.incident, came.outcome) == (drill.incident, "recovered")
+    assert came.outcome == "recovered"
+    assert came.incident == drill.incident or not drill.incident
     assert came.decision == drill.decision or not drill.decision
     assert 0 < came.noticed_s < came.decided_s < came.trains_s, came
     # The history shows that it was a drill.

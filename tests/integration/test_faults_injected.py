@@ -23,6 +23,7 @@ from holdfast.embedded.ports import reserve_ports
 from holdfast.embedded.process import stat_fields
 from holdfast.faults.aim import Aim, Proc, Rank
 from holdfast.faults.fault import FaultRefused
+from holdfast.faults.helpers import marked
 from holdfast.faults.record import Injected, Record
 from holdfast.faults.registry import find
 from holdfast.faults.rights import lacking
@@ -158,6 +159,29 @@ def test_a_process_is_killed_crashes_or_stands_still(
     until("it stands still", lambda: state_of(one.pid) == "T")
     undo(layout)
     until("it goes on", lambda: state_of(one.pid) != "T")
+
+
+def test_a_worker_dies_and_its_rank_does_not(layout: Layout, started: Callable[[str], subprocess.Popen[str]]) -> None:
+    with pytest.raises(FaultRefused, match="has no child: its script uses no workers"):
+        inject(layout, "kill-worker", struck=started(WORKING).pid)
+    one = started(
+        "import subprocess, time\n"
+        "worker = subprocess.Popen(('sleep', '1000'))\n"
+        "print('ready', flush=True)\n"
+        "print(worker.wait(), flush=True)\n"
+        "time.sleep(1000)"
+    )
+    inject(layout, "kill-worker", struck=one.pid)
+    assert one.stdout is not None and one.stdout.readline() == "-9\n"
+    assert one.poll() is None
+
+
+def test_cores_burn_until_that_is_undone(layout: Layout) -> None:
+    injected = inject(layout, "overload", burners="1")
+    mark = f"holdfast-{injected.id.replace('-', '')[-12:]}"
+    until("each core has a burner", lambda: len(marked(mark)) == len(os.sched_getaffinity(0)))
+    undo(layout)
+    until("they are gone", lambda: not marked(mark))
 
 
 def test_a_process_that_ended_meanwhile_is_not_mistaken_for_another(
