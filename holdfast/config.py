@@ -20,6 +20,10 @@
     gpu_s = 5
     [inspections.commands.fans]
     command = "/usr/local/bin/check_fans --quiet"
+    [code]
+    good_after_steps = 500
+    [signals]
+    read_training_logs = false
 
 In the environment the same keys are HOLDFAST_NATS_URL, HOLDFAST_TIMEOUTS_NODE_LOST_S and so on; a table is JSON there.
 A value may be read from a file named by the same variable with `_FILE` added, as container secrets are.
@@ -254,6 +258,49 @@ class CorruptionPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         )
 
 
+class CodePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """When a version of a job's code counts as good: until then an error of the script rolls it back."""
+
+    good_after_steps: int = 100
+    """Steps that it trains in one generation, with no incident open."""
+
+    good_after_s: float = 3600.0
+    """Or seconds, whichever comes first."""
+
+    def __post_init__(self) -> None:
+        require_within(
+            self, good_after_steps=(1, 1_000_000_000), good_after_s=(1, SETTLED_S_MAX, "what never comes is no verdict")
+        )
+
+
+class SignalsPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is looked at beside training: its logs, and its pace."""
+
+    read_training_logs: bool = True
+    """Whether agents read the TensorBoard and W&B files that ranks write."""
+
+    peak_flops: float = 0.0
+    """What the device of one rank does a second at most; 0: as the script says, or as its name tells."""
+
+    decline_ratio: float = 0.8
+    """A job that trains at this share of its usual pace, or below, has declined."""
+
+    decline_steps: int = 50
+    """Steps of which a pace is the median; it has to stay low for twice as many."""
+
+    decline_warm_up_steps: int = 20
+    """Steps of each start that say nothing of the pace."""
+
+    def __post_init__(self) -> None:
+        require_within(
+            self,
+            peak_flops=(0, 1e21),
+            decline_ratio=(0.01, 0.99, "1 is the usual pace itself"),
+            decline_steps=(5, 1_000_000),
+            decline_warm_up_steps=(1, 1_000_000, "the first step of a start pays for connections"),
+        )
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything that can be set."""
 
@@ -268,6 +315,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     corruption: CorruptionPolicy = CorruptionPolicy()
     mechanisms: MechanismPolicy = MechanismPolicy()
     inspections: InspectionPolicy = InspectionPolicy()
+    code: CodePolicy = CodePolicy()
+    signals: SignalsPolicy = SignalsPolicy()
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
@@ -288,6 +337,8 @@ _SECTIONS: dict[str, type[msgspec.Struct]] = {
     "corruption": CorruptionPolicy,
     "mechanisms": MechanismPolicy,
     "inspections": InspectionPolicy,
+    "code": CodePolicy,
+    "signals": SignalsPolicy,
 }
 _TABLES: dict[str, type[msgspec.Struct]] = {"inspections.commands": CommandCheck}
 """Settings that are tables themselves: each name that a user chose has settings of its own."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
+from holdfast.code.manifest import Digest
 from holdfast.event_parts import Count, Id, JobSpec, Moment, Name, Port, Purpose, Step
 from holdfast.reading import read
 
@@ -25,7 +26,7 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     master_addr: str
     master_port: Port
     restore_at_most: Step | None = None
-    code_version: str | None = None
+    code_version: Digest | None = None
     submitted_at: Moment | None = None
     purpose: Purpose = "train"
 
@@ -55,6 +56,19 @@ class NodeDesired(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         return (self.epoch, self.generation)
 
 
+class CodeWanted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The code versions that a job's nodes may be told to run next, the likeliest first; standby nodes fetch them too.
+
+    Only a hint: who never hears of it fetches what its order names. `root` and `outside` as in `JobSpec`.
+    """
+
+    job: Name
+    versions: tuple[Digest, ...] = ()
+    root: str = ""
+    outside: tuple[str, ...] = ()
+    cause: Id | None = None
+
+
 class UnreadableOrder(ValueError):
     """A desired state that cannot be read; the message says where it breaks."""
 
@@ -74,3 +88,15 @@ def decode(body: bytes) -> NodeDesired:
         UnreadableOrder: not JSON, or with a missing or wrong field.
     """
     return read(_decoder, body, UnreadableOrder)
+
+
+_wanted_decoder = msgspec.json.Decoder(CodeWanted)
+
+
+def decode_wanted(body: bytes) -> CodeWanted:
+    """What is wanted by `body`.
+
+    Raises:
+        UnreadableOrder: not JSON, or with a missing or wrong field.
+    """
+    return read(_wanted_decoder, body, UnreadableOrder)

@@ -9,6 +9,7 @@ import msgspec
 
 from holdfast.persistence import PersistEvery
 from holdfast.topology import Mesh, Topology
+from holdfast.training_quantities import named_tags
 
 Id = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$(?!\n)")]
 """A UUID in its canonical form; events carry version 7."""
@@ -52,7 +53,12 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     that need environment variables to take effect at import. `token` is what the job's nodes show each other before
     they hand out its checkpoints; without one there are no copies on other nodes. `persist_every` says how often a step
     goes to the disk, see `holdfast.persistence`; "": as often as the cluster says. `only_nodes` are the nodes that it
-    is to run on, where not just any will do.
+    is to run on, where not just any will do. `tags` names what the training logs of the script call a quantity
+    (`holdfast.training_quantities`); `training_logs` are patterns of further logs.
+
+    `code_root` is the source tree of which versions are held: `script` lies in it (of a module `cwd` does), and ranks
+    run it from the version that their order names; "": they run it where it lies. `code_outside` are paths in the tree
+    that are no part of its code, and are reached where they lie.
     """
 
     name: Name
@@ -69,6 +75,10 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     token: str = ""
     persist_every: str = ""
     only_nodes: tuple[Name, ...] = ()
+    code_root: str = ""
+    code_outside: tuple[str, ...] = ()
+    tags: dict[str, str] = {}
+    training_logs: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.nnodes < 1 or self.nproc_per_node < 1:
@@ -81,6 +91,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             raise ValueError(f"{self.nnodes} nodes are asked for, and {len(set(self.only_nodes))} are named")
         if self.persist_every:
             PersistEvery.parse(self.persist_every)
+        named_tags(self.tags)
         self.topology()
 
     def topology(self) -> Topology:
@@ -172,4 +183,23 @@ class StepSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     loss: float | None = None
     grad_norm: float | None = None
     tokens: Count | None = None
+    not_finite: dict[str, str] = {}
+
+
+class LoggedSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a rank wrote into a training log at one moment.
+
+    `step` is the one that the rank had completed then, by its ledger; `logged_step` is the log's own number, by
+    whatever it counts. `mfu` is a share of 1. `not_finite` has what JSON cannot carry, as in `StepSample`.
+    """
+
+    rank: Count
+    step: Step
+    logged_step: Annotated[int, msgspec.Meta(ge=-INTEGER_MAX, le=INTEGER_MAX)]
+    logged_at: Moment
+    loss: float | None = None
+    grad_norm: float | None = None
+    tokens_per_s: float | None = None
+    mfu: float | None = None
+    learning_rate: float | None = None
     not_finite: dict[str, str] = {}

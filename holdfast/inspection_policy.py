@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Literal
 
 import msgspec
 
+from holdfast.pci import pci_address
 from holdfast.ranges import require_within
 
 Confidence = Literal["evict", "tolerate", "hint"]
@@ -52,7 +54,11 @@ class CommandCheck(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     scope: Literal["node", "host"] = "node"
 
     def __post_init__(self) -> None:
-        if not self.command.strip():
+        try:
+            words = shlex.split(self.command)
+        except ValueError as error:
+            raise ValueError(f"command {self.command!r} cannot be split into words: {error}") from error
+        if not words:
             raise ValueError("command names no program")
         require_within(self, interval_s=_INTERVAL, limit_s=(0.01, _HOUR_S), misses=(1, 1000))
 
@@ -160,6 +166,8 @@ class InspectionPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             memory_pressure_percent_max=(0, 100),
             clock_skew_s_max=(1e-6, _HOUR_S),
         )
+        for address in listed(self.gpus):
+            pci_address(address)
         for name in self.commands:
             if name in CHECKS:
                 raise ValueError(f"commands.{name} has the name of a check that is there already: take another")

@@ -38,7 +38,7 @@ _COMPILED = tuple((rule, tuple(map(re.compile, rule.patterns))) for rule in RULE
 
 def read_line(line: str) -> KernelTrouble | None:
     """What the line says, None: nothing about health that is known."""
-    if not WORTH_A_LOOK.search(line):
+    if not any(words in line for words in WORTH_A_LOOK):
         return None
     for rule, patterns in _COMPILED:
         for pattern in patterns:

@@ -28,6 +28,9 @@ RESERVED = frozenset(
         "HOLDFAST_LEDGER",
         "HOLDFAST_REPORTS",
         "HOLDFAST_VAULT",
+        "HOLDFAST_CODE_ROOT",
+        "HOLDFAST_CODE_DIR",
+        "HOLDFAST_CODE_VERSION",
     }
 )
 

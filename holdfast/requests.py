@@ -5,11 +5,32 @@ A request has an id, like an event, and asking twice with the same id does it on
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
-from holdfast.event_parts import Id, JobSpec, Name
+from holdfast.code.manifest import Digest
+from holdfast.event_parts import Count, Id, JobSpec, Name
 from holdfast.reading import read
 from holdfast.subjects import request_subject
+
+WITHIN_S_MAX = 365 * 86400.0
+
+
+class CodeOffer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A version of the code that the controller holds already (`KeepCode`), and where it is from.
+
+    `origin` is the directory that it was taken from, `commit` the git commit there, from which its files differ if
+    `is_dirty`.
+    """
+
+    version: Digest
+    files: Count = 0
+    code_bytes: Count = 0
+    origin: str = ""
+    commit: str = ""
+    is_dirty: bool = False
+    message: str = ""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, tag_field="request", tag=str.lower, omit_defaults=True):
@@ -20,9 +41,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, tag_field="request", ta
 
 
 class SubmitJob(Request, frozen=True, kw_only=True, omit_defaults=True):
-    """Run this job."""
+    """Run this job, from this version of its code; None: its script where it lies."""
 
     spec: JobSpec
+    code: CodeOffer | None = None
 
 
 class StopJob(Request, frozen=True, kw_only=True, omit_defaults=True):
@@ -37,6 +59,24 @@ class ResetBreaker(Request, frozen=True, kw_only=True, omit_defaults=True):
     job: Name
 
 
+class UpdateJob(Request, frozen=True, kw_only=True, omit_defaults=True):
+    """Have the job run this version of its code: `is_urgent` at once, otherwise with the next failure, and `within_s`
+    seconds from now at the latest."""
+
+    job: Name
+    code: CodeOffer
+    is_urgent: bool = False
+    within_s: Annotated[float, msgspec.Meta(ge=0, le=WITHIN_S_MAX)] = 86400.0
+
+
+class RollbackJob(Request, frozen=True, kw_only=True, omit_defaults=True):
+    """Have the job run an earlier version of its code at once: `to` is a number or the beginning of a name, "" the last
+    good one."""
+
+    job: Name
+    to: str = ""
+
+
 class ReleaseNode(Request, frozen=True, kw_only=True, omit_defaults=True):
     """Take this node off the blocklist."""
 
@@ -46,7 +86,22 @@ class ReleaseNode(Request, frozen=True, kw_only=True, omit_defaults=True):
 REQUEST_BYTES_MAX = 256 * 1024
 """A request is at most this long: what it asks for must fit the orders and events that follow from it."""
 
-AnyRequest = SubmitJob | StopJob | ResetBreaker | ReleaseNode
+AnyRequest = SubmitJob | StopJob | UpdateJob | RollbackJob | ResetBreaker | ReleaseNode
+
+
+class KeepCode(Request, frozen=True, kw_only=True, omit_defaults=True):
+    """Take this version, which is on the bus, into the keeping of the controller; refused if not all of it is there."""
+
+    version: Digest
+
+
+class OfferCode(Request, frozen=True, kw_only=True, omit_defaults=True):
+    """Put this version, which the controller holds, on the bus again: it is not there."""
+
+    version: Digest
+
+
+AnyCodeRequest = KeepCode | OfferCode
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -57,8 +112,10 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 CONTROLLER_REQUESTS = request_subject("controller", "ask")
+CODE_REQUESTS = request_subject("controller", "code")
 STANDBY_REQUESTS = request_subject("standby", "ask")
 
+_code_decoder: msgspec.json.Decoder[AnyCodeRequest] = msgspec.json.Decoder(AnyCodeRequest)
 _decoder: msgspec.json.Decoder[AnyRequest] = msgspec.json.Decoder(AnyRequest)
 
 
@@ -78,3 +135,12 @@ def decode(body: bytes) -> AnyRequest:
             "put large arguments and environment variables into a file that the script reads"
         )
     return read(_decoder, body, UnreadableRequest)
+
+
+def decode_code_request(body: bytes) -> AnyCodeRequest:
+    """The request about code in `body`.
+
+    Raises:
+        UnreadableRequest: as for `decode`.
+    """
+    return read(_code_decoder, body, UnreadableRequest)

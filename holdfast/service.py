@@ -22,7 +22,7 @@ from holdfast.backup_orders import BackupOrder
 from holdfast.bus import Bus, Delivery, Message, event_message
 from holdfast.clock import Now, system_now
 from holdfast.dead_letters import Unhandled, rejection
-from holdfast.desired import NodeDesired
+from holdfast.desired import CodeWanted, NodeDesired
 from holdfast.desired import encode as encode_order
 from holdfast.effect_limits import EffectTooLarge, require_sendable
 from holdfast.embedded.announce import announce_ready
@@ -34,6 +34,7 @@ from holdfast.store.relay import Relay
 from holdfast.subjects import (
     DESIRED_BUCKET,
     backup_key,
+    code_key,
     desired_key,
     event_subject,
     kv_subject,
@@ -50,8 +51,8 @@ _PRUNE_EVERY_S = 3600.0
 _QUEUE_MAX = 512
 
 T = TypeVar("T")
-Order = NodeDesired | BackupOrder
-"""What a node is told under a key of its own; each kind has one writer."""
+Order = NodeDesired | BackupOrder | CodeWanted
+"""What nodes are told under a key of its own; each kind has one writer."""
 
 log = structlog.get_logger()
 
@@ -93,6 +94,10 @@ def order_message(order: Order) -> Message:
             subject=kv_subject(DESIRED_BUCKET, key),
             body=backup_orders.encode(order),
         )
+    if isinstance(order, CodeWanted):
+        key = code_key(order.job)
+        subject = kv_subject(DESIRED_BUCKET, key)
+        return Message(id=f"{key}-{order.cause or ''}", subject=subject, body=msgspec.json.encode(order))
     key = desired_key(order.node)
     return Message(
         id=f"{key}-{order.epoch}-{order.generation}-{order.cause or ''}-{order.supersedes or ''}",

@@ -16,6 +16,11 @@ DESIRED_BUCKET = "desired"
 DESIRED_KEPT_S = 6 * 24 * 3600
 """What nodes were told that are no more must not stay for ever. Until then a node that was cut off finds its order when
 it is back; what still holds the controller puts again at once."""
+CODE_BUCKET = "code"
+"""The object store of code versions: manifests and contents of files, each under its hash."""
+CODE_KEPT_S = 30 * 24 * 3600
+CODE_BYTES_MAX = 2 << 30
+"""The truth is in Postgres: what the bus has lost or forgotten is put there again when a node asks for it."""
 DEAD_LETTER_STREAM = "DEADLETTERS"
 DEAD_LETTER_ROOT = f"{ROOT}.deadletter"
 
@@ -77,6 +82,14 @@ def desired_key(node: str) -> str:
 def backup_key(node: str) -> str:
     """The key of a node's backup order in the bucket `desired`."""
     return f"backup.{node}"
+
+
+def code_key(job: str) -> str:
+    """The key, in the bucket `desired`, of the code versions that a job may need next: nodes fetch them ahead."""
+    return f"code.{job}"
+
+
+ALL_CODE_KEYS = code_key("*")
 
 
 def kv_subject(bucket: str, key: str) -> str:

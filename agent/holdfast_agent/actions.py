@@ -32,6 +32,12 @@ class Stop(Action, frozen=True, kw_only=True):
     at_once: tuple[int, ...]
 
 
+class FetchCode(Action, frozen=True, kw_only=True):
+    """Have the code that this order names in place."""
+
+    order: NodeDesired
+
+
 class OpenStore(Action, frozen=True, kw_only=True):
     """Serve the TCPStore of this order."""
 

@@ -20,9 +20,11 @@ import structlog
 from holdfast.event_parts import RankException
 from holdfast.ids import uuid7
 from holdfast_agent.kernel import ignores, is_stopped, own_children
+from holdfast_agent.log_signatures import Scanner, Signature
 from holdfast_agent.logs import Output, RotatingFile, Tail
 from holdfast_agent.preload import ThreadsRunning, check_single_threaded
 from holdfast_agent.reserve import Reserve, fork_rank
+from holdfast_agent.signs import Signs
 from holdfast_agent.wire import (
     Fence,
     Lines,
@@ -32,6 +34,7 @@ from holdfast_agent.wire import (
     RanksEnded,
     RanksForked,
     Report,
+    SignsSeen,
     StartRanks,
     StartRefused,
     StopRanks,
@@ -64,7 +67,9 @@ class _Stop:
 
 
 class Crew:
-    """The ranks, their output and their ends. `bystanders` gives the zygote's other children."""
+    """The ranks, their output and their ends. `bystanders` gives the zygote's other children; `hears_signs` says
+    whether there is somebody to tell of signs in the output: until then they wait.
+    """
 
     def __init__(
         self,
@@ -72,6 +77,7 @@ class Crew:
         report: Callable[[Report], None],
         bystanders: Callable[[], set[int]],
         on_bystander_exit: Callable[[int, int], None],
+        hears_signs: Callable[[], bool],
     ) -> None:
         self._selector = selector
         self._report = report
@@ -82,6 +88,10 @@ class Crew:
         self._left_over: list[Output] = []
         self._stop: _Stop | None = None
         self._followed: frozenset[int] = frozenset()
+        self._hears_signs = hears_signs
+        self._signs = Signs()
+        self._signs_of: Fence = (-1, -1)
+        self._scanners: list[Scanner] = []
         self.exits: dict[str, RankExit] = {}
         self.order = b""
 
@@ -95,7 +105,9 @@ class Crew:
     def deadline(self) -> float | None:
         """When `keep_time` wants to be called (monotonic clock)."""
         if self._stop is None:
-            return self._reserve.deadline
+            signs_at = self._signs.due_at if self._hears_signs() else None
+            deadlines = (self._reserve.deadline, signs_at, *(scanner.due_at for scanner in self._scanners))
+            return min((at for at in deadlines if at is not None), default=None)
         return self._stop.kill_at if self._ranks else None
 
     @property
@@ -112,6 +124,7 @@ class Crew:
             fence = next((rank.fence for rank in self._ranks.values()), None)
             self._refuse(command.fence, f"ranks of an earlier order ({fence}) are still there")
             return
+        self._signs, self._signs_of, self._scanners = Signs(), command.fence, []
         try:
             check_single_threaded()
             for plan in command.ranks:
@@ -137,8 +150,8 @@ class Crew:
         forked = self._reserve.take(plan) or fork_rank(plan)
         tail = Tail()
         outputs = {
-            "out": Output(forked.output, RotatingFile(Path(plan.log_stem + ".out")), tail),
-            "err": Output(forked.errors, RotatingFile(Path(plan.log_stem + ".err")), tail),
+            stream: Output(pipe, RotatingFile(Path(f"{plan.log_stem}.{stream}")), tail, self._scanner(plan, stream))
+            for stream, pipe in (("out", forked.output), ("err", forked.errors))
         }
         rank = _Rank(plan, fence, forked.pid, outputs, tail)
         self._set_follower(rank)
@@ -178,6 +191,35 @@ class Crew:
             self._report(Lines(fence=fence, rank=number, stream=stream, lines=tuple(lines)))
 
         return send
+
+    def _scanner(self, plan: RankPlan, stream: str) -> Scanner:
+        signs, rank = self._signs, plan.rank
+
+        def saw(signature: Signature, line: str) -> None:
+            signs.saw(rank, stream, signature, line)
+
+        scanner = Scanner(saw)
+        self._scanners.append(scanner)
+        return scanner
+
+    def _tell_signs(self, now: float) -> None:
+        for scanner in self._scanners:
+            if (due_at := scanner.due_at) is not None and due_at <= now:
+                scanner.look(now)
+        if not self._hears_signs():
+            return
+        for sign in self._signs.take_due(now):
+            self._report(
+                SignsSeen(
+                    fence=self._signs_of,
+                    rank=sign.key.rank,
+                    stream=sign.key.stream,
+                    signature=sign.key.signature,
+                    symptom=sign.symptom,
+                    lines=sign.lines,
+                    count=sign.times,
+                )
+            )
 
     def _close(self, output: Output) -> None:
         if output.descriptor in self._selector.get_map():
@@ -257,7 +299,8 @@ class Crew:
         self._advance_stop()
 
     def keep_time(self, now: float) -> None:
-        """Act on a grace that is over; make forks ahead."""
+        """Act on a grace that is over; make forks ahead; tell of signs."""
+        self._tell_signs(now)
         if self._stop is None:
             self._reserve.refill(now)
             return

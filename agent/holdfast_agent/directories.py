@@ -38,6 +38,11 @@ class Directories:
         """The agent's memory."""
         return self.root / "agent.db"
 
+    @property
+    def code(self) -> Path:
+        """The versions of code."""
+        return self.root / "code"
+
     def prepare(self) -> None:
         """Make what is missing."""
         for name in ("logs", "errors", "reports"):
@@ -132,7 +137,7 @@ class Directories:
         aside = self.root / "forgotten"
         aside.mkdir(exist_ok=True)
         holder = Path(tempfile.mkdtemp(dir=aside))
-        for path in (self.reports(job), self.log_stem(job, 0).parent):
+        for path in (self.code / job, self.reports(job), self.log_stem(job, 0).parent):
             # The logs go last: by them the job is known.
             with contextlib.suppress(FileNotFoundError):
                 path.rename(holder / path.name)

@@ -7,12 +7,16 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.event_parts import RankException
-from holdfast.events import Event, ProcessExited
+from holdfast import desired
+from holdfast.desired import NodeDesired
+from holdfast.event_parts import RankException, RankProgress
+from holdfast.events import Event, LogSignature, ProcessExited
 from holdfast.ids import derived_id
 from holdfast.timeouts import Timeouts
-from holdfast_agent.actions import Action, Say
+from holdfast_agent.actions import Action, FetchCode, Say
+from holdfast_agent.inputs import Observed
 from holdfast_agent.state import AgentState, Crew, RankStanding
+from holdfast_agent.wire import SignsSeen
 
 E = TypeVar("E", bound=Event)
 
@@ -47,6 +51,24 @@ class Draft:
                 detail=detail,
             )
 
+    def lacks_code(self, order: NodeDesired) -> bool:
+        """Whether the code that an order names is not in place; then it is fetched."""
+        code = code_of(order)
+        if code is None or code in self.state.code:
+            return False
+        self.reason = f"order {order.fence} waits for the code {code}"
+        if self.state.fetching != code:
+            self.update(fetching=code)
+            self.actions.append(FetchCode(order=order))
+        return True
+
+    def give_up_start(self, order: NodeDesired, reason: str) -> None:
+        """The ranks of this order are not started: they are reported as gone, and the controller decides."""
+        crew = self.state.standing.crew
+        ranks = order.placement.ranks if order.placement else range(0)
+        self.lose(Crew(order=order, forked=True), tuple(ranks), reason, {})
+        self.stand(crew=crew, settled=order.fence)
+
     def say_exited(
         self,
         crew: Crew,
@@ -80,6 +102,23 @@ class Draft:
             detail=detail,
         )
 
+    def say_signs(self, signs: SignsSeen, step: int) -> None:
+        """Report lines that show trouble. Nothing follows from them here: they are for whoever judges."""
+        crew = self.state.standing.crew
+        if crew is None or crew.order.fence != signs.fence:
+            return
+        self.say(
+            LogSignature,
+            crew,
+            rank=signs.rank,
+            signature=signs.signature,
+            stream="err" if signs.stream == "err" else "out",
+            symptom=signs.symptom,
+            lines=signs.lines,
+            count=signs.count,
+            step=step,
+        )
+
     def say(self, event_type: type[E], crew: Crew | None, **fields: Any) -> None:
         """Say an event of this crew. Until its first step it belongs to the incident that its order belongs to."""
         order = crew.order if crew is not None else None
@@ -103,3 +142,28 @@ class Draft:
     def update(self, **changes: Any) -> None:
         """Change the state."""
         self.state = msgspec.structs.replace(self.state, **changes)
+
+
+def code_of(order: NodeDesired | None) -> str | None:
+    """The code that an order's ranks run, as `job/version`; None: the script where it lies."""
+    placement = order.placement if order is not None else None
+    if placement is None or placement.code_version is None:
+        return None
+    return f"{placement.job.name}/{placement.code_version}"
+
+
+def progress_of(crew: Crew, seen: Observed) -> tuple[RankProgress, ...]:
+    """Where the ranks of the crew stand."""
+    return tuple(
+        RankProgress(rank=rank, step=standing.step, phase=standing.phase, phase_since=standing.phase_since)
+        for rank, standing in sorted(seen.standings.items())
+        if rank in crew.ranks
+    )
+
+
+def readable(order: bytes) -> NodeDesired | None:
+    """The order, if it can be read."""
+    try:
+        return desired.decode(order)
+    except desired.UnreadableOrder:
+        return None

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.code.places import PLACE_VARIABLE, ROOT_VARIABLE, VERSION_VARIABLE, moved_search_path
 from holdfast.desired import NodeDesired, Placement
 from holdfast.rank_variables import RESERVED, RESTORE_STEP
 
@@ -24,9 +25,14 @@ class RankFiles(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def rank_environment(
-    base: Mapping[str, str], order: NodeDesired, placement: Placement, rank: int, files: RankFiles
+    base: Mapping[str, str],
+    order: NodeDesired,
+    placement: Placement,
+    rank: int,
+    files: RankFiles,
+    code: Path | None = None,
 ) -> dict[str, str]:
-    """All variables of one rank. `base` is the agent's own environment."""
+    """All variables of one rank. `base` is the agent's own environment, `code` where the version that it runs lies."""
     job = placement.job
     local_rank = rank - placement.ranks.start
     world_size = job.nnodes * job.nproc_per_node
@@ -61,6 +67,11 @@ def rank_environment(
         environment["HOLDFAST_JOB_SUBMITTED_MS"] = str(round(placement.submitted_at.timestamp() * 1000))
     if job.mesh:
         environment["HOLDFAST_MESH"] = job.mesh
+    environment[ROOT_VARIABLE] = job.code_root if code else ""
+    environment[PLACE_VARIABLE] = str(code) if code else ""
+    environment[VERSION_VARIABLE] = (placement.code_version or "") if code else ""
+    if code and (search := environment.get("PYTHONPATH")):
+        environment["PYTHONPATH"] = moved_search_path(search, job.code_root, str(code), job.cwd)
     # Only the order knows how far the job is: any other word would cut what was trained at each restart.
     environment.pop(RESTORE_STEP, None)
     if placement.restore_at_most is not None:

@@ -10,7 +10,7 @@ import structlog
 
 from holdfast_agent.directories import Directories
 from holdfast_agent.spool import Spool
-from holdfast_agent.watcher import reports_key, steps_key
+from holdfast_agent.watcher import logs_key, model_key, reports_key, steps_key
 
 log = structlog.get_logger(__name__)
 
@@ -56,6 +56,6 @@ class Forgetting:
             return
         log.info("forgets the files of earlier jobs", jobs=jobs)
         # First how much of the reports was read: a later file of that name is read from its beginning.
-        self._spool.forget([key(job) for job in jobs for key in (steps_key, reports_key)])
+        self._spool.forget([key(job) for job in jobs for key in (steps_key, reports_key, logs_key, model_key)])
         for job in jobs:
             self._directories.set_aside(job)

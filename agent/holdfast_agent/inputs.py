@@ -8,7 +8,7 @@ import msgspec
 
 from holdfast.desired import NodeDesired
 from holdfast_agent.state import RankStanding
-from holdfast_agent.wire import Fence, LiveRank, RankExit
+from holdfast_agent.wire import Fence, LiveRank, RankExit, SignsSeen
 
 
 class Input(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,6 +83,27 @@ class Observed(Input, frozen=True, kw_only=True):
 
     standings: dict[int, RankStanding]
     cut_off_s: float | None = None
+
+
+class CodeReady(Input, frozen=True, kw_only=True):
+    """These versions of code are in place, and no others; `in_collective` as in `OrderSeen`."""
+
+    code: frozenset[str]
+    in_collective: tuple[int, ...] = ()
+
+
+class CodeMissing(Input, frozen=True, kw_only=True):
+    """A version that an order waits for cannot be had."""
+
+    code: str
+    reason: str
+
+
+class SignsHeard(Input, frozen=True, kw_only=True):
+    """The zygote reports lines that show trouble; `step` is the last that the rank has completed."""
+
+    signs: SignsSeen
+    step: int
 
 
 class LeaveAsked(Input, frozen=True, kw_only=True):

@@ -53,14 +53,14 @@ class Inspecting:
         self._boot_id = machine.boot_id
         self.crew: Callable[[], Crew | None] = lambda: None
         self.on_fitness: Callable[[], None] = lambda: None
-        paths = (inspected.root, Path(tempfile.gettempdir()))
+        self._root = inspected.root
         gpus = gpus_of(machine, policy, os.environ)
         recalled = recall(_POSITION)
         self._said_position = msgspec.json.decode(recalled, type=Position) if recalled else None
-        finder = HoldingsFinder(machine, policy, gpus, paths, self._ranks)
+        finder = HoldingsFinder(machine, policy, gpus, self._paths, self._ranks)
         self._log = KernelLog(machine, finder, self._said_position)
         self._gpu = GpuInspection(policy, gpus)
-        checks = registered(policy, machine, paths, self._gpu, self._log)
+        checks = registered(policy, machine, self._paths, self._gpu, self._log)
         self._inspections = Inspections(checks, self._found, now, policy.again_s, lambda: self.on_fitness())
 
     @property
@@ -78,6 +78,12 @@ class Inspecting:
             await self._inspections.run()
         finally:
             self._gpu.close()
+
+    def _paths(self) -> tuple[Path, ...]:
+        crew, common = self.crew(), (self._root, Path(tempfile.gettempdir()))
+        if crew is None or crew.order.placement is None or "://" in crew.order.placement.job.directory:
+            return common
+        return (*common, Path(crew.order.placement.job.directory))
 
     def _ranks(self) -> tuple[int, ...]:
         crew = self.crew()

@@ -54,6 +54,15 @@ class LedgerBook:
             samples.extend(_sample(rank, step) for step in steps)
         return samples, missed
 
+    def began_ns(self, rank: int) -> int | None:
+        """When a rank began its ledger, in Unix ns; None: it has none yet."""
+        reader = self._readers.get(rank)
+        return None if reader is None else int(reader.created_ns)
+
+    def is_read_from_first(self, rank: int) -> bool:
+        """Whether this book has read a rank's steps from the first one on."""
+        return not self._read_before.get(rank)
+
     def steps_read(self) -> dict[int, int]:
         """How many of each rank's steps have been taken."""
         return self._read_before | {rank: reader.steps_read for rank, reader in self._readers.items()}

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import structlog
+
+from holdfast_agent.log_signatures import Scanner
 
 FILE_BYTES_MAX = 32 * 1024 * 1024
 FILES_MAX = 5
@@ -107,7 +110,7 @@ LineSink = Callable[[list[str]], None]
 class Output:
     """One pipe of a rank."""
 
-    def __init__(self, descriptor: int, file: RotatingFile, tail: Tail) -> None:
+    def __init__(self, descriptor: int, file: RotatingFile, tail: Tail, scanner: Scanner | None = None) -> None:
         os.set_blocking(descriptor, False)
         try:
             fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
@@ -117,6 +120,7 @@ class Output:
         self.descriptor = descriptor
         self._file = file
         self._tail = tail
+        self._scanner = scanner
         self._partial = b""
         self.follower: LineSink | None = None
 
@@ -132,6 +136,8 @@ class Output:
                 return False
             self._file.write(data)
             self._tail.add(data)
+            if self._scanner is not None:
+                self._scanner.feed(data, time.monotonic())
             if self.follower is not None:
                 self._split(data)
             elif self._partial:

@@ -56,6 +56,7 @@ async def _run(daemon: Process) -> None:
         retention=daemon.settings.retention,
         checkpoint=daemon.settings.checkpoint,
         inspections=daemon.settings.inspections,
+        signals=daemon.settings.signals,
         on_ready=announce_ready,
     )
     await agent.run()

@@ -10,11 +10,11 @@ from datetime import datetime
 
 import msgspec
 
-from holdfast import desired
 from holdfast.desired import NodeDesired
-from holdfast.event_parts import RankProcess, RankProgress
+from holdfast.event_parts import RankProcess
 from holdfast.events import (
     LOG_TAIL_CHARS_MAX,
+    CodeNotInPlace,
     FirstStep,
     NodeDeparted,
     OrderRefused,
@@ -33,14 +33,17 @@ from holdfast_agent.actions import (
     Outcome,
     Stop,
 )
-from holdfast_agent.draft import Draft
+from holdfast_agent.draft import Draft, code_of, progress_of, readable
 from holdfast_agent.inputs import (
+    CodeMissing,
+    CodeReady,
     Input,
     LeaveAsked,
     Observed,
     OrderSeen,
     RankEnded,
     RanksRun,
+    SignsHeard,
     StartFailed,
     StopDone,
     StoreLost,
@@ -79,6 +82,12 @@ def plan(state: AgentState, seen: Input, now: datetime, timeouts: Timeouts) -> O
             draft.store_lost(seen)
         case Observed():
             draft.observed(seen)
+        case CodeReady():
+            draft.code_ready(seen)
+        case CodeMissing():
+            draft.code_missing(seen)
+        case SignsHeard():
+            draft.say_signs(seen.signs, seen.step)
         case LeaveAsked():
             draft.leave_asked()
     return Outcome(state=draft.state, actions=tuple(draft.actions), reason=draft.reason)
@@ -122,15 +131,37 @@ class _Decision(Draft):
         Its ranks may have run before, so they are not started: they are reported as gone, and the controller decides.
         """
         self.reason = f"order {order.fence} takes the place of one that the controller never gave"
-        crew = self.state.standing.crew
         self.stand(order=order)
         if order.placement is None:
             self._reconcile()
             return
-        self.lose(Crew(order=order, forked=True), tuple(order.placement.ranks), TAKEN_BACK, {})
-        self.stand(crew=crew, settled=order.fence)
-        if crew is not None and self.state.zygote_ready and self.state.stop is None:
+        self._give_up_start(order, TAKEN_BACK)
+
+    def _give_up_start(self, order: NodeDesired, reason: str) -> None:
+        self.give_up_start(order, reason)
+        if self.state.standing.crew is not None and self.state.zygote_ready and self.state.stop is None:
             self._stop(())
+
+    def code_ready(self, seen: CodeReady) -> None:
+        """Code came to this node, or went."""
+        fetching = None if self.state.fetching in seen.code else self.state.fetching
+        self.update(code=seen.code, fetching=fetching)
+        if not self.state.leaving:
+            self._reconcile(seen.in_collective)
+
+    def code_missing(self, seen: CodeMissing) -> None:
+        """What an order waits for cannot be had: its start has failed, with this reason."""
+        if self.state.fetching == seen.code:
+            self.update(fetching=None)
+        standing, order = self.state.standing, self.state.standing.order
+        if order is None or code_of(order) != seen.code or standing.settled == order.fence:
+            return
+        if standing.crew is not None and standing.crew.order.fence == order.fence:
+            return
+        reason = f"the code {seen.code} could not be fetched: {seen.reason}"
+        version = seen.code.rpartition("/")[2]
+        self.say(CodeNotInPlace, Crew(order=order), version=version, detail=seen.reason)
+        self._give_up_start(order, reason)
 
     def _reconcile(self, in_collective: tuple[int, ...] = ()) -> None:
         """Go towards the order, if nothing is under way. `in_collective` are ranks that would not hear a SIGTERM."""
@@ -138,10 +169,13 @@ class _Decision(Draft):
         order, crew = standing.order, standing.crew
         if order is None or standing.settled == order.fence:
             return
+        if crew is not None and crew.order.fence == order.fence:
+            return
+        # Before anything is stopped: what runs now goes on meanwhile.
+        if self.lacks_code(order):
+            return
         if not self.state.zygote_ready or self.state.stop is not None:
             self.reason = "waits for the zygote" if self.state.stop is None else "waits for the ranks to end"
-            return
-        if crew is not None and crew.order.fence == order.fence:
             return
         self._open_store(order)
         if crew is not None or order.placement is None:
@@ -175,7 +209,7 @@ class _Decision(Draft):
         """A connection to the zygote: adopt what lives, report what does not."""
         self.update(zygote_ready=True, stop=None, condemned="", store=NO_FENCE)
         crew = self.state.standing.crew
-        if crew is None and seen.live and (order := _readable(seen.order)) is not None:
+        if crew is None and seen.live and (order := readable(seen.order)) is not None:
             crew = Crew(order=order, forked=True)
             self.stand(crew=crew)
         strangers = [live for live in seen.live if crew is None or live.fence != crew.order.fence]
@@ -309,8 +343,7 @@ class _Decision(Draft):
             self.actions.append(CloseStores(keep=None))
         elif order is not None:
             self.actions.append(CloseStores(keep=order))
-            if self.state.zygote_ready and standing.settled != order.fence:
-                self._fork(order)
+            self._reconcile()
 
     # --- time and progress ----------------------------------------------------------------------
 
@@ -326,7 +359,7 @@ class _Decision(Draft):
             self._first_step(crew, seen)
         if crew.trains and self._is_due(self.state.progress_said_at, PROGRESS_EVERY_S) and seen.standings:
             self.update(progress_said_at=self.now)
-            self.say(Progress, crew, incident=None, ranks=_progress_of(crew, seen))
+            self.say(Progress, crew, incident=None, ranks=progress_of(crew, seen))
         if (
             seen.cut_off_s is not None
             and seen.cut_off_s >= self.timeouts.lease_s
@@ -375,18 +408,3 @@ class _Decision(Draft):
             self.update(departed=True)
             self.say(NodeDeparted, None, instance=self.state.instance)
             self.actions.append(EndZygote())
-
-
-def _progress_of(crew: Crew, seen: Observed) -> tuple[RankProgress, ...]:
-    return tuple(
-        RankProgress(rank=rank, step=standing.step, phase=standing.phase, phase_since=standing.phase_since)
-        for rank, standing in sorted(seen.standings.items())
-        if rank in crew.ranks
-    )
-
-
-def _readable(order: bytes) -> NodeDesired | None:
-    try:
-        return desired.decode(order)
-    except desired.UnreadableOrder:
-        return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import structlog
@@ -16,8 +16,12 @@ from holdfast.ids import uuid7
 from holdfast.trainer.report import CHECKPOINT_SAVED, DIAGNOSTIC_RESULT
 
 READ_BYTES_MAX = 1024 * 1024
+PATH_CHARS_MAX = 4_096
 
 log = structlog.get_logger(__name__)
+
+
+Positive = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class RankReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +63,13 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     detail: str = ""
     done: Count = 0
     total: Count = 0
+
+
+class ModelDescription(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields of the report `model`."""
+
+    flops_per_token: Positive
+    peak_flops: Positive | None = None
 
 
 class ReportFile:
@@ -105,6 +116,23 @@ def event_of(report: RankReport, order: NodeDesired, node: str, now: datetime) -
     except msgspec.ValidationError as error:
         log.warning("a report cannot be understood", kind=report.kind, reason=str(error))
     return None
+
+
+def described_model(report: RankReport) -> ModelDescription | None:
+    """The model that a report speaks of, if it does."""
+    if report.kind != "model":
+        return None
+    try:
+        return msgspec.convert(report.fields, ModelDescription, strict=False)
+    except msgspec.ValidationError as error:
+        log.warning("a report cannot be understood", kind=report.kind, reason=str(error))
+        return None
+
+
+def training_log(report: RankReport) -> str | None:
+    """The path of the training log that a report speaks of, if it does."""
+    path = report.fields.get("path") if report.kind == "training_log" else None
+    return path if isinstance(path, str) and len(path) <= PATH_CHARS_MAX else None
 
 
 def _parse(line: bytes) -> RankReport | None:

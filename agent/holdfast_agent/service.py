@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 
@@ -18,29 +17,32 @@ import structlog
 from holdfast import desired
 from holdfast.bus import Bus, KeyUpdate, event_message
 from holdfast.clock import Now, system_now
-from holdfast.config import CheckpointPolicy, RetentionPolicy
+from holdfast.config import CheckpointPolicy, RetentionPolicy, SignalsPolicy
 from holdfast.dead_letters import Unhandled, rejection
-from holdfast.desired import NodeDesired, UnreadableOrder
-from holdfast.events import Event, Metric, NodeInspected, NodeRegistered
+from holdfast.desired import UnreadableOrder
+from holdfast.events import CodeInPlace, Event, Metric, NodeInspected, NodeRegistered
 from holdfast.ids import uuid7
 from holdfast.inspection_policy import InspectionPolicy
 from holdfast.service import answer_pings
 from holdfast.store.relay import Relay
 from holdfast.subjects import DESIRED_BUCKET, desired_key, heartbeat_subject, kv_subject
 from holdfast.timeouts import Timeouts
-from holdfast_agent.actions import Acknowledge, Action, CloseStores, EndZygote, Fork, OpenStore, Say, Stop
+from holdfast_agent.actions import Acknowledge, Action, CloseStores, EndZygote, FetchCode, Fork, OpenStore, Say, Stop
 from holdfast_agent.backups import Backups
+from holdfast_agent.code_store import Brought, CodeStore
 from holdfast_agent.directories import Directories
-from holdfast_agent.environment import rank_environment
 from holdfast_agent.facts import node_facts, self_check
 from holdfast_agent.forgetting import Forgetting
 from holdfast_agent.heartbeat import heartbeat
 from holdfast_agent.inputs import (
+    CodeMissing,
+    CodeReady,
     Input,
     LeaveAsked,
     OrderSeen,
     RankEnded,
     RanksRun,
+    SignsHeard,
     StartFailed,
     StopDone,
     StoreLost,
@@ -52,6 +54,7 @@ from holdfast_agent.ledgers import moment
 from holdfast_agent.live_lines import LiveLines
 from holdfast_agent.plan import plan
 from holdfast_agent.spool import Lane, Spool
+from holdfast_agent.start_command import start_command
 from holdfast_agent.state import AgentState, RankStanding, Standing
 from holdfast_agent.vault_link import VaultLink
 from holdfast_agent.watcher import Watcher
@@ -62,11 +65,10 @@ from holdfast_agent.wire import (
     FollowLines,
     Lines,
     RankExit,
-    RankPlan,
     RanksEnded,
     RanksForked,
     Report,
-    StartRanks,
+    SignsSeen,
     StartRefused,
     StartStore,
     StopRanks,
@@ -98,6 +100,7 @@ class Agent:
         retention: RetentionPolicy | None = None,
         checkpoint: CheckpointPolicy | None = None,
         inspections: InspectionPolicy | None = None,
+        signals: SignalsPolicy | None = None,
         on_ready: Callable[[], None] = lambda: None,
         now: Now = system_now,
     ) -> None:
@@ -114,7 +117,15 @@ class Agent:
         self._vault.on_ready = self._register
         self._backups = Backups(node, self._vault, self._say, self._reject, now)
         self._backups.placed(self._state.standing.order)
-        self._watcher = Watcher(node, directories, self._spool, self.learn, self._cut_off_s, now)
+        self._code = CodeStore(
+            directories.code,
+            self._timeouts.start_s / 2,
+            on_change=self._code_changed,
+            on_brought=self._code_brought,
+            on_failure=lambda need, reason: self.learn(CodeMissing(id=uuid7(), code=need.key, reason=reason)),
+        )
+        reads_logs = (signals or SignalsPolicy()).read_training_logs
+        self._watcher = Watcher(node, directories, self._spool, self.learn, self._cut_off_s, now, reads_logs)
         self._forgetting = Forgetting(directories, self._spool, (retention or RetentionPolicy()).jobs_on_node_max)
         inspected = Inspected(node=node, root=directories.root, policy=inspections or InspectionPolicy())
         self._inspecting = Inspecting(inspected, self._spool.recall, self._say, now)
@@ -160,6 +171,7 @@ class Agent:
             self._watcher.on_said = self._wake
             group.create_task(self._follow_orders(bus), name="orders")
             group.create_task(self._backups.follow(bus), name="backup orders")
+            group.create_task(self._code.run(bus), name="code")
             group.create_task(self._beat(bus), name="heartbeat")
             group.create_task(self._lines.broadcast(bus), name="lines")
             group.create_task(self._answer_pings(bus), name="pings")
@@ -195,6 +207,8 @@ class Agent:
             log.info("decided", on=type(seen).__name__, reason=outcome.reason)
         commands: list[Command] = []
         for action in outcome.actions:
+            if isinstance(action, FetchCode):
+                self._code.order(action.order)
             commands.extend(self._commands(action))
         if commands:
             self._link.send(*commands)
@@ -208,7 +222,10 @@ class Agent:
     def _commands(self, action: Action) -> list[Command]:
         match action:
             case Fork():
-                return [self._start_command(action.order)]
+                job = action.order.job or ""
+                self._directories.begin_generation(job, action.order.fence)
+                self._forgetting.begin(job)
+                return [start_command(action.order, self._directories, self._code.place)]
             case Stop():
                 return [
                     StopRanks(number=action.number, grace_s=self._timeouts.stop_grace_s, at_once=action.at_once),
@@ -222,37 +239,6 @@ class Agent:
                 return [AckExit(exit_id=action.exit_id)]
             case _:
                 return []
-
-    def _start_command(self, order: NodeDesired) -> StartRanks:
-        placement = order.placement
-        assert placement is not None
-        job = placement.job
-        self._directories.begin_generation(job.name, order.fence)
-        self._forgetting.begin(job.name)
-        checks = placement.purpose == "checks"
-        if checks:
-            self._directories.begin_checks(job.name, order.fence)
-        plans = []
-        for rank in placement.ranks:
-            files = self._directories.rank_files(job.name, order.fence, rank)
-            stem = self._directories.log_stem(job.name, rank)
-            if checks:
-                stem = self._directories.checks_log_stem(job.name, order.fence, rank)
-            plans.append(
-                RankPlan(
-                    rank=rank,
-                    local_rank=rank - placement.ranks.start,
-                    environment=rank_environment(os.environ, order, placement, rank, files),
-                    cwd=job.cwd,
-                    script=job.script,
-                    args=job.args,
-                    is_module=job.is_module,
-                    start=job.start,
-                    log_stem=str(stem),
-                    error_file=str(files.error),
-                )
-            )
-        return StartRanks(fence=order.fence, order=desired.encode(order), ranks=tuple(plans))
 
     def _wake(self) -> None:
         for relay in self._relays:
@@ -299,6 +285,9 @@ class Agent:
                 self.learn(StoreLost(id=uuid7(), fence=report.fence, reason=report.reason))
             case Lines():
                 self._lines.put(report)
+            case SignsSeen():
+                step = self._watcher.standings().get(report.rank, RankStanding()).step
+                self.learn(SignsHeard(id=uuid7(), signs=report, step=step))
             case Welcome():
                 self._welcomed(report)
 
@@ -359,9 +348,30 @@ class Agent:
             except UnreadableOrder as error:
                 self._reject(update, update.body, str(error))
                 continue
-            standings = self._watcher.standings()
-            waiting = tuple(rank for rank, standing in standings.items() if standing.in_collective)
-            self.learn(OrderSeen(id=uuid7(), order=order, in_collective=waiting))
+            self.learn(OrderSeen(id=uuid7(), order=order, in_collective=self._in_collective()))
+
+    def _in_collective(self) -> tuple[int, ...]:
+        return tuple(rank for rank, standing in self._watcher.standings().items() if standing.in_collective)
+
+    def _code_changed(self, code: frozenset[str]) -> None:
+        self.learn(CodeReady(id=uuid7(), code=code, in_collective=self._in_collective()))
+
+    def _code_brought(self, brought: Brought) -> None:
+        need = brought.need
+        self._say(
+            CodeInPlace(
+                id=uuid7(),
+                at=self._now(),
+                source=f"agent/{self._state.node}",
+                node=self._state.node,
+                job=need.job,
+                cause=need.cause,
+                version=need.version,
+                files=brought.files,
+                fetched_bytes=brought.fetched_bytes,
+                took_s=brought.took_s,
+            )
+        )
 
     def _reject(self, update: KeyUpdate, body: bytes, error: str) -> None:
         """An order that cannot be read is kept for a look at it; the present one goes on."""

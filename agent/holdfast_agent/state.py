@@ -67,7 +67,8 @@ class RankStanding(msgspec.Struct, frozen=True, kw_only=True):
 
 class AgentState(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a decision of the agent rests on. `stop` is the number of the stop under way,
-    `store` the fence of the order whose TCPStore was opened last, `condemned` why ranks are ended without an order."""
+    `store` the fence of the order whose TCPStore was opened last, `condemned` why ranks are ended without an order.
+    `code` are the versions in place, as `job/version`, `fetching` the one that an order waits for."""
 
     node: str
     instance: str
@@ -78,6 +79,8 @@ class AgentState(msgspec.Struct, frozen=True, kw_only=True):
     stop_began: datetime | None = None
     store: Fence = NO_FENCE
     condemned: str = ""
+    code: frozenset[str] = frozenset()
+    fetching: str | None = None
     leaving: bool = False
     departed: bool = False
     progress: tuple[int, ...] = ()

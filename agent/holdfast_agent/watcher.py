@@ -1,4 +1,4 @@
-"""Watches what the ranks write: the ledgers, closely until the first step, and the reports."""
+"""Watches what the ranks write: the ledgers, closely until the first step, the reports, and their training logs."""
 
 from __future__ import annotations
 
@@ -6,19 +6,21 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 from datetime import datetime
+from typing import Any
 
 import msgspec
 
 from holdfast.bus import Message, event_message
 from holdfast.clock import Now
 from holdfast.event_parts import StepSample
-from holdfast.events import StepsMeasured
+from holdfast.events import Event, StepsMeasured
 from holdfast.ids import uuid7
 from holdfast.ledger_layout import RING_STEPS
 from holdfast_agent.directories import Directories
 from holdfast_agent.inputs import Input, Observed
 from holdfast_agent.ledgers import LedgerBook
-from holdfast_agent.reports import ReportFile, event_of
+from holdfast_agent.logged_numbers import LoggedNumbers, LogsRead
+from holdfast_agent.reports import ModelDescription, ReportFile, described_model, event_of, training_log
 from holdfast_agent.spool import Lane, Spool
 from holdfast_agent.state import Crew, RankStanding
 from holdfast_agent.wire import Fence
@@ -36,6 +38,16 @@ SAMPLES_MAX = 2_000
 def steps_key(job: str | None) -> str:
     """Where the spool has how many steps of a job's ranks have been said."""
     return f"steps:{job}"
+
+
+def model_key(job: str | None) -> str:
+    """Where the spool has what a job's script has said of its model."""
+    return f"model:{job}"
+
+
+def logs_key(job: str | None) -> str:
+    """Where the spool has how far a job's training logs have been read."""
+    return f"training-logs:{job}"
 
 
 def reports_key(job: str | None) -> str:
@@ -70,6 +82,7 @@ class Watcher:
         learn: Callable[[Input], None],
         cut_off_s: Callable[[], float | None],
         now: Now,
+        reads_training_logs: bool = True,
     ) -> None:
         self._node = node
         self._directories = directories
@@ -80,6 +93,8 @@ class Watcher:
         self._crew: Crew | None = None
         self._book = LedgerBook({})
         self._reports: ReportFile | None = None
+        self._logged = LoggedNumbers(lambda: self._book) if reads_training_logs else None
+        self._model: ModelDescription | None = None
         self._samples: list[StepSample] = []
         self._missed = 0
         self._measured_at: datetime | None = None
@@ -91,6 +106,8 @@ class Watcher:
         before = self._crew
         if crew is not None and before is not None and before.order.fence == crew.order.fence:
             self._crew = crew
+            if self._logged is not None:
+                self._logged.watch(crew)
             self._crew_changed.set()
             return
         self._take()
@@ -108,6 +125,10 @@ class Watcher:
             self._book = LedgerBook(paths, self._steps_read(job, fence))
             remembered = self._spool.recall(reports_key(job))
             self._reports = ReportFile(self._directories.reports(job), int(remembered or b"0"))
+        described = self._spool.recall(model_key(job))
+        self._model = msgspec.json.decode(described, type=ModelDescription) if described else None
+        if self._logged is not None:
+            self._logged.watch(crew, self._logs_read(job))
         self._crew_changed.set()
 
     def standings(self) -> dict[int, RankStanding]:
@@ -158,6 +179,9 @@ class Watcher:
         samples, missed = self._book.new_samples()
         self._samples.extend(samples)
         self._missed += missed
+        if self._logged is not None:
+            self._logged.saw(samples)
+            self._logged.take()
         self._take_reports()
         return max(Counter(sample.rank for sample in samples).values(), default=0)
 
@@ -166,12 +190,27 @@ class Watcher:
         read = msgspec.json.decode(remembered, type=_StepsRead) if remembered else None
         return read.steps_read if read is not None and read.fence == fence else {}
 
+    def _logs_read(self, job: str | None) -> LogsRead | None:
+        remembered = self._spool.recall(logs_key(job))
+        return msgspec.json.decode(remembered, type=LogsRead) if remembered else None
+
     def _measure(self) -> None:
         """Say what steps were done since the last time, and remember how far that was: none is said twice."""
         self._measured_at = self._now()
-        if self._crew is None or not (self._samples or self._missed):
+        if self._crew is None:
             return
         order = self._crew.order
+        common: dict[str, Any] = {
+            "at": self._measured_at,
+            "source": f"agent/{self._node}",
+            "node": self._node,
+            "job": order.job,
+            "generation": order.generation,
+            "cause": order.cause,
+        }
+        logged, logs_read = self._logged.to_say(common) if self._logged is not None else ([], None)
+        if not (self._samples or self._missed or logs_read):
+            return
         measured: list[Message] = []
         read = _StepsRead(fence=order.fence, steps_read=self._book.steps_read())
         before = sum(read.steps_read.values()) - len(self._samples) - self._missed
@@ -179,21 +218,23 @@ class Watcher:
             batch, self._samples = self._samples[:SAMPLES_MAX], self._samples[SAMPLES_MAX:]
             event = StepsMeasured(
                 id=uuid7(),
-                at=self._measured_at,
-                source=f"agent/{self._node}",
-                node=self._node,
-                job=order.job,
-                generation=order.generation,
-                cause=order.cause,
+                **common,
                 samples=tuple(batch),
                 missed=self._missed,
                 before=max(0, before),
                 world_size=order.placement.job.nnodes * order.placement.job.nproc_per_node if order.placement else 0,
+                flops_per_token=self._model.flops_per_token if self._model else None,
+                peak_flops=self._model.peak_flops if self._model else None,
             )
             before += len(batch) + self._missed
             self._missed = 0
             measured.append(event_message(event))
-        self._spool.commit(measured, {steps_key(order.job): msgspec.json.encode(read)}, lane=Lane.MEASUREMENTS)
+        # After the steps that they are put on.
+        measured += [event_message(event) for event in logged]
+        memory = {steps_key(order.job): msgspec.json.encode(read)}
+        if logs_read is not None:
+            memory[logs_key(order.job)] = msgspec.json.encode(logs_read)
+        self._spool.commit(measured, memory, lane=Lane.MEASUREMENTS)
         self._spool.forget_measurements()
         self.on_said()
 
@@ -202,9 +243,19 @@ class Watcher:
         if reports is None or crew is None or crew.order.job is None:
             return
         before = reports.offset
-        said = (event_of(report, crew.order, self._node, self._now()) for report in reports.read())
-        events = [event for event in said if event is not None]
+        events: list[Event] = []
+        memory: dict[str, bytes] = {}
+        for report in reports.read():
+            path = training_log(report)
+            if path is not None and self._logged is not None and report.generation == crew.order.generation:
+                memory[logs_key(crew.order.job)] = msgspec.json.encode(self._logged.told_of(report.rank, path))
+            model = described_model(report)
+            if model is not None:
+                self._model = model
+                memory[model_key(crew.order.job)] = msgspec.json.encode(model)
+            if (event := event_of(report, crew.order, self._node, self._now())) is not None:
+                events.append(event)
         if reports.offset != before:
-            memory = {reports_key(crew.order.job): str(reports.offset).encode()}
+            memory[reports_key(crew.order.job)] = str(reports.offset).encode()
             self._spool.commit([event_message(event) for event in events], memory)
             self.on_said()

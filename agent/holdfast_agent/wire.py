@@ -32,9 +32,13 @@ class _Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit
 
 
 class Attach(_Message, frozen=True, kw_only=True, tag="attach"):
-    """First word of an agent; whoever was attached before is cut off. `orphan_s`: how long to live without an agent."""
+    """First word of an agent; whoever was attached before is cut off. `orphan_s`: how long to live without an agent.
+
+    `hears_signs`: it knows the report `signs_seen`.
+    """
 
     orphan_s: float
+    hears_signs: bool = False
 
 
 class RankPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -183,7 +187,19 @@ class Lines(_Message, frozen=True, kw_only=True, tag="lines"):
     dropped: int = 0
 
 
-Report = Welcome | RanksForked | StartRefused | RankExit | RanksEnded | StoreFailed | Lines
+class SignsSeen(_Message, frozen=True, kw_only=True, tag="signs_seen"):
+    """A rank printed lines that show trouble: the first of them, and how many since the last such report."""
+
+    fence: Fence
+    rank: int
+    stream: str
+    signature: str
+    symptom: str
+    lines: tuple[str, ...]
+    count: int
+
+
+Report = Welcome | RanksForked | StartRefused | RankExit | RanksEnded | StoreFailed | Lines | SignsSeen
 
 _encoder = msgspec.msgpack.Encoder()
 _command_decoder: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)

@@ -72,6 +72,7 @@ class _AgentLink:
         self.frames = Frames()
         self.outgoing = bytearray()
         self.attached = False
+        self.hears_signs = False
         self.dropped_lines = 0
 
     def send(self, report: Report) -> None:
@@ -118,7 +119,13 @@ class Zygote:
         self._listeners = {int(store.getsockname()[1]): store for store in stores}
         self._preload_s = preload_s
         self._selector = selectors.DefaultSelector()
-        self._crew = Crew(self._selector, self._send, self._bystanders, self._bystander_ended)
+        self._crew = Crew(
+            self._selector,
+            self._send,
+            self._bystanders,
+            self._bystander_ended,
+            hears_signs=lambda: self._agent is not None and self._agent.hears_signs,
+        )
         self._agent: _AgentLink | None = None
         self._stores: dict[int, _Store] = {}
         self._orphan_s = Timeouts().orphan_s
@@ -272,6 +279,7 @@ class Zygote:
         self._orphan_s = command.orphan_s
         self._alone_since = None
         agent.attached = True
+        agent.hears_signs = command.hears_signs
         agent.send(
             Welcome(
                 pid=os.getpid(),

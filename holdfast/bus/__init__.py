@@ -6,7 +6,7 @@ nothing by it (see `holdfast.store`). A publish that returns has been stored by 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from datetime import datetime
 from typing import Protocol
 
@@ -128,6 +128,31 @@ class Bus(Protocol):
 
     def watch(self, bucket: str, key: str) -> AsyncIterator[KeyUpdate]:
         """A key's present value, then each new one; survives lost connections (then the newest value comes again)."""
+        ...
+
+    async def put_objects(self, bucket: str, objects: Mapping[str, bytes]) -> None:
+        """Store values of any size under their names; what a name had before is replaced.
+
+        Raises:
+            BusUnavailable: some are not stored, or nobody knows; put all of them again.
+            BusError: the bus will never take them.
+        """
+        ...
+
+    async def get_objects(self, bucket: str, names: Collection[str]) -> dict[str, bytes]:
+        """The objects of these names that are there whole; the others are left out.
+
+        Raises:
+            BusUnavailable: no answer.
+        """
+        ...
+
+    async def objects_there(self, bucket: str, names: Collection[str]) -> set[str]:
+        """Which of these names have an object. It may be forgotten at any time, and in parts.
+
+        Raises:
+            BusUnavailable: no answer.
+        """
         ...
 
     async def broadcast(self, subject: str, body: bytes) -> None:

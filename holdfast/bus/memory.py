@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -199,6 +199,23 @@ class MemoryBus:
                     yield mailbox.arrived.popleft()
             finally:
                 self.broker.watchers.discard(mailbox)
+
+    async def put_objects(self, bucket: str, objects: Mapping[str, bytes]) -> None:
+        """Store values of any size; see `holdfast.bus.Bus`."""
+        await asyncio.sleep(0)
+        self._require_connection()
+        self.broker.objects[bucket].update(objects)
+
+    async def get_objects(self, bucket: str, names: Collection[str]) -> dict[str, bytes]:
+        """The objects that are there whole; see `holdfast.bus.Bus`."""
+        await asyncio.sleep(0)
+        self._require_connection()
+        there = self.broker.objects[bucket]
+        return {name: there[name] for name in names if name in there}
+
+    async def objects_there(self, bucket: str, names: Collection[str]) -> set[str]:
+        """Which names have an object; see `holdfast.bus.Bus`."""
+        return set(await self.get_objects(bucket, names))
 
     # --- core ------------------------------------------------------------------------------------
 

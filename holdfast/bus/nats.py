@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import aclosing
 from datetime import datetime
 from functools import partial
@@ -16,12 +16,15 @@ from holdfast.bus.connection import Connection
 from holdfast.bus.consumer import SILENCE_S, attach_consumer, attach_watch, deliveries_of, is_delete, key_update
 from holdfast.bus.link import ANSWER_TIMEOUT_S, ApiRefusal, Inflow, Link, LinkLost, raise_refusal, status_of
 from holdfast.bus.nats_py import Msg
+from holdfast.bus.objects import get_objects, object_messages, objects_there
 from holdfast.bus.streams import bucket_stream
 from holdfast.clock import Now, system_now
 from holdfast.subjects import kv_subject
 
 PUBLISH_WINDOW = 512
 """How many publishes may wait for their acknowledgement at once."""
+OBJECT_BATCH_BYTES = 4 << 20
+"""Of objects, what is published without waiting in between."""
 LISTEN_BACKLOG_MAX = 10_000
 """Broadcasts that a slow listener has not taken; above this the oldest are forgotten."""
 
@@ -133,6 +136,24 @@ class NatsBus:
         except NoResponder:
             raise BusUnavailable(f"bucket {bucket} is not there at {link.address}") from None
         return None if status_of(message) == "404" or is_delete(message) else message.data
+
+    async def put_objects(self, bucket: str, objects: Mapping[str, bytes]) -> None:
+        """Store values of any size; see `holdfast.bus.Bus`."""
+        batch: list[Message] = []
+        for name, content in objects.items():
+            batch.extend(object_messages(bucket, name, content))
+            if sum(len(message.body) for message in batch) >= OBJECT_BATCH_BYTES:
+                await self.publish_all(batch)
+                batch = []
+        await self.publish_all(batch)
+
+    async def get_objects(self, bucket: str, names: Collection[str]) -> dict[str, bytes]:
+        """The objects that are there whole; see `holdfast.bus.Bus`."""
+        return await get_objects(self._connection.link_now(), bucket, names)
+
+    async def objects_there(self, bucket: str, names: Collection[str]) -> set[str]:
+        """Which names have an object; see `holdfast.bus.Bus`."""
+        return await objects_there(self._connection.link_now(), bucket, names)
 
     async def consume(self, stream: str, consumer: str, filters: list[str]) -> AsyncIterator[NatsDelivery]:
         """Receive from a durable consumer; see `holdfast.bus.Bus`. At most 1000 deliveries are unsettled at once."""

@@ -8,7 +8,16 @@ import msgspec
 
 from holdfast.bus import BusError, BusUnavailable
 from holdfast.bus.link import ApiRefusal, Link
-from holdfast.subjects import DESIRED_BUCKET, DESIRED_KEPT_S, STREAMS, StreamSpec, kv_subject
+from holdfast.subjects import (
+    CODE_BUCKET,
+    CODE_BYTES_MAX,
+    CODE_KEPT_S,
+    DESIRED_BUCKET,
+    DESIRED_KEPT_S,
+    STREAMS,
+    StreamSpec,
+    kv_subject,
+)
 
 NS = 1_000_000_000
 DUPLICATE_WINDOW_S = 120
@@ -59,6 +68,29 @@ def bucket_config(bucket: str) -> dict[str, Any]:
     }
 
 
+def object_stream(bucket: str) -> str:
+    """The stream behind a bucket of objects."""
+    return f"OBJ_{bucket}"
+
+
+def object_bucket_config(bucket: str, *, keep_s: int, bytes_max: int) -> dict[str, Any]:
+    """A bucket of objects as the object store of NATS (ADR-20) wants it; the oldest objects make room for new ones."""
+    return {
+        "name": object_stream(bucket),
+        "subjects": [f"$O.{bucket}.C.>", f"$O.{bucket}.M.>"],
+        "retention": "limits",
+        "discard": "old",
+        "storage": "file",
+        "compression": "s2",
+        "max_age": keep_s * NS,
+        "max_bytes": bytes_max,
+        "num_replicas": 1,
+        "duplicate_window": DUPLICATE_WINDOW_S * NS,
+        "allow_direct": True,
+        "allow_rollup_hdrs": True,
+    }
+
+
 class StreamMissing(BusUnavailable):
     """The stream is not there; it has to be created first."""
 
@@ -103,11 +135,12 @@ async def _update(link: Link, config: dict[str, Any]) -> None:
 
 
 async def ensure_streams(link: Link) -> None:
-    """Make all streams and the bucket of desired states exist as declared; harmless when repeated or done by several.
+    """Make all streams and buckets exist as declared; harmless when repeated or done by several.
 
     Raises:
         BusUnavailable: JetStream is not up yet; try again.
         BusError: the server refuses for good.
     """
-    for config in [*(stream_config(spec) for spec in STREAMS), bucket_config(DESIRED_BUCKET)]:
+    code = object_bucket_config(CODE_BUCKET, keep_s=CODE_KEPT_S, bytes_max=CODE_BYTES_MAX)
+    for config in [*(stream_config(spec) for spec in STREAMS), bucket_config(DESIRED_BUCKET), code]:
         await ensure_stream(link, config)

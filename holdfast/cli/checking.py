@@ -15,8 +15,8 @@ from holdfast.bus import Bus, BusError
 from holdfast.cli.ask import ask, asked_by
 from holdfast.cli.bus import connected
 from holdfast.cli.tables import printable
-from holdfast.diagnosis.suites import deadline_s, meeting_limit_s
-from holdfast.diagnosis.verdict import Verdict, judge, why_silent
+from holdfast.diagnosis.suites import END, deadline_s, meeting_limit_s
+from holdfast.diagnosis.verdict import Verdict, answered, judge, why_silent
 from holdfast.event_parts import JobSpec
 from holdfast.events import (
     AnyEvent,
@@ -26,7 +26,6 @@ from holdfast.events import (
     NodeLost,
     NodesAwaited,
     ProcessExited,
-    RanksFinished,
     RanksStarted,
 )
 from holdfast.exit_codes import INTERRUPTED
@@ -83,7 +82,6 @@ class Check:
         self._nodes: tuple[str, ...] = ()
         self._results: dict[str, DiagnosticResult] = {}
         self._unanswered: dict[str, str] = {}
-        self._finished: set[str] = set()
         self._started = asyncio.Event()
         self._answered = asyncio.Event()
         self._mostly = asyncio.Event()
@@ -203,8 +201,6 @@ class Check:
             case DiagnosticResult():
                 self._results[event.id] = event
                 self._show(event)
-            case RanksFinished() if event.node:
-                self._finished.add(event.node)
             case ProcessExited() if event.node:
                 self._unanswered.setdefault(event.node, why_silent(event))
                 said = event.exception.message if event.exception else event.detail
@@ -219,24 +215,28 @@ class Check:
                     self._tell(f"{self._spec.name}: {event.reason}")
             case _:
                 pass
-        done = self._finished | self._unanswered.keys()
+        done = answered(self._results.values()) | self._unanswered.keys()
         if self._nodes and done >= set(self._nodes):
             self._answered.set()
         if self._nodes and 2 * len(done) > len(self._nodes):
             self._mostly.set()
 
     def _all_finished(self) -> bool:
-        return bool(self._nodes) and self._finished >= set(self._nodes)
+        return bool(self._nodes) and answered(self._results.values()) >= set(self._nodes)
 
     def _silent(self) -> dict[str, str]:
         """Nodes that did not come to the end of their tests, and why."""
         if self._interrupted:
             return {}
-        silent = {node: "it did not answer in time" for node in self._nodes if node not in self._finished}
+        told = answered(self._results.values())
+        silent = {node: "it did not answer in time" for node in self._nodes if node not in told}
         silent |= {node: why for node, why in self._unanswered.items() if node in silent}
         return {node: why for node, why in silent.items() if why}
 
     def _show(self, result: DiagnosticResult) -> None:
+        if result.test == END:
+            self._tell(f"{result.node}: all tests made in {result.took_s:.1f} s")
+            return
         whom = f" with {', '.join(result.peers)}" if result.peers else ""
         said = f": {result.detail}" if result.detail and result.status != "passed" else ""
         self._tell(f"[{result.done}/{result.total}] {result.node} {result.test}{whom} {result.status}{said}")

@@ -17,7 +17,7 @@ from holdfast.cli.directory import directory_option
 from holdfast.cli.names import checked_or_complain
 from holdfast.cli.tables import json_text, printable, render
 from holdfast.diagnosis.program import PROGRAM, checks_of
-from holdfast.diagnosis.suites import SUITES
+from holdfast.diagnosis.suites import END, SUITES
 from holdfast.event_parts import JobSpec
 
 _NODES = "select key, state, job, reason from standby.nodes order by key"
@@ -127,7 +127,7 @@ def _chosen(names: tuple[str, ...], known: dict[str, _Node]) -> tuple[str, ...]:
 
 def _report(outcome: Outcome) -> str:
     """A row for each node, then what speaks against whom."""
-    tests = list(dict.fromkeys(result.test for result in outcome.results))
+    tests = [test for test in dict.fromkeys(result.test for result in outcome.results) if test != END]
     rows = [(node, *(_cell(outcome, node, test) for test in tests)) for node in outcome.nodes]
     verdict = outcome.verdict
     lines = [f"{suspect.node} is at fault ({suspect.symptom}): {suspect.reason}" for suspect in verdict.suspects]

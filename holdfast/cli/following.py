@@ -16,8 +16,10 @@ from holdfast import events
 from holdfast.bus import Bus, BusError
 from holdfast.cli.ask import ask, asked_by
 from holdfast.cli.bus import connected
+from holdfast.cli.code import bring
 from holdfast.cli.status_line import StatusLine
 from holdfast.cli.tables import coloured
+from holdfast.code.snapshot import Snapshot
 from holdfast.event_parts import JobSpec
 from holdfast.events import AnyEvent, JobFinished
 from holdfast.exit_codes import INTERRUPTED
@@ -48,19 +50,19 @@ class RefusedError(click.ClickException):
     """The controller did not accept the job."""
 
 
-async def follow(spec: JobSpec, nats_url: str, database_url: str, *, detach: bool) -> int:
-    """Submit `spec` and stay with it; returns the exit code.
+async def follow(spec: JobSpec, nats_url: str, database_url: str, *, detach: bool, code: Snapshot | None = None) -> int:
+    """Submit `spec`, with the version of its code, and stay with it; returns the exit code.
 
     Raises:
         click.ClickException: refused, or nobody answers.
     """
     async with connected(nats_url, "run") as bus:
         if detach:
-            await _submit(bus, spec)
+            await _submit(bus, spec, code)
             click.echo(spec.name)
             click.echo(f"`holdfast attach {spec.name}` follows it", err=True)
             return 0
-        return await _Follower(spec.name, bus, database_url, spec).run()
+        return await _Follower(spec.name, bus, database_url, spec, code).run()
 
 
 async def attach(standing: Standing, nats_url: str, database_url: str) -> int:
@@ -75,8 +77,9 @@ async def attach(standing: Standing, nats_url: str, database_url: str) -> int:
         return await follower.run()
 
 
-async def _submit(bus: Bus, spec: JobSpec) -> None:
-    request = SubmitJob(id=uuid7(), asked_by=asked_by(), spec=spec)
+async def _submit(bus: Bus, spec: JobSpec, code: Snapshot | None) -> None:
+    offer = await bring(bus, code) if code else None
+    request = SubmitJob(id=uuid7(), asked_by=asked_by(), spec=spec, code=offer)
     answer = await ask(bus, CONTROLLER_REQUESTS, request, "controller")
     if not answer.accepted:
         raise RefusedError(answer.message)
@@ -85,9 +88,12 @@ async def _submit(bus: Bus, spec: JobSpec) -> None:
 class _Follower:
     """Who brings the job (`submits`) also stops it by Ctrl-C; who came later only leaves."""
 
-    def __init__(self, job: str, bus: Bus, database_url: str, submits: JobSpec | None = None) -> None:
+    def __init__(
+        self, job: str, bus: Bus, database_url: str, submits: JobSpec | None = None, code: Snapshot | None = None
+    ) -> None:
         self._job = job
         self._submits = submits
+        self._code = code
         self._bus = bus
         self._database_url = database_url
         self.line = StatusLine(job, sys.stderr)
@@ -133,7 +139,7 @@ class _Follower:
 
     async def _submit(self) -> None:
         if self._submits is not None:
-            await _submit(self._bus, self._submits)
+            await _submit(self._bus, self._submits, self._code)
         self._accepted.set()
         await self._look_at_truth()
 

@@ -12,6 +12,7 @@ from holdfast.cli.database import Connection, as_dicts, read
 from holdfast.cli.missing import missing
 from holdfast.cli.names import checked_or_complain
 from holdfast.cli.options import reading_options
+from holdfast.cli.pace import in_words
 from holdfast.cli.tables import cell, json_text, printable, render
 from holdfast.cli.waiting import Waiting, waiting
 
@@ -34,6 +35,10 @@ left join lateral (
 ) f on true
 order by c.submitted_at desc
 """
+_PACE = """
+select step_s, tokens_per_s, mfu from historian.throughput where job = $1 and generation = $2 order by at desc limit 1
+"""
+_PACE_NAMES = ("step_s", "tokens_per_s", "mfu")
 # An agent that was started again names all ranks anew.
 _RANKS = """
 select distinct on (r.rank) r.rank, e.node, r.pid, e.at as started_at
@@ -62,8 +67,11 @@ def jobs(job: str | None, directory: Path, database_url: str | None, as_json: bo
             raise await missing(connection, job)
         for row in rows:
             row["waits"] = claims.get(row["job"])
-        ranks = await connection.fetch(_RANKS, job, rows[0]["generation"]) if job is not None else []
-        return rows, as_dicts(ranks)
+        if job is None:
+            return rows, []
+        pace = await connection.fetchrow(_PACE, job, rows[0]["generation"])
+        rows[0] |= dict.fromkeys(_PACE_NAMES) if pace is None else dict(pace)
+        return rows, as_dicts(await connection.fetch(_RANKS, job, rows[0]["generation"]))
 
     rows, ranks = read(reader_url(directory, database_url), fetch)
     if job is not None:
@@ -83,9 +91,11 @@ def _table(rows: list[dict[str, Any]]) -> str:
 
 
 def _about(row: dict[str, Any], ranks: list[dict[str, Any]]) -> str:
-    names = [name for name in row if name not in ("job", "reason", "waits")]
+    names = [name for name in row if name not in ("job", "reason", "waits", *_PACE_NAMES)]
     width = max(map(len, names)) + 2
     lines = [f"Job {row['job']}", *(f"  {name.replace('_', ' ').ljust(width)}{cell(row[name])}" for name in names)]
+    if pace := in_words(*(row[name] for name in _PACE_NAMES)):
+        lines.append(f"  {'pace'.ljust(width)}{pace}")
     if why := _why(row):
         lines.append(f"  {'why'.ljust(width)}{printable(why)}")
     if ranks:

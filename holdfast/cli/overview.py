@@ -10,6 +10,7 @@ import msgspec
 
 from holdfast.bus.nats_py import nats
 from holdfast.cli.database import Connection, DatabaseUnreachable, reading
+from holdfast.cli.pace import in_words
 from holdfast.cli.tables import printable, render
 from holdfast.cli.waiting import Waiting, waiting
 from holdfast.subjects import DEAD_LETTER_STREAM
@@ -18,8 +19,11 @@ NATS_TIMEOUT_S = 3.0
 
 _NODES = "select state, count(*) as nodes from standby.nodes group by state order by state"
 _JOBS = """
-select c.key as job, c.phase, c.generation, c.incident, h.last_step
+select c.key as job, c.phase, c.generation, c.incident, h.last_step, t.step_s, t.tokens_per_s, t.mfu
 from controller.jobs c left join lateral (select * from historian.jobs h where h.job = c.key limit 1) h on true
+left join lateral (
+    select * from historian.throughput t where t.job = c.key and t.generation = c.generation order by t.at desc limit 1
+) t on true
 where c.exit_code is null
 order by c.submitted_at
 """
@@ -31,14 +35,25 @@ _REJECTED = "select * from historian.dead_letters order by at desc limit 5"
 
 
 class JobLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A job that is not over; `last_step` None before the first, `waits` what nodes it waits for."""
+    """A job that is not over; `last_step` None before the first, `waits` what nodes it waits for.
+
+    `step_s`, `tokens_per_s` and `mfu` (a share of 1) are its pace now, None where nobody told.
+    """
 
     job: str
     phase: str
     generation: int
     incident: str | None
     last_step: int | None
+    step_s: float | None = None
+    tokens_per_s: float | None = None
+    mfu: float | None = None
     waits: Waiting | None = None
+
+    @property
+    def pace(self) -> str | None:
+        """Its pace in words."""
+        return in_words(self.step_s, self.tokens_per_s, self.mfu)
 
 
 class IncidentLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,8 +116,8 @@ def overview_section(overview: Overview) -> str:
     nodes = printable(", ".join(f"{count} {state}" for state, count in sorted(overview.nodes.items()))) or "none yet"
     parts = [f"Nodes: {nodes}"]
     if overview.jobs:
-        rows = [[job.job, job.phase, job.generation, job.last_step, job.incident] for job in overview.jobs]
-        parts.append(render(["JOB", "PHASE", "GENERATION", "STEP", "INCIDENT"], rows))
+        rows = [[job.job, job.phase, job.generation, job.last_step, job.pace, job.incident] for job in overview.jobs]
+        parts.append(render(["JOB", "PHASE", "GENERATION", "STEP", "PACE", "INCIDENT"], rows))
         parts += [printable(f"Job {job.job} {job.waits}") for job in overview.jobs if job.waits]
     else:
         parts.append("Jobs: none under way")

@@ -14,9 +14,11 @@ from pathlib import Path
 import click
 
 from holdfast.cli.addresses import both_elsewhere, both_urls, database_option, nats_option
+from holdfast.cli.code import asked_for, found_for
 from holdfast.cli.directory import directory_option
 from holdfast.cli.following import follow
 from holdfast.cli.names import checked_or_complain
+from holdfast.code.snapshot import Snapshot
 from holdfast.event_parts import JobSpec
 from holdfast.ids import new_job_name
 from holdfast.rank_variables import RESERVED
@@ -59,6 +61,27 @@ def _as_torchrun(option: str) -> str:
     help="How often a step that the script keeps is also written to the disk, while it trains on: 500 (steps), 10m,"
     " never. Default: as the cluster's [checkpoint] persist_every says, 10m.",
 )
+@click.option(
+    "--code",
+    metavar="DIR|none",
+    help="The source tree whose version is kept and run, so that it can be updated and rolled back. Default: the git"
+    " work tree of SCRIPT, or else this directory, if that is not large. none: SCRIPT runs where it lies.",
+)
+@click.option(
+    "--tag",
+    "tags",
+    multiple=True,
+    metavar="QUANTITY=TAG",
+    help="What the script's TensorBoard or W&B log calls a quantity, if it is none of the usual names: loss, grad_norm,"
+    " tokens_per_s, mfu, learning_rate. For example --tag loss=objective/total. Repeatable.",
+)
+@click.option(
+    "--training-log",
+    "training_logs",
+    multiple=True,
+    metavar="GLOB",
+    help="TensorBoard or W&B files to read besides those that ranks have open, seen from here. Repeatable.",
+)
 @click.option("--detach", "-d", is_flag=True, help="Submit and return; `holdfast attach` follows it.")
 @directory_option
 @nats_option
@@ -75,6 +98,9 @@ def run(
     is_module: bool,
     start: str,
     persist_every: str,
+    code: str | None,
+    tags: tuple[str, ...],
+    training_logs: tuple[str, ...],
     detach: bool,
     directory: Path,
     nats_url: str | None,
@@ -92,6 +118,9 @@ def run(
     Ranks run in the Python and with the environment in which their node's agent was started, here those of
     `holdfast up`, and in this directory; of the environment of this command they get what --env names.
 
+    Ranks run the code as it is now, from a copy that each node has; to edit it changes nothing before `holdfast
+    update`. They run in this directory, and find what git ignores (data, say) beside their script as before.
+
     Values of --env travel over the bus and are stored with the job. Who may only read the database does not see them,
     but secrets belong in files or in the environment of the nodes.
 
@@ -101,6 +130,9 @@ def run(
     name = checked_or_complain(name, "job name") if name else new_job_name(script if is_module else Path(script).stem)
     if not is_module and not Path(script).is_file():
         raise click.ClickException(f"there is no script {script}; name a file, or a module with -m")
+    job_directory = (job_dir or directory / "jobs" / name).resolve()
+    place = Path.cwd() / "-m" if is_module else Path(script).resolve()
+    found = _code(code, place, directory, job_directory)
     try:
         spec = JobSpec(
             name=name,
@@ -112,17 +144,35 @@ def run(
             mesh=mesh,
             env=_pairs(env, os.environ),
             cwd=os.getcwd(),
-            directory=str((job_dir or directory / "jobs" / name).resolve()),
+            directory=str(job_directory),
             start=start,
             persist_every=persist_every,
+            tags=_tags(tags),
+            training_logs=training_logs,
             token=secrets.token_urlsafe(),
+            code_root=str(found.root) if found else "",
+            code_outside=found.outside if found else (),
         )
     except ValueError as error:
         raise click.ClickException(str(error)) from error
     if job_dir is not None and both_elsewhere(nats_url, database_url) is None:
         _require_room(job_dir.resolve())
     address, database = both_urls(directory, nats_url, database_url)
-    sys.exit(asyncio.run(follow(spec, address, database, detach=detach)))
+    sys.exit(asyncio.run(follow(spec, address, database, detach=detach, code=found)))
+
+
+def _code(named: str | None, script: Path, *own: Path) -> Snapshot | None:
+    """The version that ranks are to run; None: the script where it lies."""
+    if named == "none":
+        return None
+    if named is None:
+        return found_for(script, *own)
+    root = Path(named).resolve()
+    if not script.is_relative_to(root):
+        raise click.ClickException(
+            f"--code {named}: {script.parent if script.name == '-m' else script} is not below it"
+        )
+    return asked_for(root, *own)
 
 
 def _require_room(directory: Path) -> None:
@@ -138,6 +188,10 @@ def _require_room(directory: Path) -> None:
         for above in made:
             with contextlib.suppress(OSError):
                 above.rmdir()
+
+
+def _tags(tags: tuple[str, ...]) -> dict[str, str]:
+    return {quantity: tag for quantity, _, tag in (entry.partition("=") for entry in tags)}
 
 
 def _pairs(env: tuple[str, ...], here: Mapping[str, str]) -> dict[str, str]:

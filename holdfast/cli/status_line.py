@@ -8,16 +8,19 @@ import time
 from typing import TextIO
 
 from holdfast.cli.tables import printable
+from holdfast.code.manifest import short
 from holdfast.events import (
     AnyEvent,
     Eviction,
     FirstStep,
     GenerationStarted,
+    HotUpdate,
     IncidentClosed,
     IncidentOpened,
     JobFinished,
     NodesAwaited,
     Progress,
+    Rollback,
     StepNotPersisted,
     StepsMeasured,
     Suspension,
@@ -81,6 +84,8 @@ class StatusLine:
                     IncidentClosed: "incident closed",
                 }
                 self.say(f"{self._job}: {words[type(event)]}: {event.reason}")
+            case HotUpdate() | Rollback():
+                self.say(f"{self._job}: code version {event.number} ({short(event.version)}): {event.reason}")
             case StepNotPersisted():
                 others = f", nor are {event.others} before it" if event.others else ""
                 self.say(f"{self._job}: step {event.step} is not on the disk{others}: {event.node}: {event.reason}")

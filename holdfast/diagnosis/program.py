@@ -24,8 +24,9 @@ def checks_of(spec: JobSpec, suite: str, *, workers: int | None = None, limit_s:
     args = [SUITE_FLAG, suite, "--workers", str(spec.nproc_per_node if workers is None else workers)]
     if limit_s is not None:
         args += [LIMIT_FLAG, f"{limit_s:g}"]
+    # Not where the job works: a directory that is gone shall be found by a test.
     return msgspec.structs.replace(
-        spec, script=PROGRAM, is_module=True, args=tuple(args), nproc_per_node=1, mesh=None, start="fork"
+        spec, script=PROGRAM, is_module=True, args=tuple(args), nproc_per_node=1, mesh=None, start="fork", cwd="/"
     )
 
 

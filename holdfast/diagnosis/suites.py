@@ -13,6 +13,9 @@ from holdfast.diagnosis.pairs import rounds
 MEETING = "meeting"
 """Not a test of its own: every node comes to the run's store and says that it is there."""
 
+END = "end"
+"""Not a test either: all results of a node have been said. Its ranks' own end may be heard before its results."""
+
 ALL_GATHER = "all_gather"
 ALIGNMENT = ("alignment", "alignment_parallel")
 

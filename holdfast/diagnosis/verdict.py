@@ -15,7 +15,7 @@ import msgspec
 
 from holdfast.diagnosis.pairs import Pair, PairFindings
 from holdfast.diagnosis.pairs import judge as judge_pairs
-from holdfast.diagnosis.suites import MEETING
+from holdfast.diagnosis.suites import END, MEETING
 from holdfast.events import DiagnosticResult, ProcessExited
 
 NETWORK_SYMPTOM = "infiniband_error"
@@ -103,7 +103,7 @@ def judge(
         unresolved += [_in_doubt(suspect) for suspect in named]
         named = ()
     open_nodes = {node for entry in unresolved for node in entry.nodes}
-    passed = {result.node for result in known if result.status == "passed" and result.test != MEETING}
+    passed = {result.node for result in known if result.status == "passed" and result.test not in (MEETING, END)}
     held = {suspect.node for suspect in named} | open_nodes
     return Verdict(
         suspects=named,
@@ -113,6 +113,11 @@ def judge(
         remarks=tuple(remarks),
         capped=capped,
     )
+
+
+def answered(results: Iterable[DiagnosticResult]) -> frozenset[str]:
+    """The nodes whose results are all here."""
+    return frozenset(result.node or "" for result in results if result.test == END)
 
 
 def why_silent(exited: ProcessExited) -> str:
@@ -125,7 +130,10 @@ def why_silent(exited: ProcessExited) -> str:
         return f"its results could not be written: {exited.exception.message}" if unreported else ""
     if exited.signal:
         return f"its check process was ended by signal {exited.signal}"
-    return f"its check process ended: {exited.detail or f'exit code {exited.exit_code}'}"
+    if exited.detail:
+        return f"its check process ended: {exited.detail}"
+    last = exited.log_tail.strip().rpartition("\n")[2]
+    return f"its check process ended with exit code {exited.exit_code}{f': {last}' if last else ''}"
 
 
 # --- a node by itself ---------------------------------------------------------------------------

@@ -15,6 +15,7 @@ import msgspec
 
 from holdfast.events.actions import (
     CheckpointSaved,
+    CodeInPlace,
     NodesAwaited,
     NodesGranted,
     NodeStateChanged,
@@ -31,9 +32,11 @@ from holdfast.events.decisions import (
     BreakerReset,
     ChecksEnded,
     ChecksStarted,
+    CodeJudged,
     Eviction,
     EvictionRevoked,
     GenerationStarted,
+    HotUpdate,
     IncidentClosed,
     IncidentOpened,
     JobFinished,
@@ -43,14 +46,19 @@ from holdfast.events.decisions import (
     NodesReleased,
     NodesRequested,
     Reattempt,
+    Rollback,
     Suspension,
+    UpdatePlanned,
+    UpdateWithdrawn,
     Withheld,
 )
 from holdfast.events.evidence import (
+    CodeNotInPlace,
     DiagnosticResult,
     FaultInjected,
     FirstStep,
     Inspection,
+    LogSignature,
     MessageRejected,
     NodeDeparted,
     NodeInspected,
@@ -64,12 +72,14 @@ from holdfast.events.evidence import (
 from holdfast.events.findings import (
     BadNumber,
     DeadlinePassed,
+    MfuDeclined,
     NodeLost,
     StepRestorable,
     StepsCertified,
     StepTimeMeasured,
+    ThroughputMeasured,
 )
-from holdfast.events.metrics import CopiesMeasured, StepsMeasured
+from holdfast.events.metrics import CopiesMeasured, NumbersLogged, StepsMeasured
 from holdfast.reading import read
 
 __all__ = [
@@ -85,6 +95,9 @@ __all__ = [
     "CheckpointSaved",
     "ChecksEnded",
     "ChecksStarted",
+    "CodeInPlace",
+    "CodeJudged",
+    "CodeNotInPlace",
     "CopiesMeasured",
     "DeadlinePassed",
     "Decision",
@@ -98,14 +111,17 @@ __all__ = [
     "Finding",
     "FirstStep",
     "GenerationStarted",
+    "HotUpdate",
     "IncidentClosed",
     "IncidentOpened",
     "Inspection",
     "JobFinished",
     "JobStopping",
     "JobSubmitted",
+    "LogSignature",
     "MessageRejected",
     "Metric",
+    "MfuDeclined",
     "NodeDeparted",
     "NodeInspected",
     "NodeLost",
@@ -116,6 +132,7 @@ __all__ = [
     "NodesGranted",
     "NodesReleased",
     "NodesRequested",
+    "NumbersLogged",
     "OrderRefused",
     "ProcessExited",
     "Progress",
@@ -123,6 +140,7 @@ __all__ = [
     "RanksStarted",
     "RanksStopped",
     "Reattempt",
+    "Rollback",
     "ShardDamaged",
     "ShardsBackedUp",
     "ShardsFetched",
@@ -132,7 +150,10 @@ __all__ = [
     "StepsCertified",
     "StepsMeasured",
     "Suspension",
+    "ThroughputMeasured",
     "UnreadableEvent",
+    "UpdatePlanned",
+    "UpdateWithdrawn",
     "Withheld",
     "decode",
     "encode",
@@ -150,15 +171,19 @@ AnyEvent = (
     | NodeDeparted
     | ProcessExited
     | FirstStep
+    | LogSignature
     | Progress
     | Inspection
     | DiagnosticResult
+    | CodeNotInPlace
     | ShardDamaged
     | OrderRefused
     | FaultInjected
     | MessageRejected
     | NodeLost
     | StepTimeMeasured
+    | ThroughputMeasured
+    | MfuDeclined
     | DeadlinePassed
     | StepRestorable
     | BadNumber
@@ -181,6 +206,11 @@ AnyEvent = (
     | IncidentClosed
     | JobFinished
     | JobStopping
+    | UpdatePlanned
+    | UpdateWithdrawn
+    | HotUpdate
+    | Rollback
+    | CodeJudged
     | NodeReleaseRequested
     | RanksStopped
     | RanksStarted
@@ -189,10 +219,12 @@ AnyEvent = (
     | NodesAwaited
     | NodeStateChanged
     | StepNotPersisted
+    | CodeInPlace
     | CheckpointSaved
     | ShardsBackedUp
     | ShardsFetched
     | StepsMeasured
+    | NumbersLogged
     | CopiesMeasured
 )
 

@@ -64,6 +64,15 @@ class NodeStateChanged(Action, frozen=True, kw_only=True, omit_defaults=True):
     reason: str
 
 
+class CodeInPlace(Action, frozen=True, kw_only=True, omit_defaults=True):
+    """A node has a version of the job's code on its disk, whole; `fetched_bytes` of it came over the bus."""
+
+    version: str
+    files: Count
+    fetched_bytes: Count
+    took_s: float
+
+
 class CheckpointSaved(Action, frozen=True, kw_only=True, omit_defaults=True):
     """A checkpoint of all ranks was published whole. `steps` are those that are there now; none: nobody says."""
 

@@ -40,7 +40,8 @@ class GenerationStarted(Decision, frozen=True, kw_only=True, omit_defaults=True)
     `vaults` says where each of them answers for its checkpoints in memory, `host:port`, "" for one that has none.
     `persist_every` is how often the job wants a step on the disk.
     `restore_at_most` is the newest step that its ranks may restore; None: any. Only one whose `purpose` is to train
-    makes and needs checkpoints.
+    makes and needs checkpoints. `code_version` is the version of the code that they run; None: the script where it
+    lies.
     """
 
     nodes: tuple[Name, ...]
@@ -53,6 +54,7 @@ class GenerationStarted(Decision, frozen=True, kw_only=True, omit_defaults=True)
     vaults: tuple[str, ...] = ()
     persist_every: str = ""
     purpose: Purpose = "train"
+    code_version: str | None = None
 
 
 class BackupsPlanned(Decision, frozen=True, kw_only=True, omit_defaults=True):
@@ -70,9 +72,15 @@ class BackupsPlanned(Decision, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class IncidentOpened(Decision, frozen=True, kw_only=True, omit_defaults=True):
-    """Something went wrong in a job; all that follows carries this incident's id."""
+    """Something went wrong in a job; all that follows carries this incident's id.
+
+    `table_one` is the row of ByteRobust's Table 1 that the symptom belongs to, `root` where its cause lies:
+    infrastructure, user_code or unknown. Both are what was known then.
+    """
 
     symptom: str
+    table_one: str = ""
+    root: str = ""
     failed_step: Step
     rank: Count | None = None
 
@@ -158,6 +166,61 @@ class JobFinished(Decision, frozen=True, kw_only=True, omit_defaults=True):
 
 class JobStopping(Decision, frozen=True, kw_only=True, omit_defaults=True):
     """The rung "stop": all ranks of a job are ended for good, because a person or the ladder says so."""
+
+
+class UpdatePlanned(Decision, frozen=True, kw_only=True, omit_defaults=True):
+    """A person wants another version of the code: `is_urgent` at once, else with the next failure, or at `until`."""
+
+    version: str
+    is_urgent: bool = False
+    until: Moment | None = None
+
+
+class UpdateWithdrawn(Decision, frozen=True, kw_only=True, omit_defaults=True):
+    """A version that waited will not be brought in: a person wants the present one to stay."""
+
+    version: str
+
+
+class HotUpdate(Decision, frozen=True, kw_only=True, omit_defaults=True):
+    """The next generation runs another version of the code than `previous`, on the same machines.
+
+    `rides_on_failure`: it waited for a restart, and this is one. Of the `changed_files` that differ the first are
+    named.
+    """
+
+    version: str
+    number: Count
+    previous: str | None = None
+    commit: str = ""
+    rides_on_failure: bool = False
+    added: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    changed_files: Count = 0
+
+
+class Rollback(Decision, frozen=True, kw_only=True, omit_defaults=True):
+    """The rung "roll back": the next generation runs an earlier version of the code again.
+
+    The lists are what `previous` had changed since that version: where to look for the fault.
+    """
+
+    version: str
+    number: Count
+    previous: str
+    is_automatic: bool = False
+    added: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    changed_files: Count = 0
+
+
+class CodeJudged(Decision, frozen=True, kw_only=True, omit_defaults=True):
+    """A version of a job's code turned out `good` (it has trained for long enough) or `bad`, or is `unknown` again."""
+
+    version: str
+    verdict: str
 
 
 class NodeReleaseRequested(Decision, frozen=True, kw_only=True, omit_defaults=True):

@@ -73,6 +73,22 @@ class ProcessExited(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     purpose: Purpose = "train"
 
 
+class LogSignature(Evidence, frozen=True, kw_only=True, omit_defaults=True):
+    """A rank that still runs printed lines that show trouble: a hint, no proof.
+
+    `signature` names the rule, `symptom` what it is a sign of (`holdfast.symptoms`; "" for nothing in particular).
+    `lines` are the first of them, `count` is how many there were since the last such event of this rank and signature.
+    """
+
+    rank: Count
+    signature: str
+    stream: Literal["out", "err"]
+    symptom: str = ""
+    lines: tuple[str, ...] = ()
+    count: Count = 1
+    step: Step = -1
+
+
 class FirstStep(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     """All ranks of a node have completed their first step of this generation.
 
@@ -147,6 +163,13 @@ class DiagnosticResult(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     detail: str = ""
     done: Count = 0
     total: Count = 0
+
+
+class CodeNotInPlace(Evidence, frozen=True, kw_only=True, omit_defaults=True):
+    """A node could not get a version of the job's code, so the ranks that were to run it were not started."""
+
+    version: str
+    detail: str
 
 
 class ShardDamaged(Evidence, frozen=True, kw_only=True, omit_defaults=True):

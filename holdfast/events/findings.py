@@ -27,6 +27,32 @@ class StepTimeMeasured(Finding, frozen=True, kw_only=True, omit_defaults=True):
     samples: Count
 
 
+class ThroughputMeasured(Finding, frozen=True, kw_only=True, omit_defaults=True):
+    """How fast the job trains now, by the medians of its last steps. Said every ten seconds at most.
+
+    `tokens_per_s` is that of the whole job, `mfu` a share of 1; None: nobody told what it takes to know. `is_logged`:
+    both are as a training log has them.
+    """
+
+    step: Step
+    step_s: float
+    tokens_per_s: float | None = None
+    mfu: float | None = None
+    is_logged: bool = False
+
+
+class MfuDeclined(Finding, frozen=True, kw_only=True, omit_defaults=True):
+    """The job trains markedly slower than it did, since `since_step` and for many steps: `share_left` of its pace."""
+
+    step: Step
+    since_step: Step
+    share_left: float
+    step_s: float
+    tokens_per_s: float | None = None
+    mfu: float | None = None
+    symptom: str = ""
+
+
 class DeadlinePassed(Finding, frozen=True, kw_only=True, omit_defaults=True):
     """Something that had to happen did not happen in time."""
 
@@ -47,7 +73,8 @@ class BadNumber(Finding, frozen=True, kw_only=True, omit_defaults=True):
     """A loss or gradient norm shows that the training is spoiled since `step`, or since the step before.
 
     `kind` is what is wrong with `quantity`. `value` is None where it is not finite; `level` is what was usual.
-    `certified` is the newest step known to be clean; None: none is.
+    `certified` is the newest step known to be clean; None: none is. `told_by`: the training log that says so, under
+    `tag` at its `logged_step`; "": the script's own word by the library. A log may say it some steps late.
     """
 
     step: Step
@@ -57,6 +84,9 @@ class BadNumber(Finding, frozen=True, kw_only=True, omit_defaults=True):
     value: float | None = None
     level: float | None = None
     certified: Step | None = None
+    told_by: Literal["", "tensorboard", "wandb"] = ""
+    tag: str = ""
+    logged_step: int | None = None
 
 
 class StepsCertified(Finding, frozen=True, kw_only=True, omit_defaults=True):

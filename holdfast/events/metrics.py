@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast.event_parts import Count, Name, Step, StepSample
+from typing import Literal
+
+from holdfast.event_parts import Count, LoggedSample, Name, Step, StepSample
 from holdfast.events.base import Metric
 
 
@@ -10,13 +12,30 @@ class StepsMeasured(Metric, frozen=True, kw_only=True, omit_defaults=True):
     """The steps that the ranks of a node completed since the last such event.
 
     `before` counts those that the node's ranks completed earlier in this generation, `missed` those that nobody read:
-    who adds them up sees whether an event is still on its way. `world_size` is how many ranks the job has.
+    who adds them up sees whether an event is still on its way. `world_size` is how many ranks the job has. What the
+    script has said of its model: `flops_per_token` for all ranks together, `peak_flops` of one rank's device.
     """
 
     samples: tuple[StepSample, ...]
     missed: Count = 0
     before: Count = 0
     world_size: Count = 0
+    flops_per_token: float | None = None
+    peak_flops: float | None = None
+
+
+class NumbersLogged(Metric, frozen=True, kw_only=True, omit_defaults=True):
+    """What ranks of a node wrote into a training log since the last such event: TensorBoard's or Weights & Biases'.
+
+    `tags` says under which tag of the log each quantity was found. `before` counts the samples that the node said
+    earlier in this generation, of all logs.
+    """
+
+    samples: tuple[LoggedSample, ...]
+    kind: Literal["tensorboard", "wandb"]
+    path: str
+    tags: dict[str, str]
+    before: Count = 0
 
 
 class CopiesMeasured(Metric, frozen=True, kw_only=True, omit_defaults=True):

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
+from holdfast.trainer.log_hooks import patch_event_files
 from holdfast.trainer.phases import binding
 
 COLLECTIVES = (
@@ -160,6 +161,7 @@ def _on_optimizer_step(optimizer: Any, args: Any, kwargs: Any) -> None:
 _PATCHES: dict[str, Callable[[ModuleType], None]] = {
     "torch.distributed.distributed_c10d": _patch_distributed,
     "torch.optim.optimizer": _patch_optimizer,
+    "tensorboard.summary.writer.event_file_writer": patch_event_files,
 }
 
 

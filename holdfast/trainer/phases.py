@@ -56,7 +56,8 @@ def step(
     """Say that a step is completed.
 
     Without `step` it is the one after the last, the first of a generation being 0, or the step that a `Checkpointer`
-    has restored; a job that restores by other means says the absolute number. `loss` and `grad_norm` may be tensors:
+    has restored; a job that restores by other means says the absolute number. `tokens` are those of all ranks
+    together, whichever rank says it. `loss` and `grad_norm` may be tensors:
     reading one that lies on an accelerator waits for it.
     """
     ledger = binding.ledger

@@ -20,6 +20,7 @@ from typing import NoReturn
 
 import msgspec
 
+from holdfast.code.places import PLACE_VARIABLE, ROOT_VARIABLE, moved
 from holdfast.event_parts import RankException
 from holdfast.ledger import LedgerWriter
 from holdfast.trainer import hooks
@@ -55,6 +56,7 @@ def run(script: str, args: Sequence[str], *, is_module: bool) -> NoReturn:
         bind(LedgerWriter(path, rank=int(os.environ["RANK"]), generation=int(os.environ.get(GENERATION_VARIABLE, "0"))))
     hooks.install()
     faulthandler.enable()
+    _lead_into_version()
     code = _execute(script, args, is_module)
     _end(code)
 
@@ -95,7 +97,7 @@ def _load_script(script: str) -> tuple[ModuleType, CodeType]:
 
 
 def _load_module(name: str) -> tuple[ModuleType, CodeType]:
-    _lead_path(os.getcwd())
+    _lead_path(_moved(os.getcwd()))
     spec = importlib.util.find_spec(name)
     if spec is not None and spec.submodule_search_locations is not None:
         name = f"{name}.__main__"
@@ -111,6 +113,16 @@ def _load_module(name: str) -> tuple[ModuleType, CodeType]:
     module.__builtins__ = __builtins__  # type: ignore[attr-defined]
     module.__annotations__ = {}
     return module, code
+
+
+def _lead_into_version() -> None:
+    """Import what lies in the job's source tree from the version that this rank runs, installed in place or not."""
+    sys.path[:] = [_moved(entry) if entry else entry for entry in sys.path]
+
+
+def _moved(path: str) -> str:
+    root, place = os.environ.get(ROOT_VARIABLE), os.environ.get(PLACE_VARIABLE)
+    return moved(path, root, place, os.getcwd()) if root and place else path
 
 
 def _lead_path(folder: str) -> None:

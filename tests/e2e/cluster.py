@@ -39,7 +39,9 @@ class Cluster:
         self.jobs: list[Job] = []
         clean = {key: value for key, value in os.environ.items() if not key.startswith("HOLDFAST_")}
         self._reader = Reader()
-        self._environment = clean | {"PYTHONUNBUFFERED": "1"} | (environment or {})
+        # The kernel's log is the machine's: what one test writes into it, the agents of all others would read as well.
+        own = {"PYTHONUNBUFFERED": "1", "HOLDFAST_INSPECTIONS_DISABLED": "kernel"}
+        self._environment = clean | own | (environment or {})
 
     # --- commands -------------------------------------------------------------------------------
 
@@ -85,7 +87,8 @@ class Cluster:
         """`holdfast run` in the background."""
         job = Job(
             [HOLDFAST, "run", "--dir", str(self.directory)],
-            [*map(str, options)],
+            # Of our own jobs the version has no more than them: the repository around them changes while tests run.
+            [*(["--code", str(JOBS)] if script.parent == JOBS else []), *map(str, options)],
             script,
             [*map(str, arguments)],
             scratch=self.directory / "scratch" / f"{len(self.jobs)}",

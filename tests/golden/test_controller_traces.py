@@ -6,20 +6,37 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from holdfast.code.manifest import Entry, Manifest, digest_of, manifest_of, version_of
 from holdfast.config import LadderPolicy, MechanismPolicy
 from holdfast.diagnosis.program import checks_of
 from holdfast.event_parts import JobSpec
-from holdfast.requests import ResetBreaker, StopJob, SubmitJob
+from holdfast.requests import CodeOffer, ResetBreaker, RollbackJob, StopJob, SubmitJob, UpdateJob
 from holdfast.timeouts import Timeouts
 from holdfast_controller.plan import Planner
 from holdfast_controller.state import JobState
 from tests.golden.trace import START, Input, event_of, ordered, play, told
 
+
+def _tree(**files: str) -> Manifest:
+    digests = {name: (digest_of(text.encode()), len(text)) for name, text in files.items()}
+    return manifest_of(
+        Entry(path=f"{name}.py", sha256=digest, size_bytes=size) for name, (digest, size) in digests.items()
+    )
+
+
+TREES = {
+    "v1": _tree(train="import model", model="1"),
+    "v2": _tree(train="import model", model="2", evaluate="2"),
+    "v3": _tree(train="import model", model="3"),
+    "other": _tree(something="else"),
+}
+"""Code as traces name it."""
 TRACES = sorted((Path(__file__).parent / "controller").glob("*.trace"))
 
 
 @pytest.mark.parametrize("path", TRACES, ids=lambda path: path.stem)
 def test_trace(path: Path, request: pytest.FixtureRequest) -> None:
+    versions = {name: version_of(tree) for name, tree in TREES.items()}
     planner = _planner({})
     state: JobState | None = None
     hearing_since: datetime | None = START
@@ -47,7 +64,18 @@ def test_trace(path: Path, request: pytest.FixtureRequest) -> None:
                 spec = msgspec.structs.replace(spec, only_nodes=tuple(given.fields["only"].split(",")))
             if "checks" in given.fields:
                 spec = checks_of(spec, given.fields["checks"])
-            outcome = planner.submit(state, SubmitJob(id=given.id, asked_by="ada", spec=spec), given.at)
+            code = CodeOffer(version=versions[given.fields["code"]]) if "code" in given.fields else None
+            if code:
+                spec = msgspec.structs.replace(spec, script="/src/train.py", code_root="/src")
+            outcome = planner.submit(state, SubmitJob(id=given.id, asked_by="ada", spec=spec, code=code), given.at)
+        elif given.kind == "update":
+            offer = CodeOffer(version=versions.get(given.fields["code"], "f" * 64), message="a fix")
+            urgent, within_s = "urgent" in given.words, float(given.fields.get("within", 86400))
+            asked = UpdateJob(id=given.id, asked_by="ada", job="job", code=offer, is_urgent=urgent, within_s=within_s)
+            outcome = planner.change_code(state, asked, given.at)
+        elif given.kind == "rollback":
+            back = RollbackJob(id=given.id, asked_by="ada", job="job", to=given.fields.get("to", ""))
+            outcome = planner.change_code(state, back, given.at)
         elif given.kind == "stop":
             outcome = planner.stop(state, StopJob(id=given.id, asked_by="ada", job="job"), given.at)
         elif given.kind == "reset_breaker":
@@ -85,6 +113,7 @@ def _planner(set_: dict[str, str]) -> Planner:
         Timeouts(),
         msgspec.convert(ladder, LadderPolicy, strict=False),
         mechanisms=msgspec.convert(mechanisms, MechanismPolicy),
+        manifests={version_of(tree): tree for tree in TREES.values()},
     )
 
 
@@ -95,6 +124,9 @@ def summary(state: JobState) -> str:
         words.append(
             f"incident {state.incident.shown_as} at step {state.incident.failed_step}, blamed {blamed or 'nobody'}"
         )
+    if present := state.code.present:
+        waits = f", {state.code.known(state.code.pending.version).name} waits" if state.code.pending else ""  # type: ignore[union-attr]
+        words.append(f"code {present.name} {present.verdict}{waits}")
     if state.awaiting:
         words.append(
             f"awaiting {state.awaiting.what} for {(state.awaiting.until - state.awaiting.since).total_seconds():g} s"

@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.code.manifest import short
 from holdfast.desired import NodeDesired
 from holdfast.event_parts import CheckResult, Grant, NodeFacts, RankException, RankProgress
 from holdfast.events import EVENT_TYPES, Decision, Event
@@ -122,6 +123,9 @@ def told(event: Event) -> str:
         "deadline_passed": "awaited",
         "backups_planned": "protects",
         "step_restorable": "step",
+        "hot_update": "number",
+        "rollback": "number",
+        "code_judged": "verdict",
     }.get(event.type)
     parts = [f"< {event.type}"]
     if event.node:
@@ -155,4 +159,5 @@ def ordered(order: NodeDesired) -> str:
         f", restoring at most {order.placement.restore_at_most}" if order.placement.restore_at_most is not None else ""
     )
     what = "ranks" if order.placement.purpose == "train" else f"{order.placement.purpose}, ranks"
-    return f"< order {fence}: {what} {ranks.start}-{ranks.stop - 1}, store {store}{limit}{instead}"
+    code = f", code {short(order.placement.code_version)}" if order.placement.code_version else ""
+    return f"< order {fence}: {what} {ranks.start}-{ranks.stop - 1}, store {store}{limit}{code}{instead}"

@@ -22,7 +22,7 @@ from holdfast import desired, events
 from holdfast.bus import Bus, Message
 from holdfast.bus.nats import connect
 from holdfast.desired import NodeDesired, Placement
-from holdfast.event_parts import JobSpec
+from holdfast.event_parts import JobSpec, Purpose
 from holdfast.events import AnyEvent, Event, NodeRegistered
 from holdfast.ids import uuid7
 from holdfast.subjects import DESIRED_BUCKET, desired_key
@@ -136,8 +136,12 @@ class Node:
         await self.heard.until(lambda: bool(later()))
         return later()[0]
 
-    async def order(self, job: JobSpec | None, generation: int, port: int = 0, **fields: object) -> NodeDesired:
-        placement = Placement(job=job, node_rank=0, master_addr="127.0.0.1", master_port=port) if job else None
+    async def order(
+        self, job: JobSpec | None, generation: int, port: int = 0, *, purpose: Purpose = "train", **fields: object
+    ) -> NodeDesired:
+        placement = None
+        if job:
+            placement = Placement(job=job, node_rank=0, master_addr="127.0.0.1", master_port=port, purpose=purpose)
         order = NodeDesired(
             node=self.name,
             epoch=1,

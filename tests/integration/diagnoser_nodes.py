@@ -165,7 +165,6 @@ def _node(case: dict[str, Any], number: int, port: int, output: Path) -> None:
             burn_s=0.02,
         )
         Driver(place, case["suite"], case["limit_s"], tell).run()
-        results.write("over\n")
 
 
 if __name__ == "__main__":

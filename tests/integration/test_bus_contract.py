@@ -22,7 +22,7 @@ from bus_worlds import (
 from servers import NatsServer
 
 from holdfast.bus import BusError, BusUnavailable, NoResponder
-from holdfast.subjects import DESIRED_BUCKET, kv_subject, request_subject
+from holdfast.subjects import CODE_BUCKET, DESIRED_BUCKET, kv_subject, request_subject
 
 pytestmark = pytest.mark.integration
 
@@ -365,3 +365,30 @@ async def test_closing_ends_all_iterations(world: World) -> None:
 async def _exhaust(iteration: AsyncIterator[object]) -> None:
     async for _ in iteration:
         pass
+
+
+async def test_objects_of_any_size_are_found_by_their_names(world: World) -> None:
+    bus, other, stem = await world.client("a"), await world.client("b"), unique("object")
+    objects = {f"{stem}-{size}": bytes(range(256)) * (size // 256 + 1) for size in (0, 1000, 128 * 1024, 3 << 20)}
+    objects[f"{stem}-empty"] = b""
+    await bus.put_objects(CODE_BUCKET, objects)
+    asked = [*objects, f"{stem}-never"]
+    assert await other.objects_there(CODE_BUCKET, asked) == set(objects)
+    assert await other.get_objects(CODE_BUCKET, asked) == objects
+    await other.put_objects(CODE_BUCKET, {f"{stem}-empty": b"no more", f"{stem}-1000": objects[f"{stem}-1000"]})
+    assert await bus.get_objects(CODE_BUCKET, asked) == objects | {f"{stem}-empty": b"no more"}
+
+
+async def test_objects_survive_the_server(world: World) -> None:
+    bus, name = await world.client("a"), unique("object")
+    await bus.put_objects(CODE_BUCKET, {name: b"x" * 300_000})
+    await world.stop()
+    for asked in (
+        bus.put_objects(CODE_BUCKET, {name: b""}),
+        bus.get_objects(CODE_BUCKET, [name]),
+        bus.objects_there(CODE_BUCKET, [name]),
+    ):
+        with pytest.raises(BusUnavailable):
+            await asked
+    await world.start()
+    assert await bus.get_objects(CODE_BUCKET, [name]) == {name: b"x" * 300_000}

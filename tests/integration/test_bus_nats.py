@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 
+import msgspec
 import pytest
 from bus_worlds import WITHIN_S, message, settle, take, take_one, unique, until_connected, until_disconnected
 from servers import NatsServer, free_port
 
 from holdfast.bus import BusError, BusUnavailable
-from holdfast.bus.link import Link
+from holdfast.bus.link import HardenedClient, Link
 from holdfast.bus.nats import NatsBus, connect
 from holdfast.bus.streams import NS, bucket_config, ensure_stream, stream_config
-from holdfast.subjects import DESIRED_BUCKET, STREAMS
+from holdfast.subjects import CODE_BUCKET, DESIRED_BUCKET, STREAMS
 
 pytestmark = pytest.mark.integration
 SUBJECT = "holdfast.v1.evidence.process_exited.{job}.node-1"
@@ -227,3 +229,32 @@ async def test_nothing_published_is_lost_however_often_the_server_is_killed(serv
             received.add(delivery.body)
             await delivery.ack()
     assert received == set(sent)
+
+
+async def test_objects_are_laid_out_as_the_object_store_of_nats_does(server: NatsServer, bus: NatsBus) -> None:
+    name, content = unique("object"), bytes(range(256)) * 2000
+    await bus.put_objects(CODE_BUCKET, {name: content})
+    client = HardenedClient()
+    await client.connect(server.url)
+    try:
+        store = await client.jetstream().object_store(CODE_BUCKET)
+        assert (await store.get(name)).data == content
+        # And what others put there is read.
+        await store.put(name, b"another")
+        assert await bus.get_objects(CODE_BUCKET, [name]) == {name: b"another"}
+        await store.delete(name)
+        assert await bus.objects_there(CODE_BUCKET, [name]) == set()
+    finally:
+        await client.close()
+
+
+async def test_an_object_of_which_a_part_is_gone_is_not_there(bus: NatsBus, link: Link) -> None:
+    name, content = unique("object"), unique("content").encode() * 20_000
+    await bus.put_objects(CODE_BUCKET, {name: content})
+    digest = hashlib.sha256(content).hexdigest()[:32]
+    purge = msgspec.json.encode({"filter": f"$O.{CODE_BUCKET}.C.{digest}", "keep": 1})
+    await api(link, f"STREAM.PURGE.OBJ_{CODE_BUCKET}", purge)
+    assert await bus.objects_there(CODE_BUCKET, [name]) == {name}
+    assert await bus.get_objects(CODE_BUCKET, [name]) == {}
+    await bus.put_objects(CODE_BUCKET, {name: content})
+    assert await bus.get_objects(CODE_BUCKET, [name]) == {name: content}

@@ -11,10 +11,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from holdfast.diagnosis.suites import suite_tests
-from holdfast.diagnosis.verdict import SILENT_SYMPTOM, WRONG_ANSWER_SYMPTOM, Verdict, judge
+from holdfast.diagnosis.suites import END, suite_tests
+from holdfast.diagnosis.verdict import SILENT_SYMPTOM, WRONG_ANSWER_SYMPTOM, Verdict, answered, judge
 from holdfast.events import DiagnosticResult
 from holdfast.ids import uuid7
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 NODES = Path(__file__).with_name("diagnoser_nodes.py")
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -74,7 +76,7 @@ class Run(NamedTuple):
 def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
     subprocess.run(
-        [sys.executable, str(NODES), str(folder)], input=json.dumps(CASES), text=True, check=True, timeout=100
+        [sys.executable, str(NODES), str(folder)], input=json.dumps(CASES), text=True, check=True, timeout=240
     )
     return folder
 
@@ -82,22 +84,13 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _read(output: Path, name: str) -> Run:
     (case,) = (case for case in CASES if case["name"] == name)
     nodes = tuple(f"n{number}" for number in range(case["nodes"]))
-    results, silent = [], {}
+    results = []
     for number, node in enumerate(nodes):
-        lines = (output / name / f"{number}.jsonl").read_text().splitlines()
-        if lines[-1:] != ["over"]:
-            silent[node] = "it did not answer in time"
-        for line in lines:
-            if line != "over":
-                common: dict[str, Any] = {
-                    "id": uuid7(),
-                    "at": NOW,
-                    "source": f"agent/{node}",
-                    "node": node,
-                    "run": name,
-                }
-                fields = json.loads(line)
-                results.append(DiagnosticResult(**common, **(fields | {"peers": tuple(fields["peers"])})))
+        common: dict[str, Any] = {"id": uuid7(), "at": NOW, "source": f"agent/{node}", "node": node, "run": name}
+        for line in (output / name / f"{number}.jsonl").read_text().splitlines():
+            fields = json.loads(line)
+            results.append(DiagnosticResult(**common, **(fields | {"peers": tuple(fields["peers"])})))
+    silent = dict.fromkeys(set(nodes) - answered(results), "it did not answer in time")
     return Run(nodes, results, silent)
 
 
@@ -106,7 +99,7 @@ def test_sound_nodes_pass_every_test(output: Path) -> None:
     assert {result.status for result in run.results} == {"passed", "skipped"}, run.results
     assert run.verdict.passed and not run.silent
     for node in run.nodes:
-        assert {result.test for result in run.results if result.node == node} == set(suite_tests("full"))
+        assert {result.test for result in run.results if result.node == node} == {*suite_tests("full"), END}
     for test in ("gemm", "alignment", "alignment_parallel"):
         assert len({result.digest for result in run.results if result.test == test}) == 1
     assert all(result.value for result in run.results if result.test in ("gemm", "all_to_all"))

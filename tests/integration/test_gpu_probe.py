@@ -21,7 +21,8 @@ pytestmark = [
 ]
 
 SOURCE = Path(__file__).parent / "nvml.c"
-GPUS = Gpus(of_machine=frozenset({"0000:3b:00", "0000:3c:00"}), own=frozenset())
+BOTH = frozenset({"0000:3b:00", "0000:3c:00"})
+GPUS = Gpus(of_machine=BOTH, own=BOTH, are_divided=False)
 POLICY = InspectionPolicy(gpu_hang_s=20.0)
 FIRST, SECOND = "0000:3b:00", "0000:3c:00"
 
@@ -64,6 +65,23 @@ def test_gpus_are_read_and_one_that_is_lost_is_told(state: Path, probe: GpuProbe
     assert told(inspection) == [(SECOND, "lost")]
     state.write_text("count 1\n")
     assert told(inspection) == [(SECOND, "lost")]
+    # It does not even say which it is; before it did.
+    state.write_text("1.handle 15\n")
+    assert told(inspection) == [(SECOND, "lost")]
+    # Without a right to it, or with a driver that does not know: nobody's fault that is known.
+    state.write_text("1.handle 999\n")
+    reading = inspection.read()
+    assert not reading.troubles and "NVML says nothing of it" in reading.unread[SECOND]
+
+
+def test_a_gpu_that_nvml_never_listed_is_not_called_lost_but_one_that_was_named_is(
+    state: Path, probe: GpuProbe
+) -> None:
+    # As in a container that is given one of two, on a machine whose bus shows both.
+    state.write_text("count 1\n")
+    assert told(GpuInspection(POLICY, GPUS, probe)) == []
+    named = Gpus(of_machine=BOTH, own=BOTH, are_divided=True)
+    assert told(GpuInspection(POLICY, named, probe)) == [(SECOND, "lost")]
 
 
 def test_a_call_into_the_driver_that_does_not_return_is_noticed_and_left_behind(state: Path, probe: GpuProbe) -> None:
@@ -120,4 +138,6 @@ def test_a_driver_that_is_not_loaded_and_a_library_that_is_not_there(
 
 def test_without_a_gpu_nothing_is_started() -> None:
     nothing = GpuProbe(("/no/such/program",))
-    assert GpuInspection(POLICY, Gpus(of_machine=frozenset(), own=frozenset()), nothing).read().absent
+    assert (
+        GpuInspection(POLICY, Gpus(of_machine=frozenset(), own=frozenset(), are_divided=False), nothing).read().absent
+    )

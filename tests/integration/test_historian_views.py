@@ -11,19 +11,23 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
-from holdfast.event_parts import Grant, RankException, RankProcess, StepSample
+from holdfast.event_parts import Grant, LoggedSample, RankException, RankProcess, StepSample
 from holdfast.events import (
     BadNumber,
     DeadlinePassed,
     Eviction,
     FirstStep,
+    LogSignature,
     MessageRejected,
+    MfuDeclined,
     NodeLost,
     NodesGranted,
     NodesRequested,
+    NumbersLogged,
     RanksStarted,
     RanksStopped,
     StepsMeasured,
+    ThroughputMeasured,
 )
 from tests.integration.historian_scene import Story, killed_and_restarted, new_database, query, record
 
@@ -297,6 +301,52 @@ async def test_words_for_a_script_that_raises_and_a_deadline(urls: dict[str, str
     ]
 
 
+async def test_what_logs_and_output_say_and_the_pace(urls: dict[str, str]) -> None:
+    story = Story("signals", nodes=("n1",))
+    story.submit()
+    logged = {"rank": 0, "logged_at": story.at(1), "step": 4}
+    samples = (
+        LoggedSample(logged_step=500, loss=1.5, mfu=0.4, **logged),  # type: ignore[arg-type]
+        LoggedSample(logged_step=600, not_finite={"loss": "nan"}, **logged),  # type: ignore[arg-type]
+    )
+    story.say(
+        NumbersLogged, 1, node="n1", samples=samples, kind="wandb", path="/run-a.wandb", tags={"loss": "train/loss"}
+    )
+    bad = {"step": 4, "rank": 0, "quantity": "loss", "kind": "nan", "certified": 2}
+    story.say(BadNumber, 2, told_by="wandb", tag="train/loss", logged_step=600, **bad)
+    story.say(LogSignature, 3, rank=1, signature="traceback", stream="err", lines=("Traceback",), count=7)
+    story.say(LogSignature, 4, rank=1, signature="traceback", stream="err", lines=("Traceback",))
+    story.say(ThroughputMeasured, 5, step=9, step_s=0.25, tokens_per_s=4096.0, mfu=0.412)
+    story.say(ThroughputMeasured, 6, step=10, step_s=0.25)
+    story.say(MfuDeclined, 7, step=99, since_step=50, share_left=0.65, step_s=0.4, symptom="mfu_decline")
+    await record(urls["historian"], story.events)
+    rows = await query(urls["reader"], "select * from historian.logged_numbers where job = $1", "signals")
+    assert [(row["step"], row["logged_step"], row["loss"], row["mfu"], row["not_finite"]) for row in rows] == [
+        (4, 500, 1.5, 0.4, None),
+        (4, 600, None, None, '{"loss": "nan"}'),
+    ]
+    rows = await query(urls["reader"], "select * from historian.throughput where job = $1 order by at", "signals")
+    assert [(row["step_s"], row["tokens_per_s"], row["mfu"], row["is_logged"]) for row in rows] == [
+        (0.25, 4096.0, 0.412, False),
+        (0.25, None, None, False),
+    ]
+    said = await query(
+        urls["reader"],
+        "select historian.in_words(type, body) as what from historian.events where job = $1 and at > $2 order by at",
+        "signals",
+        story.at(0.5),
+    )
+    assert [row["what"] for row in said] == [
+        "2 readings of /run-a.wandb",
+        "loss of rank 0 is nan at step 4, certified up to step 2 (train/loss at 600 of a wandb log)",
+        "rank 1 printed: Traceback (7 such lines)",
+        "rank 1 printed: Traceback",
+        "a step takes 0.250 s, 4096 tokens/s, MFU 41.2 %",
+        "a step takes 0.250 s",
+        "training at 65 % of its pace since step 50",
+    ]
+
+
 async def test_every_view_says_in_a_line_what_it_holds(urls: dict[str, str]) -> None:
     rows = await query(
         urls["reader"],
@@ -304,7 +354,8 @@ async def test_every_view_says_in_a_line_what_it_holds(urls: dict[str, str]) -> 
         "where relnamespace = 'historian'::regnamespace and relkind = 'v'",
     )
     assert {row["relname"] for row in rows} == {
-        *("steps", "generations", "incidents", "incident_timeline", "jobs", "events_by_type", "dead_letters")
+        *("steps", "generations", "incidents", "incident_timeline", "jobs", "events_by_type", "dead_letters"),
+        *("logged_numbers", "throughput"),
     }
     assert all(row["line"] for row in rows)
 
@@ -317,6 +368,8 @@ async def test_a_timeline_stays_fast_beside_a_million_other_events(urls: dict[st
         "select * from historian.jobs where job = 'gpt'",
         "select * from historian.incidents where job = 'gpt'",
         "select * from historian.steps where job = 'gpt' and generation = 2",
+        "select * from historian.throughput where job = 'gpt' and generation = 2 order by at desc limit 1",
+        "select * from historian.logged_numbers where job = 'gpt' and generation = 2",
     ):
         plan = await explained(urls, text)
         assert "Seq Scan" not in plan, f"{text}\n{plan}"

@@ -57,8 +57,8 @@ def xid(pci: str, number: int) -> None:
 
 
 def log_of(pids: tuple[int, ...] = (), **fields: object) -> KernelLog:
-    gpus = Gpus(of_machine=frozenset(), own=frozenset({MINE}))
-    finder = HoldingsFinder(MACHINE, POLICY, gpus, (), lambda: pids)
+    gpus = Gpus(of_machine=frozenset(), own=frozenset({MINE}), are_divided=True)
+    finder = HoldingsFinder(MACHINE, POLICY, gpus, lambda: (), lambda: pids)
     return KernelLog(MACHINE, finder, **fields)  # type: ignore[arg-type]
 
 
@@ -305,7 +305,7 @@ def fill(path: Path) -> None:
 def test_a_full_disk_is_seen_by_its_bytes_and_by_its_inodes(tmp_path: Path) -> None:
     folder = tmp_path / "disk"
     with mounted("none", folder, "tmpfs", "size=1m,nr_inodes=64"):
-        disks = Disks(MACHINE, InspectionPolicy(disk_free_bytes_min=64 * 1024), [folder])
+        disks = Disks(MACHINE, InspectionPolicy(disk_free_bytes_min=64 * 1024), lambda: [folder])
         assert kinds(disks.read()) == []
         fill(folder / "large")
         assert kinds(disks.read()) == [(str(folder), "full")]
@@ -327,7 +327,7 @@ def test_a_file_system_whose_server_is_silent_is_seen_and_holds_up_nothing(tmp_p
     try:
         options = f"fd={server},rootmode=40000,user_id=0,group_id=0"
         with mounted("server:/export", folder, "fuse.silent", options):
-            mounts = Mounts(MACHINE, InspectionPolicy(mount_hang_s=0.3))
+            mounts = Mounts(MACHINE, InspectionPolicy(mount_hang_s=0.3), lambda: ())
             assert (str(folder), "hang") in kinds(mounts.read())
             assert (str(folder), "hang") in kinds(mounts.read())
     finally:

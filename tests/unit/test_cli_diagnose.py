@@ -40,6 +40,7 @@ def test_a_table_has_a_row_for_each_node_and_the_verdict_below() -> None:
         result("c", "disk", "failed", symptom="disk_fault", detail="/data: \x1b[31mInput/output error"),
         result("e", "disk", "broken", detail="KeyError: 1"),
         result("e", "all_gather", "skipped"),
+        result("a", "end"),
     )
     lines = _report(told).splitlines()
     assert [line.split() for line in lines[:4]] == [

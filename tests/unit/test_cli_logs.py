@@ -44,3 +44,15 @@ def test_what_is_not_there_is_said_with_what_is(layout: Layout) -> None:
         _files(layout, "gpt", 7)
     with pytest.raises(click.ClickException, match="is not a valid name"):
         _files(layout, "../*", 0)
+
+
+def test_what_checks_printed_is_found_by_asking_for_it_or_where_there_is_nothing_else(layout: Layout) -> None:
+    for job, run in (("gpt", "checks-1-4"), ("diagnose-1", "checks-2-1")):
+        folder = layout.node("node-0") / "logs" / job / run
+        folder.mkdir(parents=True)
+        (folder / "rank-0.out").touch()
+    assert list(_files(layout, "gpt", None, checks=True)) == ["node-0 checks-1-4/rank-0.out"]
+    assert list(_files(layout, "diagnose-1", None)) == ["node-0 checks-2-1/rank-0.out"]
+    assert "node-0 rank-0.out" in _files(layout, "gpt", None)
+    with pytest.raises(EmbeddedError, match="no log of checks of 'controller'"):
+        _files(layout, "controller", None, checks=True)

@@ -9,6 +9,7 @@ from click.testing import CliRunner, Result
 
 from holdfast.cli import run as command
 from holdfast.cli.main import main
+from holdfast.code.snapshot import Snapshot
 from holdfast.event_parts import JobSpec
 
 
@@ -38,7 +39,7 @@ class Asked(list[JobSpec]):
 def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
     specs = Asked(tmp_path)
 
-    async def follow(spec: JobSpec, nats_url: str, database_url: str, *, detach: bool) -> int:
+    async def follow(spec: JobSpec, nats_url: str, database_url: str, *, detach: bool, code: Snapshot | None) -> int:
         specs.append(spec)
         return 0
 
@@ -91,3 +92,10 @@ def test_a_job_dir_where_nothing_can_be_written_is_refused(tmp_path: Path) -> No
     arguments[4] = str(tmp_path / "a" / "b")
     assert "no cluster here" in CliRunner().invoke(main, arguments).output
     assert not (tmp_path / "a").exists()
+
+
+def test_tags_of_training_logs_are_named_by_quantity(asked: Asked) -> None:
+    spec = asked.train("--tag", "loss=objective/a=b", "--tag", "mfu=perf", "--training-log", "logs/*")
+    assert spec.tags == {"loss": "objective/a=b", "mfu": "perf"} and spec.training_logs == ("logs/*",)
+    for wrong in ("objective/loss", "losses=a", "loss="):
+        assert "give QUANTITY=TAG with a quantity of loss, grad_norm" in asked.refusal("--tag", wrong)

@@ -1,5 +1,7 @@
 """Settings: what is refused, and how that is said."""
 
+from pathlib import Path
+
 import pytest
 
 from holdfast.config import ConfigRefused, load
@@ -44,3 +46,48 @@ def test_what_is_wrong_is_said_in_the_words_of_the_settings(environ: dict[str, s
 
 def test_variables_of_other_purposes_are_let_be() -> None:
     load({"HOLDFAST_DIR": "x", "HOLDFAST_LOG": "console", "HOLDFAST_READY_FD": "3", "POOL_SISE": "1"})
+
+
+def test_checks_of_users_are_a_table_each(tmp_path: Path) -> None:
+    file = tmp_path / "holdfast.toml"
+    file.write_text(
+        '[inspections]\ngpu_s = 5\n[inspections.commands.fans]\ncommand = "check_fans -q"\ninterval_s = 20\n'
+    )
+    settings, rows = load({}, file=file)
+    assert settings.inspections.gpu_s == 5.0 and settings.inspections.commands["fans"].interval_s == 20.0
+    shown = next(row for row in rows if row.key == "inspections.commands")
+    assert '"command":"check_fans -q"' in shown.value and shown.origin == str(file)
+    # Children of an embedded cluster get it by the environment.
+    again, _ = load({"HOLDFAST_INSPECTIONS_COMMANDS": shown.value})
+    assert again.inspections.commands == settings.inspections.commands
+
+
+@pytest.mark.parametrize(
+    ("commands", "said"),
+    [
+        ('{"fans": {"comand": "x"}}', r"^\[inspections.commands.fans\] \(by HOLDFAST_INSPECTIONS_COMMANDS\): .*comand"),
+        (
+            '{"fans": {"command": "x", "interval_s": -1}}',
+            r"\[inspections.commands.fans\].*interval_s = -1 must",
+        ),
+        ('{"fans": {"command": "x \'"}}', r"cannot be split into words: No closing quotation"),
+        ('{"fans": 3}', r"\[inspections.commands.fans\].*Expected"),
+        ('{"gpu": {"command": "x"}}', "commands.gpu has the name of a check that is there already"),
+        ("fans", "inspections.commands is a table, in the environment as JSON"),
+    ],
+)
+def test_a_check_of_a_user_that_is_wrong_is_named(commands: str, said: str) -> None:
+    with pytest.raises(ConfigRefused, match=said):
+        load({"HOLDFAST_INSPECTIONS_COMMANDS": commands})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("DISABLED", "clok", "disabled names clok, which is no check: there are network, "),
+        ("GPUS", "3b:00, gpu4", "'gpu4' is no address of a PCI device: give it as 0000:3b:00"),
+    ],
+)
+def test_names_in_lists_are_checked(name: str, value: str, said: str) -> None:
+    with pytest.raises(ConfigRefused, match=said):
+        load({f"HOLDFAST_INSPECTIONS_{name}": value})

@@ -18,7 +18,7 @@ from holdfast.event_parts import JobSpec
 from holdfast_agent.diagnoser.driver import code_of
 
 JOB = JobSpec(
-    name="j", script="train.py", args=("--x",), nnodes=4, nproc_per_node=2, mesh="dp=8", cwd="/", directory="/d"
+    name="j", script="train.py", args=("--x",), nnodes=4, nproc_per_node=2, mesh="dp=8", cwd="/job", directory="/d"
 )
 
 
@@ -63,7 +63,7 @@ def test_an_unknown_suite_is_refused_with_those_that_there_are() -> None:
 
 def test_checks_of_a_job_have_its_nodes_and_one_process_on_each() -> None:
     checks = checks_of(JOB, "nan", limit_s=5.0)
-    assert (checks.nnodes, checks.nproc_per_node, checks.mesh) == (4, 1, None)
+    assert (checks.nnodes, checks.nproc_per_node, checks.mesh, checks.cwd) == (4, 1, None, "/")
     assert checks.args == ("--suite", "nan", "--workers", "2", "--limit-s", "5")
     assert are_checks(checks) and not are_checks(JOB)
     assert time_limit_s(checks) == deadline_s("nan", 4, 5.0)

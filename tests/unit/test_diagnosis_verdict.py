@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.diagnosis.pairs import rounds
-from holdfast.diagnosis.verdict import SILENT_SYMPTOM, WRONG_ANSWER_SYMPTOM, judge, why_silent
+from holdfast.diagnosis.suites import END
+from holdfast.diagnosis.verdict import SILENT_SYMPTOM, WRONG_ANSWER_SYMPTOM, answered, judge, why_silent
 from holdfast.event_parts import RankException
 from holdfast.events import DiagnosticResult, ProcessExited
 from holdfast.ids import uuid7
@@ -53,6 +54,13 @@ def test_a_node_that_fails_its_own_test_is_named_with_what_it_found() -> None:
     assert suspect.evidence == (wrong.id,)
     assert suspect.lines == ("row 7 is wrong",)
     assert verdict.cleared == ("n0", "n2", "n3")
+
+
+def test_the_end_of_a_node_is_no_test_that_it_passed() -> None:
+    results = [result("n0"), result("n0", END), result("n1", END)]
+    assert answered(results) == {"n0", "n1"}
+    verdict = judge(("n0", "n1"), results)
+    assert (verdict.cleared, verdict.untested) == (("n0",), ("n1",))
 
 
 def test_broken_and_skipped_tests_speak_neither_for_nor_against() -> None:
@@ -118,6 +126,8 @@ def test_how_a_check_process_ended_says_whether_its_node_is_to_blame() -> None:
         why_silent(exited(exit_code=1, exception=unwritten)) == "its results could not be written: 3 results: no space"
     )
     assert why_silent(exited(signal=9)) == "its check process was ended by signal 9"
+    setup = exited(exit_code=70, log_tail="Traceback ...\nOSError: no such device\n")
+    assert why_silent(setup) == "its check process ended with exit code 70: OSError: no such device"
     assert "the node's zygote ended" in why_silent(exited(detail="the node's zygote ended, and its ranks with it"))
 
 

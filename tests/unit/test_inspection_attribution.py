@@ -43,6 +43,13 @@ def test_a_gpu_that_the_machine_is_not_known_to_have_is_no_more_than_a_hint() ->
         ("mlx5_core 0000:1a:00.0 eth1: Link down", {"interfaces": {"eth1"}, "nics": {"0000:1a:00"}}, Belongs("node")),
         # Another namespace has an eth1 as well: the address decides.
         ("mlx5_core 0000:5e:00.0 eth1: Link down", {"interfaces": {"eth1"}, "nics": {"0000:1a:00"}}, None),
+        # The other port of the same card is another namespace's.
+        ("mlx5_core 0000:1a:00.1 eth2: Link down", {"interfaces": {"eth1"}, "nics": {"0000:1a:00"}}, None),
+        (
+            "mlx5_core 0000:1a:00.0: assert_exit_ptr 0x1",
+            {"interfaces": {"eth1"}, "nics": {"0000:1a:00"}},
+            Belongs("node"),
+        ),
         ("NETDEV WATCHDOG: eth1 (ena): transmit queue 0 timed out", {"interfaces": {"eth1"}}, Belongs("node")),
         ("NETDEV WATCHDOG: eth9 (ena): transmit queue 0 timed out", {"interfaces": {"eth1"}}, None),
     ],

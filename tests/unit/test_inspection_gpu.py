@@ -9,7 +9,7 @@ from inspected_machine import machine_at
 from holdfast.inspection_policy import InspectionPolicy
 from holdfast_agent.inspections.check import Reading
 from holdfast_agent.inspections.dcgm import health_of
-from holdfast_agent.inspections.gpu_report import GpuReport, GpuState, reading_of
+from holdfast_agent.inspections.gpu_report import GpuReport, GpuState, Known, reading_of
 from holdfast_agent.inspections.holdings import Gpus, gpus_of
 
 POLICY = InspectionPolicy()
@@ -33,8 +33,9 @@ def with_(**changes: object) -> GpuReport:
     return GpuReport(gpus=(msgspec.structs.replace(WELL, **changes),))
 
 
-def read(report: GpuReport, before: GpuReport | None = None, wanted: frozenset[str] = frozenset()) -> Reading:
-    return reading_of(report, before, 1.0, wanted, POLICY)
+def read(report: GpuReport, before: GpuReport | None = None, wanted: frozenset[str] | None = None) -> Reading:
+    known = Known(wanted=wanted)
+    return reading_of(report, known.with_(before, 0.0) if before is not None else known, 60.0, POLICY)
 
 
 def told(reading: Reading) -> list[tuple[str, str | None]]:
@@ -106,7 +107,9 @@ def pci(address: str, vendor: str = "0x10de", kind: str = "0x030200") -> dict[st
 @pytest.mark.parametrize(
     ("policy", "environ", "own"),
     [
-        ("", {}, set()),
+        # A container is shown one of two.
+        ("", {}, {"0000:3b:00"}),
+        ("", {"CUDA_VISIBLE_DEVICES": ""}, set()),
         ("3b:00", {}, {"0000:3b:00"}),
         ("", {"CUDA_VISIBLE_DEVICES": "1"}, {"0000:86:00"}),
         ("", {"CUDA_VISIBLE_DEVICES": "GPU-aa"}, {"0000:3b:00"}),
@@ -119,7 +122,18 @@ def test_which_gpus_are_a_nodes(policy: str, environ: dict[str, str], own: set[s
     )
     files |= {"proc/driver/nvidia/gpus/0000:3b:00.0/information": "Model: H100\nGPU UUID: \t GPU-aa"}
     found = gpus_of(machine_at(tmp_path, files), InspectionPolicy(gpus=policy), environ)
-    assert found == Gpus(of_machine=frozenset({"0000:3b:00", "0000:86:00"}), own=frozenset(own))
+    both = frozenset({"0000:3b:00", "0000:86:00"})
+    assert found == Gpus(of_machine=both, own=frozenset(own), are_divided=True)
+
+
+def test_where_nobody_divides_them_all_are_a_nodes(tmp_path: Path) -> None:
+    files = pci("0000:86:00.0") | pci("0000:3b:00.0")
+    both = frozenset({"0000:3b:00", "0000:86:00"})
+    undivided = Gpus(of_machine=both, own=both, are_divided=False)
+    assert gpus_of(machine_at(tmp_path, files), POLICY, {}) == undivided
+    for address in ("0000:86:00.0", "0000:3b:00.0"):
+        (tmp_path / "proc/driver/nvidia/gpus" / address).mkdir(parents=True)
+    assert gpus_of(machine_at(tmp_path), POLICY, {}) == undivided
 
 
 @pytest.mark.parametrize(

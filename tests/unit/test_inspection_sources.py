@@ -36,6 +36,11 @@ NFS = "30 21 0:44 / /data rw,relatime shared:1 - nfs4 10.0.0.7:/export/data\\040
 # --- mounts ---
 
 
+def nowhere() -> list[Path]:
+    """A node that writes to no file system of these tests."""
+    return []
+
+
 def test_the_mount_table_is_read(tmp_path: Path) -> None:
     table = mount_table(machine_at(tmp_path, mountinfo(ROOT, NFS)))
     assert table is not None and table["/data"].is_remote and not table["/"].is_remote
@@ -45,18 +50,20 @@ def test_the_mount_table_is_read(tmp_path: Path) -> None:
 
 
 def test_a_network_file_system_that_is_unmounted_is_trouble(tmp_path: Path) -> None:
-    mounts = Mounts(machine_at(tmp_path, mountinfo(ROOT, NFS)), POLICY, ask=lambda point: None)
-    assert told(mounts.read()) == []
-    write(tmp_path, mountinfo(ROOT))
-    assert told(mounts.read()) == [("/data", "gone")]
+    for writes_to, confidence in (("/data/jobs/a", "tolerate"), ("/database", "hint")):
+        machine = machine_at(tmp_path, mountinfo(ROOT, NFS))
+        mounts = Mounts(machine, POLICY, lambda to=writes_to: [Path(to)], ask=lambda point: None)  # type: ignore[misc]
+        assert told(mounts.read()) == []
+        write(tmp_path, mountinfo(ROOT))
+        reading = mounts.read()
+        assert told(reading) == [("/data", "gone")] and reading.troubles[0].confidence == confidence
     write(tmp_path, mountinfo(ROOT, NFS))
     assert told(mounts.read()) == []
 
 
 def test_a_mount_that_was_named_must_be_there_from_the_first(tmp_path: Path) -> None:
-    mounts = Mounts(
-        machine_at(tmp_path, mountinfo(ROOT)), InspectionPolicy(mounts="/checkpoints/"), ask=lambda point: None
-    )
+    policy = InspectionPolicy(mounts="/checkpoints/")
+    mounts = Mounts(machine_at(tmp_path, mountinfo(ROOT)), policy, nowhere, ask=lambda point: None)
     reading = mounts.read()
     assert told(reading) == [("/checkpoints", "gone")] and reading.troubles[0].confidence == "evict"
 
@@ -71,7 +78,7 @@ def test_a_server_that_does_not_answer_holds_up_nothing_and_has_one_thread(tmp_p
 
     other = NFS.replace("/data ", "/other ")
     policy = InspectionPolicy(mount_hang_s=0.1)
-    mounts = Mounts(machine_at(tmp_path, mountinfo(ROOT, NFS, other)), policy, ask)
+    mounts = Mounts(machine_at(tmp_path, mountinfo(ROOT, NFS, other)), policy, nowhere, ask)
     assert told(mounts.read()) == [("/data", "hang")]
     assert told(mounts.read()) == [("/data", "hang")]
     assert asked.count("/data") == 1 and asked.count("/other") == 2
@@ -84,7 +91,7 @@ def test_a_stale_handle_is_trouble(tmp_path: Path) -> None:
     def ask(point: str) -> None:
         raise OSError(116, "Stale file handle")
 
-    mounts = Mounts(machine_at(tmp_path, mountinfo(ROOT, NFS)), POLICY, ask)
+    mounts = Mounts(machine_at(tmp_path, mountinfo(ROOT, NFS)), POLICY, nowhere, ask)
     assert told(mounts.read()) == [("/data", "error")]
 
 
@@ -93,21 +100,29 @@ def test_a_stale_handle_is_trouble(tmp_path: Path) -> None:
 
 def test_too_little_room_is_trouble_and_little_room_a_hint(tmp_path: Path) -> None:
     machine = machine_at(tmp_path, mountinfo(ROOT))
-    full = Disks(machine, InspectionPolicy(disk_free_bytes_min=1 << 53), [tmp_path]).read()
+    full = Disks(machine, InspectionPolicy(disk_free_bytes_min=1 << 53), lambda: [tmp_path]).read()
     assert told(full) == [("/", "full")] and full.troubles[0].confidence == "tolerate"
-    little = Disks(machine, InspectionPolicy(disk_free_percent_min=100), [tmp_path]).read()
+    little = Disks(machine, InspectionPolicy(disk_free_percent_min=100), lambda: [tmp_path]).read()
     assert told(little) == [("/", "room")] and little.troubles[0].confidence is None
-    assert told(Disks(machine, InspectionPolicy(disk_free_percent_min=0), [tmp_path]).read()) == []
+    assert told(Disks(machine, InspectionPolicy(disk_free_percent_min=0), lambda: [tmp_path]).read()) == []
 
 
 def test_a_file_system_that_becomes_read_only_is_a_fault_and_one_that_always_was_is_not(tmp_path: Path) -> None:
     policy = InspectionPolicy(disk_free_percent_min=0)
-    disks = Disks(machine_at(tmp_path, mountinfo(ROOT)), policy, [tmp_path])
+    disks = Disks(machine_at(tmp_path, mountinfo(ROOT)), policy, lambda: [tmp_path])
     disks.read()
     write(tmp_path, mountinfo(ROOT.replace("/dev/sda1 rw", "/dev/sda1 ro")))
     reading = disks.read()
     assert told(reading) == [("/", "read-only")] and reading.troubles[0].confidence == "evict"
-    assert told(Disks(machine_at(tmp_path), policy, [tmp_path]).read()) == []
+    assert told(Disks(machine_at(tmp_path), policy, lambda: [tmp_path]).read()) == []
+
+
+def test_a_directory_that_is_not_there_yet_is_looked_at_where_it_will_be(tmp_path: Path) -> None:
+    disks = Disks(
+        machine_at(tmp_path, mountinfo(ROOT)), InspectionPolicy(disk_free_percent_min=0), lambda: [tmp_path / "job"]
+    )
+    reading = disks.read()
+    assert list(reading.seen) == ["/"] and not reading.unread
 
 
 def test_the_disks_below_a_mount_are_found_through_lvm_and_partitions(tmp_path: Path) -> None:
@@ -122,7 +137,7 @@ def test_the_disks_below_a_mount_are_found_through_lvm_and_partitions(tmp_path: 
         (tmp_path / link).symlink_to(tmp_path / to)
     machine = machine_at(tmp_path, mountinfo(ROOT.replace("8:1", "253:0")))
     assert disks_below(machine, "253:0") == {"dm-0", "nvme0n1p2", "nvme0n1"}
-    reading = Disks(machine, InspectionPolicy(disk_free_percent_min=0), [tmp_path]).read()
+    reading = Disks(machine, InspectionPolicy(disk_free_percent_min=0), lambda: [tmp_path]).read()
     assert told(reading) == [("nvme0n1", "state")] and reading.troubles[0].confidence == "evict"
 
 
@@ -159,6 +174,14 @@ def test_kills_at_the_limit_of_the_nodes_own_cgroup_are_counted(cgroup: str, fil
     write(tmp_path, {file: "oom 5\noom_kill 5"})
     reading = pressure.read()
     assert told(reading) == [("memory", "oom kill")] and "killed 2 processes" in reading.troubles[0].detail
+
+
+def test_kills_in_a_cgroup_that_is_everybodys_are_not_the_nodes(tmp_path: Path) -> None:
+    files = {"proc/self/cgroup": "4:memory:/\n0::/", "sys/fs/cgroup/memory/memory.oom_control": "oom_kill 3"}
+    pressure = Pressure(machine_at(tmp_path, files), POLICY)
+    pressure.read()
+    write(tmp_path, {"sys/fs/cgroup/memory/memory.oom_control": "oom_kill 5"})
+    assert told(pressure.read()) == []
 
 
 # --- the clock ---

@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 import msgspec
 from torch._C._distributed_c10d import Store
 
-from holdfast.diagnosis.suites import ALL_GATHER, MEETING, Stage, meeting_limit_s, stages
+from holdfast.diagnosis.suites import ALL_GATHER, END, MEETING, Stage, meeting_limit_s, stages
 from holdfast_agent.diagnoser import workers
-from holdfast_agent.diagnoser.finding import Finding, Place, Task, broken, failed
+from holdfast_agent.diagnoser.finding import Finding, Place, Task, broken, failed, passed
 from holdfast_agent.diagnoser.meeting import connect, tell_standing
 from holdfast_agent.diagnoser.workers import Ended, Test
 
@@ -74,6 +74,7 @@ class Driver:
             wait_s = max(0.0, began + spent_s - time.monotonic()) + stage.limit_s if stage.pairs else 0.0
             spent_s += stage.limit_s
             self._pass(stage, wait_s, number)
+        self._say(Stage(test=END, limit_s=0.0), passed(), time.monotonic() - began, len(self._stages))
 
     def _meet(self) -> None:
         task = Task(place=self._place, stage=self._meeting)

@@ -68,9 +68,12 @@ def _gpu(pci: str, holdings: Holdings) -> Belongs | None:
 
 
 def _nic(trouble: KernelTrouble, holdings: Holdings) -> Belongs | None:
-    if trouble.pci and holdings.nics:
-        return Belongs("node") if trouble.pci in holdings.nics else None
-    return Belongs("node") if trouble.interface in holdings.interfaces else None
+    if trouble.pci and holdings.nics and trouble.pci not in holdings.nics:
+        return None
+    # The ports of one card share its address, and may be in different namespaces.
+    if trouble.interface:
+        return Belongs("node") if trouble.interface in holdings.interfaces else None
+    return Belongs("node") if trouble.pci in holdings.nics else None
 
 
 def _process(trouble: KernelTrouble, holdings: Holdings) -> Belongs | None:

@@ -6,26 +6,24 @@ SMART is not read: it costs a command to every disk, and belongs to the tests wh
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from pathlib import Path
 
 from holdfast.inspection_policy import InspectionPolicy
 from holdfast.symptoms import TableOne
 from holdfast_agent.inspections.check import Check, Reading, Trouble
 from holdfast_agent.inspections.machine import Machine, entries, text
-from holdfast_agent.inspections.mounts import Mount, mount_of, mount_table
+from holdfast_agent.inspections.mounts import Mount, Paths, mount_of, mount_table
 
 _GIB = 1 << 30
 _WELL = {"live", "running"}
 
 
 class Disks:
-    """Watches what is below the `paths`: the agent's own directory, that for temporary files."""
+    """Watches what is below `paths()`: the directories of the agent and of its job, that for temporary files."""
 
-    def __init__(self, machine: Machine, policy: InspectionPolicy, paths: Iterable[Path]) -> None:
+    def __init__(self, machine: Machine, policy: InspectionPolicy, paths: Paths) -> None:
         self._machine = machine
         self._policy = policy
-        self._paths = tuple(dict.fromkeys(paths))
+        self._paths = paths
         self._writable: set[str] = set()
 
     def read(self) -> Reading:
@@ -35,23 +33,24 @@ class Disks:
         unread: dict[str, str] = {}
         seen: dict[str, str] = {}
         done: set[str] = set()
-        for path in self._paths:
+        for path in self._paths():
             mount = mount_of(path, table)
             point = mount.point if mount is not None else str(path)
             if point in done or (mount is not None and mount.is_remote):
                 continue
             done.add(point)
             try:
-                room = os.statvfs(path)
+                # A directory may not be there yet; what it will lie on is.
+                room = os.statvfs(point)
             except FileNotFoundError:
-                unread[point] = f"there is no {path}"
+                unread[point] = f"there is no {point}"
                 continue
             except OSError as error:
                 troubles.append(
                     Trouble(
                         device=point,
                         kind="error",
-                        detail=f"{path} cannot be read: {error.strerror}",
+                        detail=f"{point} cannot be read: {error.strerror}",
                         confidence="evict",
                         symptom=TableOne.DISK_FAULT,
                     )
@@ -105,7 +104,7 @@ class Disks:
         return found
 
 
-def disks_check(policy: InspectionPolicy, machine: Machine, paths: Iterable[Path]) -> Check:
+def disks_check(policy: InspectionPolicy, machine: Machine, paths: Paths) -> Check:
     """The check of all of them. Nodes of one machine share them."""
     return Check(
         name="disks",

@@ -16,7 +16,7 @@ from holdfast.inspection_policy import InspectionPolicy
 from holdfast.symptoms import TableOne
 from holdfast_agent.environment import public_environment
 from holdfast_agent.inspections.check import Check, Reading, Trouble, unreadable
-from holdfast_agent.inspections.gpu_report import GpuReport, reading_of
+from holdfast_agent.inspections.gpu_report import GpuReport, Known, reading_of
 from holdfast_agent.inspections.holdings import Gpus
 from holdfast_agent.inspections.machine import text
 
@@ -116,13 +116,13 @@ class GpuInspection:
         self._policy = policy
         self._gpus = gpus
         self._probe = probe or GpuProbe()
-        self._before: GpuReport | None = None
-        self._looked_at = 0.0
+        self._known = Known(wanted=gpus.own if gpus.are_divided else None)
 
     def read(self) -> Reading:
         """All GPUs of the node."""
-        if not self._gpus.of_machine and not self._gpus.own:
-            return Reading(absent="no NVIDIA GPU on the PCI bus")
+        if not self._gpus.own:
+            hidden = bool(self._gpus.of_machine)
+            return Reading(absent="no GPU is this node's" if hidden else "no NVIDIA GPU on the PCI bus")
         try:
             report = self._probe.ask(self._policy.gpu_hang_s)
         except Hangs as error:
@@ -132,11 +132,9 @@ class GpuInspection:
             return Reading(troubles=(Trouble(kind="hang", detail=detail, confidence="evict"),))
         except Starved:
             return unreadable(f"the process that asks NVML got no processor for {self._policy.gpu_hang_s:g} s")
-        now = time.monotonic()
-        minutes = (now - self._looked_at) / 60
-        reading = reading_of(report, self._before, minutes, self._gpus.own, self._policy)
-        if report.gpus:
-            self._before, self._looked_at = report, now
+        now_s = time.monotonic()
+        reading = reading_of(report, self._known, now_s, self._policy)
+        self._known = self._known.with_(report, now_s)
         return reading
 
     def close(self) -> None:

@@ -59,18 +59,16 @@ def _report(nvml: Any) -> GpuReport:
 
 
 def _state(nvml: Any, index: int) -> GpuState:
-    fatal = {
-        getattr(nvml, name)
-        for name in ("NVML_ERROR_GPU_IS_LOST", "NVML_ERROR_RESET_REQUIRED", "NVML_ERROR_UNKNOWN")
-        if hasattr(nvml, name)
-    }
+    lost = (nvml.NVML_ERROR_GPU_IS_LOST, nvml.NVML_ERROR_RESET_REQUIRED)
     pci = uuid = ""
     try:
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
         pci = pci_address(_text(nvml.nvmlDeviceGetPciInfo(handle).busId))
         uuid = _text(nvml.nvmlDeviceGetUUID(handle))
     except nvml.NVMLError as error:
-        return GpuState(index=index, pci=pci, uuid=uuid, lost=str(error))
+        why = str(error)
+        is_lost = error.value in lost
+        return GpuState(index=index, pci=pci, uuid=uuid, lost=why if is_lost else "", silent="" if is_lost else why)
 
     def asked(call: Callable[[], Any]) -> Any:
         """None where this GPU or driver does not know."""
@@ -79,7 +77,7 @@ def _state(nvml: Any, index: int) -> GpuState:
         except AttributeError:
             return None
         except nvml.NVMLError as error:
-            if error.value in fatal:
+            if error.value in lost:
                 raise
             return None
 

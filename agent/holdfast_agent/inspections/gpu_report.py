@@ -19,12 +19,15 @@ _FABRIC_DONE, _FABRIC_NOT_SUPPORTED = 3, 0
 
 
 class GpuState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One GPU at one look; None: this GPU or its driver does not say. `lost`: why it cannot be asked at all."""
+    """One GPU at one look; None: this GPU or its driver does not say. `lost`: the driver says that it is; `silent`: why
+    it says nothing, which need not be the GPU's fault.
+    """
 
     index: int
     pci: str = ""
     uuid: str = ""
     lost: str = ""
+    silent: str = ""
     temperature_c: int | None = None
     slow_reasons: int | None = None
     ecc_uncorrected: int | None = None
@@ -51,40 +54,57 @@ class GpuReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     why: str = ""
 
 
-def reading_of(
-    report: GpuReport,
-    before: GpuReport | None,
-    minutes: float,
-    wanted: frozenset[str],
-    policy: InspectionPolicy,
-) -> Reading:
-    """What follows from a report. `before` is the newest one that had GPUs, `wanted` the PCI addresses of those of the
-    node; empty: all.
+class Known(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of the node's GPUs: `wanted` by PCI address if somebody divided them (None: all that NVML lists are
+    its), the newest report of each by name, and when that was.
     """
+
+    wanted: frozenset[str] | None = None
+    gpus: dict[str, GpuState] = {}
+    at_s: float = 0.0
+
+    def with_(self, report: GpuReport, now_s: float) -> Known:
+        """After this report. One that says nothing of itself stays as it was, and one that is gone is not forgotten."""
+        if not report.gpus:
+            return self
+        told = {gpu.name: gpu for gpu in self.named(report) if not gpu.lost and not gpu.silent}
+        return msgspec.structs.replace(self, gpus={**self.gpus, **told}, at_s=now_s)
+
+    def named(self, report: GpuReport) -> list[GpuState]:
+        """The node's GPUs in a report. One that does not even say its address had one before."""
+        addresses = {gpu.index: gpu.pci for gpu in self.gpus.values()}
+        told = [msgspec.structs.replace(gpu, pci=gpu.pci or addresses.get(gpu.index, "")) for gpu in report.gpus]
+        return [gpu for gpu in told if self.wanted is None or gpu.pci in self.wanted]
+
+
+def reading_of(report: GpuReport, known: Known, now_s: float, policy: InspectionPolicy) -> Reading:
+    """What follows from a report, with what was known before it."""
     if report.failed == "library":
         return unreadable(f"{report.why}: install the NVIDIA driver, or give the container its libraries")
-    if report.failed == "driver" and before is None:
+    if report.failed == "driver" and not known.gpus:
         return unreadable(f"{report.why}: load the NVIDIA driver, or disable this check")
     if report.failed:
         detail = f"the driver does not answer for any GPU: {report.why}"
         return Reading(troubles=(Trouble(kind="driver", detail=detail, confidence="evict"),))
-    now = {gpu.name: gpu for gpu in report.gpus if not wanted or gpu.pci in wanted or not gpu.pci}
-    then = {gpu.name: gpu for gpu in before.gpus} if before is not None else {}
-    known = {name for name in then if not wanted or name in wanted} | wanted
+    now = {gpu.name: gpu for gpu in known.named(report)}
     troubles = [
         Trouble(device=name, kind="lost", detail="the driver does not list this GPU any more", confidence="evict")
-        for name in sorted(known - set(now))
+        for name in sorted({*known.gpus, *(known.wanted or ())} - set(now))
     ]
+    minutes = (now_s - known.at_s) / 60
     for name, gpu in now.items():
-        troubles += _troubles(gpu, then.get(name), minutes, policy)
-    seen = {name: _words(gpu) for name, gpu in now.items() if not gpu.lost}
-    return Reading(troubles=tuple(troubles), seen=seen)
+        troubles += _troubles(gpu, known.gpus.get(name), minutes, policy)
+    unread = {name: f"NVML says nothing of it: {gpu.silent}" for name, gpu in now.items() if gpu.silent}
+    seen = {name: _words(gpu) for name, gpu in now.items() if not gpu.lost and not gpu.silent}
+    return Reading(troubles=tuple(troubles), unread=unread, seen=seen)
 
 
 def _troubles(gpu: GpuState, before: GpuState | None, minutes: float, policy: InspectionPolicy) -> list[Trouble]:
     if gpu.lost:
         detail = f"the GPU cannot be reached: {gpu.lost}"
         return [Trouble(device=gpu.name, kind="lost", detail=detail, confidence="evict")]
+    if gpu.silent:
+        return []
     found: list[Trouble] = []
 
     def add(kind: str, detail: str, symptom: str, *, evict: bool = False, momentary: bool = False) -> None:

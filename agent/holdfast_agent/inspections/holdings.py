@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 import msgspec
@@ -14,7 +14,7 @@ from holdfast.pci import pci_address
 from holdfast_agent.inspections.attribution import Holdings
 from holdfast_agent.inspections.disks import disks_below
 from holdfast_agent.inspections.machine import Machine, entries, text
-from holdfast_agent.inspections.mounts import mount_of, mount_table
+from holdfast_agent.inspections.mounts import Paths, mount_of, mount_table
 from holdfast_agent.inspections.pressure import memory_cgroup
 
 _NVIDIA, _DISPLAY = "0x10de", "0x03"
@@ -26,46 +26,56 @@ REMEMBERED_S = 60.0
 
 
 class Gpus(msgspec.Struct, frozen=True, kw_only=True):
-    """PCI addresses: of the machine's GPUs when the agent started, and of those that are this node's alone, if any."""
+    """PCI addresses of the machine's GPUs when the agent started, and of this node's; `are_divided`: others of them are
+    not its, and its own may be none.
+    """
 
     of_machine: frozenset[str]
     own: frozenset[str]
+    are_divided: bool
 
 
 def gpus_of(machine: Machine, policy: InspectionPolicy, environ: Mapping[str, str]) -> Gpus:
-    """By [inspections] gpus, else by what CUDA may see here (by number in the order of the bus, or by UUID)."""
+    """By [inspections] gpus, else by what CUDA may see here (by number in the order of the bus, or by UUID), else by
+    those that the driver shows: in a container it may be a part of the machine's.
+    """
     present = sorted(
         pci_address(device.name)
         for device in entries(machine.sys / "bus/pci/devices")
         if text(device / "vendor") == _NVIDIA and (text(device / "class") or "").startswith(_DISPLAY)
     )
     named = frozenset(pci_address(address) for address in listed(policy.gpus))
-    visible = listed(environ.get("CUDA_VISIBLE_DEVICES", ""))
-    if not named and visible:
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    are_divided = bool(named) or visible is not None
+    if not named and visible is not None:
         by_uuid = _by_uuid(machine)
         found = (
             present[int(one)] if one.isdecimal() and int(one) < len(present) else by_uuid.get(one, "")
-            for one in visible
+            for one in listed(visible)
         )
         named = frozenset(address for address in found if address)
-    return Gpus(of_machine=frozenset(present), own=named)
+    shown = frozenset(pci_address(folder.name) for folder in entries(machine.proc / "driver/nvidia/gpus"))
+    if not are_divided and shown < frozenset(present) and shown:
+        named, are_divided = shown, True
+    own = named if are_divided else frozenset(present)
+    return Gpus(of_machine=frozenset(present), own=own, are_divided=are_divided)
 
 
 class HoldingsFinder:
-    """Finds them when they are needed. `ranks()` gives the pids of the node's ranks now."""
+    """Finds them when they are needed. `paths()` gives where it writes, `ranks()` the pids of its ranks."""
 
     def __init__(
         self,
         machine: Machine,
         policy: InspectionPolicy,
         gpus: Gpus,
-        paths: Iterable[Path],
+        paths: Paths,
         ranks: Callable[[], Collection[int]],
     ) -> None:
         self._machine = machine
         self._interfaces = frozenset(listed(policy.interfaces))
         self._gpus = gpus
-        self._paths = tuple(paths)
+        self._paths = paths
         self._ranks = ranks
         self._seen_at: dict[int, float] = {}
         self._families_at = 0.0
@@ -87,11 +97,11 @@ class HoldingsFinder:
             nets = {name: pci for name, pci in nets.items() if name in self._interfaces}
             cards = {name: pci for name, pci in cards.items() if name in self._interfaces}
         table = mount_table(self._machine) or {}
-        mounts = [mount for path in self._paths if (mount := mount_of(path, table)) is not None]
+        mounts = [mount for path in self._paths() if (mount := mount_of(path, table)) is not None]
         disks = (disks_below(self._machine, mount.number) for mount in mounts if not mount.is_remote)
         return Holdings(
-            gpus=self._gpus.own or self._gpus.of_machine,
-            gpus_are_own=bool(self._gpus.own),
+            gpus=self._gpus.own,
+            gpus_are_own=self._gpus.are_divided,
             interfaces=frozenset((*nets, *cards)),
             nics=frozenset(pci for pci in (*nets.values(), *cards.values()) if pci),
             disks=frozenset().union(*disks),

@@ -16,11 +16,8 @@ from holdfast_agent.inspections.holdings import HoldingsFinder
 from holdfast_agent.inspections.machine import Machine
 
 RECORD_BYTES_MAX = 8192
-RECORDS_MAX = 5000
-"""So many at one look; a flood must not cost a core."""
-
-SKIPPED_MAX = 1_000_000
-"""What was written before the agent's first start on this boot is read over once, to know where the log stands."""
+RECORDS_MAX = 300
+"""So many at one look, of which there are ten in a second at most: a flood must not cost a core."""
 
 QUIET_S = 30.0
 """Drivers say the same again and again; one failure is one alert."""
@@ -73,7 +70,8 @@ class KernelLog:
         troubles: list[Trouble] = []
         holdings: Holdings | None = None
         assert self._descriptor is not None
-        for _ in range(RECORDS_MAX if not self._skips else SKIPPED_MAX):
+        fresh = 0
+        while fresh < RECORDS_MAX:
             try:
                 record = os.read(self._descriptor, RECORD_BYTES_MAX)
             except BlockingIOError:
@@ -86,11 +84,13 @@ class KernelLog:
                     continue
                 return self._give_up(error)
             sequence, line = _parsed(record)
+            # What an earlier agent has read, or was there before the first one, costs nothing but the reading.
             if sequence <= self._last:
                 continue
             self._last = sequence
             if self._skips:
                 continue
+            fresh += 1
             found = read_line(line)
             if found is None:
                 continue

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import msgspec
@@ -20,7 +20,10 @@ from holdfast_agent.inspections.check import Check, Reading, Trouble, unreadable
 from holdfast_agent.inspections.machine import Machine, text
 
 _REMOTE = frozenset({"nfs", "nfs4", "lustre", "gpfs", "ceph", "beegfs", "cifs", "smb3", "wekafs", "gfs2", "9p"})
-_REMOTE_FUSE = ("fuse.", "fuseblk")
+_LOCAL_FUSE = frozenset({"fuse.lxcfs", "fuse.gvfsd-fuse", "fuse.portal", "fuse.snapfuse", "fuse.squashfuse"})
+
+Paths = Callable[[], Collection[Path]]
+"""Where a node writes, as it stands now."""
 
 
 class Mount(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,7 +38,7 @@ class Mount(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_remote(self) -> bool:
         """A server may keep it waiting."""
-        return self.kind in _REMOTE or self.kind.startswith(_REMOTE_FUSE)
+        return self.kind in _REMOTE or (self.kind.startswith("fuse.") and self.kind not in _LOCAL_FUSE)
 
 
 class _Question:
@@ -66,9 +69,12 @@ def ask(point: str) -> None:
 class Mounts:
     """Watches them. `ask(point)` returns when the file system answers, or raises OSError."""
 
-    def __init__(self, machine: Machine, policy: InspectionPolicy, ask: Callable[[str], None] = ask) -> None:
+    def __init__(
+        self, machine: Machine, policy: InspectionPolicy, paths: Paths, ask: Callable[[str], None] = ask
+    ) -> None:
         self._machine = machine
         self._named = tuple(os.path.normpath(point) for point in listed(policy.mounts))
+        self._paths = paths
         self._limit_s = policy.mount_hang_s
         self._ask = ask
         self._known: dict[str, Mount] = {}
@@ -80,24 +86,28 @@ class Mounts:
         if present is None:
             return unreadable(f"there is no {self._machine.proc}/self/mountinfo: mount procfs")
         self._known |= {mount.point: mount for mount in present.values() if mount.is_remote}
-        troubles: list[Trouble] = []
-        seen: dict[str, str] = {}
-        watched: list[str] = []
-        for point in dict.fromkeys((*self._named, *self._known)):
-            mount = present.get(point)
-            if mount is None:
-                named = point in self._named
-                was = "" if named else f", it had {self._known[point].source}"
-                detail = f"nothing is mounted at {point}{was}"
-                confidence = {"confidence": "evict"} if named else {}
-                troubles.append(Trouble(device=point, kind="gone", detail=detail, **confidence))  # type: ignore[arg-type]
-            else:
-                watched.append(point)
-                seen[point] = f"{mount.kind} of {mount.source} answers"
-        troubles += self._hanging(watched)
-        if not watched and not troubles:
+        points = tuple(dict.fromkeys((*self._named, *self._known)))
+        gone = [self._gone(point) for point in points if point not in present]
+        watched = [point for point in points if point in present]
+        if not points:
             return Reading(absent="no network file system is mounted; name mounts in [inspections] mounts")
-        return Reading(troubles=tuple(troubles), seen=seen)
+        return Reading(
+            troubles=(*gone, *self._hanging(watched)),
+            seen={point: f"{present[point].kind} of {present[point].source} answers" for point in watched},
+        )
+
+    def _gone(self, point: str) -> Trouble:
+        detail = f"nothing is mounted at {point}"
+        if point in self._named:
+            return Trouble(device=point, kind="gone", detail=detail, confidence="evict")
+        # Whoever has mounted it may have meant to unmount it, but for where the node writes.
+        is_needed = any(Path(point) in (path, *path.parents) for path in self._paths())
+        return Trouble(
+            device=point,
+            kind="gone",
+            detail=f"{detail}, it had {self._known[point].source}",
+            confidence="tolerate" if is_needed else "hint",
+        )
 
     def _hanging(self, points: list[str]) -> list[Trouble]:
         for point in points:
@@ -119,12 +129,12 @@ class Mounts:
         return troubles
 
 
-def mounts_check(policy: InspectionPolicy, machine: Machine) -> Check:
+def mounts_check(policy: InspectionPolicy, machine: Machine, paths: Paths) -> Check:
     """The check of all of them."""
     return Check(
         name="mounts",
         source="/proc/self/mountinfo, statvfs",
-        read=Mounts(machine, policy).read,
+        read=Mounts(machine, policy, paths).read,
         interval_s=policy.mounts_s,
         limit_s=policy.mount_hang_s + 10,
         confidence="tolerate",

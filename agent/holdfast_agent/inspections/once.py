@@ -37,7 +37,11 @@ def inspect(
         NoSuchCheck: `only` names one that is not there.
     """
     machine = machine or Machine()
-    paths = (Path.cwd(), Path(tempfile.gettempdir()))
+    here = (Path.cwd(), Path(tempfile.gettempdir()))
+
+    def paths() -> tuple[Path, ...]:
+        return here
+
     gpus = gpus_of(machine, policy, os.environ)
     finder = HoldingsFinder(machine, policy, gpus, paths, lambda: ())
     gpu = GpuInspection(policy, gpus)

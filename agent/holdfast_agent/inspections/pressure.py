@@ -84,8 +84,8 @@ def stalled_percent(machine: Machine, resource: str, which: str) -> float | None
     for line in (text(machine.proc / "pressure" / resource) or "").splitlines():
         name, *fields = line.split()
         if name == which:
-            values = dict(field.partition("=")[::2] for field in fields)
-            return float(values["avg60"])
+            averages = {key: value for key, _, value in (field.partition("=") for field in fields)}
+            return float(averages["avg60"])
     return None
 
 
@@ -122,10 +122,10 @@ def memory_cgroup(machine: Machine) -> str:
 
 
 def memory_cgroup_folder(machine: Machine) -> Path | None:
-    """Where its files are. In a namespace of its own a container's cgroup is the root of what it sees."""
-    path = memory_cgroup(machine).lstrip("/")
-    for base in (machine.sys / "fs/cgroup", machine.sys / "fs/cgroup/memory"):
-        for folder in (base / path, base):
-            if (folder / "memory.events").exists() or (folder / "memory.oom_control").exists():
-                return folder
-    return None
+    """Where its files are; None if it is everybody's. What a container sees as the root may be its own cgroup."""
+    root, path = machine.sys / "fs/cgroup", memory_cgroup(machine).lstrip("/")
+    # The root of the first version has the file too, and counts for everybody.
+    first = [root / "memory" / path, root / "memory"] if path else []
+    found = [folder for folder in first if (folder / "memory.oom_control").exists()]
+    found += [folder for folder in (root / path, root) if (folder / "memory.events").exists()]
+    return found[0] if found else None

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from pathlib import Path
-
 import msgspec
 
 from holdfast.inspection_policy import PLUGIN, InspectionPolicy
@@ -17,7 +14,7 @@ from holdfast_agent.inspections.gpu import GpuInspection, gpu_check
 from holdfast_agent.inspections.infiniband import infiniband_check
 from holdfast_agent.inspections.kernel_log import KernelLog, kernel_check
 from holdfast_agent.inspections.machine import Machine
-from holdfast_agent.inspections.mounts import mounts_check
+from holdfast_agent.inspections.mounts import Paths, mounts_check
 from holdfast_agent.inspections.network import network_check
 from holdfast_agent.inspections.plugins import command_checks, entry_point_checks
 from holdfast_agent.inspections.pressure import pressure_check
@@ -25,9 +22,9 @@ from holdfast_agent.inspections.reachability import switch_check
 
 
 def registered(
-    policy: InspectionPolicy, machine: Machine, paths: Collection[Path], gpu: GpuInspection, log: KernelLog
+    policy: InspectionPolicy, machine: Machine, paths: Paths, gpu: GpuInspection, log: KernelLog
 ) -> tuple[Check, ...]:
-    """All checks but those that are disabled. `paths` is where the node writes."""
+    """All checks but those that are disabled."""
     own = (
         network_check(policy, machine),
         infiniband_check(policy, machine),
@@ -36,7 +33,7 @@ def registered(
         dcgm_check(policy),
         kernel_check(policy, log),
         disks_check(policy, machine, paths),
-        mounts_check(policy, machine),
+        mounts_check(policy, machine, paths),
         pressure_check(policy, machine),
         clock_check(policy),
         container_check(policy, machine),

@@ -4,6 +4,9 @@ The theory is ADR 10. Samples come from every node, in batches that may be lost,
 came before it. What follows a gap counts anew, and what comes from behind a gap says nothing good any more, only bad.
 A step is complete when all ranks have said it: ranks complete their steps in turn, so steps complete in turn as well.
 What is no number from the beginning is how some scripts say that a rank has none, so it counts as no reading.
+
+A quantity that no rank has told by the library is taken from the training logs, if there are any (ADR 10). A log says
+its numbers when it likes: they find faults, and certify only where the library tells of no quantity at all.
 """
 
 from __future__ import annotations
@@ -16,9 +19,10 @@ from typing import Any, Literal
 import msgspec
 
 from holdfast.config import CorruptionPolicy
-from holdfast.event_parts import StepSample
-from holdfast.events import BadNumber, StepsCertified, StepsMeasured
+from holdfast.event_parts import LoggedSample, StepSample
+from holdfast.events import BadNumber, NumbersLogged, StepsCertified, StepsMeasured
 from holdfast.ids import derived_id
+from holdfast_analyzer.logged_steps import LoggedSteps
 
 SOURCE = "analyzer"
 SAY_EVERY = timedelta(seconds=2)
@@ -43,6 +47,9 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     rank: int | None = None
     value: float | None = None
     level: float | None = None
+    told_by: Literal["", "tensorboard", "wandb"] = ""
+    tag: str = ""
+    logged_step: int | None = None
 
 
 class Known(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +63,8 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     """The first of the steps that the levels are of."""
     numbered: dict[str, tuple[int, ...]] = {}
     """The ranks that have read a number: what is none of theirs is a fault."""
+    logged: dict[str, tuple[int, ...]] = {}
+    """The same of the ranks' training logs."""
 
 
 class _Step(msgspec.Struct):
@@ -85,6 +94,8 @@ class BadNumbers:
                 self._levels[name].extend([(known.levels_from, known.levels[name])] * LEVEL_STEPS_MIN)
         numbered = known.numbered if known else {}
         self._numbered: dict[Quantity, set[int]] = {name: set(numbered.get(name, ())) for name in QUANTITIES}
+        logged = known.logged if known else {}
+        self._logged: dict[Quantity, set[int]] = {name: set(logged.get(name, ())) for name in QUANTITIES}
         self._kept_numbered = self._count_numbered()
         self.has_news = False
         """Whether `known` has what no finding comes with and an analyzer after this one could not do without."""
@@ -98,6 +109,8 @@ class BadNumbers:
         self._newest = -1
         self._clean: deque[int] = deque(maxlen=self._policy.certified_after_steps)
         self._runs: dict[Quantity, list[Fault]] = {name: [] for name in QUANTITIES}
+        self._logged_steps = LoggedSteps()
+        self._logged_runs: dict[tuple[int, Quantity], list[Fault]] = {}
         self._fault: Fault | None = None
         self._said_fault: Fault | None = None
 
@@ -121,6 +134,59 @@ class BadNumbers:
         if self._is_next(event):
             for sample in samples:
                 self._count(sample, event.world_size)
+
+    def take_logged(self, event: NumbersLogged) -> None:
+        """Take in what the ranks of one node wrote into a training log."""
+        if (event.generation or 0) != self._generation:
+            # Of a generation that no step is known of nothing can be told.
+            return
+        arrives = self._logged_steps.arrives(event)
+        if arrives is None:
+            return
+        if arrives is False:
+            self._doubt_logged()
+        certifies = not any(self._numbered.values())
+        for sample in event.samples:
+            self._logged_steps.came_to(sample)
+            self._judge_logged(sample, event)
+            if self._fault is None and certifies:
+                for step in self._logged_steps.passed():
+                    if not self._clean or step > self._clean[-1]:
+                        self._add_clean(step)
+
+    def _judge_logged(self, sample: LoggedSample, event: NumbersLogged) -> None:
+        is_clean, readings = True, list[Fault]()
+        for name in QUANTITIES:
+            reading = None if self._numbered[name] else _reading(name, sample)
+            if reading is None or (reading.value is None and sample.rank not in self._logged[name]):
+                continue
+            run = self._logged_runs.setdefault((sample.rank, name), [])
+            suspect = self._suspect(reading)
+            if suspect is None:
+                run.clear()
+                readings.append(reading)
+                if sample.rank not in self._logged[name]:
+                    self._logged[name].add(sample.rank)
+                    self.has_news = True
+                continue
+            is_clean = False
+            tag = event.tags.get(name, "")
+            run.append(msgspec.structs.replace(suspect, told_by=event.kind, tag=tag, logged_step=sample.logged_step))
+            if name == "loss" and suspect.value is None:
+                self._find(run[-1])
+            if len(run) == self._steps_of_fault(name):
+                self._find(run[0])
+        if not is_clean:
+            self._doubt_logged()
+        elif readings and self._fault is None:
+            for reading in readings:
+                assert reading.value is not None
+                self._levels[reading.quantity].append((reading.step, reading.value))
+            self._logged_steps.clean(sample.step)
+
+    def _doubt_logged(self) -> None:
+        self._logged_steps.doubt()
+        self._clean.clear()
 
     def doubt(self, step: int) -> None:
         """Somebody found fault with this step: it is not clean, nor is what came after it."""
@@ -201,9 +267,12 @@ class BadNumbers:
             for name, reading in step.worst.items():
                 assert reading.value is not None
                 self._levels[name].append((number, reading.value))
-            self._clean.append(number)
-            if len(self._clean) == self._clean.maxlen:
-                self._certified = max(self._certified or 0, self._clean[0] - 1)
+            self._add_clean(number)
+
+    def _add_clean(self, number: int) -> None:
+        self._clean.append(number)
+        if len(self._clean) == self._clean.maxlen:
+            self._certified = max(self._certified or 0, self._clean[0] - 1)
 
     def _suspect(self, reading: Fault) -> Fault | None:
         level = self._level(reading.quantity)
@@ -218,7 +287,7 @@ class BadNumbers:
         return statistics.median(value for _, value in readings) if len(readings) >= LEVEL_STEPS_MIN else None
 
     def _count_numbered(self) -> int:
-        return sum(len(ranks) for ranks in self._numbered.values())
+        return sum(len(ranks) for ranks in (*self._numbered.values(), *self._logged.values()))
 
     def _steps_of_fault(self, name: Quantity) -> int:
         return self._policy.loss_jump_steps if name == "loss" else self._policy.grad_norm_steps
@@ -273,11 +342,12 @@ class BadNumbers:
             levels=levels,
             levels_from=min((self._levels[name][0][0] for name in QUANTITIES if name in levels), default=0),
             numbered={name: tuple(sorted(ranks)) for name, ranks in self._numbered.items() if ranks},
+            logged={name: tuple(sorted(ranks)) for name, ranks in self._logged.items() if ranks},
         )
 
     def kept(self, known: Known) -> None:
         """The next analyzer will know this."""
-        self._kept_numbered = sum(len(ranks) for ranks in known.numbered.values())
+        self._kept_numbered = sum(len(ranks) for ranks in (*known.numbered.values(), *known.logged.values()))
         self.has_news = False
 
     def said(self, finding: BadNumber | StepsCertified) -> None:
@@ -288,7 +358,7 @@ class BadNumbers:
             self._said_fault = self._fault
 
 
-def _reading(name: Quantity, sample: StepSample) -> Fault | None:
+def _reading(name: Quantity, sample: StepSample | LoggedSample) -> Fault | None:
     if name in sample.not_finite:
         return _not_finite(name, sample)
     value = sample.loss if name == "loss" else sample.grad_norm
@@ -297,7 +367,7 @@ def _reading(name: Quantity, sample: StepSample) -> Fault | None:
     return Fault(step=sample.step, quantity=name, kind="jump", rank=sample.rank, value=value)
 
 
-def _not_finite(name: Quantity, sample: StepSample) -> Fault:
+def _not_finite(name: Quantity, sample: StepSample | LoggedSample) -> Fault:
     kind: Kind = "nan" if sample.not_finite[name] == "nan" else "inf"
     return Fault(step=sample.step, quantity=name, kind=kind, rank=sample.rank)
 

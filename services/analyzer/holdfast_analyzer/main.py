@@ -15,7 +15,7 @@ async def serve(this: Process) -> None:
     bus = await connect(this.settings.nats_url, "analyzer")
     store = await PostgresStore.connect(this.settings.database_url, "analyzer", application_name="holdfast-analyzer")
     try:
-        await ServiceShell(Analyzer(this.settings.corruption), bus, store).run()
+        await ServiceShell(Analyzer(this.settings.corruption, this.settings.signals), bus, store).run()
     finally:
         await bus.close()
         await store.close()

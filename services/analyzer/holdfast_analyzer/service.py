@@ -6,13 +6,24 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from holdfast.config import CorruptionPolicy
-from holdfast.events import AnyEvent, BadNumber, JobFinished, StepsCertified, StepsMeasured, StepTimeMeasured
+from holdfast.config import CorruptionPolicy, SignalsPolicy
+from holdfast.events import (
+    AnyEvent,
+    BadNumber,
+    JobFinished,
+    MfuDeclined,
+    NumbersLogged,
+    StepsCertified,
+    StepsMeasured,
+    StepTimeMeasured,
+    ThroughputMeasured,
+)
 from holdfast.finished_jobs import FinishedJobs
 from holdfast.service import Decider, Effect, Row
 from holdfast_analyzer.bad_numbers import BadNumbers, Known
 from holdfast_analyzer.step_time import StepTimes, observe
 from holdfast_analyzer.store import KNOWN, TABLES
+from holdfast_analyzer.throughput import Throughput
 
 
 class Analyzer(Decider):
@@ -22,11 +33,13 @@ class Analyzer(Decider):
     """
 
     name = "analyzer"
-    handles = (StepsMeasured, JobFinished)
+    handles = (StepsMeasured, NumbersLogged, JobFinished)
     tables = TABLES
 
-    def __init__(self, policy: CorruptionPolicy | None = None) -> None:
+    def __init__(self, policy: CorruptionPolicy | None = None, signals: SignalsPolicy | None = None) -> None:
         self._policy = policy or CorruptionPolicy()
+        self._signals = signals or SignalsPolicy()
+        self._throughput: dict[str, Throughput] = {}
         self._step_times: dict[str, StepTimes] = {}
         self._numbers: dict[str, BadNumbers] = {}
         self._known: dict[str, Known] = {}
@@ -42,9 +55,17 @@ class Analyzer(Decider):
         if isinstance(event, JobFinished):
             self._step_times.pop(event.job, None)
             self._numbers.pop(event.job, None)
+            self._throughput.pop(event.job, None)
             self._finished.add(event.job)
             return Effect(rows=(Row(table=KNOWN, key=event.job, row=None),) if event.job in self._known else ())
-        if isinstance(event, StepsMeasured) and event.job not in self._finished:
+        if event.job in self._finished:
+            return Effect()
+        if isinstance(event, NumbersLogged):
+            numbers = self._numbers_of(event.job)
+            numbers.take_logged(event)
+            self._throughput_of(event.job).take_logged(event)
+            return self._found(event.job, event.id, now)
+        if isinstance(event, StepsMeasured):
             return self._measured(event.job, event, now)
         return Effect()
 
@@ -61,18 +82,35 @@ class Analyzer(Decider):
                 self._step_times[job] = times
             elif isinstance(event, BadNumber | StepsCertified) and event.job is not None:
                 self._numbers[event.job].said(event)
+            elif isinstance(event, ThroughputMeasured | MfuDeclined) and event.job is not None:
+                self._throughput[event.job].said(event)
 
     def _measured(self, job: str, event: StepsMeasured, now: datetime) -> Effect:
-        numbers = self._numbers.get(job)
-        if numbers is None:
-            numbers = self._numbers[job] = BadNumbers(job, self._policy, self._known.get(job))
+        numbers = self._numbers_of(job)
         numbers.take(event)
-        found = numbers.findings(event.id, now)
-        rows = (Row(table=KNOWN, key=job, row=numbers.known()),) if found or numbers.has_news else ()
+        self._throughput_of(job).take(event)
+        effect = self._found(job, event.id, now)
         times, measured = observe(self._step_times.get(job), event, now)
         if measured is None:
             self._step_times[job] = times
-            return Effect(rows=rows, events=found)
+            return effect
         # Until the finding is committed the window stays as it was, or a second try would see nothing new.
         self._uncommitted[measured.id] = (job, times)
-        return Effect(rows=rows, events=(measured, *found))
+        return Effect(rows=effect.rows, events=(measured, *effect.events))
+
+    def _numbers_of(self, job: str) -> BadNumbers:
+        numbers = self._numbers.get(job)
+        if numbers is None:
+            numbers = self._numbers[job] = BadNumbers(job, self._policy, self._known.get(job))
+        return numbers
+
+    def _throughput_of(self, job: str) -> Throughput:
+        if job not in self._throughput:
+            self._throughput[job] = Throughput(job, self._signals)
+        return self._throughput[job]
+
+    def _found(self, job: str, cause: str, now: datetime) -> Effect:
+        numbers = self._numbers_of(job)
+        found = numbers.findings(cause, now)
+        rows = (Row(table=KNOWN, key=job, row=numbers.known()),) if found or numbers.has_news else ()
+        return Effect(rows=rows, events=(*found, *self._throughput_of(job).findings(cause, now)))

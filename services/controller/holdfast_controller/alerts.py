@@ -13,6 +13,7 @@ import msgspec
 
 from holdfast.config import LadderPolicy
 from holdfast.events import Inspection
+from holdfast.symptoms import Root
 from holdfast_controller.state import Alert, Failure, JobState, Symptom
 
 KEPT_PER_NODE_MAX = 32
@@ -34,6 +35,7 @@ def noted(state: JobState, event: Inspection, now: datetime, policy: LadderPolic
                 confidence=event.confidence,
                 text=in_words(event),
                 event=event.id,
+                stands=not event.is_momentary,
             )
         )
     alerts = {other: known for other, known in state.alerts.items() if other != node and other in state.nodes}
@@ -59,6 +61,7 @@ def failure(state: JobState, event: Inspection, now: datetime, policy: LadderPol
     return Failure(
         symptom=Symptom.UNFIT,
         named=event.symptom,
+        root=Root.INFRASTRUCTURE,
         generation=state.generation,
         step=state.step,
         text=text,

@@ -12,8 +12,8 @@ from holdfast.diagnosis.verdict import Verdict, judge, why_silent
 from holdfast.event_parts import Suspect
 from holdfast.events import ChecksEnded, DiagnosticResult, ProcessExited, RanksFinished
 from holdfast_controller.draft import Draft
-from holdfast_controller.ladder import behind_checks, within_limits
-from holdfast_controller.recovery import Rules, act, means_of
+from holdfast_controller.ladder import named_by_checks, within_limits
+from holdfast_controller.recovery import Rules, act, chosen
 from holdfast_controller.state import JobState
 
 
@@ -60,7 +60,10 @@ def _conclude(draft: Draft, rules: Rules) -> None:
     failure = checks.failure
     incident = msgspec.structs.replace(state.incident, checked=frozenset(state.nodes))
     draft.state = state.update(incident=incident, checks=None, awaiting=None)
-    choice = behind_checks(incident, failure, suspects, means_of(draft, failure, rules), rules.ladder)
+    choice = named_by_checks(failure, suspects, frozenset(state.nodes))
+    if choice is None:
+        choice = chosen(draft, incident, failure, rules)
+        choice = msgspec.structs.replace(choice, reason=f"{choice.reason}; stop-time checks name nobody")
     act(draft, failure, within_limits(choice, incident, failure, rules.ladder), rules)
 
 

@@ -1,4 +1,7 @@
-"""What one rank's end looks like: a symptom, and whether it is first hand or follows from another rank's end."""
+"""What one rank's end looks like: a symptom, and whether it is first hand or follows from another rank's end.
+
+The rules are those of `holdfast.crash`; here is what the ladder makes of them.
+"""
 
 from __future__ import annotations
 
@@ -6,36 +9,56 @@ import re
 from signal import SIGABRT
 
 from holdfast import exit_codes
+from holdfast.crash import Crash, Diagnosis, diagnose_end, hands_of_log, rule_of_exception
 from holdfast.events import ProcessExited
 from holdfast_controller.state import Symptom
 
-_PEER_LOST = re.compile(
-    r"connection closed by peer|connection reset by peer|connection refused|broken pipe|socket closed"
-    r"|failed to connect|wait timeout|timed out waiting|remote process exited|nccl.*(abort|timeout|watchdog)"
-    r"|DistNetworkError|DistStoreError|ncclRemoteError",
-    re.IGNORECASE,
-)
-"""Messages of ranks that lost a partner: gloo, TCPStore and NCCL all speak so of somebody else's end."""
-
-_INFRASTRUCTURE = re.compile(
-    r"no space left on device|input/output error|stale file handle|transport endpoint is not connected"
-    r"|read-only file system|cannot allocate memory|CUDA error|CUDA driver|cudaError|ECC error|NVML|ibv_|infiniband",
-    re.IGNORECASE,
-)
-"""Messages that speak of the machine, not of the script."""
-
-_OF_SCRIPT = re.compile(r"device-side assert|out of memory", re.IGNORECASE)
-"""Messages of CUDA that speak of the script: an index out of bounds, a batch that is too large."""
-
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+(\.\d+)?")
 
-_PEER_LOST_TYPES = frozenset({"DistNetworkError", "DistStoreError", "ConnectionResetError", "BrokenPipeError"})
-_INFRASTRUCTURE_TYPES = frozenset({"AcceleratorError"})
-_OUT_OF_MEMORY_TYPES = frozenset({"MemoryError", "OutOfMemoryError"})
-"""A batch that is too large looks the same on every node: held against none of them."""
+_OF_NODE = frozenset(
+    {
+        Crash.CUDA_ERROR,
+        Crash.ILLEGAL_MEMORY_ACCESS,
+        Crash.ECC_ERROR,
+        Crash.GPU_LOST,
+        Crash.GPU_UNAVAILABLE,
+        Crash.NVLINK_ERROR,
+        Crash.DRIVER_VERSION_MISMATCH,
+        Crash.INFINIBAND_ERROR,
+        Crash.CPU_OOM,
+        Crash.BUS_ERROR,
+        Crash.PROCESS_LIMIT,
+        Crash.INSUFFICIENT_DISK_SPACE,
+        Crash.READ_ONLY_FILESYSTEM,
+        Crash.STALE_FILE_HANDLE,
+        Crash.MOUNT_LOST,
+        Crash.DISK_FAULT,
+        Crash.CONTAINER_ERROR,
+    }
+)
+"""What speaks of the machine, though not always for certain. Services elsewhere fail no node: they are not here."""
+
+_OF_PEER = frozenset(
+    {Crash.NCCL_ERROR, Crash.NCCL_TIMEOUT, Crash.NETWORK_ERROR, Crash.RENDEZVOUS_TIMEOUT, Crash.HANG, Crash.UNKNOWN}
+)
+"""What ranks show that wait for another one, or cannot reach it."""
 
 _TAIL_CHARS = 4000
 """Of a log: what a process said when it aborted."""
+
+
+def diagnosed(exited: ProcessExited) -> Diagnosis:
+    """What the end of this rank shows by itself; other ranks may know better who was first."""
+    exception = exited.exception
+    return diagnose_end(
+        exception_type=exception.type if exception else "",
+        message=exception.message if exception else "",
+        trace=exception.traceback if exception else "",
+        exit_code=exited.exit_code,
+        signal=exited.signal,
+        log_tail=exited.log_tail[-_TAIL_CHARS:],
+        rank=exited.rank,
+    )
 
 
 def classify(exited: ProcessExited, *, alone: bool = False) -> Symptom:
@@ -45,22 +68,31 @@ def classify(exited: ProcessExited, *, alone: bool = False) -> Symptom:
     """
     if exited.exception is not None:
         name = exited.exception.type.rsplit(".", 1)[-1]
-        message = exited.exception.message
-        if name in _OUT_OF_MEMORY_TYPES or _OF_SCRIPT.search(message):
+        said = rule_of_exception(exited.exception.type, exited.exception.message)
+        if said is None or name == "MemoryError":
+            # A batch that is too large looks the same on every node: held against none of them.
             return Symptom.USER_EXCEPTION
-        if name in _PEER_LOST_TYPES or (name in ("RuntimeError", "DistBackendError") and _PEER_LOST.search(message)):
+        if said.hand in ("cascade", "vague") and said.symptom in _OF_PEER:
             return Symptom.USER_EXCEPTION if alone else Symptom.PEER_LOST
-        if name in _INFRASTRUCTURE_TYPES or _INFRASTRUCTURE.search(message):
-            return Symptom.INFRASTRUCTURE
-        return Symptom.USER_EXCEPTION
+        return Symptom.INFRASTRUCTURE if said.symptom in _OF_NODE else Symptom.USER_EXCEPTION
     if exited.signal is not None:
         # Libraries that lose a partner in a thread of their own abort the process; who finds a device broken does too.
-        tail = exited.log_tail[-_TAIL_CHARS:]
-        lost = exited.signal == SIGABRT and not alone and _PEER_LOST.search(tail) and not _INFRASTRUCTURE.search(tail)
-        return Symptom.PEER_LOST if lost else Symptom.KILLED
+        if exited.signal != SIGABRT or alone:
+            return Symptom.KILLED
+        hands = hands_of_log(exited.log_tail[-_TAIL_CHARS:])
+        return Symptom.PEER_LOST if "cascade" in hands and "first" not in hands else Symptom.KILLED
     if exited.exit_code is None:
         return Symptom.RANKS_VANISHED
     return Symptom.EXIT_CODE
+
+
+_NO_MORE = frozenset({Crash.UNKNOWN, Crash.KILLED, Crash.USER_CODE_ERROR})
+"""Names that say no more than the symptom does."""
+
+
+def named(symptom: Symptom, diagnosis: Diagnosis) -> str:
+    """The finer name of what a rank shows by itself; "" if there is none."""
+    return "" if symptom is Symptom.PEER_LOST or diagnosis.symptom in _NO_MORE else str(diagnosis.symptom)
 
 
 FIRST_HAND_OF_NODE = frozenset({Symptom.KILLED, Symptom.INFRASTRUCTURE, Symptom.RANKS_VANISHED})

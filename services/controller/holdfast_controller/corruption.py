@@ -67,6 +67,7 @@ def _failure(state: JobState, event: BadNumber) -> Failure:
 def _in_words(event: BadNumber) -> str:
     what = event.quantity.replace("_", " ")
     whose = f" of rank {event.rank}" if event.rank is not None else ""
+    by = f" ({event.tag} at {event.logged_step} of a {event.told_by} log)" if event.told_by else ""
     if event.kind == "jump":
-        return f"the {what}{whose} rose to {event.value:g} at step {event.step}, its level was {event.level:g}"
-    return f"the {what}{whose} is {event.kind} at step {event.step}"
+        return f"the {what}{whose} rose to {event.value:g} at step {event.step}, its level was {event.level:g}{by}"
+    return f"the {what}{whose} is {event.kind} at step {event.step}{by}"

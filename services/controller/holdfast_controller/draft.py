@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import msgspec
 
+from holdfast.code.difference import Changes, difference, in_words
+from holdfast.code.manifest import Manifest
 from holdfast.desired import NodeDesired
 from holdfast.diagnosis.program import are_checks
 from holdfast.event_parts import Grant
@@ -14,11 +18,13 @@ from holdfast.events import (
     ChecksStarted,
     Event,
     GenerationStarted,
+    HotUpdate,
     IncidentClosed,
     JobFinished,
     JobStopping,
     NodesReleased,
     NodesRequested,
+    Rollback,
 )
 from holdfast.ids import derived_id
 from holdfast.timeouts import Timeouts
@@ -26,6 +32,7 @@ from holdfast_controller.orders import leaving_order, standing_orders
 from holdfast_controller.state import Await, Checks, Ending, Failure, Incident, JobPhase, JobState
 
 SOURCE = "controller"
+NO_MANIFESTS: Mapping[str, Manifest] = MappingProxyType({})
 E = TypeVar("E", bound=Event)
 
 
@@ -43,13 +50,24 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Draft:
-    """Collects an outcome. Everything it says is derived from the cause, so that repeating it repeats the ids."""
+    """Collects an outcome. Everything it says is derived from the cause, so that repeating it repeats the ids.
 
-    def __init__(self, state: JobState, cause: str, now: datetime, timeouts: Timeouts) -> None:
+    `manifests` are those of the code versions that are held.
+    """
+
+    def __init__(
+        self,
+        state: JobState,
+        cause: str,
+        now: datetime,
+        timeouts: Timeouts,
+        manifests: Mapping[str, Manifest] = NO_MANIFESTS,
+    ) -> None:
         self.state = state
         self.cause = cause
         self.now = now
         self.timeouts = timeouts
+        self.manifests = manifests
         self._events: list[Event] = []
         self._orders: list[NodeDesired] = []
         self._closed: list[Incident] = []
@@ -71,8 +89,9 @@ class Draft:
         """Begin the next generation on all members.
 
         The ranks themselves choose the newest complete checkpoint: the catalogue's word may be older than the disk. A
-        limit holds until a generation under it has trained past it.
+        limit holds until a generation under it has trained past it. Code that waits for a restart comes with this one.
         """
+        self._bring_in_code(restart_reason)
         state = self.state
         limit = state.restore_at_most if state.next_restore_at_most is None else state.next_restore_at_most
         if state.is_past_limit:
@@ -110,6 +129,7 @@ class Draft:
             submitted_at=state.submitted_at,
             vaults=tuple(_vault(member) for member in self.state.members if member),
             purpose="checks" if are_checks(state.spec) else "train",
+            code_version=state.code.version,
         )
         self.state = self.state.update(ordered_by=decision.id)
         self._orders.extend(standing_orders(self.state))
@@ -126,6 +146,47 @@ class Draft:
         self.state = self.state.update(ordered_by=decision.id)
         self._orders.extend(standing_orders(self.state))
         self.await_("checks_done", limit_s)
+
+    def _bring_in_code(self, restart_reason: str) -> None:
+        """The version that waits becomes the present one from the next generation on."""
+        state, code, pending = self.state, self.state.code, self.state.code.pending
+        new = code.known(pending.version) if pending else None
+        if pending is None or new is None:
+            self.state = state.update(code=code.update(first_step=None))
+            return
+        changes = self._changes(code.version, new.version, backwards=pending.goes_back)
+        said: dict[str, Any] = {
+            "version": new.version,
+            "number": new.number,
+            "previous": code.version,
+            "added": changes.added,
+            "changed": changes.changed,
+            "removed": changes.removed,
+            "changed_files": changes.count,
+        }
+        if pending.goes_back and code.version:
+            since = f"since {new.name}: {in_words(changes)}"
+            event: Event = self.say(
+                Rollback, is_automatic=not pending.asked_by, reason=f"{pending.reason}; {since}", **said
+            )
+        else:
+            rides = state.incident is not None and not pending.is_urgent
+            why = pending.reason if pending.is_urgent else f"{pending.reason}; {restart_reason}"
+            event = self.say(HotUpdate, commit=new.commit, rides_on_failure=rides, reason=why, **said)
+        if state.incident is None:
+            self.cause = event.id
+        else:
+            # What the old code did does not come again with the new one.
+            forgiven = msgspec.structs.replace(state.incident, user_error=None)
+            state = state.update(incident=forgiven)
+        code = code.update(version=new.version, pending=None, since_generation=state.generation + 1, first_step=None)
+        self.state = state.update(code=code, settled=None)
+
+    def _changes(self, old: str | None, new: str, *, backwards: bool) -> Changes:
+        before, after = self.manifests.get(old or ""), self.manifests.get(new)
+        if before is None or after is None:
+            return Changes()
+        return difference(after, before) if backwards else difference(before, after)
 
     def order_idle(self, **changes: object) -> None:
         """Order all members to run no ranks; this uses up a generation number."""

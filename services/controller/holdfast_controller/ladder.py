@@ -2,16 +2,17 @@
 
 node lost, or silent about its start          -> evict it
 an inspection names a machine                 -> evict it, without stop-time checks
+the script's own error, code not yet good     -> back to the last good version
 the script's own error, seen twice            -> stop, with the traceback
-bad numbers                                   -> stop-time checks; again at the same step -> stop
+bad numbers                                   -> stop-time checks; again at the same step -> roll back, or stop
 crash on a node with an alert of its own      -> evict it: a crash with a culprit
 crash without a culprit                       -> restart in place; again -> stop-time checks
-checks found nothing, and it is the same node -> evict it; another one -> restart in place
-the same though no node was there each time   -> it follows the job: restart in place, evict nobody, soon stop
+checks found nothing, and it is the same node -> evict it; another one -> restart in place, then roll back
+the same though no node was there each time   -> it follows the job: roll back, or restart in place and soon stop
 too many attempts within one incident         -> stop
 
 Failing again within an incident climbs; an incident ends when the job has got past the place where it failed. Behind
-stop-time checks the ladder goes on with `behind_checks`: their suspects are evicted, or the next rung is taken.
+stop-time checks their suspects are evicted (`named_by_checks`), or the next rung is taken: its nodes are checked now.
 """
 
 from __future__ import annotations
@@ -49,11 +50,13 @@ class Means(msgspec.Struct, frozen=True, kw_only=True):
     """What the ladder has to work with: the job's `members`, and what may be done.
 
     `alerts` are those of the node that failed which often pass by themselves: with a crash they do not.
+    `can_roll_back`: the failure came of code that is not known to be good, and there is other code that is.
     """
 
     members: frozenset[str]
     alerts: tuple[Alert, ...] = ()
     can_check: bool = True
+    can_roll_back: bool = False
 
 
 def user_error(failure: Failure) -> RankError | None:
@@ -97,7 +100,7 @@ def choose(incident: Incident, failure: Failure, means: Means, policy: LadderPol
     if symptom is Symptom.UNFIT and node:
         return Choice(rung=Rung.EVICT, reason=failure.text, nodes=(node,), mechanism=INSPECTIONS)
     if error := user_error(failure):
-        return _for_user_error(incident, failure, error)
+        return _for_user_error(incident, failure, error, means)
     if failure.spoiled:
         return _for_bad_numbers(incident, failure, failure.spoiled, means)
     return _for_crash(incident, failure, means, policy)
@@ -105,29 +108,25 @@ def choose(incident: Incident, failure: Failure, means: Means, policy: LadderPol
 
 def within_limits(choice: Choice, incident: Incident, failure: Failure, policy: LadderPolicy) -> Choice:
     """The choice, or the end if it would be one restart too many."""
-    restarts = choice.rung in (Rung.REATTEMPT, Rung.CHECKS, Rung.EVICT)
+    restarts = choice.rung in (Rung.REATTEMPT, Rung.ROLLBACK, Rung.CHECKS, Rung.EVICT)
     if not restarts or incident.attempts < policy.attempts_max:
         return choice
     reason = f"{failure.text}; gave up after {incident.attempts} restarts within one incident"
     return Choice(rung=Rung.STOP, reason=reason)
 
 
-def behind_checks(
-    incident: Incident, failure: Failure, suspects: tuple[Suspect, ...], means: Means, policy: LadderPolicy
-) -> Choice:
-    """The rung behind stop-time checks that `failure` had led to. Suspects that have left the job count no more."""
-    here = tuple(suspect for suspect in suspects if suspect.node in means.members)
-    if here:
-        found = "; ".join(f"{suspect.node}: {suspect.reason}" for suspect in here)
-        return Choice(
-            rung=Rung.EVICT,
-            reason=f"{failure.text}; stop-time checks: {found}",
-            nodes=tuple(suspect.node for suspect in here),
-            mechanism=CHECKS,
-        )
-    incident = msgspec.structs.replace(incident, checked=means.members)
-    choice = choose(incident, failure, means, policy)
-    return msgspec.structs.replace(choice, reason=f"{choice.reason}; stop-time checks name nobody")
+def named_by_checks(failure: Failure, suspects: tuple[Suspect, ...], members: frozenset[str]) -> Choice | None:
+    """The rung behind stop-time checks that named somebody. Suspects that have left the job count no more."""
+    here = tuple(suspect for suspect in suspects if suspect.node in members)
+    if not here:
+        return None
+    found = "; ".join(f"{suspect.node}: {suspect.reason}" for suspect in here)
+    return Choice(
+        rung=Rung.EVICT,
+        reason=f"{failure.text}; stop-time checks: {found}",
+        nodes=tuple(suspect.node for suspect in here),
+        mechanism=CHECKS,
+    )
 
 
 def coming(incident: Incident, failure: Failure, means: Means, policy: LadderPolicy) -> str:
@@ -146,7 +145,9 @@ def coming(incident: Incident, failure: Failure, means: Means, policy: LadderPol
     return within_limits(choice, then, again, policy).rung
 
 
-def _for_user_error(incident: Incident, failure: Failure, error: RankError) -> Choice:
+def _for_user_error(incident: Incident, failure: Failure, error: RankError, means: Means) -> Choice:
+    if means.can_roll_back:
+        return Choice(rung=Rung.ROLLBACK, reason=failure.text)
     if incident.user_error and (why := _comes_again(incident.user_error, error)):
         return Choice(rung=Rung.STOP, reason=f"{failure.text}; {why}")
     return Choice(rung=Rung.REATTEMPT, reason=failure.text)
@@ -160,7 +161,8 @@ def _for_bad_numbers(incident: Incident, failure: Failure, spoiled: Spoiled, mea
         return Choice(rung=Rung.CHECKS, reason=failure.text, suite=suite_for(failure.shown_as))
     if any(known.step == spoiled.step and known.generation != spoiled.generation for known in incident.spoiled):
         why = f"bad numbers at the same step {spoiled.step}, twice: data, code or settings, and no machine"
-        return Choice(rung=Rung.STOP, reason=f"{failure.text}; {why}")
+        rung = Rung.ROLLBACK if means.can_roll_back else Rung.STOP
+        return Choice(rung=rung, reason=f"{failure.text}; {why}")
     return Choice(rung=Rung.REATTEMPT, reason=failure.text)
 
 
@@ -177,7 +179,7 @@ def _for_crash(incident: Incident, failure: Failure, means: Means, policy: Ladde
         )
     seen = incident.shown.get(trait(failure) or "")
     if seen and _follows_the_job(incident, trait(failure), seen):
-        return _for_what_follows_the_job(failure, seen, policy)
+        return _for_what_follows_the_job(failure, seen, means, policy)
     if means.can_check and incident.attempts >= policy.reattempts_before_checks and means.members - incident.checked:
         return Choice(rung=Rung.CHECKS, reason=failure.text, suite=suite_for(failure.shown_as))
     if failure.symptom in FIRST_HAND_OF_NODE and node:
@@ -186,10 +188,16 @@ def _for_crash(incident: Incident, failure: Failure, means: Means, policy: Ladde
         if times >= policy.failures_of_node_max:
             reason = f"{failure.text}; {node} failed {times} times within one incident"
             return Choice(rung=Rung.EVICT, reason=reason, nodes=(node,))
+    if means.can_roll_back and incident.attempts > policy.reattempts_before_checks:
+        why = "it fails again, no machine is known to be at fault, and the code is new"
+        return Choice(rung=Rung.ROLLBACK, reason=f"{failure.text}; {why}")
     return Choice(rung=Rung.REATTEMPT, reason=failure.text)
 
 
-def _for_what_follows_the_job(failure: Failure, seen: Shown, policy: LadderPolicy) -> Choice:
+def _for_what_follows_the_job(failure: Failure, seen: Shown, means: Means, policy: LadderPolicy) -> Choice:
+    if means.can_roll_back:
+        why = "no node was there each time, and the code is new"
+        return Choice(rung=Rung.ROLLBACK, reason=f"{failure.text}; {why}")
     if len(seen.by) < policy.same_failures_max:
         return Choice(rung=Rung.REATTEMPT, reason=failure.text)
     nodes = sorted(frozenset().union(*seen.by.values()))

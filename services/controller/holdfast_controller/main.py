@@ -10,25 +10,40 @@ from holdfast.bus.nats import connect
 from holdfast.process import Process
 from holdfast.service import ServiceShell
 from holdfast.store.postgres import PostgresStore
+from holdfast_controller.code_shelf import PostgresShelf
+from holdfast_controller.librarian import Librarian
 from holdfast_controller.reassert import truths
 from holdfast_controller.service import Controller
 
 
 async def serve(this: Process) -> None:
     """Run the controller until cancelled."""
-    settings = this.settings
-    controller = Controller(settings.timeouts, settings.ladder, settings.retention, settings.mechanisms)
     bus = await connect(this.settings.nats_url, "controller")
+    shelf = await PostgresShelf.connect(this.settings.database_url)
+    librarian = Librarian(bus, shelf)
+    settings = this.settings
+    controller = Controller(
+        settings.timeouts,
+        settings.ladder,
+        settings.retention,
+        settings.mechanisms,
+        settings.code,
+        librarian.manifests,
+    )
     store = await PostgresStore.connect(
         this.settings.database_url, "controller", application_name="holdfast-controller"
     )
     try:
+        # Before the first decision, which may be to go back to one of them.
+        await librarian.load()
         async with asyncio.TaskGroup() as group:
+            group.create_task(librarian.run(), name="code")
             group.create_task(ServiceShell(controller, bus, store).run(), name="shell")
             group.create_task(keep_asserting(bus, lambda: truths(controller.standing_orders())), name="assert orders")
     finally:
         await bus.close()
         await store.close()
+        await shelf.close()
 
 
 def main() -> None:

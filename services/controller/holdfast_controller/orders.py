@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from holdfast.desired import NodeDesired, Placement
+from holdfast.desired import CodeWanted, NodeDesired, Placement
 from holdfast.diagnosis.program import are_checks, checks_of
 from holdfast.event_parts import Grant
-from holdfast_controller.state import JobPhase, JobState
+from holdfast_controller.state import OVER, JobPhase, JobState
 
 
 def standing_orders(state: JobState) -> list[NodeDesired]:
@@ -15,6 +15,13 @@ def standing_orders(state: JobState) -> list[NodeDesired]:
     if state.phase in (JobPhase.STARTING, JobPhase.RUNNING, JobPhase.CHECKING):
         return [_order(state, member, _placement(state, rank)) for rank, member in _members(state)]
     return []
+
+
+def code_wanted(state: JobState, cause: str | None = None) -> CodeWanted:
+    """The versions of the code that its nodes may need next."""
+    versions = () if state.phase in OVER else state.code.wanted
+    spec = state.spec
+    return CodeWanted(job=state.job, versions=versions, root=spec.code_root, outside=spec.code_outside, cause=cause)
 
 
 def leaving_order(state: JobState, member: Grant) -> NodeDesired:
@@ -43,6 +50,7 @@ def _placement(state: JobState, node_rank: int) -> Placement:
         master_addr=host.address,
         master_port=host.store_ports[state.generation % len(host.store_ports)],
         restore_at_most=state.restore_at_most,
+        code_version=state.code.version,
         submitted_at=state.submitted_at,
         purpose="checks" if are_checks(state.spec) else "train",
     )

@@ -6,9 +6,11 @@ Silence is never taken for good health, and never for recovery: a job comes back
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 
-from holdfast.config import LadderPolicy, MechanismPolicy, RetentionPolicy
+from holdfast.code.manifest import Manifest
+from holdfast.config import CodePolicy, LadderPolicy, MechanismPolicy, RetentionPolicy
 from holdfast.diagnosis.program import are_checks, time_limit_s
 from holdfast.event_parts import Grant
 from holdfast.events import (
@@ -17,7 +19,6 @@ from holdfast.events import (
     BreakerReset,
     DeadlinePassed,
     DiagnosticResult,
-    Event,
     FirstStep,
     Inspection,
     JobSubmitted,
@@ -35,33 +36,27 @@ from holdfast.events import (
     StepsCertified,
     StepTimeMeasured,
     Suspension,
-    Withheld,
 )
 from holdfast.ids import named_id
-from holdfast.requests import ResetBreaker, StopJob, SubmitJob
+from holdfast.requests import ResetBreaker, RollbackJob, StopJob, SubmitJob, UpdateJob
 from holdfast.timeouts import Timeouts
-from holdfast_controller import alerts, checks
-from holdfast_controller.classify import classify, in_words, is_superseded, signature
+from holdfast_controller import checks, evidence, updates
 from holdfast_controller.corruption import bad_number, certified
-from holdfast_controller.draft import Draft, Outcome
-from holdfast_controller.ladder import INSPECTIONS, Choice
+from holdfast_controller.draft import NO_MANIFESTS, Draft, Outcome
 from holdfast_controller.orders import standing_orders
-from holdfast_controller.recovery import Rules, failed, learned_late, may_evict
-from holdfast_controller.state import OVER, Ending, Failure, JobPhase, JobState, RankError, Rung, Symptom
-from holdfast_controller.submission import masked, new_job
+from holdfast_controller.recovery import Rules, failed
+from holdfast_controller.state import LIVE, OVER, Ending, Failure, JobPhase, JobState, Symptom
+from holdfast_controller.submission import masked, new_job, no_longer, of_before
 
 STEP_RECORD_S = 10.0
 """While nothing is wrong, the controller notes a job's step at most this often."""
 
-_LIVE = (JobPhase.STARTING, JobPhase.RUNNING)
-
-
-def _of_before(job: str, ended_at: datetime) -> str:
-    return f"job {job} ended on {ended_at:%Y-%m-%d} and was forgotten; its name stays taken"
-
 
 class Planner:
-    """The decisions under one set of limits; holds no state of its own."""
+    """The decisions under one set of limits; holds no state of its own.
+
+    `manifests` are those of the code versions that are held; a version never changes.
+    """
 
     def __init__(
         self,
@@ -69,11 +64,18 @@ class Planner:
         policy: LadderPolicy,
         retention: RetentionPolicy | None = None,
         mechanisms: MechanismPolicy | None = None,
+        code_policy: CodePolicy | None = None,
+        manifests: Mapping[str, Manifest] = NO_MANIFESTS,
     ) -> None:
         self.timeouts = timeouts
         self.policy = policy
         self.rules = Rules(ladder=policy, mechanisms=mechanisms or MechanismPolicy())
         self.retention = retention or RetentionPolicy()
+        self.code_policy = code_policy or CodePolicy()
+        self.manifests = manifests
+
+    def _draft(self, state: JobState, cause: str, now: datetime) -> Draft:
+        return Draft(state, cause, now, self.timeouts, self.manifests)
 
     # --- requests of people ---------------------------------------------------------------------
 
@@ -83,14 +85,16 @@ class Planner:
         """A person asks for a job. `forgotten`: when a job of this name ended that is not known any more."""
         spec = request.spec
         if forgotten:
-            return Outcome(state=None, refusal=f"{_of_before(spec.name, forgotten)}; choose another --name")
+            return Outcome(state=None, refusal=f"{of_before(spec.name, forgotten)}; choose another --name")
         if state is not None:
             return Outcome(state=state, refusal=f"a job named {spec.name} exists already; choose another --name")
+        if why := updates.refused_at_submission(spec, request.code, self.manifests):
+            return Outcome(state=None, refusal=why)
         try:
-            job = new_job(spec, now)
+            job = new_job(spec, now, updates.first_version(request.code, request.asked_by, now))
         except ValueError as error:
             return Outcome(state=None, refusal=str(error))
-        draft = Draft(job, request.id, now, self.timeouts)
+        draft = self._draft(job, request.id, now)
         draft.say(JobSubmitted, spec=masked(job.spec), reason=f"asked by {request.asked_by}")
         draft.claim("the job needs nodes to start")
         return draft.outcome()
@@ -99,25 +103,31 @@ class Planner:
         self, state: JobState | None, request: StopJob, now: datetime, forgotten: datetime | None = None
     ) -> Outcome:
         """A person asks for a job's end. `forgotten`: as for `submit`."""
-        if forgotten:
-            return Outcome(state=None, refusal=_of_before(request.job, forgotten))
-        if state is None:
-            return Outcome(state=None, refusal=f"there is no job named {request.job}; `holdfast jobs` lists them")
-        if state.phase in OVER:
-            return Outcome(state=state, refusal=f"job {request.job} is over already: {state.phase}")
-        draft = Draft(state, request.id, now, self.timeouts)
+        if state is None or forgotten or state.phase in OVER:
+            return no_longer(state, request.job, forgotten)
+        draft = self._draft(state, request.id, now)
         reason = f"asked by {request.asked_by}"
         if state.phase is not JobPhase.STOPPING:
             draft.end(Ending(phase=JobPhase.STOPPED, reason=reason, exit_code=143))
         return draft.outcome()
 
+    def change_code(
+        self, state: JobState | None, request: UpdateJob | RollbackJob, now: datetime, forgotten: datetime | None = None
+    ) -> Outcome:
+        """A person asks for another version of a job's code. `forgotten`: as for `submit`."""
+        if state is None or forgotten or state.phase in OVER:
+            return no_longer(state, request.job, forgotten)
+        draft = self._draft(state, request.id, now)
+        change = updates.update(draft, request) if isinstance(request, UpdateJob) else updates.rollback(draft, request)
+        return Outcome(state=state, refusal=change) if change else draft.outcome()
+
     def reset_breaker(self, state: JobState | None, request: ResetBreaker, now: datetime) -> Outcome:
         """A person has looked at what was evicted: the job's nodes may be evicted again."""
-        if state is None:
-            return Outcome(state=None, refusal=f"there is no job named {request.job}; `holdfast jobs` lists them")
+        if state is None or state.phase in OVER:
+            return no_longer(state, request.job, None)
         if state.breaker_open_since is None:
             return Outcome(state=state, refusal=f"the circuit breaker of job {request.job} is closed")
-        draft = Draft(state.update(breaker_open_since=None, evictions=()), request.id, now, self.timeouts)
+        draft = self._draft(state.update(breaker_open_since=None, evictions=()), request.id, now)
         draft.say(BreakerReset, reason=f"asked by {request.asked_by}")
         return draft.outcome()
 
@@ -125,7 +135,7 @@ class Planner:
 
     def event(self, state: JobState, event: AnyEvent, now: datetime) -> Outcome:
         """What follows from an event that concerns this job."""
-        draft = Draft(state, event.id, now, self.timeouts)
+        draft = self._draft(state, event.id, now)
         if state.phase in OVER:
             if isinstance(event, NodesGranted):
                 draft.release(event.grants, "the job is over")
@@ -146,13 +156,13 @@ class Planner:
             case RanksStopped():
                 self._stopped(draft, event)
             case ProcessExited():
-                self._exited(draft, event)
+                evidence.exited(draft, event, self.rules)
             case NodeLost() | NodeDeparted():
                 self._node_gone(draft, event)
             case OrderRefused():
                 self._refused(draft, event)
             case Inspection():
-                self._inspected(draft, event)
+                evidence.inspected(draft, event, self.rules)
             case DiagnosticResult():
                 checks.found(draft, event)
             case BadNumber():
@@ -171,6 +181,11 @@ class Planner:
     def time(self, state: JobState, now: datetime, hearing_since: datetime | None) -> Outcome:
         """What follows from the time: something awaited has not come, though it would have been heard since then."""
         awaiting = state.awaiting
+        if hearing_since is not None and state.code.pending and updates.is_due(state, now):
+            until = state.code.pending.until or now
+            draft = self._draft(state, named_id(until, state.job, "update", state.generation), now)
+            updates.due(draft)
+            return draft.outcome()
         if awaiting is None or hearing_since is None:
             return Outcome(state=state)
         if now - max(awaiting.since, hearing_since) < awaiting.until - awaiting.since:
@@ -184,7 +199,7 @@ class Planner:
         missing = tuple(node for node in state.nodes if node not in here)
         # The finding gets an id of its own: it is the cause of what follows, and the same however often time is asked.
         start = named_id(awaiting.until, state.job, awaiting.what, state.generation)
-        draft = Draft(state.update(awaiting=None), start, now, self.timeouts)
+        draft = self._draft(state.update(awaiting=None), start, now)
         waited_s = (now - awaiting.since).total_seconds()
         finding = draft.say(DeadlinePassed, awaited=awaiting.what, waited_s=waited_s, missing_nodes=missing, cause=None)
         draft.cause = finding.id
@@ -276,21 +291,6 @@ class Planner:
             symptom, text = Symptom.NODE_DEPARTED, f"the agent of {event.node} was shut down"
         failed(draft, self._failure(state, symptom, text, event.node), self.rules)
 
-    def _inspected(self, draft: Draft, event: Inspection) -> None:
-        """A check of a node beside training: what names the machine evicts it, whether its ranks noticed or not."""
-        if draft.state.phase is JobPhase.STOPPING or event.node not in draft.state.nodes:
-            return
-        draft.state = alerts.noted(draft.state, event, draft.now, self.policy)
-        failure = alerts.failure(draft.state, event, draft.now, self.policy)
-        if failure is None:
-            return
-        if self.rules.mechanisms.inspections == "observe":
-            draft.say(Withheld, mechanism=INSPECTIONS, rung=Rung.EVICT, node=event.node, reason=failure.text)
-            return
-        choice = Choice(rung=Rung.EVICT, reason=failure.text, nodes=(event.node,), mechanism=INSPECTIONS)
-        if may_evict(draft, choice, self.policy):
-            failed(draft, failure, self.rules)
-
     def _refused(self, draft: Draft, event: OrderRefused) -> None:
         """A node refuses what holds for it: what it obeyed last was never ordered, and is superseded by name."""
         for order in standing_orders(draft.state):
@@ -301,7 +301,7 @@ class Planner:
 
     def _started(self, draft: Draft, event: RanksStarted) -> None:
         state = draft.state
-        if event.generation != state.generation or event.node not in state.nodes or state.phase not in _LIVE:
+        if event.generation != state.generation or event.node not in state.nodes or state.phase not in LIVE:
             return
         started = state.started | {event.node}
         draft.state = state.update(started=started)
@@ -312,7 +312,7 @@ class Planner:
 
     def _first_step(self, draft: Draft, event: FirstStep) -> None:
         state = draft.state
-        if event.generation != state.generation or event.node not in state.nodes or state.phase not in _LIVE:
+        if event.generation != state.generation or event.node not in state.nodes or state.phase not in LIVE:
             return
         stepped = state.stepped | {event.node}
         draft.state = state.update(
@@ -328,6 +328,7 @@ class Planner:
             draft.state = draft.state.become(
                 JobPhase.RUNNING, awaiting=None, first_step_s=longest_s, running_since=draft.now
             )
+            updates.began(draft, event.step)
         draft.went_past(event.step)
 
     def _progress(self, draft: Draft, event: Progress) -> None:
@@ -335,10 +336,11 @@ class Planner:
         if event.generation != state.generation or state.phase is not JobPhase.RUNNING or event.step <= state.step:
             return
         idle_s = (draft.now - state.step_seen_at).total_seconds() if state.step_seen_at else STEP_RECORD_S
-        if state.incident or idle_s >= STEP_RECORD_S:
+        if state.incident or updates.is_on_trial(state) or idle_s >= STEP_RECORD_S:
             draft.state = state.update(step=event.step, step_seen_at=draft.now)
             draft.went_past(event.step)
             draft.close_when_settled(self.policy.settled_s)
+            updates.proved(draft, self.code_policy)
 
     def _finished(self, draft: Draft, event: RanksFinished) -> None:
         state = draft.state
@@ -349,7 +351,7 @@ class Planner:
             draft.state = state.update(gone=state.gone | {event.node})
             draft.close_when_gone()
             return
-        if event.generation != state.generation or event.node not in state.nodes or state.phase not in _LIVE:
+        if event.generation != state.generation or event.node not in state.nodes or state.phase not in LIVE:
             return
         finished = state.finished | {event.node}
         draft.state = state.update(finished=finished)
@@ -358,41 +360,6 @@ class Planner:
             draft.complete("every rank ended with exit code 0")
 
     # --- failures -------------------------------------------------------------------------------
-
-    def _exited(self, draft: Draft, event: ProcessExited) -> None:
-        state = draft.state
-        if state.phase is JobPhase.STOPPING or event.generation is None or event.generation > state.generation:
-            return
-        if event.generation < state.generation and is_superseded(event):
-            # It ended because the restart worked, and as late as it was cut off: neither its end nor its step says
-            # anything of the failure. Of the present generation it does: what is newer there was never ordered.
-            return
-        if state.phase is JobPhase.CHECKING and event.generation == state.generation:
-            checks.ended(draft, event, self.rules)
-            return
-        symptom = classify(event, alone=state.spec.nnodes * state.spec.nproc_per_node == 1)
-        error = RankError(
-            generation=event.generation,
-            signature=signature(event),
-            step=event.step,
-            on_first_step=event.steps_done == 0,
-            traceback=event.exception.traceback if event.exception else event.log_tail,
-            exit_code=event.exit_code or 1,
-        )
-        failure = Failure(
-            symptom=symptom,
-            generation=event.generation,
-            step=max(event.step, state.step),
-            text=in_words(event),
-            node=event.node,
-            rank=event.rank,
-            evidence=(event.id,),
-            error=error,
-        )
-        if event.generation == state.generation and event.node in state.nodes and state.phase in _LIVE:
-            failed(draft, failure, self.rules)
-        elif state.incident:
-            learned_late(draft, failure, self.rules)
 
     def _failure(self, state: JobState, symptom: Symptom, text: str, node: str | None = None) -> Failure:
         return Failure(symptom=symptom, generation=state.generation, step=state.step, text=text, node=node)
@@ -411,34 +378,3 @@ class Planner:
 def _holds_already(state: JobState, grant: Grant) -> bool:
     member = state.member(grant.node)
     return member is not None and member.epoch >= grant.epoch
-
-
-def concerns(event: Event, states: dict[str, JobState]) -> list[str]:
-    """The jobs that an event is about: the one it names, or those that hold the node it names."""
-    if event.job is not None:
-        return [event.job] if event.job in states else []
-    if event.node is None:
-        return []
-    return [name for name, state in states.items() if state.phase not in OVER and event.node in state.nodes]
-
-
-HANDLED: tuple[type[Event], ...] = (
-    NodesGranted,
-    NodesAwaited,
-    RanksStarted,
-    FirstStep,
-    Progress,
-    RanksFinished,
-    RanksStopped,
-    ProcessExited,
-    NodeLost,
-    NodeDeparted,
-    StepTimeMeasured,
-    StepRestorable,
-    BadNumber,
-    StepsCertified,
-    OrderRefused,
-    Inspection,
-    DiagnosticResult,
-)
-"""The events that a decision can follow from."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.config import LadderPolicy, MechanismPolicy
+from holdfast.crash.names import row_of
 from holdfast.diagnosis.program import are_checks
 from holdfast.events import BreakerOpened, Eviction, EvictionRevoked, IncidentOpened, Reattempt, Withheld
 from holdfast.ids import derived_id
@@ -22,12 +23,20 @@ from holdfast_controller.ladder import (
     within_limits,
 )
 from holdfast_controller.state import Ending, Evicted, Failure, Incident, JobPhase, Rung, Symptom, Taken
+from holdfast_controller.updates import can_roll_back, is_of_present_code, roll_back
 
 NOT_THERE = frozenset({Symptom.NODE_LOST, Symptom.START_TIMEOUT})
 """Who is lost or does not answer is replaced in any case: a job cannot train without."""
 
 TAKEN_MAX = 32
 """Rungs of an incident that are remembered; its events are all in the history."""
+
+
+MECHANISMS = {Rung.CHECKS: "stop_time_checks", Rung.ROLLBACK: "rollback"}
+"""Whose rung it is, where that can be made to only observe."""
+
+WITHOUT = {Rung.CHECKS: "can_check", Rung.ROLLBACK: "can_roll_back"}
+"""What the ladder does without then."""
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,7 +75,7 @@ def learned_late(draft: Draft, failure: Failure, rules: Rules) -> None:
     """Evidence of a generation already given up: it may tell who was at fault, and that going on is no use."""
     choice = _weigh(draft, failure, rules)
     held = failure.node in draft.state.nodes
-    if choice.rung is Rung.STOP or (choice.rung is Rung.EVICT and held):
+    if choice.rung in (Rung.STOP, Rung.ROLLBACK) or (choice.rung is Rung.EVICT and held):
         act(draft, failure, choice, rules)
         return
     checks = draft.state.checks
@@ -89,8 +98,19 @@ def means_of(draft: Draft, failure: Failure, rules: Rules) -> Means:
         alerts=tuple(alert for alert in known if alert.confidence == "tolerate")
         if mechanisms.inspections == "act"
         else (),
-        can_check=mechanisms.stop_time_checks == "act",
+        can_roll_back=can_roll_back(state, failure.generation),
     )
+
+
+def chosen(draft: Draft, incident: Incident, failure: Failure, rules: Rules) -> Choice:
+    """The rung that `incident` asks for now. Those of mechanisms that only observe are said and passed over."""
+    means = means_of(draft, failure, rules)
+    choice = choose(incident, failure, means, rules.ladder)
+    while (mechanism := MECHANISMS.get(choice.rung)) and getattr(rules.mechanisms, mechanism) == "observe":
+        draft.say(Withheld, mechanism=mechanism, rung=choice.rung, node=failure.node, reason=choice.reason)
+        means = msgspec.structs.replace(means, **{WITHOUT[choice.rung]: False})
+        choice = choose(incident, failure, means, rules.ladder)
+    return choice
 
 
 def act(draft: Draft, failure: Failure, choice: Choice, rules: Rules) -> None:
@@ -108,6 +128,11 @@ def act(draft: Draft, failure: Failure, choice: Choice, rules: Rules) -> None:
         case Rung.REATTEMPT:
             draft.say(Reattempt, attempt=incident.attempts + 1, node=failure.node, reason=choice.reason)
             draft.order_start(f"restart in place: {choice.reason}")
+            draft.await_("ranks_started", draft.timeouts.start_s)
+        case Rung.ROLLBACK:
+            if not roll_back(draft, choice.reason):
+                draft.say(Reattempt, attempt=incident.attempts + 1, node=failure.node, reason=choice.reason)
+                draft.order_start(f"restart in place: {choice.reason}")
             draft.await_("ranks_started", draft.timeouts.start_s)
         case Rung.CHECKS:
             draft.order_checks(failure, choice.suite, choice.reason)
@@ -169,6 +194,8 @@ def _open(draft: Draft, failure: Failure) -> None:
     draft.say(
         IncidentOpened,
         symptom=failure.shown_as,
+        table_one=row_of(failure.shown_as),
+        root=failure.root,
         failed_step=failure.step,
         node=failure.node,
         rank=failure.rank,
@@ -179,8 +206,8 @@ def _open(draft: Draft, failure: Failure) -> None:
 def _weigh(draft: Draft, failure: Failure, rules: Rules) -> Choice:
     assert draft.state.incident is not None
     incident = blame(draft.state.incident, failure, frozenset(draft.state.nodes))
-    choice = choose(incident, failure, means_of(draft, failure, rules), rules.ladder)
-    if error := user_error(failure):
+    choice = chosen(draft, incident, failure, rules)
+    if (error := user_error(failure)) and is_of_present_code(draft.state, failure.generation):
         incident = msgspec.structs.replace(incident, user_error=error)
     if failure.spoiled:
         others = tuple(known for known in incident.spoiled if known.generation != failure.generation)
@@ -197,7 +224,10 @@ def _note(draft: Draft, failure: Failure, choice: Choice, rules: Rules) -> None:
     """Write down which rung it is, on what evidence, and which would come next."""
     incident = draft.state.incident
     assert incident is not None
-    means = means_of(draft, failure, rules)
+    observed = (rung for rung, name in MECHANISMS.items() if getattr(rules.mechanisms, name) == "observe")
+    means = msgspec.structs.replace(
+        means_of(draft, failure, rules), **dict.fromkeys((WITHOUT[rung] for rung in observed), False)
+    )
     taken = Taken(
         at=draft.now,
         generation=failure.generation,

@@ -7,17 +7,38 @@ from datetime import datetime
 from itertools import islice, takewhile
 from typing import Any
 
-from holdfast.config import LadderPolicy, MechanismPolicy, RetentionPolicy
+from holdfast.code.manifest import Manifest
+from holdfast.config import CodePolicy, LadderPolicy, MechanismPolicy, RetentionPolicy
 from holdfast.desired import NodeDesired
 from holdfast.events import AnyEvent, IncidentClosed, OrderRefused
-from holdfast.requests import CONTROLLER_REQUESTS, Answer, AnyRequest, ResetBreaker, StopJob, SubmitJob
-from holdfast.service import Decider, Effect, Row
+from holdfast.requests import (
+    CONTROLLER_REQUESTS,
+    Answer,
+    AnyRequest,
+    ResetBreaker,
+    RollbackJob,
+    StopJob,
+    SubmitJob,
+    UpdateJob,
+)
+from holdfast.service import Decider, Effect, Order, Row
 from holdfast.timeouts import Timeouts
-from holdfast_controller.draft import Outcome
-from holdfast_controller.orders import standing_orders
-from holdfast_controller.plan import HANDLED, Planner, concerns
+from holdfast_controller.draft import NO_MANIFESTS, Outcome
+from holdfast_controller.hears import HANDLED, concerns
+from holdfast_controller.orders import code_wanted, standing_orders
+from holdfast_controller.plan import Planner
 from holdfast_controller.state import OVER, Incident, JobState
-from holdfast_controller.store import INCIDENTS, JOBS, TABLES, USED_NAMES, IncidentRecord, UsedName
+from holdfast_controller.store import (
+    CODE_VERSIONS,
+    INCIDENTS,
+    JOBS,
+    TABLES,
+    USED_NAMES,
+    IncidentRecord,
+    UsedName,
+    VersionRecord,
+    version_key,
+)
 
 FORGOTTEN_AT_ONCE_MAX = 100
 """Jobs that go in one transaction: decisions wait behind it."""
@@ -37,8 +58,10 @@ class Controller(Decider):
         policy: LadderPolicy,
         retention: RetentionPolicy | None = None,
         mechanisms: MechanismPolicy | None = None,
+        code_policy: CodePolicy | None = None,
+        manifests: Mapping[str, Manifest] = NO_MANIFESTS,
     ) -> None:
-        self.planner = Planner(timeouts, policy, retention, mechanisms)
+        self.planner = Planner(timeouts, policy, retention, mechanisms, code_policy, manifests)
         self.jobs: dict[str, JobState] = {}
         # The oldest end first, so that most of the time one look tells that nothing is to be forgotten.
         self._ended: dict[str, datetime] = {}
@@ -70,10 +93,13 @@ class Controller(Decider):
         if isinstance(request, ResetBreaker):
             state = self.jobs.get(request.job)
             return self._effect(state, self.planner.reset_breaker(state, request, now))
+        if isinstance(request, UpdateJob | RollbackJob):
+            state, forgotten = self.jobs.get(request.job), self._used_names.get(request.job)
+            return self._effect(state, self.planner.change_code(state, request, now, forgotten))
         return super().on_request(request, now)
 
     def on_time(self, now: datetime, hearing_since: datetime | None) -> Effect:
-        waiting = [state for state in self._live() if state.awaiting]
+        waiting = [state for state in self._live() if state.awaiting or state.code.pending]
         passed = [self._effect(state, self.planner.time(state, now, hearing_since)) for state in waiting]
         return _merge([*passed, Effect(rows=self._forgotten(now))])
 
@@ -128,7 +154,28 @@ class Controller(Decider):
             rows.append(_incident_row(after.job, incident, closing))
         if after.incident and (before is None or before.incident != after.incident):
             rows.append(_incident_row(after.job, after.incident, None))
-        return Effect(rows=tuple(rows), events=outcome.events, orders=outcome.orders)
+        rows += _version_rows(before, after)
+        orders: tuple[Order, ...] = outcome.orders
+        if outcome.events and _wanted(before) != _wanted(after):
+            orders = (code_wanted(after, outcome.events[-1].id), *orders)
+        return Effect(rows=tuple(rows), events=outcome.events, orders=orders)
+
+
+def _version_rows(before: JobState | None, after: JobState) -> list[Row]:
+    known = before.code.versions if before else ()
+    return [
+        Row(
+            table=CODE_VERSIONS,
+            key=version_key(after.job, about.version),
+            row=VersionRecord(job=after.job, about=about),
+        )
+        for about in after.code.versions
+        if about not in known
+    ]
+
+
+def _wanted(state: JobState | None) -> tuple[str, ...]:
+    return code_wanted(state).versions if state else ()
 
 
 def _incident_row(job: str, incident: Incident, closing: IncidentClosed | None) -> Row:

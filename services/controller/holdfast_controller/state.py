@@ -21,6 +21,8 @@ import msgspec
 
 from holdfast.event_parts import Grant, JobSpec
 from holdfast.events import DiagnosticResult
+from holdfast.symptoms import Root
+from holdfast_controller.code_state import CodeState
 
 
 class JobPhase(StrEnum):
@@ -57,6 +59,9 @@ TRANSITIONS: dict[JobPhase, frozenset[JobPhase]] = {
     JobPhase.FAILED: frozenset(),
     JobPhase.STOPPED: frozenset(),
 }
+
+LIVE = frozenset({JobPhase.STARTING, JobPhase.RUNNING})
+"""Phases in which the ranks of the present generation train, or begin to."""
 
 OVER = frozenset({JobPhase.COMPLETED, JobPhase.FAILED, JobPhase.STOPPED})
 """Phases that a job does not leave."""
@@ -100,6 +105,7 @@ class Rung(StrEnum):
     """What to do about a failure, from mild to severe."""
 
     REATTEMPT = "reattempt"
+    ROLLBACK = "rollback"
     REPLACE = "replace"
     CHECKS = "stop_time_checks"
     EVICT = "evict"
@@ -117,7 +123,8 @@ class Spoiled(msgspec.Struct, frozen=True, kw_only=True):
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that went wrong in one generation of a job. `evidence` are the ids of the events that tell of it.
 
-    `named` is the symptom in the terms of `holdfast.symptoms`, where more is known than `symptom` says.
+    `named` is the symptom in the terms of `holdfast.symptoms`, where more is known than `symptom` says; `root` where
+    the cause lies, as far as that can be told.
     """
 
     symptom: Symptom
@@ -125,6 +132,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     step: int
     text: str
     named: str = ""
+    root: Root = Root.UNKNOWN
     evidence: tuple[str, ...] = ()
     node: str | None = None
     rank: int | None = None
@@ -285,6 +293,7 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     checks: Checks | None = None
     awaiting: Await | None = None
     incident: Incident | None = None
+    code: CodeState = CodeState()
     ending: Ending | None = None
     ended_at: datetime | None = None
 

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from holdfast.store import Table
+from holdfast_controller.code_state import CodeVersion
 from holdfast_controller.state import JobState, Taken
 
 
@@ -26,6 +27,13 @@ class IncidentRecord(msgspec.Struct, frozen=True, kw_only=True):
     outcome: str | None = None
 
 
+class VersionRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A version of a job's code as people ask for it. The key is the job's name, a slash and the version."""
+
+    job: str
+    about: CodeVersion
+
+
 class UsedName(msgspec.Struct, frozen=True, kw_only=True):
     """What is left of a job that was forgotten: its name, which is the key, stays taken."""
 
@@ -39,6 +47,8 @@ def _job_columns(state: JobState) -> dict[str, Any]:
         "incident": state.incident.id if state.incident else None,
         "exit_code": exit_code_of(state),
         "submitted_at": state.submitted_at,
+        "code_version": state.code.version,
+        "code_waits": state.code.pending.version if state.code.pending else None,
     }
 
 
@@ -61,8 +71,25 @@ def _incident_columns(record: IncidentRecord) -> dict[str, Any]:
     }
 
 
+def version_key(job: str, version: str) -> str:
+    """The key of a version's record: the same code in two jobs is judged twice."""
+    return f"{job}/{version}"
+
+
+def _version_columns(record: VersionRecord) -> dict[str, Any]:
+    about = record.about
+    return {
+        "job": record.job,
+        "code": about.version,
+        "number": about.number,
+        "verdict": about.verdict.value,
+        "created_at": about.created_at,
+    }
+
+
 JOBS = Table(name="jobs", row_type=JobState, columns=_job_columns)
 USED_NAMES = Table(name="used_names", row_type=UsedName, columns=lambda used: {"ended_at": used.ended_at})
 INCIDENTS = Table(name="incidents", row_type=IncidentRecord, columns=_incident_columns, is_only_written=True)
+CODE_VERSIONS = Table(name="code_versions", row_type=VersionRecord, columns=_version_columns, is_only_written=True)
 TABLES: tuple[Table[Any], ...] = (JOBS, USED_NAMES)
 """What is read at the start; records of incidents are only written."""

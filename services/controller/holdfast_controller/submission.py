@@ -8,13 +8,15 @@ import msgspec
 
 from holdfast.event_parts import Count, JobSpec
 from holdfast.rank_variables import RESTORE_STEP
+from holdfast_controller.code_state import CodeState
+from holdfast_controller.draft import Outcome
 from holdfast_controller.state import JobPhase, JobState
 
 _MASK = "***"
 
 
-def new_job(spec: JobSpec, now: datetime) -> JobState:
-    """The job before it has nodes.
+def new_job(spec: JobSpec, now: datetime, code: CodeState | None = None) -> JobState:
+    """The job before it has nodes, with the code that it begins with.
 
     The user's own limit to what is restored is one like any other: in the environment it would stand for ever, and
     cut at each restart what was trained since.
@@ -30,6 +32,7 @@ def new_job(spec: JobSpec, now: datetime) -> JobState:
         submitted_at=now,
         members=(None,) * spec.nnodes,
         next_restore_at_most=_step(limit) if limit else None,
+        code=code or CodeState(),
     )
 
 
@@ -39,6 +42,20 @@ def masked(spec: JobSpec) -> JobSpec:
     Events are read by everybody; values of environment variables are often secrets, and the token always is.
     """
     return msgspec.structs.replace(spec, env=dict.fromkeys(spec.env, _MASK), token=_MASK if spec.token else "")
+
+
+def of_before(job: str, ended_at: datetime) -> str:
+    """What a person is told of a job that was forgotten."""
+    return f"job {job} ended on {ended_at:%Y-%m-%d} and was forgotten; its name stays taken"
+
+
+def no_longer(state: JobState | None, job: str, forgotten: datetime | None) -> Outcome:
+    """What a person is told who asks something of a job that is not there, or over."""
+    if forgotten:
+        return Outcome(state=None, refusal=of_before(job, forgotten))
+    if state is None:
+        return Outcome(state=None, refusal=f"there is no job named {job}; `holdfast jobs` lists them")
+    return Outcome(state=state, refusal=f"job {job} is over already: {state.phase}")
 
 
 def _step(value: str) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Column, Integer, Text
+from sqlalchemy import BigInteger, Column, DateTime, Integer, LargeBinary, Table, Text, func
 
 from holdfast.store.schema import moment, service_metadata, state_table
 
@@ -16,6 +16,8 @@ state_table(
     Column("incident", Text),
     Column("exit_code", Integer),
     moment("submitted_at"),
+    Column("code_version", Text),
+    Column("code_waits", Text),
 )
 
 state_table(METADATA, "used_names", moment("ended_at"))
@@ -30,4 +32,29 @@ state_table(
     Column("outcome", Text),
     Column("attempts", Integer, nullable=False),
     Column("summary", Text, nullable=False),
+)
+
+state_table(
+    METADATA,
+    "code_versions",
+    Column("job", Text, nullable=False),
+    Column("code", Text, nullable=False),
+    Column("number", BigInteger, nullable=False),
+    Column("verdict", Text, nullable=False),
+    moment("created_at"),
+)
+
+Table(
+    "code_contents",
+    METADATA,
+    Column("sha256", Text, primary_key=True),
+    Column("content", LargeBinary, nullable=False),
+    Column("kept_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+)
+
+Table(
+    "code_manifests",
+    METADATA,
+    Column("version", Text, primary_key=True),
+    Column("kept_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
 )

@@ -1,0 +1,84 @@
+"""One training log, read as far as it has been written."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import structlog
+
+from holdfast_agent.training_logs.open_files import FileKey, Found, kind_of
+from holdfast_agent.training_logs.readings import Reading, Readings
+from holdfast_agent.training_logs.scalars import LogParser
+from holdfast_agent.training_logs.tags import Tags
+from holdfast_agent.training_logs.tfevents import TfEvents
+from holdfast_agent.training_logs.wandb_file import WandbFile
+
+READ_BYTES_MAX = 256 * 1024
+"""At one look: a log that is far behind is caught up with over some looks, so that others have their turn."""
+
+log = structlog.get_logger(__name__)
+
+
+class FollowedLog:
+    """An open log. `offset` is where its first record that was not taken begins."""
+
+    def __init__(self, found: Found, tags: Tags, offset: int) -> None:
+        """Open it.
+
+        Raises:
+            OSError: it cannot be opened, or another file has its place by now.
+        """
+        self.found = found
+        self.kind = kind_of(found.path)
+        self._readings = Readings(tags, Path(found.path).parent.name)
+        self._parser: LogParser = WandbFile(offset) if self.kind == "wandb" else TfEvents(offset)
+        self._read_to = offset
+        self._damaged = 0
+        self._descriptor = os.open(found.way, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        status = os.fstat(self._descriptor)
+        if FileKey(status.st_dev, status.st_ino) != found.key:
+            self.close()
+            raise OSError(f"{found.path} is another file by now")
+
+    @property
+    def offset(self) -> int:
+        """Up to where whole records were taken."""
+        return self._parser.offset
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """The tags that were found, by quantity."""
+        return {str(quantity): tag for quantity, tag in self._readings.chosen.items()}
+
+    def read(self) -> list[Reading]:
+        """What was written since the last call.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        if self._parser.has_given_up:
+            return []
+        size = os.fstat(self._descriptor).st_size
+        if size < self._read_to:
+            log.warning("a training log was cut short and is read from its beginning", file=self.found.path)
+            self._parser = WandbFile() if self.kind == "wandb" else TfEvents()
+            self._read_to = 0
+        data = os.pread(self._descriptor, READ_BYTES_MAX, self._read_to) if size > self._read_to else b""
+        if not data:
+            return []
+        self._read_to += len(data)
+        readings = self._readings.take(self._parser.feed(data))
+        self._tell_damage()
+        return readings
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._descriptor)
+
+    def _tell_damage(self) -> None:
+        if self._parser.has_given_up:
+            log.error("a training log is not readable and is left alone", file=self.found.path, kind=self.kind)
+        elif self._parser.damaged and not self._damaged:
+            log.warning("damaged records of a training log were passed over", file=self.found.path)
+        self._damaged = self._parser.damaged

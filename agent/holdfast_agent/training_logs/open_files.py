@@ -1,0 +1,123 @@
+"""Which training logs the ranks of this node write: what they and their children have open, by /proc.
+
+So nothing needs to be configured, and wherever a script puts its logs, they are those of this job. Weights & Biases
+writes in a process of its own, which is a child of the rank that called it.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+
+TENSORBOARD_MARK = "tfevents"
+WANDB_SUFFIX = ".wandb"
+PROCESSES_MAX = 512
+"""Of one rank: data loaders have many, and none of them more than these."""
+FILES_OF_GLOB_MAX = 64
+
+
+class FileKey(msgspec.Struct, frozen=True):
+    """A file by device and inode: the same whatever it is called."""
+
+    device: int
+    inode: int
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """A training log. `way` is where to open it, `path` what it is called; `rank` is the one that writes it."""
+
+    key: FileKey
+    rank: int
+    way: str
+    path: str
+
+
+def kind_of(path: str) -> str:
+    """`tensorboard` or `wandb` by the file's name, "" for what is neither."""
+    name = os.path.basename(path)
+    if TENSORBOARD_MARK in name:
+        return "tensorboard"
+    return "wandb" if name.endswith(WANDB_SUFFIX) else ""
+
+
+def open_logs(ranks: dict[int, int]) -> list[Found]:
+    """The training logs that these ranks (by number: process id) have open for writing."""
+    return [found for rank, pid in sorted(ranks.items()) for found in _of_rank(rank, pid)]
+
+
+def logs_at(paths: Mapping[str, int]) -> list[Found]:
+    """The training logs that lie there; paths by rank. Some writers open their file anew for each piece."""
+    found: list[Found] = []
+    for path, rank in paths.items():
+        if kind_of(path) and (status := _stat(path)) is not None:
+            found.append(Found(key=FileKey(status.st_dev, status.st_ino), rank=rank, way=path, path=path))
+    return found
+
+
+def matching_logs(patterns: Iterable[str], folder: str, rank: int) -> list[Found]:
+    """The training logs whose paths match, as far as they are the newest ones."""
+    paths = {path for pattern in patterns for path in glob.iglob(os.path.join(folder, pattern), recursive=True)}
+    found = [(status.st_mtime, path) for path in paths if kind_of(path) and (status := _stat(path)) is not None]
+    return logs_at({path: rank for _, path in sorted(found)[-FILES_OF_GLOB_MAX:]})
+
+
+def _of_rank(rank: int, pid: int) -> Iterator[Found]:
+    waiting = [pid]
+    for _ in range(PROCESSES_MAX):
+        if not waiting:
+            return
+        here = waiting.pop()
+        waiting += _children(here)
+        for way, path in _open_files(here):
+            if kind_of(path) and (status := _stat(way)) is not None and _is_written(here, way):
+                yield Found(key=FileKey(status.st_dev, status.st_ino), rank=rank, way=way, path=path)
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            # A child belongs to the thread that forked it.
+            found += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_bytes().split())
+    except OSError:
+        # It has ended, or the kernel was built without this list: then only the rank itself is looked at.
+        return found
+    return found
+
+
+def _open_files(pid: int) -> Iterator[tuple[str, str]]:
+    folder = f"/proc/{pid}/fd"
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return
+    for name in names:
+        way = f"{folder}/{name}"
+        try:
+            yield way, os.readlink(way)
+        except OSError:
+            continue
+
+
+def _stat(path: str) -> os.stat_result | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status if stat.S_ISREG(status.st_mode) else None
+
+
+def _is_written(pid: int, way: str) -> bool:
+    """Whether the descriptor writes: a rank that reads an old log, TensorBoard itself for one, logs nothing by it."""
+    try:
+        for line in Path(f"/proc/{pid}/fdinfo/{os.path.basename(way)}").read_bytes().splitlines():
+            if line.startswith(b"flags:"):
+                return int(line.split()[1], 8) & os.O_ACCMODE != os.O_RDONLY
+    except (OSError, ValueError, IndexError):
+        return False
+    return False

@@ -1,0 +1,118 @@
+"""Which tag of a training log is the loss, the gradient norm, the throughput: names that trainers use, as data. Pure.
+
+A tag that merely looks like one is none: a wrong loss would end a sound training. Losses of evaluations are none of the
+training's. What has another name the user names (`holdfast run --tag loss=my/loss`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+from holdfast.training_quantities import Quantity
+
+PERCENT_FROM = 1.5
+"""Nobody's MFU is above 150 %: larger ones are percentages."""
+
+KNOWN: dict[Quantity, tuple[str, ...]] = {
+    # Of each quantity the first one that a log has counts. As `_canonical` spells them.
+    "loss": (
+        "lm_loss",  # Megatron-LM ("lm loss")
+        "loss_metrics/global_avg_loss",  # torchtitan
+        "reduced_train_loss",  # NeMo
+        "train/ce_loss",  # OLMo-core ("train/CE loss")
+        "train/crossentropyloss",  # OLMo
+        "loss/train/total",  # Composer, LLM Foundry
+        "train/samples/train_loss",  # DeepSpeed
+        "train/loss",  # Hugging Face Trainer, nanoGPT
+        "train/loss_step",  # Lightning
+        "train_loss_step",
+        "train_loss",
+        "train/lm_loss",
+        "train/total_loss",
+        "training/loss",
+        "training_loss",
+        "loss/train",
+        "loss",
+    ),
+    "grad_norm": (
+        "grad_norm",  # Megatron-LM ("grad-norm"), torchtitan, NeMo
+        "train/grad_norm",  # Hugging Face Trainer
+        "optim/total_grad_norm",  # OLMo
+        "l2_norm/grad/global",  # Composer
+        "train/gradient_norm",
+        "gradient_norm",
+        "train/gnorm",
+        "gnorm",  # fairseq
+    ),
+    "tokens_per_s": (
+        "throughput/total/tokens_per_second",
+        "throughput/tokens_per_sec",  # Composer
+        "tokens_per_second",
+        "tokens_per_sec",
+        "tokens/s",
+        "tokens/sec",
+        "train/tokens_per_second",
+        "train/tokens_per_sec",
+        "train_tokens_per_second",
+    ),
+    "mfu": (
+        "mfu",  # nanoGPT
+        "mfu(%)",  # torchtitan
+        "train/mfu",
+        "throughput/device/mfu",  # Composer, OLMo-core
+        "throughput/mfu",
+        "perf/mfu",
+    ),
+    "learning_rate": (
+        "learning_rate",  # Megatron-LM ("learning-rate")
+        "train/learning_rate",  # Hugging Face Trainer
+        "lr",
+        "train/lr",
+        "train/samples/lr",  # DeepSpeed
+        "optim/learning_rate_group0",  # OLMo
+    ),
+}
+
+_OF_EVALUATION = re.compile(r"(?:^|[^a-z])(?:eval|evaluation|val|valid|validation|test|dev)(?:[^a-z]|$)")
+_FOLDER_OF_EVALUATION = re.compile(r"(?:^|[^a-z])(?:eval|evaluation|val|valid|validation)(?:[^a-z]|$)")
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """What a tag is; a lower `place` is the better name for it."""
+
+    quantity: Quantity
+    place: int
+
+
+class Tags:
+    """The names by which one job's logs are read: the user's own before those that are known."""
+
+    def __init__(self, named: Mapping[Quantity, str] | None = None) -> None:
+        self._choices: dict[str, Choice] = {}
+        self._named = {tag: Choice(quantity=quantity, place=-1) for quantity, tag in (named or {}).items()}
+        # A user who names a quantity's tag knows better than to be given another one.
+        for quantity, tags in KNOWN.items():
+            if quantity not in (named or {}):
+                self._choices |= {tag: Choice(quantity=quantity, place=place) for place, tag in enumerate(tags)}
+
+    def choice(self, tag: str, folder: str = "") -> Choice | None:
+        """What this tag is, if it is anything of the training. `folder` is the name of the one that the log lies in:
+        some writers keep one name and put evaluation into a folder of its own."""
+        if (own := self._named.get(tag)) is not None:
+            return own
+        if _OF_EVALUATION.search(tag.lower()) or _FOLDER_OF_EVALUATION.search(folder.lower()):
+            return None
+        return self._choices.get(_canonical(tag))
+
+
+def value_of(quantity: Quantity, value: float) -> float:
+    """The value in the unit that it is kept in: MFU as a share of 1."""
+    return value / 100 if quantity == "mfu" and value > PERCENT_FROM else value
+
+
+def _canonical(tag: str) -> str:
+    # W&B names what lies in a dictionary `train.loss`.
+    return re.sub(r"[\s-]+", "_", tag.strip().lower()).replace(".", "/")

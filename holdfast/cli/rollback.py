@@ -1,0 +1,43 @@
+"""`holdfast rollback`."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import click
+
+from holdfast.cli.addresses import nats_option
+from holdfast.cli.addresses import nats_url as find_nats_url
+from holdfast.cli.ask import ask, asked_by
+from holdfast.cli.bus import connected
+from holdfast.cli.directory import directory_option
+from holdfast.cli.names import checked_or_complain
+from holdfast.ids import uuid7
+from holdfast.requests import CONTROLLER_REQUESTS, RollbackJob
+
+
+@click.command()
+@click.argument("job")
+@click.option(
+    "--to", metavar="VERSION", default="", help="A number or the beginning of a name, of `holdfast versions`."
+)
+@directory_option
+@nats_option
+def rollback(job: str, to: str, directory: Path, nats_url: str | None) -> None:
+    """Have JOB run an earlier version of its code, at once: the last good one, or --to VERSION.
+
+    Without --to the present version is found bad, and no rollback will ever choose it. While an update waits, that is
+    withdrawn, and the present version stays.
+    """
+    checked_or_complain(job, "job name")
+    asyncio.run(_rollback(job, to, find_nats_url(directory, nats_url)))
+    click.echo(f"done; `holdfast versions {job}` shows what job {job} runs")
+
+
+async def _rollback(job: str, to: str, url: str) -> None:
+    request = RollbackJob(id=uuid7(), asked_by=asked_by(), job=job, to=to)
+    async with connected(url, "rollback") as bus:
+        answer = await ask(bus, CONTROLLER_REQUESTS, request, "controller")
+    if not answer.accepted:
+        raise click.ClickException(answer.message)

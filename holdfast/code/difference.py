@@ -1,0 +1,93 @@
+"""What is different between two versions of the code. Pure."""
+
+from __future__ import annotations
+
+import difflib
+
+import msgspec
+
+from holdfast.code.manifest import Entry, Manifest
+
+PATHS_SHOWN = 50
+_TEXT_BYTES_MAX = 1 << 20
+
+
+class Changes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Paths that one version has and the other has not, or has with another content, mode or target.
+
+    Of each kind the first 50 by name; `count` is how many there are together.
+    """
+
+    added: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    count: int = 0
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """All that are named, changed ones first."""
+        return (*self.changed, *self.added, *self.removed)
+
+
+class LineCount(msgspec.Struct, frozen=True, kw_only=True):
+    """Lines that a file has gained and lost; None for both: it is no text, or too long to be compared."""
+
+    path: str
+    added: int | None
+    removed: int | None
+
+
+def difference(old: Manifest, new: Manifest) -> Changes:
+    """What leads from `old` to `new`."""
+    before = {entry.path: entry for entry in old.entries}
+    after = {entry.path: entry for entry in new.entries}
+    added = sorted(after.keys() - before.keys())
+    removed = sorted(before.keys() - after.keys())
+    changed = sorted(path for path in after.keys() & before.keys() if after[path] != before[path])
+    return Changes(
+        added=tuple(added[:PATHS_SHOWN]),
+        changed=tuple(changed[:PATHS_SHOWN]),
+        removed=tuple(removed[:PATHS_SHOWN]),
+        count=len(added) + len(removed) + len(changed),
+    )
+
+
+def in_words(changes: Changes, most: int = 3) -> str:
+    """The changes as part of a sentence: the first paths by name, the others by their number."""
+    if not changes.count:
+        return "no file differs"
+    shown = changes.paths[:most]
+    others = changes.count - len(shown)
+    return ", ".join(shown) + (f" and {others} more" if others else "")
+
+
+def lines(path: str, old: bytes, new: bytes) -> LineCount:
+    """How many lines of a file are new, and how many are gone."""
+    before, after = _lines(old), _lines(new)
+    if before is None or after is None:
+        return LineCount(path=path, added=None, removed=None)
+    matcher = difflib.SequenceMatcher(a=before, b=after, autojunk=False)
+    same = sum(block.size for block in matcher.get_matching_blocks())
+    return LineCount(path=path, added=len(after) - same, removed=len(before) - same)
+
+
+def unified(path: str, old: bytes, new: bytes) -> list[str]:
+    """The difference of a text file as `diff -u` shows it; one line that says so for what is no text."""
+    before, after = _lines(old), _lines(new)
+    if before is None or after is None:
+        return [f"{path}: no text, or too long: {len(old)} and {len(new)} bytes"]
+    return list(difflib.unified_diff(before, after, f"a/{path}", f"b/{path}", lineterm=""))
+
+
+def content_of(entry: Entry | None) -> str | None:
+    """The hash of what an entry holds; None for a link or nothing."""
+    return entry.sha256 if entry is not None and entry.target is None else None
+
+
+def _lines(content: bytes) -> list[str] | None:
+    if len(content) > _TEXT_BYTES_MAX or b"\0" in content:
+        return None
+    try:
+        return content.decode().splitlines()
+    except UnicodeDecodeError:
+        return None

@@ -1,0 +1,26 @@
+"""Where the paths of a source tree are in a version of it that lies somewhere else. Pure."""
+
+from __future__ import annotations
+
+import posixpath
+
+ROOT_VARIABLE = "HOLDFAST_CODE_ROOT"
+"""The source tree that a job's code was taken from."""
+PLACE_VARIABLE = "HOLDFAST_CODE_DIR"
+"""The directory with the version that a rank runs."""
+VERSION_VARIABLE = "HOLDFAST_CODE_VERSION"
+
+
+def moved(path: str, root: str, place: str, cwd: str) -> str:
+    """The path in `place` if it leads into the tree `root`, otherwise as it is. A relative one begins at `cwd`."""
+    whole = posixpath.normpath(posixpath.join(cwd, path))
+    root = posixpath.normpath(root)
+    if whole == root:
+        return place
+    prefix = root.rstrip("/") + "/"
+    return posixpath.join(place, whole.removeprefix(prefix)) if whole.startswith(prefix) else path
+
+
+def moved_search_path(entries: str, root: str, place: str, cwd: str) -> str:
+    """A PYTHONPATH whose entries in the tree lead into `place`."""
+    return ":".join(moved(entry, root, place, cwd) if entry else entry for entry in entries.split(":"))

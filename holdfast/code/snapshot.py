@@ -1,0 +1,270 @@
+"""A snapshot of a source tree: which files belong to the code, and what they hold.
+
+In a git work tree: what is tracked, and what is new and not ignored. Elsewhere: all but what is hidden or left by
+tools. What is too large, leads out of the tree or is ignored is left out by name; it is reached where it lies.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections import Counter
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from holdfast.code import git
+from holdfast.code.git import Commit, NoGit
+from holdfast.code.manifest import (
+    CODE_BYTES_MAX,
+    FILE_BYTES_MAX,
+    FILES_MAX,
+    Entry,
+    Manifest,
+    NoManifest,
+    digest_of,
+    manifest_of,
+    path_problem,
+    target_problem,
+    version_of,
+)
+
+JUNK = frozenset(
+    {
+        *(".git", ".hg", ".svn", ".holdfast", ".idea", ".vscode", ".DS_Store", ".ipynb_checkpoints"),
+        *(".venv", "venv", ".tox", ".nox", ".eggs", "node_modules", "__pycache__"),
+        *(".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis"),
+    }
+)
+"""Names of what tools leave in a source tree: neither code nor anything that a script reads."""
+_NOT_CODE = frozenset(("checkpoints", "wandb", "lightning_logs", "mlruns"))
+"""Directories that training leaves in a source tree, where git does not tell."""
+OUTSIDE_MAX = 64
+"""Paths beside the code that are linked to where they lie."""
+_SHOWN = 3
+
+
+class Limits(NamedTuple):
+    """What a snapshot may have."""
+
+    files_max: int
+    file_bytes_max: int
+    code_bytes_max: int
+
+
+ASKED_FOR = Limits(FILES_MAX, FILE_BYTES_MAX, CODE_BYTES_MAX)
+"""Of a tree that somebody named."""
+UNASKED = Limits(2_000, 4 << 20, 16 << 20)
+"""Of a tree that was found: nobody waits for more without having asked for it."""
+
+
+class SnapshotRefused(ValueError):
+    """The tree cannot be held as a version; the message names the cause and what to do."""
+
+
+class LeftOut(NamedTuple):
+    """A path that is no part of the version, and why."""
+
+    path: str
+    why: str
+
+
+class Snapshot(NamedTuple):
+    """A version of the code as it lies in `root`. `contents` has the files by their hashes."""
+
+    root: Path
+    manifest: Manifest
+    version: str
+    contents: dict[str, bytes]
+    commit: Commit | None
+    left_out: tuple[LeftOut, ...]
+
+    @property
+    def outside(self) -> tuple[str, ...]:
+        """The paths beside the code; those nearest to the root if there are many."""
+        paths = sorted((left.path for left in self.left_out), key=lambda path: (path.count("/"), path))
+        return tuple(sorted(paths[:OUTSIDE_MAX]))
+
+
+def snapshot(root: Path, limits: Limits = ASKED_FOR, exclude: Collection[Path] = ()) -> Snapshot:
+    """The code in `root`, without the directories `exclude` (a cluster's own, a job's).
+
+    Raises:
+        SnapshotRefused: no files, too many, too much, or one that cannot be read.
+    """
+    root = root.resolve()
+    if not root.is_dir():
+        raise SnapshotRefused(f"{root} is no directory")
+    walk = _Walk(root, limits, {path.resolve() for path in exclude})
+    # Before its files are looked at: a tree that is too large must not cost the time of asking for its state.
+    paths = walk.paths()
+    entries, contents = walk.read(paths)
+    try:
+        manifest = manifest_of(entries)
+    except NoManifest as error:
+        why = "it has no files that belong to its code" if not entries else str(error)
+        raise SnapshotRefused(f"{root} cannot be held as a version of the code: {why}") from error
+    return Snapshot(root, manifest, version_of(manifest), contents, walk.commit(), tuple(sorted(walk.left_out)))
+
+
+def tree_of(script: Path, cwd: Path) -> Path | None:
+    """The tree that a script belongs to: its git work tree; without git where it is run from, if it lies below that;
+    else its own directory. None if that is a home directory or everything: much there is nobody's code.
+    """
+    script, here = script.resolve(), cwd.resolve()
+    candidates = [git.toplevel(script.parent), here if script.is_relative_to(here) else None, script.parent]
+    no_trees = (Path.home().resolve(), Path("/"), None)
+    return next((tree for tree in candidates if tree not in no_trees), None)
+
+
+class _Walk:
+    """One look at a tree."""
+
+    def __init__(self, root: Path, limits: Limits, exclude: set[Path]) -> None:
+        self._root = root
+        self._limits = limits
+        self._exclude = exclude
+        self._with_git = git.toplevel(root) is not None
+        self.left_out: set[LeftOut] = set()
+
+    def commit(self) -> Commit | None:
+        """The commit, if git knows."""
+        try:
+            return git.commit(self._root) if self._with_git else None
+        except NoGit:
+            return None
+
+    def paths(self) -> list[str]:
+        """Candidates: existing files and links, in order."""
+        found: list[str] = []
+        for path in self._by_git("") if self._with_git else self._by_hand(""):
+            found.append(path)
+            if len(found) > self._limits.files_max:
+                raise SnapshotRefused(self._too_many(found))
+        return found
+
+    def read(self, paths: list[str]) -> tuple[list[Entry], dict[str, bytes]]:
+        """The entries, and the contents of the files."""
+        entries: list[Entry] = []
+        contents: dict[str, bytes] = {}
+        sizes: dict[str, int] = {}
+        total_bytes = 0
+        for path in paths:
+            try:
+                found = self._entry(path)
+            except FileNotFoundError:
+                # Gone since it was listed, or deleted and still in git's index.
+                continue
+            except OSError as error:
+                raise SnapshotRefused(f"{self._root / path} cannot be read: {error.strerror}") from error
+            if found is None:
+                continue
+            entry, content = found
+            entries.append(entry)
+            if entry.target is None:
+                contents[entry.sha256] = content
+                sizes[path] = len(content)
+                total_bytes += len(content)
+            if total_bytes > self._limits.code_bytes_max:
+                raise SnapshotRefused(self._too_much(sizes))
+        return entries, contents
+
+    def _by_git(self, below: str) -> Iterator[str]:
+        try:
+            members, ignored = git.members(self._root / below), git.ignored(self._root / below)
+        except NoGit as error:
+            if below:
+                raise SnapshotRefused(f"git cannot list {self._root / below}: {error}") from error
+            self._with_git = False
+            yield from self._by_hand("")
+            return
+        for path in ignored:
+            if not self._is_junk(path) and not self._is_excluded(self._root / below / path):
+                self.left_out.add(LeftOut(below + path, "ignored by git"))
+        for path in members:
+            whole = below + path
+            if self._is_junk(path.rstrip("/")) or self._is_excluded(self._root / whole):
+                continue
+            if path.endswith("/") or ((self._root / whole).is_dir() and not (self._root / whole).is_symlink()):
+                # A submodule, or a clone within this one, with an index of its own.
+                yield from self._by_git(whole.rstrip("/") + "/")
+            else:
+                yield whole
+
+    def _by_hand(self, below: str) -> Iterator[str]:
+        try:
+            found = sorted(os.scandir(self._root / below), key=lambda item: item.name)
+        except OSError as error:
+            self.left_out.add(LeftOut(below.rstrip("/") or ".", error.strerror or "cannot be read"))
+            return
+        for item in found:
+            path = below + item.name
+            if self._is_junk(item.name) or self._is_excluded(self._root / path):
+                continue
+            if item.name.startswith("."):
+                # Settings and credentials lie there, and nobody says which.
+                self.left_out.add(LeftOut(path, "hidden"))
+                continue
+            if item.is_dir(follow_symlinks=False):
+                if item.name in _NOT_CODE:
+                    self.left_out.add(LeftOut(path, "what training leaves behind"))
+                else:
+                    yield from self._by_hand(path + "/")
+            else:
+                yield path
+
+    def _entry(self, path: str) -> tuple[Entry, bytes] | None:
+        place = self._root / path
+        about = place.lstat()
+        if problem := path_problem(path) or _encoding_problem(path):
+            raise SnapshotRefused(f"{str(place)!r} cannot be part of a version: {problem}; rename it")
+        if stat.S_ISLNK(about.st_mode):
+            target = os.readlink(place)
+            if problem := target_problem(path, target):
+                self.left_out.add(LeftOut(path, f"a link to {target}: {problem}"))
+                return None
+            return Entry(path=path, target=target), b""
+        if not stat.S_ISREG(about.st_mode):
+            self.left_out.add(LeftOut(path, "no regular file"))
+            return None
+        if about.st_size > self._limits.file_bytes_max:
+            self.left_out.add(LeftOut(path, f"{_mib(about.st_size)}, over {_mib(self._limits.file_bytes_max)}"))
+            return None
+        content = place.read_bytes()
+        is_executable = bool(about.st_mode & 0o100)
+        digest = digest_of(content)
+        return Entry(path=path, sha256=digest, size_bytes=len(content), is_executable=is_executable), content
+
+    def _is_junk(self, path: str) -> bool:
+        return path.endswith(".pyc") or any(part in JUNK for part in path.split("/"))
+
+    def _is_excluded(self, path: Path) -> bool:
+        return path in self._exclude or any(above in self._exclude for above in path.parents)
+
+    def _too_many(self, found: list[str]) -> str:
+        by_folder = Counter(path.partition("/")[0] if "/" in path else "." for path in found)
+        fullest = ", ".join(f"{folder} ({count})" for folder, count in by_folder.most_common(_SHOWN))
+        return (
+            f"{self._root} has more than {self._limits.files_max} files that may belong to its code, most of them in "
+            f"{fullest}: have git ignore what is no code, or name the directory of the code alone"
+        )
+
+    def _too_much(self, sizes: dict[str, int]) -> str:
+        largest = sorted(sizes, key=lambda path: -sizes[path])[:_SHOWN]
+        named = ", ".join(f"{path} ({_mib(sizes[path])})" for path in largest)
+        return (
+            f"the code in {self._root} has more than {_mib(self._limits.code_bytes_max)}; the largest files are "
+            f"{named}: have git ignore what is no code, or name the directory of the code alone"
+        )
+
+
+def _encoding_problem(path: str) -> str:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return "its name is not UTF-8"
+    return ""
+
+
+def _mib(size: int) -> str:
+    return f"{size / (1 << 20):.1f} MiB"

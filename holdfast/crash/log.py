@@ -1,0 +1,160 @@
+"""What a line of a training log is: whose it is, when it was written, how loud it is, and what it says. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+LINE_CHARS_MAX = 2000
+"""Of a line, what is looked at: nothing that matters stands behind it."""
+
+
+class Line(NamedTuple):
+    """`rank` is None where the line does not name one; `local` says that it counts only within its node.
+
+    `at` is seconds since the year began, in the log's own time zone: only good for comparing lines of one job.
+    """
+
+    number: int
+    rank: int | None
+    local: bool
+    at: float | None
+    level: str
+    text: str
+
+
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+_PREFIXES: tuple[tuple[re.Pattern[str], bool], ...] = (
+    (re.compile(r"\[(?:rank|RANK|Rank)[ :=]{0,2}(\d{1,6})\]:? ?"), False),
+    (re.compile(r"\[\d+,(\d{1,6})\]<std(?:out|err|diag)>: ?"), False),
+    (re.compile(r"(?:rank|Rank|RANK)[ =]?(\d{1,6}): "), False),
+    (re.compile(r"\[(?:default|trainer|worker|role|local_rank)[_ ]?(\d{1,4})\]: ?"), True),
+)
+"""How launchers mark whose line it is: torch, Open MPI, scripts; torchrun's `--tee` has but the rank in the node."""
+
+_SRUN = re.compile(r" {0,5}(\d{1,6}): ")
+_RAY = re.compile(r"\((?:[\w.<>]+) pid=\d+(?:, ip=[\d.]+)?\) ")
+_VLLM = re.compile(r"(?=(?P<level>[A-Z]+) )[A-Z]+ \d\d-\d\d \d\d:\d\d:\d\d \[?[\w./]{1,80}:\d+\] ")
+_KUBERNETES = re.compile(r"(?:stdout|stderr) [FP] ")
+_WITHIN = re.compile(r"\[(?:[^\][]{0,120} )?[Rr]ank[ :=]{0,2}(\d{1,6})\]|\bPG [^\][]{0,80}Rank (\d{1,6})\]")
+"""Inside of a message: `[Rank 3]`, `[PG ID 0 PG GUID 0(default_pg) Rank 3]`."""
+
+_DATE = re.compile(
+    r"(?P<y>\d{4})[-/](?P<m>\d\d)[-/](?P<d>\d\d)[T _](?P<H>\d\d):(?P<M>\d\d):(?P<S>\d\d)(?:[.,](?P<f>\d{1,9}))?"
+)
+_GLOG = re.compile(r"\b([EWIF])(?P<m>\d\d?)(?P<d>\d\d) (?P<H>\d\d):(?P<M>\d\d):(?P<S>\d\d)(?:\.(?P<f>\d{1,9}))?")
+_NAMED = re.compile(
+    r"\b(?P<month>Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) {1,2}(?P<d>\d{1,2}) "
+    r"(?P<H>\d\d):(?P<M>\d\d):(?P<S>\d\d)"
+)
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_STAMP_LEAD = re.compile(
+    r"\[?\d{4}[-/]\d\d[-/]\d\d[T _]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\]?:?\s{0,3}(?:\|\s)?"
+)
+_LEVEL = re.compile(r"\b(DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)\b")
+_LEVEL_WITHIN_CHARS = 110
+_C10 = re.compile(r"^\[([WEIF]) ?[\w/.]{1,80}\.(?:cpp|hpp|h|cc):\d+\]")
+_QUIET = {"DEBUG": "quiet", "INFO": "quiet", "WARNING": "quiet", "WARN": "quiet"}
+_WARNING = re.compile(r"\b[A-Z][A-Za-z]*Warning: |^\s*warnings?\.warn\(|\b[Ww]arning: ")
+
+
+def dissect(raw: str, number: int) -> Line:
+    """A line taken apart."""
+    text = raw[:LINE_CHARS_MAX]
+    if "\x1b" in text:
+        text = _ANSI.sub("", text)
+    at = moment(text)
+    level = ""
+    rank: int | None = None
+    local = False
+    for _ in range(4):
+        if lead := _STAMP_LEAD.match(text) or _KUBERNETES.match(text) or _RAY.match(text):
+            text = text[lead.end() :]
+            continue
+        if lead := _VLLM.match(text):
+            level = _QUIET.get(lead["level"], "loud")
+            text = text[lead.end() :]
+            continue
+        for pattern, is_local in _PREFIXES:
+            if found := pattern.match(text):
+                if rank is None or (local and not is_local):
+                    rank, local = int(found[1]), is_local
+                text = text[found.end() :]
+                break
+        else:
+            break
+    if (rank is None or local) and "ank" in text[:240] and (found := _WITHIN.search(text, 0, 240)):
+        rank, local = int(found[1] or found[2]), False
+    return Line(number, rank, local, at, level or _level(text), text)
+
+
+def moment(text: str) -> float | None:
+    """When a line says it was written: python, ISO, glog, c10, syslog and `dmesg -T` forms."""
+    head = text[:160]
+    found = _DATE.search(head) or _GLOG.search(head)
+    if found:
+        month, fraction = int(found["m"]), found["f"]
+    elif found := _NAMED.search(head):
+        month, fraction = _MONTHS.index(found["month"]) + 1, None
+    else:
+        return None
+    seconds = ((month * 31 + int(found["d"])) * 24 + int(found["H"])) * 3600 + int(found["M"]) * 60 + int(found["S"])
+    return seconds + (float(f"0.{fraction}") if fraction else 0.0)
+
+
+def _level(text: str) -> str:
+    head = text[:_LEVEL_WITHIN_CHARS]
+    if "NCCL INFO" in text[:300]:
+        return "quiet"
+    if "NCCL WARN" in text[:300]:
+        return "nccl_warn"
+    if glog := _GLOG.search(head):
+        return "quiet" if glog[1] in "WI" else "loud"
+    if c10 := _C10.match(text):
+        return "quiet" if c10[1] in "WI" else "loud"
+    if _WARNING.search(text[:300]):
+        return "quiet"
+    # A level is a word at the head of a line, not in the middle of a sentence.
+    found = _LEVEL.search(head)
+    if found and (found.start() < 12 or head[found.start() - 1] in "[|(-:, "):
+        return _QUIET.get(found[1], "loud")
+    return ""
+
+
+def task_of(text: str) -> tuple[int | None, str]:
+    """The task that a labelled line belongs to, and the line without its label."""
+    found = _SRUN.match(text)
+    return (int(found[1]), text[found.end() :]) if found else (None, text)
+
+
+def looks_labelled(lines: list[str]) -> bool:
+    """Whether a file's first lines begin with task numbers (`srun --label`)."""
+    full = [line for line in lines if line.strip()]
+    return len(full) >= 3 and sum(bool(_SRUN.match(line)) for line in full) >= 0.9 * len(full)
+
+
+_NUMBERED = re.compile(
+    r"\b(?:[Ii]ter(?:ation)?s?|[Gg]lobal[_ ]?[Ss]tep|[Ss]tep|STEP|[Uu]pdates?|num_updates)\b\"?'?[\s:=#|\[(/]*(\d+)"
+)
+_MEASURED = re.compile(
+    r"\b(?:loss|lm[_ ]loss|train_loss|ppl|lr|learning[_ ]rate|grad[_ ]?norm|gnorm|tokens|samples|elapsed|it/s|s/it|"
+    r"tflops|mfu|throughput|wps|ms/step|time)\b",
+    re.IGNORECASE,
+)
+_BAR = re.compile(r"\b(\d{1,9})/\d{1,9}\]? ?[\[,\t].{0,200}\bloss")
+_EPOCH = re.compile(r"^\{'(?:train_)?loss': .{0,300}'epoch': (\d{1,6}(?:\.\d{1,9})?)\}")
+_TROUBLE = re.compile(r"rror|xcept|fail|Fail|FAIL|abort|Abort|imeout|imed out")
+
+
+def progress(text: str) -> int | None:
+    """A number that grows with the training steps that lines like this one report as done; None for other lines."""
+    if _TROUBLE.search(text):
+        return None
+    if (found := _NUMBERED.search(text)) and _MEASURED.search(text):
+        return int(found[1])
+    if found := _BAR.search(text):
+        return int(found[1])
+    if found := _EPOCH.search(text):
+        return int(float(found[1]) * 1e6)
+    return None

@@ -1,0 +1,38 @@
+"""What a script may say of its model, once, so that throughput can be told as MFU."""
+
+from __future__ import annotations
+
+import math
+import sys
+
+from holdfast.peak_flops import peak_flops as peak_of
+from holdfast.trainer.report import report
+
+
+class UnusableModel(ValueError):
+    """A number that no model or device can have."""
+
+
+def describe_model(*, flops_per_token: float, peak_flops: float | None = None) -> None:
+    """Say what one token costs: all ranks together, forward and backward (about six times the parameters in use).
+
+    With `tokens` in `step` the job's MFU is known then. `peak_flops` is what one rank's device can do a second at most;
+    without it, it is looked up by the name of the CUDA device. Outside Holdfast it does nothing.
+
+    Raises:
+        UnusableModel: a number that is not above 0 and finite.
+    """
+    device = _device()
+    peak = peak_of(device) if peak_flops is None else peak_flops
+    for name, number in (("flops_per_token", flops_per_token), ("peak_flops", 1.0 if peak is None else peak)):
+        if not (math.isfinite(number) and number > 0):
+            raise UnusableModel(f"{name} = {number}: give a number above 0")
+    report("model", flops_per_token=float(flops_per_token), peak_flops=peak, device=device)
+
+
+def _device() -> str:
+    # Whether there are devices is asked of nobody who has not asked by himself: it would start CUDA.
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return ""
+    return str(torch.cuda.get_device_name())

@@ -1,0 +1,29 @@
+"""What the logs of a training are searched for. Pure."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+Quantity = Literal["loss", "grad_norm", "tokens_per_s", "mfu", "learning_rate"]
+QUANTITIES: tuple[Quantity, ...] = get_args(Quantity)
+
+
+class UnknownQuantity(ValueError):
+    """A tag is given for something that nobody looks for."""
+
+
+def named_tags(tags: dict[str, str]) -> dict[Quantity, str]:
+    """The tags by quantity.
+
+    Raises:
+        UnknownQuantity: a name that is none of these, or an empty tag.
+    """
+    found: dict[Quantity, str] = {}
+    for name, tag in tags.items():
+        place = QUANTITIES.index(name) if name in QUANTITIES else None
+        if place is None or not tag.strip():
+            raise UnknownQuantity(
+                f"a tag {tag!r} for {name!r}: give QUANTITY=TAG with a quantity of {', '.join(QUANTITIES)}"
+            )
+        found[QUANTITIES[place]] = tag
+    return found

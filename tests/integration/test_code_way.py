@@ -1,0 +1,343 @@
+"""The way of code: from a snapshot over the bus into the controller's keeping, and onto the disk of a node."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import asyncpg
+import msgspec
+import pytest
+from historian_scene import new_database
+
+from holdfast.bus.memory import MemoryBroker, MemoryBus
+from holdfast.code.manifest import decode, encode, short
+from holdfast.code.snapshot import Snapshot, snapshot
+from holdfast.desired import CodeWanted, NodeDesired, Placement
+from holdfast.event_parts import JobSpec
+from holdfast.ids import uuid7
+from holdfast.requests import CODE_REQUESTS, Answer, KeepCode, OfferCode
+from holdfast.subjects import CODE_BUCKET, DESIRED_BUCKET, code_key
+from holdfast_agent import code_store
+from holdfast_agent.code_store import Brought, CodeStore, Need
+from holdfast_controller.code_shelf import PostgresShelf
+from holdfast_controller.librarian import Librarian
+
+pytestmark = pytest.mark.integration
+WITHIN_S = 10.0
+
+
+@pytest.fixture(scope="module")
+def urls(embedded_postgres: str) -> dict[str, str]:
+    return asyncio.run(new_database(embedded_postgres, "code"))
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A source tree, with data beside the code."""
+    root = tmp_path / "source"
+    (root / "lib").mkdir(parents=True)
+    (root / "train.py").write_text("import lib.model\n")
+    (root / "lib" / "model.py").write_text("LAYERS = 4\n" * 1000)
+    (root / "empty.py").touch()
+    # The tests share a database, where code is kept by what it holds.
+    (root / "lib" / "own.py").write_text(str(tmp_path))
+    return root
+
+
+class House:
+    """A controller's librarian, and the bus."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.broker = MemoryBroker()
+        self.person = self.broker.client("person")
+        self.librarian = Librarian(self.broker.client("controller"), _NoShelf())  # type: ignore[arg-type]
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[Librarian]:
+        """A controller runs."""
+        shelf = await PostgresShelf.connect(self.url)
+        self.librarian = Librarian(self.broker.client("controller"), shelf)
+        await self.librarian.load()
+        serving = asyncio.create_task(self.librarian.run())
+        try:
+            while not self.broker.servers.get(CODE_REQUESTS):  # noqa: ASYNC110 - the bus offers no event for it
+                await asyncio.sleep(0)
+            yield self.librarian
+        finally:
+            serving.cancel()
+            await asyncio.wait([serving])
+            await shelf.close()
+
+    async def ask(self, kind: type[KeepCode] | type[OfferCode], version: str) -> Answer:
+        request = kind(id=uuid7(), asked_by="ada", version=version)
+        body = await self.person.request(CODE_REQUESTS, msgspec.json.encode(request), WITHIN_S)
+        return msgspec.json.decode(body, type=Answer)
+
+    async def put(self, found: Snapshot, *, but: str = "") -> None:
+        objects = {**found.contents, found.version: encode(found.manifest)}
+        await self.person.put_objects(CODE_BUCKET, {name: body for name, body in objects.items() if name != but})
+
+    async def keep(self, found: Snapshot) -> None:
+        await self.put(found)
+        assert await self.ask(KeepCode, found.version) == Answer(accepted=True)
+
+    def forget(self) -> None:
+        """The bus loses everything."""
+        self.broker.objects[CODE_BUCKET].clear()
+
+
+class _NoShelf:
+    pass
+
+
+@pytest.fixture
+def house(urls: dict[str, str]) -> House:
+    return House(urls["controller"])
+
+
+class Place:
+    """A node's code."""
+
+    def __init__(self, root: Path, give_up_s: float = WITHIN_S) -> None:
+        self.in_place: frozenset[str] = frozenset()
+        self.brought: list[Brought] = []
+        self.failures: list[tuple[str, str]] = []
+        self.store = CodeStore(root, give_up_s, self._changed, self.brought.append, self._failed)
+
+    def _changed(self, code: frozenset[str]) -> None:
+        self.in_place = code
+
+    def _failed(self, need: Need, reason: str) -> None:
+        self.failures.append((need.key, reason))
+
+    @asynccontextmanager
+    async def running(self, bus: MemoryBus) -> AsyncIterator[Place]:
+        task = asyncio.create_task(self.store.run(bus))
+        try:
+            yield self
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    async def get(self, found: Snapshot, job: str = "job") -> Path:
+        self.store.order(order(found, job))
+        await until(lambda: f"{job}/{found.version}" in self.in_place and not self.store._needs)
+        return self.store.place(job, found.version)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(WITHIN_S):
+        while not condition():  # noqa: ASYNC110 - files and callbacks tell nobody
+            await asyncio.sleep(0.005)
+
+
+def order(found: Snapshot, job: str) -> NodeDesired:
+    root = str(found.root)
+    spec = JobSpec(
+        name=job, script=f"{root}/train.py", cwd="/", directory="/", code_root=root, code_outside=found.outside
+    )
+    placement = Placement(job=spec, node_rank=0, master_addr="here", master_port=1, code_version=found.version)
+    return NodeDesired(node="n", epoch=1, generation=1, job=job, placement=placement)
+
+
+def lies(path: Path) -> dict[str, str]:
+    return {str(file.relative_to(path)): file.read_text() for file in path.rglob("*") if file.is_file()}
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(code_store, "AHEAD_AFTER_S", 0.0)
+    monkeypatch.setattr(code_store, "_RETRY_S", 0.01)
+
+
+async def test_a_version_is_kept_once_whole_and_by_its_true_hash_and_outlives_the_controller(
+    house: House, source: Path
+) -> None:
+    found = snapshot(source)
+    async with house.open() as librarian:
+        assert "its manifest is not on the bus" in (await house.ask(KeepCode, found.version)).message
+        lost = next(iter(found.contents))
+        await house.put(found, but=lost)
+        assert "1 of its 4 files are not on the bus" in (await house.ask(KeepCode, found.version)).message
+        await house.person.put_objects(CODE_BUCKET, {lost: b"something else"})
+        assert not (await house.ask(KeepCode, found.version)).accepted and not librarian.manifests.get(found.version)
+        await house.keep(found)
+        assert librarian.manifests[found.version] == found.manifest
+        await house.person.put_objects(CODE_BUCKET, {"0" * 64: encode(found.manifest)})
+        assert "something else" in (await house.ask(KeepCode, "0" * 64)).message
+        unreadable = await house.person.request(CODE_REQUESTS, b"{}", WITHIN_S)
+        assert "not a request" in msgspec.json.decode(unreadable, type=Answer).message
+    async with house.open() as librarian:
+        assert not librarian.manifests, "no job runs it"
+        house.forget()
+        assert (await house.ask(KeepCode, found.version)).accepted, "what is held need not come again"
+        assert librarian.manifests[found.version] == found.manifest
+
+
+async def test_the_bus_is_given_again_what_it_lost(house: House, source: Path, tmp_path: Path) -> None:
+    found = snapshot(source)
+    async with house.open():
+        await house.keep(found)
+    house.forget()
+    async with house.open(), Place(tmp_path / "code").running(house.broker.client("agent")) as place:
+        assert lies(await place.get(found)) == lies(source)
+        assert place.brought[0].fetched_bytes == found.manifest.code_bytes + len(encode(found.manifest))
+
+
+async def test_only_what_is_new_is_fetched_and_the_old_stays(house: House, source: Path, tmp_path: Path) -> None:
+    async with house.open(), Place(tmp_path / "code").running(house.broker.client("agent")) as place:
+        one = snapshot(source)
+        await house.keep(one)
+        first = await place.get(one)
+        (source / "train.py").write_text("import lib.model as model\n")
+        two = snapshot(source)
+        await house.keep(two)
+        second = await place.get(two)
+        assert place.brought[1].fetched_bytes == 26 + len(encode(two.manifest))
+        assert (first / "train.py").read_text() == "import lib.model\n" and lies(second) == lies(source)
+        # Another job of the same code needs nothing of the bus.
+        house.forget()
+        assert lies(await place.get(two, "another")) == lies(source) and place.brought[2].fetched_bytes == 0
+
+
+async def test_a_damaged_version_and_damaged_contents_are_found_and_mended(
+    house: House, source: Path, tmp_path: Path
+) -> None:
+    found = snapshot(source)
+    async with house.open():
+        await house.keep(found)
+        async with Place(tmp_path / "code").running(house.broker.client("agent")) as place:
+            lying = await place.get(found)
+        (lying / "train.py").chmod(0o644)
+        (lying / "train.py").write_text("import os\n")
+        for kept in (tmp_path / "code" / ".contents").iterdir():
+            kept.write_text("garbage")
+        # A new life of the agent trusts nothing that it did not look at.
+        async with Place(tmp_path / "code").running(house.broker.client("agent")) as place:
+            assert lies(await place.get(found)) == lies(source)
+            assert place.brought
+        async with Place(tmp_path / "code").running(house.broker.client("agent")) as place:
+            await place.get(found)
+            assert not place.brought, "it lies there whole"
+
+
+async def test_what_cannot_be_had_is_said_with_its_cause(house: House, source: Path, tmp_path: Path) -> None:
+    found = snapshot(source)
+    async with Place(tmp_path / "code", give_up_s=0.05).running(house.broker.client("agent")) as place:
+        place.store.order(order(found, "job"))
+        await until(lambda: place.failures)
+        assert "nobody answers" in place.failures[0][1]
+        async with house.open():
+            place.store.order(order(found, "job"))
+            await until(lambda: len(place.failures) == 2)
+            assert f"code version {short(found.version)}: it is not held here" in place.failures[1][1]
+            assert place.failures[1][0] == f"job/{found.version}"
+        assert not place.in_place
+
+
+async def test_a_bus_that_lies_reaches_nothing(house: House, source: Path, tmp_path: Path) -> None:
+    found = snapshot(source)
+    await house.put(found)
+    some = next(digest for digest, body in found.contents.items() if body)
+    await house.person.put_objects(CODE_BUCKET, {some: b"import os; os.system('...')"})
+    async with Place(tmp_path / "code", give_up_s=0.05).running(house.broker.client("agent")) as place:
+        place.store.order(order(found, "job"))
+        await until(lambda: place.failures)
+    assert not (tmp_path / "code" / "job").exists()
+
+
+async def test_nodes_fetch_ahead_what_a_job_may_need_and_forget_it_with_the_job(
+    house: House, source: Path, tmp_path: Path
+) -> None:
+    found = snapshot(source)
+
+    async def want(*versions: str) -> None:
+        wanted = CodeWanted(job="job", versions=versions, root=str(found.root))
+        await house.person.put(DESIRED_BUCKET, code_key("job"), msgspec.json.encode(wanted))
+
+    async with house.open(), Place(tmp_path / "code").running(house.broker.client("agent")) as place:
+        await house.keep(found)
+        await house.person.put(DESIRED_BUCKET, code_key("hostile"), b'{"job":"hostile","versions":["../../etc"]}')
+        await want(found.version)
+        await until(lambda: f"job/{found.version}" in place.in_place)
+        house.forget()
+        assert lies(await place.get(found)) == lies(source)
+        place.store._ordered.clear()  # other jobs have been here since
+        await want()
+        await until(lambda: not place.in_place)
+        await until(lambda: not list((tmp_path / "code" / ".contents").iterdir()))
+
+
+async def test_old_versions_go_and_what_may_be_needed_stays(house: House, source: Path, tmp_path: Path) -> None:
+    versions = []
+    async with house.open(), Place(tmp_path / "code").running(house.broker.client("agent")) as place:
+        for number in range(code_store.VERSIONS_KEPT + 5):
+            (source / "train.py").write_text(f"NUMBER = {number}\n")
+            versions.append(snapshot(source))
+            await house.keep(versions[-1])
+            await place.get(versions[-1])
+            if number == 0:
+                wanted = CodeWanted(job="job", versions=(versions[0].version,))
+                await house.person.put(DESIRED_BUCKET, code_key("job"), msgspec.json.encode(wanted))
+                await until(lambda: place.store._wanted)
+        await until(lambda: len(place.in_place) <= 2 * code_store.VERSIONS_KEPT + 1)
+        gone = [found for found in versions if f"job/{found.version}" not in place.in_place]
+        assert gone and versions[0] not in gone and versions[-1] not in gone
+        await until(lambda: not [found for found in gone if (tmp_path / "code/job" / found.version).exists()])
+        assert (await place.get(gone[0]) / "train.py").read_text() == gone[0].contents[
+            next(entry.sha256 for entry in gone[0].manifest.entries if entry.path == "train.py")
+        ].decode()
+
+
+@pytest.fixture
+def database(urls: dict[str, str]) -> Callable[[str], Awaitable[object]]:
+    async def run(sql: str) -> object:
+        connection = await asyncpg.connect(urls["admin"])
+        try:
+            return await connection.fetch(sql)
+        finally:
+            await connection.close()
+
+    return run
+
+
+async def test_code_of_forgotten_jobs_is_forgotten_and_what_others_share_is_not(
+    house: House, source: Path, database: Callable[[str], Awaitable[list[asyncpg.Record]]]
+) -> None:
+    async with house.open() as librarian:
+        one = snapshot(source)
+        await house.keep(one)
+        (source / "train.py").write_text("import lib.model as model\n")
+        two = snapshot(source)
+        await house.keep(two)
+        await librarian.tidy()
+        assert (await house.ask(OfferCode, one.version)).accepted, "kept within a day: a job may be on its way"
+        await database("update controller.code_manifests set kept_at = now() - interval '2 days'")
+        await database("update controller.code_contents set kept_at = now() - interval '2 days'")
+        await database(
+            "insert into controller.jobs (key, version, body, phase, generation, submitted_at) "
+            "values ('j', 1, '{}', 'running', 1, now())"
+        )
+        await database(
+            "insert into controller.code_versions (key, version, body, job, code, number, verdict, created_at) "
+            f"values ('j/2', 1, '{{}}', 'j', '{two.version}', 2, 'good', now())"
+        )
+        await librarian.tidy()
+        librarian._brought.clear()  # that was an hour ago
+        await librarian.tidy()
+        assert librarian.manifests.keys() == {two.version}
+        rows = await database("select sha256, content from controller.code_contents")
+        assert {row["sha256"] for row in rows} == {two.version, *two.contents}
+        assert decode(next(bytes(row["content"]) for row in rows if row["sha256"] == two.version)) == two.manifest
+        house.forget()
+        librarian._offered.clear()  # and so was this
+        assert (await house.ask(OfferCode, two.version)).accepted
+        assert not (await house.ask(OfferCode, one.version)).accepted
+    shutil.rmtree(source)
