@@ -34,8 +34,8 @@ class Drill(NamedTuple):
     `strike`: the arguments of `holdfast inject`; {first}, {last}: the job's nodes, {job}: its directory, {scratch}: one
     for the drill. `incident`: how the controller names it. `decision`: what it is to decide last. "" for whatever it
     is. `heals_by`: what has to be done for the job to come back: nothing, or that the fault is undone once it was
-    noticed. `pending`: why this cannot work yet. `often`: it is quick, or nothing else tests it, so each run of the
-    tests has it.
+    noticed. `pending`: why this cannot work yet. `needs_gpus`: nodes are told which GPU is theirs (`divide_gpus`).
+    `often`: it is quick, or nothing else tests it, so each run of the tests has it.
     """
 
     symptom: TableOne | None
@@ -65,8 +65,6 @@ class Drill(NamedTuple):
             return self.pending
         if find(self.fault).name in ("link-down", "link-flap", "slow-link", "cut") and cluster.info.fabric is None:
             return "the nodes of this cluster have no networks of their own (up --namespaces)"
-        if self.fault == "disk-full" and cluster.info.fabric is not None:
-            return "a full disk of one node alone is not told from an error of the script yet"
         if self.needs_gpus and not cluster.layout.node_settings("node-0").exists():
             return "the nodes of this cluster have no GPUs by their settings (see `divide_gpus`)"
         return "; ".join(reason for need in find(self.fault).needs if (reason := lacking(need)))
@@ -90,13 +88,12 @@ class Outcome(NamedTuple):
 
 DRILLS = (
     Drill(None, ("kill-rank", "--rank", "3"), "killed_by_signal"),
-    Drill(TableOne.CUDA_ERROR, ("crash-rank", "--rank", "1", "-o", "signal=ABRT"), "killed_by_signal"),
+    Drill(TableOne.CUDA_ERROR, ("crash-rank", "--rank", "1", "-o", "signal=ABRT"), "aborted"),
     Drill(TableOne.CPU_OOM, ("oom-kill", "--rank", "2"), "killed_by_signal", often=True),
     Drill(
         TableOne.INSUFFICIENT_DISK_SPACE,
-        # Who speaks first: a rank that cannot write, or one whose partner could not.
         ("disk-full", "--node", "{last}", "-o", "path={job}"),
-        "",
+        "insufficient_disk_space",
         decision="",
         arguments=NO_HURRY,
         heals_by="undo",
@@ -105,14 +102,14 @@ DRILLS = (
     Drill(
         TableOne.EXTERNAL_SERVICE_ERROR,
         ("service-down", "-o", "port={port}"),
-        "user_exception",
+        "external_service_error",
         heals_by="undo",
         arguments=("--service", "{scratch}/service", *NO_HURRY),
     ),
     Drill(
         TableOne.HDFS_ERROR,
         ("service-down", "-o", "speaks=webhdfs", "-o", "port={port}"),
-        "user_exception",
+        "external_service_error",
         heals_by="undo",
         often=True,
         arguments=("--service", "{scratch}/service", *NO_HURRY),
@@ -122,7 +119,12 @@ DRILLS = (
     Drill(TableOne.CONTAINER_ERROR, ("kill-container", "--node", "{last}"), "ranks_vanished"),
     Drill(None, ("cut", "--node", "{last}"), "node_lost", decision="eviction"),
     Drill(TableOne.JOB_HANG, ("freeze-rank", "--rank", "0"), "hang", pending="hangs are not noticed yet"),
-    Drill(TableOne.CPU_OVERLOAD, ("overload",), "cpu_overload", pending="inspections are not merged yet"),
+    Drill(
+        TableOne.CPU_OVERLOAD,
+        ("overload",),
+        "cpu_overload",
+        pending="its alert is a hint, or concerns all nodes of this machine",
+    ),
     Drill(
         TableOne.MFU_DECLINE, ("slow-node", "--node", "{last}"), "mfu_decline", pending="slow nodes are not noticed yet"
     ),
@@ -143,7 +145,7 @@ DRILLS = (
         TableOne.FILESYSTEM_MOUNT,
         ("mount-hangs", "--node", "{last}"),
         "filesystem_mount",
-        pending="inspections are not merged yet",
+        pending="its alert is a hint, or concerns all nodes of this machine",
     ),
     Drill(
         TableOne.GPU_MEMORY_ERROR,
@@ -159,7 +161,12 @@ DRILLS = (
         decision="eviction",
         needs_gpus=True,
     ),
-    Drill(TableOne.DISK_FAULT, ("io-error",), "disk_fault", pending="inspections are not merged yet"),
+    Drill(
+        TableOne.DISK_FAULT,
+        ("io-error",),
+        "disk_fault",
+        pending="its alert is a hint, or concerns all nodes of this machine",
+    ),
 )
 
 
