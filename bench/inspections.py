@@ -116,7 +116,7 @@ async def each(checks: tuple[Check, ...], looks: int) -> list[dict[str, object]]
 async def together(checks: tuple[Check, ...], for_s: float) -> float:
     """Percent of a core that all checks use as an agent runs them, without the first looks."""
     looked = asyncio.Event()
-    inspections = Inspections(checks, lambda said: None, system_now, 300.0, looked.set)
+    inspections = Inspections(checks, lambda check, said: None, system_now, 300.0, looked.set)
     running = asyncio.create_task(inspections.run())
     await looked.wait()
     before, began = cpu_s(), time.monotonic()

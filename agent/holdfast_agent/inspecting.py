@@ -18,7 +18,7 @@ from holdfast.inspection_policy import InspectionPolicy
 from holdfast_agent.inspections.gpu import GpuInspection
 from holdfast_agent.inspections.holdings import HoldingsFinder, gpus_of
 from holdfast_agent.inspections.judge import Said
-from holdfast_agent.inspections.kernel_log import KernelLog, Position
+from holdfast_agent.inspections.kernel_log import KERNEL, KernelLog, Position
 from holdfast_agent.inspections.machine import Machine
 from holdfast_agent.inspections.register import registered
 from holdfast_agent.inspections.runner import Inspections
@@ -89,8 +89,10 @@ class Inspecting:
         crew = self.crew()
         return tuple(crew.pids.values()) if crew is not None else ()
 
-    def _found(self, said: Sequence[Said]) -> None:
-        position, memory = self._log.position, {}
+    def _found(self, check: str, said: Sequence[Said]) -> None:
+        memory: dict[str, bytes] = {}
+        # Not with what another check says: what the log's next lines mean is not said yet while they are being read.
+        position = self._log.position if check == KERNEL else None
         if position is not None and position != self._said_position:
             self._said_position = position
             memory = {_POSITION: msgspec.json.encode(position)}

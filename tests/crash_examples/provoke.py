@@ -3,7 +3,8 @@
     python -m tests.crash_examples.provoke [NAME...]
 
 Needs root for mounts. Of what was said only paths and names of this machine are replaced: the directory of the job by
-/job, that of Python by /env, the host's name by node-0. Long logs are cut in the middle, marked by `[...]`.
+/job, that of Python by /env, the home by /home/user, the host's name by node-0; NUL bytes go. Long logs are cut in the
+middle, marked by `[...]`.
 """
 
 from __future__ import annotations
@@ -173,9 +174,10 @@ def _neutral(text: str, job: str) -> str:
     for path, stands in (
         (str(SCRIPT), "/job/train.py"), (str(HERE), "/job"), (job, "/job"), (sys.prefix, "/env"),
         (os.path.dirname(os.path.dirname(os.__file__)), "/env/lib"),
-        (sys.base_prefix, "/env"), (socket.gethostname(), "node-0"),
+        (sys.base_prefix, "/env"), (str(Path.home()) + "/", "/home/user/"),
     ):  # fmt: skip
         text = text.replace(path, stands)
+    text = re.sub(rf"\b{re.escape(socket.gethostname())}\b", "node-0", text.replace("\0", ""))
     text = re.sub(r"/tmp/[\w./-]+", "/tmp/x", text)
     lines = text.split("\n")
     if len(lines) > LINES_MAX:

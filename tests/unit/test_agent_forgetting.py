@@ -17,7 +17,7 @@ from holdfast_agent import forgetting
 from holdfast_agent.directories import Directories
 from holdfast_agent.forgetting import Forgetting, outdated
 from holdfast_agent.spool import Spool
-from holdfast_agent.watcher import reports_key, steps_key
+from holdfast_agent.watcher import logs_key, model_key, reports_key, steps_key
 
 
 def test_the_jobs_that_began_last_are_kept_and_the_present_one_whenever_it_began() -> None:
@@ -54,7 +54,7 @@ class Node:
         self.directories.begin_generation(job, (self.epoch, 1))
         self.directories.log_stem(job, 0).with_suffix(".out").write_text(job)
         self.directories.reports(job).write_text("{}\n")
-        self.spool.commit(memory={steps_key(job): b"1", reports_key(job): b"3"})
+        self.spool.commit(memory={key(job): b"1" for key in (steps_key, reports_key, logs_key, model_key)})
         # The clock of a file system may be coarser than this test is fast.
         os.utime(self.directories.log_stem(job, 0).parent, (self.epoch, self.epoch))
         self.forgetting.begin(job)
@@ -65,6 +65,8 @@ class Node:
             self.directories.reports(job).exists(),
             self.spool.recall(steps_key(job)) is not None,
             self.spool.recall(reports_key(job)) is not None,
+            self.spool.recall(logs_key(job)) is not None,
+            self.spool.recall(model_key(job)) is not None,
         ]
 
     @asynccontextmanager
@@ -91,16 +93,16 @@ async def test_what_a_job_left_goes_all_together(tmp_path: Path) -> None:
         for job in ("a", "b", "c"):
             node.begin(job)
         await until(lambda: not (tmp_path / "forgotten").exists())
-        assert node.has("a") == [True] * 4
+        assert node.has("a") == [True] * 6
         node.begin("d")
         await until(lambda: not any(node.has("a")) and not (tmp_path / "forgotten").exists())
-        assert node.has("b") == node.has("c") == [True] * 4
+        assert node.has("b") == node.has("c") == [True] * 6
         assert "a" not in {path.name for kind in ("errors", "ledgers") for path in (tmp_path / kind).iterdir()}
         # A forgotten name comes again, and goes again when its turn comes.
         for job in ("a", "e"):
             node.begin(job)
         await until(lambda: not any(node.has("b")) and not any(node.has("c")))
-        assert node.has("a") == [True] * 4
+        assert node.has("a") == [True] * 6
 
 
 async def test_the_job_that_begins_is_spared_and_what_a_killed_agent_left_is_removed(tmp_path: Path) -> None:
@@ -113,7 +115,7 @@ async def test_the_job_that_begins_is_spared_and_what_a_killed_agent_left_is_rem
     node.begin("a")
     async with node.running():
         await until(lambda: not (tmp_path / "forgotten").exists())
-        assert node.has("a") == [True] * 4
+        assert node.has("a") == [True] * 6
 
 
 async def test_a_memory_that_refuses_ends_nobody_and_is_asked_again(
@@ -131,7 +133,7 @@ async def test_a_memory_that_refuses_ends_nobody_and_is_asked_again(
     async with node.running():
         node.begin("c")
         await until(lambda: any(line.get("error") == "disk is full" for line in said.entries))
-        assert node.has("a") == [True] * 4
+        assert node.has("a") == [True] * 6
         disk.execute("drop trigger refuse")
         disk.close()
         node.begin("d")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import msgspec
 from agent_scene import INCIDENT, START, Scene, order, running
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from holdfast import desired
 from holdfast.events import (
     FirstStep,
+    LogSignature,
     NodeDeparted,
     OrderRefused,
     ProcessExited,
@@ -26,12 +28,14 @@ from holdfast_agent.inputs import (
     LeaveAsked,
     Observed,
     OrderSeen,
+    SignsHeard,
     StartFailed,
     StoreLost,
     ZygoteLost,
 )
 from holdfast_agent.plan import plan
 from holdfast_agent.state import AgentState, RankStanding
+from holdfast_agent.wire import SignsSeen
 
 
 def test_a_first_order_opens_the_store_and_forks() -> None:
@@ -337,3 +341,21 @@ def test_whatever_happens_no_order_is_forked_twice_nor_one_below_another(steps: 
                 scene.observe(1, 1)
         assert scene.state.standing.crew is None or scene.state.standing.order is not None
     assert scene.forked == sorted(set(scene.forked))
+
+
+def test_signs_are_said_of_the_ranks_that_run_and_nothing_follows() -> None:
+    scene = running(incident=INCIDENT)
+    signs = SignsSeen(
+        fence=(1, 1), rank=1, stream="err", signature="disk_full", symptom="disk", lines=("No space",), count=3
+    )
+    before = scene.state
+    scene.see(SignsHeard, signs=signs, step=7)
+    (said,) = scene.said(LogSignature)
+    assert (said.rank, said.signature, said.stream, said.lines, said.count, said.step) == (
+        *(1, "disk_full", "err", ("No space",), 3, 7),
+    )
+    # Before its first step it belongs to the incident that its order belongs to.
+    assert (said.job, said.generation, said.incident) == ("job-1", 1, INCIDENT)
+    assert scene.state == before
+    scene.see(SignsHeard, signs=msgspec.structs.replace(signs, fence=(1, 0)), step=7)
+    assert not scene.actions

@@ -74,6 +74,15 @@ def test_only_the_interfaces_that_are_named_matter_and_they_must_be_there(tmp_pa
     assert told(Network(machine, policy).read()) == [("eth2", "gone", 1)]
 
 
+def test_a_card_of_the_other_kind_may_be_named_and_is_missed_by_one_check_only(tmp_path: Path) -> None:
+    machine = machine_at(tmp_path, interface("eth0") | port("mlx5_0"))
+    policy = InspectionPolicy(interfaces="eth0, mlx5_0, mlx5_1")
+    network, infiniband = Network(machine, policy), InfiniBand(machine, policy)
+    assert told(network.read()) == [("mlx5_1", "gone", 1)] and told(infiniband.read()) == []
+    (tmp_path / "sys/class/infiniband/mlx5_0").rename(tmp_path / "gone")
+    assert told(network.read()) == [("mlx5_1", "gone", 1)] and told(infiniband.read()) == [("mlx5_0:1", "gone", 1)]
+
+
 def test_virtual_interfaces_are_let_be_but_for_that_of_the_default_route(tmp_path: Path) -> None:
     virtual = {**interface("eth0", carrier=0), **interface("veth17", carrier=0)}
     virtual = {name: value for name, value in virtual.items() if "/device/" not in name}

@@ -30,7 +30,7 @@ class Heard:
         self.fitness = 0
         self._changed = asyncio.Event()
 
-    def say(self, said: Sequence[Said]) -> None:
+    def say(self, check: str, said: Sequence[Said]) -> None:
         self.said += said
         self._changed.set()
 
@@ -173,7 +173,7 @@ async def test_a_check_is_woken_before_its_interval_is_over() -> None:
 
 
 async def test_without_checks_a_node_is_fit_at_once() -> None:
-    assert Inspections((), lambda said: None, system_now, 300.0).has_looked
+    assert Inspections((), lambda check, said: None, system_now, 300.0).has_looked
 
 
 async def test_what_comes_back_late_is_the_answer_to_the_next_question() -> None:

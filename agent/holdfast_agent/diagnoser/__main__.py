@@ -7,9 +7,14 @@ found is in its reports, and in its output. Only where they cannot be written it
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+
+import xxhash
 
 from holdfast.diagnosis.program import DEFAULT_SUITE, LIMIT_FLAG, SUITE_FLAG
 from holdfast.diagnosis.suites import SUITES
@@ -19,13 +24,11 @@ from holdfast_agent.diagnoser.driver import Driver, Result
 from holdfast_agent.diagnoser.finding import Place
 
 CPU_WORKERS = 2
+SHARED_MEMORY = Path("/dev/shm")
 
 
 class NotReported(OSError):
     """What was found is in this rank's output alone: its node's disk takes no reports."""
-
-
-SHARED_MEMORY = Path("/dev/shm")
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -33,8 +36,7 @@ def main(argv: list[str] | None = None) -> None:
     options = _parser().parse_args(argv)
     if os.environ.get("LOCAL_RANK", "0") != "0":
         return
-    # The small files of groups: on a disk that hangs or is full, tests of something else would fail.
-    with tempfile.TemporaryDirectory(dir=SHARED_MEMORY if SHARED_MEMORY.is_dir() else None) as scratch:
+    with _scratch() as scratch:
         place = _place(options, scratch)
         print(f"checks of {place.node}: suite {options.suite}, {place.workers} workers", flush=True)
         unreported: list[OSError] = []
@@ -43,10 +45,25 @@ def main(argv: list[str] | None = None) -> None:
             raise NotReported(f"{len(unreported)} results could not be reported: {unreported[0]}")
 
 
+@contextlib.contextmanager
+def _scratch() -> Iterator[str]:
+    """Where the small files of process groups are: on a disk that hangs or is full, other tests would fail too.
+
+    A node has one run at a time: what the last one left, which may have been killed, goes.
+    """
+    whose = xxhash.xxh3_64_hexdigest((_node_directory() or str(os.getpid())).encode())
+    folder = (SHARED_MEMORY if SHARED_MEMORY.is_dir() else Path(tempfile.gettempdir())) / f"holdfast-checks-{whose}"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(mode=0o700)
+    try:
+        yield str(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def _place(options: argparse.Namespace, scratch: str) -> Place:
     environment = os.environ
     job, generation = environment.get("HOLDFAST_JOB", "checks"), environment.get("HOLDFAST_GENERATION", "0")
-    reports = environment.get(REPORTS_VARIABLE, "")
     return Place(
         run=f"{job}/{generation}",
         node=environment.get("HOLDFAST_NODE", "this node"),
@@ -56,10 +73,16 @@ def _place(options: argparse.Namespace, scratch: str) -> Place:
         store_host=environment.get("MASTER_ADDR", ""),
         store_port=int(environment.get("MASTER_PORT", "0")),
         job_directory=environment.get("HOLDFAST_JOB_DIR", ""),
-        node_directory=str(Path(reports).parent) if reports else "",
+        node_directory=_node_directory(),
         scratch=scratch,
         burn_s=options.burn_s,
     )
+
+
+def _node_directory() -> str:
+    """Where ranks of this node write, whatever their job; "" outside of Holdfast."""
+    reports = os.environ.get(REPORTS_VARIABLE, "")
+    return str(Path(reports).parent) if reports else ""
 
 
 def _tell(place: Place, result: Result, unreported: list[OSError]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 
 import msgspec
 
@@ -14,6 +15,8 @@ from holdfast_agent.inspections.attribution import Holdings, belongs
 from holdfast_agent.inspections.check import Check, Reading, Trouble, unreadable
 from holdfast_agent.inspections.holdings import HoldingsFinder
 from holdfast_agent.inspections.machine import Machine
+
+KERNEL = "kernel"
 
 RECORD_BYTES_MAX = 8192
 RECORDS_MAX = 300
@@ -33,7 +36,7 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
 class KernelLog:
     """Follows the log from now on, or from where an agent before this one had read to.
 
-    `from_start`: read what the kernel still has of this boot.
+    `from_start`: read all that the kernel still has of this boot, at once.
     """
 
     def __init__(
@@ -50,6 +53,7 @@ class KernelLog:
         same_boot = recalled is not None and recalled.boot_id == self._boot_id
         self._last = recalled.sequence if recalled is not None and same_boot else -1
         self._skips = not (from_start or same_boot)
+        self._records_max = sys.maxsize if from_start else RECORDS_MAX
         self._descriptor: int | None = None
 
     @property
@@ -71,7 +75,7 @@ class KernelLog:
         holdings: Holdings | None = None
         assert self._descriptor is not None
         fresh = 0
-        while fresh < RECORDS_MAX:
+        while fresh < self._records_max:
             try:
                 record = os.read(self._descriptor, RECORD_BYTES_MAX)
             except BlockingIOError:
@@ -142,7 +146,7 @@ class KernelLog:
 def kernel_check(policy: InspectionPolicy, log: KernelLog) -> Check:
     """The check that reads it."""
     return Check(
-        name="kernel",
+        name=KERNEL,
         source="/dev/kmsg",
         read=log.read,
         wake=log.wake,

@@ -48,6 +48,7 @@ class Network:
         self._needed = frozenset(listed(policy.interfaces))
         self._before: dict[str, Interface] = {}
         self._been_up: set[str] = set()
+        self._cards: set[str] = set()
 
     def read(self) -> Reading:
         """Every interface that matters, against the last look."""
@@ -60,7 +61,9 @@ class Network:
             troubles += self._of(interface, self._before.get(name))
             if interface.is_up or interface.packets:
                 self._been_up.add(name)
-        gone = (self._been_up | {name for name in self._needed if not self._is_infiniband(name)}) - set(found)
+        # Cards of the other check may be among the names; one that is in neither place is missed here.
+        self._cards |= {entry.name for entry in entries(self._machine.sys / "class/infiniband")}
+        gone = (self._been_up | self._needed) - self._cards - set(found)
         troubles += [Trouble(device=name, kind="gone", detail="the interface has vanished") for name in sorted(gone)]
         self._before = found
         if not found and not gone:
@@ -91,9 +94,6 @@ class Network:
         if own == shown:
             return None
         return f"{folder} is that of another network namespace: mount sysfs anew in this one"
-
-    def _is_infiniband(self, name: str) -> bool:
-        return (self._machine.sys / "class/infiniband" / name).exists() or name.startswith("mlx")
 
     def _of(self, now: Interface, before: Interface | None) -> list[Trouble]:
         troubles: list[Trouble] = []

@@ -36,14 +36,14 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Inspections:
-    """The checks of one node. `say` is told after every look, of nothing too; `on_fitness` is called when the node
-    becomes unfit, or fit again.
+    """The checks of one node. `say(check, what)` is told after every look, of nothing too; `on_fitness` is called when
+    the node becomes unfit, or fit again.
     """
 
     def __init__(
         self,
         checks: Sequence[Check],
-        say: Callable[[Sequence[Said]], None],
+        say: Callable[[str, Sequence[Said]], None],
         now: Now,
         again_s: float,
         on_fitness: Callable[[], None] = lambda: None,
@@ -112,7 +112,7 @@ class Inspections:
         self._looked.set()
         for one in said:
             log.info("inspection", check=one.check, state=one.state, device=one.device, detail=one.detail)
-        self._say(said)
+        self._say(name, said)
         if self._has_begun and (unfit := self._unfit_now()) != self._unfit:
             self._unfit = unfit
             self._on_fitness()

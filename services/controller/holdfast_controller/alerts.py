@@ -31,6 +31,7 @@ def noted(state: JobState, event: Inspection, now: datetime, policy: LadderPolic
                 at=event.at,
                 check=event.check,
                 device=event.device,
+                kind=event.kind,
                 symptom=event.symptom,
                 confidence=event.confidence,
                 text=in_words(event),
@@ -52,7 +53,8 @@ def failure(state: JobState, event: Inspection, now: datetime, policy: LadderPol
     evidence: tuple[str, ...] = (event.id,)
     if event.confidence == "tolerate":
         of_node = state.alerts.get(event.node or "", ())
-        same = [alert for alert in of_node if alert.symptom == event.symptom and _is_recent(alert, now, policy)]
+        # By check: several of them may see one and the same outage.
+        same = [alert for alert in of_node if alert.check == event.check and _is_recent(alert, now, policy)]
         if len(same) < policy.alerts_max:
             return None
         since_s = (event.at - same[0].at).total_seconds()
@@ -88,7 +90,7 @@ def _is_recent(alert: Alert, now: datetime, policy: LadderPolicy) -> bool:
 
 
 def _is_of(alert: Alert, event: Inspection) -> bool:
-    return (alert.check, alert.device) == (event.check, event.device)
+    return (alert.check, alert.device, alert.kind) == (event.check, event.device, event.kind)
 
 
 def _over(alert: Alert) -> Alert:

@@ -163,6 +163,7 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     at: datetime
     check: str
     device: str
+    kind: str = ""
     symptom: str
     confidence: str
     text: str
