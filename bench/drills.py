@@ -111,6 +111,9 @@ def main() -> None:
                 tell(f"{drill.name}: {failure}")
             rows.append(figures_of(drill, came, failure))
         load = machine.load()
+    except BaseException:
+        tell(f"logs are kept in {directory}")
+        raise
     finally:
         for job in running.jobs:
             job.leave()
