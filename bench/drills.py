@@ -24,7 +24,7 @@ from report import final_line, median, rounded, table, tell
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "e2e"))
 
 from cluster import Cluster
-from drills import DRILLS, Drill, Outcome, carry_out
+from drills import DRILLS, Drill, Outcome, carry_out, divide_gpus
 
 from holdfast.embedded.ports import reserve_ports
 from holdfast.faults.rights import Need, lacking
@@ -99,6 +99,7 @@ def main() -> None:
     directory = Path(tempfile.mkdtemp(prefix="holdfast-drills-"))
     running = Cluster(directory / "cluster")
     try:
+        divide_gpus(running.layout, NODES)
         running.up(NODES, namespaces=not lacking(Need.LINKS) and not lacking(Need.MOUNT))
         for drill in DRILLS:
             if args.faults and drill.fault not in args.faults:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from holdfast.config import Setting
+from holdfast.config import Setting, variable_of
 from holdfast.embedded import fabric
 from holdfast.embedded.announce import READY_FD_VARIABLE
 from holdfast.embedded.children import ChildSpec
@@ -52,7 +52,8 @@ def agent_spec(configuration: Configuration, layout: Layout, info: ClusterInfo, 
         # Everything of the node is started by its agent, and so in its namespace; /sys shows its devices there.
         prefix = ("ip", "netns", "exec", info.fabric.namespace(node))
         flags += ("--address", info.fabric.address(node))
-        network = dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), fabric.DEVICE)
+        users = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", variable_of("inspections.interfaces"))
+        network = dict.fromkeys(users, fabric.DEVICE)
     return ChildSpec(
         name=node,
         argv=(*prefix, sys.executable, "-P", "-m", "holdfast_agent", *flags),

@@ -159,7 +159,7 @@ def main() -> None:
     data = f"fd={device},rootmode=40000,user_id={os.getuid()},group_id={os.getgid()}"
     try:
         mounts.enter(int(seen_by))
-        mounts.mount(mark, Path(directory), "fuse", mounts.NOSUID | mounts.NODEV, data)
+        mounts.mount(mark, Path(directory), "fuse.holdfast", mounts.NOSUID | mounts.NODEV, data)
     except OSError as error:
         sys.exit(str(error))
     os.write(1, READY)

@@ -14,6 +14,7 @@ from cluster import JOBS, Cluster
 from job import Job
 from waiting import DEADLINE_S, NotYet
 
+from holdfast.embedded.layout import Layout
 from holdfast.faults.registry import find
 from holdfast.faults.rights import lacking
 from holdfast.symptoms import TableOne
@@ -33,8 +34,8 @@ class Drill(NamedTuple):
     `strike`: the arguments of `holdfast inject`; {first}, {last}: the job's nodes, {job}: its directory, {scratch}: one
     for the drill. `incident`: how the controller names it. `decision`: what it is to decide last. "" for whatever it
     is. `heals_by`: what has to be done for the job to come back: nothing, or that the fault is undone once it was
-    noticed. `pending`: why this cannot work yet. `often`: it is quick, or nothing else tests it, so each run of the
-    tests has it.
+    noticed. `pending`: why this cannot work yet. `needs_gpus`: nodes are told which GPU is theirs (`divide_gpus`).
+    `often`: it is quick, or nothing else tests it, so each run of the tests has it.
     """
 
     symptom: TableOne | None
@@ -45,6 +46,7 @@ class Drill(NamedTuple):
     script: Path = FOLD
     arguments: tuple[str, ...] = ()
     pending: str = ""
+    needs_gpus: bool = False
     often: bool = False
 
     @property
@@ -63,8 +65,8 @@ class Drill(NamedTuple):
             return self.pending
         if find(self.fault).name in ("link-down", "link-flap", "slow-link", "cut") and cluster.info.fabric is None:
             return "the nodes of this cluster have no networks of their own (up --namespaces)"
-        if self.fault == "disk-full" and cluster.info.fabric is not None:
-            return "a full disk of one node alone is not told from an error of the script yet"
+        if self.needs_gpus and not cluster.layout.node_settings("node-0").exists():
+            return "the nodes of this cluster have no GPUs by their settings (see `divide_gpus`)"
         return "; ".join(reason for need in find(self.fault).needs if (reason := lacking(need)))
 
 
@@ -90,9 +92,8 @@ DRILLS = (
     Drill(TableOne.CPU_OOM, ("oom-kill", "--rank", "2"), "killed_by_signal", often=True),
     Drill(
         TableOne.INSUFFICIENT_DISK_SPACE,
-        # Who speaks first: a rank that cannot write, or one whose partner could not.
         ("disk-full", "--node", "{last}", "-o", "path={job}"),
-        "",
+        "insufficient_disk_space",
         decision="",
         arguments=NO_HURRY,
         heals_by="undo",
@@ -101,14 +102,14 @@ DRILLS = (
     Drill(
         TableOne.EXTERNAL_SERVICE_ERROR,
         ("service-down", "-o", "port={port}"),
-        "user_exception",
+        "external_service_error",
         heals_by="undo",
         arguments=("--service", "{scratch}/service", *NO_HURRY),
     ),
     Drill(
         TableOne.HDFS_ERROR,
         ("service-down", "-o", "speaks=webhdfs", "-o", "port={port}"),
-        "user_exception",
+        "external_service_error",
         heals_by="undo",
         often=True,
         arguments=("--service", "{scratch}/service", *NO_HURRY),
@@ -118,7 +119,12 @@ DRILLS = (
     Drill(TableOne.CONTAINER_ERROR, ("kill-container", "--node", "{last}"), "ranks_vanished"),
     Drill(None, ("cut", "--node", "{last}"), "node_lost", decision="eviction"),
     Drill(TableOne.JOB_HANG, ("freeze-rank", "--rank", "0"), "hang", pending="hangs are not noticed yet"),
-    Drill(TableOne.CPU_OVERLOAD, ("overload",), "cpu_overload", pending="inspections are not merged yet"),
+    Drill(
+        TableOne.CPU_OVERLOAD,
+        ("overload",),
+        "cpu_overload",
+        pending="its alert is a hint, or concerns all nodes of this machine",
+    ),
     Drill(
         TableOne.MFU_DECLINE, ("slow-node", "--node", "{last}"), "mfu_decline", pending="slow nodes are not noticed yet"
     ),
@@ -134,20 +140,48 @@ DRILLS = (
         ("link-flap", "--node", "{last}"),
         "infiniband_error",
         decision="eviction",
-        pending="inspections are not merged yet",
     ),
     Drill(
         TableOne.FILESYSTEM_MOUNT,
         ("mount-hangs", "--node", "{last}"),
         "filesystem_mount",
-        pending="inspections are not merged yet",
+        pending="its alert is a hint, or concerns all nodes of this machine",
     ),
     Drill(
-        TableOne.GPU_MEMORY_ERROR, ("xid", "-o", "xid=48"), "gpu_memory_error", pending="inspections are not merged yet"
+        TableOne.GPU_MEMORY_ERROR,
+        ("xid", "-o", "xid=95", "-o", "pci={last_gpu}"),
+        "gpu_memory_error",
+        decision="eviction",
+        needs_gpus=True,
     ),
-    Drill(TableOne.GPU_UNAVAILABLE, ("xid",), "gpu_unavailable", pending="inspections are not merged yet"),
-    Drill(TableOne.DISK_FAULT, ("io-error",), "disk_fault", pending="inspections are not merged yet"),
+    Drill(
+        TableOne.GPU_UNAVAILABLE,
+        ("xid", "-o", "xid=79", "-o", "pci={last_gpu}"),
+        "gpu_unavailable",
+        decision="eviction",
+        needs_gpus=True,
+    ),
+    Drill(
+        TableOne.DISK_FAULT,
+        ("io-error",),
+        "disk_fault",
+        pending="its alert is a hint, or concerns all nodes of this machine",
+    ),
 )
+
+
+def divide_gpus(layout: Layout, nodes: int) -> None:
+    """Tell each node of a cluster that is not up yet which GPU is its own, so that the kernel's lines have an owner."""
+    layout.create()
+    layout.lock_file.touch()
+    for number in range(nodes):
+        layout.node(f"node-{number}").mkdir(exist_ok=True)
+        layout.node_settings(f"node-{number}").write_text(f'[inspections]\ngpus = "{gpu_of(f"node-{number}")}"\n')
+
+
+def gpu_of(node: str) -> str:
+    """The PCI address that a drill takes for the node's GPU; it need not be there for a line about it."""
+    return f"0000:{0x10 + int(node.rpartition('-')[2]):02x}:00"
 
 
 _FIRST_SIGN = """
@@ -165,7 +199,7 @@ def carry_out(cluster: Cluster, drill: Drill, port: int, within_s: float = DEADL
     job = cluster.run(*(word.format(**words) for word in drill.arguments), script=drill.script, name=name)
     job.until_step(STEPS_BEFORE)
     members = cluster.members(job)
-    words |= {"first": members[0], "last": members[-1]}
+    words |= {"first": members[0], "last": members[-1], "last_gpu": gpu_of(members[-1])}
     strike = [word.format(**words) for word in drill.strike]
     told = json.loads(cluster.command("inject", *strike, "--json").stdout)
     service = scratch / "service"
@@ -179,6 +213,11 @@ def carry_out(cluster: Cluster, drill: Drill, port: int, within_s: float = DEADL
     finally:
         service.unlink(missing_ok=True)
         cluster.command("inject", "--undo")
+    if drill.needs_gpus:
+        # A GPU is trusted again after a restart of its machine.
+        for eviction in cluster.events(job, "eviction"):
+            cluster.power_off(eviction["node"])
+            cluster.power_on(eviction["node"])
     if drill.script == FOLD:
         job.finish()
     else:
