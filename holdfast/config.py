@@ -84,6 +84,18 @@ class LadderPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     0: they are checked at the first crash. Bad numbers lead there at once: they come from machines that look well."""
 
+    replay_steps_min: int = 20
+    """Steps that a replay has at least: what comes at random steps needs some to come again."""
+
+    replay_steps_max: int = 1000
+    """Steps that a replay has at most, however far the step that failed is from the last one on the disk."""
+
+    replay_layers: int = 0
+    """Layers that a script is asked to replay with (`trainer.replay().layers`); 0: as many as in training."""
+
+    replay_suspects_max: int = 2
+    """Machines that a replay may evict where it cannot tell which of them it is; more are only named."""
+
     evictions_share_max: float = 0.2
     """Share of a job's nodes that may be evicted within `evictions_window_s`; beyond it the circuit breaker opens: what
     blames that many machines is more likely wrong than right."""
@@ -103,6 +115,10 @@ class LadderPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             alerts_max=(1, 100),
             alerts_window_s=(1, 86400.0),
             reattempts_before_checks=(0, 100_000),
+            replay_steps_min=(1, 1_000_000),
+            replay_steps_max=(1, 1_000_000),
+            replay_layers=(0, 100_000),
+            replay_suspects_max=(1, 1_000_000),
             evictions_share_max=(0.0, 1.0),
             evictions_min=(0, 1_000_000),
             evictions_window_s=(1, 30 * 86400.0),
@@ -126,6 +142,9 @@ class MechanismPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     stop_time_checks: Mode = "act"
     """Stopping the ranks to test the nodes, and evicting those that fail."""
+
+    replay: Mode = "act"
+    """Training again in small groups to find a machine that computes wrongly, and evicting it."""
 
     rollback: Mode = "act"
     """Going back to an earlier version of the code."""

@@ -12,13 +12,15 @@ import msgspec
 from holdfast.code.manifest import Digest
 from holdfast.event_parts import Count, Id, JobSpec, Moment, Name, Port, Purpose, Step
 from holdfast.reading import read
+from holdfast.replay_settings import ReplaySettings
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The part of one generation that one node runs. `submitted_at` tells a job from a later one of the same name.
 
-    `restore_at_most`: its ranks restore no newer step, and what is newer is given up. `purpose`: ranks of `checks` are
-    no training; they have no checkpoints, and no steps are expected of them.
+    `restore_at_most`: its ranks restore no newer step, and what is newer is given up. `purpose` tells what the ranks
+    are for: those of `checks` test the nodes while training stands still, and `job` has their program in place of the
+    user's; those of a `replay` train again what was trained, as `replay` says, and `job` is one group of them.
     """
 
     job: JobSpec
@@ -29,6 +31,7 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     code_version: Digest | None = None
     submitted_at: Moment | None = None
     purpose: Purpose = "train"
+    replay: ReplaySettings | None = None
 
     @property
     def ranks(self) -> range:

@@ -136,6 +136,21 @@ class Suspect(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: str
 
 
+class RankReplay(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a rank computed in a replay, from step `first` to `last`; `digest` is of all that.
+
+    `digests[i]` is of all up to the end of step `first + i * every`. `bad_step` is the first step with a number that is
+    not finite; None: there was none. A rank that made no step has -1 for both.
+    """
+
+    first: Step
+    last: Step
+    digest: str
+    digests: tuple[str, ...] = ()
+    every: Count = 1
+    bad_step: Step | None = None
+
+
 class RankException(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The Python exception that ended a rank."""
 

@@ -31,6 +31,7 @@ RESERVED = frozenset(
         "HOLDFAST_CODE_ROOT",
         "HOLDFAST_CODE_DIR",
         "HOLDFAST_CODE_VERSION",
+        "HOLDFAST_REPLAY",
     }
 )
 

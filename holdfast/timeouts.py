@@ -51,6 +51,9 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     checks_s: float = 300.0
     """How long the checks of a job's nodes may take while training stands still; who has not answered is suspect."""
 
+    replay_s: float = 1800.0
+    """How long each phase of a dual-phase replay may take while training stands still."""
+
     block_s: float = 24 * 3600.0
     """How long an evicted node stays on the blocklist, unless it is released by hand."""
 
@@ -67,6 +70,7 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             lease_s=(0.1, _MONTH_S),
             orphan_s=(0.1, _MONTH_S),
             checks_s=(1, _DAY_S),
+            replay_s=(1, _DAY_S),
             block_s=(1, 10 * 365 * _DAY_S),
         )
         self._require("node_lost_s", 3.0, "heartbeat_s", "one or two late heartbeats are no loss")

@@ -67,9 +67,9 @@ class Backups:
     def placed(self, order: NodeDesired | None) -> None:
         """The node's order now; None: no ranks. What a node without ranks holds may be all that is left of a shard.
 
-        While checks run, the vault goes on as the training left it.
+        While checks or replays run, the vault goes on as the training left it.
         """
-        if order is None or order.placement is None or order.placement.purpose == "checks":
+        if order is None or order.placement is None or order.placement.purpose != "train":
             return
         if order.placement != self._placement:
             self._placement = order.placement

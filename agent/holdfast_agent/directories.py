@@ -14,13 +14,14 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from holdfast.event_parts import Purpose
 from holdfast_agent.environment import RankFiles
 from holdfast_agent.wire import Fence
 
 SHARED_MEMORY = Path("/dev/shm")
 
 CHECKS_KEPT = 5
-"""Of each job, the logs of its last runs of checks."""
+"""Of each job, the logs of its last runs of checks, and of its last replays."""
 
 
 class AlreadyRunning(RuntimeError):
@@ -80,15 +81,15 @@ class Directories:
         """A rank's log files without `.out` and `.err`."""
         return self.root / "logs" / job / f"rank-{rank}"
 
-    def checks_log_stem(self, job: str, fence: Fence, rank: int) -> Path:
-        """The same for a rank of checks: the training's last words must stay what they are."""
-        return self.root / "logs" / job / f"checks-{fence[0]}-{fence[1]}" / f"rank-{rank}"
+    def checks_log_stem(self, job: str, fence: Fence, rank: int, purpose: Purpose = "checks") -> Path:
+        """The same for a rank of checks or of a replay: the training's last words must stay what they are."""
+        return self.root / "logs" / job / f"{purpose}-{fence[0]}-{fence[1]}" / f"rank-{rank}"
 
-    def begin_checks(self, job: str, fence: Fence) -> None:
-        """Make room for the logs of checks, and forget those of long ago."""
-        folder = self.checks_log_stem(job, fence, 0).parent
+    def begin_checks(self, job: str, fence: Fence, purpose: Purpose = "checks") -> None:
+        """Make room for the logs of checks or of a replay, and forget those of long ago."""
+        folder = self.checks_log_stem(job, fence, 0, purpose).parent
         folder.mkdir(parents=True, exist_ok=True)
-        runs = sorted((path for path in folder.parent.glob("checks-*") if path != folder), key=_age)
+        runs = sorted((path for path in folder.parent.glob(f"{purpose}-*") if path != folder), key=_age)
         for old in runs[: max(0, len(runs) + 1 - CHECKS_KEPT)]:
             shutil.rmtree(old)
 

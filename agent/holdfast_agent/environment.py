@@ -7,12 +7,17 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast import replay_settings
 from holdfast.code.places import PLACE_VARIABLE, ROOT_VARIABLE, VERSION_VARIABLE, moved_search_path
 from holdfast.desired import NodeDesired, Placement
 from holdfast.rank_variables import RESERVED, RESTORE_STEP
 
 _PRIVATE = ("NATS_URL", "DATABASE_URL", "READY_FD")
 """Holdfast's own connections carry passwords and are none of a job's business."""
+
+
+_REPRODUCIBLE = {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+"""A replay is compared bit for bit: the same order of sums, and of what is iterated."""
 
 
 class RankFiles(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,10 +81,15 @@ def rank_environment(
     environment.pop(RESTORE_STEP, None)
     if placement.restore_at_most is not None:
         environment[RESTORE_STEP] = str(placement.restore_at_most)
-    if placement.purpose == "checks":
-        # They restore nothing, keep nothing and make no steps: what they do must not be taken for training.
-        for name in ("HOLDFAST_LEDGER", "HOLDFAST_VAULT", RESTORE_STEP):
+    environment[replay_settings.VARIABLE] = ""
+    if placement.purpose != "train":
+        # They keep nothing, and what steps they make must not be taken for training.
+        for name in ("HOLDFAST_LEDGER", "HOLDFAST_VAULT"):
             environment.pop(name, None)
+    if placement.purpose == "checks":
+        environment.pop(RESTORE_STEP, None)
+    if placement.replay is not None:
+        environment |= _REPRODUCIBLE | {replay_settings.VARIABLE: replay_settings.encode(placement.replay)}
     return environment
 
 

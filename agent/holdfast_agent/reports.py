@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import msgspec
 import structlog
 
 from holdfast.desired import NodeDesired
-from holdfast.event_parts import Count, Name
-from holdfast.events import CheckpointSaved, DiagnosticResult, Event
+from holdfast.event_parts import Count, Name, RankReplay
+from holdfast.events import CheckpointSaved, DiagnosticResult, Event, ReplayResult
 from holdfast.ids import uuid7
-from holdfast.trainer.report import CHECKPOINT_SAVED, DIAGNOSTIC_RESULT
+from holdfast.trainer.report import CHECKPOINT_SAVED, DIAGNOSTIC_RESULT, REPLAY_RESULT
 
 READ_BYTES_MAX = 1024 * 1024
 PATH_CHARS_MAX = 4_096
@@ -105,7 +105,13 @@ def event_of(report: RankReport, order: NodeDesired, node: str, now: datetime) -
         "generation": report.generation,
         "cause": order.cause,
     }
+    if order.placement is not None and order.placement.purpose == "replay" and report.kind != REPLAY_RESULT:
+        return None  # what a replay says of checkpoints is not true of the job
     try:
+        if report.kind == REPLAY_RESULT:
+            replay = msgspec.convert(report.fields, RankReplay)
+            took_s = float(cast(float, report.fields.get("took_s", 0.0)))
+            return ReplayResult(**common, incident=order.incident, rank=report.rank, replay=replay, took_s=took_s)
         if report.kind == CHECKPOINT_SAVED:
             saved = msgspec.convert(report.fields, SavedCheckpoint, strict=False)
             fields = msgspec.structs.asdict(saved)

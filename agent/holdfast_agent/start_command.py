@@ -23,15 +23,15 @@ def start_command(order: NodeDesired, directories: Directories, code_place: Call
     job, version = placement.job, placement.code_version
     code = code_place(job.name, version) if version else None
     script = moved(job.script, job.code_root, str(code), job.cwd) if code and not job.is_module else job.script
-    is_check = placement.purpose == "checks"
-    if is_check:
-        directories.begin_checks(job.name, order.fence)
+    purpose = placement.purpose
+    if purpose != "train":
+        directories.begin_checks(job.name, order.fence, purpose)
     plans = []
     for rank in placement.ranks:
         files = directories.rank_files(job.name, order.fence, rank)
         stem = directories.log_stem(job.name, rank)
-        if is_check:
-            stem = directories.checks_log_stem(job.name, order.fence, rank)
+        if purpose != "train":
+            stem = directories.checks_log_stem(job.name, order.fence, rank, purpose)
         plans.append(
             RankPlan(
                 rank=rank,

@@ -36,7 +36,7 @@ class Crew(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def trains(self) -> bool:
         """Whether steps are expected of it."""
-        return self.order.placement is None or self.order.placement.purpose != "checks"
+        return self.order.placement is None or self.order.placement.purpose == "train"
 
     @property
     def missing(self) -> tuple[int, ...]:

@@ -247,10 +247,11 @@ class Watcher:
         memory: dict[str, bytes] = {}
         for report in reports.read():
             path = training_log(report)
-            if path is not None and self._logged is not None and report.generation == crew.order.generation:
+            is_now = crew.trains and report.generation == crew.order.generation
+            if path is not None and self._logged is not None and is_now:
                 memory[logs_key(crew.order.job)] = msgspec.json.encode(self._logged.told_of(report.rank, path))
             model = described_model(report)
-            if model is not None:
+            if model is not None and crew.trains:
                 self._model = model
                 memory[model_key(crew.order.job)] = msgspec.json.encode(model)
             if (event := event_of(report, crew.order, self._node, self._now())) is not None:

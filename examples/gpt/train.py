@@ -24,6 +24,8 @@ from holdfast.trainer.checkpoint import Checkpointer, PerRank, PerShard, RngStat
 
 def main() -> None:
     args = parse_arguments()
+    if (replay := trainer.replay()) and replay.layers:
+        args.layers = replay.layers
     torch.set_num_threads(1)
     torch.manual_seed(args.seed)
     dist.init_process_group("gloo")

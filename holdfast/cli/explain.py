@@ -17,7 +17,10 @@ _RECORD = """
 select key, job, opened_at, closed_at, symptom, summary, outcome, attempts, body->'taken' as taken
 from controller.incidents where key = $1
 """
-_EVIDENCE = "select id::text, at, type, node, body from historian.events where id = any($1::uuid[]) order by at"
+_EVIDENCE = """
+select id::text, at, type, node, (body->>'rank')::int as rank, body
+from historian.events where id = any($1::uuid[]) order by at
+"""
 _WITHHELD = """
 select at, body->>'mechanism' as mechanism, body->>'rung' as rung, node, body->>'reason' as reason
 from historian.events where type = 'withheld' and incident = $1::uuid order by at
@@ -27,6 +30,7 @@ RUNGS = {
     "reattempt": "restart in place, on the same nodes",
     "replace": "go on without a node that leaves, with another in its place",
     "stop_time_checks": "stop the ranks and test the nodes",
+    "replay": "train again in small groups, and compare bit for bit what they compute",
     "evict": "evict and go on with a standby",
     "rollback": "go back to the last good version of the code",
     "stop": "stop, for a human",

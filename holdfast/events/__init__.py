@@ -46,6 +46,8 @@ from holdfast.events.decisions import (
     NodesReleased,
     NodesRequested,
     Reattempt,
+    ReplayEnded,
+    ReplayStarted,
     Rollback,
     Suspension,
     UpdatePlanned,
@@ -66,6 +68,7 @@ from holdfast.events.evidence import (
     OrderRefused,
     ProcessExited,
     Progress,
+    ReplayResult,
     ShardDamaged,
     StepNotPersisted,
 )
@@ -140,6 +143,9 @@ __all__ = [
     "RanksStarted",
     "RanksStopped",
     "Reattempt",
+    "ReplayEnded",
+    "ReplayResult",
+    "ReplayStarted",
     "Rollback",
     "ShardDamaged",
     "ShardsBackedUp",
@@ -176,6 +182,7 @@ AnyEvent = (
     | Inspection
     | DiagnosticResult
     | CodeNotInPlace
+    | ReplayResult
     | ShardDamaged
     | OrderRefused
     | FaultInjected
@@ -199,6 +206,8 @@ AnyEvent = (
     | ChecksStarted
     | IncidentOpened
     | Reattempt
+    | ReplayEnded
+    | ReplayStarted
     | Eviction
     | EvictionRevoked
     | Suspension

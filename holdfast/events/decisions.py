@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from holdfast.event_parts import Code, Count, JobSpec, Moment, Name, Purpose, Step, Suspect
 from holdfast.events.base import Decision
 
@@ -137,6 +139,30 @@ class ChecksEnded(Decision, frozen=True, kw_only=True, omit_defaults=True):
     """What the checks of a job's nodes say in sum."""
 
     suspects: tuple[Suspect, ...] = ()
+    took_s: float = 0.0
+
+
+class ReplayStarted(Decision, frozen=True, kw_only=True, omit_defaults=True):
+    """The rung "dual-phase replay": each of `groups` trains again what went wrong, until `deadline_s` from now.
+
+    The generation of this event belongs to this phase, and stands in each `replay_result`. `repeat`: it is run once
+    more, for what it said before was not enough. Groups are of shape `mesh`, their nodes in the order of node ranks.
+    """
+
+    phase: Literal["horizontal", "vertical"]
+    groups: tuple[tuple[Name, ...], ...]
+    mesh: str
+    until_step: Step
+    deadline_s: float
+    repeat: bool = False
+
+
+class ReplayEnded(Decision, frozen=True, kw_only=True, omit_defaults=True):
+    """What the replays say in sum. `candidates` are nodes of which some are at fault, and nothing tells which."""
+
+    suspects: tuple[Name, ...] = ()
+    candidates: tuple[Name, ...] = ()
+    findings: tuple[str, ...] = ()
     took_s: float = 0.0
 
 

@@ -15,6 +15,7 @@ from holdfast.event_parts import (
     Purpose,
     RankException,
     RankProgress,
+    RankReplay,
     Step,
 )
 from holdfast.events.base import Evidence
@@ -163,6 +164,14 @@ class DiagnosticResult(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     detail: str = ""
     done: Count = 0
     total: Count = 0
+
+
+class ReplayResult(Evidence, frozen=True, kw_only=True, omit_defaults=True):
+    """What one rank of a group computed when it trained again what had gone wrong; `rank` is its place in its group."""
+
+    rank: Count
+    replay: RankReplay
+    took_s: float = 0.0
 
 
 class CodeNotInPlace(Evidence, frozen=True, kw_only=True, omit_defaults=True):

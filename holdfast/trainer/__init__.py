@@ -7,6 +7,16 @@ A script needs none of it: hooks on optimizers and on torch.distributed fill the
 from holdfast.trainer.dcp import storage_reader, storage_writer
 from holdfast.trainer.model import describe_model
 from holdfast.trainer.phases import phase, step
+from holdfast.trainer.replaying import replay
 from holdfast.trainer.report import checkpoint_saved, report
 
-__all__ = ["checkpoint_saved", "describe_model", "phase", "report", "step", "storage_reader", "storage_writer"]
+__all__ = [
+    "checkpoint_saved",
+    "describe_model",
+    "phase",
+    "replay",
+    "report",
+    "step",
+    "storage_reader",
+    "storage_writer",
+]

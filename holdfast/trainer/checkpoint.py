@@ -33,8 +33,9 @@ from torch.distributed.checkpoint.planner import ReadItem
 from torch.distributed.device_mesh import DeviceMesh
 
 from holdfast.exit_codes import SUPERSEDED
+from holdfast.replay_settings import ReplaySettings
 from holdfast.trainer import checkpoint_environment as environment
-from holdfast.trainer.checkpoint_choice import Choice
+from holdfast.trainer.checkpoint_choice import Choice, OnlyLooking
 from holdfast.trainer.checkpoint_errors import CheckpointError, CheckpointMismatch, DamagedCheckpoint, Superseded
 from holdfast.trainer.checkpoint_format import LoadPlanner, PartReader, PartWriter, plan_part
 from holdfast.trainer.checkpoint_memory import UNUSABLE, MemoryTier
@@ -48,8 +49,10 @@ from holdfast.trainer.checkpoint_storage import (
     Storage,
     decode_part,
 )
+from holdfast.trainer.checkpoint_workplace import UNFENCED
 from holdfast.trainer.collectives import Ranks, Verdict
 from holdfast.trainer.phases import phase, resumed
+from holdfast.trainer.replaying import job_rank, job_world_size, replay
 from holdfast.trainer.report import checkpoint_saved
 from holdfast.trainer.spread import laid_out
 from holdfast.vault_wire import PersistTo, SealedStep
@@ -133,14 +136,16 @@ class Checkpointer:
             raise ValueError(f"keep={keep}: at least one checkpoint must be kept, or a job has nothing to restart from")
         if storage is not None and directory is not None:
             raise ValueError("give either a directory or a storage, not both")
-        self._owner = environment.owner()
+        self._replay = replay()
+        self._owner = environment.owner() if self._replay is None else UNFENCED
         self._storage = storage or open_storage(directory or environment.default_directory(), owner=self._owner)
         self._retention = Retention(keep, keep_bytes)
-        self._mesh = _mesh_sizes(mesh)
+        self._mesh = environment.mesh_sizes(mesh)
         self._on_saved = on_saved
         self._ranks = Ranks(process_group)
-        self._choice = Choice(self._storage, self._ranks)
+        self._choice = (Choice if self._replay is None else OnlyLooking)(self._storage, self._ranks)
         self._rank = self._ranks.rank
+        self._place = job_rank(self._rank) if process_group is None else self._rank
         # A part of the job has no shards of its own: their names are those of the whole job's ranks.
         name = environment.shard_name(self._owner, self._rank, self._ranks.size) if process_group is None else None
         self._memory = MemoryTier(name, self._owner.generation, self._persist_to(directory, storage))
@@ -150,10 +155,12 @@ class Checkpointer:
 
         It returns as soon as the state may be changed; what is changed afterwards is not in it. Every so many steps,
         as the job says, the node brings one to the directory while training goes on (`holdfast run --persist-every`).
-        False if it is not kept; training may go on.
+        False if it is not kept; training may go on. A replay keeps nothing.
         """
         if step < 1:
             raise ValueError(f"step {step}: the first completed step is 1")
+        if self._replay is not None:
+            return False
         keyed = KeyedState(state, self._rank)
         kept = keyed.state_dict()
         return self._memory.keep(step, kept, lambda: keyed.part_plan(plan_part(kept, keyed.writes)))
@@ -165,10 +172,12 @@ class Checkpointer:
         as the last, and for jobs without a vault.
 
         Raises CheckpointError on every rank when any rank fails to write; what was there before stays restorable.
-        A rank that a newer generation has replaced ends here.
+        A rank that a newer generation has replaced ends here. A replay saves nothing.
         """
         if step < 1:
             raise ValueError(f"step {step}: the first completed step is 1")
+        if self._replay is not None:
+            return
         started = time.monotonic()
         with phase("checkpoint"), _ended_if_superseded():
             try:
@@ -194,7 +203,7 @@ class Checkpointer:
                 newer than the bound.
         """
         with phase("restore"), _ended_if_superseded():
-            step = self._restore(state)
+            step = self._restore(state) if self._replay is None else self._restore_for_replay(state, self._replay)
         resumed(step)
         return step
 
@@ -236,6 +245,17 @@ class Checkpointer:
         if at_most != 0:
             self._memory.begin_anew(unusable)
         self._memory.go_on_from(None)
+        return 0
+
+    def _restore_for_replay(self, state: dict[str, Any], settings: ReplaySettings) -> int:
+        """The newest step on the disk, the same for all groups; this rank takes the place of one of the job's."""
+        if settings.layers:
+            return 0  # what was saved has more of them: the script's own beginning is the same for all groups
+        started, keyed = time.monotonic(), KeyedState(state, self._place)
+        while (manifest := self._choice.newest()) is not None:
+            if self._restore_saved(manifest, keyed):
+                self._log_restored(manifest.step, "disk", started)
+                return manifest.step
         return 0
 
     def _log_restored(self, step: int, source: str, started: float) -> None:
@@ -353,17 +373,18 @@ class Checkpointer:
         held = {space for part in manifest.parts for space in part.holds}
         per_rank = any(space.startswith("rank/") for space in keyed.spaces)
         missing = keyed.spaces - held - {GLOBAL}
-        if not missing and not (per_rank and manifest.world_size != self._ranks.size):
+        if not missing and not (per_rank and manifest.world_size != job_world_size(self._ranks.size)):
             return
         raise CheckpointMismatch(
             f"the checkpoint of step {manifest.step} was saved {self._shape(manifest)}; this job runs with "
-            f"{_describe(self._ranks.size, self._mesh)} and needs {', '.join(sorted(missing)) or 'as many ranks'}. "
+            f"{environment.shape_words(self._ranks.size, self._mesh)} and needs "
+            f"{', '.join(sorted(missing)) or 'as many ranks'}. "
             "State marked PerRank or PerShard cannot be resharded: restart with the mesh of then, keep it in DTensors "
             "(they reshard), or name another checkpoint directory to start afresh"
         )
 
     def _shape(self, manifest: Manifest) -> str:
-        return f"with {_describe(manifest.world_size, manifest.mesh)}"
+        return f"with {environment.shape_words(manifest.world_size, manifest.mesh)}"
 
 
 @contextmanager
@@ -374,17 +395,3 @@ def _ended_if_superseded() -> Iterator[None]:
     except Superseded as error:
         log.critical("this rank ends: %s", error)
         raise SystemExit(SUPERSEDED) from error
-
-
-def _mesh_sizes(mesh: DeviceMesh | Mapping[str, int] | None) -> dict[str, int]:
-    if isinstance(mesh, DeviceMesh):
-        return dict(zip(mesh.mesh_dim_names or (), mesh.shape, strict=True))
-    if mesh is not None:
-        return dict(mesh)
-    pairs = (pair.split("=") for pair in os.environ.get("HOLDFAST_MESH", "").split(",") if pair)
-    return {name.strip(): int(size) for name, size in pairs}
-
-
-def _describe(world_size: int, mesh: Mapping[str, int]) -> str:
-    dims = ",".join(f"{name}={size}" for name, size in mesh.items())
-    return f"{world_size} ranks" + (f" as {dims}" if dims else "")

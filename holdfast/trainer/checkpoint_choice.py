@@ -104,3 +104,26 @@ class Choice:
     def _set_aside_damaged(self, step: int, reason: object) -> None:
         log.warning("checkpoint of step %d is damaged, set aside, trying an older one: %s", step, reason)
         self._storage.set_aside(step, "damaged")
+
+
+class OnlyLooking(Choice):
+    """For a replay: it chooses as the job would, and changes nothing of what is there."""
+
+    def __init__(self, storage: Storage, ranks: Ranks) -> None:
+        super().__init__(storage, ranks)
+        self._passed_over: set[int] = set()
+
+    def set_aside(self, step: int, problem: CheckpointError | None) -> None:
+        """This step is damaged: the next older one is tried."""
+        self._passed_over.add(step)
+        if problem is not None:
+            log.warning("checkpoint of step %d is damaged, a replay leaves it where it is: %s", step, problem)
+
+    def _newest_complete(self, newer_in_memory: bool, or_nothing: bool) -> Manifest | None:
+        for step in newest_first(self._storage.steps(), environment.restore_step()):
+            try:
+                if step not in self._passed_over:
+                    return self._storage.manifest(step)
+            except DamagedCheckpoint as error:
+                self.set_aside(step, error)
+        return None

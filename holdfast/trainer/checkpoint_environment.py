@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+
+from torch.distributed.device_mesh import DeviceMesh
 
 from holdfast.trainer.checkpoint_errors import CheckpointError
 from holdfast.trainer.checkpoint_workplace import Owner
@@ -38,3 +41,19 @@ def shard_name(owner: Owner, rank: int, world_size: int) -> ShardName | None:
     if not owner.job:
         return None
     return ShardName(job=owner.job, submitted_ms=owner.submitted_ms, world_size=world_size, rank=rank)
+
+
+def mesh_sizes(mesh: DeviceMesh | Mapping[str, int] | None) -> dict[str, int]:
+    """The job's mesh by the names of its dimensions: what the script gives, else what the job was started with."""
+    if isinstance(mesh, DeviceMesh):
+        return dict(zip(mesh.mesh_dim_names or (), mesh.shape, strict=True))
+    if mesh is not None:
+        return dict(mesh)
+    pairs = (pair.split("=") for pair in os.environ.get("HOLDFAST_MESH", "").split(",") if pair)
+    return {name.strip(): int(size) for name, size in pairs}
+
+
+def shape_words(world_size: int, mesh: Mapping[str, int]) -> str:
+    """How many ranks there are, and how they are cut."""
+    dims = ",".join(f"{name}={size}" for name, size in mesh.items())
+    return f"{world_size} ranks" + (f" as {dims}" if dims else "")

@@ -43,6 +43,7 @@ from holdfast.trainer.checkpoint_errors import CheckpointError, CheckpointMismat
 from holdfast.trainer.checkpoint_memory import UNUSABLE, VAULT_VARIABLE, MemoryTier
 from holdfast.trainer.collectives import Ranks, Verdict
 from holdfast.trainer.phases import phase, resumed
+from holdfast.trainer.replaying import replay
 from holdfast.vault_wire import SealedStep, ShardName
 
 log = logging.getLogger("holdfast.trainer.checkpoint")
@@ -93,7 +94,7 @@ def memory(ranks: Ranks) -> Memory:
     """
     owner = environment.owner()
     name = environment.shard_name(owner, ranks.rank, ranks.size)
-    if name is None or not os.environ.get(VAULT_VARIABLE):
+    if name is None or not (os.environ.get(VAULT_VARIABLE) or replay()):
         raise CheckpointError(
             "this process has no vault to keep checkpoints in: start the script with `holdfast run`, or give DCP "
             "another storage (checkpoint_id=DIRECTORY)"
@@ -161,7 +162,7 @@ class VaultWriter(StorageWriter, AsyncStager):
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         """Every rank has its own metadata beside its tensors already."""
         lacking = [rank for rank, (result,) in enumerate(results) if not result.storage_data]
-        if lacking:
+        if lacking and replay() is None:
             log.warning(
                 "step %d is not in memory: %d of %d ranks could not keep it", self.step, len(lacking), len(results)
             )

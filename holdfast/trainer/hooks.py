@@ -18,6 +18,7 @@ from typing import Any
 
 from holdfast.trainer.log_hooks import patch_event_files
 from holdfast.trainer.phases import binding
+from holdfast.trainer.replaying import make_deterministic
 
 COLLECTIVES = (
     "_all_gather_base",
@@ -143,13 +144,16 @@ class _Counted:
 
 
 def _on_optimizer_step(optimizer: Any, args: Any, kwargs: Any) -> None:
-    ledger = binding.ledger
-    if ledger is None or binding.explicit:
+    ledger, recorder = binding.ledger, binding.recorder
+    if recorder is None and (ledger is None or binding.explicit):
         return
     counted = _Counted.optimizer() if _Counted.optimizer is not None else None
     if counted is None:
         _Counted.optimizer = weakref.ref(optimizer)
-    elif counted is not optimizer:
+    is_counted = counted is None or counted is optimizer
+    if recorder is not None:
+        recorder.optimizer_stepped(optimizer, is_counted=is_counted)
+    if ledger is None or binding.explicit or not is_counted:
         return
     if binding.unsettled_ns is None and ledger.steps_done == 0:
         binding.unsettled_ns = (time.time_ns(), time.monotonic_ns())
@@ -158,10 +162,16 @@ def _on_optimizer_step(optimizer: Any, args: Any, kwargs: Any) -> None:
     ledger.complete_step()
 
 
+def _patch_torch(module: ModuleType) -> None:
+    if binding.recorder is not None:
+        make_deterministic(module)
+
+
 _PATCHES: dict[str, Callable[[ModuleType], None]] = {
     "torch.distributed.distributed_c10d": _patch_distributed,
     "torch.optim.optimizer": _patch_optimizer,
     "tensorboard.summary.writer.event_file_writer": patch_event_files,
+    "torch": _patch_torch,
 }
 
 

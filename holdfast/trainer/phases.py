@@ -5,20 +5,25 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import SupportsFloat, SupportsInt
+from typing import TYPE_CHECKING, SupportsFloat, SupportsInt
 
 from holdfast.ledger import LedgerWriter
 
+if TYPE_CHECKING:
+    from holdfast.trainer.replaying import Recorder
+
 
 class _Binding:
-    """The ledger of this process, if it is a rank. `explicit` once the script counts its own steps.
+    """The ledger of this process, if it is a rank that trains. `explicit` once the script counts its own steps.
 
     `unsettled_ns` is the time of the first optimizer step: whether it is a step of the job is known only when
-    the script either calls `step` for it, or steps the optimizer again without having done so.
+    the script either calls `step` for it, or steps the optimizer again without having done so. `recorder` is that of a
+    rank that replays.
     """
 
     def __init__(self) -> None:
         self.ledger: LedgerWriter | None = None
+        self.recorder: Recorder | None = None
         self.explicit = False
         self.unsettled_ns: tuple[int, int] | None = None
 
@@ -40,7 +45,7 @@ def bind(ledger: LedgerWriter) -> None:
 
 
 def _unbind() -> None:
-    binding.ledger = None
+    binding.ledger = binding.recorder = None
 
 
 # A data-loader worker is a fork of the rank: two writers would spoil the record.
@@ -60,20 +65,22 @@ def step(
     together, whichever rank says it. `loss` and `grad_norm` may be tensors:
     reading one that lies on an accelerator waits for it.
     """
-    ledger = binding.ledger
-    if ledger is None:
+    ledger, recorder = binding.ledger, binding.recorder
+    if ledger is None and recorder is None:
         return
-    binding.explicit = True
-    ledger.complete_step(
-        step,
-        None if loss is None else _number(loss),
-        None if grad_norm is None else _number(grad_norm),
-        None if tokens is None else int(tokens),
-    )
+    loss_value = None if loss is None else _number(loss)
+    norm_value = None if grad_norm is None else _number(grad_norm)
+    if recorder is not None:
+        recorder.step_said(step, loss_value, norm_value)
+    if ledger is not None:
+        binding.explicit = True
+        ledger.complete_step(step, loss_value, norm_value, None if tokens is None else int(tokens))
 
 
 def resumed(step: int) -> None:
     """The script goes on from this completed step: if it does not number its steps, they are counted from there."""
+    if binding.recorder is not None:
+        binding.recorder.resumed(step)
     if binding.ledger is not None and not binding.explicit:
         binding.ledger.go_on_from(step)
 

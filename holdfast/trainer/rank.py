@@ -23,7 +23,7 @@ import msgspec
 from holdfast.code.places import PLACE_VARIABLE, ROOT_VARIABLE, moved
 from holdfast.event_parts import RankException
 from holdfast.ledger import LedgerWriter
-from holdfast.trainer import hooks
+from holdfast.trainer import hooks, replaying
 from holdfast.trainer.phases import bind, binding
 
 ERROR_FILE_VARIABLE = "TORCHELASTIC_ERROR_FILE"
@@ -54,10 +54,13 @@ def run(script: str, args: Sequence[str], *, is_module: bool) -> NoReturn:
     path = os.environ.get(LEDGER_VARIABLE)
     if path:
         bind(LedgerWriter(path, rank=int(os.environ["RANK"]), generation=int(os.environ.get(GENERATION_VARIABLE, "0"))))
+    replaying.begin()
     hooks.install()
     faulthandler.enable()
     _lead_into_version()
     code = _execute(script, args, is_module)
+    if code == 0 and binding.recorder is not None:
+        binding.recorder.ended()
     _end(code)
 
 

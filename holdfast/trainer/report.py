@@ -17,6 +17,7 @@ STEPS_TOLD_MAX = 1_000
 
 CHECKPOINT_SAVED = "checkpoint_saved"
 DIAGNOSTIC_RESULT = "diagnostic_result"
+REPLAY_RESULT = "replay_result"
 
 ReportValue = str | int | float | bool | Sequence[int] | Sequence[str] | None
 

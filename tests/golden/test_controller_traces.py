@@ -56,6 +56,7 @@ def test_trace(path: Path, request: pytest.FixtureRequest) -> None:
                 script="train.py",
                 nnodes=nnodes,
                 nproc_per_node=nproc,
+                mesh=given.fields.get("mesh"),
                 env={name: value for name, value in given.fields.items() if name.isupper()},
                 cwd="/",
                 directory="/jobs/job",

@@ -97,6 +97,13 @@ def event_of(given: Input, **defaults: Any) -> Event:
     for name in ("exited_at", "completed_at", "last_heard_at"):
         if name in kind.__struct_fields__:
             fields.setdefault(name, given.at)
+    if kind.__name__ == "ReplayResult":
+        replay = {"first": fields.pop("first", 47), "last": fields.pop("last", 66), "digest": fields["digest"]}
+        if "digests" in fields:
+            replay["digests"] = fields.pop("digests").split(",")
+        if "bad_step" in fields:
+            replay["bad_step"] = fields.pop("bad_step")
+        fields["replay"] = replay
     if issubclass(kind, Decision):
         fields.setdefault("reason", "trace")
     wanted = {name: value for name, value in fields.items() if name in kind.__struct_fields__}
@@ -135,6 +142,11 @@ def told(event: Event) -> str:
     if event.type == "nodes_granted":
         grants = event.grants  # type: ignore[attr-defined]
         parts.append(f"to {event.job}: " + " ".join(f"{grant.node}@{grant.epoch}" for grant in grants))
+    if event.type == "replay_started":
+        groups = " | ".join(" ".join(group) for group in event.groups)  # type: ignore[attr-defined]
+        parts.append(f"{event.phase}: {groups} as {event.mesh} until step {event.until_step}")  # type: ignore[attr-defined]
+    if event.type == "replay_ended":
+        parts.append(f"[{' '.join(event.suspects) or 'nobody'}]")  # type: ignore[attr-defined]
     if extra:
         value = getattr(event, extra)
         parts.append("[" + (" ".join(value) if isinstance(value, tuple) else str(value)) + "]")

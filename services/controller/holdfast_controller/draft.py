@@ -24,12 +24,13 @@ from holdfast.events import (
     JobStopping,
     NodesReleased,
     NodesRequested,
+    ReplayStarted,
     Rollback,
 )
 from holdfast.ids import derived_id
 from holdfast.timeouts import Timeouts
 from holdfast_controller.orders import leaving_order, standing_orders
-from holdfast_controller.state import Await, Checks, Ending, Failure, Incident, JobPhase, JobState
+from holdfast_controller.state import Await, Checks, Ending, Failure, Incident, JobPhase, JobState, Replay
 
 SOURCE = "controller"
 NO_MANIFESTS: Mapping[str, Manifest] = MappingProxyType({})
@@ -93,9 +94,7 @@ class Draft:
         """
         self._bring_in_code(restart_reason)
         state = self.state
-        limit = state.restore_at_most if state.next_restore_at_most is None else state.next_restore_at_most
-        if state.is_past_limit:
-            limit = None
+        limit = state.next_limit
         incident = state.incident
         if incident:
             # Many nodes lost at once are answered by one restart: restarts are what an incident has a limit of.
@@ -110,6 +109,7 @@ class Draft:
             gone=frozenset(),
             suspended=False,
             checks=None,
+            replay=None,
             awaiting=None,
             restore_at_most=limit,
             next_restore_at_most=None,
@@ -139,7 +139,7 @@ class Draft:
         limit_s = self.timeouts.checks_s
         generation = self.state.generation + 1
         checks = Checks(suite=suite, began_at=self.now, failure=failure)
-        self.state = self.state.become(
+        self.state = self._aside(generation).become(
             JobPhase.CHECKING, generation=generation, checks=checks, suspended=False, gone=frozenset()
         )
         decision = self.say(ChecksStarted, suite=suite, nodes=self.state.nodes, deadline_s=limit_s, reason=reason)
@@ -188,6 +188,38 @@ class Draft:
             return Changes()
         return difference(after, before) if backwards else difference(before, after)
 
+    def order_replay(self, replay: Replay, reason: str, *, repeat: bool = False) -> None:
+        """Stop what runs, and have each group of a phase train again; this uses up a generation number."""
+        limit_s = self.timeouts.replay_s
+        generation = self.state.generation + 1
+        self.state = self._aside(generation).become(
+            JobPhase.REPLAYING, generation=generation, replay=replay, checks=None, suspended=False, gone=frozenset()
+        )
+        nodes, plan = self.state.nodes, replay.plan
+        groups = (plan.members(group, replay.phase) for group in range(plan.groups))
+        decision = self.say(
+            ReplayStarted,
+            phase=replay.phase,
+            groups=tuple(tuple(nodes[machine] for machine in group) for group in groups),
+            mesh=plan.mesh,
+            until_step=replay.settings.until,
+            deadline_s=limit_s,
+            repeat=repeat,
+            reason=reason,
+        )
+        self.state = self.state.update(ordered_by=decision.id)
+        self._orders.extend(standing_orders(self.state))
+        self.await_("replay_done", limit_s)
+
+    def _aside(self, generation: int) -> JobState:
+        """The job once this generation is known to be no training: how its ranks end is held against nobody."""
+        incident = self.state.incident
+        if incident is None:
+            return self.state
+        return self.state.update(
+            incident=msgspec.structs.replace(incident, untrained=incident.untrained | {generation})
+        )
+
     def order_idle(self, **changes: object) -> None:
         """Order all members to run no ranks; this uses up a generation number."""
         self.state = self.state.update(generation=self.state.generation + 1, ordered_by=self.cause, **changes)
@@ -235,12 +267,12 @@ class Draft:
         if member:
             self._orders.append(leaving_order(self.state.update(ordered_by=self.cause), member))
         members = tuple(None if held is member else held for held in self.state.members)
-        self.state = self.state.become(JobPhase.CLAIMING, members=members, checks=None, awaiting=None)
+        self.state = self.state.become(JobPhase.CLAIMING, members=members, checks=None, replay=None, awaiting=None)
 
     def end(self, ending: Ending) -> None:
         """Stop all ranks, for good; the job is over once every node says that they are gone."""
         self.say(JobStopping, reason=ending.reason)
-        self.state = self.state.become(JobPhase.STOPPING, ending=ending, checks=None, gone=frozenset())
+        self.state = self.state.become(JobPhase.STOPPING, ending=ending, checks=None, replay=None, gone=frozenset())
         self.order_idle()
         self.await_("ranks_stopped", self.timeouts.start_s)
         self.close_when_gone()

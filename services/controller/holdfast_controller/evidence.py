@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.events import Inspection, ProcessExited, Withheld
-from holdfast_controller import alerts, checks
+from holdfast_controller import alerts, checks, replays
 from holdfast_controller.classify import classify, diagnosed, in_words, is_superseded, named, signature
 from holdfast_controller.draft import Draft
 from holdfast_controller.ladder import INSPECTIONS, Choice
@@ -22,6 +22,11 @@ def exited(draft: Draft, event: ProcessExited, rules: Rules) -> None:
         return
     if state.phase is JobPhase.CHECKING and event.generation == state.generation:
         checks.broke_off(draft, event, rules)
+        return
+    if state.phase is JobPhase.REPLAYING and event.generation == state.generation:
+        replays.broke_off(draft, event, rules)
+        return
+    if state.incident and event.generation in state.incident.untrained:
         return
     symptom = classify(event, alone=state.spec.nnodes * state.spec.nproc_per_node == 1)
     diagnosis = diagnosed(event)

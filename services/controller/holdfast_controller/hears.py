@@ -18,6 +18,7 @@ from holdfast.events import (
     RanksFinished,
     RanksStarted,
     RanksStopped,
+    ReplayResult,
     StepRestorable,
     StepsCertified,
     StepTimeMeasured,
@@ -52,5 +53,6 @@ HANDLED: tuple[type[Event], ...] = (
     OrderRefused,
     Inspection,
     DiagnosticResult,
+    ReplayResult,
 )
 """The events that a decision can follow from."""

@@ -4,15 +4,17 @@ node lost, or silent about its start          -> evict it
 an inspection names a machine                 -> evict it, without stop-time checks
 the script's own error, code not yet good     -> back to the last good version
 the script's own error, seen twice            -> stop, with the traceback
-bad numbers                                   -> stop-time checks; again at the same step -> roll back, or stop
+bad numbers                                   -> stop-time checks; again -> replay; at the same step -> roll back, or
+                                                 replay, then stop
 crash on a node with an alert of its own      -> evict it: a crash with a culprit
 crash without a culprit                       -> restart in place; again -> stop-time checks
 checks found nothing, and it is the same node -> evict it; another one -> restart in place, then roll back
-the same though no node was there each time   -> it follows the job: roll back, or restart in place and soon stop
+the same though no node was there each time   -> it follows the job: roll back, or restart in place, soon replay, stop
 too many attempts within one incident         -> stop
 
 Failing again within an incident climbs; an incident ends when the job has got past the place where it failed. Behind
-stop-time checks their suspects are evicted (`named_by_checks`), or the next rung is taken: its nodes are checked now.
+stop-time checks and replays their suspects are evicted (`named_by_checks`, `named_by_replay`), or the next rung is
+taken: its nodes are checked, or compared, now.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ TRAITS_MAX = 16
 EVICTED_FOR_TRAIT_MAX = 2
 """Where all nodes of a job show the same each time, the third to go would be no better a guess."""
 
-INSPECTIONS, CHECKS, FAILURES = "inspections", "stop_time_checks", "failures"
+INSPECTIONS, CHECKS, REPLAYS, FAILURES = "inspections", "stop_time_checks", "replay", "failures"
 """What an eviction can rest on."""
 
 
@@ -57,6 +59,7 @@ class Means(msgspec.Struct, frozen=True, kw_only=True):
     alerts: tuple[Alert, ...] = ()
     can_check: bool = True
     can_roll_back: bool = False
+    can_replay: bool = False
 
 
 def user_error(failure: Failure) -> RankError | None:
@@ -108,7 +111,7 @@ def choose(incident: Incident, failure: Failure, means: Means, policy: LadderPol
 
 def within_limits(choice: Choice, incident: Incident, failure: Failure, policy: LadderPolicy) -> Choice:
     """The choice, or the end if it would be one restart too many."""
-    restarts = choice.rung in (Rung.REATTEMPT, Rung.ROLLBACK, Rung.CHECKS, Rung.EVICT)
+    restarts = choice.rung in (Rung.REATTEMPT, Rung.ROLLBACK, Rung.CHECKS, Rung.REPLAY, Rung.EVICT)
     if not restarts or incident.attempts < policy.attempts_max:
         return choice
     reason = f"{failure.text}; gave up after {incident.attempts} restarts within one incident"
@@ -129,8 +132,20 @@ def named_by_checks(failure: Failure, suspects: tuple[Suspect, ...], members: fr
     )
 
 
-def coming(incident: Incident, failure: Failure, means: Means, policy: LadderPolicy) -> str:
-    """The rung that the same failure in the next generation would lead to."""
+def named_by_replay(failure: Failure, suspects: tuple[str, ...], said: str) -> Choice | None:
+    """The rung behind a replay that named somebody, and `said` this."""
+    if not suspects:
+        return None
+    reason = f"{failure.text}; dual-phase replay: {said}"
+    return Choice(rung=Rung.EVICT, reason=reason, nodes=suspects, mechanism=REPLAYS)
+
+
+def coming(incident: Incident, failure: Failure, taken: Rung, means: Means, policy: LadderPolicy) -> str:
+    """The rung that the same failure in the next generation would lead to, if the one `taken` now brings nothing."""
+    if taken is Rung.CHECKS:
+        incident = msgspec.structs.replace(incident, checked=means.members)
+    elif taken is Rung.REPLAY:
+        incident = msgspec.structs.replace(incident, replayed=means.members)
     again = msgspec.structs.replace(failure, generation=failure.generation + 1)
     if failure.error:
         again = msgspec.structs.replace(
@@ -159,10 +174,14 @@ def _for_bad_numbers(incident: Incident, failure: Failure, spoiled: Spoiled, mea
         return Choice(rung=Rung.STOP, reason=reason)
     if means.can_check and means.members - incident.checked:
         return Choice(rung=Rung.CHECKS, reason=failure.text, suite=suite_for(failure.shown_as))
-    if any(known.step == spoiled.step and known.generation != spoiled.generation for known in incident.spoiled):
-        why = f"bad numbers at the same step {spoiled.step}, twice: data, code or settings, and no machine"
-        rung = Rung.ROLLBACK if means.can_roll_back else Rung.STOP
-        return Choice(rung=rung, reason=f"{failure.text}; {why}")
+    same = any(known.step == spoiled.step and known.generation != spoiled.generation for known in incident.spoiled)
+    why = f"bad numbers at the same step {spoiled.step}, twice: data, code or settings, and no machine"
+    if same and means.can_roll_back:
+        return Choice(rung=Rung.ROLLBACK, reason=f"{failure.text}; {why}")
+    if means.can_replay and means.members - incident.replayed and _is_again(incident, spoiled):
+        return Choice(rung=Rung.REPLAY, reason=failure.text)
+    if same:
+        return Choice(rung=Rung.STOP, reason=f"{failure.text}; {why}")
     return Choice(rung=Rung.REATTEMPT, reason=failure.text)
 
 
@@ -179,7 +198,7 @@ def _for_crash(incident: Incident, failure: Failure, means: Means, policy: Ladde
         )
     seen = incident.shown.get(trait(failure) or "")
     if seen and _follows_the_job(incident, trait(failure), seen):
-        return _for_what_follows_the_job(failure, seen, means, policy)
+        return _for_what_follows_the_job(incident, failure, seen, means, policy)
     if means.can_check and incident.attempts >= policy.reattempts_before_checks and means.members - incident.checked:
         return Choice(rung=Rung.CHECKS, reason=failure.text, suite=suite_for(failure.shown_as))
     if failure.symptom in FIRST_HAND_OF_NODE and node:
@@ -194,18 +213,27 @@ def _for_crash(incident: Incident, failure: Failure, means: Means, policy: Ladde
     return Choice(rung=Rung.REATTEMPT, reason=failure.text)
 
 
-def _for_what_follows_the_job(failure: Failure, seen: Shown, means: Means, policy: LadderPolicy) -> Choice:
+def _for_what_follows_the_job(
+    incident: Incident, failure: Failure, seen: Shown, means: Means, policy: LadderPolicy
+) -> Choice:
     if means.can_roll_back:
         why = "no node was there each time, and the code is new"
         return Choice(rung=Rung.ROLLBACK, reason=f"{failure.text}; {why}")
     if len(seen.by) < policy.same_failures_max:
         return Choice(rung=Rung.REATTEMPT, reason=failure.text)
+    if means.can_replay and means.members - incident.replayed:
+        return Choice(rung=Rung.REPLAY, reason=failure.text)
     nodes = sorted(frozenset().union(*seen.by.values()))
     reason = (
         f"{failure.text}; the same at the same step in {len(seen.by)} generations, on "
         f"{', '.join(nodes[:3])}{', ...' if len(nodes) > 3 else ''}: it follows the job, and no machine is at fault"
     )
     return Choice(rung=Rung.STOP, reason=reason)
+
+
+def _is_again(incident: Incident, spoiled: Spoiled) -> bool:
+    """Whether an earlier generation of this incident had bad numbers as well."""
+    return any(known.generation != spoiled.generation for known in incident.spoiled)
 
 
 def _follows_the_job(incident: Incident, shows: str | None, seen: Shown) -> bool:

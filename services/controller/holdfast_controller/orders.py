@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from holdfast.desired import CodeWanted, NodeDesired, Placement
 from holdfast.diagnosis.program import are_checks, checks_of
 from holdfast.event_parts import Grant
-from holdfast_controller.state import OVER, JobPhase, JobState
+from holdfast_controller.state import OVER, JobPhase, JobState, Replay
 
 
 def standing_orders(state: JobState) -> list[NodeDesired]:
     """The orders that hold now for the job's nodes; none while the next ones are still being worked out."""
     if state.suspended or state.phase is JobPhase.STOPPING:
         return [_order(state, member, None) for _, member in _members(state)]
-    if state.phase in (JobPhase.STARTING, JobPhase.RUNNING, JobPhase.CHECKING):
+    if state.phase in (JobPhase.STARTING, JobPhase.RUNNING, JobPhase.CHECKING, JobPhase.REPLAYING):
         return [_order(state, member, _placement(state, rank)) for rank, member in _members(state)]
     return []
 
@@ -34,6 +36,8 @@ def _members(state: JobState) -> list[tuple[int, Grant]]:
 
 
 def _placement(state: JobState, node_rank: int) -> Placement:
+    if state.replay is not None:
+        return _in_group(state, state.replay, node_rank)
     host = _members(state)[0][1]
     if state.checks is not None:
         return Placement(
@@ -53,6 +57,24 @@ def _placement(state: JobState, node_rank: int) -> Placement:
         code_version=state.code.version,
         submitted_at=state.submitted_at,
         purpose="checks" if are_checks(state.spec) else "train",
+    )
+
+
+def _in_group(state: JobState, replay: Replay, node_rank: int) -> Placement:
+    plan = replay.plan
+    group = plan.members(plan.group_of(node_rank, replay.phase), replay.phase)
+    host = state.members[group[0]]
+    assert host is not None, "a replay ends when the job loses a node"
+    return Placement(
+        job=msgspec.structs.replace(state.spec, nnodes=plan.size, mesh=plan.mesh if state.spec.mesh else None),
+        node_rank=group.index(node_rank),
+        master_addr=host.address,
+        master_port=host.store_ports[state.generation % len(host.store_ports)],
+        restore_at_most=replay.restore_at_most,
+        code_version=state.code.version,
+        submitted_at=state.submitted_at,
+        purpose="replay",
+        replay=replay.settings,
     )
 
 

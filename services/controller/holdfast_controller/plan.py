@@ -32,6 +32,7 @@ from holdfast.events import (
     RanksFinished,
     RanksStarted,
     RanksStopped,
+    ReplayResult,
     StepRestorable,
     StepsCertified,
     StepTimeMeasured,
@@ -40,7 +41,7 @@ from holdfast.events import (
 from holdfast.ids import named_id
 from holdfast.requests import ResetBreaker, RollbackJob, StopJob, SubmitJob, UpdateJob
 from holdfast.timeouts import Timeouts
-from holdfast_controller import checks, evidence, updates
+from holdfast_controller import checks, evidence, replays, updates
 from holdfast_controller.corruption import bad_number, certified
 from holdfast_controller.draft import NO_MANIFESTS, Draft, Outcome
 from holdfast_controller.orders import standing_orders
@@ -165,6 +166,8 @@ class Planner:
                 evidence.inspected(draft, event, self.rules)
             case DiagnosticResult():
                 checks.found(draft, event, self.rules)
+            case ReplayResult():
+                replays.found(draft, event, self.rules)
             case BadNumber():
                 bad_number(draft, event, self.rules)
             case StepsCertified():
@@ -173,7 +176,7 @@ class Planner:
                 draft.state = draft.state.update(step_s=event.median_s)
             case StepRestorable():
                 newest = max(event.step, -1 if state.restorable_step is None else state.restorable_step)
-                draft.state = draft.state.update(restorable_step=newest)
+                draft.state = draft.state.update(restorable_step=newest, has_checkpoints=True)
             case _:
                 pass
         return draft.outcome()
@@ -195,6 +198,7 @@ class Planner:
             "first_step": state.stepped,
             "ranks_stopped": state.gone,
             "checks_done": state.checks.over if state.checks else frozenset(),
+            "replay_done": state.replay.over if state.replay else frozenset(),
         }[awaiting.what]
         missing = tuple(node for node in state.nodes if node not in here)
         # The finding gets an id of its own: it is the cause of what follows, and the same however often time is asked.
@@ -207,6 +211,8 @@ class Planner:
             draft.close()
         elif awaiting.what == "checks_done":
             checks.overdue(draft, self.rules)
+        elif awaiting.what == "replay_done":
+            replays.overdue(draft, self.rules)
         elif awaiting.what == "ranks_started" and set(missing) == set(state.nodes):
             # When nobody answers, the silence says nothing about any one node.
             text = f"no node started its ranks within {waited_s:.0f} s"

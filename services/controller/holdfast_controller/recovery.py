@@ -13,6 +13,7 @@ from holdfast_controller import alerts, breaker
 from holdfast_controller.classify import FIRST_HAND_OF_NODE, OF_USER_CODE
 from holdfast_controller.draft import Draft
 from holdfast_controller.ladder import (
+    REPLAYS,
     Choice,
     Means,
     blame,
@@ -22,6 +23,7 @@ from holdfast_controller.ladder import (
     user_error,
     within_limits,
 )
+from holdfast_controller.replay_scope import can_replay, first_phase
 from holdfast_controller.state import Ending, Evicted, Failure, Incident, JobPhase, Rung, Symptom, Taken
 from holdfast_controller.updates import can_roll_back, is_of_present_code, roll_back
 
@@ -32,10 +34,10 @@ TAKEN_MAX = 32
 """Rungs of an incident that are remembered; its events are all in the history."""
 
 
-MECHANISMS = {Rung.CHECKS: "stop_time_checks", Rung.ROLLBACK: "rollback"}
+MECHANISMS = {Rung.CHECKS: "stop_time_checks", Rung.REPLAY: "replay", Rung.ROLLBACK: "rollback"}
 """Whose rung it is, where that can be made to only observe."""
 
-WITHOUT = {Rung.CHECKS: "can_check", Rung.ROLLBACK: "can_roll_back"}
+WITHOUT = {Rung.CHECKS: "can_check", Rung.REPLAY: "can_replay", Rung.ROLLBACK: "can_roll_back"}
 """What the ladder does without then."""
 
 
@@ -99,6 +101,7 @@ def means_of(draft: Draft, failure: Failure, rules: Rules) -> Means:
         if mechanisms.inspections == "act"
         else (),
         can_roll_back=can_roll_back(state, failure.generation),
+        can_replay=can_replay(state),
     )
 
 
@@ -136,6 +139,9 @@ def act(draft: Draft, failure: Failure, choice: Choice, rules: Rules) -> None:
             draft.await_("ranks_started", draft.timeouts.start_s)
         case Rung.CHECKS:
             draft.order_checks(failure, choice.suite, choice.reason)
+        case Rung.REPLAY:
+            replay = first_phase(draft.state, failure, draft.now, rules.ladder, draft.timeouts)
+            draft.order_replay(replay, choice.reason)
         case Rung.EVICT:
             _evict(draft, failure, choice)
         case Rung.REPLACE:
@@ -235,7 +241,7 @@ def _note(draft: Draft, failure: Failure, choice: Choice, rules: Rules) -> None:
         reason=choice.reason,
         nodes=choice.nodes,
         evidence=tuple(dict.fromkeys((*failure.evidence, *choice.evidence))),
-        next="" if choice.rung is Rung.STOP else coming(incident, failure, means, rules.ladder),
+        next="" if choice.rung is Rung.STOP else coming(incident, failure, choice.rung, means, rules.ladder),
     )
     incident = msgspec.structs.replace(incident, taken=(*incident.taken, taken)[-TAKEN_MAX:])
     draft.state = draft.state.update(incident=incident)
@@ -244,9 +250,7 @@ def _note(draft: Draft, failure: Failure, choice: Choice, rules: Rules) -> None:
 def _stop(draft: Draft, failure: Failure, reason: str) -> None:
     incident = draft.state.incident
     assert incident is not None
-    for node, evicted in sorted(incident.evicted.items()):
-        if evicted.trait == trait(failure):
-            draft.say(EvictionRevoked, node=node, epoch=evicted.epoch, reason=reason)
+    _revoke(draft, failure, reason)
     error = failure.error
     ending = Ending(
         phase=JobPhase.FAILED,
@@ -255,6 +259,14 @@ def _stop(draft: Draft, failure: Failure, reason: str) -> None:
         traceback=error.traceback if error else "",
     )
     draft.end(ending)
+
+
+def _revoke(draft: Draft, failure: Failure, reason: str) -> None:
+    """The nodes that had to go for the same failure were not at fault."""
+    assert draft.state.incident is not None
+    for node, evicted in sorted(draft.state.incident.evicted.items()):
+        if evicted.trait == trait(failure):
+            draft.say(EvictionRevoked, node=node, epoch=evicted.epoch, reason=reason)
 
 
 def _evict(draft: Draft, failure: Failure, choice: Choice) -> None:
@@ -271,6 +283,8 @@ def _evict(draft: Draft, failure: Failure, choice: Choice) -> None:
         )
         if shows := trait(failure):
             evicted[member.node] = Evicted(epoch=member.epoch, trait=shows)
+    if choice.mechanism == REPLAYS:
+        _revoke(draft, failure, choice.reason)
     counts = () if failure.symptom in NOT_THERE else (draft.now,) * len(choice.nodes)
     draft.state = draft.state.update(
         incident=msgspec.structs.replace(incident, evicted=evicted), evictions=(*draft.state.evictions, *counts)

@@ -6,6 +6,7 @@
         └──────────────────────────eviction────────────────────────────────┘
     starting, running ──a failure without a culprit──▶ checking ──eviction──▶ claiming
                                                         checking ──nobody to blame──▶ starting
+    starting, running, checking ──checks were no help──▶ replaying ──eviction──▶ claiming, or nobody ──▶ starting
     starting, running ──every rank ended with 0──▶ completed
     any of these ──stop, or given up──▶ stopping ──ranks gone on every node──▶ stopped | failed
 
@@ -19,8 +20,11 @@ from enum import StrEnum
 
 import msgspec
 
-from holdfast.event_parts import Grant, JobSpec
+from holdfast.diagnosis.replay_groups import Phase, ReplayPlan
+from holdfast.diagnosis.replay_outcome import GroupReplay
+from holdfast.event_parts import Grant, JobSpec, RankReplay
 from holdfast.events import DiagnosticResult
+from holdfast.replay_settings import ReplaySettings
 from holdfast.symptoms import Root
 from holdfast_controller.code_state import CodeState
 
@@ -32,6 +36,7 @@ class JobPhase(StrEnum):
     STARTING = "starting"
     RUNNING = "running"
     CHECKING = "checking"
+    REPLAYING = "replaying"
     STOPPING = "stopping"
     COMPLETED = "completed"
     FAILED = "failed"
@@ -45,15 +50,24 @@ TRANSITIONS: dict[JobPhase, frozenset[JobPhase]] = {
             JobPhase.STARTING,
             JobPhase.RUNNING,
             JobPhase.CHECKING,
+            JobPhase.REPLAYING,
             JobPhase.CLAIMING,
             JobPhase.STOPPING,
             JobPhase.COMPLETED,
         }
     ),
     JobPhase.RUNNING: frozenset(
-        {JobPhase.STARTING, JobPhase.CHECKING, JobPhase.CLAIMING, JobPhase.STOPPING, JobPhase.COMPLETED}
+        {
+            JobPhase.STARTING,
+            JobPhase.CHECKING,
+            JobPhase.REPLAYING,
+            JobPhase.CLAIMING,
+            JobPhase.STOPPING,
+            JobPhase.COMPLETED,
+        }
     ),
-    JobPhase.CHECKING: frozenset({JobPhase.STARTING, JobPhase.CLAIMING, JobPhase.STOPPING}),
+    JobPhase.CHECKING: frozenset({JobPhase.STARTING, JobPhase.REPLAYING, JobPhase.CLAIMING, JobPhase.STOPPING}),
+    JobPhase.REPLAYING: frozenset({JobPhase.STARTING, JobPhase.REPLAYING, JobPhase.CLAIMING, JobPhase.STOPPING}),
     JobPhase.STOPPING: frozenset({JobPhase.STOPPED, JobPhase.FAILED}),
     JobPhase.COMPLETED: frozenset(),
     JobPhase.FAILED: frozenset(),
@@ -108,6 +122,7 @@ class Rung(StrEnum):
     ROLLBACK = "rollback"
     REPLACE = "replace"
     CHECKS = "stop_time_checks"
+    REPLAY = "replay"
     EVICT = "evict"
     STOP = "stop"
 
@@ -199,6 +214,34 @@ class Checks(msgspec.Struct, frozen=True, kw_only=True):
     died: dict[str, str] = {}
 
 
+class Replay(msgspec.Struct, frozen=True, kw_only=True):
+    """A dual-phase replay under way, and what the phase that runs has brought so far.
+
+    `results` says for each node and rank which of `replays` it has brought: nearly all groups bring the same ones.
+    `over` are the nodes that have brought all of theirs, `died` those where a rank ended badly, and how. `earlier` is
+    what this phase brought when it was run before. `faulty` has the groups that deviated, for each phase that is over;
+    of a phase in `undecided` they are those that differ from each other. `answers` are those of the first phase's
+    groups.
+    """
+
+    plan: ReplayPlan
+    settings: ReplaySettings
+    restore_at_most: int | None = None
+    began_at: datetime
+    failure: Failure
+    phase: Phase = "horizontal"
+    phase_began_at: datetime
+    results: dict[str, dict[int, int]] = {}
+    replays: tuple[RankReplay, ...] = ()
+    over: frozenset[str] = frozenset()
+    died: dict[str, str] = {}
+    earlier: tuple[GroupReplay, ...] = ()
+    answers: tuple[tuple[str, ...], ...] = ()
+    faulty: dict[Phase, tuple[int, ...]] = {}
+    undecided: frozenset[Phase] = frozenset()
+    findings: tuple[str, ...] = ()
+
+
 class Incident(msgspec.Struct, frozen=True, kw_only=True):
     """An open incident. It ends when the job has gone past the step at which it failed, or with the job.
 
@@ -206,7 +249,8 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
 
     `blamed` counts, for each node, the generations of this incident that failed there first hand; `shown` has the
     traits of these failures, and `evicted` the nodes that had to go for them. `checked` are the nodes whose stop-time
-    checks in this incident found nothing. `taken` are the rungs so far; the last of very many.
+    checks in this incident found nothing, `replayed` those that a replay has compared; `untrained` are the generations
+    of both. `taken` are the rungs so far; the last of very many.
     """
 
     id: str
@@ -221,6 +265,8 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     user_error: RankError | None = None
     spoiled: tuple[Spoiled, ...] = ()
     checked: frozenset[str] = frozenset()
+    replayed: frozenset[str] = frozenset()
+    untrained: frozenset[int] = frozenset()
     taken: tuple[Taken, ...] = ()
     named: str = ""
     summary: str = ""
@@ -254,7 +300,8 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     `running_since` is when every node of this generation had made its first step. `is_numbered`: the numbers of steps
     tell how far the job is; where they do not, `settled` is the last incident that was over for having trained again.
     `step_s` is the median duration of a step, `first_step_s` the longest that a generation took from running ranks
-    to its first step; both are None until known. `restore_at_most` is what the present generation was told; the next is
+    to its first step; both are None until known. `has_checkpoints`: a step of it was restorable
+    once. `restore_at_most` is what the present generation was told; the next is
     told that or `next_restore_at_most`, until the job `is_past_limit`. `lost_before_granted` has the epochs at which
     nodes were lost that the job was not known to hold: a late grant must not bring them in. `alerts` are those of the
     job's nodes that may still matter, `evictions` the times of those that the circuit breaker counts; it is open since
@@ -285,6 +332,7 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     settled: Incident | None = None
     first_step_s: float | None = None
     restorable_step: int | None = None
+    has_checkpoints: bool = False
     restore_at_most: int | None = None
     next_restore_at_most: int | None = None
     is_past_limit: bool = False
@@ -292,6 +340,7 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     evictions: tuple[datetime, ...] = ()
     breaker_open_since: datetime | None = None
     checks: Checks | None = None
+    replay: Replay | None = None
     awaiting: Await | None = None
     incident: Incident | None = None
     code: CodeState = CodeState()
@@ -310,8 +359,17 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def trained_generation(self) -> int:
-        """The newest generation that trained: waiting for nodes and checking them takes a number of its own."""
+        """The newest generation that trained: waiting for nodes, checks and replays take numbers of their own."""
+        if self.replay is not None:
+            return self.replay.failure.generation
         return self.generation - (self.suspended or self.phase is JobPhase.CHECKING)
+
+    @property
+    def next_limit(self) -> int | None:
+        """The newest step that the next generation may restore; None: any."""
+        if self.is_past_limit:
+            return None
+        return self.restore_at_most if self.next_restore_at_most is None else self.next_restore_at_most
 
     def member(self, node: str | None) -> Grant | None:
         """The grant by which the job holds this node, if it does."""

@@ -1,0 +1,180 @@
+"""Dual-phase replay: how a job's machines are cut into groups, and which machine faulty groups point at. Pure.
+
+ByteRobust Alg. 1: the z machines of a job are cut into n groups of m, once by x // m (horizontal) and once by x mod n
+(vertical). Each group trains again on its own, as a job with the same model parallelism and fewer replicas; the machine
+that is in the faulty group both times is the one. Machines are numbered by node rank.
+"""
+
+from __future__ import annotations
+
+from math import gcd
+from typing import Literal
+
+import msgspec
+
+from holdfast.topology import Mesh, Topology
+
+Phase = Literal["horizontal", "vertical"]
+PHASES: tuple[Phase, Phase] = ("horizontal", "vertical")
+
+REPLICAS = ("dp", "dp_replicate", "ddp", "data", "data_parallel", "replica", "replicate")
+"""Names under which meshes have replicas; the first that a mesh has is the one that is reduced."""
+
+MAJORITY = 3
+"""With so many groups one that differs is outvoted."""
+
+
+class NoReplay(ValueError):
+    """A job whose machines cannot be compared with each other; the message says why."""
+
+
+class ReplayPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """`machines` (z) in `groups` (n) of `size` (m), each a job of shape `mesh` with `replicas` of the job's."""
+
+    machines: int
+    size: int
+    mesh: str
+    replicas: int
+
+    @property
+    def groups(self) -> int:
+        """How many groups each phase has."""
+        return self.machines // self.size
+
+    def members(self, group: int, phase: Phase) -> range:
+        """The machines of a group, in the order in which they take its places."""
+        if phase == "horizontal":
+            return range(group * self.size, (group + 1) * self.size)
+        return range(group, self.machines, self.groups)
+
+    def group_of(self, machine: int, phase: Phase) -> int:
+        """In which group a machine is."""
+        return machine // self.size if phase == "horizontal" else machine % self.groups
+
+
+class Located(msgspec.Struct, frozen=True, kw_only=True):
+    """Which machines the faulty groups of both phases point at.
+
+    `suspects` are at fault without doubt, or one of them is where that is all that can be told; `candidates` may be,
+    and nobody can tell which. At most one of the two is filled.
+    """
+
+    suspects: tuple[int, ...] = ()
+    candidates: tuple[int, ...] = ()
+    reason: str
+
+
+def plan_replay(topology: Topology) -> ReplayPlan:
+    """The groups of a job.
+
+    A group is the fewest machines that hold whole replicas of the model, or a multiple of them: the smallest with two
+    replicas or more, for gradients are to be exchanged as in training, that leaves at most as many machines in a group
+    as there are groups (so that one faulty machine is found and not several), and a majority.
+
+    Raises:
+        NoReplay: there are no two groups to compare.
+    """
+    mesh, machines = topology.mesh, topology.nnodes
+    name = next((name for name in REPLICAS if name in mesh.names), None)
+    if name is None:
+        raise NoReplay(f"mesh {mesh} has no data parallelism (dp): nobody else does what a machine does")
+    replicas = mesh.size(name)
+    ranks = mesh.world_size // replicas
+    least = ranks * topology.ranks_per_node // gcd(ranks, topology.ranks_per_node)
+    # `least` ranks are the fewest that whole replicas and whole machines have in common.
+    in_least, size = least // ranks, least // topology.ranks_per_node
+    possible = [times for times in range(1, replicas // in_least + 1) if replicas % (times * in_least) == 0]
+    possible = [times for times in possible if machines // (times * size) > 1]
+    if not possible:
+        raise NoReplay(
+            f"mesh {mesh} on {machines} machines cannot be cut into groups that each hold whole replicas: replaying "
+            f"takes two groups of {size} machines at least, of the same size"
+        )
+    times = next((times for times in possible if _is_best(times, size, in_least, machines)), possible[0])
+    kept = times * in_least
+    reduced = Mesh(mesh.names, tuple(kept if one == name else mesh.size(one) for one in mesh.names))
+    return ReplayPlan(machines=machines, size=times * size, mesh=str(reduced), replicas=kept)
+
+
+def original_rank(rank: int, reduced: Mesh, original: Mesh) -> int:
+    """The rank of the job whose place a rank of a group takes: all groups play its first replicas."""
+    return original.rank(reduced.coordinates(rank))
+
+
+def locate(plan: ReplayPlan, horizontal: tuple[int, ...], vertical: tuple[int, ...], suspects_max: int) -> Located:
+    """Which machines the faulty groups of both phases point at. At most `suspects_max` machines are ever suspects.
+
+    A machine at fault makes its groups deviate in both phases, so each faulty group has one that is in a faulty group
+    of the other phase as well. Where that is a single one, it is at fault.
+    """
+    if not horizontal and not vertical:
+        return Located(reason="no group's replay deviates: what failed does not come again, and no machine is named")
+    if not horizontal or not vertical:
+        return _in_one_phase(plan, horizontal, vertical, suspects_max)
+    named = f"{_group_words('horizontal', horizontal)}, {_group_words('vertical', vertical)}"
+    here = in_both(plan, horizontal, vertical)
+    of_group = [[it for it in here if plan.group_of(it, "horizontal") == group] for group in horizontal]
+    of_group += [[it for it in here if plan.group_of(it, "vertical") == group] for group in vertical]
+    if not all(of_group):
+        everyone = tuple(sorted({*_of(plan, "horizontal", horizontal), *_of(plan, "vertical", vertical)}))
+        return Located(
+            candidates=everyone,
+            reason=f"not every faulty group ({named}) has a machine that is in one of the other phase as well: "
+            "more than one machine is at fault, or one is only at times",
+        )
+    certain = tuple(sorted({group[0] for group in of_group if len(group) == 1}))
+    few = len(certain or here) <= suspects_max and 2 * len(certain or here) < plan.machines
+    is_explained = all(set(group) & set(certain) for group in of_group)
+    if is_explained and len(certain) == 1:
+        return Located(suspects=certain, reason=f"one machine is in the faulty group of both phases ({named})")
+    if is_explained:
+        what = f"several groups deviate ({named}): {len(certain)} machines are at fault"
+        return _named(certain, what, few)
+    if len(horizontal) == len(vertical) == 1:
+        what = (
+            f"{len(here)} machines are in the faulty group of both phases ({named}), for a group has {plan.size} "
+            f"machines and there are only {plan.groups} groups: one of them is at fault"
+        )
+        return _named(here, what, few)
+    return Located(
+        candidates=here,
+        reason=f"several groups deviate ({named}): more than one machine is at fault, and which of those that are in "
+        "faulty groups of both phases cannot be told",
+    )
+
+
+def in_both(plan: ReplayPlan, horizontal: tuple[int, ...], vertical: tuple[int, ...]) -> tuple[int, ...]:
+    """The machines that are in one of these groups in each phase."""
+    return tuple(it for it in _of(plan, "horizontal", horizontal) if plan.group_of(it, "vertical") in vertical)
+
+
+def _named(machines: tuple[int, ...], what: str, are_few: bool) -> Located:
+    if are_few:
+        return Located(suspects=machines, reason=what)
+    return Located(candidates=machines, reason=f"{what}; {len(machines)} are more than may be evicted at once")
+
+
+def _in_one_phase(plan: ReplayPlan, rows: tuple[int, ...], columns: tuple[int, ...], suspects_max: int) -> Located:
+    phase = PHASES[0] if rows else PHASES[1]
+    groups = rows or columns
+    here = _of(plan, phase, groups)
+    if plan.size == 1 and len(here) <= suspects_max and 2 * len(here) <= plan.machines:
+        return Located(suspects=here, reason=f"each group is one machine; {_group_words(phase, groups)} deviates")
+    return Located(
+        candidates=here,
+        reason=f"{_group_words(phase, groups)} deviates and none in the other phase: one of {len(here)} machines is at "
+        "fault at times",
+    )
+
+
+def _of(plan: ReplayPlan, phase: Phase, groups: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(sorted(machine for group in groups for machine in plan.members(group, phase)))
+
+
+def _group_words(phase: Phase, groups: tuple[int, ...]) -> str:
+    return f"{phase} {', '.join(map(str, groups))}"
+
+
+def _is_best(times: int, size: int, in_least: int, machines: int) -> bool:
+    groups = machines // (times * size)
+    return times * in_least > 1 and times * size <= groups and groups >= MAJORITY
