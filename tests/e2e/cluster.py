@@ -88,7 +88,11 @@ class Cluster:
         job = Job(
             [HOLDFAST, "run", "--dir", str(self.directory)],
             # Of our own jobs the version has no more than them: the repository around them changes while tests run.
-            [*(["--code", str(JOBS)] if script.parent == JOBS else []), *map(str, options)],
+            # A model of the examples is found from where the job lies.
+            [
+                *(["--code", "none" if "gpt" in script.name else str(JOBS)] if script.parent == JOBS else []),
+                *map(str, options),
+            ],
             script,
             [*map(str, arguments)],
             scratch=self.directory / "scratch" / f"{len(self.jobs)}",

@@ -28,6 +28,10 @@ def exited(draft: Draft, event: ProcessExited, rules: Rules) -> None:
         return
     if state.incident and event.generation in state.incident.untrained:
         return
+    if event.generation == state.generation:
+        # Its last step may be the first word of how far the job has come, past where it had failed before.
+        draft.went_past(event.step)
+        state = draft.state
     symptom = classify(event, alone=state.spec.nnodes * state.spec.nproc_per_node == 1)
     diagnosis = diagnosed(event)
     error = RankError(

@@ -175,7 +175,8 @@ def may_evict(draft: Draft, choice: Choice, policy: LadderPolicy) -> bool:
 def _tells_more(failure: Failure, known: Failure) -> bool:
     """Whether this, of the same generation, is the failure itself where what is known only followed from it."""
     first_hand = FIRST_HAND_OF_NODE | OF_USER_CODE
-    return failure.generation == known.generation and failure.symptom in first_hand and known.symptom not in first_hand
+    follows = known.symptom is Symptom.PEER_LOST
+    return follows and failure.generation == known.generation and failure.symptom in first_hand
 
 
 def _open(draft: Draft, failure: Failure) -> None:
