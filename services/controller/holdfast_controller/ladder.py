@@ -4,8 +4,7 @@ node lost, or silent about its start          -> evict it
 an inspection names a machine                 -> evict it, without stop-time checks
 the script's own error, code not yet good     -> back to the last good version
 the script's own error, seen twice            -> stop, with the traceback
-bad numbers                                   -> stop-time checks; again -> replay; at the same step -> roll back, or
-                                                 replay, then stop
+bad numbers                                   -> stop-time checks; again -> roll back, replay; at one step twice, stop
 crash on a node with an alert of its own      -> evict it: a crash with a culprit
 crash without a culprit                       -> restart in place; again -> stop-time checks
 checks found nothing, and it is the same node -> evict it; another one -> restart in place, then roll back
@@ -174,13 +173,14 @@ def _for_bad_numbers(incident: Incident, failure: Failure, spoiled: Spoiled, mea
         return Choice(rung=Rung.STOP, reason=reason)
     if means.can_check and means.members - incident.checked:
         return Choice(rung=Rung.CHECKS, reason=failure.text, suite=suite_for(failure.shown_as))
-    same = any(known.step == spoiled.step and known.generation != spoiled.generation for known in incident.spoiled)
-    why = f"bad numbers at the same step {spoiled.step}, twice: data, code or settings, and no machine"
-    if same and means.can_roll_back:
+    earlier = [known for known in incident.spoiled if known.generation != spoiled.generation]
+    if earlier and means.can_roll_back:
+        why = "bad numbers again, no machine is known to be at fault, and the code is new"
         return Choice(rung=Rung.ROLLBACK, reason=f"{failure.text}; {why}")
-    if means.can_replay and means.members - incident.replayed and _is_again(incident, spoiled):
+    if earlier and means.can_replay and means.members - incident.replayed:
         return Choice(rung=Rung.REPLAY, reason=failure.text)
-    if same:
+    if any(known.step == spoiled.step for known in earlier):
+        why = f"bad numbers at the same step {spoiled.step}, twice: data, code or settings, and no machine"
         return Choice(rung=Rung.STOP, reason=f"{failure.text}; {why}")
     return Choice(rung=Rung.REATTEMPT, reason=failure.text)
 
@@ -229,11 +229,6 @@ def _for_what_follows_the_job(
         f"{', '.join(nodes[:3])}{', ...' if len(nodes) > 3 else ''}: it follows the job, and no machine is at fault"
     )
     return Choice(rung=Rung.STOP, reason=reason)
-
-
-def _is_again(incident: Incident, spoiled: Spoiled) -> bool:
-    """Whether an earlier generation of this incident had bad numbers as well."""
-    return any(known.generation != spoiled.generation for known in incident.spoiled)
 
 
 def _follows_the_job(incident: Incident, shows: str | None, seen: Shown) -> bool:
