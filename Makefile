@@ -21,8 +21,9 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 demo: setup
 	$(BIN)/python -m examples.demo
 
+# LONG=1: also the tests that take a minute each.
 test: setup
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+	$(if $(LONG),HOLDFAST_LONG=1 HOLDFAST_DRILLS=1 )$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 check: setup
 	$(BIN)/ruff check .

@@ -35,6 +35,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     What hangs is ended; where a cluster has to start first, and to tell what it looks like in the end, that is later.
     """
     for item in items:
+        if item.get_closest_marker("long") and "HOLDFAST_LONG" not in os.environ:
+            item.add_marker(pytest.mark.skip(reason="takes a minute, and is simulated in every run: make test LONG=1"))
         if item.get_closest_marker("e2e") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(E2E_LIMIT_S))
     if "PYTEST_XDIST_WORKER" in os.environ:

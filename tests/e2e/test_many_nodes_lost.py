@@ -22,7 +22,7 @@ from vault_memory import VaultMemory
 
 from holdfast import vault_socket
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 NODES = 4
 MESH = "pp=2,dp=2"

@@ -13,7 +13,7 @@ import pytest
 from cluster import JOBS, Cluster, cluster
 from records import check_record
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 NODES = 4
 GPT = Path(__file__).parents[2] / "examples" / "gpt" / "train.py"

@@ -102,7 +102,8 @@ class VaultMemory:
         with contextlib.suppress(FileNotFoundError):  # it is being killed
             for entry in Path(f"/proc/{self.pid}/fd").iterdir():
                 with contextlib.suppress(FileNotFoundError):  # a connection that has just ended
-                    if f"{self._name.job}-{self._name.rank} (" in os.readlink(entry):
+                    is_ours = f"{self._name.job}-{self._name.rank} (" in os.readlink(entry)
+                    if is_ours and entry.stat().st_size:  # one that was just made has no size yet
                         pieces[entry.stat().st_ino] = entry  # each piece of memory has more than one
         return list(pieces.values())
 

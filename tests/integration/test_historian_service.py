@@ -199,6 +199,8 @@ def _fill(info: msgspec.inspect.Type) -> object:
             return info.values[0]
         case msgspec.inspect.VarTupleType():
             return [_fill(info.item_type), _fill(info.item_type)]
+        case msgspec.inspect.DictType():
+            return {}
         case _:
             raise NotImplementedError(f"a required field of type {info}: teach this test to fill it")
 

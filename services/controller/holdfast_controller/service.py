@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from itertools import islice, takewhile
 from typing import Any
@@ -75,8 +75,8 @@ class Controller(Decider):
 
     def on_event(self, event: AnyEvent, now: datetime) -> Effect:
         concerned = concerns(event, self.jobs)
-        if isinstance(event, OrderRefused) and event.epoch < self._epochs().get(event.node or "", 0):
-            # Its job has not learned yet that it lost the node, which serves another: that one's order is no forgery.
+        if isinstance(event, OrderRefused) and event.epoch < _epochs(self.jobs.values()).get(event.node or "", 0):
+            # Its job has not learned yet that it lost the node, which serves another or did: its order is no forgery.
             concerned = []
         return _merge(
             [self._effect(self.jobs[job], self.planner.event(self.jobs[job], event, now)) for job in concerned]
@@ -116,17 +116,9 @@ class Controller(Decider):
 
     def standing_orders(self) -> list[NodeDesired]:
         """What every node that a job holds should run now; if two believe to hold it, the later hand-over counts."""
-        epochs = self._epochs()
+        epochs = _epochs(self._live())
         orders = (order for state in self._live() for order in standing_orders(state))
         return [order for order in orders if order.epoch == epochs[order.node]]
-
-    def _epochs(self) -> dict[str, int]:
-        """The newest hand-over of every node that a job holds."""
-        epochs: dict[str, int] = {}
-        for state in self._live():
-            for member in filter(None, state.members):
-                epochs[member.node] = max(member.epoch, epochs.get(member.node, 0))
-        return epochs
 
     def _forgotten(self, now: datetime) -> tuple[Row, ...]:
         old = takewhile(lambda job: self.planner.is_forgotten(self._ended[job], now), self._ended)
@@ -176,6 +168,15 @@ def _version_rows(before: JobState | None, after: JobState) -> list[Row]:
 
 def _wanted(state: JobState | None) -> tuple[str, ...]:
     return code_wanted(state).versions if state else ()
+
+
+def _epochs(states: Iterable[JobState]) -> dict[str, int]:
+    """The newest hand-over of every node that one of these jobs holds, or held to its end."""
+    epochs: dict[str, int] = {}
+    for state in states:
+        for member in filter(None, state.members):
+            epochs[member.node] = max(member.epoch, epochs.get(member.node, 0))
+    return epochs
 
 
 def _incident_row(job: str, incident: Incident, closing: IncidentClosed | None) -> Row:
