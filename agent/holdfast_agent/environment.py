@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -76,7 +77,8 @@ def rank_environment(
     environment[PLACE_VARIABLE] = str(code) if code else ""
     environment[VERSION_VARIABLE] = (placement.code_version or "") if code else ""
     if code and (search := environment.get("PYTHONPATH")):
-        environment["PYTHONPATH"] = moved_search_path(search, job.code_root, str(code), job.cwd)
+        entries = moved_search_path(search.split(":"), job.code_root, str(code), job.cwd, os.path.exists)
+        environment["PYTHONPATH"] = ":".join(entries)
     # Only the order knows how far the job is: any other word would cut what was trained at each restart.
     environment.pop(RESTORE_STEP, None)
     if placement.restore_at_most is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Callable, Iterable
 
 ROOT_VARIABLE = "HOLDFAST_CODE_ROOT"
 """The source tree that a job's code was taken from."""
@@ -21,6 +22,12 @@ def moved(path: str, root: str, place: str, cwd: str) -> str:
     return posixpath.join(place, whole.removeprefix(prefix)) if whole.startswith(prefix) else path
 
 
-def moved_search_path(entries: str, root: str, place: str, cwd: str) -> str:
-    """A PYTHONPATH whose entries in the tree lead into `place`."""
-    return ":".join(moved(entry, root, place, cwd) if entry else entry for entry in entries.split(":"))
+def moved_search_path(
+    entries: Iterable[str], root: str, place: str, cwd: str, is_there: Callable[[str], bool]
+) -> list[str]:
+    """A search path whose entries in the tree lead into `place`, where that has them.
+
+    A virtual environment that lies in the tree is no part of its code.
+    """
+    found = ((entry, moved(entry, root, place, cwd) if entry else entry) for entry in entries)
+    return [new if new != entry and is_there(new) else entry for entry, new in found]

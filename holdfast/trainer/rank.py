@@ -20,7 +20,7 @@ from typing import NoReturn
 
 import msgspec
 
-from holdfast.code.places import PLACE_VARIABLE, ROOT_VARIABLE, moved
+from holdfast.code.places import PLACE_VARIABLE, ROOT_VARIABLE, moved, moved_search_path
 from holdfast.event_parts import RankException
 from holdfast.ledger import LedgerWriter
 from holdfast.trainer import hooks, replaying
@@ -120,7 +120,9 @@ def _load_module(name: str) -> tuple[ModuleType, CodeType]:
 
 def _lead_into_version() -> None:
     """Import what lies in the job's source tree from the version that this rank runs, installed in place or not."""
-    sys.path[:] = [_moved(entry) if entry else entry for entry in sys.path]
+    root, place = os.environ.get(ROOT_VARIABLE), os.environ.get(PLACE_VARIABLE)
+    if root and place:
+        sys.path[:] = moved_search_path(sys.path, root, place, os.getcwd(), os.path.exists)
 
 
 def _moved(path: str) -> str:

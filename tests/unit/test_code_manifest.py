@@ -179,4 +179,6 @@ def test_paths_in_the_tree_move_and_no_others() -> None:
     assert moved("/src", "/src", "/code/v", "/") == "/code/v"
     assert moved("/srcs/a", "/src", "/code/v", "/") == "/srcs/a"
     assert moved("/src/../etc", "/src", "/code/v", "/") == "/src/../etc"
-    assert moved_search_path(".:/usr/lib::/src/lib", "/src", "/v", "/src") == "/v:/usr/lib::/v/lib"
+    search = [".", "/usr/lib", "", "/src/lib", "/src/.venv/lib/python3.13/site-packages"]
+    led = moved_search_path(search, "/src", "/v", "/src", {"/v", "/v/lib"}.__contains__)
+    assert led == ["/v", "/usr/lib", "", "/v/lib", "/src/.venv/lib/python3.13/site-packages"]
