@@ -201,7 +201,7 @@ class _Follower:
                     )
                 finally:
                     await connection.close(timeout=LOOK_EVERY_S)
-            except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError):
+            except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, TimeoutError):
                 continue
             if code is not None:
                 self._end(int(code))

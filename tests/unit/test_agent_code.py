@@ -145,20 +145,22 @@ def test_an_order_with_a_version_that_is_none_is_not_read(version: str) -> None:
         decode(encode(coded(1, version)))
 
 
-def test_a_rank_finds_its_version_and_what_is_imported_from_the_tree() -> None:
+def test_a_rank_finds_its_version_and_what_is_imported_from_the_tree(tmp_path: Path) -> None:
+    (tmp_path / "lib").mkdir()
     files = RankFiles(vault=Path("/v"), ledger=Path("/l"), reports=Path("/r"), error=Path("/e"))
     asked = coded(1, ONE)
     assert asked.placement is not None
     spec = msgspec.structs.replace(
-        asked.placement.job, code_root="/src", cwd="/src/sub", env={"PYTHONPATH": "..:/usr/lib:/src/lib"}
+        asked.placement.job, code_root="/src", cwd="/src/sub", env={"PYTHONPATH": "..:/usr/lib:/src/lib:/src/.venv"}
     )
     placement = msgspec.structs.replace(asked.placement, job=spec)
-    found = rank_environment({}, asked, placement, 0, files, Path("/code/1"))
-    assert found["PYTHONPATH"] == "/code/1:/usr/lib:/code/1/lib"
-    assert (found["HOLDFAST_CODE_ROOT"], found["HOLDFAST_CODE_DIR"]) == ("/src", "/code/1")
+    found = rank_environment({}, asked, placement, 0, files, tmp_path)
+    # What is no part of the version is imported from where it lies.
+    assert found["PYTHONPATH"] == f"{tmp_path}:/usr/lib:{tmp_path}/lib:/src/.venv"
+    assert (found["HOLDFAST_CODE_ROOT"], found["HOLDFAST_CODE_DIR"]) == ("/src", str(tmp_path))
     assert found["HOLDFAST_CODE_VERSION"] == ONE
     plain = rank_environment({}, asked, placement, 0, files)
-    assert plain["PYTHONPATH"] == "..:/usr/lib:/src/lib" and not plain["HOLDFAST_CODE_DIR"]
+    assert plain["PYTHONPATH"] == "..:/usr/lib:/src/lib:/src/.venv" and not plain["HOLDFAST_CODE_DIR"]
 
 
 _steps = st.lists(
