@@ -24,7 +24,7 @@ from collections.abc import Sequence
 import machine
 from report import final_line, median, rounded, table, tell
 
-from holdfast.config import CheckpointPolicy
+from holdfast.policies import CheckpointPolicy
 from holdfast.topology import Mesh, Topology
 from holdfast_ckpt.backup_plan import BackupPlan, BackupStrategy, Protects, nodes_of_group, plan_backups
 from holdfast_ckpt.replica_groups import replica_groups

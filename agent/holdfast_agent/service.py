@@ -17,12 +17,12 @@ import structlog
 from holdfast import desired
 from holdfast.bus import Bus, KeyUpdate, event_message
 from holdfast.clock import Now, system_now
-from holdfast.config import CheckpointPolicy, RetentionPolicy, SignalsPolicy
 from holdfast.dead_letters import Unhandled, rejection
 from holdfast.desired import UnreadableOrder
 from holdfast.events import CodeInPlace, Event, Metric, NodeInspected, NodeRegistered
 from holdfast.ids import uuid7
 from holdfast.inspection_policy import InspectionPolicy
+from holdfast.policies import CheckpointPolicy, RetentionPolicy, SignalsPolicy
 from holdfast.service import answer_pings
 from holdfast.store.relay import Relay
 from holdfast.subjects import DESIRED_BUCKET, desired_key, heartbeat_subject, kv_subject

@@ -15,7 +15,7 @@ import structlog
 
 from holdfast import vault_socket, vault_wire
 from holdfast.backup_orders import BackupOrder
-from holdfast.config import CheckpointPolicy
+from holdfast.policies import CheckpointPolicy
 from holdfast.vault_wire import Assign, Follow, Notice, Refused, VaultWireError
 from holdfast_agent import companion
 

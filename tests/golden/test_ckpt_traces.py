@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from holdfast.backup_orders import BackupOrder
-from holdfast.config import CheckpointPolicy
 from holdfast.events import AnyEvent
+from holdfast.policies import CheckpointPolicy
 from holdfast.service import Effect
 from holdfast_ckpt.service import Coordinator
 from holdfast_ckpt.store import CERTIFIED, PLANS, SHARDS, STEPS, TABLES

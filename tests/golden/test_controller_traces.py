@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 from holdfast.code.manifest import Entry, Manifest, digest_of, manifest_of, version_of
-from holdfast.config import LadderPolicy, MechanismPolicy
 from holdfast.diagnosis.program import checks_of
 from holdfast.event_parts import JobSpec
+from holdfast.policies import LadderPolicy, MechanismPolicy
 from holdfast.requests import CodeOffer, ResetBreaker, RollbackJob, StopJob, SubmitJob, UpdateJob
 from holdfast.timeouts import Timeouts
 from holdfast_controller.plan import Planner

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.config import PoolPolicy
+from holdfast.policies import PoolPolicy
 from holdfast.requests import ReleaseNode
 from holdfast.timeouts import Timeouts
 from holdfast_standby.plan import Keeper

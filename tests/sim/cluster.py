@@ -9,10 +9,10 @@ from typing import Any
 
 from holdfast import events
 from holdfast.bus import Message, event_message
-from holdfast.config import LadderPolicy, PoolPolicy
 from holdfast.event_parts import JobSpec
 from holdfast.events import DeadlinePassed, Event, JobFinished
 from holdfast.ids import named_id
+from holdfast.policies import LadderPolicy, PoolPolicy
 from holdfast.requests import StopJob, SubmitJob
 from holdfast.service import ServiceShell
 from holdfast.store.memory import MemoryStore

@@ -12,9 +12,9 @@ from datetime import timedelta
 from typing import NamedTuple, TypeVar
 
 from holdfast.backup_orders import BackupOrder
-from holdfast.config import CheckpointPolicy
 from holdfast.events import GenerationStarted
 from holdfast.ids import named_id
+from holdfast.policies import CheckpointPolicy
 from holdfast.trainer.checkpoint_memory import STEPS_TOLD_MAX
 from holdfast.vault_wire import SealedStep
 from holdfast_agent.vault.assignments import Assignment

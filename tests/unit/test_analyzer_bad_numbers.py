@@ -11,9 +11,9 @@ import msgspec
 import pytest
 from analyzer_scene import START, Number, Ranks, Scene, in_turns, noisy, spiky
 
-from holdfast.config import CorruptionPolicy
 from holdfast.events import JobFinished, StepsCertified, StepsMeasured
 from holdfast.ids import named_id
+from holdfast.policies import CorruptionPolicy
 from holdfast_analyzer.bad_numbers import SAY_EVERY, BadNumbers
 from holdfast_analyzer.store import KNOWN
 

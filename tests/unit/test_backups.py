@@ -10,11 +10,12 @@ import msgspec
 import pytest
 
 from holdfast.backup_orders import BackupOrder
-from holdfast.config import CheckpointPolicy, ConfigRefused, load
+from holdfast.config import ConfigRefused, load
 from holdfast.desired import NodeDesired, Placement
 from holdfast.event_parts import JobSpec
 from holdfast.events import GenerationStarted
 from holdfast.ids import uuid7
+from holdfast.policies import CheckpointPolicy
 from holdfast_agent.environment import RankFiles, rank_environment
 from holdfast_ckpt.backup_plan import BackupStrategy
 from holdfast_ckpt.backups import LAYOUTS_REMEMBERED, SOURCES_MAX, holders, orders, planned

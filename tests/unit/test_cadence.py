@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from holdfast.config import BACKUP_EVERY_MAX
+from holdfast.policies import BACKUP_EVERY_MAX
 from holdfast_ckpt.cadence import ROOM_FOR, SETTLING, Load, Pace, begin, load_of, paced
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

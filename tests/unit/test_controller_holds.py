@@ -6,10 +6,10 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from holdfast.config import LadderPolicy
 from holdfast.event_parts import Grant, JobSpec
 from holdfast.events import NodesReleased, NodesRequested, OrderRefused
 from holdfast.ids import uuid7
+from holdfast.policies import LadderPolicy
 from holdfast.timeouts import Timeouts
 from holdfast_controller.draft import Draft
 from holdfast_controller.service import Controller

@@ -4,10 +4,10 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from holdfast.config import LadderPolicy
 from holdfast.event_parts import Grant, JobSpec
 from holdfast.events import GenerationStarted, JobSubmitted, NodesGranted
 from holdfast.ids import uuid7
+from holdfast.policies import LadderPolicy
 from holdfast.requests import SubmitJob
 from holdfast.timeouts import Timeouts
 from holdfast_controller.draft import Outcome

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.config import LadderPolicy, MechanismPolicy
 from holdfast.event_parts import Grant, JobSpec, RankReplay
 from holdfast.events import (
     BadNumber,
@@ -26,6 +25,7 @@ from holdfast.events import (
     StepRestorable,
 )
 from holdfast.ids import named_id
+from holdfast.policies import LadderPolicy, MechanismPolicy
 from holdfast.requests import SubmitJob
 from holdfast.timeouts import Timeouts
 from holdfast_controller.draft import Outcome

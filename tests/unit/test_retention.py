@@ -6,10 +6,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from holdfast.config import ConfigRefused, LadderPolicy, PoolPolicy, RetentionPolicy, load
+from holdfast.config import ConfigRefused, load
 from holdfast.event_parts import JobSpec, NodeFacts
 from holdfast.events import NodeRegistered
 from holdfast.ids import uuid7
+from holdfast.policies import LadderPolicy, PoolPolicy, RetentionPolicy
 from holdfast.requests import Answer, StopJob, SubmitJob
 from holdfast.service import Effect, Row
 from holdfast.timeouts import Timeouts

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from holdfast.config import PoolPolicy
 from holdfast.event_parts import NodeFacts
 from holdfast.events import NodesGranted, NodesReleased, NodesRequested
 from holdfast.ids import uuid7
+from holdfast.policies import PoolPolicy
 from holdfast.timeouts import Timeouts
 from holdfast_standby.plan import CLAIMS_REMEMBERED, Keeper
 from holdfast_standby.state import Heard, Inventory, Node, NodeState

@@ -18,8 +18,8 @@ from typing import Annotated
 import msgspec
 import xxhash
 
-from holdfast.config import REPLICAS_MAX
 from holdfast.event_parts import Count, Name
+from holdfast.policies import REPLICAS_MAX
 from holdfast.seals import CHUNK_BYTES, Seal, chunk_bytes
 from holdfast.vault_wire import Refused, SealedStep, ShardName, lost, receive, receive_into, send
 from holdfast_agent.vault.cuts import Cut

@@ -18,10 +18,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from holdfast.config import CorruptionPolicy
 from holdfast.event_parts import LoggedSample, StepSample
 from holdfast.events import BadNumber, NumbersLogged, StepsCertified, StepsMeasured
 from holdfast.ids import derived_id
+from holdfast.policies import CorruptionPolicy
 from holdfast_analyzer.logged_steps import LoggedSteps
 
 SOURCE = "analyzer"

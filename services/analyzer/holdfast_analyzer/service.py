@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from holdfast.config import CorruptionPolicy, SignalsPolicy
 from holdfast.events import (
     AnyEvent,
     BadNumber,
@@ -19,6 +18,7 @@ from holdfast.events import (
     ThroughputMeasured,
 )
 from holdfast.finished_jobs import FinishedJobs
+from holdfast.policies import CorruptionPolicy, SignalsPolicy
 from holdfast.service import Decider, Effect, Row
 from holdfast_analyzer.bad_numbers import BadNumbers, Known
 from holdfast_analyzer.step_time import StepTimes, observe

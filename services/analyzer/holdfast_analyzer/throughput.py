@@ -15,9 +15,9 @@ from typing import Any
 
 import msgspec
 
-from holdfast.config import SignalsPolicy
 from holdfast.events import MfuDeclined, NumbersLogged, StepsMeasured, ThroughputMeasured
 from holdfast.ids import derived_id
+from holdfast.policies import SignalsPolicy
 from holdfast.symptoms import TableOne
 
 SOURCE = "analyzer"

@@ -10,9 +10,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 
 from holdfast.backup_orders import BackupOrder, Replica, VaultAddress, submission_ms
-from holdfast.config import CheckpointPolicy
 from holdfast.events import GenerationStarted
 from holdfast.persistence import PersistEvery
+from holdfast.policies import CheckpointPolicy
 from holdfast.topology import Mesh, Topology
 from holdfast_ckpt.backup_plan import BackupStrategy, Protects, plan_backups
 from holdfast_ckpt.certified import still_certified, still_held

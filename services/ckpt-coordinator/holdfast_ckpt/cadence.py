@@ -17,8 +17,8 @@ from enum import StrEnum
 
 import msgspec
 
-from holdfast.config import BACKUP_EVERY_MAX
 from holdfast.events import CopiesMeasured
+from holdfast.policies import BACKUP_EVERY_MAX
 from holdfast_ckpt.lead import LEAD_S
 
 LATE_SHARE = 1 / 2

@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 
 from holdfast.backup_orders import BackupOrder
-from holdfast.config import CheckpointPolicy
 from holdfast.events import (
     AnyEvent,
     BackupsPlanned,
@@ -25,6 +24,7 @@ from holdfast.events import (
 from holdfast.finished_jobs import FinishedJobs
 from holdfast.ids import derived_id
 from holdfast.persistence import PersistEvery
+from holdfast.policies import CheckpointPolicy
 from holdfast.service import Decider, Effect, Row
 from holdfast_ckpt import backups, cadence, certified
 from holdfast_ckpt.cadence import Pace

@@ -11,8 +11,8 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from holdfast.config import LadderPolicy
 from holdfast.events import Inspection
+from holdfast.policies import LadderPolicy
 from holdfast.symptoms import Root
 from holdfast_controller.state import Alert, Failure, JobState, Symptom
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from holdfast.config import LadderPolicy
+from holdfast.policies import LadderPolicy
 
 
 def counted(evictions: tuple[datetime, ...], now: datetime, policy: LadderPolicy) -> tuple[datetime, ...]:

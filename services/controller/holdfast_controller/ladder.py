@@ -20,9 +20,9 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.config import LadderPolicy
 from holdfast.diagnosis.suites import suite_for
 from holdfast.event_parts import Suspect
+from holdfast.policies import LadderPolicy
 from holdfast_controller.classify import FIRST_HAND_OF_NODE, OF_USER_CODE
 from holdfast_controller.state import Alert, Failure, Incident, RankError, Rung, Shown, Spoiled, Symptom
 

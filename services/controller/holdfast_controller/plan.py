@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from holdfast.code.manifest import Manifest
-from holdfast.config import CodePolicy, LadderPolicy, MechanismPolicy, RetentionPolicy
 from holdfast.diagnosis.program import are_checks, time_limit_s
 from holdfast.event_parts import Grant
 from holdfast.events import (
@@ -39,6 +38,7 @@ from holdfast.events import (
     Suspension,
 )
 from holdfast.ids import named_id
+from holdfast.policies import CodePolicy, LadderPolicy, MechanismPolicy, RetentionPolicy
 from holdfast.requests import ResetBreaker, RollbackJob, StopJob, SubmitJob, UpdateJob
 from holdfast.timeouts import Timeouts
 from holdfast_controller import checks, evidence, replays, updates

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.config import LadderPolicy, MechanismPolicy
 from holdfast.crash.names import row_of
 from holdfast.diagnosis.program import are_checks
 from holdfast.events import BreakerOpened, Eviction, EvictionRevoked, IncidentOpened, Reattempt, Withheld
 from holdfast.ids import derived_id
+from holdfast.policies import LadderPolicy, MechanismPolicy
 from holdfast_controller import alerts, breaker
 from holdfast_controller.classify import FIRST_HAND_OF_NODE, OF_USER_CODE
 from holdfast_controller.draft import Draft

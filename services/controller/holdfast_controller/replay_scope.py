@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from holdfast.config import LadderPolicy
 from holdfast.diagnosis.replay_groups import NoReplay, plan_replay
+from holdfast.policies import LadderPolicy
 from holdfast.replay_settings import ReplaySettings
 from holdfast.timeouts import Timeouts
 from holdfast_controller.state import Failure, JobState, Replay

@@ -8,9 +8,9 @@ from itertools import islice, takewhile
 from typing import Any
 
 from holdfast.code.manifest import Manifest
-from holdfast.config import CodePolicy, LadderPolicy, MechanismPolicy, RetentionPolicy
 from holdfast.desired import NodeDesired
 from holdfast.events import AnyEvent, IncidentClosed, OrderRefused
+from holdfast.policies import CodePolicy, LadderPolicy, MechanismPolicy, RetentionPolicy
 from holdfast.requests import (
     CONTROLLER_REQUESTS,
     Answer,

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from holdfast.code.manifest import Manifest, short
-from holdfast.config import CodePolicy
 from holdfast.event_parts import JobSpec
 from holdfast.events import CodeJudged, UpdatePlanned, UpdateWithdrawn
+from holdfast.policies import CodePolicy
 from holdfast.requests import CodeOffer, RollbackJob, UpdateJob
 from holdfast_controller.code_state import CodeState, CodeVersion, Pending, Verdict
 from holdfast_controller.draft import Draft

@@ -12,7 +12,6 @@ from itertools import zip_longest
 
 import msgspec
 
-from holdfast.config import PoolPolicy, RetentionPolicy
 from holdfast.event_parts import Grant, NodeFacts
 from holdfast.events import (
     AnyEvent,
@@ -29,6 +28,7 @@ from holdfast.events import (
     NodesReleased,
     NodesRequested,
 )
+from holdfast.policies import PoolPolicy, RetentionPolicy
 from holdfast.requests import ReleaseNode
 from holdfast.subjects import STREAMS
 from holdfast.timeouts import Timeouts

@@ -8,8 +8,8 @@ from typing import Any
 
 from holdfast.bus import Bus
 from holdfast.clock import Now
-from holdfast.config import PoolPolicy, RetentionPolicy
 from holdfast.events import AnyEvent
+from holdfast.policies import PoolPolicy, RetentionPolicy
 from holdfast.requests import STANDBY_REQUESTS, Answer, AnyRequest, ReleaseNode
 from holdfast.service import Decider, Effect, Row
 from holdfast.subjects import ALL_HEARTBEATS
