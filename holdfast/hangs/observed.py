@@ -1,0 +1,106 @@
+"""What was seen of a job that stands still: the stacks of its processes, and its ranks' records of collectives. Pure."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+ProcessKind = Literal["rank", "data_loader", "checkpoint", "other"]
+
+RecordState = Literal["scheduled", "started", "completed"]
+"""Of a collective. Backends that run on the CPU never say that one has started: it stays `scheduled` until it ends."""
+
+
+class Frame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One call on a stack; `line` 0: not known."""
+
+    function: str
+    file: str = ""
+    line: int = 0
+
+
+class ThreadStack(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One thread's calls, innermost first."""
+
+    frames: tuple[Frame, ...]
+    name: str = ""
+    is_main: bool = False
+    holds_gil: bool = False
+    is_idle: bool | None = None
+
+
+class ProcessStacks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The threads of one process. `rank`: that of the rank that it is or belongs to; None: not known.
+
+    `unread` says why nothing could be read; `state` is the kernel's letter for the process (`T`: stopped, `D`: waits
+    for a device or file system; "": not known).
+    """
+
+    kind: ProcessKind = "rank"
+    rank: int | None = None
+    node: str = ""
+    pid: int = 0
+    threads: tuple[ThreadStack, ...] = ()
+    state: str = ""
+    unread: str = ""
+
+
+class ProcessGroup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A process group. `ranks` are global, in the order of their rank in it; `name` is the same on all its ranks."""
+
+    name: str
+    description: str = ""
+    ranks: tuple[int, ...] = ()
+
+
+class CollectiveRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One collective or point-to-point operation, as one rank has it.
+
+    `sequence` counts the operations of the group, on this rank; point-to-point ones count apart, and `peer` is the
+    global rank at the other end. Times are Unix ns; 0: not known, or not yet. `is_waited_for`: a thread of the rank
+    stands in it.
+    """
+
+    group: str
+    sequence: int
+    operation: str
+    state: RecordState = "scheduled"
+    is_p2p: bool = False
+    peer: int | None = None
+    input_sizes: tuple[tuple[int, ...], ...] = ()
+    output_sizes: tuple[tuple[int, ...], ...] = ()
+    dtype: str = ""
+    bytes: int = 0
+    created_ns: int = 0
+    started_ns: int = 0
+    ended_ns: int = 0
+    is_waited_for: bool = False
+    frames: tuple[Frame, ...] = ()
+
+
+class RankTrace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one rank remembers of its collectives, oldest first.
+
+    `entered` and `completed`: for each group the sequence of the last one begun, and of the last one that ended; they
+    reach further back than `records`. `unread` says why nothing could be read.
+    """
+
+    rank: int
+    node: str = ""
+    groups: tuple[ProcessGroup, ...] = ()
+    records: tuple[CollectiveRecord, ...] = ()
+    entered: dict[str, int] = {}
+    completed: dict[str, int] = {}
+    taken_ns: int = 0
+    unread: str = ""
+
+
+class Blamed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A rank or several that one piece of analysis holds to be at fault. `evidence`: lines that a person can check."""
+
+    ranks: tuple[int, ...]
+    nodes: tuple[str, ...] = ()
+    reason: str
+    confidence: float
+    evidence: tuple[str, ...] = ()
