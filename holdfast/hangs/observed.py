@@ -1,4 +1,4 @@
-"""What was seen of a job that stands still: the stacks of its processes, and its ranks' records of collectives. Pure."""
+"""What is seen of a job that stands still: stacks of its processes, its ranks' records of collectives. Pure."""
 
 from __future__ import annotations
 
