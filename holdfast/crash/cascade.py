@@ -133,7 +133,10 @@ def _of_vague(
 ) -> Weighed:
     first = min(vague, key=lambda one: (one.place, one.number))
     named = {one.rank for one in vague if one.rank is not None}
-    alone = named.pop() if len(named) == 1 else None
+    alone = next(iter(named)) if len(named) == 1 else None
+    if first.rule.symptom is not Crash.NCCL_ERROR:
+        # What another rank saw of the network is how it lost this one.
+        hints = [hint for hint in hints if hint.rank is None or hint.local or hint.rank in named]
     own = [hint for hint in hints if hint.rank is not None and hint.rank == alone]
     hint = min(own or hints, key=lambda one: (one.place, one.number), default=None)
     chosen = hint or first
@@ -253,7 +256,11 @@ def _is_echo(finding: Finding, found: Mapping[Key, Sequence[Finding]]) -> bool:
         # A line without a name: an abort may be any rank's, a kill is nobody's answer to a lost partner.
         aborted = finding.rule.symptom is Crash.ABORTED
         return any(
-            one.hand == "cascade" and (aborted or one.rank is None) and one.file == finding.file and bool(one.lines)
+            one.hand == "cascade"
+            and one.rule.excuses
+            and (aborted or one.rank is None)
+            and one.file == finding.file
+            and bool(one.lines)
             for said in found.values()
             for one in said
         )

@@ -34,6 +34,9 @@ TEXT_CHARS_MAX = 400
 OVERTAKEN_BY_MAX = 10
 _LAUNCHER = "(launcher)"
 _BY_LAUNCHER = -15
+_CANCELLED = "slurm_cancelled"
+_SIGNALLED = 128
+"""Exit codes below it are a process's own."""
 
 
 def diagnose(
@@ -44,7 +47,8 @@ def diagnose(
     codes = {rank: of_signal(code) for rank, code in (exit_codes or {}).items()}
     if codes and not any(codes.values()):
         return unknown("every rank ended with exit code 0: nothing failed")
-    told = [ended for scan in scans for ended in ends(_all_lines(scan))]
+    told_in = [(scan.file, ends(_all_lines(scan))) for scan in scans]
+    told = [ended for _, all_of_file in told_in for ended in all_of_file]
     for ended in told:
         if ended.rank is not None:
             codes.setdefault(ended.rank, ended.code)
@@ -67,11 +71,17 @@ def diagnose(
         if name := _BY_EXIT.get(code):
             found.setdefault(("", rank, False), []).append(_by_exit(book, name, rank, told, scans))
     for ended in told:
-        if ended.rank is None and ended.local_rank is not None and (name := _BY_EXIT.get(ended.code)) and not codes:
+        if ended.rank is None and (name := _BY_EXIT.get(of_signal(ended.code))) and not codes:
             file = next((scan.file for scan in scans if ended.line in _all_lines(scan)), "")
-            finding = _exit_finding(book, name, ended.local_rank, (ended.line,), file, local=True)
-            found.setdefault((file, ended.local_rank, True), []).append(finding)
-    first = [ended for ended in told if ended.is_first and ended.rank is not None and _is_alone(ended, told)]
+            local = ended.local_rank is not None
+            finding = _exit_finding(book, name, ended.local_rank, (ended.proof,), file, local=local)
+            found.setdefault((file, ended.local_rank, local), []).append(finding)
+    _without_answers_of_slurm(found, told_in)
+    first = [
+        ended
+        for ended in told
+        if ended.is_first and ended.rank is not None and ended.code != _BY_LAUNCHER and _is_alone(ended, told)
+    ]
     decided = weigh(
         found,
         mixed=frozenset(mixed),
@@ -116,6 +126,19 @@ def diagnose_end(
                 )
             )
     return diagnose([scan.end()], {} if code is None or rank is None else {rank: code}, book)
+
+
+def _without_answers_of_slurm(found: dict[Key, list[Finding]], told_in: Sequence[tuple[str, list[Ended]]]) -> None:
+    """Slurm cancels what is left of a step after a task that failed: then nobody from outside has asked for it."""
+    failed = {
+        file: min(lines)
+        for file, told in told_in
+        if (lines := [ended.line.number for ended in told if 0 < ended.code < _SIGNALLED])
+    }
+    for said in found.values():
+        said[:] = [
+            one for one in said if one.rule.name != _CANCELLED or one.number < failed.get(one.file, one.number + 1)
+        ]
 
 
 def _all_lines(scan: Scanned) -> list[Line]:
@@ -165,13 +188,13 @@ def _attempt(
 
 
 def _by_exit(book: RuleBook, name: str, rank: int, told: Sequence[Ended], scans: Sequence[Scanned]) -> Finding:
-    line = next((ended.line for ended in told if ended.rank == rank), None)
-    file = next((scan.file for scan in scans if line is not None and line in _all_lines(scan)), "")
-    return _exit_finding(book, name, rank, (line,) if line else (), file)
+    by = next((ended for ended in told if ended.rank == rank), None)
+    file = next((scan.file for scan in scans if by is not None and by.line in _all_lines(scan)), "")
+    return _exit_finding(book, name, rank, (by.proof,) if by else (), file)
 
 
 def _exit_finding(
-    book: RuleBook, name: str, rank: int, lines: tuple[Line, ...], file: str, *, local: bool = False
+    book: RuleBook, name: str, rank: int | None, lines: tuple[Line, ...], file: str, *, local: bool = False
 ) -> Finding:
     met = book.named(name)
     return Finding(rule=met.rule, place=met.place, rank=rank, local=local, file=file, lines=lines)

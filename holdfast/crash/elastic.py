@@ -1,4 +1,4 @@
-"""What torchrun, srun and mpirun say of the ranks that they started: exit codes, and who was seen first. Pure."""
+"""What launchers (torchrun, DeepSpeed, Composer, srun, mpirun) say of their ranks: exit codes, who was first. Pure."""
 
 from __future__ import annotations
 
@@ -14,10 +14,14 @@ _RANK = re.compile(r"^\s*rank\s*: (\d+) \(local_rank: (\d+)\)")
 _EXIT = re.compile(r"^\s*exitcode\s*: (-?\d+)")
 _TIME = re.compile(r"^\s*time\s*: ")
 _ROOT_CAUSE = re.compile(r"Root Cause \(first observed failure\)")
+_COMMAND = re.compile(r"\] exits with return code = (-?\d+)\s*$")
+_COMPOSER = re.compile(r"(?:Global r|R)ank (\d+) (?:\(PID \d+\) )?(?:crashed|exited) with (?:exit )?code (-?\d+)")
 _SRUN_TASK = re.compile(
-    r"srun: error: \S+: tasks? (\d+): (Segmentation fault|Bus error|Aborted|Killed|Terminated|Illegal instruction|"
+    r"srun: error: \S+: tasks? ([\d,-]{1,400}): "
+    r"(Segmentation fault|Bus error|Aborted|Killed|Terminated|Illegal instruction|"
     r"Floating point exception|Exited with exit code (\d+))"
 )
+_TASKS_MAX = 65536
 _MPIRUN = re.compile(r"process rank (\d+) with PID \d+ on node \S+ exited on signal (\d+)")
 _SIGNALS = {
     "Segmentation fault": -11,
@@ -39,6 +43,11 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     line: Line
     is_first: bool = False
     at: float | None = None
+
+    @property
+    def proof(self) -> Line:
+        """The line that tells it; what a collector stamped on a table's line is when the table was printed."""
+        return self.line if self.at is None else self.line._replace(at=None)
 
 
 def ends(lines: Iterable[Line]) -> list[Ended]:
@@ -65,9 +74,24 @@ def ends(lines: Iterable[Line]) -> list[Ended]:
             found.append(Ended(rank=None, local_rank=int(match[2]), code=int(match[1]), line=line))
         elif (match := _SRUN_TASK.search(text)) and not has_agents:
             code = _SIGNALS.get(match[2], int(match[3] or 0))
-            found.append(Ended(rank=int(match[1]), local_rank=None, code=code, line=line))
+            found += [Ended(rank=task, local_rank=None, code=code, line=line) for task in _tasks(match[1])]
+        elif match := _COMMAND.search(text):
+            # DeepSpeed names the last rank that it started, whichever failed.
+            found.append(Ended(rank=None, local_rank=None, code=int(match[1]), line=line))
+        elif match := _COMPOSER.search(text):
+            found.append(Ended(rank=int(match[1]), local_rank=None, code=int(match[2]), line=line))
         elif match := _MPIRUN.search(text):
             found.append(Ended(rank=int(match[1]), local_rank=None, code=-int(match[2]), line=line))
+    return found
+
+
+def _tasks(text: str) -> list[int]:
+    """The tasks that srun names: `2,4-5,7`."""
+    found: list[int] = []
+    for one in text.split(","):
+        first, _, last = one.partition("-")
+        if first.isdigit():
+            found += range(int(first), min(int(last), int(first) + _TASKS_MAX) + 1) if last.isdigit() else [int(first)]
     return found
 
 

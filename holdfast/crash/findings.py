@@ -18,6 +18,9 @@ _FAR_LINES = 60
 
 _QUOTED = re.compile(r'"[^"]{20,}(?:"|$)')
 
+_RECORD = re.compile(r'"(?:message|msg|error|exception|exc_info|log|level|severity)" ?: ?')
+"""A log's line in JSON has one of these, a sample of a data set has others."""
+
 _INIT = frozenset({"barrier", "init_process_group", "_lazy_init", "set_device"})
 _UNPICKLERS = frozenset({"serialization.py", "_weights_only_unpickler.py", "pickle.py"})
 
@@ -79,7 +82,8 @@ def findings(
 
 def _unquoted(text: str) -> str:
     """A line without what it only quotes: samples of a data set speak of errors as well. JSON is all quotes."""
-    return text if text.startswith("{") else _QUOTED.sub('""', text)
+    is_record = text.lstrip()[:1] in ("{", '"') and _RECORD.search(text) is not None
+    return text if is_record else _QUOTED.sub('""', text)
 
 
 def _by_stack(rule: str, raised: Raised) -> str | None:

@@ -6,7 +6,10 @@ import re
 from typing import NamedTuple
 
 LINE_CHARS_MAX = 2000
-"""Of a line, what is looked at: nothing that matters stands behind it."""
+END_CHARS = 400
+"""Of a line, what is looked at: its head, and of a longer one its end, where a launcher says how a command ended."""
+
+_GAP = b" ... "
 
 
 class Line(NamedTuple):
@@ -23,7 +26,8 @@ class Line(NamedTuple):
     text: str
 
 
-_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_ANSI = re.compile(r"(?:\x1b|#033|\\033|\\x1b)\[[0-9;?]*[A-Za-z]")
+"""Colours, also as syslog and JSON spell the escape."""
 
 _PREFIXES: tuple[tuple[re.Pattern[str], bool], ...] = (
     (re.compile(r"\[(?:rank|RANK|Rank)[ :=]{0,2}(\d{1,6})\]:? ?"), False),
@@ -34,11 +38,29 @@ _PREFIXES: tuple[tuple[re.Pattern[str], bool], ...] = (
 """How launchers mark whose line it is: torch, Open MPI, scripts; torchrun's `--tee` has but the rank in the node."""
 
 _SRUN = re.compile(r" {0,5}(\d{1,6}): ")
-_RAY = re.compile(r"\((?:[\w.<>]+) pid=\d+(?:, ip=[\d.]+)?\) ")
+_RAY = re.compile(
+    r"\((?:[\w.<>:]+ pid=\d+(?:, ip=[\d.]+)?|raylet|autoscaler)(?:, ip=[\d.]+)?\) (?:\[repeated \d+x[^\]]{0,40}\] ?)?"
+)
 _VLLM = re.compile(r"(?=(?P<level>[A-Z]+) )[A-Z]+ \d\d-\d\d \d\d:\d\d:\d\d \[?[\w./]{1,80}:\d+\] ")
 _KUBERNETES = re.compile(r"(?:stdout|stderr) [FP] ")
-_WITHIN = re.compile(r"\[(?:[^\][]{0,120} )?[Rr]ank[ :=]{0,2}(\d{1,6})\]|\bPG [^\][]{0,80}Rank (\d{1,6})\]")
-"""Inside of a message: `[Rank 3]`, `[PG ID 0 PG GUID 0(default_pg) Rank 3]`."""
+_COMPOSE = re.compile(r"[A-Za-z][\w.-]{1,58}[-_]\d{1,4} {1,12}\| ")
+_KAGGLE = re.compile(r"\d+\.\ds\t\d+\t")
+_AGAIN = re.compile(r"(?:[\w.:/-]+ ){0,2}- [\w.]{1,60} - [A-Z]{4,8} - (?=\[(?:rank|default)\d+\]:)")
+"""A logger that writes what its children said: the level is its own, not theirs."""
+_HOST = re.compile(
+    r"(?!python|torch\d|[Rr]ank|RANK|local_rank|trainer\d|worker\d)"
+    r"(?=[\w.-]*\d)[A-Za-z0-9][\w.-]{1,62}(?<!\.py|\.sh|\.cc|\.cu): "
+    r"(?=\s*\[[Rr]ank|\s{2,}\S|Traceback \(most|terminate called|\[?\d{4}-\d\d-\d\d|\[default\d|"
+    r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)\b:)"
+)
+"""Whose host's line it is, before what a training says: pdsh, dsh, operators that follow several pods."""
+_WITHIN = re.compile(
+    r"\[(?!PG (?:ID )?[1-9])(?:[^\][]{0,120} )?[Rr]ank[ :=]{0,2}(\d{1,6})\]|\bPG (?:ID )?0 [^\][]{0,80}Rank (\d{1,6})\]"
+)
+"""Inside of a message: `[Rank 3]`, `[PG ID 0 PG GUID 0(default_pg) Rank 3]`.
+
+Other groups than the first count their own.
+"""
 
 _DATE = re.compile(
     r"(?P<y>\d{4})[-/](?P<m>\d\d)[-/](?P<d>\d\d)[T _](?P<H>\d\d):(?P<M>\d\d):(?P<S>\d\d)(?:[.,](?P<f>\d{1,9}))?"
@@ -50,7 +72,7 @@ _NAMED = re.compile(
 )
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _STAMP_LEAD = re.compile(
-    r"\[?\d{4}[-/]\d\d[-/]\d\d[T _]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\]?:?\s{0,3}(?:\|\s)?"
+    r"\s?\[?\d{4}[-/]\d\d[-/]\d\d[T _]\d\d:\d\d(?::\d\d(?:[.,]\d{1,9})?)?(?:Z|[+-]\d\d:?\d\d)?\]?:?\s{0,3}(?:\|\s)?"
 )
 _LEVEL = re.compile(r"\b(DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)\b")
 _LEVEL_WITHIN_CHARS = 110
@@ -61,15 +83,17 @@ _WARNING = re.compile(r"\b[A-Z][A-Za-z]*Warning: |^\s*warnings?\.warn\(|\b[Ww]ar
 
 def dissect(raw: str, number: int) -> Line:
     """A line taken apart."""
-    text = raw[:LINE_CHARS_MAX]
-    if "\x1b" in text:
+    text = raw[: LINE_CHARS_MAX + END_CHARS + len(_GAP)]
+    if "[" in text and ("\x1b" in text or "033[" in text or "x1b[" in text):
         text = _ANSI.sub("", text)
     at = moment(text)
     level = ""
     rank: int | None = None
     local = False
-    for _ in range(4):
-        if lead := _STAMP_LEAD.match(text) or _KUBERNETES.match(text) or _RAY.match(text):
+    if text[:1] == "\t" and text.lstrip()[:5] == "[rank":
+        text = text.lstrip()
+    for _ in range(5):
+        if lead := _lead(text):
             text = text[lead.end() :]
             continue
         if lead := _VLLM.match(text):
@@ -87,6 +111,26 @@ def dissect(raw: str, number: int) -> Line:
     if (rank is None or local) and "ank" in text[:240] and (found := _WITHIN.search(text, 0, 240)):
         rank, local = int(found[1] or found[2]), False
     return Line(number, rank, local, at, level or _level(text), text)
+
+
+def cut(raw: bytes) -> str:
+    """A line as text, of a long one its head and its end."""
+    if len(raw) > LINE_CHARS_MAX + END_CHARS:
+        raw = raw[:LINE_CHARS_MAX] + _GAP + raw[-END_CHARS:]
+    return raw.decode(errors="replace")
+
+
+def _lead(text: str) -> re.Match[str] | None:
+    """What whoever collects logs puts before a line, and what is none of its own."""
+    return (
+        _STAMP_LEAD.match(text)
+        or _KUBERNETES.match(text)
+        or _RAY.match(text)
+        or _KAGGLE.match(text)
+        or (_HOST.match(text) if ": " in text[:66] else None)
+        or (_COMPOSE.match(text) if " | " in text[:76] else None)
+        or (_AGAIN.match(text) if " - " in text[:100] else None)
+    )
 
 
 def moment(text: str) -> float | None:
@@ -144,17 +188,18 @@ _MEASURED = re.compile(
 )
 _BAR = re.compile(r"\b(\d{1,9})/\d{1,9}\]? ?[\[,\t].{0,200}\bloss")
 _EPOCH = re.compile(r"^\{'(?:train_)?loss': .{0,300}'epoch': (\d{1,6}(?:\.\d{1,9})?)\}")
-_TROUBLE = re.compile(r"rror|xcept|fail|Fail|FAIL|abort|Abort|imeout|imed out")
+_TROUBLE = ("rror", "xcept", "fail", "Fail", "FAIL", "abort", "Abort", "imeout", "imed out")
+_STEP_LIKE = ("iter", "Iter", "tep", "STEP", "pdate")
 
 
 def progress(text: str) -> int | None:
     """A number that grows with the training steps that lines like this one report as done; None for other lines."""
-    if _TROUBLE.search(text):
+    if any(one in text for one in _TROUBLE):
         return None
-    if (found := _NUMBERED.search(text)) and _MEASURED.search(text):
+    if any(one in text for one in _STEP_LIKE) and (found := _NUMBERED.search(text)) and _MEASURED.search(text):
         return int(found[1])
-    if found := _BAR.search(text):
+    if "/" in text and (found := _BAR.search(text)):
         return int(found[1])
-    if found := _EPOCH.search(text):
+    if text.startswith("{") and (found := _EPOCH.search(text)):
         return int(float(found[1]) * 1e6)
     return None

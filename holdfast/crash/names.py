@@ -126,9 +126,3 @@ _UNDER: dict[TableOne, tuple[Crash, ...]] = {
 
 PARENT: dict[str, TableOne] = {crash: row for row, crashes in _UNDER.items() for crash in crashes}
 """The row of Table 1 that a name belongs to. `unknown` has none."""
-
-
-def row_of(symptom: str) -> str:
-    """The row of Table 1 that a symptom belongs to, whoever named it; "" where that is not known."""
-    rows = {row.value for row in TableOne}
-    return PARENT[symptom].value if symptom in PARENT else symptom if symptom in rows else ""

@@ -25,6 +25,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     unless one of `unless` is found as well. `types` are exception types that suffice alone, or, with patterns, that are
     asked for besides. `generic`: says only that the script failed; a more special rule goes before it.
     `alone`: a hint that is believed also where nothing else speaks of an end, as in a kernel log by itself.
+    `excuses = false`: of the cascade, but no reason why the same log tells of an abort or of NCCL's errors.
     `levels = "any"`: also lines that are marked as information or warning. `where = "code"`: no line meets it; the code
     that knows an exit code or a circumstance names it.
     """
@@ -42,6 +43,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     levels: Literal["loud", "nccl", "any"] = "loud"
     generic: bool = False
     alone: bool = False
+    excuses: bool = True
     examples: tuple[str, ...] = ()
     friends: tuple[str, ...] = ()
 

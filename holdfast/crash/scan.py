@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import deque
 
-from holdfast.crash.log import LINE_CHARS_MAX, Line, dissect, looks_labelled, progress, task_of
+from holdfast.crash.log import END_CHARS, LINE_CHARS_MAX, Line, cut, dissect, looks_labelled, progress, task_of
 from holdfast.crash.rules import Hot
 
 HEAD_LINES = 150
@@ -107,6 +107,7 @@ class Scan:
         self._open: int = 0
         self._last_block = b""
         self._cold_block = b""
+        self._marked = False
 
     def feed(self, block: bytes) -> None:
         """The next lines of the log; none is cut."""
@@ -126,6 +127,7 @@ class Scan:
                 self._look_for_steps(self._cold_block)
                 self._number += self._cold_block.count(b"\n")
             self._cold_block = b""
+            self._marked = _is_marked(block)
             for raw in block.split(b"\n")[: -1 if block.endswith(b"\n") else None]:
                 self._number += 1
                 if b"\r" in raw:
@@ -162,13 +164,15 @@ class Scan:
 
     def _take(self, raw: bytes) -> None:
         hot = self._hot.in_line(raw, LINE_CHARS_MAX)
+        if not hot and len(raw) > LINE_CHARS_MAX:
+            hot = self._hot.in_line(raw[-END_CHARS:], END_CHARS)
         if not hot and not self._open:
             if raw:
                 text = raw[:LINE_CHARS_MAX].decode(errors="replace")
                 self._progress(text, self._number)
                 self._mark(text, raw)
             return
-        text = raw[:LINE_CHARS_MAX].decode(errors="replace")
+        text = cut(raw)
         task, text = task_of(text) if self._by_task else (None, text)
         line = dissect(text, self._number)
         if task is not None:
@@ -235,7 +239,7 @@ class Scan:
 
     def _mark(self, text: str, raw: bytes) -> bool:
         """A new attempt, or the end of a job that went well."""
-        if not _is_marked(raw):
+        if not self._marked or not _is_marked(raw):
             return False
         if _RESTART.search(text):
             if self._streams:

@@ -44,11 +44,43 @@ def of(**logs: str) -> Diagnosis:
         ("[PG ID 0 PG GUID 0(default_pg) Rank 5] x", 5, False, "[PG ID 0 PG GUID 0(default_pg) Rank 5] x"),
         ("\x1b[31m[rank4]: KeyError: 'a'\x1b[0m", 4, False, "KeyError: 'a'"),
         ("12: not a rank", None, False, "12: not a rank"),
+        ("gpu-node-07: [rank5]: KeyError: 'a'", 5, False, "KeyError: 'a'"),
+        ("gpu-node-07: KeyError: 'a'", None, False, "KeyError: 'a'"),
+        ("train.py: KeyError: 'a'", None, False, "train.py: KeyError: 'a'"),
+        ("trainer-1  | KeyError: 'a'", None, False, "KeyError: 'a'"),
+        ("41.7s\t12\tKeyError: 'a'", None, False, "KeyError: 'a'"),
+        ("2024-05-15 10:00:00,100 - launch - INFO - [rank2]: KeyError: 'a'", 2, False, "KeyError: 'a'"),
+        ("\t[rank1]: KeyError: 'a'", 1, False, "KeyError: 'a'"),
+        ("(raylet, ip=10.0.0.2) KeyError: 'a'", None, False, "KeyError: 'a'"),
+        ("(W pid=4711) [repeated 7x across cluster] KeyError: 'a'", None, False, "KeyError: 'a'"),
+        ("#033[31m[rank4]: KeyError: 'a'#033[0m", 4, False, "KeyError: 'a'"),
+        ("[PG 7 Rank 1] x", None, False, "[PG 7 Rank 1] x"),
     ],
 )
 def test_whose_line_it_is(line: str, rank: int | None, local: bool, text: str) -> None:
     taken = dissect(line, 1)
     assert (taken.rank, taken.local, taken.text) == (rank, local, text)
+
+
+def test_when_a_collector_took_a_line_of_torchruns_table_is_not_when_the_rank_ended() -> None:
+    table = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\nFailures:\n" + "".join(
+        f"{head}  time      : 2024-05-15_10:00:07\n"
+        f"  rank      : {rank} (local_rank: {rank})\n  exitcode  : -11 (pid: 4)\n"
+        for rank, head in ((1, "[1]:\n"), (0, "Root Cause (first observed failure):\n[0]:\n"))
+    )
+    stamped = "".join(
+        f"2024-05-15T10:00:{10 + number}.5Z stderr F {line}\n" for number, line in enumerate(table.splitlines())
+    )
+    for log in (table, stamped):
+        assert (of(log=log).symptom, of(log=log).first_rank) == (Crash.SEGFAULT, None)
+
+
+def test_of_a_long_line_head_and_end_are_read() -> None:
+    long = "x" * 5000
+    assert of(log=f"launch.py:{long}] exits with return code = -11\n").symptom is Crash.SEGFAULT
+    assert of(log=f"RuntimeError: CUDA error: an illegal memory access was encountered {long}\n").symptom is (
+        Crash.ILLEGAL_MEMORY_ACCESS
+    )
 
 
 @pytest.mark.parametrize(
