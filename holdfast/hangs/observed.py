@@ -12,7 +12,7 @@ RecordState = Literal["scheduled", "started", "completed"]
 """Of a collective. Backends that run on the CPU never say that one has started: it stays `scheduled` until it ends."""
 
 
-class Frame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Frame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One call on a stack; `line` 0: not known."""
 
     function: str
@@ -20,7 +20,7 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     line: int = 0
 
 
-class ThreadStack(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ThreadStack(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One thread's calls, innermost first."""
 
     frames: tuple[Frame, ...]
@@ -30,11 +30,13 @@ class ThreadStack(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     is_idle: bool | None = None
 
 
-class ProcessStacks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ProcessStacks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The threads of one process. `rank`: that of the rank that it is or belongs to; None: not known.
 
-    `unread` says why nothing could be read; `state` is the kernel's letter for the process (`T`: stopped, `D`: waits
-    for a device or file system; "": not known).
+    `unread` says why nothing could be read, and `is_tracers_fault` that this says nothing of the process: time or
+    rights were lacking. `state` is the kernel's letter for the process (`T`: stopped, `D`: waits for a device or file
+    system; "": not known), `waits_in` where in the kernel it waits. `cpu_share` is the CPU time that it took while it
+    was looked at, in cores, and `io_bytes_per_s` what it read and wrote; None: not known.
     """
 
     kind: ProcessKind = "rank"
@@ -44,6 +46,11 @@ class ProcessStacks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     threads: tuple[ThreadStack, ...] = ()
     state: str = ""
     unread: str = ""
+    command: str = ""
+    waits_in: str = ""
+    is_tracers_fault: bool = False
+    cpu_share: float | None = None
+    io_bytes_per_s: float | None = None
 
 
 class ProcessGroup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
