@@ -1,0 +1,107 @@
+"""Files of timings, as columns of raw values: comma-separated text, gzip or not, and parquet. Pure."""
+
+from __future__ import annotations
+
+import csv
+import io
+import zlib
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+Columns = dict[str, Sequence[Any]]
+
+GZIP = b"\x1f\x8b"
+PARQUET = b"PAR1"
+_BYTES_MAX = 8 << 30
+
+
+class OperationsUnreadable(ValueError):
+    """The input holds no timings of operations; the message names cause and cure."""
+
+
+def columns_of(data: bytes, name: str) -> Columns:
+    """The columns in a file's content, by their names in lower case, all of one length.
+
+    Raises:
+        OperationsUnreadable: damaged, cut short, or not a table.
+    """
+    return _of_parquet(data, name) if data.startswith(PARQUET) else _of_text(data, name)
+
+
+def first_line(head: bytes) -> str:
+    """The first line of a text whose beginning this is, unpacked; "" if it is none."""
+    if head.startswith(GZIP):
+        try:
+            head = zlib.decompressobj(wbits=31).decompress(head, 4096)
+        except zlib.error:
+            return ""
+    return head.split(b"\n", 1)[0].decode("utf-8", "replace").lstrip("\ufeff").strip()
+
+
+def _of_text(data: bytes, name: str) -> Columns:
+    text = _unpacked(data, name).decode("utf-8", "replace").lstrip("\ufeff").replace("\r\n", "\n")
+    return _of_plain(text) or _of_quoted(text, name)
+
+
+def _of_plain(text: str) -> Columns | None:
+    """Text without quotes or faults, several times as fast; None if it is not so plain."""
+    lines = text.rstrip("\n").split("\n")
+    header = [column.strip().lower() for column in lines[0].split(",")]
+    width = len(header)
+    if '"' in text or len(lines) < 2 or len(set(header)) < width or any(one.count(",") + 1 != width for one in lines):
+        return None
+    cells = ",".join(lines).split(",")
+    return {column: cells[width + place :: width] for place, column in enumerate(header)}
+
+
+def _of_quoted(text: str, name: str) -> Columns:
+    lines = csv.reader(io.StringIO(text))
+    try:
+        header = [column.strip().lower() for column in next(lines, [])]
+        rows = [row for row in lines if row]
+    except csv.Error as error:
+        raise OperationsUnreadable(f"{name}, line {lines.line_num}: not comma-separated text ({error})") from error
+    if not header or len(header) != len(set(header)):
+        raise OperationsUnreadable(f"{name}: its first line does not name the columns")
+    if not rows:
+        raise OperationsUnreadable(f"{name}: a header and no rows")
+    odd = next((at for at, row in enumerate(rows) if len(row) != len(header)), None)
+    if odd is not None:
+        if odd == len(rows) - 1:
+            raise OperationsUnreadable(f"{name} breaks off within its last line: it was cut short; copy it again")
+        found, wanted = len(rows[odd]), len(header)
+        raise OperationsUnreadable(f"{name}, row {odd + 1}: {found} fields, where the first line names {wanted}")
+    return dict(zip(header, zip(*rows, strict=True), strict=True))
+
+
+def _unpacked(data: bytes, name: str) -> bytes:
+    if not data.startswith(GZIP):
+        return data
+    text = io.BytesIO()
+    while data.startswith(GZIP):
+        unpacking = zlib.decompressobj(wbits=31)
+        try:
+            text.write(unpacking.decompress(data, _BYTES_MAX - text.tell()))
+        except zlib.error as error:
+            raise OperationsUnreadable(f"{name}: damaged gzip ({error}); copy it again") from error
+        if unpacking.unconsumed_tail:
+            raise OperationsUnreadable(f"{name}: more than {_BYTES_MAX >> 30} GiB unpacked; give fewer steps")
+        if not unpacking.eof:
+            raise OperationsUnreadable(f"{name} breaks off before its gzip ends: it was cut short; copy it again")
+        data = unpacking.unused_data
+    return text.getvalue()
+
+
+def _of_parquet(data: bytes, name: str) -> Columns:
+    try:
+        arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
+    except ImportError:
+        raise OperationsUnreadable(
+            f"{name} is parquet, and pyarrow is not installed: pip install pyarrow, or give it as CSV"
+        ) from None
+    try:
+        table = parquet.read_table(arrow.BufferReader(data))
+    except (arrow.ArrowException, OSError) as error:
+        raise OperationsUnreadable(f"{name}: unreadable parquet ({error}); copy it again") from error
+    return {column.strip().lower(): table[column].to_pylist() for column in table.column_names}
