@@ -24,7 +24,7 @@ from report import final_line, median, rounded, table, tell
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "e2e"))
 
 from cluster import Cluster
-from drills import DRILLS, Drill, Outcome, carry_out, divide_gpus
+from drills import DRILLS, ENVIRONMENT, Drill, Outcome, carry_out, divide_gpus
 
 from holdfast.embedded.ports import reserve_ports
 from holdfast.faults.rights import Need, lacking
@@ -97,7 +97,7 @@ def main() -> None:
 
     rows = []
     directory = Path(tempfile.mkdtemp(prefix="holdfast-drills-"))
-    running = Cluster(directory / "cluster")
+    running = Cluster(directory / "cluster", ENVIRONMENT)
     try:
         divide_gpus(running.layout, NODES)
         running.up(NODES, namespaces=not lacking(Need.LINKS) and not lacking(Need.MOUNT))

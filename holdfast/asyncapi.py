@@ -15,9 +15,9 @@ from typing import Any, get_args
 import msgspec
 
 from holdfast import subjects
-from holdfast.desired import NodeDesired
+from holdfast.desired import NodeDesired, SlowWanted, TraceWanted
 from holdfast.events import BODY_BYTES_MAX, EVENT_TYPES, Event, EventClass
-from holdfast.requests import CONTROLLER_REQUESTS, STANDBY_REQUESTS, Answer, AnyRequest, Request
+from holdfast.requests import ANALYZER_REQUESTS, CONTROLLER_REQUESTS, STANDBY_REQUESTS, Answer, AnyRequest, Request
 from holdfast.subjects import ROOT, STREAMS, StreamSpec
 
 ASYNCAPI_VERSION = "3.0.0"
@@ -26,7 +26,11 @@ API_VERSION = "1"
 _REF = "#/components/schemas/{name}"
 
 _REQUESTS: tuple[type[Request], ...] = get_args(AnyRequest)
-_REQUEST_SUBJECTS = {"AskController": CONTROLLER_REQUESTS, "AskStandby": STANDBY_REQUESTS}
+_REQUEST_SUBJECTS = {
+    "AskController": CONTROLLER_REQUESTS,
+    "AskStandby": STANDBY_REQUESTS,
+    "AskAnalyzer": ANALYZER_REQUESTS,
+}
 
 _CLASS_LINES = {
     EventClass.EVIDENCE: "a fact that an agent saw",
@@ -68,7 +72,9 @@ _LOG_LINES = {
 def document() -> dict[str, Any]:
     """The whole description."""
     events = list(EVENT_TYPES.values())
-    _, schemas = msgspec.json.schema_components([*events, NodeDesired, *_REQUESTS, Answer], ref_template=_REF)
+    _, schemas = msgspec.json.schema_components(
+        [*events, NodeDesired, SlowWanted, TraceWanted, *_REQUESTS, Answer], ref_template=_REF
+    )
     channels = {event.__name__: _event_channel(event) for event in events} | _other_channels()
     return {
         "asyncapi": ASYNCAPI_VERSION,
@@ -165,6 +171,22 @@ def _other_channels() -> dict[str, Any]:
             "parameters": _parameters("node"),
             "messages": {"NodeDesired": {"$ref": "#/components/messages/NodeDesired"}},
         },
+        "SlowWanted": {
+            "address": subjects.kv_subject(subjects.DESIRED_BUCKET, subjects.slow_key("{job}")),
+            "title": "SlowWanted",
+            "summary": _first_line(SlowWanted),
+            "description": f"The newest value of each key of the key-value bucket `{subjects.DESIRED_BUCKET}` holds.",
+            "parameters": _parameters("job"),
+            "messages": {"SlowWanted": {"$ref": "#/components/messages/SlowWanted"}},
+        },
+        "TraceWanted": {
+            "address": subjects.kv_subject(subjects.DESIRED_BUCKET, subjects.trace_key("{job}")),
+            "title": "TraceWanted",
+            "summary": _first_line(TraceWanted),
+            "description": f"The newest value of each key of the key-value bucket `{subjects.DESIRED_BUCKET}` holds.",
+            "parameters": _parameters("job"),
+            "messages": {"TraceWanted": {"$ref": "#/components/messages/TraceWanted"}},
+        },
         "Heartbeat": {
             "address": subjects.heartbeat_subject("{node}"),
             "title": "Heartbeat",
@@ -194,7 +216,15 @@ def _other_messages() -> dict[str, Any]:
     def plain(name: str) -> dict[str, Any]:
         return {"name": name, "contentType": "application/json", "payload": {"$ref": _REF.format(name=name)}}
 
-    names = ("NodeDesired", "Heartbeat", "LogLines", "Answer", *(request.__name__ for request in _REQUESTS))
+    names = (
+        "NodeDesired",
+        "SlowWanted",
+        "TraceWanted",
+        "Heartbeat",
+        "LogLines",
+        "Answer",
+        *(request.__name__ for request in _REQUESTS),
+    )
     return {name: plain(name) for name in names} | {
         "DeadLetter": {
             "name": "DeadLetter",

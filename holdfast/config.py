@@ -25,6 +25,14 @@
     [signals]
     read_training_logs = false
 
+    [slow]
+    test = false
+
+    [hang]
+    floor_s = 20
+    [telemetry]
+    every_s = 10
+
 In the environment the same keys are HOLDFAST_NATS_URL, HOLDFAST_TIMEOUTS_NODE_LOST_S and so on; a table is JSON there.
 A value may be read from a file named by the same variable with `_FILE` added, as container secrets are.
 """
@@ -40,17 +48,16 @@ from typing import Any
 
 import msgspec
 
+from holdfast.finding_policies import CorruptionPolicy, HangPolicy, SignalsPolicy, SlowPolicy, TelemetryPolicy
 from holdfast.inspection_policy import CommandCheck, InspectionPolicy
 from holdfast.policies import (
     CheckpointPolicy,
     CodePolicy,
-    CorruptionPolicy,
     HistoryPolicy,
     LadderPolicy,
     MechanismPolicy,
     PoolPolicy,
     RetentionPolicy,
-    SignalsPolicy,
 )
 from holdfast.timeouts import Timeouts
 
@@ -78,6 +85,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     inspections: InspectionPolicy = InspectionPolicy()
     code: CodePolicy = CodePolicy()
     signals: SignalsPolicy = SignalsPolicy()
+    hang: HangPolicy = HangPolicy()
+    telemetry: TelemetryPolicy = TelemetryPolicy()
+    slow: SlowPolicy = SlowPolicy()
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,6 +110,9 @@ _SECTIONS: dict[str, type[msgspec.Struct]] = {
     "inspections": InspectionPolicy,
     "code": CodePolicy,
     "signals": SignalsPolicy,
+    "hang": HangPolicy,
+    "telemetry": TelemetryPolicy,
+    "slow": SlowPolicy,
 }
 _TABLES: dict[str, type[msgspec.Struct]] = {"inspections.commands": CommandCheck}
 """Settings that are tables themselves: each name that a user chose has settings of its own."""

@@ -7,6 +7,8 @@ the generation with every start or stop within it. An agent never goes back to a
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from holdfast.code.manifest import Digest
@@ -72,6 +74,72 @@ class CodeWanted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cause: Id | None = None
 
 
+class TraceWanted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the ranks of this generation do is to be traced on all nodes, once for each `id`.
+
+    Whoever reads it after `until` does nothing: nobody waits for the answer any more. `native`: also frames of compiled
+    code, which pauses each process for a while.
+    """
+
+    id: Id
+    job: Name
+    generation: Count
+    until: Moment
+    native: bool = False
+
+
+class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a node's agent takes test transfers."""
+
+    address: str
+    port: Port
+
+
+class SlowTests(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What to test while training is held (GREYHOUND §4.3): GEMM for `compute_s` on `compute_ranks`, all at once; or,
+    once all are held, transfers of `transfer_bytes` from sender to receiver, by node rank.
+
+    Every rank stops before it begins anything after step `after_step`, which should be by `held_by`; it goes on at
+    `until` at the latest, whatever becomes of who asked. The first pass of transfers begins at `passes_at`, and each
+    has `pass_s`: nobody is in two at the same time.
+    """
+
+    after_step: Step
+    held_by: Moment
+    until: Moment
+    compute_ranks: tuple[Count, ...] = ()
+    compute_s: float = 0.0
+    passes: tuple[tuple[tuple[Count, Count], ...], ...] = ()
+    passes_at: Moment | None = None
+    pass_s: float = 0.0
+    endpoints: dict[Count, Endpoint] = {}
+    transfer_bytes: Count = 0
+
+
+SlowStage = Literal["profile", "hold", "transfers", "over"]
+
+
+class SlowWanted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A job's nodes are to say how their ranks spent the last `iterations`, or to make tests as well, or to let
+    training go on after these (`is_over`). Each stage of one `id` is obeyed once, and not after `until`.
+    """
+
+    id: Id
+    job: Name
+    generation: Count
+    until: Moment
+    iterations: Count = 16
+    tests: SlowTests | None = None
+    is_over: bool = False
+
+    @property
+    def stage(self) -> SlowStage:
+        """What it asks for."""
+        if self.is_over:
+            return "over"
+        return "profile" if self.tests is None else "transfers" if self.tests.passes else "hold"
+
+
 class UnreadableOrder(ValueError):
     """A desired state that cannot be read; the message says where it breaks."""
 
@@ -91,6 +159,30 @@ def decode(body: bytes) -> NodeDesired:
         UnreadableOrder: not JSON, or with a missing or wrong field.
     """
     return read(_decoder, body, UnreadableOrder)
+
+
+_trace_decoder = msgspec.json.Decoder(TraceWanted)
+
+
+def decode_trace(body: bytes) -> TraceWanted:
+    """The trace that is wanted by `body`.
+
+    Raises:
+        UnreadableOrder: not JSON, or with a missing or wrong field.
+    """
+    return read(_trace_decoder, body, UnreadableOrder)
+
+
+_slow_decoder = msgspec.json.Decoder(SlowWanted)
+
+
+def decode_slow(body: bytes) -> SlowWanted:
+    """What is wanted of a slow job by `body`.
+
+    Raises:
+        UnreadableOrder: not JSON, or with a missing or wrong field.
+    """
+    return read(_slow_decoder, body, UnreadableOrder)
 
 
 _wanted_decoder = msgspec.json.Decoder(CodeWanted)

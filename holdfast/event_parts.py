@@ -87,8 +87,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             raise ValueError(f"a job of {self.nnodes} x {self.nproc_per_node} ranks is over the limit of {RANKS_MAX:,}")
         if self.start not in ("fork", "exec"):
             raise ValueError(f"start {self.start!r} is unknown: use fork or exec")
-        if self.only_nodes and len(set(self.only_nodes)) != self.nnodes:
-            raise ValueError(f"{self.nnodes} nodes are asked for, and {len(set(self.only_nodes))} are named")
+        if self.only_nodes and not len(set(self.only_nodes)) == len(self.only_nodes) == self.nnodes:
+            raise ValueError(f"{self.nnodes} nodes are asked for, and {len(self.only_nodes)} are named")
         if self.persist_every:
             PersistEvery.parse(self.persist_every)
         named_tags(self.tags)
@@ -167,12 +167,46 @@ class RankProcess(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankProgress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Where a rank stands by its ledger: `step` is the last completed one, -1 before any."""
+    """Where a rank stands by its ledger: `step` is the last completed one, -1 before any.
+
+    `since_change_s` is how long it has noted nothing, no step, phase or collective; `since_step_s` how long no step,
+    both by the clock of its node. `collectives` counts those that it has entered, `in_collective` its threads that are
+    inside one now, the newest of which is `collective`. `has_ended`: its script has ended by itself.
+    """
 
     rank: Count
     step: Step
     phase: str
     phase_since: Moment | None = None
+    steps_done: Count = 0
+    since_change_s: float = 0.0
+    since_step_s: float = 0.0
+    collectives: Count = 0
+    in_collective: Count = 0
+    collective: str = ""
+    has_ended: bool = False
+
+
+class StandingPlace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Processes of one kind that stand at the same place. `stack` is innermost first, shortened; `ranks` the first of
+    those that they belong to. `is_usual`: so many stand there that it is where one waits."""
+
+    kind: str
+    count: Count
+    stack: tuple[str, ...] = ()
+    waits_for: str = ""
+    ranks: tuple[Count, ...] = ()
+    is_usual: bool = False
+
+
+class HangSuspect(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Ranks that hold a job up; several: one of them, and nothing says which. `evidence` can be checked by hand."""
+
+    ranks: tuple[Count, ...]
+    nodes: tuple[Name, ...] = ()
+    reason: str
+    confidence: float
+    evidence: tuple[str, ...] = ()
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -199,6 +233,97 @@ class StepSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     grad_norm: float | None = None
     tokens: Count | None = None
     not_finite: dict[str, str] = {}
+
+
+class IterationSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, array_like=True):
+    """One iteration of a rank, as its collectives tell it, whatever its script says of steps.
+
+    `iteration` counts them on this rank and in this generation. `pattern` numbers what repeats: training and evaluation
+    repeat different things. `in_calls_s` is what the rank waited in collectives; None: not known.
+    """
+
+    rank: Count
+    iteration: Count
+    duration_s: float
+    pattern: Count = 0
+    in_calls_s: float | None = None
+
+
+class ProfiledCalls(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, array_like=True):
+    """Collectives of one kind that a rank took part in lately.
+
+    `runs` are the group's ranks, as runs of (first, count, stride). `sequences` are those of the group, the same on all
+    its ranks; `seconds` what the rank waited in each; `before` and `before_s` the same of those before the iterations
+    that were asked for. `count` and `total_s`: of all in these iterations.
+    """
+
+    group: str
+    description: str
+    runs: tuple[tuple[Count, Count, int], ...]
+    operation: str
+    bytes: Count
+    sequences: tuple[Count, ...]
+    seconds: tuple[float, ...]
+    before: tuple[Count, ...] = ()
+    before_s: tuple[float, ...] = ()
+    count: Count = 0
+    total_s: float = 0.0
+
+
+class RankProfile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a rank did in its last iterations, oldest first: seconds each took, and those in collectives.
+
+    `healthy_s` and `healthy_work_s`: an iteration before these, and what of it was outside of collectives; 0: not
+    known. `calls` are the kinds of collectives that it waited in longest. `unread`: why there is nothing.
+    """
+
+    rank: Count
+    step: Step = -1
+    iterations_s: tuple[float, ...] = ()
+    in_calls_s: tuple[float, ...] = ()
+    healthy_s: float = 0.0
+    healthy_work_s: float = 0.0
+    calls: tuple[ProfiledCalls, ...] = ()
+    unread: str = ""
+
+
+class RankTelemetry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the processes of one rank used lately: its own and those that it started. None: this may not be read.
+
+    `sent_bytes_per_s` is of its whole node.
+    """
+
+    rank: Count
+    cpu_cores: float | None = None
+    memory_bytes: Count | None = None
+    io_bytes_per_s: float | None = None
+    sent_bytes_per_s: float | None = None
+    collectives_per_s: float | None = None
+
+
+SlowCause = Literal["computation", "communication", "stage_imbalance", "sequence_imbalance", "unknown"]
+
+
+class RankPace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, array_like=True):
+    """A rank's last iterations by their medians: seconds, and what of them was in and outside of collectives."""
+
+    rank: Count
+    node: Name
+    iteration_s: float
+    work_s: float
+    in_calls_s: float
+
+
+class GroupPace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, array_like=True):
+    """A collective of a group: what it takes once all its ranks are there, and how long the last one lets wait."""
+
+    group: str
+    kind: str
+    operation: str
+    bytes: Count
+    ranks: Count
+    transfer_s: float
+    waiting_s: float
 
 
 class LoggedSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

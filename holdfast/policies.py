@@ -30,7 +30,7 @@ class LadderPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """A script that does not count its steps trains for this long until its incident counts as over."""
 
     alerts_max: int = 2
-    """Alerts of one kind, within `alerts_window_s`, that evict a node where one may pass by itself, as of a link."""
+    """Alerts of one check and device, within `alerts_window_s`, that evict a node where one may pass by itself."""
 
     alerts_window_s: float = 300.0
     """Alerts that are further apart do not add up (ByteRobust: twice within five minutes)."""
@@ -39,6 +39,19 @@ class LadderPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Restarts in place, after crashes without a culprit, before the nodes are checked while training stands still.
 
     0: they are checked at the first crash. Bad numbers lead there at once: they come from machines that look well."""
+
+    service_pause_s: float = 2.0
+    """Pause before the job is started again that a service elsewhere (HDFS, HTTP, an object store) has failed; each
+    further one within the incident is twice as long."""
+
+    service_pause_s_max: float = 300.0
+    """No pause is longer."""
+
+    service_wait_s_max: float = 3600.0
+    """When the pauses of one incident would be longer than this together, the job is stopped."""
+
+    service_attempts_max: int = 30
+    """So many times it is started again after a pause within one incident. 0: never, the job is stopped."""
 
     replay_steps_min: int = 20
     """Steps that a replay has at least: what comes at random steps needs some to come again."""
@@ -51,6 +64,9 @@ class LadderPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     replay_suspects_max: int = 2
     """Machines that a replay may evict where it cannot tell which of them it is; more are only named."""
+
+    slow_cost_max_s: float = 120.0
+    """Seconds of training that a slow machine may cost before it is replaced: about what a restart costs."""
 
     evictions_share_max: float = 0.2
     """Share of a job's nodes that may be evicted within `evictions_window_s`; beyond it the circuit breaker opens: what
@@ -71,10 +87,15 @@ class LadderPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             alerts_max=(1, 100),
             alerts_window_s=(1, 86400.0),
             reattempts_before_checks=(0, 100_000),
+            service_pause_s=(0.01, 86400.0),
+            service_pause_s_max=(0.01, 86400.0),
+            service_wait_s_max=(0.0, 30 * 86400.0),
+            service_attempts_max=(0, 100_000),
             replay_steps_min=(1, 1_000_000),
             replay_steps_max=(1, 1_000_000),
             replay_layers=(0, 100_000),
             replay_suspects_max=(1, 1_000_000),
+            slow_cost_max_s=(0.1, SETTLED_S_MAX),
             evictions_share_max=(0.0, 1.0),
             evictions_min=(0, 1_000_000),
             evictions_window_s=(1, 30 * 86400.0),
@@ -101,6 +122,12 @@ class MechanismPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     replay: Mode = "act"
     """Training again in small groups to find a machine that computes wrongly, and evicting it."""
+
+    hangs: Mode = "act"
+    """Restarting a job that stands still, and evicting the machines that hold it up."""
+
+    fail_slow: Mode = "act"
+    """Replacing a machine that tests have shown to make its job slow."""
 
     rollback: Mode = "act"
     """Going back to an earlier version of the code."""
@@ -208,31 +235,6 @@ class CheckpointPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         PersistEvery.parse(self.persist_every)
 
 
-class CorruptionPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What losses and gradient norms say of the training's health: when a step is clean, and when it is spoiled."""
-
-    certified_after_steps: int = 10
-    """Clean steps that must follow before what was before them counts as clean."""
-
-    jump_factor: float = 5.0
-    """How many times above its running level a number is a sign of corruption."""
-
-    loss_jump_steps: int = 3
-    """Steps that a loss must stay there to be a fault; one that is not finite is a fault at once."""
-
-    grad_norm_steps: int = 10
-    """Steps that a gradient norm must be that high or not finite to be a fault: loss scaling overflows now and then."""
-
-    def __post_init__(self) -> None:
-        require_within(
-            self,
-            certified_after_steps=(1, 1_000_000),
-            jump_factor=(1.01, 1e6, "numbers move around their level"),
-            loss_jump_steps=(1, 1_000_000),
-            grad_norm_steps=(1, 1_000_000),
-        )
-
-
 class CodePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """When a version of a job's code counts as good: until then an error of the script rolls it back."""
 
@@ -245,32 +247,4 @@ class CodePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     def __post_init__(self) -> None:
         require_within(
             self, good_after_steps=(1, 1_000_000_000), good_after_s=(1, SETTLED_S_MAX, "what never comes is no verdict")
-        )
-
-
-class SignalsPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is looked at beside training: its logs, and its pace."""
-
-    read_training_logs: bool = True
-    """Whether agents read the TensorBoard and W&B files that ranks write."""
-
-    peak_flops: float = 0.0
-    """What the device of one rank does a second at most; 0: as the script says, or as its name tells."""
-
-    decline_ratio: float = 0.8
-    """A job that trains at this share of its usual pace, or below, has declined."""
-
-    decline_steps: int = 50
-    """Steps of which a pace is the median; it has to stay low for twice as many."""
-
-    decline_warm_up_steps: int = 20
-    """Steps of each start that say nothing of the pace."""
-
-    def __post_init__(self) -> None:
-        require_within(
-            self,
-            peak_flops=(0, 1e21),
-            decline_ratio=(0.01, 0.99, "1 is the usual pace itself"),
-            decline_steps=(5, 1_000_000),
-            decline_warm_up_steps=(1, 1_000_000, "the first step of a start pays for connections"),
         )

@@ -83,10 +83,37 @@ class ReleaseNode(Request, frozen=True, kw_only=True, omit_defaults=True):
     node: Name
 
 
+class TraceJob(Request, frozen=True, kw_only=True, omit_defaults=True):
+    """Find out what the processes of this job do, and who holds it up by that; the trace has the id of the request.
+
+    `native`: with frames of compiled code, for which each process is paused for half a second."""
+
+    job: Name
+    native: bool = False
+
+
+class KeepModel(Request, frozen=True, kw_only=True, omit_defaults=True):
+    """Use this model of healthy telemetry from now on (`holdfast.telemetry.model`), as JSON; refused if it fails its
+    test, or is of another format."""
+
+    model: msgspec.Raw
+
+
+class LocateSlowness(Request, frozen=True, kw_only=True, omit_defaults=True):
+    """Find out how this job's ranks spend their time, and who makes it slow; the analysis has the id of the request.
+
+    `test`: training is held for a moment, and suspects are tested."""
+
+    job: Name
+    test: bool = False
+
+
 REQUEST_BYTES_MAX = 256 * 1024
 """A request is at most this long: what it asks for must fit the orders and events that follow from it."""
 
-AnyRequest = SubmitJob | StopJob | UpdateJob | RollbackJob | ResetBreaker | ReleaseNode
+AnyRequest = (
+    SubmitJob | StopJob | UpdateJob | RollbackJob | ResetBreaker | ReleaseNode | TraceJob | LocateSlowness | KeepModel
+)
 
 
 class KeepCode(Request, frozen=True, kw_only=True, omit_defaults=True):
@@ -105,7 +132,7 @@ AnyCodeRequest = KeepCode | OfferCode
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a service answers: done, or refused with the cause and the cure in `message`."""
+    """What a service answers: done, with what there is to know, or refused with the cause and the cure in `message`."""
 
     accepted: bool
     message: str = ""
@@ -114,6 +141,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 CONTROLLER_REQUESTS = request_subject("controller", "ask")
 CODE_REQUESTS = request_subject("controller", "code")
 STANDBY_REQUESTS = request_subject("standby", "ask")
+ANALYZER_REQUESTS = request_subject("analyzer", "ask")
 
 _code_decoder: msgspec.json.Decoder[AnyCodeRequest] = msgspec.json.Decoder(AnyCodeRequest)
 _decoder: msgspec.json.Decoder[AnyRequest] = msgspec.json.Decoder(AnyRequest)

@@ -22,7 +22,7 @@ from holdfast.backup_orders import BackupOrder
 from holdfast.bus import Bus, Delivery, Message, event_message
 from holdfast.clock import Now, system_now
 from holdfast.dead_letters import Unhandled, rejection
-from holdfast.desired import CodeWanted, NodeDesired
+from holdfast.desired import CodeWanted, NodeDesired, SlowWanted, TraceWanted
 from holdfast.desired import encode as encode_order
 from holdfast.effect_limits import EffectTooLarge, require_sendable
 from holdfast.embedded.announce import announce_ready
@@ -39,7 +39,9 @@ from holdfast.subjects import (
     event_subject,
     kv_subject,
     ping_subject,
+    slow_key,
     stream_of,
+    trace_key,
     type_filter,
 )
 
@@ -51,7 +53,7 @@ _PRUNE_EVERY_S = 3600.0
 _QUEUE_MAX = 512
 
 T = TypeVar("T")
-Order = NodeDesired | BackupOrder | CodeWanted
+Order = NodeDesired | BackupOrder | CodeWanted | SlowWanted | TraceWanted
 """What nodes are told under a key of its own; each kind has one writer."""
 
 log = structlog.get_logger()
@@ -78,6 +80,15 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True):
         """Nothing to write and nothing to say."""
         return not (self.rows or self.events or self.orders)
 
+    def together(self, other: Effect) -> Effect:
+        """Both; the answer is this one's."""
+        return Effect(
+            rows=(*self.rows, *other.rows),
+            events=(*self.events, *other.events),
+            orders=(*self.orders, *other.orders),
+            answer=self.answer,
+        )
+
     def messages(self) -> list[Message]:
         """Everything said, in order: first why, then what."""
         said = [event_message(event) for event in self.events]
@@ -98,6 +109,14 @@ def order_message(order: Order) -> Message:
         key = code_key(order.job)
         subject = kv_subject(DESIRED_BUCKET, key)
         return Message(id=f"{key}-{order.cause or ''}", subject=subject, body=msgspec.json.encode(order))
+    if isinstance(order, SlowWanted):
+        key = slow_key(order.job)
+        subject = kv_subject(DESIRED_BUCKET, key)
+        return Message(id=f"{key}-{order.id}-{order.stage}", subject=subject, body=msgspec.json.encode(order))
+    if isinstance(order, TraceWanted):
+        key = trace_key(order.job)
+        subject = kv_subject(DESIRED_BUCKET, key)
+        return Message(id=f"{key}-{order.id}", subject=subject, body=msgspec.json.encode(order))
     key = desired_key(order.node)
     return Message(
         id=f"{key}-{order.epoch}-{order.generation}-{order.cause or ''}-{order.supersedes or ''}",

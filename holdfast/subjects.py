@@ -92,6 +92,22 @@ def code_key(job: str) -> str:
 ALL_CODE_KEYS = code_key("*")
 
 
+def trace_key(job: str) -> str:
+    """The key, in the bucket `desired`, of the trace of a job's processes that was asked for last."""
+    return f"trace.{job}"
+
+
+ALL_TRACE_KEYS = trace_key("*")
+
+
+def slow_key(job: str) -> str:
+    """The key, in the bucket `desired`, of what is wanted of a job that got slow."""
+    return f"slow.{job}"
+
+
+ALL_SLOW_KEYS = slow_key("*")
+
+
 def kv_subject(bucket: str, key: str) -> str:
     """The subject that a put of this key is published on."""
     return f"$KV.{bucket}.{key}"

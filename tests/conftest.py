@@ -36,7 +36,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     for item in items:
         if item.get_closest_marker("long") and "HOLDFAST_LONG" not in os.environ:
-            item.add_marker(pytest.mark.skip(reason="takes a minute, and is simulated in every run: make test LONG=1"))
+            reason = "takes a minute; simulation and traces show its decisions in every run: make test LONG=1"
+            item.add_marker(pytest.mark.skip(reason=reason))
         if item.get_closest_marker("e2e") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(E2E_LIMIT_S))
     if "PYTEST_XDIST_WORKER" in os.environ:

@@ -152,13 +152,29 @@ def code_of(order: NodeDesired | None) -> str | None:
     return f"{placement.job.name}/{placement.code_version}"
 
 
-def progress_of(crew: Crew, seen: Observed) -> tuple[RankProgress, ...]:
+def progress_of(crew: Crew, seen: Observed, now: datetime) -> tuple[RankProgress, ...]:
     """Where the ranks of the crew stand."""
     return tuple(
-        RankProgress(rank=rank, step=standing.step, phase=standing.phase, phase_since=standing.phase_since)
+        RankProgress(
+            rank=rank,
+            step=standing.step,
+            phase=standing.phase,
+            phase_since=standing.phase_since,
+            steps_done=standing.steps_done,
+            since_change_s=_since_s(standing.changed_at, now),
+            since_step_s=_since_s(standing.stepped_at, now),
+            collectives=standing.collectives,
+            in_collective=standing.in_flight,
+            collective=standing.collective if standing.in_flight else "",
+            has_ended=standing.has_ended,
+        )
         for rank, standing in sorted(seen.standings.items())
         if rank in crew.ranks
     )
+
+
+def _since_s(moment: datetime | None, now: datetime) -> float:
+    return 0.0 if moment is None else max(0.0, (now - moment).total_seconds())
 
 
 def readable(order: bytes) -> NodeDesired | None:

@@ -60,7 +60,7 @@ class Inspecting:
         finder = HoldingsFinder(machine, policy, gpus, self._paths, self._ranks)
         self._log = KernelLog(machine, finder, self._said_position)
         self._gpu = GpuInspection(policy, gpus)
-        checks = registered(policy, machine, self._paths, self._gpu, self._log)
+        checks = registered(policy, machine, self._paths, self._ranks, self._gpu, self._log)
         self._inspections = Inspections(checks, self._found, now, policy.again_s, lambda: self.on_fitness())
 
     @property

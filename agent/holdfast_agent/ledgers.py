@@ -105,7 +105,12 @@ def _standing(snapshot: Snapshot) -> RankStanding:
         phase=snapshot.phase_name,
         phase_since=moment(snapshot.phase_started_ns),
         first_step_at=moment(snapshot.first_step_ns) if snapshot.first_step_ns else None,
-        in_collective=snapshot.collective.in_flight > 0,
+        changed_at=moment(max(snapshot.changed_ns, snapshot.collective.entered_ns, snapshot.collective.left_ns)),
+        stepped_at=moment(snapshot.step_started_ns),
+        collectives=min(snapshot.collective.entered, INTEGER_MAX),
+        in_flight=snapshot.collective.in_flight,
+        collective=snapshot.collective.name,
+        has_ended=snapshot.exit_code is not None,
     )
 
 

@@ -57,6 +57,7 @@ async def _run(daemon: Process) -> None:
         checkpoint=daemon.settings.checkpoint,
         inspections=daemon.settings.inspections,
         signals=daemon.settings.signals,
+        telemetry=daemon.settings.telemetry,
         on_ready=announce_ready,
     )
     await agent.run()

@@ -359,7 +359,16 @@ class _Decision(Draft):
             self._first_step(crew, seen)
         if crew.trains and self._is_due(self.state.progress_said_at, PROGRESS_EVERY_S) and seen.standings:
             self.update(progress_said_at=self.now)
-            self.say(Progress, crew, incident=None, ranks=progress_of(crew, seen))
+            job = crew.order.placement.job if crew.order.placement else None
+            self.say(
+                Progress,
+                crew,
+                incident=None,
+                ranks=progress_of(crew, seen, self.now),
+                world_size=job.nnodes * job.nproc_per_node if job else 0,
+                nproc_per_node=job.nproc_per_node if job else 0,
+                mesh=job.mesh if job else None,
+            )
         if (
             seen.cut_off_s is not None
             and seen.cut_off_s >= self.timeouts.lease_s

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, cast
 
 import msgspec
 import structlog
 
 from holdfast.desired import NodeDesired
-from holdfast.event_parts import Count, Name, RankReplay
+from holdfast.event_parts import RankReplay
 from holdfast.events import CheckpointSaved, DiagnosticResult, Event, ReplayResult
 from holdfast.ids import uuid7
 from holdfast.trainer.report import CHECKPOINT_SAVED, DIAGNOSTIC_RESULT, REPLAY_RESULT
@@ -42,27 +42,6 @@ class SavedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
     took_s: float
     steps: tuple[int, ...] = ()
-
-
-class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields of the report `diagnostic_result`, those of `DiagnosticResult`."""
-
-    run: str
-    test: str
-    status: Literal["passed", "failed", "broken", "skipped"]
-    symptom: str = ""
-    peers: tuple[Name, ...] = ()
-    round: Count = 0
-    device: str = ""
-    value: float | None = None
-    needed: float | None = None
-    unit: str = ""
-    digest: str = ""
-    hardware: str = ""
-    took_s: float = 0.0
-    detail: str = ""
-    done: Count = 0
-    total: Count = 0
 
 
 class ModelDescription(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,8 +96,9 @@ def event_of(report: RankReport, order: NodeDesired, node: str, now: datetime) -
             fields = msgspec.structs.asdict(saved)
             return CheckpointSaved(**common, checkpoint_bytes=fields.pop("bytes"), **fields)
         if report.kind == DIAGNOSTIC_RESULT:
-            result = msgspec.convert(report.fields, Result, strict=False)
-            return DiagnosticResult(**common, incident=order.incident, **msgspec.structs.asdict(result))
+            # What is common to all events is the agent's word, whatever the report says.
+            told = {**report.fields, **common, "incident": order.incident, "type": DIAGNOSTIC_RESULT}
+            return msgspec.convert(told, DiagnosticResult, strict=False)
     except msgspec.ValidationError as error:
         log.warning("a report cannot be understood", kind=report.kind, reason=str(error))
     return None

@@ -20,9 +20,10 @@ from holdfast.clock import Now, system_now
 from holdfast.dead_letters import Unhandled, rejection
 from holdfast.desired import UnreadableOrder
 from holdfast.events import CodeInPlace, Event, Metric, NodeInspected, NodeRegistered
+from holdfast.finding_policies import SignalsPolicy, TelemetryPolicy
 from holdfast.ids import uuid7
 from holdfast.inspection_policy import InspectionPolicy
-from holdfast.policies import CheckpointPolicy, RetentionPolicy, SignalsPolicy
+from holdfast.policies import CheckpointPolicy, RetentionPolicy
 from holdfast.service import answer_pings
 from holdfast.store.relay import Relay
 from holdfast.subjects import DESIRED_BUCKET, desired_key, heartbeat_subject, kv_subject
@@ -53,9 +54,12 @@ from holdfast_agent.inspecting import Inspected, Inspecting
 from holdfast_agent.ledgers import moment
 from holdfast_agent.live_lines import LiveLines
 from holdfast_agent.plan import plan
+from holdfast_agent.slowness.probing import Probing
 from holdfast_agent.spool import Lane, Spool
 from holdfast_agent.start_command import start_command
 from holdfast_agent.state import AgentState, RankStanding, Standing
+from holdfast_agent.telemetry import Telemetry
+from holdfast_agent.tracer.tracing import Tracing
 from holdfast_agent.vault_link import VaultLink
 from holdfast_agent.watcher import Watcher
 from holdfast_agent.wire import (
@@ -101,6 +105,7 @@ class Agent:
         checkpoint: CheckpointPolicy | None = None,
         inspections: InspectionPolicy | None = None,
         signals: SignalsPolicy | None = None,
+        telemetry: TelemetryPolicy | None = None,
         on_ready: Callable[[], None] = lambda: None,
         now: Now = system_now,
     ) -> None:
@@ -131,6 +136,12 @@ class Agent:
         self._inspecting = Inspecting(inspected, self._spool.recall, self._say, now)
         self._inspecting.crew = lambda: self._state.standing.crew
         self._inspecting.on_fitness = self._register
+        self._probing = Probing(node, address, directories, lambda: self._state.standing.crew, self._say, now)
+        self._tracing = Tracing(node, directories, lambda: self._state.standing.crew, self._say, now)
+        every_s = (telemetry or TelemetryPolicy()).every_s
+        self._telemetry = Telemetry(
+            node, every_s, lambda: self._state.standing.crew, self._watcher.standings, self._say, now
+        )
         self._zygote: Welcome | None = None
         self._bus: Bus | None = None
         self._cut_off_since: datetime | None = now()
@@ -164,6 +175,7 @@ class Agent:
             group.create_task(self._watcher.run(), name="ledgers")
             group.create_task(self._forgetting.run(), name="forgetting")
             group.create_task(self._inspecting.run(), name="inspections")
+            group.create_task(self._telemetry.run(), name="telemetry")
             self._bus = bus = await self._connect()
             self._relays = [Relay(outbox, bus) for outbox in self._outboxes]
             for lane, relay in zip(Lane, self._relays, strict=True):
@@ -172,6 +184,8 @@ class Agent:
             group.create_task(self._follow_orders(bus), name="orders")
             group.create_task(self._backups.follow(bus), name="backup orders")
             group.create_task(self._code.run(bus), name="code")
+            group.create_task(self._probing.follow(bus), name="slowness")
+            group.create_task(self._tracing.follow(bus), name="traces")
             group.create_task(self._beat(bus), name="heartbeat")
             group.create_task(self._lines.broadcast(bus), name="lines")
             group.create_task(self._answer_pings(bus), name="pings")

@@ -54,7 +54,11 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RankStanding(msgspec.Struct, frozen=True, kw_only=True):
-    """A rank by its ledger; `first_step_at` once it completed a step in this generation."""
+    """A rank by its ledger; `first_step_at` once it completed a step in this generation.
+
+    `changed_at` is when it noted anything last, `stepped_at` when it completed a step, or began. `collectives` counts
+    those entered, `in_flight` the threads inside one, of which the newest is `collective`.
+    """
 
     step: int = -1
     steps_done: int = 0
@@ -62,7 +66,17 @@ class RankStanding(msgspec.Struct, frozen=True, kw_only=True):
     phase: str = "init"
     phase_since: datetime | None = None
     first_step_at: datetime | None = None
-    in_collective: bool = False
+    changed_at: datetime | None = None
+    stepped_at: datetime | None = None
+    collectives: int = 0
+    in_flight: int = 0
+    collective: str = ""
+    has_ended: bool = False
+
+    @property
+    def in_collective(self) -> bool:
+        """A thread of it is inside a collective."""
+        return self.in_flight > 0
 
 
 class AgentState(msgspec.Struct, frozen=True, kw_only=True):

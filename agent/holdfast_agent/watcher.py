@@ -12,7 +12,7 @@ import msgspec
 
 from holdfast.bus import Message, event_message
 from holdfast.clock import Now
-from holdfast.event_parts import StepSample
+from holdfast.event_parts import IterationSample, StepSample
 from holdfast.events import Event, StepsMeasured
 from holdfast.ids import uuid7
 from holdfast.ledger_layout import RING_STEPS
@@ -21,6 +21,7 @@ from holdfast_agent.inputs import Input, Observed
 from holdfast_agent.ledgers import LedgerBook
 from holdfast_agent.logged_numbers import LoggedNumbers, LogsRead
 from holdfast_agent.reports import ModelDescription, ReportFile, described_model, event_of, training_log
+from holdfast_agent.slowness.rings import IterationBook
 from holdfast_agent.spool import Lane, Spool
 from holdfast_agent.state import Crew, RankStanding
 from holdfast_agent.wire import Fence
@@ -95,7 +96,9 @@ class Watcher:
         self._reports: ReportFile | None = None
         self._logged = LoggedNumbers(lambda: self._book) if reads_training_logs else None
         self._model: ModelDescription | None = None
+        self._rings: IterationBook | None = None
         self._samples: list[StepSample] = []
+        self._iterations: list[IterationSample] = []
         self._missed = 0
         self._measured_at: datetime | None = None
         self._crew_changed = asyncio.Event()
@@ -114,6 +117,9 @@ class Watcher:
         self._measure()
         self._crew = crew
         self._book.close()
+        if self._rings is not None:
+            self._rings.close()
+            self._rings = None
         order = crew.order if crew is not None else None
         job = order.job if order is not None else None
         if crew is None or order is None or job is None:
@@ -123,6 +129,8 @@ class Watcher:
             fence = order.fence
             paths = {rank: self._directories.ledger(job, fence, rank) for rank in crew.ranks}
             self._book = LedgerBook(paths, self._steps_read(job, fence))
+            if crew.trains and crew.ranks:
+                self._rings = IterationBook(crew.ranks[0], paths[crew.ranks[0]])
             remembered = self._spool.recall(reports_key(job))
             self._reports = ReportFile(self._directories.reports(job), int(remembered or b"0"))
         described = self._spool.recall(model_key(job))
@@ -179,6 +187,8 @@ class Watcher:
         samples, missed = self._book.new_samples()
         self._samples.extend(samples)
         self._missed += missed
+        if self._rings is not None:
+            self._iterations.extend(self._rings.new_iterations())
         if self._logged is not None:
             self._logged.saw(samples)
             self._logged.take()
@@ -209,13 +219,14 @@ class Watcher:
             "cause": order.cause,
         }
         logged, logs_read = self._logged.to_say(common) if self._logged is not None else ([], None)
-        if not (self._samples or self._missed or logs_read):
+        if not (self._samples or self._missed or self._iterations or logs_read):
             return
         measured: list[Message] = []
         read = _StepsRead(fence=order.fence, steps_read=self._book.steps_read())
         before = sum(read.steps_read.values()) - len(self._samples) - self._missed
-        while self._samples or self._missed:
+        while self._samples or self._missed or self._iterations:
             batch, self._samples = self._samples[:SAMPLES_MAX], self._samples[SAMPLES_MAX:]
+            iterations, self._iterations = self._iterations[:SAMPLES_MAX], self._iterations[SAMPLES_MAX:]
             event = StepsMeasured(
                 id=uuid7(),
                 **common,
@@ -225,6 +236,7 @@ class Watcher:
                 world_size=order.placement.job.nnodes * order.placement.job.nproc_per_node if order.placement else 0,
                 flops_per_token=self._model.flops_per_token if self._model else None,
                 peak_flops=self._model.peak_flops if self._model else None,
+                iterations=tuple(iterations),
             )
             before += len(batch) + self._missed
             self._missed = 0

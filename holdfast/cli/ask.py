@@ -10,9 +10,10 @@ import click
 import msgspec
 
 from holdfast.bus import Bus, BusUnavailable, NoResponder
+from holdfast.cli.bus import connected
 from holdfast.cli.tables import printable
 from holdfast.reading import UNREADABLE
-from holdfast.requests import Answer, Request
+from holdfast.requests import CONTROLLER_REQUESTS, Answer, Request
 
 ANSWER_S = 5.0
 PATIENCE_S = 60.0
@@ -52,6 +53,27 @@ async def ask(bus: Bus, subject: str, request: Request, service: str) -> Answer:
         raise click.ClickException(
             f"the {service} did not answer within {PATIENCE_S:g} s; `holdfast status` shows whether it runs"
         ) from None
+
+
+async def have_done(bus: Bus, request: Request) -> None:
+    """Have the controller do something.
+
+    Raises:
+        click.ClickException: it does not answer, or refuses, and says why.
+    """
+    answer = await ask(bus, CONTROLLER_REQUESTS, request, "controller")
+    if not answer.accepted:
+        raise click.ClickException(answer.message)
+
+
+def order(command: str, url: str, request: Request) -> None:
+    """`have_done`, over a connection of its own for `command`."""
+
+    async def connect_and_ask() -> None:
+        async with connected(url, command) as bus:
+            await have_done(bus, request)
+
+    asyncio.run(connect_and_ask())
 
 
 def _readable(body: bytes, service: str) -> Answer:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import asyncpg
@@ -10,15 +9,14 @@ import click
 
 from holdfast.cli.addresses import nats_option, reader_url
 from holdfast.cli.addresses import nats_url as find_nats_url
-from holdfast.cli.ask import ask, asked_by
-from holdfast.cli.bus import connected
+from holdfast.cli.ask import asked_by, order
 from holdfast.cli.database import Connection, as_dicts, read
 from holdfast.cli.directory import directory_option
 from holdfast.cli.names import checked_or_complain
 from holdfast.cli.options import reading_options
 from holdfast.cli.tables import json_text, render
 from holdfast.ids import uuid7
-from holdfast.requests import CONTROLLER_REQUESTS, ResetBreaker
+from holdfast.requests import ResetBreaker
 
 _OPEN = """
 select job, at as open_since, (body->>'evictions')::bigint as evictions, body->>'reason' as reason
@@ -68,13 +66,5 @@ def show(directory: Path, database_url: str | None, as_json: bool) -> None:
 def reset(job: str, directory: Path, nats_url: str | None) -> None:
     """Let nodes of JOB be evicted again: when it is clear why so many were."""
     checked_or_complain(job, "job name")
-    asyncio.run(_reset(job, find_nats_url(directory, nats_url)))
-
-
-async def _reset(job: str, url: str) -> None:
-    request = ResetBreaker(id=uuid7(), asked_by=asked_by(), job=job)
-    async with connected(url, "breaker") as bus:
-        answer = await ask(bus, CONTROLLER_REQUESTS, request, "controller")
-    if not answer.accepted:
-        raise click.ClickException(answer.message)
+    order("breaker", find_nats_url(directory, nats_url), ResetBreaker(id=uuid7(), asked_by=asked_by(), job=job))
     click.echo(f"the circuit breaker of job {job} is closed again")

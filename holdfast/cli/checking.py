@@ -15,6 +15,7 @@ from holdfast.bus import Bus, BusError
 from holdfast.cli.ask import ask, asked_by
 from holdfast.cli.bus import connected
 from holdfast.cli.tables import printable
+from holdfast.diagnosis.references import NO_REFERENCES, References
 from holdfast.diagnosis.suites import END, deadline_s, meeting_limit_s
 from holdfast.diagnosis.verdict import Verdict, answered, judge, why_silent
 from holdfast.event_parts import JobSpec
@@ -73,7 +74,17 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 class Check:
     """A run of `suite` as the job `spec`."""
 
-    def __init__(self, spec: JobSpec, suite: str, limit_s: float | None, nats_url: str, *, quiet: bool) -> None:
+    def __init__(
+        self,
+        spec: JobSpec,
+        suite: str,
+        limit_s: float | None,
+        nats_url: str,
+        references: References = NO_REFERENCES,
+        *,
+        quiet: bool,
+    ) -> None:
+        self._references = references
         self._spec = spec
         self._suite = suite
         self._limit_s = limit_s
@@ -117,7 +128,7 @@ class Check:
             suite=self._suite,
             nodes=self._nodes,
             results=tuple(sorted(results, key=lambda result: (result.node or "", result.done))),
-            verdict=judge(self._nodes, results, self._silent()),
+            verdict=judge(self._nodes, results, self._silent(), self._references),
             interrupted=self._interrupted,
         )
 

@@ -17,9 +17,11 @@ from holdfast.cli.directory import directory_option
 from holdfast.cli.names import checked_or_complain
 from holdfast.cli.tables import json_text, printable, render
 from holdfast.diagnosis.program import PROGRAM, checks_of
+from holdfast.diagnosis.references import AnswerKey, References
 from holdfast.diagnosis.suites import END, SUITES
 from holdfast.event_parts import JobSpec
 
+_REFERENCES = "select test, hardware, program, digest from controller.reference_digests"
 _NODES = "select key, state, job, reason from standby.nodes order by key"
 
 _MAY_BE_CHECKED = ("standby", "evicted")
@@ -81,10 +83,13 @@ def diagnose(
     for name in names:
         checked_or_complain(name, "node name")
 
-    async def fetch(connection: Connection) -> list[_Node]:
-        return [msgspec.convert(dict(row), _Node) for row in await connection.fetch(_NODES)]
+    async def fetch(connection: Connection) -> tuple[list[_Node], References]:
+        nodes = [msgspec.convert(dict(row), _Node) for row in await connection.fetch(_NODES)]
+        rows = await connection.fetch(_REFERENCES)
+        return nodes, {AnswerKey(row["test"], row["hardware"], row["program"]): row["digest"] for row in rows}
 
-    chosen = _chosen(names, {node.key: node for node in read(database, fetch)})
+    there, references = read(database, fetch)
+    chosen = _chosen(names, {node.key: node for node in there})
     name = f"diagnose-{secrets.token_hex(4)}"
     job = JobSpec(
         name=name,
@@ -96,7 +101,7 @@ def diagnose(
         persist_every="never",
     )
     checks = checks_of(job, suite, workers=workers, limit_s=limit_s)
-    outcome = asyncio.run(Check(checks, suite, limit_s, bus, quiet=as_json).run())
+    outcome = asyncio.run(Check(checks, suite, limit_s, bus, references, quiet=as_json).run())
     click.echo(json_text(outcome.as_dict(), indent=2) if as_json else _report(outcome))
     sys.exit(outcome.exit_code)
 

@@ -26,8 +26,11 @@ select at, body->>'mechanism' as mechanism, body->>'rung' as rung, node, body->>
 from historian.events where type = 'withheld' and incident = $1::uuid order by at
 """
 
+_SHOWN = ("detail", "lines", "symptom", "exit_code", "signal", "step", "summary", "evidence")
+
 RUNGS = {
     "reattempt": "restart in place, on the same nodes",
+    "wait": "stop the ranks, and start them again on the same nodes after a pause",
     "replace": "go on without a node that leaves, with another in its place",
     "stop_time_checks": "stop the ranks and test the nodes",
     "replay": "train again in small groups, and compare bit for bit what they compute",
@@ -70,7 +73,7 @@ async def _fetch(connection: Connection, prefix: str) -> dict[str, Any]:
 
 def _shown(row: dict[str, Any]) -> dict[str, Any]:
     body = row["body"]
-    kept = {name: body[name] for name in ("detail", "lines", "symptom", "exit_code", "signal", "step") if name in body}
+    kept = {name: body[name] for name in _SHOWN if name in body}
     if exception := body.get("exception"):
         kept["exception"] = f"{exception['type']}: {exception['message']}"
     return {name: row[name] for name in ("id", "at", "type", "node")} | {"rank": body.get("rank")} | kept
@@ -106,7 +109,7 @@ def _evidence(item: dict[str, Any]) -> list[str]:
         return [f"evidence {item['id']}: the historian has not recorded it (yet)"]
     rank = f"rank {item['rank']}" if item["rank"] is not None else ""
     where = " ".join(filter(None, (item["node"], rank)))
-    what = [cell(item[name]) for name in ("exception", "detail") if item.get(name)]
+    what = [cell(item[name]) for name in ("exception", "detail", "summary") if item.get(name)]
     what += [f"signal {item['signal']}"] if item.get("signal") else []
     lines = [f"evidence {cell(item['type'])} {cell(where)}: {'; '.join(what) or item['id']}"]
-    return lines + [f"  | {cell(line)}" for line in item.get("lines", ())]
+    return lines + [f"  | {cell(line)}" for line in (*item.get("lines", ()), *item.get("evidence", ()))]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import signal
 import sys
 import time
@@ -20,6 +19,7 @@ from holdfast.cli.addresses import both_elsewhere
 from holdfast.cli.ask import asked_by
 from holdfast.cli.bus import connected
 from holdfast.cli.directory import as_typed, directory_option, explained
+from holdfast.cli.duration import Duration
 from holdfast.cli.names import checked_or_complain
 from holdfast.cli.options import json_option
 from holdfast.cli.tables import cell, json_text, render
@@ -36,19 +36,6 @@ from holdfast.faults.registry import FAULTS, find
 from holdfast.faults.rights import lacking
 from holdfast.ids import uuid7
 
-_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)(ms|s|m|h)")
-
-
-class _Duration(click.ParamType):  # type: ignore[type-arg,unused-ignore]
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        match = _DURATION.fullmatch(str(value))
-        if match is None or not float(match[1]):
-            self.fail(f"{value!r} is no duration: give one such as 30s, 500ms or 5m", param, ctx)
-        return float(match[1]) * _UNITS_S[match[2]]
-
 
 class _NotPermitted(click.ClickException):
     exit_code = NOT_PERMITTED
@@ -60,7 +47,7 @@ class _NotPermitted(click.ClickException):
 @click.option("--node", help="The node to strike.")
 @click.option("--job", help="The job that the rank is of, where several run.")
 @click.option("--option", "-o", "given", multiple=True, metavar="NAME=VALUE", help="Set something of the fault.")
-@click.option("--for", "for_s", type=_Duration(), metavar="TIME", help="Undo it after so long (30s, 5m), or on Ctrl-C.")
+@click.option("--for", "for_s", type=Duration(), metavar="TIME", help="Undo it after so long (30s, 5m), or on Ctrl-C.")
 @click.option("--undo", is_flag=True, help="Undo what is in force: all of it, or the FAULT named (or its id).")
 @click.option("--list", "listed", is_flag=True, help="List the faults, what each needs, and what is in force.")
 @json_option
@@ -168,10 +155,11 @@ def _strike(fault: Fault, target: Aim, given: dict[str, str], for_s: float | Non
     asyncio.run(_say(url, injected, "injected"))
     with _ended_by_signals():
         record.inject(injected)
-        _tell(fault, injected, target, for_s, as_json)
         if for_s is None:
+            _tell(fault, injected, target, for_s, as_json)
             return
         try:
+            _tell(fault, injected, target, for_s, as_json)
             time.sleep(for_s)
         finally:
             record.undo(injected)
@@ -186,16 +174,25 @@ def _undo(layout: Layout, which: str | None, as_json: bool) -> None:
         there = ", ".join(f"{one.fault} ({one.id})" for one in record.all())
         raise click.ClickException(f"no fault {which} is in force; there are: {there or 'none'}")
     url = layout.info().nats_url if is_running(layout) else None
+    undone: list[Injected] = []
+    stays: list[str] = []
     for injected in reversed(chosen):
-        record.undo(injected)
+        try:
+            record.undo(injected)
+        except FaultRefused as error:
+            stays.append(str(error))
+            continue
+        undone.append(injected)
         if url is not None:
             asyncio.run(_say(url, injected, "undone"))
     if as_json:
-        click.echo(json_text([_shown(injected) for injected in chosen], indent=2))
-    elif chosen:
-        click.echo("\n".join(f"undone: {_in_words(injected)}" for injected in chosen))
-    else:
+        click.echo(json_text([_shown(injected) for injected in undone], indent=2))
+    elif undone:
+        click.echo("\n".join(f"undone: {_in_words(injected)}" for injected in undone))
+    elif not stays:
         click.echo("no fault is in force")
+    if stays:
+        raise FaultRefused("; ".join(stays))
 
 
 def _list(layout: Layout, as_json: bool) -> None:

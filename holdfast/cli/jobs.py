@@ -22,7 +22,8 @@ _JOBS = """
 select c.key as job, c.phase,
        case when c.exit_code is null then c.generation else coalesce(g.generation, c.generation) end as generation,
        h.last_step, h.incidents, h.lost_steps, c.submitted_at, h.finished_at, c.exit_code, h.script,
-       array(select jsonb_array_elements_text(g.body->'nodes')) as nodes, f.body->>'reason' as reason
+       array(select jsonb_array_elements_text(g.body->'nodes')) as nodes,
+       case when c.phase = 'waiting' then p.body->>'reason' else f.body->>'reason' end as reason
 from (select key, phase, generation, submitted_at, exit_code
       from controller.jobs where $2::text is null or key = $2 order by submitted_at desc limit $1) c
 left join lateral (select * from historian.jobs h where h.job = c.key limit 1) h on true
@@ -33,6 +34,9 @@ left join lateral (
 left join lateral (
     select e.body from historian.events e where e.type = 'job_finished' and e.job = c.key order by e.at desc limit 1
 ) f on true
+left join lateral (
+    select e.body from historian.events e where e.type = 'suspension' and e.job = c.key order by e.at desc limit 1
+) p on c.phase = 'waiting'
 order by c.submitted_at desc
 """
 _PACE = """
@@ -110,4 +114,4 @@ def _why(row: dict[str, Any]) -> str:
     waits: Waiting | None = row["waits"]
     if waits is not None:
         return str(waits)
-    return row["reason"] or "" if row["phase"] in ("failed", "stopped") else ""
+    return row["reason"] or "" if row["phase"] in ("failed", "stopped", "waiting") else ""

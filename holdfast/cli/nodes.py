@@ -68,7 +68,11 @@ def nodes(context: click.Context, directory: Path, database_url: str | None, as_
 @nats_option
 @database_option
 def release(node: str | None, every: bool, directory: Path, nats_url: str | None, database_url: str | None) -> None:
-    """Take NODE off the blocklist. If its agent is heard and its self-check has passed, it is a standby at once."""
+    """Take NODE off the blocklist. If its agent is heard and its self-check has passed, it is a standby at once.
+
+    Else it is said what is left to do: after a line of the kernel's log that speaks against the node (an Xid 79, say)
+    its agent must be started again, once the machine is repaired.
+    """
     if (node is None) is not every:
         raise click.UsageError("name one NODE, or give --all")
     if node is not None:
@@ -93,7 +97,7 @@ async def _release(names: list[str], url: str) -> None:
             answer = await ask(bus, STANDBY_REQUESTS, request, "standby service")
             if not answer.accepted:
                 raise click.ClickException(answer.message)
-            click.echo(f"{node} is off the blocklist; `holdfast nodes` shows what it is now")
+            click.echo(answer.message or f"{node} is off the blocklist; `holdfast nodes` shows what it is now")
 
 
 @nodes.command()

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import click
 
 from holdfast.cli.addresses import nats_option
 from holdfast.cli.addresses import nats_url as find_nats_url
-from holdfast.cli.ask import ask, asked_by
-from holdfast.cli.bus import connected
+from holdfast.cli.ask import asked_by, order
 from holdfast.cli.directory import directory_option
 from holdfast.cli.names import checked_or_complain
 from holdfast.ids import uuid7
-from holdfast.requests import CONTROLLER_REQUESTS, RollbackJob
+from holdfast.requests import RollbackJob
 
 
 @click.command()
@@ -31,13 +29,6 @@ def rollback(job: str, to: str, directory: Path, nats_url: str | None) -> None:
     withdrawn, and the present version stays.
     """
     checked_or_complain(job, "job name")
-    asyncio.run(_rollback(job, to, find_nats_url(directory, nats_url)))
+    url = find_nats_url(directory, nats_url)
+    order("rollback", url, RollbackJob(id=uuid7(), asked_by=asked_by(), job=job, to=to))
     click.echo(f"done; `holdfast versions {job}` shows what job {job} runs")
-
-
-async def _rollback(job: str, to: str, url: str) -> None:
-    request = RollbackJob(id=uuid7(), asked_by=asked_by(), job=job, to=to)
-    async with connected(url, "rollback") as bus:
-        answer = await ask(bus, CONTROLLER_REQUESTS, request, "controller")
-    if not answer.accepted:
-        raise click.ClickException(answer.message)

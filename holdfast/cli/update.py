@@ -11,7 +11,7 @@ import click
 
 from holdfast.cli.addresses import nats_option
 from holdfast.cli.addresses import nats_url as find_nats_url
-from holdfast.cli.ask import ask, asked_by
+from holdfast.cli.ask import asked_by, have_done
 from holdfast.cli.bus import connected
 from holdfast.cli.code import asked_for, bring
 from holdfast.cli.directory import directory_option
@@ -21,7 +21,7 @@ from holdfast.cli.tables import json_text
 from holdfast.code.manifest import short
 from holdfast.code.snapshot import Snapshot
 from holdfast.ids import uuid7
-from holdfast.requests import CONTROLLER_REQUESTS, WITHIN_S_MAX, UpdateJob
+from holdfast.requests import WITHIN_S_MAX, UpdateJob
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -103,6 +103,4 @@ async def _update(job: str, found: Snapshot, is_urgent: bool, within_s: float, m
         request = UpdateJob(
             id=uuid7(), asked_by=asked_by(), job=job, code=offer, is_urgent=is_urgent, within_s=within_s
         )
-        answer = await ask(bus, CONTROLLER_REQUESTS, request, "controller")
-    if not answer.accepted:
-        raise click.ClickException(answer.message)
+        await have_done(bus, request)

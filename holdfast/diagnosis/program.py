@@ -39,7 +39,7 @@ def time_limit_s(checks: JobSpec) -> float:
     """How long a run of checks may take from the moment when its ranks run.
 
     Raises:
-        UnknownSuite: it names none that there is.
+        ValueError: it names no suite that there is, or a limit that is no number.
     """
     given = dict(zip(checks.args, checks.args[1:], strict=False))
     limit_s = given.get(LIMIT_FLAG)

@@ -55,11 +55,12 @@ class ReplayPlan(msgspec.Struct, frozen=True, kw_only=True):
 class Located(msgspec.Struct, frozen=True, kw_only=True):
     """Which machines the faulty groups of both phases point at.
 
-    `suspects` are at fault without doubt, or one of them is where that is all that can be told; `candidates` may be,
+    `suspects` are at fault without doubt, or `one_of` them is where that is all that can be told; `candidates` may be,
     and nobody can tell which. At most one of the two is filled.
     """
 
     suspects: tuple[int, ...] = ()
+    one_of: bool = False
     candidates: tuple[int, ...] = ()
     reason: str
 
@@ -135,7 +136,7 @@ def locate(plan: ReplayPlan, horizontal: tuple[int, ...], vertical: tuple[int, .
             f"{len(here)} machines are in the faulty group of both phases ({named}), for a group has {plan.size} "
             f"machines and there are only {plan.groups} groups: one of them is at fault"
         )
-        return _named(here, what, few)
+        return msgspec.structs.replace(_named(here, what, few), one_of=few and len(here) > 1)
     return Located(
         candidates=here,
         reason=f"several groups deviate ({named}): more than one machine is at fault, and which of those that are in "

@@ -9,6 +9,8 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.diagnosis.pairs import rounds
+from holdfast.symptom_names import ROWS
+from holdfast.symptoms import TableOne
 
 MEETING = "meeting"
 """Not a test of its own: every node comes to the run's store and says that it is there."""
@@ -46,20 +48,15 @@ LIMITS_S: dict[str, float] = {
 GRACE_S = 5.0
 """From the end of the last limit until a node's results are known."""
 
-_BY_SYMPTOM = {
-    "nan": "nan",
-    "nan_value": "nan",
-    "jump": "nan",
-    "cuda_error": "gpu",
-    "gpu_unavailable": "gpu",
-    "gpu_memory_error": "gpu",
-    "infiniband_error": "network",
-    "nccl_internal_error": "network",
-    "nccl_timeout": "network",
-    "network_error": "network",
-    "peer_lost": "network",
-    "job_hang": "network",
+_BY_ROW = {
+    TableOne.NAN_VALUE: "nan",
+    TableOne.CUDA_ERROR: "gpu",
+    TableOne.GPU_UNAVAILABLE: "gpu",
+    TableOne.GPU_MEMORY_ERROR: "gpu",
+    TableOne.INFINIBAND_ERROR: "network",
+    TableOne.JOB_HANG: "network",
 }
+_BY_SYMPTOM = {"peer_lost": "network"}
 
 
 class UnknownSuite(ValueError):
@@ -80,7 +77,8 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
 
 def suite_for(symptom: str) -> str:
     """The suite that looks for the cause of a symptom; `full` where nothing points anywhere."""
-    return _BY_SYMPTOM.get(symptom, "full")
+    row = ROWS.get(symptom)
+    return _BY_SYMPTOM.get(symptom) or (_BY_ROW.get(row, "full") if row else "full")
 
 
 def suite_tests(suite: str) -> tuple[str, ...]:

@@ -15,12 +15,15 @@ import msgspec
 
 from holdfast.diagnosis.pairs import Pair, PairFindings
 from holdfast.diagnosis.pairs import judge as judge_pairs
+from holdfast.diagnosis.references import NO_REFERENCES, AnswerKey, References, key_of
 from holdfast.diagnosis.suites import END, MEETING
 from holdfast.events import DiagnosticResult, ProcessExited
+from holdfast.symptom_names import CheckSymptom
+from holdfast.symptoms import TableOne
 
-NETWORK_SYMPTOM = "infiniband_error"
-SILENT_SYMPTOM = "no_answer"
-WRONG_ANSWER_SYMPTOM = "silent_data_corruption"
+NETWORK_SYMPTOM = TableOne.INFINIBAND_ERROR.value
+SILENT_SYMPTOM = CheckSymptom.NO_ANSWER.value
+WRONG_ANSWER_SYMPTOM = CheckSymptom.SILENT_DATA_CORRUPTION.value
 
 SLOW_SHARE = 0.5
 """A device below this share of the median of the others like it is named as slow, which is no ground for eviction."""
@@ -74,19 +77,19 @@ def judge(
     nodes: Sequence[str],
     results: Iterable[DiagnosticResult],
     unanswered: Mapping[str, str] | None = None,
-    references: Mapping[tuple[str, str], str] | None = None,
+    references: References = NO_REFERENCES,
 ) -> Verdict:
     """What follows from the results of one run on `nodes`, named in the order of their node ranks.
 
     `unanswered` says of nodes that gave no or not all results why that is: silent until the deadline, or its check
-    process died. `references` are digests known to be right, by test and hardware.
+    process died. `references` are digests that several machines agreed on before: each has a vote.
     """
     known = [result for result in results if result.node in nodes]
     own = _own_failures(known)
     for node, why in (unanswered or {}).items():
         if node in nodes and node not in own:
             own[node] = Suspect(node=node, symptom=SILENT_SYMPTOM, confidence="high", reason=why)
-    wrong, undecided = _digests(known, references or {})
+    wrong, undecided = _digests(known, references)
     for suspect in wrong:
         own.setdefault(suspect.node, suspect)
     pairs = judge_pairs(_outcomes(nodes, known), own)
@@ -237,26 +240,27 @@ def _link(results: list[DiagnosticResult], pair: Pair) -> Unresolved:
 # --- answers that must be the same --------------------------------------------------------------
 
 
-def _digests(
-    results: list[DiagnosticResult], references: Mapping[tuple[str, str], str]
-) -> tuple[list[Suspect], list[Unresolved]]:
-    groups: dict[tuple[str, str], list[DiagnosticResult]] = defaultdict(list)
+def _digests(results: list[DiagnosticResult], references: References) -> tuple[list[Suspect], list[Unresolved]]:
+    groups: dict[AnswerKey, list[DiagnosticResult]] = defaultdict(list)
     for result in results:
         if result.digest and result.status == "passed":
-            groups[result.test, result.hardware].append(result)
+            groups[key_of(result)].append(result)
     suspects: dict[str, Suspect] = {}
     unresolved: list[Unresolved] = []
-    for (test, hardware), answers in sorted(groups.items()):
+    for key, answers in sorted(groups.items(), key=lambda group: str(group[0])):
         by_node = {node: {answer.digest for answer in answers if answer.node == node} for node in _nodes_of(answers)}
-        if len({answer.digest for answer in answers}) == 1 and (test, hardware) not in references:
+        known = references.get(key)
+        if len({answer.digest for answer in answers} | ({known} if known else set())) == 1:
             continue
-        right = references.get((test, hardware)) or _majority(by_node)
+        right = _majority(by_node, known)
+        kind = key.hardware or "the same hardware"
         if right is None:
+            before = f", {known} by earlier runs" if known else ""
             unresolved.append(
                 Unresolved(
                     nodes=tuple(by_node),
                     symptom=WRONG_ANSWER_SYMPTOM,
-                    reason=f"{test}: {_counted(by_node)} on {hardware or 'the same hardware'}, and no majority",
+                    reason=f"{key.test}: {_counted(by_node)}{before} on {kind}, and no majority",
                     evidence=tuple(answer.id for answer in answers),
                 )
             )
@@ -265,12 +269,13 @@ def _digests(
             if said == {right} or node in suspects:
                 continue
             others = sum(1 for digests in by_node.values() if digests == {right})
+            before = " and of earlier runs" if known == right else ""
             suspects[node] = Suspect(
                 node=node,
                 symptom=WRONG_ANSWER_SYMPTOM,
                 confidence="high",
-                reason=f"{test}: its answer {', '.join(sorted(said - {right}))} is not {right}, that of {others} others"
-                f" on {hardware or 'the same hardware'}",
+                reason=f"{key.test}: its answer {', '.join(sorted(said - {right}))} is not {right}, that of {others} "
+                f"others{before} on {kind}",
                 evidence=tuple(answer.id for answer in answers if answer.node == node and answer.digest != right),
             )
     return list(suspects.values()), unresolved
@@ -280,13 +285,18 @@ def _nodes_of(results: Iterable[DiagnosticResult]) -> list[str]:
     return list(dict.fromkeys(result.node or "" for result in results))
 
 
-def _majority(by_node: Mapping[str, set[str]]) -> str | None:
-    """The answer that more than half of the nodes gave; among fewer than three there is no majority."""
-    if len(by_node) < COMPARED_MIN:
+def _majority(by_node: Mapping[str, set[str]], known: str | None) -> str | None:
+    """The answer of more than half of the nodes, with what is `known` as one more; among fewer than three there is no
+    majority.
+    """
+    voters = len(by_node) + (known is not None)
+    if voters < COMPARED_MIN:
         return None
     counts = Counter(next(iter(digests)) for digests in by_node.values() if len(digests) == 1)
+    if known is not None:
+        counts[known] += 1
     ((digest, count),) = counts.most_common(1) or [("", 0)]
-    return digest if 2 * count > len(by_node) else None
+    return digest if 2 * count > voters else None
 
 
 def _counted(by_node: Mapping[str, set[str]]) -> str:

@@ -56,6 +56,8 @@ from holdfast.events.decisions import (
 )
 from holdfast.events.evidence import (
     CodeNotInPlace,
+    CollectivesProfiled,
+    CollectiveTrace,
     DiagnosticResult,
     FaultInjected,
     FirstStep,
@@ -70,19 +72,29 @@ from holdfast.events.evidence import (
     Progress,
     ReplayResult,
     ShardDamaged,
+    SlownessTested,
+    StackDump,
     StepNotPersisted,
 )
 from holdfast.events.findings import (
     BadNumber,
     DeadlinePassed,
+    FailSlowLocated,
+    FailSlowOnset,
+    FailSlowRelieved,
+    HangFound,
+    HangSuspected,
+    JobTraced,
     MfuDeclined,
     NodeLost,
     StepRestorable,
     StepsCertified,
     StepTimeMeasured,
+    SuspectsTested,
+    TelemetryAnomaly,
     ThroughputMeasured,
 )
-from holdfast.events.metrics import CopiesMeasured, NumbersLogged, StepsMeasured
+from holdfast.events.metrics import CopiesMeasured, NumbersLogged, StepsMeasured, TelemetryMeasured
 from holdfast.reading import read
 
 __all__ = [
@@ -101,6 +113,8 @@ __all__ = [
     "CodeInPlace",
     "CodeJudged",
     "CodeNotInPlace",
+    "CollectiveTrace",
+    "CollectivesProfiled",
     "CopiesMeasured",
     "DeadlinePassed",
     "Decision",
@@ -110,10 +124,15 @@ __all__ = [
     "Eviction",
     "EvictionRevoked",
     "Evidence",
+    "FailSlowLocated",
+    "FailSlowOnset",
+    "FailSlowRelieved",
     "FaultInjected",
     "Finding",
     "FirstStep",
     "GenerationStarted",
+    "HangFound",
+    "HangSuspected",
     "HotUpdate",
     "IncidentClosed",
     "IncidentOpened",
@@ -121,6 +140,7 @@ __all__ = [
     "JobFinished",
     "JobStopping",
     "JobSubmitted",
+    "JobTraced",
     "LogSignature",
     "MessageRejected",
     "Metric",
@@ -150,12 +170,17 @@ __all__ = [
     "ShardDamaged",
     "ShardsBackedUp",
     "ShardsFetched",
+    "SlownessTested",
+    "StackDump",
     "StepNotPersisted",
     "StepRestorable",
     "StepTimeMeasured",
     "StepsCertified",
     "StepsMeasured",
+    "SuspectsTested",
     "Suspension",
+    "TelemetryAnomaly",
+    "TelemetryMeasured",
     "ThroughputMeasured",
     "UnreadableEvent",
     "UpdatePlanned",
@@ -182,7 +207,17 @@ AnyEvent = (
     | Inspection
     | DiagnosticResult
     | CodeNotInPlace
+    | CollectivesProfiled
+    | SlownessTested
+    | FailSlowOnset
+    | FailSlowRelieved
+    | FailSlowLocated
     | ReplayResult
+    | StackDump
+    | CollectiveTrace
+    | HangSuspected
+    | JobTraced
+    | HangFound
     | ShardDamaged
     | OrderRefused
     | FaultInjected
@@ -193,6 +228,8 @@ AnyEvent = (
     | MfuDeclined
     | DeadlinePassed
     | StepRestorable
+    | SuspectsTested
+    | TelemetryAnomaly
     | BadNumber
     | StepsCertified
     | JobSubmitted
@@ -233,6 +270,7 @@ AnyEvent = (
     | ShardsBackedUp
     | ShardsFetched
     | StepsMeasured
+    | TelemetryMeasured
     | NumbersLogged
     | CopiesMeasured
 )

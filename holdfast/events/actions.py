@@ -46,7 +46,7 @@ class NodesAwaited(Action, frozen=True, kw_only=True, omit_defaults=True):
     """A claim cannot be met yet: `available` of `wanted` nodes; it is met when enough register.
 
     `behind` is the job whose earlier claim must be met first. `missing` says of a claim that names its nodes what is
-    the matter with those that cannot be had.
+    the matter with those that cannot be had, the `missing_nodes`.
     """
 
     claim: Id
@@ -54,6 +54,7 @@ class NodesAwaited(Action, frozen=True, kw_only=True, omit_defaults=True):
     available: Count
     behind: Name | None = None
     missing: str = ""
+    missing_nodes: tuple[Name, ...] = ()
 
 
 class NodeStateChanged(Action, frozen=True, kw_only=True, omit_defaults=True):

@@ -94,10 +94,15 @@ class Reattempt(Decision, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Eviction(Decision, frozen=True, kw_only=True, omit_defaults=True):
-    """The rung "evict": the node, as held at `epoch`, leaves the job and goes on the blocklist."""
+    """The rung "evict": the node, as held at `epoch`, leaves the job and goes on the blocklist.
+
+    `together`: these nodes, itself included, are evicted because one of them is at fault and nobody can tell which.
+    They are tested beside training; see `SuspectsTested`.
+    """
 
     blocked_for_s: float
     epoch: Count = 0
+    together: tuple[Name, ...] = ()
 
 
 class EvictionRevoked(Decision, frozen=True, kw_only=True, omit_defaults=True):
@@ -167,7 +172,11 @@ class ReplayEnded(Decision, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Suspension(Decision, frozen=True, kw_only=True, omit_defaults=True):
-    """A job's remaining ranks are stopped while it waits for nodes."""
+    """A job's remaining ranks are stopped while it waits for nodes; or, with `pause_s`, for a service elsewhere to
+    serve it again: after so long it is tried.
+    """
+
+    pause_s: float = 0.0
 
 
 class IncidentClosed(Decision, frozen=True, kw_only=True, omit_defaults=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from holdfast.desired import Endpoint, SlowStage
 from holdfast.event_parts import (
     CheckResult,
     Code,
@@ -14,11 +15,13 @@ from holdfast.event_parts import (
     NodeFacts,
     Purpose,
     RankException,
+    RankProfile,
     RankProgress,
     RankReplay,
     Step,
 )
 from holdfast.events.base import Evidence
+from holdfast.hangs.observed import ProcessStacks, RankTrace
 
 
 class NodeRegistered(Evidence, frozen=True, kw_only=True, omit_defaults=True):
@@ -103,9 +106,14 @@ class FirstStep(Evidence, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Progress(Evidence, frozen=True, kw_only=True, omit_defaults=True):
-    """Where the ranks of a node stand, sent about once a second while they run."""
+    """Where the ranks of a node stand, sent about once a second while they run. The job has `world_size` ranks (0: not
+    told), `nproc_per_node` on each node, and this `mesh`.
+    """
 
     ranks: tuple[RankProgress, ...]
+    world_size: Count = 0
+    nproc_per_node: Count = 0
+    mesh: str | None = None
 
     @property
     def step(self) -> int:
@@ -145,7 +153,8 @@ class DiagnosticResult(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     `run` is the same for all results of one run of checks. `status`: `passed`; `failed` speaks against the node, or
     against it or one of its `peers`; `broken` and `skipped` say nothing of health. `value` is what was measured, in
     `unit`, `needed` the least that would have passed; `digest` is an answer that must be the same on all nodes with the
-    same `hardware`. `done` of `total` tests of this node are over.
+    same `hardware` and version of the test, `program`. `boot_id` is that of the node's machine. `done` of `total`
+    tests of this node are over.
     """
 
     run: str
@@ -160,6 +169,8 @@ class DiagnosticResult(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     unit: str = ""
     digest: str = ""
     hardware: str = ""
+    program: str = ""
+    boot_id: str = ""
     took_s: float = 0.0
     detail: str = ""
     done: Count = 0
@@ -172,6 +183,69 @@ class ReplayResult(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     rank: Count
     replay: RankReplay
     took_s: float = 0.0
+
+
+class StackDump(Evidence, frozen=True, kw_only=True, omit_defaults=True):
+    """What the processes of a node's ranks are doing: one of `parts` events of this node that answer `trace`.
+
+    A process that could not be read is there all the same, and says why. `took_s`: of the whole round on this node.
+    """
+
+    trace: Id
+    processes: tuple[ProcessStacks, ...]
+    part: Count = 1
+    parts: Count = 1
+    took_s: float = 0.0
+
+
+class CollectiveTrace(Evidence, frozen=True, kw_only=True, omit_defaults=True):
+    """What a node's ranks remember of their collectives: one of `parts` events of this node that answer `trace`.
+
+    Times in it are nanoseconds since `origin` (`holdfast.hangs.carried`).
+    """
+
+    trace: Id
+    ranks: tuple[RankTrace, ...]
+    origin: Moment
+    part: Count = 1
+    parts: Count = 1
+    took_s: float = 0.0
+
+
+class CollectivesProfiled(Evidence, frozen=True, kw_only=True, omit_defaults=True):
+    """How the ranks of a node spent their last iterations, by the collectives that they remember, as `asked`.
+
+    The job's ranks lie on its nodes by `node_rank` and `nproc_per_node`; `endpoint` is where the node's agent takes
+    test transfers.
+    """
+
+    asked: Id
+    ranks: tuple[RankProfile, ...]
+    node_rank: Count
+    nnodes: Count
+    nproc_per_node: Count
+    mesh: str | None = None
+    endpoint: Endpoint | None = None
+
+
+class SlownessTested(Evidence, frozen=True, kw_only=True, omit_defaults=True):
+    """What a node measured while training was held, as `asked`: matrix products as soon as its ranks were held, then
+    transfers, if any were wanted.
+
+    `held` are its ranks that stood still meanwhile. `compute_s`: by rank, seconds a matrix product took; `transfers`:
+    sender and receiver by node rank, and seconds for each transfer that this node sent. `unread`: what could not be
+    measured, and why. `held_s`: how long all its ranks have been held.
+    """
+
+    asked: Id
+    node_rank: Count
+    stage: SlowStage = "hold"
+    held: tuple[Count, ...] = ()
+    compute_s: tuple[tuple[Count, float], ...] = ()
+    transfers: tuple[tuple[Count, Count, float], ...] = ()
+    unread: tuple[str, ...] = ()
+    took_s: float = 0.0
+    held_s: float = 0.0
 
 
 class CodeNotInPlace(Evidence, frozen=True, kw_only=True, omit_defaults=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from holdfast.event_parts import Count, LoggedSample, Name, Step, StepSample
+from holdfast.event_parts import Count, IterationSample, LoggedSample, Name, RankTelemetry, Step, StepSample
 from holdfast.events.base import Metric
 
 
@@ -14,6 +14,7 @@ class StepsMeasured(Metric, frozen=True, kw_only=True, omit_defaults=True):
     `before` counts those that the node's ranks completed earlier in this generation, `missed` those that nobody read:
     who adds them up sees whether an event is still on its way. `world_size` is how many ranks the job has. What the
     script has said of its model: `flops_per_token` for all ranks together, `peak_flops` of one rank's device.
+    `iterations` are those of the node's first rank, by its collectives.
     """
 
     samples: tuple[StepSample, ...]
@@ -22,6 +23,7 @@ class StepsMeasured(Metric, frozen=True, kw_only=True, omit_defaults=True):
     world_size: Count = 0
     flops_per_token: float | None = None
     peak_flops: float | None = None
+    iterations: tuple[IterationSample, ...] = ()
 
 
 class NumbersLogged(Metric, frozen=True, kw_only=True, omit_defaults=True):
@@ -36,6 +38,13 @@ class NumbersLogged(Metric, frozen=True, kw_only=True, omit_defaults=True):
     path: str
     tags: dict[str, str]
     before: Count = 0
+
+
+class TelemetryMeasured(Metric, frozen=True, kw_only=True, omit_defaults=True):
+    """What the ranks of a node used in the last `interval_s`, seen from outside."""
+
+    ranks: tuple[RankTelemetry, ...]
+    interval_s: float
 
 
 class CopiesMeasured(Metric, frozen=True, kw_only=True, omit_defaults=True):

@@ -10,6 +10,8 @@ import msgspec
 from holdfast.faults import cgroups, memory
 from holdfast.faults.aim import Aim, Proc
 from holdfast.faults.fault import At, Fault, FaultRefused, Options, Step
+from holdfast.faults.helpers import Helper
+from holdfast.faults.load import BURNERS_MAX
 from holdfast.faults.rights import Need
 from holdfast.symptoms import TableOne
 
@@ -77,6 +79,13 @@ class SlowOptions(Options, frozen=True, kw_only=True):
     cores: float = 0.2
 
 
+class OverloadOptions(Options, frozen=True, kw_only=True):
+    """`cores`: what the node has, with `burners` processes that want all of it."""
+
+    cores: float = 1.0
+    burners: int = 8
+
+
 def _oom_kill(aim: Aim, _: Options) -> tuple[Step, ...]:
     assert aim.rank is not None
     process = aim.rank.process
@@ -94,6 +103,18 @@ def _slow_node(aim: Aim, options: SlowOptions) -> tuple[Step, ...]:
         2: {"cpu.max": f"{quota_us} {_PERIOD_US}"},
     }
     return (_confine(aim, "cpu", limits, aim.processes()),)
+
+
+def _overload_node(aim: Aim, options: OverloadOptions) -> tuple[Step, ...]:
+    if not 0 < options.burners <= BURNERS_MAX:
+        raise FaultRefused(f"burners={options.burners}: give 1 to {BURNERS_MAX}")
+    (share,) = _slow_node(aim, SlowOptions(cores=options.cores))
+    assert isinstance(share, Confine)
+    group = str(Path(share.root) / share.name)
+    return (
+        share,
+        Helper(mark=aim.mark, module="holdfast.faults.load", arguments=(str(options.burners), group)),
+    )
 
 
 def _confine(aim: Aim, controller: str, limits: dict[int, dict[str, str]], processes: tuple[Proc, ...]) -> Confine:
@@ -128,5 +149,15 @@ FAULTS = (
         needs=(Need.CPU_CGROUP,),
         options=SlowOptions,
         undo="the processes are moved back, the cgroup is removed",
+    ),
+    Fault(
+        "overload-node",
+        TableOne.CPU_OVERLOAD,
+        At.NODE,
+        "the node has the processors of a small container, and strangers in it that burn them",
+        _overload_node,
+        needs=(Need.CPU_CGROUP,),
+        options=OverloadOptions,
+        undo="the strangers are killed, its processes are moved back, the cgroup is removed",
     ),
 )

@@ -112,7 +112,7 @@ def _no_inodes(aim: Aim, options: DiskOptions) -> tuple[Step, ...]:
 
 
 def _overlay(aim: Aim, options: DiskOptions, without: Literal["bytes", "inodes", "writes"]) -> Overlay:
-    directory = _directory(aim, options)
+    directory = directory_of(aim, options)
     scratch = aim.place
     if scratch.is_relative_to(directory):
         raise FaultRefused(f"{directory} holds the cluster's own directory: name one of a node or a job in it")
@@ -126,11 +126,11 @@ def _read_only(aim: Aim, options: DiskOptions) -> tuple[Step, ...]:
 
 
 def _unmounted(aim: Aim, options: DiskOptions) -> tuple[Step, ...]:
-    return (Empty(mark=aim.mark, directory=str(_directory(aim, options)), processes=aim.processes()),)
+    return (Empty(mark=aim.mark, directory=str(directory_of(aim, options)), processes=aim.processes()),)
 
 
 def _hanging(aim: Aim, options: DiskOptions) -> tuple[Step, ...]:
-    directory = str(_directory(aim, options))
+    directory = str(directory_of(aim, options))
     seen_by = str(aim.agent.pid if aim.agent and aim.agent.is_alive else os.getpid())
     return (
         Unmount(mark=aim.mark, directory=directory),
@@ -138,7 +138,12 @@ def _hanging(aim: Aim, options: DiskOptions) -> tuple[Step, ...]:
     )
 
 
-def _directory(aim: Aim, options: DiskOptions) -> Path:
+def directory_of(aim: Aim, options: DiskOptions) -> Path:
+    """The directory that is meant.
+
+    Raises:
+        FaultRefused: there is none, or it is more than should be broken.
+    """
     directory = Path(options.path).resolve() if options.path else aim.directory
     if not directory.is_dir():
         raise FaultRefused(f"{directory} is no directory")

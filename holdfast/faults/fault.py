@@ -44,7 +44,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, tag_field="step", omit_def
         """Take it back; done in part, not at all, or undone before, it does no harm.
 
         Raises:
-            OSError: it cannot be taken back now.
+            OSError, FaultRefused: it cannot be taken back now.
         """
 
 

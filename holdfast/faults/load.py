@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
+from holdfast.faults import cgroups
 from holdfast.faults.aim import Aim
 from holdfast.faults.fault import At, Fault, FaultRefused, Options, Step
 from holdfast.faults.helpers import READY, Helper
@@ -27,7 +29,12 @@ def _overload(aim: Aim, options: OverloadOptions) -> tuple[Step, ...]:
 
 
 def main() -> None:
-    """Burn with so many processes until killed; all of them carry this one's environment, and with it the mark."""
+    """Burn with so many processes until killed; all of them carry this one's environment, and with it the mark.
+
+    In a control group, if one is named.
+    """
+    for group in sys.argv[2:]:
+        cgroups.move(os.getpid(), Path(group))
     for _ in range(int(sys.argv[1]) - 1):
         if os.fork() == 0:
             break

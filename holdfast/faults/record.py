@@ -67,7 +67,7 @@ class Record:
         for step in reversed(injected.steps):
             try:
                 step.undo()
-            except OSError as error:
+            except (OSError, FaultRefused) as error:
                 failed.append(str(error))
         if failed:
             raise FaultRefused(f"{injected.fault} ({injected.id}) cannot be undone: {'; '.join(failed)}")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from holdfast.faults import confining, disk, endpoints, kernel_log, load, network, numbers, processes
+from holdfast.faults import confining, disk, endpoints, failing_disk, kernel_log, load, network, numbers, processes
 from holdfast.faults.fault import Fault, FaultRefused
 from holdfast.faults.helpers import Helper
 
 FAULTS: dict[str, Fault] = {
     fault.name: fault
-    for family in (processes, confining, load, numbers, disk, network, kernel_log, endpoints)
+    for family in (processes, confining, load, numbers, disk, failing_disk, network, kernel_log, endpoints)
     for fault in family.FAULTS
 }
 
@@ -22,6 +22,7 @@ AnyStep = (
     | disk.Overlay
     | disk.Empty
     | disk.Unmount
+    | failing_disk.FailingDisk
     | network.LinkDown
     | network.Slow
     | network.Deaf

@@ -21,6 +21,7 @@ class Need(StrEnum):
     MOUNT = "mount"
     OVERLAY = "overlay"
     FUSE = "fuse"
+    LOOP = "loop"
     PTRACE = "ptrace"
     LINKS = "links"
 
@@ -41,6 +42,10 @@ def lacking(need: Need) -> str:
             return "" if "overlay" in known else "this kernel has no overlay file system: modprobe overlay"
         case Need.FUSE:
             return _not_writable("/dev/fuse", "file systems that do not answer")
+        case Need.LOOP:
+            if missing := [name for name in ("losetup", "mkfs.ext4") if shutil.which(name) is None]:
+                return f"{' and '.join(missing)} are missing: install util-linux and e2fsprogs"
+            return _not_writable("/dev/loop-control", "block devices made of files")
         case Need.PTRACE:
             return _no_capability("cap_sys_ptrace", "to write into the memory of ranks")
         case Need.LINKS:

@@ -140,8 +140,9 @@ class DirectoryFolder:
 
 
 def _unreadable(path: Path, error: OSError, *, missing_is_damage: bool) -> CheckpointError:
-    # Only a bad medium is damage. A stale mount or a missing right must not make a job discard whole checkpoints.
-    if error.errno == errno.EIO or (missing_is_damage and isinstance(error, FileNotFoundError)):
+    # A stale mount, a missing right, or a failing disk of one node must not make a job discard whole checkpoints. EIO
+    # is what a file server that is gone gives as well, and it tells nothing of what the others would read.
+    if missing_is_damage and isinstance(error, FileNotFoundError):
         return DamagedCheckpoint(f"{path}: {error.strerror}")
     if isinstance(error, FileNotFoundError):
         return CheckpointError(

@@ -16,6 +16,9 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
+from holdfast.trainer import flight_recorder
+from holdfast.trainer.collective_hooks import patch_process_groups
+from holdfast.trainer.holding import stand_if_held
 from holdfast.trainer.log_hooks import patch_event_files
 from holdfast.trainer.phases import binding
 from holdfast.trainer.replaying import make_deterministic
@@ -85,6 +88,7 @@ def _patch_distributed(module: ModuleType) -> None:
     module.init_process_group = _in_rendezvous(module.init_process_group)  # type: ignore[attr-defined]
     work = getattr(module, "Work", None)
     if work is not None:
+        patch_process_groups(module)
         # An asynchronous collective blocks in its wait, not in the call.
         work.wait = _recorded_wait(work.wait)
 
@@ -130,9 +134,11 @@ def _in_rendezvous(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(*args, **kwargs)
         before = ledger.enter_phase("rendezvous")
         try:
-            return original(*args, **kwargs)
+            made = original(*args, **kwargs)
         finally:
             ledger.enter_phase(before)
+        flight_recorder.serve(ledger.path)
+        return made
 
     return call
 
@@ -160,6 +166,7 @@ def _on_optimizer_step(optimizer: Any, args: Any, kwargs: Any) -> None:
         return
     binding.settle()
     ledger.complete_step()
+    stand_if_held()
 
 
 def _patch_torch(module: ModuleType) -> None:

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, SupportsFloat, SupportsInt
 from holdfast.ledger import LedgerWriter
 
 if TYPE_CHECKING:
+    from holdfast.trainer.collective_ring import RingWriter
     from holdfast.trainer.replaying import Recorder
 
 
 class _Binding:
-    """The ledger of this process, if it is a rank that trains. `explicit` once the script counts its own steps.
+    """The ledger and the ring of collectives of this process, if it is a rank that trains.
 
+    `explicit` once the script counts its own steps.
     `unsettled_ns` is the time of the first optimizer step: whether it is a step of the job is known only when
     the script either calls `step` for it, or steps the optimizer again without having done so. `recorder` is that of a
     rank that replays.
@@ -23,6 +25,7 @@ class _Binding:
 
     def __init__(self) -> None:
         self.ledger: LedgerWriter | None = None
+        self.ring: RingWriter | None = None
         self.recorder: Recorder | None = None
         self.explicit = False
         self.unsettled_ns: tuple[int, int] | None = None
@@ -37,15 +40,16 @@ class _Binding:
 binding = _Binding()
 
 
-def bind(ledger: LedgerWriter) -> None:
-    """From now on this process writes `ledger`."""
+def bind(ledger: LedgerWriter, ring: RingWriter | None = None) -> None:
+    """From now on this process writes `ledger` and `ring`."""
     binding.ledger = ledger
+    binding.ring = ring
     binding.explicit = False
     binding.unsettled_ns = None
 
 
 def _unbind() -> None:
-    binding.ledger = binding.recorder = None
+    binding.ledger = binding.ring = binding.recorder = None
 
 
 # A data-loader worker is a fork of the rank: two writers would spoil the record.
@@ -75,6 +79,10 @@ def step(
     if ledger is not None:
         binding.explicit = True
         ledger.complete_step(step, loss_value, norm_value, None if tokens is None else int(tokens))
+        if binding.ring is not None and binding.ring.hold_wanted:
+            from holdfast.trainer.holding import stand_if_held
+
+            stand_if_held()
 
 
 def resumed(step: int) -> None:

@@ -21,9 +21,11 @@ from typing import NoReturn
 import msgspec
 
 from holdfast.code.places import PLACE_VARIABLE, ROOT_VARIABLE, moved, moved_search_path
+from holdfast.collective_ring_layout import ring_path
 from holdfast.event_parts import RankException
 from holdfast.ledger import LedgerWriter
 from holdfast.trainer import hooks, replaying
+from holdfast.trainer.collective_ring import RingWriter
 from holdfast.trainer.phases import bind, binding
 
 ERROR_FILE_VARIABLE = "TORCHELASTIC_ERROR_FILE"
@@ -53,7 +55,9 @@ def run(script: str, args: Sequence[str], *, is_module: bool) -> NoReturn:
     """Run the script as `__main__` and end the process with its exit code."""
     path = os.environ.get(LEDGER_VARIABLE)
     if path:
-        bind(LedgerWriter(path, rank=int(os.environ["RANK"]), generation=int(os.environ.get(GENERATION_VARIABLE, "0"))))
+        rank, generation = int(os.environ["RANK"]), int(os.environ.get(GENERATION_VARIABLE, "0"))
+        ring = RingWriter(ring_path(path), rank=rank, generation=generation)
+        bind(LedgerWriter(path, rank=rank, generation=generation), ring)
     replaying.begin()
     hooks.install()
     faulthandler.enable()

@@ -41,6 +41,8 @@ class Cluster:
         self._reader = Reader()
         # The kernel's log is the machine's: what one test writes into it, the agents of all others would read as well.
         own = {"PYTHONUNBUFFERED": "1", "HOLDFAST_INSPECTIONS_DISABLED": "kernel"}
+        # Jobs that wait at a gate of a test do not hang.
+        own["HOLDFAST_HANG_UNNAMED_S"] = "600"
         self._environment = clean | own | (environment or {})
 
     # --- commands -------------------------------------------------------------------------------
@@ -225,11 +227,19 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def cluster(directory: Path, nodes: int, environment: dict[str, str] | None = None) -> Iterator[Cluster]:
-    """A cluster that is up; whatever happens, nothing of it stays behind."""
+def cluster(
+    directory: Path,
+    nodes: int,
+    environment: dict[str, str] | None = None,
+    *,
+    namespaces: bool = False,
+    before: Callable[[Cluster], object] = lambda made: None,
+) -> Iterator[Cluster]:
+    """A cluster that is up; whatever happens, nothing of it stays behind. `before`: what is done before it is up."""
     made = Cluster(directory, environment)
     try:
-        made.up(nodes)
+        before(made)
+        made.up(nodes, namespaces=namespaces)
         yield made
     finally:
         for job in made.jobs:

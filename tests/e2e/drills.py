@@ -22,7 +22,7 @@ from holdfast.symptoms import TableOne
 STEPS_BEFORE = 15
 """How far the job is when it is struck; there is a checkpoint by then."""
 
-FOLD, GPT = JOBS / "fold.py", JOBS / "gpt.py"
+FOLD, GPT, PACED = JOBS / "fold.py", JOBS / "gpt.py", JOBS / "paced.py"
 GPT_SHAPE = ("--steps=100000", "--gate={scratch}/no-gate")
 NO_HURRY = ("--later-step-s", "0.3")
 """After a restart there is time to undo the fault, before it strikes a second time."""
@@ -35,7 +35,9 @@ class Drill(NamedTuple):
     for the drill. `incident`: how the controller names it. `decision`: what it is to decide last. "" for whatever it
     is. `heals_by`: what has to be done for the job to come back: nothing, or that the fault is undone once it was
     noticed. `pending`: why this cannot work yet. `needs_gpus`: nodes are told which GPU is theirs (`divide_gpus`).
-    `often`: it is quick, or nothing else tests it, so each run of the tests has it.
+    `on_one_node`: it takes a network, or mounts, that no other node has. `is_repaired`: whoever had to go comes back by
+    a restart of its machine. `often`: it is quick, or nothing else tests it, so each run of the tests has it.
+    `steps_before`: how far the job is when it is struck.
     """
 
     symptom: TableOne | None
@@ -47,7 +49,10 @@ class Drill(NamedTuple):
     arguments: tuple[str, ...] = ()
     pending: str = ""
     needs_gpus: bool = False
+    on_one_node: bool = False
+    is_repaired: bool = False
     often: bool = False
+    steps_before: int = STEPS_BEFORE
 
     @property
     def fault(self) -> str:
@@ -63,8 +68,8 @@ class Drill(NamedTuple):
         """Why it cannot be carried out here; "" if it can."""
         if self.pending:
             return self.pending
-        if find(self.fault).name in ("link-down", "link-flap", "slow-link", "cut") and cluster.info.fabric is None:
-            return "the nodes of this cluster have no networks of their own (up --namespaces)"
+        if self.on_one_node and cluster.info.fabric is None:
+            return "the nodes of this cluster have no networks and mounts of their own (up --namespaces)"
         if self.needs_gpus and not cluster.layout.node_settings("node-0").exists():
             return "the nodes of this cluster have no GPUs by their settings (see `divide_gpus`)"
         return "; ".join(reason for need in find(self.fault).needs if (reason := lacking(need)))
@@ -117,16 +122,22 @@ DRILLS = (
     Drill(TableOne.NAN_VALUE, ("nan", "--rank", "1", "-o", "look_s=1"), "nan", script=GPT, arguments=GPT_SHAPE),
     Drill(TableOne.OS_KERNEL_PANIC, ("lose-node", "--node", "{last}"), "node_lost", decision="eviction"),
     Drill(TableOne.CONTAINER_ERROR, ("kill-container", "--node", "{last}"), "ranks_vanished"),
-    Drill(None, ("cut", "--node", "{last}"), "node_lost", decision="eviction"),
-    Drill(TableOne.JOB_HANG, ("freeze-rank", "--rank", "0"), "hang", pending="hangs are not noticed yet"),
+    Drill(None, ("cut", "--node", "{last}"), "node_lost", decision="eviction", on_one_node=True),
+    Drill(TableOne.JOB_HANG, ("freeze-rank", "--rank", "0"), "hang", decision="eviction"),
     Drill(
         TableOne.CPU_OVERLOAD,
-        ("overload",),
+        ("overload-node", "--node", "{last}"),
         "cpu_overload",
-        pending="its alert is a hint, or concerns all nodes of this machine",
+        decision="eviction",
     ),
     Drill(
-        TableOne.MFU_DECLINE, ("slow-node", "--node", "{last}"), "mfu_decline", pending="slow nodes are not noticed yet"
+        TableOne.MFU_DECLINE,
+        ("slow-node", "--node", "{last}", "-o", "cores=0.05"),
+        "mfu_decline",
+        decision="eviction",
+        script=PACED,
+        arguments=("--products", "60", "--rest-s", "0.3", "--until", "{scratch}/stop"),
+        steps_before=60,
     ),
     Drill(
         # The bus goes over the same link: that its carrier is lost, nobody hears.
@@ -134,18 +145,23 @@ DRILLS = (
         ("link-down", "--node", "{last}"),
         "node_lost",
         decision="eviction",
+        on_one_node=True,
     ),
     Drill(
         TableOne.INFINIBAND_ERROR,
         ("link-flap", "--node", "{last}"),
         "infiniband_error",
         decision="eviction",
+        on_one_node=True,
     ),
     Drill(
+        # Its ranks wait for their data for ever, and with them all others.
         TableOne.FILESYSTEM_MOUNT,
-        ("mount-hangs", "--node", "{last}"),
+        ("mount-hangs", "--node", "{last}", "-o", "path={scratch}/data"),
         "filesystem_mount",
-        pending="its alert is a hint, or concerns all nodes of this machine",
+        decision="eviction",
+        on_one_node=True,
+        arguments=("--data", "{scratch}/data"),
     ),
     Drill(
         TableOne.GPU_MEMORY_ERROR,
@@ -153,6 +169,7 @@ DRILLS = (
         "gpu_memory_error",
         decision="eviction",
         needs_gpus=True,
+        is_repaired=True,
     ),
     Drill(
         TableOne.GPU_UNAVAILABLE,
@@ -160,12 +177,15 @@ DRILLS = (
         "gpu_unavailable",
         decision="eviction",
         needs_gpus=True,
+        is_repaired=True,
     ),
     Drill(
         TableOne.DISK_FAULT,
-        ("io-error",),
+        ("disk-fails", "--node", "{last}", "-o", "path={job}"),
         "disk_fault",
-        pending="its alert is a hint, or concerns all nodes of this machine",
+        decision="eviction",
+        on_one_node=True,
+        is_repaired=True,
     ),
 )
 
@@ -177,6 +197,11 @@ def divide_gpus(layout: Layout, nodes: int) -> None:
     for number in range(nodes):
         layout.node(f"node-{number}").mkdir(exist_ok=True)
         layout.node_settings(f"node-{number}").write_text(f'[inspections]\ngpus = "{gpu_of(f"node-{number}")}"\n')
+
+
+ENVIRONMENT = {"HOLDFAST_INSPECTIONS_DISABLED": "", "HOLDFAST_LADDER_SLOW_COST_MAX_S": "5"}
+"""Of a cluster for drills: nothing else reads the kernel's log there, whose lines are a part of what is drilled, and a
+slow machine is replaced after seconds and not minutes."""
 
 
 def gpu_of(node: str) -> str:
@@ -194,10 +219,10 @@ def carry_out(cluster: Cluster, drill: Drill, port: int, within_s: float = DEADL
     """Train, break, wait until the job trains again by itself, let it end, and read in the record how long it took."""
     name = f"drill-{len(cluster.jobs)}"
     scratch = cluster.directory / "drills" / name
-    scratch.mkdir(parents=True)
+    (scratch / "data").mkdir(parents=True)
     words = {"scratch": str(scratch), "job": str(cluster.directory / "jobs" / name), "port": str(port)}
     job = cluster.run(*(word.format(**words) for word in drill.arguments), script=drill.script, name=name)
-    job.until_step(STEPS_BEFORE)
+    cluster.until(f"step {drill.steps_before}", lambda: _is_at(cluster, job, drill.steps_before), within_s)
     members = cluster.members(job)
     words |= {"first": members[0], "last": members[-1], "last_gpu": gpu_of(members[-1])}
     strike = [word.format(**words) for word in drill.strike]
@@ -213,8 +238,7 @@ def carry_out(cluster: Cluster, drill: Drill, port: int, within_s: float = DEADL
     finally:
         service.unlink(missing_ok=True)
         cluster.command("inject", "--undo")
-    if drill.needs_gpus:
-        # A GPU is trusted again after a restart of its machine.
+    if drill.is_repaired:
         for eviction in cluster.events(job, "eviction"):
             cluster.power_off(eviction["node"])
             cluster.power_on(eviction["node"])
@@ -223,6 +247,18 @@ def carry_out(cluster: Cluster, drill: Drill, port: int, within_s: float = DEADL
     else:
         cluster.command("stop", job.name)
     return _read(cluster, job, datetime.fromisoformat(told["at"]))
+
+
+_STEPS = """
+select coalesce(min(step), -1) as step, count(*) as ranks
+from (select max(step) as step from historian.steps where job = $1 group by rank) newest
+"""
+
+
+def _is_at(cluster: Cluster, job: Job, step: int) -> bool:
+    """By the record: not every script notes how far it is."""
+    (newest,) = cluster.query(_STEPS, job.name)
+    return bool(newest["ranks"] and newest["step"] >= step)
 
 
 def _is_over(cluster: Cluster, job: Job) -> bool:

@@ -4,36 +4,63 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 
 import pytest
-from cluster import Cluster
-from drills import DRILLS, Drill, carry_out
+from cluster import Cluster, cluster
+from drills import DRILLS, ENVIRONMENT, Drill, carry_out, divide_gpus
 
 from holdfast.embedded.ports import reserve_ports
+from holdfast.faults.rights import Need, lacking
 from holdfast.symptoms import TableOne
 
 pytestmark = pytest.mark.e2e
 
+NODES = 3
 
-@pytest.mark.parametrize("drill", [pytest.param(drill, id=drill.name) for drill in DRILLS])
-def test_what_is_broken_on_purpose_is_noticed_and_recovered_from(holdfast: Cluster, drill: Drill) -> None:
-    if reason := drill.lacking(holdfast):
+
+@pytest.fixture(scope="session")
+def _apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    if reason := lacking(Need.LINKS) or lacking(Need.MOUNT):
         pytest.skip(reason)
+    with cluster(
+        tmp_path_factory.mktemp("apart"),
+        NODES,
+        ENVIRONMENT,
+        before=lambda made: divide_gpus(made.layout, NODES),
+        namespaces=True,
+    ) as running:
+        yield running
+
+
+@pytest.fixture
+def struck(request: pytest.FixtureRequest, drill: Drill) -> Cluster:
+    """A cluster of three free nodes; for what strikes one node, or its GPU, one where nodes have their own."""
     if not drill.often and "HOLDFAST_DRILLS" not in os.environ:
         pytest.skip("not in every run: set HOLDFAST_DRILLS=1, or run bench/drills.py")
+    if not (drill.on_one_node or drill.needs_gpus):
+        common: Cluster = request.getfixturevalue("holdfast")
+        return common
+    apart: Cluster = request.getfixturevalue("_apart")
+    apart.make_whole()
+    return apart
+
+
+@pytest.mark.parametrize("drill", [pytest.param(drill, id=drill.name) for drill in DRILLS])
+def test_what_is_broken_on_purpose_is_noticed_and_recovered_from(struck: Cluster, drill: Drill) -> None:
+    if reason := drill.lacking(struck):
+        pytest.skip(reason)
     with reserve_ports({}, None) as ports:
         port = ports.nats
-    came = carry_out(holdfast, drill, port)
+    came = carry_out(struck, drill, port)
     assert came.outcome == "recovered"
     assert came.incident == drill.incident or not drill.incident
     assert came.decision == drill.decision or not drill.decision
     assert 0 < came.noticed_s < came.decided_s < came.trains_s, came
     # The history shows that it was a drill.
-    (said,) = (
+    said = next(
         json.loads(row["body"])
-        for row in holdfast.query(
-            "select body from historian.events where type = 'fault_injected' order by at desc limit 2"
-        )
+        for row in struck.query("select body from historian.events where type = 'fault_injected' order by at desc")
         if json.loads(row["body"]).get("state") != "undone"
     )
     assert (said["fault"], said.get("symptom", "")) == (drill.fault, drill.symptom or "")

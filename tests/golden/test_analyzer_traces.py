@@ -16,7 +16,7 @@ import pytest
 from holdfast.event_parts import LoggedSample, StepSample
 from holdfast.events import AnyEvent, BadNumber, MfuDeclined, NumbersLogged, StepsCertified, StepsMeasured
 from holdfast_analyzer.service import Analyzer
-from holdfast_analyzer.store import KNOWN
+from holdfast_analyzer.store import KNOWN, MODELS
 from tests.golden.trace import Input, play
 
 TRACES = sorted((Path(__file__).parent / "analyzer").glob("*.trace"))
@@ -38,7 +38,7 @@ class _Scene:
     def step(self, given: Input) -> list[str]:
         if given.kind == "restart":
             self.analyzer = Analyzer()
-            self.analyzer.load({KNOWN.name: self.rows})
+            self.analyzer.load({KNOWN.name: self.rows, MODELS.name: {}})
             return []
         event = self._steps(given) if given.kind == "steps" else self._logged(given)
         effect = self.analyzer.on_event(event, given.at)

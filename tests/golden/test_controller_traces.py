@@ -8,6 +8,7 @@ import pytest
 
 from holdfast.code.manifest import Entry, Manifest, digest_of, manifest_of, version_of
 from holdfast.diagnosis.program import checks_of
+from holdfast.diagnosis.references import AnswerKey
 from holdfast.event_parts import JobSpec
 from holdfast.policies import LadderPolicy, MechanismPolicy
 from holdfast.requests import CodeOffer, ResetBreaker, RollbackJob, StopJob, SubmitJob, UpdateJob
@@ -37,14 +38,15 @@ TRACES = sorted((Path(__file__).parent / "controller").glob("*.trace"))
 @pytest.mark.parametrize("path", TRACES, ids=lambda path: path.stem)
 def test_trace(path: Path, request: pytest.FixtureRequest) -> None:
     versions = {name: version_of(tree) for name, tree in TREES.items()}
-    planner = _planner({})
+    references: dict[AnswerKey, str] = {}
+    planner = _planner({}, references)
     state: JobState | None = None
     hearing_since: datetime | None = START
 
     def step(given: Input) -> list[str]:
         nonlocal state, hearing_since, planner
         if given.kind == "policy":
-            planner = _planner(given.fields)
+            planner = _planner(given.fields, references)
             return []
         if given.kind in ("deaf", "hearing"):
             hearing_since = given.at if given.kind == "hearing" else None
@@ -100,12 +102,15 @@ def test_trace(path: Path, request: pytest.FixtureRequest) -> None:
         state = outcome.state
         assert state is not None
         said = [told(event) for event in outcome.events] + [ordered(order) for order in outcome.orders]
+        for learned in outcome.learned:
+            references[learned.key] = learned.digest
+            said.append(f"= remembered: {learned.key}: {learned.digest}, as {', '.join(learned.nodes)} said")
         return [*said, f"= {summary(state)}"]
 
     play(path, step, request.config.getoption("--rewrite"))
 
 
-def _planner(set_: dict[str, str]) -> Planner:
+def _planner(set_: dict[str, str], references: dict[AnswerKey, str]) -> Planner:
     """One under the default policy, but for what a trace sets in its first line."""
     ladder = {name: value for name, value in set_.items() if name in LadderPolicy.__struct_fields__}
     mechanisms = {name: value for name, value in set_.items() if name in MechanismPolicy.__struct_fields__}
@@ -115,6 +120,7 @@ def _planner(set_: dict[str, str]) -> Planner:
         msgspec.convert(ladder, LadderPolicy, strict=False),
         mechanisms=msgspec.convert(mechanisms, MechanismPolicy),
         manifests={version_of(tree): tree for tree in TREES.values()},
+        references=references,
     )
 
 

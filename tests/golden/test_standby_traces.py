@@ -50,6 +50,7 @@ def test_trace(path: Path, request: pytest.FixtureRequest) -> None:
         claims = " ".join(
             f"{claim.job} waits for {claim.count}" for claim in inventory.claims.values() if not claim.over_at
         )
-        return [*(told(event) for event in outcome.events), f"= {nodes}{'; ' + claims if claims else ''}"]
+        note = [f"= answered: {outcome.note}"] if outcome.note else []
+        return [*(told(event) for event in outcome.events), *note, f"= {nodes}{'; ' + claims if claims else ''}"]
 
     play(path, step, request.config.getoption("--rewrite"))

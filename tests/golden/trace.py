@@ -83,6 +83,13 @@ def event_of(given: Input, **defaults: Any) -> Event:
         fields["instance"] = f"{int(fields['instance'][1:]):08x}-0000-7000-8000-000000000000"
     if kind.__name__ == "NodesGranted":
         fields["grants"] = [grant(*_node_and_epoch(word)) for word in given.words]
+    if kind.__name__ == "HangFound":
+        fields |= {"since": given.at, "nodes": list(given.words), "trace": given.id}
+        fields["is_machine"] = "machine" in fields
+        fields = {"sign": "waiting", "still_s": 5.0, "limit_s": 3.0, "phase": "train", "confidence": 0.9} | fields
+        fields["scope"] = {0: "nobody", 1: "machine"}.get(len(given.words), "group")
+        if "ranks" in fields:
+            fields["ranks"] = [int(rank) for rank in str(fields["ranks"]).split(",") if rank.isdigit()]
     if "only" in fields:
         fields["only"] = fields["only"].split(",")
     if kind.__name__ == "NodesReleased":
@@ -147,6 +154,8 @@ def told(event: Event) -> str:
         parts.append(f"{event.phase}: {groups} as {event.mesh} until step {event.until_step}")  # type: ignore[attr-defined]
     if event.type == "replay_ended":
         parts.append(f"[{' '.join(event.suspects) or 'nobody'}]")  # type: ignore[attr-defined]
+    if together := getattr(event, "together", ()):
+        parts.append(f"(one of {' '.join(together)})")
     if extra:
         value = getattr(event, extra)
         parts.append("[" + (" ".join(value) if isinstance(value, tuple) else str(value)) + "]")

@@ -279,6 +279,32 @@ def test_a_file_system_is_not_there(layout: Layout) -> None:
     assert list(directory.iterdir())
 
 
+def write_through(path: Path) -> None:
+    with path.open("w") as file:
+        file.write("x")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def test_a_disk_fails_below_a_directory(layout: Layout) -> None:
+    directory = layout.node("node-0")
+    (directory / "folder").mkdir()
+    (directory / "folder" / "old").write_text("what was there")
+    inject(layout, "disk-fails")
+    with pytest.raises(OSError, match="Input/output error"):
+        (directory / "folder" / "old").read_text()
+    with pytest.raises(OSError, match=r"Input/output error|Read-only file system"):
+        write_through(directory / "new")
+    undo(layout)
+    assert (directory / "folder" / "old").read_text() == "what was there"
+    assert not (directory / "new").exists()
+
+
+def test_a_disk_is_not_copied_that_holds_the_cluster(layout: Layout) -> None:
+    with pytest.raises(FaultRefused, match="holds the cluster's own directory"):
+        inject(layout, "disk-fails", path=str(layout.root))
+
+
 def test_a_file_system_does_not_answer(layout: Layout) -> None:
     directory = layout.node("node-0")
     (directory / "old").touch()

@@ -23,7 +23,7 @@ from holdfast.dead_letters import Unhandled, rejection
 from holdfast.event_parts import RankException
 from holdfast.events import BreakerOpened, JobFinished, MessageRejected, NodesAwaited, RanksStarted
 from holdfast.ids import uuid7
-from holdfast_controller.state import Rung, Taken
+from holdfast_controller.incident import Rung, Taken
 from tests.integration.historian_scene import Story, killed_and_restarted, new_database, record
 from tests.integration.servers import free_port
 

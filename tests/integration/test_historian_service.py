@@ -38,7 +38,10 @@ from tests.integration.servers import NatsServer, PostgresServer
 
 pytestmark = pytest.mark.integration
 
-VIEWS = ("steps", "generations", "incidents", "incident_timeline", "jobs", "events_by_type", "dead_letters")
+VIEWS = (
+    *("steps", "generations", "incidents", "incident_timeline", "jobs", "events_by_type", "dead_letters"),
+    *("logged_numbers", "throughput", "telemetry"),
+)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

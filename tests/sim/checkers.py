@@ -23,6 +23,7 @@ from holdfast.events import (
 )
 from holdfast.exit_codes import SUPERSEDED
 from tests.sim.cluster import SimCluster
+from tests.sim.nodes import SERVICE_MISSED
 
 
 def check(cluster: SimCluster) -> None:
@@ -33,6 +34,7 @@ def check(cluster: SimCluster) -> None:
     ids_are_unique(cluster)
     restarts_answer_the_present(cluster)
     leftovers_decide_nothing(cluster)
+    services_elsewhere_blame_nobody(cluster)
     nothing_spoiled_comes_back(cluster)
     checks_blame_who_failed_them(cluster)
     checks_are_followed_up(cluster)
@@ -63,6 +65,17 @@ def restarts_answer_the_present(cluster: SimCluster) -> None:
                 assert cause.generation == newest[event.job], f"{event.job} restarted for what was long over"
         if isinstance(event, GenerationStarted | ChecksStarted):
             newest[event.job] = event.generation
+
+
+def services_elsewhere_blame_nobody(cluster: SimCluster) -> None:
+    """Who missed a service in training is waited with, not evicted. In checks such an end is one like any other."""
+    missed = {
+        event.id
+        for event in cluster.log
+        if isinstance(event, ProcessExited) and event.log_tail == SERVICE_MISSED and event.purpose == "train"
+    }
+    for event in cluster.log:
+        assert not isinstance(event, Eviction) or event.cause not in missed, f"{event.node} was evicted: {event.reason}"
 
 
 def nothing_spoiled_comes_back(cluster: SimCluster) -> None:

@@ -50,6 +50,13 @@ _read = lru_cache(desired.decode)
 """Orders are read again and again, and never change."""
 
 
+SERVICE_MISSED = """Traceback (most recent call last):
+  File "train.py", line 7, in <module>
+    fetch(url)
+urllib.error.HTTPError: HTTP Error 503: Service Unavailable
+"""
+
+
 class SimRank(msgspec.Struct):
     """A rank's process and its ledger."""
 
@@ -112,7 +119,7 @@ class Zygote:
             self.training.end(ended.fence[1], rank)
         return ended
 
-    def exit(self, rank: int, *, signal: int | None = None, code: int = 0) -> RankExit:
+    def exit(self, rank: int, *, signal: int | None = None, code: int = 0, log: str = "") -> RankExit:
         """A rank ends by itself; the report is kept until the agent acknowledges it."""
         ended = self.ranks.pop(rank)
         if (signal is not None or code) and not ended.is_check:
@@ -127,7 +134,7 @@ class Zygote:
             exit_code=None if signal else code,
             signal=signal,
             exited_ns=int(self.node.world.now().timestamp() * 1e9),
-            log_tail="",
+            log_tail=log,
         )
         self.exits[report.exit_id] = report
         self.node.ledgers[ended.fence, rank] = (ended.step, ended.steps_done)
@@ -356,6 +363,13 @@ class SimNode:
     def kill_rank(self) -> None:
         if self.zygote is not None and self.zygote.ranks:
             self.rank_ended(self.zygote.exit(self.world.random.choice(sorted(self.zygote.ranks)), signal=9))
+
+    def miss_a_service(self) -> None:
+        """A service elsewhere does not answer one of its ranks; tests of a node need none."""
+        trains = [rank for rank, it in self.zygote.ranks.items() if not it.is_check] if self.zygote else []
+        if self.zygote is not None and trains:
+            rank = self.world.random.choice(sorted(trains))
+            self.rank_ended(self.zygote.exit(rank, code=1, log=SERVICE_MISSED))
 
     def break_down(self) -> None:
         """From now on its ranks crash again and again, and its tests fail."""

@@ -25,7 +25,7 @@ NICENESS = 5
 """Its time is its own: it takes what tests beside it, whose processes live in real time, leave of the cores."""
 FAULTS = (
     *("rank", "rank", "agent", "agent", "zygote", "node", "rack", "partition"),
-    *("controller", "standby", "freeze", "bus", "stop", "nan", "unfit", "alert"),
+    *("controller", "standby", "freeze", "bus", "stop", "nan", "unfit", "alert", "service", "hang"),
 )
 
 
@@ -40,6 +40,8 @@ async def run_schedule(seed: int) -> SimCluster:
         fault = world.random.choice(FAULTS)
         if fault == "rank":
             world.after(at, node.kill_rank)
+        elif fault == "service":
+            world.after(at, node.miss_a_service)
         elif fault == "agent":
             world.after(at, node.restart_agent)
         elif fault == "node":
@@ -62,6 +64,9 @@ async def run_schedule(seed: int) -> SimCluster:
             world.after(at, lambda node=node, confidence=confidence: node.raise_alert(confidence))
         elif fault == "nan":
             world.after(at, cluster.trainings[world.random.choice(cluster.specs).name].poison)
+        elif fault == "hang":
+            training = cluster.trainings[world.random.choice(cluster.specs).name]
+            world.after(at, lambda training=training: training.stand_still(world.now(), world.random.random()))
         elif fault == "zygote":
             world.after(at, node.kill_zygote)
         elif fault == "partition":

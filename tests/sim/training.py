@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
-from holdfast.events import BadNumber, Event, StepsCertified
+from holdfast.events import BadNumber, Event, HangFound, StepsCertified
+from holdfast.ids import named_id
 
 CERTIFIED_AFTER = 10
 
@@ -34,6 +36,7 @@ class Training:
         self.ran: dict[tuple[int, int], str] = {}
         self.alive: dict[int, set[int]] = {}
         self.stepped: set[int] = set()
+        self.standing_still: set[int] = set()
 
     def start(self, generation: int, rank: int, node: str) -> None:
         before = self.ran.get((generation, rank))
@@ -61,6 +64,29 @@ class Training:
             self.poisoned_from = self.reached[max(self.reached)] + 1
             self.was_poisoned = True
 
+    def stand_still(self, at: datetime, chance: float) -> None:
+        """The newest generation makes no more steps; what its analyzer says of it may be wrong."""
+        generation = max(self.reached, default=0)
+        if not generation or generation in self.standing_still:
+            return
+        self.standing_still.add(generation)
+        nodes = sorted({node for (of, _), node in self.ran.items() if of == generation})
+        named = [] if chance < 0.3 else nodes[:1] if chance < 0.8 else nodes[:2]
+        fields = {
+            "trace": named_id(at, "hang", generation),
+            "sign": "waiting",
+            "since": at,
+            "still_s": 5.0,
+            "limit_s": 3.0,
+            "phase": "train",
+            "step": self.reached[generation],
+            "nodes": tuple(named),
+            "scope": "nobody" if not named else "machine" if len(named) == 1 else "group",
+            "confidence": 0.9 if named else 0.0,
+            "is_machine": bool(named) and chance > 0.6,
+        }
+        self._say(HangFound, {"generation": generation, **fields})
+
     def stepped_to(self, generation: int, step: int) -> None:
         """All ranks of a generation have made this step; the analyzer sees their samples."""
         if generation not in self.reached:
@@ -82,4 +108,4 @@ class Training:
         self.alive[generation].discard(rank)
 
     def is_complete(self, generation: int) -> bool:
-        return len(self.alive.get(generation, ())) == self.world_size
+        return generation not in self.standing_still and len(self.alive.get(generation, ())) == self.world_size

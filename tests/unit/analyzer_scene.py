@@ -14,7 +14,7 @@ from holdfast.ids import named_id
 from holdfast.service import Effect
 from holdfast_analyzer.bad_numbers import SAY_EVERY
 from holdfast_analyzer.service import Analyzer
-from holdfast_analyzer.store import KNOWN
+from holdfast_analyzer.store import KNOWN, MODELS
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 NODES = ("a", "b")
@@ -84,7 +84,7 @@ class Scene:
 
     def __init__(self, event_every: timedelta = SAY_EVERY) -> None:
         self.event_every = event_every
-        self.rows: dict[str, dict[str, object]] = {KNOWN.name: {}}
+        self.rows: dict[str, dict[str, object]] = {KNOWN.name: {}, MODELS.name: {}}
         self.said: list[BadNumber | StepsCertified] = []
         self.now = START
         self.restart()

@@ -189,6 +189,27 @@ def test_progress_is_said_about_once_a_second() -> None:
     assert said == 4
 
 
+def test_progress_tells_for_how_long_each_rank_has_noted_nothing() -> None:
+    scene = running()
+    waits = RankStanding(
+        step=9,
+        steps_done=10,
+        changed_at=scene.now - timedelta(seconds=7),
+        stepped_at=scene.now - timedelta(seconds=8),
+        collectives=12,
+        in_flight=1,
+        collective="all_reduce",
+    )
+    ahead = RankStanding(step=9, steps_done=10, changed_at=scene.now + timedelta(seconds=1), collective="all_reduce")
+    scene.see(Observed, standings={0: waits, 1: ahead})
+    (said,) = scene.said(Progress)
+    first, second = said.ranks
+    assert (said.world_size, said.nproc_per_node) == (2, 2)
+    assert (first.since_change_s, first.since_step_s, first.steps_done) == (7.0, 8.0, 10)
+    assert (first.in_collective, first.collective, first.collectives) == (1, "all_reduce", 12)
+    assert (second.since_change_s, second.collective) == (0.0, ""), "a clock that was set back counts as none"
+
+
 def test_a_restarted_agent_adopts_what_lives_and_reports_what_does_not() -> None:
     scene = running()
     scene.state = AgentState(node="n", instance=uuid7(), standing=scene.state.standing)

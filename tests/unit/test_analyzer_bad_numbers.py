@@ -12,8 +12,8 @@ import pytest
 from analyzer_scene import START, Number, Ranks, Scene, in_turns, noisy, spiky
 
 from holdfast.events import JobFinished, StepsCertified, StepsMeasured
+from holdfast.finding_policies import CorruptionPolicy
 from holdfast.ids import named_id
-from holdfast.policies import CorruptionPolicy
 from holdfast_analyzer.bad_numbers import SAY_EVERY, BadNumbers
 from holdfast_analyzer.store import KNOWN
 

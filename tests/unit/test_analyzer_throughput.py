@@ -11,9 +11,9 @@ from analyzer_scene import START
 
 from holdfast.event_parts import LoggedSample, StepSample
 from holdfast.events import MfuDeclined, NumbersLogged, StepsMeasured, ThroughputMeasured
+from holdfast.finding_policies import SignalsPolicy
 from holdfast.ids import named_id
 from holdfast.peak_flops import PEAK_FLOPS, peak_flops
-from holdfast.policies import SignalsPolicy
 from holdfast_analyzer.throughput import Throughput
 
 POLICY = SignalsPolicy(decline_steps=20, decline_warm_up_steps=5)

@@ -179,3 +179,14 @@ def files_limited_to(size: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_what_cannot_be_read_here_is_no_damage(storage: DirectoryStorage) -> None:
+    step = storage.root / "step-00000007"
+    publish(storage, 7)
+    (step / "rank-00000.part").unlink()
+    # Where nothing is mapped, the kernel gives EIO, as a disk does that fails.
+    (step / "rank-00000.part").symlink_to("/proc/self/mem")
+    with pytest.raises(CheckpointError, match="cannot be read: Input/output error") as raised:
+        storage.read(7, "rank-00000.part", 0, 1)
+    assert not isinstance(raised.value, DamagedCheckpoint)

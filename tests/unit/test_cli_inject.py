@@ -12,9 +12,14 @@ from click.testing import CliRunner, Result
 import holdfast.cli.inject as command
 from holdfast.cli import bus
 from holdfast.cli.main import main
+from holdfast.clock import system_now
 from holdfast.embedded.layout import ClusterInfo, Layout, Ports
 from holdfast.exit_codes import NOT_PERMITTED
+from holdfast.faults.fault import FaultRefused
+from holdfast.faults.helpers import Helper
+from holdfast.faults.record import Injected, Record
 from holdfast.faults.rights import Need
+from holdfast.ids import uuid7
 
 INFO = ClusterInfo(
     version="1",
@@ -99,3 +104,41 @@ def test_without_a_bus_to_record_it_nothing_is_done(layout: Layout, monkeypatch:
     told = inject(layout, "service-down", "-o", "port=1")
     assert told.exit_code == 1 and "no usable NATS server" in told.output, told.output
     assert not layout.faults.exists()
+
+
+async def not_said(*_: object) -> None:
+    """The history has it."""
+
+
+def test_a_fault_for_a_time_is_undone_though_nobody_reads_what_it_says(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def closed(*_: object) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(Helper, "do", lambda _: None)
+    monkeypatch.setattr(command, "_say", not_said)
+    monkeypatch.setattr(command, "_tell", closed)
+    inject(layout, "service-down", "-o", "port=1", "--for", "1s")
+    assert not Record(layout).all()
+
+
+def test_a_fault_that_cannot_be_undone_keeps_no_other_in_force(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    layout.faults.mkdir()
+    record = Record(layout)
+    ids = [uuid7(unix_ms=number) for number in (1, 2)]
+    for id in ids:
+        one = Injected(id=id, fault="service-down", at=system_now(), by="me", steps=(Helper(mark=id, module="x"),))
+        (layout.faults / f"{id}.json").write_bytes(msgspec.json.encode(one))
+    undo = Record.undo
+
+    def failing(self: Record, injected: Injected) -> None:
+        if injected.id == ids[1]:
+            raise FaultRefused("it stays")
+        undo(self, injected)
+
+    monkeypatch.setattr(Record, "undo", failing)
+    monkeypatch.setattr(command, "_say", not_said)
+    told = inject(layout, "--undo")
+    assert told.exit_code == 1 and "it stays" in told.output
+    assert [one.id for one in record.all()] == [ids[1]]

@@ -9,7 +9,7 @@ from holdfast.event_parts import RankException
 from holdfast.events import ProcessExited
 from holdfast.symptoms import Root
 from holdfast_controller.classify import classify, diagnosed
-from holdfast_controller.state import Symptom
+from holdfast_controller.incident import Symptom
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -51,15 +51,33 @@ def ended(error: str = "", *, signal: int | None = None, code: int | None = None
             "torch.distributed.DistBackendError: NCCL error in: x, remote process exited or there was a network error",
             Symptom.PEER_LOST,
         ),
+        # Who cannot restore because another rank cannot has done nothing wrong.
+        ("CheckpointMismatch: step 40: another rank cannot use it, see its log", Symptom.PEER_LOST),
+        (
+            "CheckpointError: step 50 was not saved: rank 2 could not do its part, its log says why; older checkpoints "
+            "are untouched",
+            Symptom.PEER_LOST,
+        ),
+        (
+            "CheckpointError: /job/checkpoints cannot be claimed: Input/output error; check the mount",
+            Symptom.INFRASTRUCTURE,
+        ),
         ("torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered", Symptom.INFRASTRUCTURE),
         ("torch.AcceleratorError: CUDA error: an illegal memory access was encountered", Symptom.INFRASTRUCTURE),
         ("OSError: [Errno 28] No space left on device", Symptom.INFRASTRUCTURE),
         ("OSError: [Errno 12] Cannot allocate memory", Symptom.INFRASTRUCTURE),
         ("OSError: [Errno 116] Stale file handle", Symptom.INFRASTRUCTURE),
         ("RuntimeError: ibv_modify_qp failed", Symptom.INFRASTRUCTURE),
-        # A service elsewhere fails no node.
-        ("HTTPError: 503 Server Error: Service Unavailable for url: https://hub/x", Symptom.USER_EXCEPTION),
-        ("OSError: HDFS connection failed", Symptom.USER_EXCEPTION),
+        # A service elsewhere fails no node, and is not of the script's making.
+        ("HTTPError: 503 Server Error: Service Unavailable for url: https://hub/x", Symptom.SERVICE),
+        ("OSError: HDFS connection failed", Symptom.SERVICE),
+        ("ClientError: An error occurred (SlowDown) when calling the PutObject operation: x", Symptom.SERVICE),
+        # Who is refused, or asks for what is not there, is refused again.
+        ("NoCredentialsError: Unable to locate credentials", Symptom.USER_EXCEPTION),
+        (
+            "ClientError: An error occurred (404) when calling the HeadObject operation: Not Found",
+            Symptom.USER_EXCEPTION,
+        ),
     ],
 )
 def test_exceptions(error: str, symptom: Symptom) -> None:

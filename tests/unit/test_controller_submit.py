@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 
 import msgspec
+import pytest
 
 from holdfast.event_parts import Grant, JobSpec
 from holdfast.events import GenerationStarted, JobSubmitted, NodesGranted
@@ -53,3 +54,8 @@ def test_a_generation_says_how_its_ranks_lie_and_where_the_vaults_are() -> None:
     assert started.nodes == ("a", "b")
     assert started.vaults == ("10.0.0.1:7001", "")
     assert (started.nproc_per_node, started.mesh, started.submitted_at) == (4, "pp=2,tp=4", NOW)
+
+
+def test_a_job_whose_nodes_are_named_twice_is_none() -> None:
+    with pytest.raises(ValueError, match="2 nodes are asked for, and 3 are named"):
+        JobSpec(name="job", script="t.py", nnodes=2, only_nodes=("a", "b", "a"), cwd="/", directory="/jobs/job")

@@ -6,6 +6,7 @@ import errno
 import os
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -106,3 +107,14 @@ def test_numbers_are_the_same_wherever_they_are_made() -> None:
     assert numbers.digest(numbers.uniform(3, (2, 4)), torch.arange(3)) == "7a93abc5e3f4a8f9b5126206ad84106f"
     assert numbers.integers(5, (1000,), 7).abs().max() == 7
     assert numbers.uniform(5, (1000,)).abs().max() <= 1
+
+
+def test_a_job_that_lies_in_a_store_has_no_directory_to_be_tested(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    asked = task(tmp_path)
+    place = msgspec.structs.replace(asked.place, job_directory="s3://jobs/job")
+    found = disk.run(msgspec.structs.replace(asked, place=place), lambda: None)
+    assert [finding.device for finding in found] == [place.node_directory]
+    assert [path.name for path in tmp_path.iterdir()] == ["node"]

@@ -6,10 +6,12 @@ from datetime import UTC, datetime
 from itertools import chain
 from typing import Any
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.diagnosis.pairs import rounds
+from holdfast.diagnosis.references import AnswerKey, agreed
 from holdfast.diagnosis.suites import END
 from holdfast.diagnosis.verdict import SILENT_SYMPTOM, WRONG_ANSWER_SYMPTOM, answered, judge, why_silent
 from holdfast.event_parts import RankException
@@ -156,9 +158,47 @@ def test_two_answers_without_a_majority_are_left_open() -> None:
 
 
 def test_a_known_answer_decides_between_two() -> None:
-    known = {("alignment", "H200"): "a"}
+    known = {AnswerKey("alignment", "H200", ""): "a"}
     (suspect,) = judge(NODES[:2], answers("a", "b"), references=known).suspects
     assert suspect.node == "n1"
+    assert suspect.reason == "alignment: its answer b is not a, that of 1 others and of earlier runs on H200"
+
+
+def test_a_known_answer_is_one_voter_and_no_judge() -> None:
+    known = {AnswerKey("alignment", "H200", ""): "a"}
+    assert judge(NODES, answers("a", "a", "a", "a"), references=known).passed
+    # Alone against it nobody is at fault; of several machines that agree against it neither.
+    (entry,) = judge(NODES[:1], answers("b"), references=known).unresolved
+    assert entry.reason == "alignment: different answers: n0 b, a by earlier runs on H200, and no majority"
+    assert judge(NODES[:3], answers("b", "b", "b"), references=known).passed
+    assert not judge(NODES[:3], answers("a", "b", "c"), references={AnswerKey("alignment", "H100", ""): "a"}).suspects
+
+
+def test_answers_of_different_versions_of_a_test_are_not_compared() -> None:
+    one, other = answers("a", "b")
+    newer = msgspec.structs.replace(other, program="2")
+    assert judge(NODES[:2], [one, newer]).passed
+    assert judge(NODES[:2], [one, newer], references={AnswerKey("alignment", "H200", "1"): "c"}).passed
+
+
+def of_machines(*machines: str, digests: str) -> list[DiagnosticResult]:
+    return [
+        msgspec.structs.replace(answer, program="1", boot_id=machine)
+        for answer, machine in zip(answers(*digests), machines, strict=True)
+    ]
+
+
+def test_what_two_machines_agree_on_is_remembered() -> None:
+    (reference,) = agreed(of_machines("x", "y", digests="aa"), ())
+    assert (reference.key, reference.digest) == (AnswerKey("alignment", "H200", "1"), "a")
+    assert reference.nodes == ("n0", "n1")
+    # One machine, or an agent that does not say which version of the test it has, or whose machine it is on.
+    assert not agreed(of_machines("x", "x", digests="aa"), ())
+    assert not agreed(of_machines("x", "", digests="aa"), ())
+    assert not agreed(answers("a", "a"), ())
+    # What the suspect said counts for nothing; where two others differ, nothing is agreed on.
+    assert [it.digest for it in agreed(of_machines("x", "y", "z", digests="aab"), {"n2"})] == ["a"]
+    assert not agreed(of_machines("x", "y", "z", digests="aab"), ())
 
 
 def test_answers_of_different_hardware_are_not_compared() -> None:

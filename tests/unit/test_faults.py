@@ -100,6 +100,7 @@ def test_what_cannot_be_set_is_refused_with_what_can() -> None:
         ("slow-link", {"rate": "fast"}, "such as 500kbit"),
         ("cut", {"off": "node-0"}, "another node: node-1"),
         ("overload", {"burners": "0"}, "give 1 or more"),
+        ("overload-node", {"burners": "0"}, "give 1 to 4096"),
         ("service-down", {"status": "200"}, "from 400 to 599"),
         ("disk-full", {"path": "/"}, "more than a drill should break"),
         ("disk-full", {"path": "/nowhere"}, "is no directory"),
@@ -162,6 +163,7 @@ class Told(Step, frozen=True, kw_only=True, tag="told"):
     name: str
     directory: str
     fails: bool = False
+    stays: bool = False
 
     def do(self) -> None:
         files = len(list(Path(self.directory).glob("*.json")))
@@ -171,6 +173,8 @@ class Told(Step, frozen=True, kw_only=True, tag="told"):
 
     def undo(self) -> None:
         told.append(f"undo {self.name}")
+        if self.stays:
+            raise FaultRefused("`ip` failed")
 
 
 def injection(layout: Layout, *fails: bool) -> Injected:
@@ -194,6 +198,17 @@ def test_what_fails_half_way_is_taken_back(layout: Layout) -> None:
         Record(layout).inject(injection(layout, False, True, False))
     assert told == ["do 0 with 1 on record", "do 1 with 1 on record", "undo 2", "undo 1", "undo 0"]
     assert not list(layout.faults.glob("*.json"))
+
+
+def test_a_step_that_stays_keeps_no_other_from_being_undone(layout: Layout) -> None:
+    record, wanted = Record(layout), injection(layout, False, False)
+    steps = (wanted.steps[0], msgspec.structs.replace(wanted.steps[1], stays=True))  # type: ignore[type-var]
+    wanted = msgspec.structs.replace(wanted, steps=steps)
+    record.inject(wanted)
+    with pytest.raises(FaultRefused, match=r"cannot be undone: `ip` failed"):
+        record.undo(wanted)
+    assert told[2:] == ["undo 1", "undo 0"]
+    assert list(layout.faults.glob("*.json"))
 
 
 def test_a_record_that_cannot_be_read_says_what_to_do(layout: Layout) -> None:

@@ -117,6 +117,16 @@ def test_a_file_system_that_becomes_read_only_is_a_fault_and_one_that_always_was
     assert told(Disks(machine_at(tmp_path), policy, lambda: [tmp_path]).read()) == []
 
 
+def test_a_read_only_file_system_over_a_directory_that_could_be_written_is_a_fault(tmp_path: Path) -> None:
+    (tmp_path / "job").mkdir()
+    paths = [tmp_path, tmp_path / "job"]
+    disks = Disks(machine_at(tmp_path, mountinfo(ROOT)), InspectionPolicy(disk_free_percent_min=0), lambda: paths)
+    assert told(disks.read()) == []
+    over = ROOT.replace(" / / ", f" / {tmp_path}/job ").replace("/dev/sda1 rw", "tmpfs ro")
+    write(tmp_path, mountinfo(ROOT, over))
+    assert told(disks.read()) == [(f"{tmp_path}/job", "read-only")]
+
+
 def test_a_directory_that_is_not_there_yet_is_looked_at_where_it_will_be(tmp_path: Path) -> None:
     disks = Disks(
         machine_at(tmp_path, mountinfo(ROOT)), InspectionPolicy(disk_free_percent_min=0), lambda: [tmp_path / "job"]

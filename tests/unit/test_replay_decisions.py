@@ -147,3 +147,17 @@ def test_who_is_silent_until_the_deadline_is_the_one(heard: bool) -> None:
     machines._taken(machines._planner.time(machines.state, machines.now, START if heard else None))
     assert machines.evicted == ({3} if heard else set())
     assert [it.missing_nodes for it in machines.said if isinstance(it, DeadlinePassed)] == [("m3",)] * heard
+
+
+def test_a_result_in_the_place_of_another_machine_is_no_result() -> None:
+    machines = Machines(2, 4, {}, 1)
+    machines.fail_twice()
+    started = next(it for it in machines.said if isinstance(it, ReplayStarted))
+    for number, group in enumerate(started.groups):
+        for place, name in enumerate(group):
+            rank = 0 if number == 0 else place
+            machines.hear(ReplayResult, node=name, rank=rank, replay=RankReplay(first=41, last=60, digest=f"{rank}"))
+    machines.now += timedelta(seconds=1801)
+    machines._taken(machines._planner.time(machines.state, machines.now, START))
+    silent = [it.missing_nodes for it in machines.said if isinstance(it, DeadlinePassed)]
+    assert silent == [tuple(started.groups[0][1:])]

@@ -94,6 +94,7 @@ def test_more_machines_than_may_be_evicted_are_only_named() -> None:
     assert "one of them is at fault; 3 are more than may be evicted at once" in located.reason
     assert locate(plan, (1,), (0,), 3) == Located(
         suspects=(6, 8, 10),
+        one_of=True,
         reason="3 machines are in the faulty group of both phases (horizontal 1, vertical 0), for a group has 6 "
         "machines and there are only 2 groups: one of them is at fault",
     )

@@ -22,6 +22,8 @@ from holdfast.trainer.report import DIAGNOSTIC_RESULT, REPORTS_VARIABLE, report
 from holdfast_agent.diagnoser.devices import gpus
 from holdfast_agent.diagnoser.driver import Driver, Result
 from holdfast_agent.diagnoser.finding import Place
+from holdfast_agent.diagnoser.program import program_of
+from holdfast_agent.inspections.machine import Machine
 
 CPU_WORKERS = 2
 SHARED_MEMORY = Path("/dev/shm")
@@ -106,6 +108,8 @@ def _tell(place: Place, result: Result, unreported: list[OSError]) -> None:
             unit=finding.unit,
             digest=finding.digest,
             hardware=finding.hardware,
+            program=program_of(stage.test, place.workers) if finding.digest else "",
+            boot_id=Machine().boot_id,
             took_s=result.took_s,
             detail=finding.detail,
             done=result.done,

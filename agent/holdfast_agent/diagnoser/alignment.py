@@ -15,13 +15,15 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.nn import functional
 
+from holdfast.crash.names import Crash
+from holdfast.symptom_names import CheckSymptom
 from holdfast_agent.diagnoser import groups, numbers
 from holdfast_agent.diagnoser.devices import be_exact, device_of, hardware_of, name_of
 from holdfast_agent.diagnoser.finding import Finding, Task, failed, passed, skipped
 from holdfast_agent.diagnoser.reference_model import Model, Part, Sizes, batch
 
-SYMPTOM = "silent_data_corruption"
-NETWORK_SYMPTOMS = {"cuda": "nccl_internal_error", "cpu": "network_error"}
+SYMPTOM = CheckSymptom.SILENT_DATA_CORRUPTION.value
+NETWORK_SYMPTOMS = {"cuda": CheckSymptom.NCCL_INTERNAL_ERROR.value, "cpu": Crash.NETWORK_ERROR.value}
 REPEATS = 2
 SIZES = {
     "cpu": Sizes(width=64, heads=4, layers=2, tokens=32, batch=2, vocabulary=256),

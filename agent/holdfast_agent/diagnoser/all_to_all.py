@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 import torch
 import torch.distributed as dist
 
+from holdfast.crash.names import Crash
+from holdfast.symptom_names import CheckSymptom
 from holdfast_agent.diagnoser import groups, numbers
 from holdfast_agent.diagnoser.devices import device_of, hardware_of, name_of, settle
 from holdfast_agent.diagnoser.finding import Finding, Place, Task, failed, passed, skipped
@@ -16,7 +18,7 @@ CPU_BYTES = 1024 * 1024
 GPU_BYTES = 64 * 1024 * 1024
 """From each device to each other."""
 REPEATS = 5
-SYMPTOMS = {"cuda": "nccl_internal_error", "cpu": "network_error"}
+SYMPTOMS = {"cuda": CheckSymptom.NCCL_INTERNAL_ERROR.value, "cpu": Crash.NETWORK_ERROR.value}
 
 
 def run(task: Task, begin: Callable[[], None]) -> Sequence[Finding]:

@@ -13,13 +13,18 @@ from typing import Any
 
 import msgspec
 
+from holdfast.symptoms import TableOne
 from holdfast_agent.diagnoser.finding import Finding, Task, broken, failed, passed, skipped
 
 TOOL = "dcgmi"
 RUNS = ("eud", "2")
 """Canonical test names or levels of `dcgmi diag --run`; level 2 takes about two minutes."""
-SYMPTOM = "gpu_unavailable"
-_SYMPTOMS = (("memory", "gpu_memory_error"), ("ecc", "gpu_memory_error"), ("nvlink", "cuda_error"))
+SYMPTOM = TableOne.GPU_UNAVAILABLE.value
+_SYMPTOMS = (
+    ("memory", TableOne.GPU_MEMORY_ERROR.value),
+    ("ecc", TableOne.GPU_MEMORY_ERROR.value),
+    ("nvlink", TableOne.CUDA_ERROR.value),
+)
 
 SETUP_CATEGORIES = frozenset({3, 4, 7, 8, 16})
 """DCGM_FR_EC_*: configuration, libraries, EUD's own setup, other software, DCGM itself."""

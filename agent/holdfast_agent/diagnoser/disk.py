@@ -24,7 +24,10 @@ def run(task: Task, begin: Callable[[], None]) -> Sequence[Finding]:
     """One finding for each directory."""
     begin()
     place = task.place
-    directories = dict.fromkeys(name for name in (place.job_directory, place.node_directory) if name)
+    # What lies in a store (`s3://...`) is on none of this node's disks.
+    directories = dict.fromkeys(
+        name for name in (place.job_directory, place.node_directory) if name and "://" not in name
+    )
     return [_written(Path(name)) for name in directories]
 
 

@@ -13,7 +13,10 @@ from collections.abc import Callable, Sequence
 import msgspec
 from torch._C._distributed_c10d import Store
 
+from holdfast.crash.names import Crash
 from holdfast.diagnosis.suites import ALL_GATHER, END, MEETING, Stage, meeting_limit_s, stages
+from holdfast.symptom_names import CheckSymptom
+from holdfast.symptoms import TableOne
 from holdfast_agent.diagnoser import workers
 from holdfast_agent.diagnoser.finding import Finding, Place, Task, broken, failed, passed
 from holdfast_agent.diagnoser.meeting import connect, tell_standing
@@ -24,18 +27,18 @@ ON_EACH_DEVICE = frozenset({"memory", "gemm", "all_to_all", "all_gather", "align
 
 _CODE = {"alignment_parallel": ("alignment", "run_parallel")}
 
-_SYMPTOMS = {
-    "disk": "disk_fault",
-    "mounts": "filesystem_mount",
-    "dcgm": "gpu_unavailable",
-    "memory": "memory_error",
-    "gemm": "compute_error",
-    "all_to_all": "network_error",
-    ALL_GATHER: "network_error",
-    "alignment": "compute_error",
-    "alignment_parallel": "network_error",
-    "plugins": "plugin_failed",
-    MEETING: "network_error",
+_SYMPTOMS: dict[str, str] = {
+    "disk": TableOne.DISK_FAULT,
+    "mounts": TableOne.FILESYSTEM_MOUNT,
+    "dcgm": TableOne.GPU_UNAVAILABLE,
+    "memory": CheckSymptom.MEMORY_ERROR,
+    "gemm": CheckSymptom.COMPUTE_ERROR,
+    "all_to_all": Crash.NETWORK_ERROR,
+    ALL_GATHER: Crash.NETWORK_ERROR,
+    "alignment": CheckSymptom.COMPUTE_ERROR,
+    "alignment_parallel": Crash.NETWORK_ERROR,
+    "plugins": CheckSymptom.PLUGIN_FAILED,
+    MEETING: Crash.NETWORK_ERROR,
 }
 """What it is called when a test hangs or dies."""
 
@@ -170,7 +173,7 @@ def _findings(task: Task, ended: Ended) -> Sequence[Finding]:
     pair = next((pair for pair in stage.pairs if task.place.node_rank in pair), None)
     other = next((rank for rank in pair if rank != task.place.node_rank), None) if pair else None
     peers = [task.present[other]] if other in task.present else []
-    symptom = _SYMPTOMS[stage.test]
+    symptom = str(_SYMPTOMS[stage.test])
     # A device of its own is named only where each has a worker; a pair fails as a pair.
     device = f"device {task.place.worker}" if stage.test in ON_EACH_DEVICE and not peers else ""
     if ended.timed_out:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
+from holdfast.symptom_names import CheckSymptom
 from holdfast_agent.diagnoser import numbers
 from holdfast_agent.diagnoser.devices import be_exact, device_of, hardware_of, name_of, settle
 from holdfast_agent.diagnoser.finding import Finding, Task, failed, passed
@@ -22,7 +23,7 @@ GPU_SIZE = 4096
 KINDS = (torch.float32, torch.bfloat16)
 FLOAT32_LARGEST = 63
 """4096 products of two such numbers stay below 2^24: float32 sums hold them without rounding."""
-SYMPTOM = "silent_data_corruption"
+SYMPTOM = CheckSymptom.SILENT_DATA_CORRUPTION.value
 
 
 def run(task: Task, begin: Callable[[], None]) -> Sequence[Finding]:

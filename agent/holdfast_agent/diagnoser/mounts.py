@@ -7,9 +7,10 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from holdfast.symptoms import TableOne
 from holdfast_agent.diagnoser.finding import Finding, Task, failed, passed, skipped
 
-SYMPTOM = "filesystem_mount"
+SYMPTOM = TableOne.FILESYSTEM_MOUNT.value
 REMOTE = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "lustre", "ceph", "beegfs", "gpfs", "glusterfs", "9p", "wekafs", "pvfs2", "afs"}
 )

@@ -13,12 +13,13 @@ from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
 
+from holdfast.symptom_names import CheckSymptom
 from holdfast_agent.diagnoser.finding import Finding, Task, broken, failed, passed, skipped
 
 GROUP = "holdfast.diagnostics"
 DIRECTORY_VARIABLE = "HOLDFAST_DIAGNOSTICS"
 """In the agent's environment: the directory whose executables are run."""
-SYMPTOM = "plugin_failed"
+SYMPTOM = CheckSymptom.PLUGIN_FAILED.value
 
 
 def run(task: Task, begin: Callable[[], None]) -> Sequence[Finding]:

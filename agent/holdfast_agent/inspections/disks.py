@@ -6,6 +6,7 @@ SMART is not read: it costs a command to every disk, and belongs to the tests wh
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from holdfast.inspection_policy import InspectionPolicy
 from holdfast.symptoms import TableOne
@@ -24,7 +25,7 @@ class Disks:
         self._machine = machine
         self._policy = policy
         self._paths = paths
-        self._writable: set[str] = set()
+        self._writable: set[Path] = set()
 
     def read(self) -> Reading:
         """Every file system below the paths, once each; those over the network are another check's."""
@@ -32,13 +33,12 @@ class Disks:
         troubles: list[Trouble] = []
         unread: dict[str, str] = {}
         seen: dict[str, str] = {}
-        done: set[str] = set()
+        below: dict[str, tuple[Mount | None, list[Path]]] = {}
         for path in self._paths():
             mount = mount_of(path, table)
-            point = mount.point if mount is not None else str(path)
-            if point in done or (mount is not None and mount.is_remote):
-                continue
-            done.add(point)
+            if mount is None or not mount.is_remote:
+                below.setdefault(mount.point if mount else str(path), (mount, []))[1].append(path)
+        for point, (mount, paths) in below.items():
             try:
                 # A directory may not be there yet; what it will lie on is.
                 room = os.statvfs(point)
@@ -59,7 +59,7 @@ class Disks:
             troubles += self._room(point, room)
             seen[point] = f"{room.f_bavail * room.f_frsize / _GIB:.1f} GiB free"
             if mount is not None:
-                troubles += self._state(mount)
+                troubles += self._state(mount, paths)
         return Reading(troubles=tuple(troubles), unread=unread, seen=seen)
 
     def _room(self, point: str, room: os.statvfs_result) -> list[Trouble]:
@@ -77,13 +77,14 @@ class Disks:
             found.append(Trouble(device=point, kind="room", detail=detail))
         return found
 
-    def _state(self, mount: Mount) -> list[Trouble]:
+    def _state(self, mount: Mount, paths: list[Path]) -> list[Trouble]:
         found: list[Trouble] = []
         if not mount.is_read_only:
-            self._writable.add(mount.point)
-        elif mount.point in self._writable:
-            # One that was read-only from the first may be meant to be.
-            detail = f"{mount.source} was writable and is read-only now"
+            self._writable.update(paths)
+        elif lost := sorted(self._writable.intersection(paths)):
+            # One that was read-only from the first may be meant to be. By where the node writes, for it may be another
+            # file system that lies there now.
+            detail = f"{lost[0]} on {mount.source} was writable and is read-only now"
             found.append(
                 Trouble(
                     device=mount.point, kind="read-only", detail=detail, confidence="evict", symptom=TableOne.DISK_FAULT

@@ -45,7 +45,7 @@ def inspect(
     gpus = gpus_of(machine, policy, os.environ)
     finder = HoldingsFinder(machine, policy, gpus, paths, lambda: ())
     gpu = GpuInspection(policy, gpus)
-    checks = registered(policy, machine, paths, gpu, KernelLog(machine, finder, from_start=True))
+    checks = registered(policy, machine, paths, tuple, gpu, KernelLog(machine, finder, from_start=True))
     names = {check.name for check in checks}
     if strangers := sorted(set(only) - names):
         raise NoSuchCheck(f"there is no check {', '.join(strangers)}: there are {', '.join(sorted(names))}")

@@ -1,6 +1,7 @@
 """Whether the machine has enough of processors and memory: pressure stall information, memory that is left, OOM kills.
 
-All of it is a hint: a training job may well use every core, and a process too large is mostly the script's own.
+All of it is a hint: a training job may well use every core, and a process too large is mostly the script's own. But for
+processes that are not the job's and keep its ranks waiting (`strangers.py`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from holdfast.inspection_policy import InspectionPolicy
 from holdfast.symptoms import TableOne
 from holdfast_agent.inspections.check import Check, Reading, Trouble
 from holdfast_agent.inspections.machine import Machine, text
+from holdfast_agent.inspections.strangers import Ranks, Strangers
 
 MEMORY_FREE_BYTES_MIN = 256 * 1024 * 1024
 
@@ -18,8 +20,9 @@ MEMORY_FREE_BYTES_MIN = 256 * 1024 * 1024
 class Pressure:
     """Reads /proc/pressure, /proc/meminfo, and what the agent's own memory cgroup counts."""
 
-    def __init__(self, machine: Machine, policy: InspectionPolicy) -> None:
+    def __init__(self, machine: Machine, policy: InspectionPolicy, ranks: Ranks = tuple) -> None:
         self._machine = machine
+        self._strangers = Strangers(machine, policy, ranks)
         self._policy = policy
         self._kills: int | None = None
 
@@ -46,6 +49,8 @@ class Pressure:
         if free_bytes is not None and free_bytes < MEMORY_FREE_BYTES_MIN:
             detail = f"{free_bytes >> 20} MiB of memory are left"
             troubles.append(Trouble(device="memory", kind="free", detail=detail, symptom=TableOne.CPU_OOM))
+        if (strangers := self._strangers.look()) is not None:
+            troubles.append(strangers)
         troubles += self._killed()
         return Reading(troubles=tuple(troubles), unread=unread, seen=seen)
 
@@ -68,12 +73,12 @@ class Pressure:
         ]
 
 
-def pressure_check(policy: InspectionPolicy, machine: Machine) -> Check:
+def pressure_check(policy: InspectionPolicy, machine: Machine, ranks: Ranks) -> Check:
     """The check of all of it."""
     return Check(
         name="pressure",
-        source="/proc/pressure, /proc/meminfo, memory cgroup",
-        read=Pressure(machine, policy).read,
+        source="/proc/pressure, /proc/meminfo, /proc/PID/schedstat, memory cgroup",
+        read=Pressure(machine, policy, ranks).read,
         interval_s=policy.pressure_s,
         scope="host",
     )

@@ -19,10 +19,11 @@ from holdfast_agent.inspections.network import network_check
 from holdfast_agent.inspections.plugins import command_checks, entry_point_checks
 from holdfast_agent.inspections.pressure import pressure_check
 from holdfast_agent.inspections.reachability import switch_check
+from holdfast_agent.inspections.strangers import Ranks
 
 
 def registered(
-    policy: InspectionPolicy, machine: Machine, paths: Paths, gpu: GpuInspection, log: KernelLog
+    policy: InspectionPolicy, machine: Machine, paths: Paths, ranks: Ranks, gpu: GpuInspection, log: KernelLog
 ) -> tuple[Check, ...]:
     """All checks but those that are disabled."""
     own = (
@@ -34,7 +35,7 @@ def registered(
         kernel_check(policy, log),
         disks_check(policy, machine, paths),
         mounts_check(policy, machine, paths),
-        pressure_check(policy, machine),
+        pressure_check(policy, machine, ranks),
         clock_check(policy),
         container_check(policy, machine),
         *command_checks(policy),

@@ -20,8 +20,8 @@ import msgspec
 
 from holdfast.event_parts import LoggedSample, StepSample
 from holdfast.events import BadNumber, NumbersLogged, StepsCertified, StepsMeasured
+from holdfast.finding_policies import CorruptionPolicy
 from holdfast.ids import derived_id
-from holdfast.policies import CorruptionPolicy
 from holdfast_analyzer.logged_steps import LoggedSteps
 
 SOURCE = "analyzer"

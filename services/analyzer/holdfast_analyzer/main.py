@@ -15,7 +15,9 @@ async def serve(this: Process) -> None:
     bus = await connect(this.settings.nats_url, "analyzer")
     store = await PostgresStore.connect(this.settings.database_url, "analyzer", application_name="holdfast-analyzer")
     try:
-        await ServiceShell(Analyzer(this.settings.corruption, this.settings.signals), bus, store).run()
+        settings = this.settings
+        analyzer = Analyzer(settings.corruption, settings.signals, settings.hang, settings.slow, settings.telemetry)
+        await ServiceShell(analyzer, bus, store).run()
     finally:
         await bus.close()
         await store.close()

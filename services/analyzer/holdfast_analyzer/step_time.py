@@ -38,6 +38,12 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
     said_s: float | None = None
 
 
+def p99_s(times: StepTimes) -> float | None:
+    """A long step of the newest; None: too few are known."""
+    window = times.durations_s
+    return sorted(window)[min(len(window) - 1, int(0.99 * len(window)))] if len(window) >= FIRST_AFTER else None
+
+
 def observe(times: StepTimes | None, event: StepsMeasured, now: datetime) -> tuple[StepTimes, StepTimeMeasured | None]:
     """Take in the samples of one node; what is to be said, if anything. A step counts once, whichever rank tells it."""
     generation = event.generation or 0

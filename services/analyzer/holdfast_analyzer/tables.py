@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Column
+from sqlalchemy import BigInteger, Column, DateTime, Float
 
 from holdfast.store.schema import service_metadata, state_table
 
@@ -13,4 +13,14 @@ state_table(
     "known",
     Column("generation", BigInteger, nullable=False),
     Column("certified_step", BigInteger),
+)
+
+state_table(
+    METADATA,
+    "telemetry_models",
+    Column("made_at", DateTime(timezone=True), nullable=False),
+    Column("windows", BigInteger, nullable=False),
+    Column("accuracy", Float),
+    Column("precision", Float),
+    Column("recall", Float),
 )

@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 
 from holdfast.events import MfuDeclined, NumbersLogged, StepsMeasured, ThroughputMeasured
+from holdfast.finding_policies import SignalsPolicy
 from holdfast.ids import derived_id
-from holdfast.policies import SignalsPolicy
 from holdfast.symptoms import TableOne
 
 SOURCE = "analyzer"

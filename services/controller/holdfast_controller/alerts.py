@@ -14,7 +14,8 @@ import msgspec
 from holdfast.events import Inspection
 from holdfast.policies import LadderPolicy
 from holdfast.symptoms import Root
-from holdfast_controller.state import Alert, Failure, JobState, Symptom
+from holdfast_controller.incident import Alert, Failure, Symptom
+from holdfast_controller.state import JobState
 
 KEPT_PER_NODE_MAX = 32
 
@@ -53,8 +54,9 @@ def failure(state: JobState, event: Inspection, now: datetime, policy: LadderPol
     evidence: tuple[str, ...] = (event.id,)
     if event.confidence == "tolerate":
         of_node = state.alerts.get(event.node or "", ())
-        # By check: several of them may see one and the same outage.
-        same = [alert for alert in of_node if alert.check == event.check and _is_recent(alert, now, policy)]
+        # By check and device: one and the same outage may be seen by several checks, and by all links of a node.
+        seen_by = (event.check, event.device)
+        same = [it for it in of_node if (it.check, it.device) == seen_by and _is_recent(it, now, policy)]
         if len(same) < policy.alerts_max:
             return None
         since_s = (event.at - same[0].at).total_seconds()

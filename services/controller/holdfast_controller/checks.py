@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from holdfast.diagnosis.references import agreed
 from holdfast.diagnosis.verdict import Verdict, answered, judge, why_silent
 from holdfast.event_parts import Suspect
 from holdfast.events import ChecksEnded, DiagnosticResult, ProcessExited
@@ -54,7 +55,10 @@ def _conclude(draft: Draft, rules: Rules) -> None:
     assert checks is not None and state.incident is not None
     took_s = (draft.now - checks.began_at).total_seconds()
     silent = {node: f"it had not answered after {took_s:.0f} s" for node in state.nodes if node not in checks.over}
-    verdict = judge(state.nodes, checks.results, silent | checks.died)
+    verdict = judge(state.nodes, checks.results, silent | checks.died, draft.references)
+    if not verdict.unresolved and not verdict.capped:
+        found = agreed(checks.results, {suspect.node for suspect in verdict.suspects})
+        draft.learned = tuple(one for one in found if draft.references.get(one.key) != one.digest)
     suspects = tuple(
         Suspect(node=suspect.node, symptom=suspect.symptom, reason=suspect.reason) for suspect in verdict.suspects
     )

@@ -11,7 +11,7 @@ from signal import SIGABRT
 from holdfast import exit_codes
 from holdfast.crash import Crash, Diagnosis, diagnose_end, hands_of_log, rule_of_exception
 from holdfast.events import ProcessExited
-from holdfast_controller.state import Symptom
+from holdfast_controller.incident import Symptom
 
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+(\.\d+)?")
 
@@ -36,7 +36,12 @@ _OF_NODE = frozenset(
         Crash.CONTAINER_ERROR,
     }
 )
-"""What speaks of the machine, though not always for certain. Services elsewhere fail no node: they are not here."""
+"""What speaks of the machine, though not always for certain."""
+
+_OF_SERVICE = frozenset({Crash.HDFS_ERROR, Crash.STORAGE_SERVICE_ERROR, Crash.EXTERNAL_SERVICE_ERROR})
+"""What a service elsewhere does to the job: neither a node nor the script is at fault. Who is refused for its
+credentials would wait in vain: that is not here.
+"""
 
 _OF_PEER = frozenset(
     {Crash.NCCL_ERROR, Crash.NCCL_TIMEOUT, Crash.NETWORK_ERROR, Crash.RENDEZVOUS_TIMEOUT, Crash.HANG, Crash.UNKNOWN}
@@ -74,6 +79,8 @@ def classify(exited: ProcessExited, *, alone: bool = False) -> Symptom:
             return Symptom.USER_EXCEPTION
         if said.hand in ("cascade", "vague") and said.symptom in _OF_PEER:
             return Symptom.USER_EXCEPTION if alone else Symptom.PEER_LOST
+        if said.symptom in _OF_SERVICE:
+            return Symptom.SERVICE
         return Symptom.INFRASTRUCTURE if said.symptom in _OF_NODE else Symptom.USER_EXCEPTION
     if exited.signal is not None:
         # Libraries that lose a partner in a thread of their own abort the process; who finds a device broken does too.
@@ -83,7 +90,7 @@ def classify(exited: ProcessExited, *, alone: bool = False) -> Symptom:
         return Symptom.PEER_LOST if "cascade" in hands and "first" not in hands else Symptom.KILLED
     if exited.exit_code is None:
         return Symptom.RANKS_VANISHED
-    return Symptom.EXIT_CODE
+    return Symptom.SERVICE if diagnosed(exited).symptom in _OF_SERVICE else Symptom.EXIT_CODE
 
 
 _NO_MORE = frozenset({Crash.UNKNOWN, Crash.KILLED, Crash.USER_CODE_ERROR})
@@ -95,7 +102,7 @@ def named(symptom: Symptom, diagnosis: Diagnosis) -> str:
     return "" if symptom is Symptom.PEER_LOST or diagnosis.symptom in _NO_MORE else str(diagnosis.symptom)
 
 
-FIRST_HAND_OF_NODE = frozenset({Symptom.KILLED, Symptom.INFRASTRUCTURE, Symptom.RANKS_VANISHED})
+FIRST_HAND_OF_NODE = frozenset({Symptom.KILLED, Symptom.INFRASTRUCTURE, Symptom.RANKS_VANISHED, Symptom.HANG})
 """Symptoms that are held against the node they appear on; the second time within an incident it is evicted."""
 
 OF_USER_CODE = frozenset({Symptom.USER_EXCEPTION, Symptom.EXIT_CODE})

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from holdfast.events import BadNumber, StepsCertified, Withheld
 from holdfast_controller.draft import Draft
+from holdfast_controller.incident import Failure, Spoiled, Symptom
 from holdfast_controller.recovery import Rules, failed, learned_late
-from holdfast_controller.state import Failure, JobPhase, JobState, Spoiled, Symptom
+from holdfast_controller.state import JobPhase, JobState
 
 
 def bad_number(draft: Draft, event: BadNumber, rules: Rules) -> None:
@@ -68,6 +69,6 @@ def _in_words(event: BadNumber) -> str:
     what = event.quantity.replace("_", " ")
     whose = f" of rank {event.rank}" if event.rank is not None else ""
     by = f" ({event.tag} at {event.logged_step} of a {event.told_by} log)" if event.told_by else ""
-    if event.kind == "jump":
+    if event.kind == "jump" and event.value is not None and event.level is not None:
         return f"the {what}{whose} rose to {event.value:g} at step {event.step}, its level was {event.level:g}{by}"
     return f"the {what}{whose} is {event.kind} at step {event.step}{by}"

@@ -12,7 +12,8 @@ import msgspec
 from holdfast.code.difference import Changes, difference, in_words
 from holdfast.code.manifest import Manifest
 from holdfast.desired import NodeDesired
-from holdfast.diagnosis.program import are_checks
+from holdfast.diagnosis.program import are_checks, time_limit_s
+from holdfast.diagnosis.references import NO_REFERENCES, Reference, References
 from holdfast.event_parts import Grant
 from holdfast.events import (
     ChecksStarted,
@@ -26,11 +27,13 @@ from holdfast.events import (
     NodesRequested,
     ReplayStarted,
     Rollback,
+    Suspension,
 )
 from holdfast.ids import derived_id
 from holdfast.timeouts import Timeouts
+from holdfast_controller.incident import Failure, Incident
 from holdfast_controller.orders import leaving_order, standing_orders
-from holdfast_controller.state import Await, Checks, Ending, Failure, Incident, JobPhase, JobState, Replay
+from holdfast_controller.state import Await, Checks, Ending, JobPhase, JobState, Replay
 
 SOURCE = "controller"
 NO_MANIFESTS: Mapping[str, Manifest] = MappingProxyType({})
@@ -40,20 +43,22 @@ E = TypeVar("E", bound=Event)
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """A decision: the job's next state, what is said, and what nodes shall run. The reasons stand in the events.
 
-    `closed` is the incident that ended with this decision; `refusal` says why a request was not accepted.
+    `closed` is the incident that ended with this decision, `learned` are answers of tests that machines agreed on;
+    `refusal` says why a request was not accepted.
     """
 
     state: JobState | None
     events: tuple[Event, ...] = ()
     orders: tuple[NodeDesired, ...] = ()
     closed: tuple[Incident, ...] = ()
+    learned: tuple[Reference, ...] = ()
     refusal: str = ""
 
 
 class Draft:
     """Collects an outcome. Everything it says is derived from the cause, so that repeating it repeats the ids.
 
-    `manifests` are those of the code versions that are held.
+    `manifests` are those of the code versions that are held, `references` the answers of tests that are known.
     """
 
     def __init__(
@@ -63,12 +68,15 @@ class Draft:
         now: datetime,
         timeouts: Timeouts,
         manifests: Mapping[str, Manifest] = NO_MANIFESTS,
+        references: References = NO_REFERENCES,
     ) -> None:
         self.state = state
         self.cause = cause
         self.now = now
         self.timeouts = timeouts
         self.manifests = manifests
+        self.references = references
+        self.learned: tuple[Reference, ...] = ()
         self._events: list[Event] = []
         self._orders: list[NodeDesired] = []
         self._closed: list[Incident] = []
@@ -80,8 +88,13 @@ class Draft:
         event = kind(
             id=derived_id(self.cause, kind.__name__, nth=len(self._events)),
             source=SOURCE,
-            job=self.state.job,
-            **{"at": self.now, "cause": self.cause, "generation": self.state.generation or None, **fields},
+            **{
+                "job": self.state.job,
+                "at": self.now,
+                "cause": self.cause,
+                "generation": self.state.generation or None,
+                **fields,
+            },
         )
         self._events.append(event)
         return event
@@ -146,6 +159,16 @@ class Draft:
         self.state = self.state.update(ordered_by=decision.id)
         self._orders.extend(standing_orders(self.state))
         self.await_("checks_done", limit_s)
+
+    def order_pause(self, failed_generation: int, pause_s: float, reason: str) -> None:
+        """Stop the ranks; after a while they are to start again on the same nodes. This uses up a generation number."""
+        incident = self.state.incident
+        assert incident is not None
+        incident = msgspec.structs.replace(incident, paused=(*incident.paused, failed_generation))
+        self.state = self.state.become(JobPhase.WAITING, incident=incident, checks=None, replay=None, awaiting=None)
+        decision = self.say(Suspension, pause_s=pause_s, reason=f"trying again in {pause_s:g} s: {reason}")
+        self.order_idle(decision.id, suspended=True)
+        self.await_("pause", pause_s)
 
     def _bring_in_code(self, restart_reason: str) -> None:
         """The version that waits becomes the present one from the next generation on."""
@@ -220,9 +243,11 @@ class Draft:
             incident=msgspec.structs.replace(incident, untrained=incident.untrained | {generation})
         )
 
-    def order_idle(self, **changes: object) -> None:
+    def order_idle(self, ordered_by: str | None = None, **changes: object) -> None:
         """Order all members to run no ranks; this uses up a generation number."""
-        self.state = self.state.update(generation=self.state.generation + 1, ordered_by=self.cause, **changes)
+        self.state = self.state.update(
+            generation=self.state.generation + 1, ordered_by=ordered_by or self.cause, **changes
+        )
         self._orders.extend(standing_orders(self.state))
 
     def claim(self, reason: str) -> None:
@@ -341,6 +366,15 @@ class Draft:
         until = datetime.fromtimestamp(self.now.timestamp() + limit_s, tz=self.now.tzinfo)
         self.state = self.state.update(awaiting=Await(what=what, since=self.now, until=until))
 
+    def await_first_step_if_started(self) -> None:
+        """Once the ranks of every node run, their first step is expected; of checks, their end."""
+        state = self.state
+        if state.phase is not JobPhase.STARTING or not state.started >= set(state.nodes):
+            return
+        limit_s = self.timeouts.first_step_limit_s(state.step_s, state.first_step_s)
+        self.await_("first_step", time_limit_s(state.spec) if are_checks(state.spec) else limit_s)
+        self.state = self.state.update(started_at=self.now)
+
     def close_incident(self, outcome: str, reason: str) -> None:
         """End the open incident, if there is one."""
         incident = self.state.incident
@@ -364,6 +398,7 @@ class Draft:
             events=tuple(self._events),
             orders=tuple(self._orders),
             closed=tuple(self._closed),
+            learned=self.learned,
         )
 
 

@@ -6,9 +6,10 @@ from holdfast.events import Inspection, ProcessExited, Withheld
 from holdfast_controller import alerts, checks, replays
 from holdfast_controller.classify import classify, diagnosed, in_words, is_superseded, named, signature
 from holdfast_controller.draft import Draft
+from holdfast_controller.incident import Failure, RankError, Rung
 from holdfast_controller.ladder import INSPECTIONS, Choice
 from holdfast_controller.recovery import Rules, failed, learned_late, may_evict
-from holdfast_controller.state import LIVE, Failure, JobPhase, RankError, Rung
+from holdfast_controller.state import LIVE, JobPhase
 
 
 def exited(draft: Draft, event: ProcessExited, rules: Rules) -> None:

@@ -6,7 +6,10 @@ from holdfast.events import (
     BadNumber,
     DiagnosticResult,
     Event,
+    FailSlowLocated,
+    FailSlowRelieved,
     FirstStep,
+    HangFound,
     Inspection,
     NodeDeparted,
     NodeLost,
@@ -54,5 +57,8 @@ HANDLED: tuple[type[Event], ...] = (
     Inspection,
     DiagnosticResult,
     ReplayResult,
+    HangFound,
+    FailSlowLocated,
+    FailSlowRelieved,
 )
 """The events that a decision can follow from."""

@@ -4,10 +4,14 @@ node lost, or silent about its start          -> evict it
 an inspection names a machine                 -> evict it, without stop-time checks
 the script's own error, code not yet good     -> back to the last good version
 the script's own error, seen twice            -> stop, with the traceback
+a service elsewhere failed the job            -> wait, each time longer, and start again; in the end stop
 bad numbers                                   -> stop-time checks; again -> roll back, replay; at one step twice, stop
 crash on a node with an alert of its own      -> evict it: a crash with a culprit
-crash without a culprit                       -> restart in place; again -> stop-time checks
+tests name a machine that makes the job slow  -> evict it, once it has cost as much as a restart
+hang, and a machine speaks against itself     -> evict it: a process there is stopped, stuck, or cannot be read
+crash or hang without a culprit               -> restart in place; again -> stop-time checks
 checks found nothing, and it is the same node -> evict it; another one -> restart in place, then roll back
+checks found nothing, and a group hangs       -> evict the group, and test its nodes beside training
 the same though no node was there each time   -> it follows the job: roll back, or restart in place, soon replay, stop
 too many attempts within one incident         -> stop
 
@@ -24,7 +28,7 @@ from holdfast.diagnosis.suites import suite_for
 from holdfast.event_parts import Suspect
 from holdfast.policies import LadderPolicy
 from holdfast_controller.classify import FIRST_HAND_OF_NODE, OF_USER_CODE
-from holdfast_controller.state import Alert, Failure, Incident, RankError, Rung, Shown, Spoiled, Symptom
+from holdfast_controller.incident import Alert, Failure, Incident, RankError, Rung, Shown, Spoiled, Symptom
 
 TRAITS_MAX = 16
 """Of an incident; those that were shown last."""
@@ -32,16 +36,21 @@ TRAITS_MAX = 16
 EVICTED_FOR_TRAIT_MAX = 2
 """Where all nodes of a job show the same each time, the third to go would be no better a guess."""
 
-INSPECTIONS, CHECKS, REPLAYS, FAILURES = "inspections", "stop_time_checks", "replay", "failures"
+INSPECTIONS, CHECKS, REPLAYS, HANGS, FAILURES = "inspections", "stop_time_checks", "replay", "hangs", "failures"
+FAIL_SLOW = "fail_slow"
 """What an eviction can rest on."""
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """A rung, and the reason in words. `nodes` are those to evict, on the word of `mechanism`."""
+    """A rung, and the reason in words. `nodes` are those to evict, on the word of `mechanism`.
+
+    `one_of`: at least one of them is at fault, and nobody can tell which.
+    """
 
     rung: Rung
     reason: str
     nodes: tuple[str, ...] = ()
+    one_of: bool = False
     mechanism: str = FAILURES
     suite: str = ""
     evidence: tuple[str, ...] = ()
@@ -101,8 +110,14 @@ def choose(incident: Incident, failure: Failure, means: Means, policy: LadderPol
         return Choice(rung=Rung.EVICT, reason=failure.text, nodes=(node,))
     if symptom is Symptom.UNFIT and node:
         return Choice(rung=Rung.EVICT, reason=failure.text, nodes=(node,), mechanism=INSPECTIONS)
+    if symptom is Symptom.SLOW and node:
+        return Choice(rung=Rung.EVICT, reason=failure.text, nodes=(node,), mechanism=FAIL_SLOW)
+    if symptom is Symptom.HANG and failure.suspects:
+        return Choice(rung=Rung.EVICT, reason=failure.text, nodes=failure.suspects, mechanism=HANGS)
     if error := user_error(failure):
         return _for_user_error(incident, failure, error, means)
+    if failure.symptom is Symptom.SERVICE:
+        return _for_service(incident, failure, policy)
     if failure.spoiled:
         return _for_bad_numbers(incident, failure, failure.spoiled, means)
     return _for_crash(incident, failure, means, policy)
@@ -111,9 +126,9 @@ def choose(incident: Incident, failure: Failure, means: Means, policy: LadderPol
 def within_limits(choice: Choice, incident: Incident, failure: Failure, policy: LadderPolicy) -> Choice:
     """The choice, or the end if it would be one restart too many."""
     restarts = choice.rung in (Rung.REATTEMPT, Rung.ROLLBACK, Rung.CHECKS, Rung.REPLAY, Rung.EVICT)
-    if not restarts or incident.attempts < policy.attempts_max:
+    if not restarts or incident.restarts < policy.attempts_max:
         return choice
-    reason = f"{failure.text}; gave up after {incident.attempts} restarts within one incident"
+    reason = f"{failure.text}; gave up after {incident.restarts} restarts within one incident"
     return Choice(rung=Rung.STOP, reason=reason)
 
 
@@ -131,12 +146,12 @@ def named_by_checks(failure: Failure, suspects: tuple[Suspect, ...], members: fr
     )
 
 
-def named_by_replay(failure: Failure, suspects: tuple[str, ...], said: str) -> Choice | None:
-    """The rung behind a replay that named somebody, and `said` this."""
+def named_by_replay(failure: Failure, suspects: tuple[str, ...], said: str, *, one_of: bool) -> Choice | None:
+    """The rung behind a replay that named somebody, or `one_of` several, and `said` this."""
     if not suspects:
         return None
     reason = f"{failure.text}; dual-phase replay: {said}"
-    return Choice(rung=Rung.EVICT, reason=reason, nodes=suspects, mechanism=REPLAYS)
+    return Choice(rung=Rung.EVICT, reason=reason, nodes=suspects, one_of=one_of, mechanism=REPLAYS)
 
 
 def coming(incident: Incident, failure: Failure, taken: Rung, means: Means, policy: LadderPolicy) -> str:
@@ -145,6 +160,8 @@ def coming(incident: Incident, failure: Failure, taken: Rung, means: Means, poli
         incident = msgspec.structs.replace(incident, checked=means.members)
     elif taken is Rung.REPLAY:
         incident = msgspec.structs.replace(incident, replayed=means.members)
+    elif taken is Rung.WAIT:
+        incident = msgspec.structs.replace(incident, paused=(*incident.paused, failure.generation))
     again = msgspec.structs.replace(failure, generation=failure.generation + 1)
     if failure.error:
         again = msgspec.structs.replace(
@@ -165,6 +182,27 @@ def _for_user_error(incident: Incident, failure: Failure, error: RankError, mean
     if incident.user_error and (why := _comes_again(incident.user_error, error)):
         return Choice(rung=Rung.STOP, reason=f"{failure.text}; {why}")
     return Choice(rung=Rung.REATTEMPT, reason=failure.text)
+
+
+def pause_s(pauses: int, policy: LadderPolicy) -> float:
+    """How long the next one is, behind so many."""
+    # Beyond some power of two it is the longest in any case, and no float goes on for ever.
+    return min(policy.service_pause_s * 2.0 ** min(pauses, 64), policy.service_pause_s_max)
+
+
+def _for_service(incident: Incident, failure: Failure, policy: LadderPolicy) -> Choice:
+    """No machine is blamed, and no code: neither another node nor another version would be served any better."""
+    if failure.generation in incident.paused:
+        return Choice(rung=Rung.WAIT, reason=failure.text)
+    pauses = len(incident.paused)
+    waited_s = sum(pause_s(earlier, policy) for earlier in range(pauses))
+    if pauses < policy.service_attempts_max and waited_s + pause_s(pauses, policy) <= policy.service_wait_s_max:
+        return Choice(rung=Rung.WAIT, reason=failure.text)
+    reason = (
+        f"{failure.text}; the service has failed the job {pauses + 1} times, over {waited_s:.0f} s of pauses: "
+        "no machine and no code of the job is known to be at fault"
+    )
+    return Choice(rung=Rung.STOP, reason=reason)
 
 
 def _for_bad_numbers(incident: Incident, failure: Failure, spoiled: Spoiled, means: Means) -> Choice:
@@ -199,7 +237,7 @@ def _for_crash(incident: Incident, failure: Failure, means: Means, policy: Ladde
     seen = incident.shown.get(trait(failure) or "")
     if seen and _follows_the_job(incident, trait(failure), seen):
         return _for_what_follows_the_job(incident, failure, seen, means, policy)
-    if means.can_check and incident.attempts >= policy.reattempts_before_checks and means.members - incident.checked:
+    if means.can_check and incident.restarts >= policy.reattempts_before_checks and means.members - incident.checked:
         return Choice(rung=Rung.CHECKS, reason=failure.text, suite=suite_for(failure.shown_as))
     if failure.symptom in FIRST_HAND_OF_NODE and node:
         same = sum(node in nodes for nodes in seen.by.values()) if seen else 0
@@ -207,7 +245,11 @@ def _for_crash(incident: Incident, failure: Failure, means: Means, policy: Ladde
         if times >= policy.failures_of_node_max:
             reason = f"{failure.text}; {node} failed {times} times within one incident"
             return Choice(rung=Rung.EVICT, reason=reason, nodes=(node,))
-    if means.can_roll_back and incident.attempts > policy.reattempts_before_checks:
+    if failure.group and not means.can_roll_back and incident.checked >= means.members:
+        why = f"one of {', '.join(failure.group)} holds the others up"
+        reason = f"{failure.text}; {why}"
+        return Choice(rung=Rung.EVICT, reason=reason, nodes=failure.group, one_of=True, mechanism=HANGS)
+    if means.can_roll_back and incident.restarts > policy.reattempts_before_checks:
         why = "it fails again, no machine is known to be at fault, and the code is new"
         return Choice(rung=Rung.ROLLBACK, reason=f"{failure.text}; {why}")
     return Choice(rung=Rung.REATTEMPT, reason=failure.text)

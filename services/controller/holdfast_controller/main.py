@@ -29,6 +29,7 @@ async def serve(this: Process) -> None:
         settings.mechanisms,
         settings.code,
         librarian.manifests,
+        settings.hang,
     )
     store = await PostgresStore.connect(
         this.settings.database_url, "controller", application_name="holdfast-controller"

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from holdfast.code.manifest import Manifest
-from holdfast.diagnosis.program import are_checks, time_limit_s
+from holdfast.diagnosis.program import are_checks
+from holdfast.diagnosis.references import NO_REFERENCES, References
 from holdfast.event_parts import Grant
 from holdfast.events import (
     AnyEvent,
@@ -18,7 +19,10 @@ from holdfast.events import (
     BreakerReset,
     DeadlinePassed,
     DiagnosticResult,
+    FailSlowLocated,
+    FailSlowRelieved,
     FirstStep,
+    HangFound,
     Inspection,
     JobSubmitted,
     NodeDeparted,
@@ -37,16 +41,19 @@ from holdfast.events import (
     StepTimeMeasured,
     Suspension,
 )
+from holdfast.finding_policies import HangPolicy
 from holdfast.ids import named_id
 from holdfast.policies import CodePolicy, LadderPolicy, MechanismPolicy, RetentionPolicy
 from holdfast.requests import ResetBreaker, RollbackJob, StopJob, SubmitJob, UpdateJob
 from holdfast.timeouts import Timeouts
-from holdfast_controller import checks, evidence, replays, updates
+from holdfast_controller import checks, evidence, replays, retest, slow, updates
 from holdfast_controller.corruption import bad_number, certified
 from holdfast_controller.draft import NO_MANIFESTS, Draft, Outcome
+from holdfast_controller.hangs import hung
+from holdfast_controller.incident import Failure, Symptom
 from holdfast_controller.orders import standing_orders
-from holdfast_controller.recovery import Rules, failed
-from holdfast_controller.state import LIVE, OVER, Ending, Failure, JobPhase, JobState, Symptom
+from holdfast_controller.recovery import Rules, failed, pause_over
+from holdfast_controller.state import LIVE, OVER, Ending, JobPhase, JobState
 from holdfast_controller.submission import masked, new_job, no_longer, of_before
 
 STEP_RECORD_S = 10.0
@@ -56,7 +63,8 @@ STEP_RECORD_S = 10.0
 class Planner:
     """The decisions under one set of limits; holds no state of its own.
 
-    `manifests` are those of the code versions that are held; a version never changes.
+    `manifests` are those of the code versions that are held; a version never changes. `references` are the answers of
+    tests that machines agreed on.
     """
 
     def __init__(
@@ -67,16 +75,19 @@ class Planner:
         mechanisms: MechanismPolicy | None = None,
         code_policy: CodePolicy | None = None,
         manifests: Mapping[str, Manifest] = NO_MANIFESTS,
+        hang: HangPolicy | None = None,
+        references: References = NO_REFERENCES,
     ) -> None:
         self.timeouts = timeouts
         self.policy = policy
-        self.rules = Rules(ladder=policy, mechanisms=mechanisms or MechanismPolicy())
+        self.rules = Rules(ladder=policy, mechanisms=mechanisms or MechanismPolicy(), hang=hang or HangPolicy())
         self.retention = retention or RetentionPolicy()
         self.code_policy = code_policy or CodePolicy()
         self.manifests = manifests
+        self.references = references
 
     def _draft(self, state: JobState, cause: str, now: datetime) -> Draft:
-        return Draft(state, cause, now, self.timeouts, self.manifests)
+        return Draft(state, cause, now, self.timeouts, self.manifests, self.references)
 
     # --- requests of people ---------------------------------------------------------------------
 
@@ -145,6 +156,7 @@ class Planner:
             case NodesGranted():
                 self._granted(draft, event)
             case NodesAwaited():
+                retest.awaited(draft, event)
                 self._awaited(draft, event)
             case RanksStarted():
                 self._started(draft, event)
@@ -157,17 +169,27 @@ class Planner:
             case RanksStopped():
                 self._stopped(draft, event)
             case ProcessExited():
+                retest.heard(draft, event)
                 evidence.exited(draft, event, self.rules)
             case NodeLost() | NodeDeparted():
+                retest.heard(draft, event)
                 self._node_gone(draft, event)
             case OrderRefused():
                 self._refused(draft, event)
             case Inspection():
                 evidence.inspected(draft, event, self.rules)
+            case DiagnosticResult() if state.retest:
+                retest.heard(draft, event)
             case DiagnosticResult():
                 checks.found(draft, event, self.rules)
             case ReplayResult():
                 replays.found(draft, event, self.rules)
+            case HangFound():
+                hung(draft, event, self.rules)
+            case FailSlowLocated():
+                slow.located(draft, event, self.rules)
+            case FailSlowRelieved():
+                slow.relieved(draft, event)
             case BadNumber():
                 bad_number(draft, event, self.rules)
             case StepsCertified():
@@ -179,6 +201,7 @@ class Planner:
                 draft.state = draft.state.update(restorable_step=newest, has_checkpoints=True)
             case _:
                 pass
+        retest.conclude_if_over(draft, state)
         return draft.outcome()
 
     def time(self, state: JobState, now: datetime, hearing_since: datetime | None) -> Outcome:
@@ -189,14 +212,23 @@ class Planner:
             draft = self._draft(state, named_id(until, state.job, "update", state.generation), now)
             updates.due(draft)
             return draft.outcome()
+        if state.slow and hearing_since is not None and slow.is_due(state, now, hearing_since):
+            draft = self._draft(state, named_id(state.slow.due_at, state.job, "slow", state.generation), now)
+            slow.due(draft, self.rules)
+            return draft.outcome()
         if awaiting is None or hearing_since is None:
             return Outcome(state=state)
         if now - max(awaiting.since, hearing_since) < awaiting.until - awaiting.since:
             return Outcome(state=state)
+        if awaiting.what == "pause":
+            draft = self._draft(state.update(awaiting=None), state.ordered_by or "", now)
+            pause_over(draft)
+            return draft.outcome()
         here = {
             "ranks_started": state.started,
             "first_step": state.stepped,
             "ranks_stopped": state.gone,
+            "nodes_granted": frozenset[str](),
             "checks_done": state.checks.over if state.checks else frozenset(),
             "replay_done": state.replay.over if state.replay else frozenset(),
         }[awaiting.what]
@@ -209,6 +241,8 @@ class Planner:
         draft.cause = finding.id
         if awaiting.what == "ranks_stopped":
             draft.close()
+        elif awaiting.what == "nodes_granted":
+            retest.unclaimed(draft)
         elif awaiting.what == "checks_done":
             checks.overdue(draft, self.rules)
         elif awaiting.what == "replay_done":
@@ -219,6 +253,8 @@ class Planner:
             failed(draft, self._failure(state, Symptom.START_TIMEOUT, text), self.rules)
         elif awaiting.what == "ranks_started":
             for node in missing:
+                if draft.state.phase is JobPhase.STOPPING:
+                    break
                 text = f"{node} did not start its ranks within {waited_s:.0f} s"
                 failed(draft, self._failure(state, Symptom.START_TIMEOUT, text, node), self.rules)
         elif are_checks(state.spec):
@@ -228,6 +264,7 @@ class Planner:
             text = f"no first step within {waited_s:.0f} s of starting generation {state.generation}"
             failed(draft, self._failure(state, Symptom.NO_FIRST_STEP, text), self.rules)
         # A job that never made a step may be one that makes none, or compiles for long: the finding is all there is.
+        retest.conclude_if_over(draft, state)
         return draft.outcome()
 
     def is_forgotten(self, ended_at: datetime, now: datetime) -> bool:
@@ -311,10 +348,7 @@ class Planner:
             return
         started = state.started | {event.node}
         draft.state = state.update(started=started)
-        if started >= set(state.nodes) and state.phase is JobPhase.STARTING:
-            limit_s = self.timeouts.first_step_limit_s(state.step_s, state.first_step_s)
-            draft.await_("first_step", time_limit_s(state.spec) if are_checks(state.spec) else limit_s)
-            draft.state = draft.state.update(started_at=draft.now)
+        draft.await_first_step_if_started()
 
     def _first_step(self, draft: Draft, event: FirstStep) -> None:
         state = draft.state
@@ -358,7 +392,7 @@ class Planner:
             return
         finished = state.finished | {event.node}
         draft.state = state.update(finished=finished)
-        if finished >= set(state.nodes):
+        if finished >= set(state.nodes) and retest.all_told(state):
             draft.close_incident("recovered", "the job ran to its end")
             draft.complete("every rank ended with exit code 0")
 

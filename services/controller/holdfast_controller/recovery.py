@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.crash.names import row_of
 from holdfast.diagnosis.program import are_checks
 from holdfast.events import BreakerOpened, Eviction, EvictionRevoked, IncidentOpened, Reattempt, Withheld
+from holdfast.finding_policies import HangPolicy
 from holdfast.ids import derived_id
 from holdfast.policies import LadderPolicy, MechanismPolicy
-from holdfast_controller import alerts, breaker
+from holdfast.symptom_names import row_of
+from holdfast_controller import alerts, breaker, retest
 from holdfast_controller.classify import FIRST_HAND_OF_NODE, OF_USER_CODE
 from holdfast_controller.draft import Draft
+from holdfast_controller.incident import Evicted, Failure, Incident, Rung, Symptom, Taken
 from holdfast_controller.ladder import (
     REPLAYS,
     Choice,
@@ -19,16 +21,20 @@ from holdfast_controller.ladder import (
     blame,
     choose,
     coming,
+    pause_s,
     trait,
     user_error,
     within_limits,
 )
 from holdfast_controller.replay_scope import can_replay, first_phase
-from holdfast_controller.state import Ending, Evicted, Failure, Incident, JobPhase, Rung, Symptom, Taken
+from holdfast_controller.state import Ending, JobPhase
 from holdfast_controller.updates import can_roll_back, is_of_present_code, roll_back
 
 NOT_THERE = frozenset({Symptom.NODE_LOST, Symptom.START_TIMEOUT})
 """Who is lost or does not answer is replaced in any case: a job cannot train without."""
+
+ENDS = frozenset({Symptom.KILLED, Symptom.EXIT_CODE, Symptom.RANKS_VANISHED})
+"""That a rank ended, and nothing of why."""
 
 TAKEN_MAX = 32
 """Rungs of an incident that are remembered; its events are all in the history."""
@@ -46,6 +52,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 
     ladder: LadderPolicy
     mechanisms: MechanismPolicy
+    hang: HangPolicy = HangPolicy()
 
 
 def failed(draft: Draft, failure: Failure, rules: Rules) -> None:
@@ -67,17 +74,35 @@ def _failed_in_checks(draft: Draft, failure: Failure) -> None:
     if lost is not None:
         draft.release((lost,), failure.text)
         draft.state = state.update(members=tuple(None if member is lost else member for member in state.members))
+    elif failure.rank is not None and failure.node is not None and state.retest is not None:
+        # Of other runs whoever asked for them decides when they are over.
+        draft.state = state.update(finished=state.finished | {failure.node})
     if failure.symptom is Symptom.START_TIMEOUT or not draft.state.nodes:
         draft.end(Ending(phase=JobPhase.FAILED, reason=failure.text, exit_code=1))
-    elif draft.state.finished >= set(draft.state.nodes):
-        draft.complete("the checks are over on every node that is left")
+        return
+    if state.awaiting is not None and state.awaiting.what == "ranks_started":
+        # Those that are left may all have started.
+        draft.await_first_step_if_started()
+    retest.complete_if_over(draft)
 
 
 def learned_late(draft: Draft, failure: Failure, rules: Rules) -> None:
     """Evidence of a generation already given up: it may tell who was at fault, and that going on is no use."""
     choice = _weigh(draft, failure, rules)
-    held = failure.node in draft.state.nodes
-    if choice.rung in (Rung.STOP, Rung.ROLLBACK) or (choice.rung is Rung.EVICT and held):
+    if choice.rung is Rung.EVICT and failure.node in draft.state.nodes:
+        # What has been started since is not cut off for an eviction that is withheld.
+        if may_evict(draft, choice, rules.ladder):
+            act(draft, failure, choice, rules)
+        return
+    if choice.rung in (Rung.STOP, Rung.ROLLBACK):
+        act(draft, failure, choice, rules)
+        return
+    if choice.rung is Rung.WAIT and draft.state.phase is JobPhase.STARTING and _is_of_last(draft, failure):
+        # A partner's complaint came first, and what was started for it would meet the same service. That start and the
+        # one behind the pause are one: a long outage is no row of failures.
+        assert draft.state.incident is not None
+        incident = msgspec.structs.replace(draft.state.incident, attempts=draft.state.incident.attempts - 1)
+        draft.state = draft.state.update(incident=incident)
         act(draft, failure, choice, rules)
         return
     checks = draft.state.checks
@@ -89,6 +114,16 @@ def learned_late(draft: Draft, failure: Failure, rules: Rules) -> None:
     else:
         assert draft.state.incident is not None
         act(draft, failure, within_limits(choice, draft.state.incident, failure, rules.ladder), rules)
+
+
+def pause_over(draft: Draft) -> None:
+    """Time to try again what a service elsewhere has failed."""
+    incident = draft.state.incident
+    assert incident is not None
+    reason = f"pause {len(incident.paused)} is over: {incident.summary}"
+    draft.say(Reattempt, attempt=incident.attempts + 1, reason=reason)
+    draft.order_start(f"restart in place: {reason}")
+    draft.await_("ranks_started", draft.timeouts.start_s)
 
 
 def means_of(draft: Draft, failure: Failure, rules: Rules) -> Means:
@@ -132,11 +167,14 @@ def act(draft: Draft, failure: Failure, choice: Choice, rules: Rules) -> None:
             draft.say(Reattempt, attempt=incident.attempts + 1, node=failure.node, reason=choice.reason)
             draft.order_start(f"restart in place: {choice.reason}")
             draft.await_("ranks_started", draft.timeouts.start_s)
+        case Rung.WAIT:
+            draft.order_pause(failure.generation, pause_s(len(incident.paused), rules.ladder), choice.reason)
         case Rung.ROLLBACK:
-            if not roll_back(draft, choice.reason):
-                draft.say(Reattempt, attempt=incident.attempts + 1, node=failure.node, reason=choice.reason)
-                draft.order_start(f"restart in place: {choice.reason}")
-            draft.await_("ranks_started", draft.timeouts.start_s)
+            roll_back(draft, choice.reason)
+            # A job that waits for nodes goes back when they have come.
+            if not draft.state.vacancies:
+                draft.order_start(f"roll the code back: {choice.reason}")
+                draft.await_("ranks_started", draft.timeouts.start_s)
         case Rung.CHECKS:
             draft.order_checks(failure, choice.suite, choice.reason)
         case Rung.REPLAY:
@@ -172,9 +210,27 @@ def may_evict(draft: Draft, choice: Choice, policy: LadderPolicy) -> bool:
     return False
 
 
+def _shows_more(failure: Failure, incident: Incident) -> bool:
+    """Whether this tells better what the incident is than what it was opened for.
+
+    That is what a rank shows by itself, where so far one had only lost a partner; and, of the generation that failed
+    first, a cause that has a name, where so far a rank had only ended.
+    """
+    if incident.symptom is Symptom.PEER_LOST:
+        return failure.symptom is not Symptom.PEER_LOST
+    is_of_first = bool(incident.taken) and failure.generation == incident.taken[0].generation
+    is_bare = incident.symptom in ENDS and not incident.named
+    return is_of_first and is_bare and failure.symptom in (Symptom.INFRASTRUCTURE, Symptom.SERVICE)
+
+
+def _is_of_last(draft: Draft, failure: Failure) -> bool:
+    """Whether it ended the generation before the present one."""
+    return failure.generation == draft.state.generation - 1
+
+
 def _tells_more(failure: Failure, known: Failure) -> bool:
     """Whether this, of the same generation, is the failure itself where what is known only followed from it."""
-    first_hand = FIRST_HAND_OF_NODE | OF_USER_CODE
+    first_hand = FIRST_HAND_OF_NODE | OF_USER_CODE | {Symptom.SERVICE}
     follows = known.symptom is Symptom.PEER_LOST
     return follows and failure.generation == known.generation and failure.symptom in first_hand
 
@@ -221,7 +277,7 @@ def _weigh(draft: Draft, failure: Failure, rules: Rules) -> Choice:
         incident = msgspec.structs.replace(incident, spoiled=(*others, failure.spoiled))
     if failure.step > incident.failed_step:
         incident = msgspec.structs.replace(incident, failed_step=failure.step)
-    if incident.symptom is Symptom.PEER_LOST and failure.symptom is not Symptom.PEER_LOST:
+    if _shows_more(failure, incident):
         incident = msgspec.structs.replace(incident, symptom=failure.symptom, named=failure.named, summary=failure.text)
     draft.state = draft.state.update(incident=incident)
     return choice
@@ -280,6 +336,7 @@ def _evict(draft: Draft, failure: Failure, choice: Choice) -> None:
             node=member.node,
             epoch=member.epoch,
             blocked_for_s=draft.timeouts.block_s,
+            together=choice.nodes if choice.one_of else (),
             reason=choice.reason,
         )
         if shows := trait(failure):

@@ -8,7 +8,8 @@ from holdfast.diagnosis.replay_groups import NoReplay, plan_replay
 from holdfast.policies import LadderPolicy
 from holdfast.replay_settings import ReplaySettings
 from holdfast.timeouts import Timeouts
-from holdfast_controller.state import Failure, JobState, Replay
+from holdfast_controller.incident import Failure
+from holdfast_controller.state import JobState, Replay
 
 TRAINING_SHARE = 0.5
 """Of the time that a phase has: the rest is for starting, restoring, and what is slower in small groups."""

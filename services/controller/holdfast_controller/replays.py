@@ -23,6 +23,10 @@ def found(draft: Draft, event: ReplayResult, rules: Rules) -> None:
     state, replay = draft.state, draft.state.replay
     if replay is None or event.generation != state.generation or event.node not in state.nodes:
         return
+    machine = state.nodes.index(event.node)
+    group = replay.plan.members(replay.plan.group_of(machine, replay.phase), replay.phase)
+    if event.rank // state.spec.nproc_per_node != group.index(machine):
+        return  # that is another machine's place
     known = replay.replays if event.replay in replay.replays else (*replay.replays, event.replay)
     of_node = replay.results.get(event.node, {}) | {event.rank: known.index(event.replay)}
     _update(draft, replays=known, results=replay.results | {event.node: of_node})
@@ -120,7 +124,7 @@ def _conclude(draft: Draft, replay: Replay, located: Located, rules: Rules) -> N
     incident = msgspec.structs.replace(state.incident, replayed=frozenset(state.nodes))
     draft.state = state.update(incident=incident, replay=None, awaiting=None)
     said = f"{located.reason}: one of {', '.join(candidates)}" if candidates else located.reason
-    choice = named_by_replay(failure, suspects, said)
+    choice = named_by_replay(failure, suspects, said, one_of=located.one_of)
     if choice is None:
         choice = chosen(draft, incident, failure, rules)
         choice = msgspec.structs.replace(choice, reason=f"{choice.reason}; dual-phase replay: {said}")

@@ -9,7 +9,9 @@ from typing import Any
 
 from holdfast.code.manifest import Manifest
 from holdfast.desired import NodeDesired
+from holdfast.diagnosis.references import AnswerKey
 from holdfast.events import AnyEvent, IncidentClosed, OrderRefused
+from holdfast.finding_policies import HangPolicy
 from holdfast.policies import CodePolicy, LadderPolicy, MechanismPolicy, RetentionPolicy
 from holdfast.requests import (
     CONTROLLER_REQUESTS,
@@ -23,18 +25,22 @@ from holdfast.requests import (
 )
 from holdfast.service import Decider, Effect, Order, Row
 from holdfast.timeouts import Timeouts
+from holdfast_controller import retest
 from holdfast_controller.draft import NO_MANIFESTS, Outcome
 from holdfast_controller.hears import HANDLED, concerns
+from holdfast_controller.incident import Incident
 from holdfast_controller.orders import code_wanted, standing_orders
 from holdfast_controller.plan import Planner
-from holdfast_controller.state import OVER, Incident, JobState
+from holdfast_controller.state import OVER, JobState
 from holdfast_controller.store import (
     CODE_VERSIONS,
     INCIDENTS,
     JOBS,
+    REFERENCES,
     TABLES,
     USED_NAMES,
     IncidentRecord,
+    ReferenceRecord,
     UsedName,
     VersionRecord,
     version_key,
@@ -60,8 +66,10 @@ class Controller(Decider):
         mechanisms: MechanismPolicy | None = None,
         code_policy: CodePolicy | None = None,
         manifests: Mapping[str, Manifest] = NO_MANIFESTS,
+        hang: HangPolicy | None = None,
     ) -> None:
-        self.planner = Planner(timeouts, policy, retention, mechanisms, code_policy, manifests)
+        self._references: dict[AnswerKey, str] = {}
+        self.planner = Planner(timeouts, policy, retention, mechanisms, code_policy, manifests, hang, self._references)
         self.jobs: dict[str, JobState] = {}
         # The oldest end first, so that most of the time one look tells that nothing is to be forgotten.
         self._ended: dict[str, datetime] = {}
@@ -70,6 +78,9 @@ class Controller(Decider):
     def load(self, rows: Mapping[str, Mapping[str, Any]]) -> None:
         self.jobs = dict(rows[JOBS.name])
         self._used_names = {name: used.ended_at for name, used in rows[USED_NAMES.name].items()}
+        self._references.clear()
+        for record in rows.get(REFERENCES.name, {}).values():
+            self._references[record.reference.key] = record.reference.digest
         ended = {name: state.ended_at for name, state in self.jobs.items() if state.ended_at}
         self._ended = dict(sorted(ended.items(), key=lambda item: item[1]))
 
@@ -79,28 +90,28 @@ class Controller(Decider):
             # Its job has not learned yet that it lost the node, which serves another or did: its order is no forgery.
             concerned = []
         return _merge(
-            [self._effect(self.jobs[job], self.planner.event(self.jobs[job], event, now)) for job in concerned]
+            [self._decided(self.jobs[job], self.planner.event(self.jobs[job], event, now), now) for job in concerned]
         )
 
     def on_request(self, request: AnyRequest, now: datetime) -> Effect:
         if isinstance(request, SubmitJob):
             state = self.jobs.get(request.spec.name)
             forgotten = self._used_names.get(request.spec.name)
-            return self._effect(state, self.planner.submit(state, request, now, forgotten))
+            return self._effect(state, self.planner.submit(state, request, now, forgotten), now)
         if isinstance(request, StopJob):
             state = self.jobs.get(request.job)
-            return self._effect(state, self.planner.stop(state, request, now, self._used_names.get(request.job)))
+            return self._effect(state, self.planner.stop(state, request, now, self._used_names.get(request.job)), now)
         if isinstance(request, ResetBreaker):
             state = self.jobs.get(request.job)
-            return self._effect(state, self.planner.reset_breaker(state, request, now))
+            return self._effect(state, self.planner.reset_breaker(state, request, now), now)
         if isinstance(request, UpdateJob | RollbackJob):
             state, forgotten = self.jobs.get(request.job), self._used_names.get(request.job)
-            return self._effect(state, self.planner.change_code(state, request, now, forgotten))
+            return self._effect(state, self.planner.change_code(state, request, now, forgotten), now)
         return super().on_request(request, now)
 
     def on_time(self, now: datetime, hearing_since: datetime | None) -> Effect:
-        waiting = [state for state in self._live() if state.awaiting or state.code.pending]
-        passed = [self._effect(state, self.planner.time(state, now, hearing_since)) for state in waiting]
+        waiting = [state for state in self._live() if state.awaiting or state.code.pending or state.slow]
+        passed = [self._decided(state, self.planner.time(state, now, hearing_since), now) for state in waiting]
         return _merge([*passed, Effect(rows=self._forgotten(now))])
 
     def adopt(self, effect: Effect) -> None:
@@ -111,6 +122,8 @@ class Controller(Decider):
                     self._ended[row.key] = row.row.ended_at
             elif isinstance(row.row, UsedName):
                 self._used_names[row.key] = row.row.ended_at
+            elif isinstance(row.row, ReferenceRecord):
+                self._references[row.row.reference.key] = row.row.reference.digest
             elif row.table is JOBS:
                 del self.jobs[row.key], self._ended[row.key]
 
@@ -134,7 +147,13 @@ class Controller(Decider):
     def _live(self) -> list[JobState]:
         return [state for state in self.jobs.values() if state.phase not in OVER]
 
-    def _effect(self, before: JobState | None, outcome: Outcome) -> Effect:
+    def _decided(self, before: JobState, outcome: Outcome, now: datetime) -> Effect:
+        """What a decision means, and the tests that follow if it evicts several nodes of which one is at fault."""
+        effect = self._effect(before, outcome, now)
+        tests = retest.follow_up(outcome.events, outcome.state or before, now, self.planner.timeouts)
+        return effect if tests is None else _merge([effect, self._effect(None, tests, now)])
+
+    def _effect(self, before: JobState | None, outcome: Outcome, now: datetime) -> Effect:
         if outcome.refusal:
             return Effect(answer=Answer(accepted=False, message=outcome.refusal))
         after = outcome.state
@@ -147,6 +166,10 @@ class Controller(Decider):
         if after.incident and (before is None or before.incident != after.incident):
             rows.append(_incident_row(after.job, after.incident, None))
         rows += _version_rows(before, after)
+        rows += [
+            Row(table=REFERENCES, key=str(it.key), row=ReferenceRecord(reference=it, job=after.job, agreed_at=now))
+            for it in outcome.learned
+        ]
         orders: tuple[Order, ...] = outcome.orders
         if outcome.events and _wanted(before) != _wanted(after):
             orders = (code_wanted(after, outcome.events[-1].id), *orders)

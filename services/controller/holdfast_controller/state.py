@@ -7,6 +7,7 @@
     starting, running ──a failure without a culprit──▶ checking ──eviction──▶ claiming
                                                         checking ──nobody to blame──▶ starting
     starting, running, checking ──checks were no help──▶ replaying ──eviction──▶ claiming, or nobody ──▶ starting
+    starting, running, checking ──a service elsewhere failed the job──▶ waiting ──a pause──▶ starting
     starting, running ──every rank ended with 0──▶ completed
     any of these ──stop, or given up──▶ stopping ──ranks gone on every node──▶ stopped | failed
 
@@ -25,8 +26,8 @@ from holdfast.diagnosis.replay_outcome import GroupReplay
 from holdfast.event_parts import Grant, JobSpec, RankReplay
 from holdfast.events import DiagnosticResult
 from holdfast.replay_settings import ReplaySettings
-from holdfast.symptoms import Root
 from holdfast_controller.code_state import CodeState
+from holdfast_controller.incident import Alert, Failure, Incident
 
 
 class JobPhase(StrEnum):
@@ -37,37 +38,23 @@ class JobPhase(StrEnum):
     RUNNING = "running"
     CHECKING = "checking"
     REPLAYING = "replaying"
+    WAITING = "waiting"
     STOPPING = "stopping"
     COMPLETED = "completed"
     FAILED = "failed"
     STOPPED = "stopped"
 
 
+_BREAKS_OFF = frozenset({JobPhase.CHECKING, JobPhase.REPLAYING, JobPhase.WAITING, JobPhase.CLAIMING, JobPhase.STOPPING})
+"""What may follow when something goes wrong with ranks that train."""
+
 TRANSITIONS: dict[JobPhase, frozenset[JobPhase]] = {
     JobPhase.CLAIMING: frozenset({JobPhase.CLAIMING, JobPhase.STARTING, JobPhase.STOPPING}),
-    JobPhase.STARTING: frozenset(
-        {
-            JobPhase.STARTING,
-            JobPhase.RUNNING,
-            JobPhase.CHECKING,
-            JobPhase.REPLAYING,
-            JobPhase.CLAIMING,
-            JobPhase.STOPPING,
-            JobPhase.COMPLETED,
-        }
-    ),
-    JobPhase.RUNNING: frozenset(
-        {
-            JobPhase.STARTING,
-            JobPhase.CHECKING,
-            JobPhase.REPLAYING,
-            JobPhase.CLAIMING,
-            JobPhase.STOPPING,
-            JobPhase.COMPLETED,
-        }
-    ),
-    JobPhase.CHECKING: frozenset({JobPhase.STARTING, JobPhase.REPLAYING, JobPhase.CLAIMING, JobPhase.STOPPING}),
+    JobPhase.STARTING: _BREAKS_OFF | {JobPhase.STARTING, JobPhase.RUNNING, JobPhase.COMPLETED},
+    JobPhase.RUNNING: _BREAKS_OFF | {JobPhase.STARTING, JobPhase.COMPLETED},
+    JobPhase.CHECKING: (_BREAKS_OFF - {JobPhase.CHECKING}) | {JobPhase.STARTING},
     JobPhase.REPLAYING: frozenset({JobPhase.STARTING, JobPhase.REPLAYING, JobPhase.CLAIMING, JobPhase.STOPPING}),
+    JobPhase.WAITING: frozenset({JobPhase.STARTING, JobPhase.CLAIMING, JobPhase.STOPPING}),
     JobPhase.STOPPING: frozenset({JobPhase.STOPPED, JobPhase.FAILED}),
     JobPhase.COMPLETED: frozenset(),
     JobPhase.FAILED: frozenset(),
@@ -81,125 +68,6 @@ OVER = frozenset({JobPhase.COMPLETED, JobPhase.FAILED, JobPhase.STOPPED})
 """Phases that a job does not leave."""
 
 
-class Symptom(StrEnum):
-    """What a failure looks like from outside; issue by issue this list grows towards ByteRobust's Table 1."""
-
-    KILLED = "killed_by_signal"
-    USER_EXCEPTION = "user_exception"
-    EXIT_CODE = "exit_code"
-    INFRASTRUCTURE = "infrastructure_error"
-    PEER_LOST = "peer_lost"
-    RANKS_VANISHED = "ranks_vanished"
-    NODE_LOST = "node_lost"
-    NODE_DEPARTED = "node_departed"
-    START_TIMEOUT = "start_timeout"
-    NO_FIRST_STEP = "no_first_step"
-    NAN = "nan"
-    JUMP = "jump"
-    UNFIT = "node_unfit"
-
-
-class RankError(msgspec.Struct, frozen=True, kw_only=True):
-    """How a rank ended: what is needed to see that it comes again, and to tell people."""
-
-    generation: int
-    signature: str
-    step: int
-    on_first_step: bool
-    traceback: str
-    exit_code: int
-
-    @property
-    def trait(self) -> str:
-        """What is the same wherever the same failure comes again, on any node."""
-        return f"{self.signature} at step {self.step}"
-
-
-class Rung(StrEnum):
-    """What to do about a failure, from mild to severe."""
-
-    REATTEMPT = "reattempt"
-    ROLLBACK = "rollback"
-    REPLACE = "replace"
-    CHECKS = "stop_time_checks"
-    REPLAY = "replay"
-    EVICT = "evict"
-    STOP = "stop"
-
-
-class Spoiled(msgspec.Struct, frozen=True, kw_only=True):
-    """Where numbers of a generation went bad, and the newest step that was known to be clean then; None: none was."""
-
-    generation: int
-    step: int
-    certified: int | None = None
-
-
-class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that went wrong in one generation of a job. `evidence` are the ids of the events that tell of it.
-
-    `named` is the symptom in the terms of `holdfast.symptoms`, where more is known than `symptom` says; `root` where
-    the cause lies, as far as that can be told.
-    """
-
-    symptom: Symptom
-    generation: int
-    step: int
-    text: str
-    named: str = ""
-    root: Root = Root.UNKNOWN
-    evidence: tuple[str, ...] = ()
-    node: str | None = None
-    rank: int | None = None
-    error: RankError | None = None
-    spoiled: Spoiled | None = None
-
-    @property
-    def shown_as(self) -> str:
-        """The symptom by its most telling name."""
-        return self.named or self.symptom
-
-
-class Taken(msgspec.Struct, frozen=True, kw_only=True):
-    """A rung that was taken within an incident, on what evidence, and which would have come `next`."""
-
-    at: datetime
-    generation: int
-    rung: Rung
-    reason: str
-    nodes: tuple[str, ...] = ()
-    evidence: tuple[str, ...] = ()
-    next: str = ""
-
-
-class Alert(msgspec.Struct, frozen=True, kw_only=True):
-    """What a check of a node raised beside training. `stands`: it has not been cleared."""
-
-    at: datetime
-    check: str
-    device: str
-    kind: str = ""
-    symptom: str
-    confidence: str
-    text: str
-    event: str
-    stands: bool = True
-
-
-class Shown(msgspec.Struct, frozen=True, kw_only=True):
-    """Which nodes were seen to fail in one and the same way, by generation; who was part of the job each time."""
-
-    by: dict[int, frozenset[str]]
-    each_time: frozenset[str]
-
-
-class Evicted(msgspec.Struct, frozen=True, kw_only=True):
-    """A node that was held at `epoch` and evicted for failures of this trait."""
-
-    epoch: int
-    trait: str
-
-
 class Checks(msgspec.Struct, frozen=True, kw_only=True):
     """Stop-time checks under way: what failed, so that the ladder can go on behind them, and what was found so far.
 
@@ -211,6 +79,17 @@ class Checks(msgspec.Struct, frozen=True, kw_only=True):
     failure: Failure
     results: tuple[DiagnosticResult, ...] = ()
     over: frozenset[str] = frozenset()
+    died: dict[str, str] = {}
+
+
+class Retest(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a run of checks: it tests nodes that `job` evicted together in `incident`. `missing` could not be had."""
+
+    job: str
+    incident: str
+    nodes: tuple[str, ...]
+    missing: tuple[str, ...] = ()
+    results: tuple[DiagnosticResult, ...] = ()
     died: dict[str, str] = {}
 
 
@@ -242,39 +121,15 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[str, ...] = ()
 
 
-class Incident(msgspec.Struct, frozen=True, kw_only=True):
-    """An open incident. It ends when the job has gone past the step at which it failed, or with the job.
+class SlowNode(msgspec.Struct, frozen=True, kw_only=True):
+    """A machine that makes this generation slow, by `event`; at `due_at` it will have cost as much as a restart."""
 
-    One of bad numbers (`spoiled`: the first ones of each generation) ends only when that step is certified.
-
-    `blamed` counts, for each node, the generations of this incident that failed there first hand; `shown` has the
-    traits of these failures, and `evicted` the nodes that had to go for them. `checked` are the nodes whose stop-time
-    checks in this incident found nothing, `replayed` those that a replay has compared; `untrained` are the generations
-    of both. `taken` are the rungs so far; the last of very many.
-    """
-
-    id: str
-    opened_at: datetime
-    symptom: Symptom
-    failed_step: int
-    attempts: int = 0
-    blamed: dict[str, int] = {}
-    blamed_generation: dict[str, int] = {}
-    shown: dict[str, Shown] = {}
-    evicted: dict[str, Evicted] = {}
-    user_error: RankError | None = None
-    spoiled: tuple[Spoiled, ...] = ()
-    checked: frozenset[str] = frozenset()
-    replayed: frozenset[str] = frozenset()
-    untrained: frozenset[int] = frozenset()
-    taken: tuple[Taken, ...] = ()
-    named: str = ""
-    summary: str = ""
-
-    @property
-    def shown_as(self) -> str:
-        """The symptom by its most telling name."""
-        return self.named or self.symptom
+    generation: int
+    node: str
+    since: datetime
+    due_at: datetime
+    text: str
+    event: str
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
@@ -305,7 +160,7 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     told that or `next_restore_at_most`, until the job `is_past_limit`. `lost_before_granted` has the epochs at which
     nodes were lost that the job was not known to hold: a late grant must not bring them in. `alerts` are those of the
     job's nodes that may still matter, `evictions` the times of those that the circuit breaker counts; it is open since
-    `breaker_open_since`.
+    `breaker_open_since`. `slow` is a machine that makes the job slow, and is not replaced yet.
     """
 
     spec: JobSpec
@@ -341,6 +196,8 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     breaker_open_since: datetime | None = None
     checks: Checks | None = None
     replay: Replay | None = None
+    retest: Retest | None = None
+    slow: SlowNode | None = None
     awaiting: Await | None = None
     incident: Incident | None = None
     code: CodeState = CodeState()
@@ -362,7 +219,10 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
         """The newest generation that trained: waiting for nodes, checks and replays take numbers of their own."""
         if self.replay is not None:
             return self.replay.failure.generation
-        return self.generation - (self.suspended or self.phase is JobPhase.CHECKING)
+        generation = self.generation - self.suspended
+        while self.incident is not None and generation in self.incident.untrained:
+            generation -= 1
+        return generation
 
     @property
     def next_limit(self) -> int | None:

@@ -7,9 +7,11 @@ from typing import Any
 
 import msgspec
 
+from holdfast.diagnosis.references import Reference
 from holdfast.store import Table
 from holdfast_controller.code_state import CodeVersion
-from holdfast_controller.state import JobState, Taken
+from holdfast_controller.incident import Taken
+from holdfast_controller.state import JobState
 
 
 class IncidentRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,6 +34,14 @@ class VersionRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     job: str
     about: CodeVersion
+
+
+class ReferenceRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """An answer of a stop-time test that several machines agreed on, in the checks of `job`."""
+
+    reference: Reference
+    job: str
+    agreed_at: datetime
 
 
 class UsedName(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,9 +97,21 @@ def _version_columns(record: VersionRecord) -> dict[str, Any]:
     }
 
 
+def _reference_columns(record: ReferenceRecord) -> dict[str, Any]:
+    key = record.reference.key
+    return {
+        "test": key.test,
+        "hardware": key.hardware,
+        "program": key.program,
+        "digest": record.reference.digest,
+        "agreed_at": record.agreed_at,
+    }
+
+
 JOBS = Table(name="jobs", row_type=JobState, columns=_job_columns)
 USED_NAMES = Table(name="used_names", row_type=UsedName, columns=lambda used: {"ended_at": used.ended_at})
 INCIDENTS = Table(name="incidents", row_type=IncidentRecord, columns=_incident_columns, is_only_written=True)
 CODE_VERSIONS = Table(name="code_versions", row_type=VersionRecord, columns=_version_columns, is_only_written=True)
-TABLES: tuple[Table[Any], ...] = (JOBS, USED_NAMES)
+REFERENCES = Table(name="reference_digests", row_type=ReferenceRecord, columns=_reference_columns)
+TABLES: tuple[Table[Any], ...] = (JOBS, USED_NAMES, REFERENCES)
 """What is read at the start; records of incidents are only written."""

@@ -6,6 +6,7 @@ from datetime import datetime
 
 import msgspec
 
+from holdfast.diagnosis.program import are_checks, time_limit_s
 from holdfast.event_parts import Count, JobSpec
 from holdfast.rank_variables import RESTORE_STEP
 from holdfast_controller.code_state import CodeState
@@ -22,8 +23,10 @@ def new_job(spec: JobSpec, now: datetime, code: CodeState | None = None) -> JobS
     cut at each restart what was trained since.
 
     Raises:
-        ValueError: that limit is no step.
+        ValueError: that limit is no step; or it is a run of checks of which nobody knows when it is over.
     """
+    if are_checks(spec) and not time_limit_s(spec) > 0:
+        raise ValueError(f"a run of checks cannot be given {time_limit_s(spec):g} s: use a limit above 0")
     env = dict(spec.env)
     limit = env.pop(RESTORE_STEP, "")
     return JobState(

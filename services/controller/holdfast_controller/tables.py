@@ -20,6 +20,16 @@ state_table(
     Column("code_waits", Text),
 )
 
+state_table(
+    METADATA,
+    "reference_digests",
+    Column("test", Text, nullable=False),
+    Column("hardware", Text, nullable=False),
+    Column("program", Text, nullable=False),
+    Column("digest", Text, nullable=False),
+    moment("agreed_at"),
+)
+
 state_table(METADATA, "used_names", moment("ended_at"))
 
 state_table(

@@ -149,23 +149,20 @@ def is_of_present_code(state: JobState, generation: int) -> bool:
 def can_roll_back(state: JobState, generation: int) -> bool:
     """Whether the code may be at fault for a failure of that generation, and there is a version to go back to.
 
-    A version that was found good is not doubted: what it fails of is in the data, the machines, or seldom.
+    A version that was found good is not doubted: what it fails of is in the data, the machines, or seldom. One that was
+    found bad is on its way out.
     """
     present = state.code.present
-    if present is None or present.verdict is Verdict.GOOD or not is_of_present_code(state, generation):
+    if present is None or present.verdict in (Verdict.GOOD, Verdict.BAD) or not is_of_present_code(state, generation):
         return False
     return _way_out(state.code) is not None
 
 
-def roll_back(draft: Draft, reason: str) -> bool:
-    """Find the present version bad and start the last good one, or a newer one that waits; False: there is neither.
-
-    The caller awaits the ranks, as after each `order_start`.
-    """
+def roll_back(draft: Draft, reason: str) -> None:
+    """Find the present version bad; the next start brings in the last good one, or a newer one that waits."""
     code = draft.state.code
     present, target = code.present, _way_out(code)
-    if present is None or target is None:
-        return False
+    assert present is not None and target is not None, "see `can_roll_back`"
     code = _judge(draft, code, present.version, Verdict.BAD, reason)
     if code.pending is None:
         pending = Pending(
@@ -173,8 +170,6 @@ def roll_back(draft: Draft, reason: str) -> bool:
         )
         code = code.update(pending=pending)
     draft.state = draft.state.update(code=code)
-    draft.order_start(f"roll the code back: {reason}")
-    return True
 
 
 # --- time ---------------------------------------------------------------------------------------
@@ -203,7 +198,7 @@ def _plan(draft: Draft, code: CodeState, pending: Pending) -> None:
         until=pending.until,
         reason=pending.reason,
     )
-    if pending.is_urgent and draft.state.phase in LIVE:
+    if pending.is_urgent and draft.state.phase in (*LIVE, JobPhase.WAITING):
         draft.order_start(pending.reason)
         draft.await_("ranks_started", draft.timeouts.start_s)
 

@@ -18,11 +18,12 @@ FORGOTTEN = "forgotten"
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The next inventory and what is said; reasons stand in the events. `refusal` answers a request."""
+    """The next inventory and what is said; reasons stand in the events. `refusal` or `note` answers a request."""
 
     inventory: Inventory
     events: tuple[Event, ...] = ()
     refusal: str = ""
+    note: str = ""
 
 
 class Draft:

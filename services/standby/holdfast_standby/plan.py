@@ -99,7 +99,7 @@ class Keeper:
         draft.say(NodeReleaseRequested, node=node.id, reason=reason)
         self._unblock(draft, node, heard, reason)
         self._grant(draft)
-        return draft.outcome()
+        return msgspec.structs.replace(draft.outcome(), note=_now_that_released(draft.nodes[node.id]))
 
     def time(self, inventory: Inventory, heard: Heard, now: datetime) -> Outcome:
         """What follows from the time and from who was heard."""
@@ -210,12 +210,12 @@ class Keeper:
         if not event.passed:
             failed = ", ".join(f"{check.name}: {check.detail}" for check in event.checks if check.status == "failed")
             reason = f"self-check failed: {failed}"
-            node = msgspec.structs.replace(node, passed_instance=None, reason=reason)
+            node = msgspec.structs.replace(node, passed_instance=None, unfit=failed, reason=reason)
             draft.nodes[node.id] = node
             if node.state in (NodeState.STANDBY, NodeState.CHECKED):
                 draft.move(node, NodeState.REGISTERED, reason)
             return
-        node = msgspec.structs.replace(node, passed_instance=event.instance)
+        node = msgspec.structs.replace(node, passed_instance=event.instance, unfit="")
         draft.nodes[node.id] = node
         self._admit(draft, node)
 
@@ -241,7 +241,8 @@ class Keeper:
         if node.state is not NodeState.EVICTED:
             return
         if self._is_heard(node, heard, draft.now):
-            draft.move(node, NodeState.REGISTERED, reason)
+            unfit = f"; its self-check failed: {node.unfit}" if node.unfit else ""
+            draft.move(node, NodeState.REGISTERED, f"{reason}{unfit}")
             self._admit(draft, draft.nodes[node.id])
         else:
             draft.move(node, NodeState.LOST, f"{reason}, but nothing is heard of it")
@@ -260,7 +261,7 @@ class Keeper:
             requested_at=event.at,
             replaces=(event.generation or 0) > 0,
             incident=event.incident,
-            only=event.only,
+            only=tuple(dict.fromkeys(event.only)),
             is_for_checks=event.purpose == "checks",
         )
 
@@ -273,6 +274,8 @@ class Keeper:
                 continue
             if epoch is not None and epoch != node.epoch:
                 continue
+            if node.blocked_until and node.blocked_until <= draft.now:
+                node = msgspec.structs.replace(node, blocked_until=None)
             if node.blocked_until:
                 draft.move(node, NodeState.EVICTED, f"still on the blocklist, and released: {event.reason}", job=None)
             elif node.passed_instance == node.instance:
@@ -329,7 +332,8 @@ class Keeper:
             for name, node in zip(claim.only, wanted, strict=True)
             if node not in free
         )
-        self._announce(draft, claim, len(free), None, missing)
+        gone = tuple(name for name, node in zip(claim.only, wanted, strict=True) if node not in free)
+        self._announce(draft, claim, len(free), None, missing, gone)
 
     def _hand_over(self, draft: Draft, claim: Claim, nodes: list[Node]) -> None:
         grants = []
@@ -348,7 +352,15 @@ class Keeper:
         draft.say(NodesGranted, job=claim.job, incident=claim.incident, claim=claim.id, grants=tuple(grants))
         draft.claims[claim.job] = msgspec.structs.replace(claim, over_at=draft.now)
 
-    def _announce(self, draft: Draft, claim: Claim, available: int, behind: str | None, missing: str = "") -> None:
+    def _announce(
+        self,
+        draft: Draft,
+        claim: Claim,
+        available: int,
+        behind: str | None,
+        missing: str = "",
+        missing_nodes: tuple[str, ...] = (),
+    ) -> None:
         """Say what a claim waits for, once for each change of it."""
         announced = missing or f"{available} behind {behind}"
         if claim.announced == announced:
@@ -362,6 +374,7 @@ class Keeper:
             available=available,
             behind=behind,
             missing=missing,
+            missing_nodes=missing_nodes,
         )
         draft.claims[claim.job] = msgspec.structs.replace(claim, announced=announced)
 
@@ -384,3 +397,15 @@ def _turn(claim: Claim) -> tuple[bool, datetime, str]:
 def _natural(name: str) -> list[tuple[int, str]]:
     """So that node-10 comes after node-9."""
     return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", name) if part]
+
+
+def _now_that_released(node: Node) -> str:
+    """What a person is told who has taken this node off the blocklist: what it is now, and what is left to do."""
+    off = f"{node.id} is off the blocklist"
+    if node.state is NodeState.LOST:
+        return f"{off}, but nothing is heard of it: start its agent"
+    if node.state is not NodeState.REGISTERED:
+        return f"{off}: it is {node.state}"
+    if node.unfit:
+        return f"{off}, but it is not given to any job, for its self-check failed: {node.unfit}"
+    return f"{off}: it is a standby as soon as its self-check has passed"

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, MutableMapping
 from datetime import datetime
 from typing import Any
 
+import msgspec
+
 from holdfast.bus import Bus
 from holdfast.clock import Now
 from holdfast.events import AnyEvent
@@ -67,7 +69,7 @@ class Standby(Decider):
         outcome = self.keeper.release(self.inventory, request, Heard(last=dict(self.last_heard)), now)
         if outcome.refusal:
             return Effect(answer=Answer(accepted=False, message=outcome.refusal))
-        return self._effect(outcome)
+        return msgspec.structs.replace(self._effect(outcome), answer=Answer(accepted=True, message=outcome.note))
 
     def on_time(self, now: datetime, hearing_since: datetime | None) -> Effect:
         heard = Heard(last=dict(self.last_heard), listening_since=hearing_since)

@@ -48,7 +48,8 @@ class ImpossibleTransition(AssertionError):
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
-    """One node. `instance` is the life of its agent; `passed_instance` the last one whose self-check passed.
+    """One node. `instance` is the life of its agent; `passed_instance` the last one whose self-check passed;
+    `unfit` says what its last self-check found wrong, "" if that was nothing.
 
     `epoch` counts the times it was granted. `blocked_until` is set while it is on the blocklist.
     """
@@ -62,6 +63,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int = 0
     job: str | None = None
     passed_instance: str | None = None
+    unfit: str = ""
     blocked_until: datetime | None = None
 
     def become(self, state: NodeState, now: datetime, reason: str, **changes: object) -> Node:

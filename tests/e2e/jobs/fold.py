@@ -6,6 +6,7 @@ With `--keep-bytes` it keeps every step in its node's memory, with a tensor of t
 with `--distinct` each rank has another one, so that replicas have nothing in common.
 While `--gate` exists, it does no step after the one that is written there.
 While `--service` exists, a rank (`--fault-rank`) fetches in each step what it names.
+With `--data` each rank looks into that directory in each step.
 When `--poison` exists, a rank (`--fault-rank`) takes it away and has a weight that is no number from then on.
 
 It can be told to misbehave: `--fault raise@7` for one of the ways in FAULTS at step 7, `@first` for each generation's
@@ -21,6 +22,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Callable
@@ -30,6 +32,7 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 from arithmetic import batch, folded
+from torch.utils.data import DataLoader, Dataset
 
 from holdfast import trainer
 from holdfast.trainer.checkpoint import Checkpointer, PerRank
@@ -54,12 +57,49 @@ def segfault() -> None:
     ctypes.string_at(0)
 
 
+def deadlock() -> None:
+    """As a lock of the script's own that is taken twice."""
+    lock = threading.Lock()
+    lock.acquire()
+    lock.acquire()
+
+
+def wait_for_a_worker() -> None:
+    """As a data loader one of whose workers never comes back."""
+    next(iter(DataLoader(SleepingDataset(), num_workers=1)))
+
+
+class SleepingDataset(Dataset[int]):
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> int:
+        time.sleep(1_000_000)
+        return index
+
+
+def go_aside() -> None:
+    """Skip the step's collective, and wait for the others in one that they do not come to."""
+    dist.all_reduce(torch.zeros(1), group=aside[0])
+
+
+def reduce_too_much() -> None:
+    """The step's collective, in another size."""
+    dist.all_reduce(torch.zeros(4, dtype=torch.int64))
+
+
+aside: list[dist.ProcessGroup] = []
+
 FAULTS: dict[str, Callable[[], object]] = {
     "raise": raise_type_error,
     "raise-and-linger": raise_and_linger,
     "odd-text": raise_with_odd_text,
     "exit": lambda: sys.exit(3),
     "segfault": segfault,
+    "deadlock": deadlock,
+    "worker-sleeps": wait_for_a_worker,
+    "skip": go_aside,
+    "other-size": reduce_too_much,
 }
 
 
@@ -67,6 +107,8 @@ def main() -> None:
     args = parse_arguments()
     dist.init_process_group("gloo")
     rank, world_size = dist.get_rank(), dist.get_world_size()
+    if args.fault is not None and args.fault.startswith("skip@"):
+        aside.append(dist.new_group())
     generation = int(os.environ.get("HOLDFAST_GENERATION", "0"))
     journal = os.open(args.journal / f"rank-{rank}", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     if args.ignore_sigterm:
@@ -98,6 +140,8 @@ def main() -> None:
         if args.shout_bytes:
             print("x" * args.shout_bytes + f" from rank {rank} at step {step}", flush=True)
         time.sleep(args.step_s if generation <= 1 else args.later_step_s or args.step_s)
+        if args.data is not None:
+            os.listdir(args.data)
         if args.service is not None and rank == args.fault_rank:
             fetch(args.service)
         wish = rank == 0 and (step >= args.steps or (args.until is not None and args.until.exists()))
@@ -174,6 +218,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--children", type=int, default=0, help="processes that each rank leaves behind")
     parser.add_argument("--gate", type=Path)
     parser.add_argument("--service", type=Path, help="a file with a URL")
+    parser.add_argument("--data", type=Path, help="a directory")
     parser.add_argument("--poison", type=Path)
     parser.add_argument("--fault")
     parser.add_argument("--fault-rank", type=int, default=0)

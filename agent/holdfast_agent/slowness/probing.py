@@ -1,0 +1,247 @@
+"""Tells how a node's ranks spend their time when it is asked, holds their training, and tests meanwhile.
+
+What is wanted stands under a key of the job (`slow.<job>`): first a profile, then perhaps a hold with tests, transfers
+once all nodes are held, and that it is over. A stage is obeyed once. A hold ends by itself, whether or not anybody says
+that it is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+import structlog
+
+from holdfast import desired
+from holdfast.bus import Bus
+from holdfast.clock import Now
+from holdfast.collective_hold import Hold
+from holdfast.collective_ring import RingError, ring_path
+from holdfast.desired import Endpoint, SlowTests, SlowWanted, UnreadableOrder
+from holdfast.event_parts import RankProfile
+from holdfast.events import CollectivesProfiled, Event, SlownessTested
+from holdfast.ids import derived_id
+from holdfast.slowness.sent_profiles import ITERATIONS_MAX
+from holdfast.subjects import ALL_SLOW_KEYS, DESIRED_BUCKET
+from holdfast_agent.directories import Directories
+from holdfast_agent.slowness.rings import profile
+from holdfast_agent.slowness.transfers import TransferServer, transfer_s
+from holdfast_agent.state import Crew
+
+POLL_S = 0.01
+REPEATS = 5
+
+log = structlog.get_logger(__name__)
+
+
+class Probing:
+    """One node's. `crew` gives the ranks that it has now, `say` makes events durable and sends them."""
+
+    def __init__(
+        self,
+        node: str,
+        address: str,
+        directories: Directories,
+        crew: Callable[[], Crew | None],
+        say: Callable[..., None],
+        now: Now,
+    ) -> None:
+        self._node = node
+        self._address = address
+        self._directories = directories
+        self._crew = crew
+        self._say = say
+        self._now = now
+        self._done: set[tuple[str, str]] = set()
+        self._server = TransferServer(address)
+        self._holds: dict[int, Hold] = {}
+        self._stands_since = 0.0
+        self._testing: asyncio.Task[None] | None = None
+
+    async def follow(self, bus: Bus) -> None:
+        """Do what is asked for, for ever."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                async for update in bus.watch(DESIRED_BUCKET, ALL_SLOW_KEYS):
+                    try:
+                        wanted = desired.decode_slow(update.body) if update.body is not None else None
+                    except UnreadableOrder as error:
+                        log.warning("what is wanted of a slow job cannot be read", key=update.key, error=str(error))
+                        continue
+                    crew = self._crew()
+                    if wanted is not None and crew is not None and self._is_new(wanted, crew):
+                        await self._obey(wanted, crew, group)
+        finally:
+            self._let_go()
+            self._server.close()
+
+    def _is_new(self, wanted: SlowWanted, crew: Crew) -> bool:
+        stage = (wanted.id, wanted.stage)
+        order = crew.order
+        if stage in self._done or wanted.until <= self._now() or not crew.trains or not crew.pids:
+            return False
+        if order.job != wanted.job or order.generation != wanted.generation:
+            return False
+        self._done = {done for done in self._done if done[0] == wanted.id} | {stage}
+        return True
+
+    async def _obey(self, wanted: SlowWanted, crew: Crew, group: asyncio.TaskGroup) -> None:
+        if self._testing is not None and not self._testing.done():
+            self._testing.cancel()
+            await asyncio.wait([self._testing])
+        if wanted.stage != "transfers":
+            self._let_go()
+        if wanted.is_over:
+            self._server.close()
+        elif wanted.tests is not None:
+            self._testing = group.create_task(self._test(wanted, wanted.tests, crew), name="slowness tests")
+        else:
+            await self._tell(wanted, crew)
+
+    async def _tell(self, wanted: SlowWanted, crew: Crew) -> None:
+        placement = crew.order.placement
+        assert placement is not None
+        files = {rank: self._directories.ledger(wanted.job, crew.order.fence, rank) for rank in crew.pids}
+        last = max(1, min(wanted.iterations, ITERATIONS_MAX))
+
+        def profiles() -> tuple[RankProfile, ...]:
+            return tuple(profile(rank, file, last) for rank, file in sorted(files.items()))
+
+        ranks = await asyncio.to_thread(profiles)
+        event = CollectivesProfiled(
+            **self._common(wanted, "profiled"),
+            ranks=ranks,
+            node_rank=placement.node_rank,
+            nnodes=placement.job.nnodes,
+            nproc_per_node=placement.job.nproc_per_node,
+            mesh=placement.job.mesh or None,
+            endpoint=Endpoint(address=self._address, port=await self._server.port()),
+        )
+        self._say(event)
+
+    # --- tests ------------------------------------------------------------------------------------
+
+    async def _test(self, wanted: SlowWanted, tests: SlowTests, crew: Crew) -> None:
+        assert crew.order.placement is not None
+        node_rank = crew.order.placement.node_rank
+        began = time.monotonic()
+        unread: list[str] = []
+        self._hold(tests, crew, unread)
+        held = await self._await_held(tests)
+        if wanted.stage == "hold":
+            self._stands_since = time.monotonic()
+        compute_s = await self._multiply(tests, held, unread)
+        transfers = await self._transfer(tests, node_rank, unread)
+        event: Event = SlownessTested(
+            **self._common(wanted, wanted.stage),
+            node_rank=node_rank,
+            stage=wanted.stage,
+            held=tuple(sorted(held)),
+            compute_s=tuple(sorted(compute_s.items())),
+            transfers=tuple(transfers),
+            unread=tuple(unread),
+            took_s=time.monotonic() - began,
+            held_s=time.monotonic() - self._stands_since,
+        )
+        self._say(event)
+        # They stay where they are until all nodes have tested: a rank that goes on early disturbs the others.
+        await asyncio.sleep(self._left_s(tests.until))
+        self._let_go()
+
+    def _hold(self, tests: SlowTests, crew: Crew, unread: list[str]) -> None:
+        until_ns = time.monotonic_ns() + int(self._left_s(tests.until) * 1e9)
+        assert crew.order.job is not None
+        for hold in self._holds.values():
+            hold.begin(tests.after_step, until_ns)
+        for rank in set(crew.pids) - set(self._holds):
+            ledger = self._directories.ledger(crew.order.job, crew.order.fence, rank)
+            try:
+                self._holds[rank] = hold = Hold(ring_path(ledger))
+                hold.begin(tests.after_step, until_ns)
+            except (OSError, RingError) as error:
+                unread.append(f"rank {rank} cannot be held: {error}")
+
+    async def _await_held(self, tests: SlowTests) -> set[int]:
+        while self._now() < tests.held_by and not all(hold.is_held for hold in self._holds.values()):  # noqa: ASYNC110 - no word of it
+            await asyncio.sleep(POLL_S)
+        return {rank for rank, hold in self._holds.items() if hold.is_held}
+
+    async def _multiply(self, tests: SlowTests, held: set[int], unread: list[str]) -> dict[int, float]:
+        chosen = {rank: hold for rank, hold in self._holds.items() if rank in tests.compute_ranks}
+        for rank in set(chosen) - held:
+            unread.append(f"rank {rank} did not come to the end of step {tests.after_step} in time")
+        waits = {rank: hold for rank, hold in chosen.items() if rank in held}
+        for hold in waits.values():
+            hold.multiply(tests.compute_s)
+        took: dict[int, float] = {}
+        while waits and self._now() < tests.until:
+            await asyncio.sleep(POLL_S)
+            for rank, hold in list(waits.items()):
+                if (product_s := hold.product_s) is not None:
+                    took[rank] = product_s
+                    del waits[rank]
+        unread += [f"rank {rank} did not finish its matrix products" for rank in waits]
+        return took
+
+    async def _transfer(self, tests: SlowTests, node_rank: int, unread: list[str]) -> list[tuple[int, int, float]]:
+        done: list[tuple[int, int, float]] = []
+        if tests.passes_at is None:
+            return done
+        await asyncio.sleep(self._left_s(tests.passes_at))
+        began = time.monotonic()
+        for number, transfers in enumerate(tests.passes):
+            await asyncio.sleep(max(0.0, began + number * tests.pass_s - time.monotonic()))
+            for sender, receiver in transfers:
+                if sender != node_rank or (endpoint := tests.endpoints.get(receiver)) is None:
+                    continue
+                over_at = began + (number + 1) * tests.pass_s
+                try:
+                    took_s = await _best_s(endpoint, tests.transfer_bytes, over_at)
+                except OSError as error:
+                    unread.append(f"a transfer to node {receiver} failed: {error}")
+                    continue
+                done.append((sender, receiver, took_s))
+        return done
+
+    # --- parts ------------------------------------------------------------------------------------
+
+    def _let_go(self) -> None:
+        for hold in self._holds.values():
+            hold.end()
+            hold.close()
+        self._holds.clear()
+
+    def _left_s(self, moment: datetime) -> float:
+        return max(0.0, (moment - self._now()).total_seconds())
+
+    def _common(self, wanted: SlowWanted, what: str) -> dict[str, Any]:
+        return {
+            "id": derived_id(wanted.id, what, self._node),
+            "at": self._now(),
+            "source": f"agent/{self._node}",
+            "node": self._node,
+            "job": wanted.job,
+            "generation": wanted.generation,
+            "cause": wanted.id,
+            "asked": wanted.id,
+        }
+
+
+async def _best_s(endpoint: Endpoint, size: int, over_at: float) -> float:
+    """The shortest of some transfers, for as long as there is time.
+
+    Raises:
+        OSError: as `transfer_s`.
+    """
+    took: list[float] = []
+    while len(took) < REPEATS:
+        limit_s = max(0.01, over_at - time.monotonic())
+        if took and limit_s < 2 * min(took):
+            break
+        took.append(await transfer_s(endpoint.address, endpoint.port, size, limit_s))
+        if took[-1] > limit_s:
+            break
+    return min(took)

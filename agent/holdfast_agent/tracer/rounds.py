@@ -1,0 +1,102 @@
+"""One round of the tracer: all processes of all ranks of this node, side by side, within a bounded time.
+
+While their stacks are read it is also seen which of them work: a rank that stands still and computes is no hang.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+
+import msgspec
+
+from holdfast.hangs.observed import ProcessStacks, RankTrace, ThreadStack
+from holdfast_agent.tracer.process_tree import Process, Work, is_python, processes_of, state_of, work_of
+from holdfast_agent.tracer.stacks import NotLooked, Unread, by_stacks, stacks_of
+
+AT_ONCE_MAX = 8
+ROUND_S_MAX = 1.8
+NATIVE_ROUND_S_MAX = 10.0
+WATCHED_S = 0.8
+"""So long each process is looked at for whether it works."""
+
+
+class Round(msgspec.Struct, frozen=True, kw_only=True):
+    """What a round has brought."""
+
+    processes: tuple[ProcessStacks, ...]
+    traces: tuple[RankTrace, ...]
+    took_s: float
+
+
+async def trace(
+    node: str,
+    ranks: Mapping[int, int],
+    collectives: Callable[[int], Awaitable[RankTrace]],
+    *,
+    native: bool = False,
+) -> Round:
+    """Trace the processes of these ranks (rank -> pid). `collectives` gives a rank's trace, soon."""
+    began = time.monotonic()
+    until = began + (NATIVE_ROUND_S_MAX if native else ROUND_S_MAX)
+    processes = await asyncio.to_thread(processes_of, ranks)
+    before = {process.pid: work_of(process.pid) for process in processes}
+    turns = asyncio.Semaphore(AT_ONCE_MAX)
+
+    async def read(process: Process) -> ProcessStacks:
+        threads: tuple[ThreadStack, ...] = ()
+        unread, is_tracers_fault = "", False
+        async with turns:
+            try:
+                if not is_python(process.pid):
+                    raise Unread("not a Python process")
+                if (left_s := until - time.monotonic()) <= 0:
+                    raise NotLooked(f"its turn did not come within {time.monotonic() - began:.1f} s")
+                threads = await stacks_of(process.pid, native=native, within_s=left_s)
+            except Unread as error:
+                unread, is_tracers_fault = str(error), isinstance(error, NotLooked)
+        # After its stacks: whoever was paused for them has gone on.
+        state, waits_in = state_of(process.pid)
+        return ProcessStacks(
+            kind=by_stacks(process.kind, threads),
+            rank=process.rank,
+            node=node,
+            pid=process.pid,
+            threads=threads,
+            state=state,
+            waits_in=waits_in,
+            command=process.command,
+            unread=unread,
+            is_tracers_fault=is_tracers_fault,
+        )
+
+    async def collected(rank: int) -> RankTrace:
+        try:
+            async with asyncio.timeout(max(0.0, until - time.monotonic())):
+                return await collectives(rank)
+        except TimeoutError:
+            return RankTrace(rank=rank, node=node, unread="not read in time")
+
+    async with asyncio.TaskGroup() as group:
+        stacks = [group.create_task(read(process)) for process in processes]
+        traces = [group.create_task(collected(rank)) for rank in sorted(ranks)]
+        group.create_task(asyncio.sleep(WATCHED_S))
+    watched_s = time.monotonic() - began
+    return Round(
+        processes=tuple(_with_work(task.result(), before, watched_s) for task in stacks),
+        traces=tuple(task.result() for task in traces),
+        took_s=time.monotonic() - began,
+    )
+
+
+def _with_work(stacks: ProcessStacks, before: Mapping[int, Work | None], watched_s: float) -> ProcessStacks:
+    first, last = before.get(stacks.pid), work_of(stacks.pid)
+    if first is None or last is None:
+        return stacks
+    io_bytes = None if first.io_bytes is None or last.io_bytes is None else last.io_bytes - first.io_bytes
+    return msgspec.structs.replace(
+        stacks,
+        cpu_share=max(0.0, last.cpu_s - first.cpu_s) / watched_s,
+        io_bytes_per_s=None if io_bytes is None else max(0, io_bytes) / watched_s,
+    )

@@ -1,0 +1,144 @@
+"""The Python stacks of one process, by py-spy: it reads the memory of processes that are stopped or hold their lock."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import sys
+from pathlib import Path
+
+import msgspec
+
+from holdfast.hangs.observed import Frame, ProcessKind, ThreadStack
+from holdfast.reading import UNREADABLE
+
+TRIES = 2
+"""Read without a pause, stacks change meanwhile: once in a while the reader finds itself nowhere."""
+
+THREADS_MAX = 64
+FRAMES_MAX = 80
+_TEXT_CHARS_MAX = 240
+_REASON_CHARS_MAX = 300
+_ENDING_S = 0.2
+_NO_RIGHT = "not permitted"
+
+
+class Unread(Exception):
+    """The stacks cannot be read; the message says why."""
+
+
+class NotLooked(Unread):
+    """Time, rights or the tool were lacking: that says nothing of the process."""
+
+
+class _Frame(msgspec.Struct, frozen=True):
+    name: str
+    filename: str = ""
+    line: int = 0
+
+
+class _Thread(msgspec.Struct, frozen=True):
+    frames: tuple[_Frame, ...] = ()
+    thread_id: int = 0
+    os_thread_id: int | None = None
+    thread_name: str | None = None
+    active: bool | None = None
+    owns_gil: bool = False
+
+
+_decoder = msgspec.json.Decoder(tuple[_Thread, ...])
+
+
+async def stacks_of(pid: int, *, native: bool, within_s: float) -> tuple[ThreadStack, ...]:
+    """The stacks of a process. `native`: with frames of compiled code, for which the process is paused.
+
+    Raises:
+        NotLooked: not permitted, or not within the time.
+        Unread: for another reason.
+    """
+    reason = ""
+    try:
+        async with asyncio.timeout(within_s):
+            for _ in range(TRIES):
+                code, output, errors = await _py_spy(pid, native)
+                if code == 0:
+                    return _threads(output, pid)
+                reason = _in_words(errors)
+    except TimeoutError:
+        raise NotLooked(f"not read within {within_s:.1f} s") from None
+    except UNREADABLE as error:
+        raise Unread(f"py-spy says something that cannot be read: {error}") from error
+    raise NotLooked(reason) if reason.startswith(_NO_RIGHT) else Unread(reason)
+
+
+def by_stacks(kind: ProcessKind, threads: tuple[ThreadStack, ...]) -> ProcessKind:
+    """What a process is for, now that its stacks are known."""
+    if kind != "other":
+        return kind
+    calls = [(frame.function, frame.file) for thread in threads for frame in thread.frames]
+    if any(function == "_worker_loop" and "utils/data" in file for function, file in calls):
+        return "data_loader"
+    if any("distributed/checkpoint" in file or "trainer/checkpoint" in file for _, file in calls):
+        return "checkpoint"
+    return kind
+
+
+async def _py_spy(pid: int, native: bool) -> tuple[int, bytes, bytes]:
+    how = "--native" if native else "--nonblocking"
+    process = await asyncio.create_subprocess_exec(
+        _program(),
+        "dump",
+        "--json",
+        how,
+        "--pid",
+        str(pid),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        output, errors = await process.communicate()
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_ENDING_S):
+                    await process.wait()
+    return process.returncode or 0, output, errors
+
+
+def _program() -> str:
+    beside = Path(sys.executable).with_name("py-spy")
+    found = str(beside) if beside.exists() else shutil.which("py-spy")
+    if found is None:
+        raise NotLooked("py-spy is not installed on this node: pip install py-spy")
+    return found
+
+
+def _threads(output: bytes, pid: int) -> tuple[ThreadStack, ...]:
+    threads = _decoder.decode(output)
+    stacks = [
+        ThreadStack(
+            frames=tuple(
+                Frame(function=frame.name[:_TEXT_CHARS_MAX], file=frame.filename[-_TEXT_CHARS_MAX:], line=frame.line)
+                for frame in thread.frames[:FRAMES_MAX]
+            ),
+            name=(thread.thread_name or "")[:_TEXT_CHARS_MAX],
+            is_main=thread.os_thread_id == pid or thread.thread_name == "MainThread",
+            holds_gil=thread.owns_gil,
+            is_idle=None if thread.active is None else not thread.active,
+        )
+        for thread in threads
+    ]
+    stacks.sort(key=lambda stack: not stack.is_main)
+    return tuple(stack for stack in stacks if stack.frames)[:THREADS_MAX]
+
+
+def _in_words(errors: bytes) -> str:
+    said = errors.decode(errors="replace").strip()
+    line = said.splitlines()[0].removeprefix("Error: ") if said else "py-spy says nothing"
+    if "ermission denied" in said or "not permitted" in said:
+        return f"{_NO_RIGHT} ({line}): the agent needs CAP_SYS_PTRACE"[:_REASON_CHARS_MAX]
+    return line[:_REASON_CHARS_MAX]

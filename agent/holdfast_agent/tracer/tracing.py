@@ -1,0 +1,114 @@
+"""Traces the ranks of this node when it is asked for, and says what was found.
+
+What is wanted stands under a key of the job (`trace.<job>`), so that a request is neither lost nor obeyed twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+
+from holdfast import desired
+from holdfast.bus import Bus
+from holdfast.clock import Now
+from holdfast.desired import TraceWanted, UnreadableOrder
+from holdfast.events import CollectiveTrace, Event, StackDump
+from holdfast.hangs.carried import carried
+from holdfast.hangs.observed import RankTrace
+from holdfast.ids import derived_id
+from holdfast.subjects import ALL_TRACE_KEYS, DESIRED_BUCKET
+from holdfast.trainer.flight_recorder import socket_path
+from holdfast_agent.directories import Directories
+from holdfast_agent.state import Crew
+from holdfast_agent.tracer.collectives import newest, trace_of, with_recorder
+from holdfast_agent.tracer.parts import in_parts
+from holdfast_agent.tracer.recorder import NoAnswer, recorder_of
+from holdfast_agent.tracer.rounds import Round, trace
+
+log = structlog.get_logger(__name__)
+
+
+class Tracing:
+    """The tracer of one node. `crew` gives the ranks that it has now, `say` makes events durable and sends them."""
+
+    def __init__(
+        self,
+        node: str,
+        directories: Directories,
+        crew: Callable[[], Crew | None],
+        say: Callable[..., None],
+        now: Now,
+    ) -> None:
+        self._node = node
+        self._directories = directories
+        self._crew = crew
+        self._say = say
+        self._now = now
+        self._done: dict[str, str] = {}
+
+    async def follow(self, bus: Bus) -> None:
+        """Trace what is asked for, one round after the other, for ever."""
+        async for update in bus.watch(DESIRED_BUCKET, ALL_TRACE_KEYS):
+            try:
+                wanted = desired.decode_trace(update.body) if update.body is not None else None
+            except UnreadableOrder as error:
+                log.warning("a request for a trace cannot be read", key=update.key, error=str(error))
+                continue
+            if wanted is not None:
+                await self._serve(wanted)
+
+    async def _serve(self, wanted: TraceWanted) -> None:
+        crew = self._crew()
+        if crew is None or not crew.pids or self._done.get(wanted.job) == wanted.id or wanted.until <= self._now():
+            return
+        order = crew.order
+        if order.job != wanted.job or order.generation != wanted.generation:
+            return
+        self._done = {wanted.job: wanted.id}
+        job, fence = wanted.job, order.fence
+
+        async def collectives(rank: int) -> RankTrace:
+            ledger = self._directories.ledger(job, fence, rank)
+            ring = await asyncio.to_thread(trace_of, ledger, rank, self._node, time.time_ns())
+            try:
+                return with_recorder(ring, newest(await recorder_of(socket_path(ledger), rank)))
+            except NoAnswer as silence:
+                log.info("the ring of collectives is all there is", rank=rank, reason=str(silence))
+                return ring
+
+        seen = await trace(self._node, dict(crew.pids), collectives, native=wanted.native)
+        self._say(*self._events(wanted, seen))
+        log.info("traced", job=job, trace=wanted.id, processes=len(seen.processes), took_s=round(seen.took_s, 3))
+
+    def _events(self, wanted: TraceWanted, seen: Round) -> list[Event]:
+        common: dict[str, Any] = {
+            "at": self._now(),
+            "source": f"agent/{self._node}",
+            "node": self._node,
+            "job": wanted.job,
+            "generation": wanted.generation,
+            "cause": wanted.id,
+            "trace": wanted.id,
+            "took_s": seen.took_s,
+        }
+        origin, ranks = carried(seen.traces)
+        stacks, traces = in_parts(seen.processes), in_parts(ranks)
+
+        def own_id(kind: str, number: int) -> str:
+            return derived_id(wanted.id, kind, self._node, number)
+
+        dumps: list[Event] = [
+            StackDump(id=own_id("stack_dump", at), **common, processes=part, part=at, parts=len(stacks))
+            for at, part in enumerate(stacks, start=1)
+        ]
+        dumps += [
+            CollectiveTrace(
+                id=own_id("collective_trace", at), **common, origin=origin, ranks=part, part=at, parts=len(traces)
+            )
+            for at, part in enumerate(traces, start=1)
+        ]
+        return dumps

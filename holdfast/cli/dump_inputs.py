@@ -1,0 +1,225 @@
+"""Finds dumps in files, directories and standard input, tells what each is, reads it. A broken one harms no other."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import sys
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from holdfast.hangs.dump_files import Dumped, Unreadable, processes_of, read_stacks_json, read_stacks_text
+from holdfast.hangs.flight_recorder import FlightRecorderError, read_flight_recorder
+from holdfast.hangs.observed import ProcessStacks, RankTrace
+from holdfast.slowness.operations import (
+    Operations,
+    OperationsUnreadable,
+    looks_like_meta,
+    looks_like_operations,
+    read_operations,
+)
+
+STDIN = "-"
+
+_GZIP = b"\x1f\x8b"
+_HEAD_BYTES = 1 << 16
+_FILE_BYTES_MAX = 8 << 30
+_OF_FLIGHT_RECORDER = (b'"pg_config"', b'"pg_status"', b'"collective_seq_id"', b'"nccl_version"')
+_OF_NO_DUMP = re.compile(r"\.(?:py|md|png|svg|html|sh|so|pt|bin|safetensors|whl)$|^(?:LICENSE|README)", re.IGNORECASE)
+_NO_DUMP = "no stacks of py-spy or faulthandler, no flight recorder's dump, no timings of operations"
+_META = re.compile(r"^meta[-_.]?(.*?)\.(?:ya?ml|json)$")
+
+
+class ReadFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file that was read: in which format, and how many processes, ranks or operations it has."""
+
+    file: str
+    format: str
+    count: int
+
+
+class UnreadFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file that was not, and why."""
+
+    file: str
+    error: str
+
+
+class Inputs(msgspec.Struct, kw_only=True):
+    """Everything that the paths hold."""
+
+    processes: list[ProcessStacks] = []
+    traces: list[RankTrace] = []
+    operations: list[Operations] = []
+    read: list[ReadFile] = []
+    unread: list[UnreadFile] = []
+    notes: list[str] = []
+
+
+def read_inputs(paths: list[str], ranks_per_node: int | None) -> Inputs:
+    """Read all that these paths name.
+
+    Raises:
+        Unreadable: a path is not there.
+    """
+    reading = _Reading()
+    for given in paths:
+        for name, path in _files(given):
+            reading.read(name, path, is_asked_for=str(path) == given or path is None)
+    found = reading.found
+    found.operations = [*reading.operations()]
+    found.processes, notes = processes_of(reading.dumped, ranks_per_node)
+    found.processes += reading.stacks
+    found.notes += notes
+    return found
+
+
+class _Reading:
+    def __init__(self) -> None:
+        self.found = Inputs()
+        self.dumped: list[Dumped] = []
+        self.stacks: list[ProcessStacks] = []
+        self._timings: dict[str, bytes] = {}
+        self._metas: dict[str, bytes] = {}
+
+    def read(self, name: str, path: Path | None, *, is_asked_for: bool) -> None:
+        """One file. What lies in a directory and looks like no dump at all is passed over without a word."""
+        try:
+            data = _content(path)
+            kind, count = self._take(data, name)
+        except (Unreadable, FlightRecorderError, OperationsUnreadable, OSError, EOFError, zlib.error) as error:
+            self.found.unread.append(UnreadFile(file=name, error=_without(str(error), name)))
+            return
+        if kind:
+            self.found.read.append(ReadFile(file=name, format=kind, count=count))
+        elif is_asked_for or not _OF_NO_DUMP.search(Path(name).name):
+            self.found.unread.append(UnreadFile(file=name, error=_NO_DUMP if data.strip() else "empty"))
+
+    def operations(self) -> Iterator[Operations]:
+        """The timings, each with the sizes in the meta file that lies beside it and is named alike."""
+        for name, data in self._timings.items():
+            try:
+                yield read_operations(data, name, self._meta_of(name))
+            except OperationsUnreadable as error:
+                self.found.read = [one for one in self.found.read if one.file != name]
+                self.found.unread.append(UnreadFile(file=name, error=_without(str(error), name)))
+
+    def _take(self, data: bytes, name: str) -> tuple[str, int]:
+        head = data[:_HEAD_BYTES]
+        if looks_like_operations(head):
+            self._timings[name] = data
+            return "operations", data.count(b"\n")
+        if data[:1] == b"\x80":
+            return self._traces(data, name)
+        start = head.lstrip()[:1]
+        if start in (b"{", b"["):
+            if looks_like_meta(head) and len(data) < _HEAD_BYTES:
+                self._metas[name] = data
+                return "operations_meta", 0
+            if any(sign in data for sign in _OF_FLIGHT_RECORDER):
+                return self._traces(data, name)
+            return self._json(data, name)
+        text = data.decode("utf-8", "replace")
+        if read := read_stacks_text(text, name):
+            self.dumped += read[1]
+            return read[0], len(read[1])
+        if looks_like_meta(head) and len(data) < _HEAD_BYTES:
+            self._metas[name] = data
+            return "operations_meta", 0
+        return "", 0
+
+    def _traces(self, data: bytes, name: str) -> tuple[str, int]:
+        traces = read_flight_recorder(data, name)
+        self.found.traces += traces
+        return "flight_recorder", len(traces)
+
+    def _json(self, data: bytes, name: str) -> tuple[str, int]:
+        documents = list(_documents(data, name))
+        if len(documents) == 1 and (own := _own_stacks(documents[0])):
+            self.stacks += own
+            return "process_stacks", len(own)
+        found = [read for document in documents if (read := read_stacks_json(document, name))]
+        dumped = [one for read in found for one in read[1]]
+        self.dumped += dumped
+        return (found[0][0], len(dumped)) if found else ("", 0)
+
+    def _meta_of(self, name: str) -> bytes:
+        folder, stem = Path(name).parent, Path(name).name.split(".")[0].removeprefix("trace").lstrip("-_")
+        for meta, data in self._metas.items():
+            if Path(meta).parent == folder and (found := _META.match(Path(meta).name)) and found[1] in ("", stem):
+                return data
+        beside = [folder / f"meta-{stem}.yaml", folder / f"meta-{stem}.yml", folder / f"meta-{stem}.json"]
+        return next((path.read_bytes() for path in beside if name != STDIN and path.is_file()), b"")
+
+
+def _files(given: str) -> Iterator[tuple[str, Path | None]]:
+    if given == STDIN:
+        yield STDIN, None
+        return
+    path = Path(given)
+    if path.is_dir():
+        inside = [file for file in path.rglob("*") if file.is_file() and not file.name.startswith(".")]
+        for file in sorted(inside, key=_natural):
+            yield str(file), file
+        if not inside:
+            raise Unreadable(f"{given} has no files")
+    elif path.exists():
+        yield given, path
+    else:
+        raise Unreadable(f"{given} is not there")
+
+
+def _natural(path: Path) -> list[tuple[int, str]]:
+    """Sorts rank-2 before rank-10."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", str(path))]
+
+
+def _content(path: Path | None) -> bytes:
+    if path is not None and path.stat().st_size > _FILE_BYTES_MAX:
+        raise Unreadable(f"it is larger than {_FILE_BYTES_MAX >> 30} GiB")
+    data = sys.stdin.buffer.read() if path is None else path.read_bytes()
+    return gzip.decompress(data) if data[:2] == _GZIP else data
+
+
+def _documents(data: bytes, name: str) -> Iterator[Any]:
+    """The JSON documents of a file: one, one in each line, or several after each other as py-spy leaves them."""
+    try:
+        yield msgspec.json.decode(data)
+        return
+    except msgspec.DecodeError as error:
+        reason = str(error)
+    text = data.decode("utf-8", "replace")
+    decoder = json.JSONDecoder()
+    at, found = 0, False
+    while at < len(text):
+        try:
+            document, at = decoder.raw_decode(text, at)
+        except (json.JSONDecodeError, RecursionError):
+            raise Unreadable(f"{name}: its JSON is broken or was cut short: {reason}") from None
+        found = True
+        yield document
+        while at < len(text) and text[at] in " \t\r\n,":
+            at += 1
+    if not found:
+        raise Unreadable(f"{name}: its JSON is broken: {reason}")
+
+
+def _own_stacks(document: Any) -> list[ProcessStacks]:
+    """Stacks as Holdfast's own tracer writes them."""
+    if not isinstance(document, list) or not document or not isinstance(document[0], dict):
+        return []
+    if not any(key in document[0] for key in ("threads", "unread")):
+        return []
+    try:
+        return msgspec.convert(document, list[ProcessStacks])
+    except msgspec.ValidationError:
+        return []
+
+
+def _without(error: str, name: str) -> str:
+    return error.removeprefix(f"{name}: ").removeprefix(f"{name} ")

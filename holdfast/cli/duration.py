@@ -1,0 +1,23 @@
+"""Durations as people write them: 500ms, 30s, 5m, 24h, 2d."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import click
+
+_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)(ms|s|m|h|d)")
+
+
+class Duration(click.ParamType):  # type: ignore[type-arg,unused-ignore]
+    """An option's value in seconds, never 0."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        match = _DURATION.fullmatch(str(value))
+        if match is None or not float(match[1]):
+            self.fail(f"{value!r} is no duration: give one such as 30s, 500ms or 5m", param, ctx)
+        return float(match[1]) * _UNITS_S[match[2]]

@@ -1,0 +1,201 @@
+"""`holdfast telemetry`: models of what healthy training looks like from outside."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import click
+import msgspec
+
+from holdfast import config
+from holdfast.cli.addresses import both_urls, database_option, nats_option, reader_url
+from holdfast.cli.ask import ask, asked_by
+from holdfast.cli.bus import connected
+from holdfast.cli.database import Connection, as_dicts, read
+from holdfast.cli.directory import directory_option
+from holdfast.cli.duration import Duration
+from holdfast.cli.options import reading_options
+from holdfast.cli.tables import json_text, render
+from holdfast.ids import uuid7
+from holdfast.requests import ANALYZER_REQUESTS, KeepModel
+
+EVENTS_MAX = 200_000
+"""The newest that a model is learned from: a day of seventy nodes."""
+
+SILENT = ("job_hang", "mfu_decline", "fail_slow")
+"""Symptoms that metrics can show before anything is said."""
+
+_MEASURED = """
+select job, coalesce(generation, 0) as generation, at, body->'ranks' as ranks,
+       (body->>'interval_s')::float8 as interval_s from historian.events
+where type = 'telemetry_measured' and at >= $1 and ($2::text[] is null or job = any($2))
+order by at desc limit $3
+"""
+_INCIDENTS = """
+select job, opened_at, coalesce(closed_at, now()) as closed_at, symptom from controller.incidents
+where coalesce(closed_at, now()) >= $1
+"""
+_MODELS = """
+select key as version, made_at, windows, accuracy, precision, recall, body->'jobs' as jobs
+from analyzer.telemetry_models order by made_at desc
+"""
+
+
+@click.group()
+def telemetry() -> None:
+    """What healthy training looks like from outside: cores, memory, reading and writing, network, collectives.
+
+    Agents measure it every few seconds (`[telemetry] every_s`), and the analyzer says where a job or a rank does not do
+    what healthy ones do (`telemetry_anomaly`). It is a hint: nobody is evicted for it. For that it needs a model, which
+    is learned from the recorded history, and tested on a part of it that it has not seen.
+
+    \b
+        holdfast telemetry train
+        holdfast telemetry train --every 24h
+        holdfast telemetry models
+    """
+
+
+@telemetry.command()
+@click.option("--since", type=Duration(), default="2d", show_default=True, help="How far back the history is read.")
+@click.option("--job", "jobs", multiple=True, help="Learn from this job only; may be given several times.")
+@click.option("--every", type=Duration(), help="Go on, and train anew after so long each time, until Ctrl-C.")
+@click.option("--dry-run", is_flag=True, help="Train and test, and leave the analyzer with what it has.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@directory_option
+@nats_option
+@database_option
+def train(
+    since: float,
+    jobs: tuple[str, ...],
+    every: float | None,
+    dry_run: bool,
+    as_json: bool,
+    directory: Path,
+    nats_url: str | None,
+    database_url: str | None,
+) -> None:
+    """Learn a model from recorded history, test it, and have the analyzer use it.
+
+    The exit code is 1 if there is too little history, or the model fails its test; the analyzer then goes on with the
+    one that it has.
+    """
+    bus, database = both_urls(directory, nats_url, database_url)
+    while True:
+        failure = _train_once(bus, database, timedelta(seconds=since), jobs, dry_run=dry_run, as_json=as_json)
+        if every is None:
+            if failure:
+                raise click.ClickException(failure)
+            return
+        if failure:
+            click.echo(failure, err=True)
+        time.sleep(every)
+
+
+@telemetry.command()
+@reading_options
+def models(directory: Path, database_url: str | None, as_json: bool) -> None:
+    """List the models that the analyzer keeps, newest first: it uses the newest that fits its settings."""
+
+    async def fetch(connection: Connection) -> list[asyncpg.Record]:
+        return await connection.fetch(_MODELS)
+
+    rows = read(reader_url(directory, database_url), fetch)
+    if as_json:
+        click.echo(json_text(as_dicts(rows), indent=2))
+    elif not rows:
+        click.echo("no model yet: `holdfast telemetry train` makes one")
+    else:
+        head = ["VERSION", "MADE", "WINDOWS", "ACCURACY", "PRECISION", "RECALL", "JOBS"]
+        click.echo(render(head, [(*list(row.values())[:6], ", ".join(row["jobs"][:4])) for row in rows]))
+
+
+def _train_once(
+    bus: str, database: str, since: timedelta, jobs: tuple[str, ...], *, dry_run: bool, as_json: bool
+) -> str:
+    """Why there is no new model; "": there is one."""
+    # NumPy is for those who need it.
+    from holdfast.telemetry import training
+    from holdfast.telemetry.model import Settings
+
+    policy = config.load(os.environ)[0].telemetry
+    begin = datetime.now(UTC) - since
+    measured, incidents = read(database, lambda connection: _history(connection, begin, jobs))
+    intervals = Counter(row["interval_s"] for row in measured)
+    interval_s = intervals.most_common(1)[0][0] if intervals else policy.every_s
+    measured = [row for row in measured if row["interval_s"] == interval_s]
+    settings = Settings(interval_s=interval_s, window=policy.window, length=policy.length)
+    recorded = _recorded(measured, incidents, settings, policy.level_after)
+    # The last quarter of the time is what it is tested on.
+    known = len(recorded.healthy) * 3 // 4
+    made_at = datetime.now(UTC)
+    try:
+        model = training.train(
+            recorded.healthy[:known],
+            settings,
+            f"{made_at:%Y%m%d-%H%M%S}",
+            made_at,
+            sorted({row["job"] for row in measured}),
+        )
+    except training.NothingToLearn as error:
+        return str(error)
+    scores = training.put_to_the_test(model, recorded.healthy[known:], recorded.troubled)
+    model = msgspec.structs.replace(model, scores=scores)
+    why = training.why_discarded(scores)
+    told = {"version": model.version, "windows": model.windows, **msgspec.to_builtins(scores), "discarded": why}
+    told |= {"accuracy": scores.accuracy, "precision": scores.precision, "recall": scores.recall}
+    if as_json:
+        click.echo(json_text(told, indent=2))
+    else:
+        click.echo(
+            f"version {model.version}: learned from {model.windows} windows, tested on {scores.healthy} healthy ones "
+            f"({scores.false_alarms} false alarms), {scores.injected} made anomalies ({scores.injected_found} found) "
+            f"and {scores.recorded} recorded ones ({scores.recorded_found} found)"
+        )
+    if why:
+        return f"version {model.version} is discarded: {why}"
+    if not dry_run:
+        request = KeepModel(id=uuid7(), asked_by=asked_by(), model=msgspec.Raw(msgspec.json.encode(model)))
+        return asyncio.run(_bring(bus, request, quiet=as_json))
+    return ""
+
+
+async def _bring(url: str, request: KeepModel, *, quiet: bool) -> str:
+    async with connected(url, "telemetry") as bus:
+        answer = await ask(bus, ANALYZER_REQUESTS, request, "analyzer")
+    if answer.accepted and not quiet:
+        click.echo(answer.message)
+    return "" if answer.accepted else answer.message
+
+
+async def _history(
+    connection: Connection, begin: datetime, jobs: tuple[str, ...]
+) -> tuple[list[asyncpg.Record], list[asyncpg.Record]]:
+    measured = await connection.fetch(_MEASURED, begin, list(jobs) or None, EVENTS_MAX)
+    return measured, await connection.fetch(_INCIDENTS, begin)
+
+
+def _recorded(measured: list[Any], incidents: list[Any], settings: Any, level_after: int) -> Any:
+    from holdfast.telemetry.history import Trouble, cut
+    from holdfast.telemetry.windows import METRICS, Sample
+
+    def slot(at: datetime) -> int:
+        return int(at.timestamp() // settings.interval_s)
+
+    samples = (
+        (row["job"], row["generation"], Sample(rank["rank"], slot(row["at"]), tuple(map(rank.get, METRICS))))
+        for row in measured
+        for rank in row["ranks"]
+    )
+    troubles = [
+        Trouble(row["job"], slot(row["opened_at"]), slot(row["closed_at"]), row["symptom"] in SILENT)
+        for row in incidents
+    ]
+    return cut(samples, troubles, settings, level_after)

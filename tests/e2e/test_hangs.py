@@ -1,0 +1,93 @@
+"""Jobs that stand still: noticed, the guilty rank named, and brought back, each on real processes."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from cluster import Cluster, cluster
+from hang_cases import CASES, GUILTY, Case, Outcome, end, outcome, start, strike
+from job import Job
+from records import check_record
+
+from holdfast.faults.rights import Need, lacking
+
+pytestmark = pytest.mark.e2e
+
+SELF_INFLICTED = [case for case in CASES if case.fault]
+
+
+def check(cluster: Cluster, job: Job, case: Case, came: Outcome, attempts: int | None = 1) -> None:
+    """`attempts` None: a restart may have to be tried several times, until the fault is undone."""
+    assert GUILTY in came.ranks, f"{case.name}: the guilty rank is not among the suspects: {came}"
+    assert came.decision == case.decision, f"{case.name}: {came}"
+    assert came.noticed_s <= came.named_s <= came.decided_s <= came.trains_s, came
+    (incident,) = cluster.incidents(job)
+    assert (incident["symptom"], incident["outcome"]) == ("hang", "recovered"), case.name
+    assert attempts is None or incident["attempts"] == attempts, case.name
+
+
+def test_the_machine_of_a_stopped_rank_is_evicted_and_the_job_trains_on_another(holdfast: Cluster) -> None:
+    (case,) = (case for case in CASES if case.needs_spare)
+    job = start(holdfast, case, nnodes=2, nproc=1)
+    since = strike(holdfast, case, job)
+    members = holdfast.members(job)
+    try:
+        came = outcome(holdfast, case, job, since)
+    finally:
+        holdfast.command("inject", "--undo", check=False)
+    check(holdfast, job, case, came)
+    assert came.ranks == (GUILTY,) and "is stopped" in came.summary
+    (evicted,) = (event["node"] for event in holdfast.events(job, "eviction"))
+    assert evicted == members[GUILTY] and evicted not in holdfast.members(job)
+
+    # A look by hand at the job that is well again, and at one that is not there.
+    looked = holdfast.command("hang", job.name, "--json")
+    found = json.loads(looked.stdout)
+    assert found["processes"] == 2 and found["still_s"] < 2
+    assert holdfast.events(job, "job_traced")[-1]["asked_by"]
+    shown = holdfast.command("hang", job.name).stdout
+    assert "the job moves" in shown and "STANDS IN" in shown
+    refused = holdfast.command("hang", "no-such-job", check=False)
+    assert refused.returncode == 1 and "no agent tells of a job no-such-job that trains" in refused.stderr
+    job.finish()
+    check_record(holdfast, job)
+    over = holdfast.command("hang", job.name, check=False)
+    assert over.returncode == 1 and f"job {job.name} is over" in over.stderr
+
+
+@pytest.mark.parametrize(
+    "cases",
+    [
+        pytest.param(SELF_INFLICTED[:3], id="deadlock, data loader, skipped collective"),
+        pytest.param(SELF_INFLICTED[3:], id="collective of another size", marks=pytest.mark.long),
+    ],
+)
+def test_what_the_script_does_to_itself_is_restarted_and_the_rank_is_named(
+    holdfast: Cluster, cases: list[Case]
+) -> None:
+    # A node for each job, all at the same time.
+    jobs: list[tuple[Case, Job]] = [(case, start(holdfast, case, nnodes=1, nproc=3)) for case in cases]
+    since: list[datetime] = [strike(holdfast, case, job) for case, job in jobs]
+    for (case, job), moment in zip(jobs, since, strict=True):
+        check(holdfast, job, case, outcome(holdfast, case, job, moment))
+        end(holdfast, case, job)
+        check_record(holdfast, job)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_cut_between_two_nodes_is_noticed_and_both_are_named(tmp_path: Path) -> None:
+    if reason := lacking(Need.LINKS) or lacking(Need.MOUNT):
+        pytest.skip(reason)
+    (case,) = (case for case in CASES if case.needs_links)
+    with cluster(tmp_path, 2, namespaces=True) as own:
+        job = start(own, case, nnodes=2, nproc=1)
+        since = strike(own, case, job)
+        came = outcome(own, case, job, since, within_s=240.0)
+        check(own, job, case, came, attempts=None)
+        assert came.ranks == (0, 1), "which end of a link is at fault nobody can tell"
+        job.finish()
+        check_record(own, job)

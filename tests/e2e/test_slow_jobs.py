@@ -1,0 +1,103 @@
+"""A job that gets slow without a word: noticed by its collectives, and the machine or link at fault named."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster import JOBS, Cluster, cluster
+from job import Job
+
+from holdfast.faults.registry import find
+from holdfast.faults.rights import lacking
+
+pytestmark = pytest.mark.e2e
+
+PACED = JOBS / "paced.py"
+FIRST_ITERATIONS = 15
+"""Before anything is known of the pace, nothing can get slower."""
+
+
+def _skip_without(fault: str) -> None:
+    if reasons := [reason for need in find(fault).needs if (reason := lacking(need))]:
+        pytest.skip("; ".join(reasons))
+
+
+def _train(holdfast: Cluster, tmp_path: Path, *arguments: str) -> Job:
+    job = holdfast.run("--until", tmp_path / "stop", *arguments, script=PACED, nnodes=3, nproc=1)
+
+    def paced() -> bool:
+        told = [event.get("iterations", ()) for event in holdfast.events(job, "steps_measured")]
+        return sum(map(len, told)) > 3 * FIRST_ITERATIONS
+
+    holdfast.until("its pace is known", paced)
+    return job
+
+
+def _until(holdfast: Cluster, job: Job, kind: str) -> dict[str, Any]:
+    (found, *_) = holdfast.until(f"{kind} is said", lambda: holdfast.events(job, kind))
+    return found
+
+
+def _seconds(earlier: dict[str, Any], later: dict[str, Any]) -> float:
+    moments = [datetime.fromisoformat(event["at"]) for event in (earlier, later)]
+    return (moments[1] - moments[0]).total_seconds()
+
+
+def test_a_slow_node_is_noticed_tested_and_named_and_that_it_is_well_again(holdfast: Cluster, tmp_path: Path) -> None:
+    _skip_without("slow-node")
+    job = _train(holdfast, tmp_path, "--products", "60", "--rest-s", "0.3")
+    last = holdfast.members(job)[2]
+    holdfast.command("inject", "slow-node", "--node", last, "-o", "cores=0.05")
+    onset = _until(holdfast, job, "fail_slow_onset")
+    found = _until(holdfast, job, "fail_slow_located")
+    holdfast.command("inject", "--undo")
+    assert onset["after_s"] > 1.1 * onset["before_s"]
+    assert (found["fault"], found["nodes"], found["ranks"], found["is_validated"]) == ("computation", [last], [2], True)
+    # Training was held in place, and went on: nobody took it for a hang or a crash.
+    assert 0 < found["held_s"] < 30
+    relieved = _until(holdfast, job, "fail_slow_relieved")
+    assert relieved["after_s"] < relieved["before_s"]
+    assert len(holdfast.events(job, "generation_started")) == 1
+    assert not holdfast.incidents(job)
+    shown = holdfast.command("slow", job.name, "--json", check=False)
+    told = json.loads(shown.stdout)
+    assert [rank[1] for rank in told["pace"]] == holdfast.members(job)
+    assert told["pace_s"] > 0
+    print(f"onset to name {_seconds(onset, found):.1f} s, held {found['held_s']:.1f} s")
+    (tmp_path / "stop").touch()
+    assert job.exit_code() == 0
+
+
+@pytest.fixture
+def networked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    _skip_without("slow-link")
+    with cluster(tmp_path_factory.mktemp("networked"), 3, namespaces=True) as running:
+        yield running
+
+
+@pytest.mark.skipif(
+    "HOLDFAST_DRILLS" not in os.environ, reason="a cluster of its own takes long: set HOLDFAST_DRILLS=1"
+)
+def test_a_slow_link_is_noticed_tested_and_named(networked: Cluster, tmp_path: Path) -> None:
+    arguments = ("--products", "10", "--rest-s", "0.3", "--average-bytes", "500000")
+    job = _train(networked, tmp_path, *arguments)
+    last = networked.members(job)[2]
+    networked.command("inject", "slow-link", "--node", last, "-o", "rate=20mbit")
+    onset = _until(networked, job, "fail_slow_onset")
+    found = _until(networked, job, "fail_slow_located")
+    networked.command("inject", "--undo")
+    assert (found.get("fault"), found.get("is_validated")) == ("communication", True), found
+    # All of the node's links are slow, so the node is named, and no link that it has no part in.
+    assert all(last in link for link in found["links"])
+    assert found["nodes"] == [last]
+    _until(networked, job, "fail_slow_relieved")
+    assert len(networked.events(job, "generation_started")) == 1
+    print(f"onset to name {_seconds(onset, found):.1f} s, held {found['held_s']:.1f} s")
+    (tmp_path / "stop").touch()
+    assert job.exit_code() == 0
