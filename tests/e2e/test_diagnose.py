@@ -57,6 +57,9 @@ def test_sound_nodes_pass_and_are_given_back(holdfast: Cluster) -> None:
     assert (code, told["passed"]) == (0, True), told
     assert told["nodes"] == NODES and told["verdict"]["cleared"] == NODES
     assert {result["status"] for result in told["results"]} <= {"passed", "skipped"}
+    # Answers are kept by the program that computed them.
+    answers = [result for result in told["results"] if result.get("digest")]
+    assert answers and all(result.get("program") for result in answers)
     count = "select count(*) as n from historian.events where job = $1 and type = 'diagnostic_result'"
     holdfast.until(
         "the results are recorded", lambda: holdfast.query(count, told["job"])[0]["n"] == len(told["results"])

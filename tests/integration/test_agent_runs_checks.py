@@ -44,6 +44,7 @@ async def test_a_machine_that_computes_wrong_says_so_of_itself(
             (END, "passed"),
         }
         assert {(result.run, result.generation, result.total) for result in results} == {("job-1/3", 3, 4)}
+        assert len({result.boot_id for result in results}) == 1 and results[0].boot_id
         (suspect,) = judge(["n"], results).suspects
         assert (suspect.node, suspect.symptom) == ("n", "silent_data_corruption")
         assert "rows of a product of whole numbers (torch.float32) are wrong" in suspect.reason

@@ -102,7 +102,6 @@ def test_sound_nodes_pass_every_test(output: Path) -> None:
         assert {result.test for result in run.results if result.node == node} == {*suite_tests("full"), END}
     for test in ("gemm", "alignment", "alignment_parallel"):
         assert len({result.digest for result in run.results if result.test == test}) == 1
-        assert all(result.program and result.boot_id for result in run.results if result.digest)
     assert all(result.value for result in run.results if result.test in ("gemm", "all_to_all"))
 
 
