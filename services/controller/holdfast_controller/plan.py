@@ -12,7 +12,6 @@ from datetime import datetime, timedelta
 from holdfast.code.manifest import Manifest
 from holdfast.diagnosis.program import are_checks
 from holdfast.diagnosis.references import NO_REFERENCES, References
-from holdfast.event_parts import Grant
 from holdfast.events import (
     AnyEvent,
     BadNumber,
@@ -39,19 +38,17 @@ from holdfast.events import (
     StepRestorable,
     StepsCertified,
     StepTimeMeasured,
-    Suspension,
 )
 from holdfast.finding_policies import HangPolicy
 from holdfast.ids import named_id
 from holdfast.policies import CodePolicy, LadderPolicy, MechanismPolicy, RetentionPolicy
 from holdfast.requests import ResetBreaker, RollbackJob, StopJob, SubmitJob, UpdateJob
 from holdfast.timeouts import Timeouts
-from holdfast_controller import checks, evidence, replays, retest, slow, updates
+from holdfast_controller import checks, evidence, members, replays, retest, slow, updates
 from holdfast_controller.corruption import bad_number, certified
 from holdfast_controller.draft import NO_MANIFESTS, Draft, Outcome
 from holdfast_controller.hangs import hung
 from holdfast_controller.incident import Failure, Symptom
-from holdfast_controller.orders import standing_orders
 from holdfast_controller.recovery import Rules, failed, pause_over
 from holdfast_controller.state import LIVE, OVER, Ending, JobPhase, JobState
 from holdfast_controller.submission import masked, new_job, no_longer, of_before
@@ -154,10 +151,10 @@ class Planner:
             return draft.outcome()
         match event:
             case NodesGranted():
-                self._granted(draft, event)
+                members.granted(draft, event)
             case NodesAwaited():
                 retest.awaited(draft, event)
-                self._awaited(draft, event)
+                members.awaited(draft, event)
             case RanksStarted():
                 self._started(draft, event)
             case FirstStep():
@@ -173,9 +170,9 @@ class Planner:
                 evidence.exited(draft, event, self.rules)
             case NodeLost() | NodeDeparted():
                 retest.heard(draft, event)
-                self._node_gone(draft, event)
+                members.gone(draft, event, self.rules)
             case OrderRefused():
-                self._refused(draft, event)
+                members.refused(draft, event)
             case Inspection():
                 evidence.inspected(draft, event, self.rules)
             case DiagnosticResult() if state.retest:
@@ -271,75 +268,6 @@ class Planner:
         """Whether a job that ended then has been kept for long enough; its name stays taken."""
         return now - ended_at >= timedelta(days=self.retention.ended_jobs_days)
 
-    # --- nodes ----------------------------------------------------------------------------------
-
-    def _granted(self, draft: Draft, event: NodesGranted) -> None:
-        state = draft.state
-        new = [
-            grant
-            for grant in event.grants
-            if not _holds_already(state, grant) and grant.epoch > state.lost_before_granted.get(grant.node, -1)
-        ]
-        missing = state.vacancies
-        if state.phase is JobPhase.CLAIMING:
-            # A node that is granted anew has left its old place: it was lost and is back, and the word of its loss is
-            # still on its way.
-            again = {grant.node for grant in new}
-            waiting = iter(new)
-            draft.state = state.update(
-                members=tuple(
-                    member if member and member.node not in again else next(waiting, None) for member in state.members
-                )
-            )
-            new = list(waiting)
-        if new:
-            draft.release(tuple(new), "more nodes were granted than are needed")
-        if draft.state.phase is not JobPhase.CLAIMING:
-            return
-        if draft.state.vacancies:
-            # What an earlier claim brought after all, the present one must not wait for.
-            if event.claim == state.claim or draft.state.vacancies < missing:
-                draft.claim("fewer nodes were granted than are missing by now")
-            return
-        draft.state = draft.state.update(claim=None)
-        names = ", ".join(grant.node for grant in event.grants)
-        draft.order_start(f"{names} joined; all {state.spec.nnodes} nodes are there")
-        draft.await_("ranks_started", self.timeouts.start_s)
-
-    def _awaited(self, draft: Draft, event: NodesAwaited) -> None:
-        state = draft.state
-        if state.phase is not JobPhase.CLAIMING or event.claim != state.claim or not state.nodes:
-            return
-        if state.suspended or state.generation == 0:
-            return
-        draft.say(Suspension, reason=f"{event.wanted} nodes are needed, {event.available} are there: waiting for more")
-        draft.order_idle(suspended=True)
-
-    def _node_gone(self, draft: Draft, event: NodeLost | NodeDeparted) -> None:
-        state = draft.state
-        member = state.member(event.node)
-        if isinstance(event, NodeLost) and event.epoch > 0 and (member is None or member.epoch < event.epoch):
-            # The word of its loss has overtaken the grant that hands it over.
-            lost = state.lost_before_granted | {event.node: event.epoch}
-            draft.state = state = state.update(lost_before_granted=lost)
-        if member is None or (isinstance(event, NodeLost) and 0 < event.epoch < member.epoch):
-            return
-        if state.phase is JobPhase.STOPPING:
-            draft.state = state.update(gone=state.gone | {event.node})
-            draft.close_when_gone()
-            return
-        if isinstance(event, NodeLost):
-            symptom, text = Symptom.NODE_LOST, f"nothing was heard of {event.node} for {event.silent_s:.1f} s"
-        else:
-            symptom, text = Symptom.NODE_DEPARTED, f"the agent of {event.node} was shut down"
-        failed(draft, self._failure(state, symptom, text, event.node), self.rules)
-
-    def _refused(self, draft: Draft, event: OrderRefused) -> None:
-        """A node refuses what holds for it: what it obeyed last was never ordered, and is superseded by name."""
-        for order in standing_orders(draft.state):
-            if order.node == event.node and order.fence == (event.epoch, event.generation):
-                draft.supersede(order, (event.newest_epoch, event.newest_generation))
-
     # --- the life of a generation ---------------------------------------------------------------
 
     def _started(self, draft: Draft, event: RanksStarted) -> None:
@@ -410,8 +338,3 @@ class Planner:
         if state.phase is JobPhase.STOPPING:
             draft.state = state.update(gone=state.gone | {event.node})
             draft.close_when_gone()
-
-
-def _holds_already(state: JobState, grant: Grant) -> bool:
-    member = state.member(grant.node)
-    return member is not None and member.epoch >= grant.epoch

@@ -6,13 +6,12 @@ is pure. Silence is a sign of loss only while others are heard on the same bus: 
 
 from __future__ import annotations
 
-import re
 from datetime import datetime, timedelta
 from itertools import zip_longest
 
 import msgspec
 
-from holdfast.event_parts import Grant, NodeFacts
+from holdfast.event_parts import NodeFacts
 from holdfast.events import (
     AnyEvent,
     Event,
@@ -23,8 +22,6 @@ from holdfast.events import (
     NodeLost,
     NodeRegistered,
     NodeReleaseRequested,
-    NodesAwaited,
-    NodesGranted,
     NodesReleased,
     NodesRequested,
 )
@@ -32,8 +29,9 @@ from holdfast.policies import PoolPolicy, RetentionPolicy
 from holdfast.requests import ReleaseNode
 from holdfast.subjects import STREAMS
 from holdfast.timeouts import Timeouts
+from holdfast_standby import claims
 from holdfast_standby.draft import Draft, Outcome
-from holdfast_standby.state import WATCHED, Claim, Heard, Inventory, Node, NodeState
+from holdfast_standby.state import WATCHED, Heard, Inventory, Node, NodeState
 
 EPOCH_BELIEVED_MAX = 1 << 40
 """No node was ever handed over this often: what is above it was made up, and would leave no room above itself."""
@@ -73,7 +71,7 @@ class Keeper:
                 if node and node.instance == event.instance and node.state in WATCHED:
                     draft.move(node, NodeState.LOST, "its agent was shut down", job=None)
             case NodesRequested():
-                self._requested(draft, event)
+                claims.requested(draft, event)
             case NodesReleased():
                 self._released(draft, event)
             case Eviction():
@@ -84,7 +82,7 @@ class Keeper:
                     draft.nodes[node.id] = msgspec.structs.replace(node, blocked_until=draft.now, reason=event.reason)
             case _:
                 pass
-        self._grant(draft)
+        claims.grant(draft, self.pool.size)
         return draft.outcome()
 
     def release(self, inventory: Inventory, request: ReleaseNode, heard: Heard, now: datetime) -> Outcome:
@@ -98,7 +96,7 @@ class Keeper:
         reason = f"released by {request.asked_by}"
         draft.say(NodeReleaseRequested, node=node.id, reason=reason)
         self._unblock(draft, node, heard, reason)
-        self._grant(draft)
+        claims.grant(draft, self.pool.size)
         return msgspec.structs.replace(draft.outcome(), note=_now_that_released(draft.nodes[node.id]))
 
     def time(self, inventory: Inventory, heard: Heard, now: datetime) -> Outcome:
@@ -125,7 +123,7 @@ class Keeper:
         for claim in inventory.claims.values():
             if claim.over_at and now - claim.over_at >= CLAIMS_REMEMBERED:
                 del draft.claims[claim.job]
-        self._grant(draft)
+        claims.grant(draft, self.pool.size)
         return draft.outcome()
 
     # --- liveness -------------------------------------------------------------------------------
@@ -247,27 +245,9 @@ class Keeper:
         else:
             draft.move(node, NodeState.LOST, f"{reason}, but nothing is heard of it")
 
-    # --- claims ---------------------------------------------------------------------------------
-
-    def _requested(self, draft: Draft, event: NodesRequested) -> None:
-        assert event.job is not None
-        newest = draft.claims.get(event.job)
-        if newest and newest.requested_at >= event.at:
-            return  # a late message must not undo a newer claim, nor bring back what was granted or withdrawn
-        draft.claims[event.job] = Claim(
-            id=event.id,
-            job=event.job,
-            count=event.count,
-            requested_at=event.at,
-            replaces=(event.generation or 0) > 0,
-            incident=event.incident,
-            only=tuple(dict.fromkeys(event.only)),
-            is_for_checks=event.purpose == "checks",
-        )
-
     def _released(self, draft: Draft, event: NodesReleased) -> None:
         if event.withdraws_claim:
-            self._withdrawn(draft, event)
+            claims.withdrawn(draft, event)
         for name, epoch in zip_longest(event.nodes, event.epochs[: len(event.nodes)]):
             node = draft.nodes.get(name)
             if node is None or node.job != event.job or node.state is not NodeState.ACTIVE:
@@ -283,120 +263,11 @@ class Keeper:
             else:
                 draft.move(node, NodeState.REGISTERED, f"released, not yet checked: {event.reason}", job=None)
 
-    def _withdrawn(self, draft: Draft, event: NodesReleased) -> None:
-        assert event.job is not None
-        newest = draft.claims.get(event.job)
-        if newest and newest.requested_at > event.at:
-            return
-        # The claim itself may still be on its way: it is over before it arrives.
-        draft.claims[event.job] = Claim(
-            id=newest.id if newest else event.id,
-            job=event.job,
-            count=newest.count if newest else 0,
-            requested_at=event.at,
-            replaces=False,
-            over_at=draft.now,
-        )
-
-    def _grant(self, draft: Draft) -> None:
-        """Serve waiting claims: those of running jobs first, then in order of asking. A claim is met whole or waits.
-
-        A small claim that always fits must not starve a large one, so later claims wait behind an earlier one; not
-        behind one for more nodes than there are, which may never be met.
-        """
-        there = sum(node.state in WATCHED for node in draft.nodes.values())
-        behind: str | None = None
-        for claim in sorted((claim for claim in draft.claims.values() if claim.over_at is None), key=_turn):
-            if claim.only:
-                self._grant_named(draft, claim)
-                continue
-            pool = [node for node in draft.nodes.values() if node.state is NodeState.STANDBY]
-            reserve = 0 if claim.replaces else self.pool.size
-            if behind or len(pool) - reserve < claim.count:
-                self._announce(draft, claim, max(0, len(pool) - reserve), behind)
-                if not behind and claim.count + reserve <= there:
-                    behind = claim.job
-                continue
-            self._hand_over(draft, claim, sorted(pool, key=lambda node: _natural(node.id))[: claim.count])
-
-    def _grant_named(self, draft: Draft, claim: Claim) -> None:
-        """Serve a claim for certain nodes, if each of them is free."""
-        may_be = (NodeState.STANDBY, NodeState.EVICTED) if claim.is_for_checks else (NodeState.STANDBY,)
-        wanted = [draft.nodes.get(name) for name in claim.only]
-        free = [node for node in wanted if node is not None and node.state in may_be]
-        if len(free) == len(claim.only):
-            self._hand_over(draft, claim, sorted(free, key=lambda node: _natural(node.id)))
-            return
-        missing = "; ".join(
-            f"there is no node {name}" if node is None else _why_not(node)
-            for name, node in zip(claim.only, wanted, strict=True)
-            if node not in free
-        )
-        gone = tuple(name for name, node in zip(claim.only, wanted, strict=True) if node not in free)
-        self._announce(draft, claim, len(free), None, missing, gone)
-
-    def _hand_over(self, draft: Draft, claim: Claim, nodes: list[Node]) -> None:
-        grants = []
-        for node in nodes:
-            draft.move(node, NodeState.ACTIVE, f"granted to {claim.job}", job=claim.job, epoch=node.epoch + 1)
-            granted = draft.nodes[node.id]
-            grants.append(
-                Grant(
-                    node=granted.id,
-                    epoch=granted.epoch,
-                    address=granted.facts.address,
-                    store_ports=granted.facts.store_ports,
-                    vault_port=granted.facts.vault_port,
-                )
-            )
-        draft.say(NodesGranted, job=claim.job, incident=claim.incident, claim=claim.id, grants=tuple(grants))
-        draft.claims[claim.job] = msgspec.structs.replace(claim, over_at=draft.now)
-
-    def _announce(
-        self,
-        draft: Draft,
-        claim: Claim,
-        available: int,
-        behind: str | None,
-        missing: str = "",
-        missing_nodes: tuple[str, ...] = (),
-    ) -> None:
-        """Say what a claim waits for, once for each change of it."""
-        announced = missing or f"{available} behind {behind}"
-        if claim.announced == announced:
-            return
-        draft.say(
-            NodesAwaited,
-            job=claim.job,
-            incident=claim.incident,
-            claim=claim.id,
-            wanted=claim.count,
-            available=available,
-            behind=behind,
-            missing=missing,
-            missing_nodes=missing_nodes,
-        )
-        draft.claims[claim.job] = msgspec.structs.replace(claim, announced=announced)
-
 
 def _remembered_epoch(event: NodeRegistered | NodeInspected) -> int:
     """What the agent remembers of hand-overs: more than this inventory if the database or the cluster is a new one."""
     epoch = event.epoch if isinstance(event, NodeRegistered) else 0
     return epoch if epoch <= EPOCH_BELIEVED_MAX else 0
-
-
-def _why_not(node: Node) -> str:
-    """Why a node cannot be had by a claim that names it."""
-    return f"{node.id} is used by job {node.job}" if node.job else f"{node.id} is {node.state}: {node.reason}"
-
-
-def _turn(claim: Claim) -> tuple[bool, datetime, str]:
-    return (not claim.replaces, claim.requested_at, claim.id)
-
-
-def _natural(name: str) -> list[tuple[int, str]]:
-    """So that node-10 comes after node-9."""
-    return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", name) if part]
 
 
 def _now_that_released(node: Node) -> str:

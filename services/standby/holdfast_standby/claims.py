@@ -1,0 +1,145 @@
+"""Who asks for nodes, and who gets which: a claim is met whole, or waits in its turn. Pure."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+
+import msgspec
+
+from holdfast.event_parts import Grant
+from holdfast.events import NodesAwaited, NodesGranted, NodesReleased, NodesRequested
+from holdfast_standby.draft import Draft
+from holdfast_standby.state import WATCHED, Claim, Node, NodeState
+
+
+def requested(draft: Draft, event: NodesRequested) -> None:
+    """A job asks for nodes; a newer claim takes the place of its older one."""
+    assert event.job is not None
+    newest = draft.claims.get(event.job)
+    if newest and newest.requested_at >= event.at:
+        return  # a late message must not undo a newer claim, nor bring back what was granted or withdrawn
+    draft.claims[event.job] = Claim(
+        id=event.id,
+        job=event.job,
+        count=event.count,
+        requested_at=event.at,
+        replaces=(event.generation or 0) > 0,
+        incident=event.incident,
+        only=tuple(dict.fromkeys(event.only)),
+        is_for_checks=event.purpose == "checks",
+    )
+
+
+def withdrawn(draft: Draft, event: NodesReleased) -> None:
+    """The job is over: it asks for no nodes any more."""
+    assert event.job is not None
+    newest = draft.claims.get(event.job)
+    if newest and newest.requested_at > event.at:
+        return
+    # The claim itself may still be on its way: it is over before it arrives.
+    draft.claims[event.job] = Claim(
+        id=newest.id if newest else event.id,
+        job=event.job,
+        count=newest.count if newest else 0,
+        requested_at=event.at,
+        replaces=False,
+        over_at=draft.now,
+    )
+
+
+def grant(draft: Draft, reserved: int) -> None:
+    """Serve waiting claims: those of running jobs first, then in order of asking. A claim is met whole or waits.
+
+    A small claim that always fits must not starve a large one, so later claims wait behind an earlier one; not
+    behind one for more nodes than there are, which may never be met. `reserved` standbys are left to running jobs.
+    """
+    there = sum(node.state in WATCHED for node in draft.nodes.values())
+    behind: str | None = None
+    for claim in sorted((claim for claim in draft.claims.values() if claim.over_at is None), key=_turn):
+        if claim.only:
+            _grant_named(draft, claim)
+            continue
+        pool = [node for node in draft.nodes.values() if node.state is NodeState.STANDBY]
+        reserve = 0 if claim.replaces else reserved
+        if behind or len(pool) - reserve < claim.count:
+            _announce(draft, claim, max(0, len(pool) - reserve), behind)
+            if not behind and claim.count + reserve <= there:
+                behind = claim.job
+            continue
+        _hand_over(draft, claim, sorted(pool, key=lambda node: _natural(node.id))[: claim.count])
+
+
+def _grant_named(draft: Draft, claim: Claim) -> None:
+    """Serve a claim for certain nodes, if each of them is free."""
+    may_be = (NodeState.STANDBY, NodeState.EVICTED) if claim.is_for_checks else (NodeState.STANDBY,)
+    wanted = [draft.nodes.get(name) for name in claim.only]
+    free = [node for node in wanted if node is not None and node.state in may_be]
+    if len(free) == len(claim.only):
+        _hand_over(draft, claim, sorted(free, key=lambda node: _natural(node.id)))
+        return
+    missing = "; ".join(
+        f"there is no node {name}" if node is None else _why_not(node)
+        for name, node in zip(claim.only, wanted, strict=True)
+        if node not in free
+    )
+    gone = tuple(name for name, node in zip(claim.only, wanted, strict=True) if node not in free)
+    _announce(draft, claim, len(free), None, missing, gone)
+
+
+def _hand_over(draft: Draft, claim: Claim, nodes: list[Node]) -> None:
+    grants = []
+    for node in nodes:
+        draft.move(node, NodeState.ACTIVE, f"granted to {claim.job}", job=claim.job, epoch=node.epoch + 1)
+        granted = draft.nodes[node.id]
+        grants.append(
+            Grant(
+                node=granted.id,
+                epoch=granted.epoch,
+                address=granted.facts.address,
+                store_ports=granted.facts.store_ports,
+                vault_port=granted.facts.vault_port,
+            )
+        )
+    draft.say(NodesGranted, job=claim.job, incident=claim.incident, claim=claim.id, grants=tuple(grants))
+    draft.claims[claim.job] = msgspec.structs.replace(claim, over_at=draft.now)
+
+
+def _announce(
+    draft: Draft,
+    claim: Claim,
+    available: int,
+    behind: str | None,
+    missing: str = "",
+    missing_nodes: tuple[str, ...] = (),
+) -> None:
+    """Say what a claim waits for, once for each change of it."""
+    announced = missing or f"{available} behind {behind}"
+    if claim.announced == announced:
+        return
+    draft.say(
+        NodesAwaited,
+        job=claim.job,
+        incident=claim.incident,
+        claim=claim.id,
+        wanted=claim.count,
+        available=available,
+        behind=behind,
+        missing=missing,
+        missing_nodes=missing_nodes,
+    )
+    draft.claims[claim.job] = msgspec.structs.replace(claim, announced=announced)
+
+
+def _why_not(node: Node) -> str:
+    """Why a node cannot be had by a claim that names it."""
+    return f"{node.id} is used by job {node.job}" if node.job else f"{node.id} is {node.state}: {node.reason}"
+
+
+def _turn(claim: Claim) -> tuple[bool, datetime, str]:
+    return (not claim.replaces, claim.requested_at, claim.id)
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """So that node-10 comes after node-9."""
+    return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", name) if part]
