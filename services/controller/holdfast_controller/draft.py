@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.code.difference import Changes, difference, in_words
 from holdfast.code.manifest import Manifest
 from holdfast.desired import NodeDesired
 from holdfast.diagnosis.program import are_checks, time_limit_s
@@ -19,18 +18,17 @@ from holdfast.events import (
     ChecksStarted,
     Event,
     GenerationStarted,
-    HotUpdate,
     IncidentClosed,
     JobFinished,
     JobStopping,
     NodesReleased,
     NodesRequested,
     ReplayStarted,
-    Rollback,
     Suspension,
 )
 from holdfast.ids import derived_id
 from holdfast.timeouts import Timeouts
+from holdfast_controller.code_change import bring_in
 from holdfast_controller.incident import Failure, Incident
 from holdfast_controller.orders import leaving_order, standing_orders
 from holdfast_controller.state import Await, Checks, Ending, JobPhase, JobState, Replay
@@ -105,7 +103,7 @@ class Draft:
         The ranks themselves choose the newest complete checkpoint: the catalogue's word may be older than the disk. A
         limit holds until a generation under it has trained past it. Code that waits for a restart comes with this one.
         """
-        self._bring_in_code(restart_reason)
+        bring_in(self, restart_reason)
         state = self.state
         limit = state.next_limit
         incident = state.incident
@@ -169,47 +167,6 @@ class Draft:
         decision = self.say(Suspension, pause_s=pause_s, reason=f"trying again in {pause_s:g} s: {reason}")
         self.order_idle(decision.id, suspended=True)
         self.await_("pause", pause_s)
-
-    def _bring_in_code(self, restart_reason: str) -> None:
-        """The version that waits becomes the present one from the next generation on."""
-        state, code, pending = self.state, self.state.code, self.state.code.pending
-        new = code.known(pending.version) if pending else None
-        if pending is None or new is None:
-            self.state = state.update(code=code.update(first_step=None))
-            return
-        changes = self._changes(code.version, new.version, backwards=pending.goes_back)
-        said: dict[str, Any] = {
-            "version": new.version,
-            "number": new.number,
-            "previous": code.version,
-            "added": changes.added,
-            "changed": changes.changed,
-            "removed": changes.removed,
-            "changed_files": changes.count,
-        }
-        if pending.goes_back and code.version:
-            since = f"since {new.name}: {in_words(changes)}"
-            event: Event = self.say(
-                Rollback, is_automatic=not pending.asked_by, reason=f"{pending.reason}; {since}", **said
-            )
-        else:
-            rides = state.incident is not None and not pending.is_urgent
-            why = pending.reason if pending.is_urgent else f"{pending.reason}; {restart_reason}"
-            event = self.say(HotUpdate, commit=new.commit, rides_on_failure=rides, reason=why, **said)
-        if state.incident is None:
-            self.cause = event.id
-        else:
-            # What the old code did does not come again with the new one.
-            forgiven = msgspec.structs.replace(state.incident, user_error=None)
-            state = state.update(incident=forgiven)
-        code = code.update(version=new.version, pending=None, since_generation=state.generation + 1, first_step=None)
-        self.state = state.update(code=code, settled=None)
-
-    def _changes(self, old: str | None, new: str, *, backwards: bool) -> Changes:
-        before, after = self.manifests.get(old or ""), self.manifests.get(new)
-        if before is None or after is None:
-            return Changes()
-        return difference(after, before) if backwards else difference(before, after)
 
     def order_replay(self, replay: Replay, reason: str, *, repeat: bool = False) -> None:
         """Stop what runs, and have each group of a phase train again; this uses up a generation number."""
