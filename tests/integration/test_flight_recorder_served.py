@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.trainer.flight_recorder import SOCKET_PATH_BYTES_MAX, serve, socket_path
+from holdfast_agent.tracer import recorder
 from holdfast_agent.tracer.recorder import ANSWER_S, NoAnswer, recorder_of
 
 RANK = Path(__file__).with_name("recorder_rank.py")
@@ -46,6 +47,47 @@ def test_a_rank_that_holds_the_interpreters_lock_answers_and_one_that_is_stopped
 async def test_where_nobody_serves_it_is_said(tmp_path: Path) -> None:
     with pytest.raises(NoAnswer, match="cannot be asked"):
         await recorder_of(socket_path(tmp_path / "rank-1.ledger"), 1)
+
+
+@pytest.mark.parametrize(
+    ("parts", "why"),
+    [
+        ([], "cannot be asked: 0 bytes read"),
+        ([b"HTTP/1.0 200 OK"], "cannot be asked: 15 bytes read"),
+        ([b"HTTP/1.0 500 Oh\r\n\r\n"], "answers HTTP/1.0 500 Oh"),
+        ([b"HTTP/1.0 200 OK\r\n\r\n", b'{"entries": '], "cannot be read"),
+    ],
+)
+async def test_a_rank_that_dies_while_it_answers_gives_none(tmp_path: Path, parts: list[bytes], why: str) -> None:
+    socket = socket_path(tmp_path / "rank-0.ledger")
+    async with await answering(socket, parts):
+        with pytest.raises(NoAnswer, match=why):
+            await recorder_of(socket, 0)
+
+
+async def test_an_answer_in_pieces_is_read_to_its_end_and_no_further_than_its_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    socket = socket_path(tmp_path / "rank-0.ledger")
+    async with await answering(socket, [b"HTTP/1.0 200 OK\r\n\r\n", b'{"version": "2.10", "ent', b'ries": []}']):
+        assert (await recorder_of(socket, 0)).records == ()
+        monkeypatch.setattr(recorder, "ANSWER_BYTES_MAX", 30)
+        with pytest.raises(NoAnswer, match="more than 30 bytes"):
+            await recorder_of(socket, 0)
+
+
+async def answering(socket: Path, parts: list[bytes]) -> asyncio.Server:
+    """Somebody who sends these, each once the one before may have been read, and hangs up."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        for part in parts:
+            writer.write(part)
+            await writer.drain()
+            await asyncio.sleep(0.01)
+        writer.close()
+
+    return await asyncio.start_unix_server(answer, str(socket))
 
 
 def test_a_path_that_no_socket_can_have_is_passed_over(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ async def recorder_of(socket: Path, rank: int) -> RankTrace:
         (trace,) = read_flight_recorder(body, f"rank_{rank}")
     except TimeoutError:
         raise NoAnswer(f"its flight recorder did not answer within {ANSWER_S:g} s") from None
-    except (OSError, FlightRecorderError, ValueError) as error:
+    except (OSError, EOFError, asyncio.LimitOverrunError, FlightRecorderError, ValueError) as error:
         raise NoAnswer(f"its flight recorder cannot be asked: {error}") from error
     return trace
 
@@ -42,6 +42,15 @@ async def _asked(socket: Path) -> bytes:
         head = await reader.readuntil(b"\r\n\r\n")
         if b" 200 " not in head.split(b"\r\n", 1)[0]:
             raise NoAnswer(f"its flight recorder answers {head.splitlines()[0].decode(errors='replace')}")
-        return await reader.read(ANSWER_BYTES_MAX)
+        return await _up_to_the_end(reader)
     finally:
         writer.close()
+
+
+async def _up_to_the_end(reader: asyncio.StreamReader) -> bytes:
+    # `read` gives what there is just now, or whatever comes without a bound.
+    try:
+        await reader.readexactly(ANSWER_BYTES_MAX + 1)
+    except asyncio.IncompleteReadError as end:
+        return end.partial
+    raise NoAnswer(f"its flight recorder answers more than {ANSWER_BYTES_MAX} bytes")
