@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import errno
 import os
 import signal
 import subprocess
@@ -74,6 +76,16 @@ async def test_what_a_dead_child_has_left_behind_is_found_by_its_session() -> No
         (worker,) = (one.pid for one in seen.processes if "sleeping_worker" in functions(one))
         fields = stat_fields(worker)
         assert fields is not None and int(fields[3]) == pid
+
+
+async def test_a_node_that_can_start_no_more_processes_blames_no_rank_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refused(*_: object, **__: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    with rank("stands") as pid:
+        monkeypatch.setattr(asyncio, "create_subprocess_exec", refused)
+        process = own(await trace("node-0", {0: pid}, no_collectives), 0)
+    assert process.is_tracers_fault and "cannot be started" in process.unread and process.state == "S"
 
 
 @pytest.mark.parametrize("native", [False, True])

@@ -67,6 +67,8 @@ async def stacks_of(pid: int, *, native: bool, within_s: float) -> tuple[ThreadS
                 reason = _in_words(errors)
     except TimeoutError:
         raise NotLooked(f"not read within {within_s:.1f} s") from None
+    except OSError as error:
+        raise NotLooked(f"py-spy cannot be started: {error}") from error
     except UNREADABLE as error:
         raise Unread(f"py-spy says something that cannot be read: {error}") from error
     raise NotLooked(reason) if reason.startswith(_NO_RIGHT) else Unread(reason)
