@@ -21,6 +21,7 @@ from holdfast.collective_ring_layout import (
     HEADER,
     IS_P2P,
     MAGIC,
+    ON_DEVICE,
     OPERATIONS,
     RECORD,
     RING_OFFSET,
@@ -168,11 +169,14 @@ class RingReader:
     def trace(self, *, node: str = "", taken_ns: int = 0) -> RankTrace:
         """All that the ring has, as analysis takes it.
 
+        Of operations on a device only how many have begun: when they end the ring does not know.
+
         Raises:
             RingError: the file was cut short, or its group table is damaged.
         """
         records, _ = self.records()
         groups, counts = self.groups(), self.counts()
+        on_device = {record.group for record in records if record.is_on_device}
         return RankTrace(
             rank=self.rank,
             node=node,
@@ -180,12 +184,16 @@ class RingReader:
                 ProcessGroup(name=entry.name, description=entry.description, ranks=ranks_of(entry.runs))
                 for entry in groups
             ),
-            records=tuple(_observed(record, groups) for record in records),
+            records=tuple(_observed(record, groups) for record in records if not record.is_on_device),
             entered={
                 entry.name: max(count.entered, count.backend_entered)
                 for entry, count in zip(groups, counts, strict=True)
             },
-            completed={entry.name: count.completed for entry, count in zip(groups, counts, strict=True)},
+            completed={
+                entry.name: count.completed
+                for place, (entry, count) in enumerate(zip(groups, counts, strict=True))
+                if place not in on_device
+            },
             taken_ns=taken_ns,
         )
 
@@ -207,6 +215,7 @@ class RingReader:
             group=group,
             operation=OPERATIONS[operation] if operation < len(OPERATIONS) else OPERATIONS[0],
             is_p2p=bool(flags & IS_P2P),
+            is_on_device=bool(flags & ON_DEVICE),
         )
 
     def _read(self, offset: int, size: int) -> bytes:

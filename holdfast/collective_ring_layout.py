@@ -16,16 +16,17 @@ offset bytes  content
 192    32     held, four words i64, written by the rank: number of the hold that it stands in (0: none), of
               the last one that it has left, what a matrix product took (ns, 0: none done), in which hold
 1024   8192   counters of 128 groups, 64 bytes each: collectives begun and ended, point-to-point begun and
-              ended, and what the backend says that it has begun, i64 each; the rest is reserved
+              ended (what runs on a device is not counted as ended), and what the backend says that it has
+              begun, i64 each; the rest is reserved
 16384  65536  group table: entries one after another, each a u32 length and a MessagePack array of name,
               description and ranks, these as runs of (first, count, stride)
 81920  524288 ring of the last 8192 records, 64 bytes each, at index modulo 8192
 ====== ====== =========================================================================================
 
 Record: index + 1 i64; entered, waited for since, left i64 (monotonic ns, 0: not or not yet); bytes i64; sequence u32;
-peer i32 (global rank, -1: none); group u16 (its place in the table), operation u8, flags u8, reserved u32;
-index + 1 i64 again. A word is stored at once, a record field by field in this order: a rank stopped in between leaves
-a record whose ends differ, and which is not there yet.
+peer i32 (global rank, -1: none); group u16 (its place in the table), operation u8, flags u8 (1: point-to-point, 2: on
+a device), reserved u32; index + 1 i64 again. A word is stored at once, a record field by field in this order: a rank
+stopped in between leaves a record whose ends differ, and which is not there yet.
 """
 
 from __future__ import annotations
@@ -61,6 +62,8 @@ GROUP_UNKNOWN = 0xFFFF
 """Of a record: the table had no room for its group."""
 
 IS_P2P = 1
+ON_DEVICE = 2
+"""The operation runs on a stream of a device: "left" tells when the host went on, and nothing here when it ended."""
 
 OPERATIONS = (
     "other",
@@ -107,6 +110,7 @@ class RingRecord(msgspec.Struct, frozen=True):
     group: int
     operation: str
     is_p2p: bool
+    is_on_device: bool = False
 
 
 class GroupEntry(msgspec.Struct, frozen=True, array_like=True):

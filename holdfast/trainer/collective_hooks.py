@@ -4,7 +4,7 @@ They sit on the methods of `ProcessGroup`, below all of torch.distributed's func
 FSDP2 and pipelines are covered. What C++ starts by itself (DDP's buckets, functional collectives of DTensor) does not
 pass here: of it the ring has how many operations the group's backend has begun, read by a thread twice a second.
 
-With CUDA an operation ends here when it is queued on a stream: the times are those of the host.
+What runs on a device is marked: its times are the host's, when it was queued and when the host went on.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from holdfast.collective_ring_layout import GROUP_UNKNOWN, IS_P2P, OPERATIONS
+from holdfast.collective_ring_layout import GROUP_UNKNOWN, IS_P2P, ON_DEVICE, OPERATIONS
 from holdfast.trainer.collective_ring import RingWriter
 from holdfast.trainer.holding import stand_if_held
 from holdfast.trainer.phases import binding
@@ -128,13 +128,13 @@ def _recorded(
         # C++ may have begun some meanwhile: the backend counts them all.
         begun = known.begun_by_backend(group)
         known.collectives = sequence = (begun if begun >= 0 else known.collectives) + 1
-        size = _bytes(args[payload]) if 0 <= payload < len(args) else 0
-        index = ring.enter(known.place, sequence, operation, size, -1, 0)
+        size, flags = _payload(args[payload]) if 0 <= payload < len(args) else (0, 0)
+        index = ring.enter(known.place, sequence, operation, size, -1, flags)
         work = None
         try:
             work = original(group, *args, **kwargs)
         finally:
-            _called(ring, work, index, known.place, sequence, 0)
+            _called(ring, work, index, known.place, sequence, flags)
         return work
 
     return call
@@ -160,13 +160,13 @@ def _recorded_p2p(
             peer = known.ranks[args[1]]
         before = known.begun_by_backend(group) if known.backend_counts_p2p is None else 0
         known.p2p = sequence = known.p2p + 1
-        size = _bytes(args[0]) if args else 0
-        index = ring.enter(known.place, sequence, operation, size, peer, IS_P2P)
+        size, flags = _payload(args[0]) if args else (0, 0)
+        index = ring.enter(known.place, sequence, operation, size, peer, flags | IS_P2P)
         work = None
         try:
             work = original(group, *args, **kwargs)
         finally:
-            _called(ring, work, index, known.place, sequence, IS_P2P)
+            _called(ring, work, index, known.place, sequence, flags | IS_P2P)
         if known.backend_counts_p2p is None:
             known.backend_counts_p2p = known.begun_by_backend(group) > before
         return work
@@ -205,16 +205,17 @@ def _recorded_wait(original: Callable[..., Any]) -> Callable[..., Any]:
     return wait
 
 
-def _bytes(payload: Any) -> int:
-    """Of a tensor, or of lists of them."""
+def _payload(payload: Any) -> tuple[int, int]:
+    """Bytes of a tensor, or of lists of them, and the flag for where they are."""
     while type(payload) is list:
         if len(payload) != 1:
-            return sum(map(_bytes, payload))
+            parts = [_payload(part) for part in payload]
+            return sum(size for size, _ in parts), max((flags for _, flags in parts), default=0)
         payload = payload[0]
     try:
-        return payload.nbytes  # type: ignore[no-any-return]
+        return payload.nbytes, 0 if payload.is_cpu else ON_DEVICE
     except AttributeError:
-        return 0
+        return 0, 0
 
 
 def look_after(ring: RingWriter) -> None:

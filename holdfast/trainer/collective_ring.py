@@ -23,7 +23,9 @@ from holdfast.collective_ring_layout import (
     HEADER,
     HELD_OFFSET,
     HOLD_OFFSET,
+    IS_P2P,
     MAGIC,
+    ON_DEVICE,
     RECORD,
     RING_OFFSET,
     RING_RECORDS,
@@ -102,7 +104,7 @@ class RingWriter:
     def enter(self, group: int, sequence: int, operation: int, size: int, peer: int, flags: int) -> int:
         """An operation begins, and its caller waits for it; gives the number that `leave` asks for.
 
-        `flags`: `IS_P2P` or 0.
+        `flags`: `IS_P2P`, `ON_DEVICE`.
         """
         index = next(self._count)
         number = index + 1
@@ -113,7 +115,7 @@ class RingWriter:
         words = self._words
         words[_STATE] = number
         if group < GROUPS_MAX:
-            words[_COUNTERS + group * _COUNTER_WORDS + _P2P * flags] = sequence
+            words[_COUNTERS + group * _COUNTER_WORDS + _P2P * (flags & IS_P2P)] = sequence
         return index
 
     def issued(self, index: int) -> None:
@@ -129,12 +131,12 @@ class RingWriter:
             self._words[place + _WAITED] = _monotonic_ns()
 
     def leave(self, index: int, group: int, sequence: int, flags: int) -> None:
-        """The operation is over."""
+        """The operation is over; one on a device: the host goes on."""
         words = self._words
         place = _RING + (index & _MASK) * _RECORD_WORDS
         if words[place] == index + 1:
             words[place + _LEFT] = _monotonic_ns()
-        if group < GROUPS_MAX:
+        if group < GROUPS_MAX and not flags & ON_DEVICE:
             words[_COUNTERS + group * _COUNTER_WORDS + _P2P * flags + _ENDED] = sequence
 
     @property

@@ -27,7 +27,8 @@ def test_a_rank_that_holds_the_interpreters_lock_answers_and_one_that_is_stopped
         assert process.stdout is not None and process.stderr is not None
         try:
             assert process.stdout.readline() == b"ready\n", process.stderr.read()
-            trace = asyncio.run(recorder_of(socket, 0))
+            trace, device, unread = asyncio.run(recorder_of(socket, 0))
+            assert trace is not None and device is None and unread == "", "this build has no NCCL"
             assert [record.operation for record in trace.records] == ["all_reduce", "all_reduce"]
             assert [record.input_sizes for record in trace.records] == [((4,),), ((8,),)]
             assert trace.rank == 0 and set(trace.entered.values()) == {2}
@@ -70,10 +71,42 @@ async def test_an_answer_in_pieces_is_read_to_its_end_and_no_further_than_its_bo
 ) -> None:
     socket = socket_path(tmp_path / "rank-0.ledger")
     async with await answering(socket, [b"HTTP/1.0 200 OK\r\n\r\n", b'{"version": "2.10", "ent', b'ries": []}']):
-        assert (await recorder_of(socket, 0)).records == ()
+        recorded = await recorder_of(socket, 0)
+        assert recorded.host is not None and recorded.host.records == ()
         monkeypatch.setattr(recorder, "ANSWER_BYTES_MAX", 30)
         with pytest.raises(NoAnswer, match="more than 30 bytes"):
             await recorder_of(socket, 0)
+
+
+NCCL = b"""{"version": "2.10", "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}}, "entries": [
+    {"record_id": 0, "pg_id": 0, "process_group": ["0", "default_pg"], "collective_seq_id": 1, "p2p_seq_id": 0,
+     "op_id": 1, "profiling_name": "nccl:all_reduce", "state": "started", "time_created_ns": 5, "time_discovered_started_ns": 6,
+     "input_sizes": [[4]], "output_sizes": [[4]], "input_dtypes": ["Float"], "output_dtypes": ["Float"]}]}"""
+
+
+@pytest.mark.parametrize(
+    ("answers", "host", "device", "unread"),
+    [
+        ({"fr_trace_json": b'{"entries": []}', "dump_nccl_trace_json": NCCL}, 0, 1, ""),
+        ({"dump_nccl_trace_json": NCCL}, None, 1, ""),
+        ({"fr_trace_json": NCCL, "dump_nccl_trace_json": b"{"}, 1, None, "cannot be asked"),
+    ],
+)
+async def test_the_recorder_of_nccl_is_asked_too(
+    tmp_path: Path, answers: dict[str, bytes], host: int | None, device: int | None, unread: str
+) -> None:
+    socket = socket_path(tmp_path / "rank-0.ledger")
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked = (await reader.readuntil(b"\r\n\r\n")).split()[1].decode().removeprefix("/handler/")
+        status = b"200 OK" if asked in answers else b"404 Not Found"
+        writer.write(b"HTTP/1.0 " + status + b"\r\n\r\n" + answers.get(asked, b"Handler not found"))
+        writer.close()
+
+    async with await asyncio.start_unix_server(answer, str(socket)):
+        told = await recorder_of(socket, 0)
+    assert [trace and len(trace.records) for trace in (told.host, told.device)] == [host, device]
+    assert unread in told.unread
 
 
 async def answering(socket: Path, parts: list[bytes]) -> asyncio.Server:

@@ -233,7 +233,7 @@ def hooked(path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_the_hooks_tell_calls_from_waits_and_count_as_the_backend_does(hooked: Any, path: Path) -> None:
-    tensor = SimpleNamespace(nbytes=256)
+    tensor = SimpleNamespace(nbytes=256, is_cpu=True)
     reader = RingReader(path)
     work = hooked.allreduce([tensor, tensor])
     (issued,) = reader.trace().records
@@ -253,6 +253,21 @@ def test_the_hooks_tell_calls_from_waits_and_count_as_the_backend_does(hooked: A
         ("all_reduce", 6, None),
     ]
     assert all(record.state == "completed" for record in records)
+
+
+def test_the_hooks_tell_what_runs_on_a_device(hooked: Any, path: Path) -> None:
+    here, there = SimpleNamespace(nbytes=256, is_cpu=True), SimpleNamespace(nbytes=8, is_cpu=False)
+    for tensors in ([here], [there], [here, there]):
+        hooked.allreduce(tensors).wait()
+    hooked.send([there], 1).wait()
+    records, _ = RingReader(path).records()
+    assert [(record.bytes, record.is_on_device, record.is_p2p) for record in records] == [
+        (256, False, False),
+        (8, True, False),
+        (264, True, False),
+        (8, True, True),
+    ]
+    assert all(record.left_ns for record in records)
 
 
 def test_work_that_was_dropped_counts_as_over(hooked: Any, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

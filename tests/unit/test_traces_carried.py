@@ -9,8 +9,8 @@ import msgspec
 
 from holdfast.event_parts import INTEGER_MAX
 from holdfast.hangs.carried import carried, restored
-from holdfast.hangs.observed import CollectiveRecord, ProcessGroup, RankTrace
-from holdfast_agent.tracer.collectives import RECORDS_PER_GROUP, newest, with_recorder
+from holdfast.hangs.observed import CollectiveRecord, RankTrace
+from holdfast_agent.tracer.collectives import RECORDS_PER_GROUP, newest
 from holdfast_agent.tracer.parts import PART_BYTES_MAX, in_parts
 
 NOW_NS = 1_795_316_585_744_046_247
@@ -19,7 +19,12 @@ NOW_NS = 1_795_316_585_744_046_247
 def record(sequence: int, group: str = "0", *, ended: bool = True, name: str = "all_reduce") -> CollectiveRecord:
     began = NOW_NS + sequence * 1_000_003
     return CollectiveRecord(
-        group=group, sequence=sequence, operation=name, created_ns=began, ended_ns=began + 7 if ended else 0
+        group=group,
+        sequence=sequence,
+        operation=name,
+        state="completed" if ended else "scheduled",
+        created_ns=began,
+        ended_ns=began + 7 if ended else 0,
     )
 
 
@@ -49,22 +54,6 @@ def test_of_each_group_the_last_operations_are_kept_and_those_that_have_not_ende
     assert kept.records[0] == old, "something that was begun long ago and never ended is what matters"
     assert [one.sequence for one in kept.records[1:-1]] == list(range(200 - RECORDS_PER_GROUP, 200))
     assert kept.records[-1].group == "1"
-
-
-def test_the_recorder_adds_what_compiled_code_has_begun() -> None:
-    groups = (ProcessGroup(name="0", ranks=(0, 1)),)
-    ring = RankTrace(rank=0, node="a", groups=groups, records=(record(1), record(4)), entered={"0": 4}, taken_ns=5)
-    recorder = RankTrace(
-        rank=0,
-        records=(record(1, name="gloo:all_reduce"), record(2), record(3, ended=False), record(1, "other")),
-        entered={"0": 5},
-    )
-    both = with_recorder(ring, recorder)
-    assert [(one.group, one.sequence) for one in both.records if one.group == "0"] == [("0", at) for at in (1, 2, 3, 4)]
-    assert [one.sequence for one in both.records if one.group == "other"] == [1]
-    assert both.records[0].operation == "all_reduce" and both.entered == {"0": 5}
-    alone = with_recorder(RankTrace(rank=0, node="a", unread="no ring", taken_ns=5), recorder)
-    assert alone.records == recorder.records and (alone.node, alone.unread) == ("a", "")
 
 
 def test_parts_are_small_and_lose_nothing() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 import msgspec
 
 from holdfast.collective_ring import RingError, RingReader, ring_path
 from holdfast.hangs.observed import CollectiveRecord, RankTrace
+from holdfast_agent.tracer.recorder import Recorded
 
 RECORDS_PER_GROUP = 48
 """Ranks of a group that waits are a few operations apart; how far each has come stands beside the records."""
@@ -36,9 +38,20 @@ def newest(trace: RankTrace) -> RankTrace:
     for record in reversed(trace.records):
         key = (record.group, record.is_p2p)
         left[key] = left.get(key, RECORDS_PER_GROUP) - 1
-        if left[key] >= 0 or not record.ended_ns:
+        if left[key] >= 0 or record.state != "completed":
             kept.append(record)
     return msgspec.structs.replace(trace, records=tuple(reversed(kept)))
+
+
+def with_recorders(ring: RankTrace, recorded: Recorded) -> RankTrace:
+    """The trace of a rank's ring, with what only its flight recorders have."""
+    device, host = recorded.device, recorded.host
+    if device is not None:
+        device = newest(device)
+        ring = with_device(ring, device)
+        # Of a group with a backend for each there are two sequences of one name; training is in the device's.
+        host = without(host, _used(device)) if host is not None else None
+    return with_recorder(ring, newest(host)) if host is not None else ring
 
 
 def with_recorder(ring: RankTrace, recorder: RankTrace) -> RankTrace:
@@ -55,6 +68,46 @@ def with_recorder(ring: RankTrace, recorder: RankTrace) -> RankTrace:
         entered=_highest(ring.entered, recorder.entered),
         completed=_highest(ring.completed, recorder.completed),
     )
+
+
+def with_device(ring: RankTrace, device: RankTrace) -> RankTrace:
+    """The trace of a rank's ring, with the flight recorder's word on all groups that have run on its device.
+
+    A backend counts its operations by itself, and Python knows only when they were queued.
+    """
+    if ring.unread:
+        return msgspec.structs.replace(device, node=ring.node, taken_ns=ring.taken_ns)
+    names = _used(device)
+    return msgspec.structs.replace(
+        ring,
+        groups=(
+            *(group for group in ring.groups if group.name not in names),
+            *(group for group in device.groups if group.name in names),
+        ),
+        records=tuple(
+            sorted(
+                (*(record for record in ring.records if record.group not in names), *device.records),
+                key=lambda record: record.created_ns,
+            )
+        ),
+        entered={name: last for name, last in ring.entered.items() if name not in names} | device.entered,
+        completed={name: last for name, last in ring.completed.items() if name not in names} | device.completed,
+    )
+
+
+def without(trace: RankTrace, groups: Collection[str]) -> RankTrace:
+    """The trace less these groups."""
+    return msgspec.structs.replace(
+        trace,
+        groups=tuple(group for group in trace.groups if group.name not in groups),
+        records=tuple(record for record in trace.records if record.group not in groups),
+        entered={name: last for name, last in trace.entered.items() if name not in groups},
+        completed={name: last for name, last in trace.completed.items() if name not in groups},
+    )
+
+
+def _used(trace: RankTrace) -> set[str]:
+    return {*trace.entered, *(record.group for record in trace.records)}
 
 
 def _highest(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:

@@ -1,31 +1,66 @@
-"""A rank's flight recorder, asked over its socket (`holdfast.trainer.flight_recorder`): answered while Python hangs."""
+"""A rank's flight recorders, asked over its socket (`holdfast.trainer.flight_recorder`): answered while Python hangs.
+
+There is one of the operations on the CPU and, in builds for CUDA, one of NCCL's.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Final, NamedTuple
 
 from holdfast.hangs.flight_recorder import FlightRecorderError, read_flight_recorder
 from holdfast.hangs.observed import RankTrace
 
 ANSWER_S = 0.5
 ANSWER_BYTES_MAX = 32 << 20
-_REQUEST = b"POST /handler/fr_trace_json HTTP/1.0\r\nHost: rank\r\nContent-Length: 0\r\n\r\n"
+_HOST: Final = "fr_trace_json"
+_DEVICE: Final = "dump_nccl_trace_json"
 
 
 class NoAnswer(Exception):
     """The rank does not answer, as one that is stopped; the message says how that showed."""
 
 
-async def recorder_of(socket: Path, rank: int) -> RankTrace:
-    """What the flight recorder of a rank has.
+class Recorded(NamedTuple):
+    """What a rank's recorders have. None: there is no such recorder; `unread` says which of them did not answer."""
+
+    host: RankTrace | None
+    device: RankTrace | None
+    unread: str = ""
+
+
+async def recorder_of(socket: Path, rank: int) -> Recorded:
+    """What the flight recorders of a rank have.
 
     Raises:
         NoAnswer: nobody listens, nothing came within `ANSWER_S`, or it cannot be read.
     """
+    told: dict[str, RankTrace | None] = {}
+    reasons: list[str] = []
+    for recorder, answer in zip(
+        (_HOST, _DEVICE),
+        # One that asks its device may wait for it, and is not to keep the other from answering.
+        await asyncio.gather(*(_told(socket, name, rank) for name in (_HOST, _DEVICE)), return_exceptions=True),
+        strict=True,
+    ):
+        if isinstance(answer, NoAnswer):
+            reasons.append(str(answer))
+        elif isinstance(answer, BaseException):
+            raise answer
+        else:
+            told[recorder] = answer
+    if not any(told.values()):
+        raise NoAnswer(reasons[0] if reasons else "it has no flight recorder")
+    return Recorded(told.get(_HOST), told.get(_DEVICE), "; ".join(reasons))
+
+
+async def _told(socket: Path, recorder: str, rank: int) -> RankTrace | None:
     try:
         async with asyncio.timeout(ANSWER_S):
-            body = await _asked(socket)
+            body = await _asked(socket, recorder)
+        if body is None:
+            return None
         (trace,) = read_flight_recorder(body, f"rank_{rank}")
     except TimeoutError:
         raise NoAnswer(f"its flight recorder did not answer within {ANSWER_S:g} s") from None
@@ -34,14 +69,18 @@ async def recorder_of(socket: Path, rank: int) -> RankTrace:
     return trace
 
 
-async def _asked(socket: Path) -> bytes:
+async def _asked(socket: Path, recorder: str) -> bytes | None:
+    """The answer; None: this build of the library has no such recorder."""
     reader, writer = await asyncio.open_unix_connection(str(socket), limit=ANSWER_BYTES_MAX)
     try:
-        writer.write(_REQUEST)
+        writer.write(f"POST /handler/{recorder} HTTP/1.0\r\nHost: rank\r\nContent-Length: 0\r\n\r\n".encode())
         await writer.drain()
         head = await reader.readuntil(b"\r\n\r\n")
-        if b" 200 " not in head.split(b"\r\n", 1)[0]:
-            raise NoAnswer(f"its flight recorder answers {head.splitlines()[0].decode(errors='replace')}")
+        status = head.split(b"\r\n", 1)[0]
+        if b" 404 " in status:
+            return None
+        if b" 200 " not in status:
+            raise NoAnswer(f"its flight recorder answers {status.decode(errors='replace')}")
         return await _up_to_the_end(reader)
     finally:
         writer.close()

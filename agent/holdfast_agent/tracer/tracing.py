@@ -24,7 +24,7 @@ from holdfast.subjects import ALL_TRACE_KEYS, DESIRED_BUCKET
 from holdfast.trainer.flight_recorder import socket_path
 from holdfast_agent.directories import Directories
 from holdfast_agent.state import Crew
-from holdfast_agent.tracer.collectives import newest, trace_of, with_recorder
+from holdfast_agent.tracer.collectives import trace_of, with_recorders
 from holdfast_agent.tracer.parts import in_parts
 from holdfast_agent.tracer.recorder import NoAnswer, recorder_of
 from holdfast_agent.tracer.rounds import Round, trace
@@ -75,7 +75,7 @@ class Tracing:
             ledger = self._directories.ledger(job, fence, rank)
             ring = await asyncio.to_thread(trace_of, ledger, rank, self._node, time.time_ns())
             try:
-                return with_recorder(ring, newest(await recorder_of(socket_path(ledger), rank)))
+                return with_recorders(ring, await recorder_of(socket_path(ledger), rank))
             except NoAnswer as silence:
                 log.info("the ring of collectives is all there is", rank=rank, reason=str(silence))
                 return ring
