@@ -19,6 +19,7 @@ import msgspec
 from holdfast.hangs.observed import CollectiveRecord, Frame, ProcessGroup, RankTrace, RecordState
 
 FRAMES_MAX: Final = 64
+_DURATION_MS_MAX: Final = 1e9
 TENSORS_MAX: Final = 4096
 """Of one operation; the rest says nothing new."""
 
@@ -97,6 +98,7 @@ class Entry(msgspec.Struct, frozen=True):
     time_created_ns: int | None = None
     time_discovered_started_ns: int | None = None
     time_discovered_completed_ns: int | None = None
+    duration_ms: float | None = None
     retired: bool = False
     is_p2p: bool = False
     frames: list[DumpedFrame] = []
@@ -208,10 +210,16 @@ def _record(entry: Entry, state: RecordState, group: ProcessGroup, rank: int) ->
         created_ns=entry.time_created_ns or 0,
         started_ns=entry.time_discovered_started_ns or 0,
         ended_ns=entry.time_discovered_completed_ns or 0,
+        took_ns=_ns(entry.duration_ms),
         frames=tuple(
             Frame(function=frame.name, file=frame.filename, line=frame.line) for frame in entry.frames[:FRAMES_MAX]
         ),
     )
+
+
+def _ns(milliseconds: float | None) -> int:
+    # By events of the device, which may be anything if it has failed.
+    return int(milliseconds * 1e6) if milliseconds is not None and 0 < milliseconds < _DURATION_MS_MAX else 0
 
 
 def _progress(

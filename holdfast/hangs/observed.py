@@ -66,7 +66,7 @@ class CollectiveRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
 
     `sequence` counts the operations of the group, on this rank; point-to-point ones count apart, and `peer` is the
     global rank at the other end. Times are Unix ns; 0: not known, or not yet. `is_waited_for`: a thread of the rank
-    stands in it.
+    stands in it. `took_ns`: on its device, by the clock of that; 0: not known.
     """
 
     group: str
@@ -82,6 +82,7 @@ class CollectiveRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     created_ns: int = 0
     started_ns: int = 0
     ended_ns: int = 0
+    took_ns: int = 0
     is_waited_for: bool = False
     frames: tuple[Frame, ...] = ()
 

@@ -8,8 +8,8 @@ and every other rank's wait beyond that was for it.
 from __future__ import annotations
 
 import statistics
-from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from itertools import islice, takewhile
 
 from holdfast.collective_ring_layout import GroupEntry, RingRecord, ranks_of
 from holdfast.event_parts import ProfiledCalls, RankProfile
@@ -53,25 +53,40 @@ def calls_of(rank: int, records: Iterable[RingRecord], groups: Sequence[GroupEnt
 def iterations_by_steps(rank: int, steps: Sequence[StepRecord], records: Sequence[RingRecord]) -> list[IterationTime]:
     """The steps of a ledger, as far back as the ring remembers, with the time of each that was spent in collectives."""
     first_ns = records[0].entered_ns if records else 0
+    waits = sorted((record.waited_ns, record.left_ns) for record in records if waited_ns(record))
     # The first of a generation pays for connections.
     known = [step for step in steps[1:] if step.ended_ns - step.duration_ns >= first_ns and step.duration_ns > 0]
-    waited = [0] * len(known)
-    ends = [step.ended_ns for step in known]
-    for record in records:
-        place = bisect_left(ends, record.left_ns)
-        # Between two steps that are known there may be one that is not.
-        if record.left_ns and place < len(ends) and record.left_ns > ends[place] - known[place].duration_ns:
-            waited[place] += waited_ns(record)
+    in_calls_ns = _covered(waits, [(step.ended_ns - step.duration_ns, step.ended_ns) for step in known])
+    if known and not in_calls_ns[-1] and any(in_calls_ns):
+        # Of the last step DDP tells only during the next one.
+        known.pop()
     return [
         IterationTime(
             rank=rank,
             iteration=number,
             duration_s=step.duration_ns / 1e9,
             ended_ns=step.ended_ns,
-            in_calls_s=waited[number] / 1e9,
+            in_calls_s=in_calls_ns[number] / 1e9,
         )
         for number, step in enumerate(known)
     ]
+
+
+def _covered(spans: Sequence[tuple[int, int]], windows: Sequence[tuple[int, int]]) -> list[int]:
+    """How much of each window spans cover; both in order. Kernels of a device overlap."""
+    apart: list[tuple[int, int]] = []
+    for begin, end in spans:
+        if apart and begin <= apart[-1][1]:
+            apart[-1] = apart[-1][0], max(end, apart[-1][1])
+        else:
+            apart.append((begin, end))
+    covered, first = [], 0
+    for window_begin, window_end in windows:
+        while first < len(apart) and apart[first][1] <= window_begin:
+            first += 1
+        within = takewhile(lambda span: span[0] < window_end, islice(apart, first, None))  # noqa: B023 - used at once
+        covered.append(sum(min(end, window_end) - max(begin, window_begin) for begin, end in within))
+    return covered
 
 
 def iterations_by_calls(rank: int, records: Sequence[RingRecord], groups: Sequence[GroupEntry]) -> list[IterationTime]:

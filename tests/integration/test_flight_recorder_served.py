@@ -80,7 +80,8 @@ async def test_an_answer_in_pieces_is_read_to_its_end_and_no_further_than_its_bo
 
 NCCL = b"""{"version": "2.10", "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}}, "entries": [
     {"record_id": 0, "pg_id": 0, "process_group": ["0", "default_pg"], "collective_seq_id": 1, "p2p_seq_id": 0,
-     "op_id": 1, "profiling_name": "nccl:all_reduce", "state": "started", "time_created_ns": 5, "time_discovered_started_ns": 6,
+     "op_id": 1, "profiling_name": "nccl:all_reduce", "state": "started", "time_created_ns": 5,
+     "time_discovered_started_ns": 6,
      "input_sizes": [[4]], "output_sizes": [[4]], "input_dtypes": ["Float"], "output_dtypes": ["Float"]}]}"""
 
 

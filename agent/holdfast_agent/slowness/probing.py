@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -23,13 +24,16 @@ from holdfast.collective_ring import RingError, ring_path
 from holdfast.desired import Endpoint, SlowTests, SlowWanted, UnreadableOrder
 from holdfast.event_parts import RankProfile
 from holdfast.events import CollectivesProfiled, Event, SlownessTested
+from holdfast.hangs.observed import RankTrace
 from holdfast.ids import derived_id
 from holdfast.slowness.sent_profiles import ITERATIONS_MAX
 from holdfast.subjects import ALL_SLOW_KEYS, DESIRED_BUCKET
+from holdfast.trainer.flight_recorder import socket_path
 from holdfast_agent.directories import Directories
 from holdfast_agent.slowness.rings import profile
 from holdfast_agent.slowness.transfers import TransferServer, transfer_s
 from holdfast_agent.state import Crew
+from holdfast_agent.tracer.recorder import NoAnswer, recorder_of
 
 POLL_S = 0.01
 REPEATS = 5
@@ -107,8 +111,10 @@ class Probing:
         files = {rank: self._directories.ledger(wanted.job, crew.order.fence, rank) for rank in crew.pids}
         last = max(1, min(wanted.iterations, ITERATIONS_MAX))
 
+        devices = dict(zip(files, await asyncio.gather(*map(_device_of, files, files.values())), strict=True))
+
         def profiles() -> tuple[RankProfile, ...]:
-            return tuple(profile(rank, file, last) for rank, file in sorted(files.items()))
+            return tuple(profile(rank, file, last, devices[rank]) for rank, file in sorted(files.items()))
 
         ranks = await asyncio.to_thread(profiles)
         event = CollectivesProfiled(
@@ -245,3 +251,11 @@ async def _best_s(endpoint: Endpoint, size: int, over_at: float) -> float:
         if took[-1] > limit_s:
             break
     return min(took)
+
+
+async def _device_of(rank: int, ledger: Path) -> RankTrace | None:
+    """What the flight recorder of a rank's device has; None: nothing that anybody could tell."""
+    try:
+        return (await recorder_of(socket_path(ledger), rank)).device
+    except NoAnswer:
+        return None

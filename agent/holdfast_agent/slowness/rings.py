@@ -8,7 +8,9 @@ import structlog
 
 from holdfast.collective_ring import RingError, RingReader, ring_path
 from holdfast.event_parts import IterationSample, RankProfile
+from holdfast.hangs.observed import RankTrace
 from holdfast.ledger import LedgerError, LedgerReader, StepRecord
+from holdfast.slowness.device_times import with_device_times
 from holdfast.slowness.period import IterationClock
 from holdfast.slowness.sent_profiles import calls_of, profile_of
 
@@ -63,15 +65,20 @@ class IterationBook:
             self._reader = None
 
 
-def profile(rank: int, ledger: Path, last: int) -> RankProfile:
-    """What a rank did in its last iterations, by its ring; what cannot be read says why."""
+def profile(rank: int, ledger: Path, last: int, device: RankTrace | None = None) -> RankProfile:
+    """What a rank did in its last iterations, by its ring and the flight recorder of its device, if there is one.
+
+    What cannot be read says why.
+    """
     try:
         reader = RingReader(ring_path(ledger))
         try:
             records, _ = reader.records()
-            groups = reader.groups()
+            groups = list(reader.groups())
         finally:
             reader.close()
+        if device is not None:
+            records, groups = with_device_times(records, groups, device)
         return profile_of(rank, _steps(ledger), records, groups, last)
     except (OSError, RingError) as error:
         return RankProfile(rank=rank, unread=str(error))
