@@ -56,7 +56,7 @@ _METHODS: dict[str, tuple[str, int]] = {
 _P2P_METHODS = {"send": "send", "recv": "recv", "recv_anysource": "recv"}
 
 
-class _Group:
+class RingGroup:
     """A process group as the ring has it, and the ranks in it."""
 
     __slots__ = ("backend_counts_p2p", "collectives", "group", "p2p", "place", "ranks")
@@ -78,7 +78,7 @@ class _Group:
         return begun - self.p2p if self.backend_counts_p2p else begun
 
 
-_groups: dict[int, _Group] = {}
+_groups: dict[int, RingGroup] = {}
 _pending: dict[int, tuple[Any, int, int, int, int]] = {}
 """Asynchronous operations by the identity of their `Work`, an object of C++ that takes no attributes: a weak reference
 to it, then what `RingWriter.leave` asks for."""
@@ -99,13 +99,21 @@ def patch_process_groups(module: ModuleType) -> None:
     module.Work.wait = _recorded_wait(module.Work.wait)
 
 
-def _group_of(group: Any, ring: RingWriter, ranks_of: Callable[[Any], list[int]]) -> _Group:
+def group_known(group: Any, ring: RingWriter) -> RingGroup:
+    """The group as the ring has it, from now on."""
+    from torch.distributed import get_process_group_ranks
+
+    known = _groups.get(id(group))
+    return known if known is not None and known.group() is group else _group_of(group, ring, get_process_group_ranks)
+
+
+def _group_of(group: Any, ring: RingWriter, ranks_of: Callable[[Any], list[int]]) -> RingGroup:
     try:
         ranks = tuple(ranks_of(group))
     except (KeyError, ValueError):
         # A group that was made beside torch.distributed.
         ranks = ()
-    known = _Group(group, ring.add_group(str(group.group_name), str(group.group_desc), ranks), ranks)
+    known = RingGroup(group, ring.add_group(str(group.group_name), str(group.group_desc), ranks), ranks)
     _groups[id(group)] = known
     if len(_groups) == 1:
         threading.Thread(target=_look_after_for_good, args=(ring,), name="holdfast-collectives", daemon=True).start()

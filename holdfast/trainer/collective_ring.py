@@ -79,7 +79,7 @@ class RingWriter:
         finally:
             os.close(descriptor)
         now = time.time_ns()
-        offset = now - time.monotonic_ns()
+        self._offset_ns = offset = now - time.monotonic_ns()
         HEADER.pack_into(self._map, 0, MAGIC, VERSION, FILE_BYTES, os.getpid(), rank, generation, now, offset)
         self._words = memoryview(self._map).cast("q")
         self._count = itertools.count()
@@ -117,6 +117,18 @@ class RingWriter:
         if group < GROUPS_MAX:
             words[_COUNTERS + group * _COUNTER_WORDS + _P2P * (flags & IS_P2P)] = sequence
         return index
+
+    def add_past(
+        self, group: int, sequence: int, operation: int, size: int, *, entered_ns: int, waited_ns: int, left_ns: int
+    ) -> None:
+        """An operation that is over and was not seen while it went on; times are Unix ns."""
+        index = next(self._count)
+        number = index + 1
+        place = -1 << 32 | sequence & _SEQUENCE_MAX
+        times = (time_ns - self._offset_ns for time_ns in (entered_ns, waited_ns, left_ns))
+        at = RING_OFFSET + (index & _MASK) * _RECORD_BYTES
+        _PACK(self._map, at, number, *times, size, place, group | operation << 16, number)
+        self._words[_STATE] = number
 
     def issued(self, index: int) -> None:
         """The call has come back, the operation goes on: nobody waits for it now."""

@@ -18,6 +18,7 @@ from typing import Any
 
 from holdfast.trainer import flight_recorder
 from holdfast.trainer.collective_hooks import patch_process_groups
+from holdfast.trainer.ddp_times import note_buckets, patch_ddp
 from holdfast.trainer.holding import stand_if_held
 from holdfast.trainer.log_hooks import patch_event_files
 from holdfast.trainer.phases import binding
@@ -94,6 +95,8 @@ def _patch_distributed(module: ModuleType) -> None:
 
 
 def _patch_optimizer(module: ModuleType) -> None:
+    # Before anything stands still at the end of the step.
+    module.register_optimizer_step_post_hook(note_buckets)
     module.register_optimizer_step_post_hook(_on_optimizer_step)
 
 
@@ -176,6 +179,7 @@ def _patch_torch(module: ModuleType) -> None:
 
 _PATCHES: dict[str, Callable[[ModuleType], None]] = {
     "torch.distributed.distributed_c10d": _patch_distributed,
+    "torch.nn.parallel.distributed": patch_ddp,
     "torch.optim.optimizer": _patch_optimizer,
     "tensorboard.summary.writer.event_file_writer": patch_event_files,
     "torch": _patch_torch,

@@ -49,9 +49,12 @@ def _seconds(earlier: dict[str, Any], later: dict[str, Any]) -> float:
     return (moments[1] - moments[0]).total_seconds()
 
 
-def test_a_slow_node_is_noticed_tested_and_named_and_that_it_is_well_again(holdfast: Cluster, tmp_path: Path) -> None:
+@pytest.mark.parametrize("collectives", [(), ("--ddp",)], ids=["called by the script", "called by DDP"])
+def test_a_slow_node_is_noticed_tested_and_named_and_that_it_is_well_again(
+    holdfast: Cluster, tmp_path: Path, collectives: tuple[str, ...]
+) -> None:
     _skip_without("slow-node")
-    job = _train(holdfast, tmp_path, "--products", "60", "--rest-s", "0.3")
+    job = _train(holdfast, tmp_path, "--products", "60", "--rest-s", "0.3", *collectives)
     last = holdfast.members(job)[2]
     holdfast.command("inject", "slow-node", "--node", last, "-o", "cores=0.05")
     onset = _until(holdfast, job, "fail_slow_onset")

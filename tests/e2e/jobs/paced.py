@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 
 def main() -> None:
@@ -19,22 +20,29 @@ def main() -> None:
     parser.add_argument("--products", type=int, default=20)
     parser.add_argument("--rest-s", type=float, default=0.15)
     parser.add_argument("--average-bytes", type=int, default=1 << 16)
+    parser.add_argument("--ddp", action="store_true", help="no collective but those that DDP begins by itself")
     args = parser.parse_args()
     dist.init_process_group("gloo")
-    weights = torch.nn.Parameter(torch.zeros(args.average_bytes // 4))
-    optimizer = torch.optim.SGD([weights], lr=0.1)
+    layer = torch.nn.Linear(args.average_bytes // 4, 1, bias=False)
+    model = DistributedDataParallel(layer) if args.ddp else layer
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
     left = torch.ones((256, 256))
-    is_wanted = torch.zeros(1)
-    while not is_wanted.item():
+    is_over = False
+    while not is_over:
         for _ in range(args.products):
             torch.mm(left, left)
         time.sleep(args.rest_s)
-        weights.grad = torch.ones_like(weights)
-        dist.all_reduce(weights.grad)
+        is_wanted = args.until.exists() and dist.get_rank() == 0
+        optimizer.zero_grad()
+        model(torch.full((1, layer.in_features), float(is_wanted))).sum().backward()
+        gradient = layer.weight.grad
+        assert gradient is not None
+        if not args.ddp:
+            dist.all_reduce(gradient)
+        # What rank 0 feeds is in everybody's gradient.
+        is_over = bool(gradient[0, 0] > 0)
         optimizer.step()
-        is_wanted.fill_(args.until.exists() and dist.get_rank() == 0)
-        dist.all_reduce(is_wanted, op=dist.ReduceOp.MAX)
-    dist.destroy_process_group()
+    # The group stays: where DDP is its last holder, this release of torch may wait for ever for one of its own threads.
 
 
 if __name__ == "__main__":
