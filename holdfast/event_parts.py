@@ -326,6 +326,26 @@ class GroupPace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, a
     waiting_s: float
 
 
+class FlaggedGroup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A group of ranks that stood elsewhere than most in `times` rounds of stacks: `machine`, or a mesh dimension."""
+
+    kind: str
+    ranks: tuple[Count, ...]
+    nodes: tuple[Name, ...] = ()
+    times: Count = 1
+
+
+class StackRound(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A round of stacks of a job that goes on: how many of its ranks could be read, and the `outliers`, which stood
+    elsewhere than most; the first of very many. `unanswered` nodes gave no stacks in time."""
+
+    at: Moment
+    read: Count
+    outliers: tuple[Count, ...] = ()
+    flagged: FlaggedGroup | None = None
+    unanswered: tuple[Name, ...] = ()
+
+
 class LoggedSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a rank wrote into a training log at one moment.
 

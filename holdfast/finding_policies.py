@@ -183,6 +183,15 @@ class SlowPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     links_slower_by: float = 1.0
     """The same of transfers on a slow link: the shortest of a few differ by more, on a network that others use."""
 
+    vote: bool = True
+    """Whether stacks are taken in rounds where collectives and tests name nobody, and the job is still slow."""
+
+    vote_every_s: float = 10.0
+    """From one round to the next (ByteRobust §5)."""
+
+    vote_rounds: int = 5
+    """Rounds after which the group that was flagged in most of them is named (ByteRobust §5)."""
+
     def __post_init__(self) -> None:
         require_within(
             self,
@@ -194,6 +203,8 @@ class SlowPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             transfer_bytes=(1, 1 << 30),
             compute_slower_by=(0.01, 100.0),
             links_slower_by=(0.01, 100.0),
+            vote_every_s=(0.1, 3600, "a round takes a second"),
+            vote_rounds=(1, 100),
         )
 
 

@@ -102,10 +102,12 @@ class KeepModel(Request, frozen=True, kw_only=True, omit_defaults=True):
 class LocateSlowness(Request, frozen=True, kw_only=True, omit_defaults=True):
     """Find out how this job's ranks spend their time, and who makes it slow; the analysis has the id of the request.
 
-    `test`: training is held for a moment, and suspects are tested."""
+    `test`: training is held for a moment, and suspects are tested. `stacks`: instead of that its stacks are taken in
+    rounds, and the group that stands elsewhere than most in most of them is named."""
 
     job: Name
     test: bool = False
+    stacks: bool = False
 
 
 REQUEST_BYTES_MAX = 256 * 1024

@@ -6,6 +6,7 @@ from typing import Literal
 
 from holdfast.event_parts import (
     Count,
+    FlaggedGroup,
     GroupPace,
     HangSuspect,
     Id,
@@ -13,6 +14,7 @@ from holdfast.event_parts import (
     Name,
     RankPace,
     SlowCause,
+    StackRound,
     StandingPlace,
     Step,
     Suspect,
@@ -101,6 +103,9 @@ class FailSlowLocated(Finding, frozen=True, kw_only=True, omit_defaults=True):
     that ran while training was held; otherwise it is what collectives show. `harmless` are imbalances that are no
     machine's fault. `pace_s` is an iteration now, `healthy_s` one before; 0: not known. `asked_by`: a person; "": the
     analyzer.
+
+    Where neither tells anybody, stacks are taken in `rounds`: `one_of` are the machines of the group that stood
+    elsewhere than most in most of them, with `confidence`; one of these is at fault. `flagged`: who was so how often.
     """
 
     asked: Id
@@ -122,6 +127,10 @@ class FailSlowLocated(Finding, frozen=True, kw_only=True, omit_defaults=True):
     took_s: float = 0.0
     held_s: float = 0.0
     asked_by: str = ""
+    one_of: tuple[Name, ...] = ()
+    confidence: float = 0.0
+    flagged: tuple[FlaggedGroup, ...] = ()
+    rounds: tuple[StackRound, ...] = ()
 
 
 class DeadlinePassed(Finding, frozen=True, kw_only=True, omit_defaults=True):

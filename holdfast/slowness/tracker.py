@@ -3,7 +3,8 @@
 Training is synchronous: when one rank is slow, all are. So a change is the job's once more than half of the ranks that
 are tracked have seen it; a change that one rank alone sees is its clock, or its records.
 
-Ranks need not be tracked all: one of each node does. A tracker lives as long as a generation of the job.
+Iterations are told by agents, from the calls of a rank (`holdfast.slowness.period`); one rank of each node does. The
+pace of a job is followed for as long as a generation of it lives.
 """
 
 from __future__ import annotations
@@ -13,10 +14,9 @@ from collections import deque
 
 import msgspec
 
-from holdfast.slowness.calls import CollectiveCall, IterationTime
+from holdfast.slowness.calls import IterationTime
 from holdfast.slowness.change_points import CHANGED_BY, Change, ChangePoints
 from holdfast.slowness.findings import PaceChange
-from holdfast.slowness.period import IterationClock
 
 PATTERNS_MAX = 8
 NUMBERS_KEPT = 64
@@ -78,11 +78,17 @@ class JobPace:
         self._votes: dict[int, _Vote] = {}
         self._until: dict[int, int] = {}
         self._healthy_s: float | None = None
+        self._pace_s = 0.0
 
     @property
     def is_slow(self) -> bool:
         """Whether an onset was said whose relief was not."""
         return self._healthy_s is not None
+
+    @property
+    def slow(self) -> tuple[float, float] | None:
+        """Its pace since it is slow, and the one before; None: it is not slow."""
+        return None if self._healthy_s is None else (self._pace_s, self._healthy_s)
 
     def observe(self, sample: IterationTime) -> tuple[PaceChange, ...]:
         """Take in an iteration of a rank. What is to be said of the job with it."""
@@ -109,7 +115,7 @@ class JobPace:
         after_s = statistics.median(vote.change.after_s for vote in agree.values())
         healthy_s = self._healthy_s if self._healthy_s is not None else min(before_s, after_s)
         is_over = not is_slower and after_s < healthy_s * (1.0 + self._changed_by)
-        self._healthy_s = None if is_over else healthy_s
+        self._healthy_s, self._pace_s = None if is_over else healthy_s, after_s
         return (
             PaceChange(
                 direction="onset" if is_slower else "relief",
@@ -122,19 +128,3 @@ class JobPace:
                 is_over=is_over,
             ),
         )
-
-
-class Tracker:
-    """A job's pace from the collectives that its ranks call: both together, for who has all of them in one place."""
-
-    def __init__(self, changed_by: float = CHANGED_BY) -> None:
-        self.pace = JobPace(changed_by)
-        self._clocks: dict[int, IterationClock] = {}
-
-    def observe(self, call: CollectiveCall) -> tuple[PaceChange, ...]:
-        """Take in a call; those of one rank come in order."""
-        clock = self._clocks.get(call.rank)
-        if clock is None:
-            clock = self._clocks[call.rank] = IterationClock(call.rank)
-        sample = clock.observe(call)
-        return self.pace.observe(sample) if sample else ()

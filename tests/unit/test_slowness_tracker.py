@@ -8,7 +8,8 @@ import pytest
 
 from holdfast.slowness.calls import CollectiveCall, IterationTime
 from holdfast.slowness.findings import PaceChange
-from holdfast.slowness.tracker import JobPace, Tracker
+from holdfast.slowness.period import IterationClock
+from holdfast.slowness.tracker import JobPace
 
 RANKS = 4
 HEALTHY = 60
@@ -108,7 +109,7 @@ def test_evaluation_is_no_onset() -> None:
 def test_from_calls_to_onset_and_relief(lost: float) -> None:
     """Ranks whose clocks are years apart, half of whose time is in collectives."""
     chance = random.Random(5)
-    tracker = Tracker()
+    pace, clocks = JobPace(), [IterationClock(rank) for rank in range(2)]
     calls = [("all_reduce", "tp", 1 << 20)] * 12 + [("reduce_scatter", "dp", 1 << 24), ("all_gather", "dp", 1 << 24)]
     said: list[tuple[int, PaceChange]] = []
     now_ns = 0
@@ -128,7 +129,8 @@ def test_from_calls_to_onset_and_relief(lost: float) -> None:
                     entered_ns=now_ns + rank * 10**17,
                     exited_ns=now_ns + rank * 10**17 + each_ns // 2,
                 )
-                said += [(iteration, found) for found in tracker.observe(call)]
+                if (sample := clocks[rank].observe(call)) is not None:
+                    said += [(iteration, found) for found in pace.observe(sample)]
             now_ns += each_ns
     assert [found.direction for _, found in said] == ["onset", "relief"]
     # An iteration ends with a call of the next; counted from 0, and the first slow one is 80.

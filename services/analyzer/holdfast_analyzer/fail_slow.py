@@ -3,6 +3,7 @@
     watching   the iterations of one rank of each node are tracked
     profiling  all nodes are asked how their ranks spent the last iterations
     testing    training is held, suspects are tested
+    voting     the finding is said, it names nobody: stacks are taken in rounds, while training goes on
     watching   the finding is said, training goes on
 
 What is to be said stays until it was committed; a stage whose nodes do not answer in time ends with what there is.
@@ -13,15 +14,17 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
-from holdfast.desired import SlowStage, SlowTests, SlowWanted
+from holdfast.desired import SlowTests, SlowWanted, TraceWanted
 from holdfast.event_parts import StepSample
 from holdfast.events import (
     CollectivesProfiled,
+    CollectiveTrace,
     Event,
-    FailSlowLocated,
     FailSlowOnset,
     FailSlowRelieved,
+    MfuDeclined,
     SlownessTested,
+    StackDump,
     StepsMeasured,
 )
 from holdfast.finding_policies import SlowPolicy
@@ -31,9 +34,9 @@ from holdfast.slowness.findings import Located, PaceChange
 from holdfast.slowness.sent_profiles import ITERATIONS_MAX
 from holdfast.slowness.tracker import JobPace
 from holdfast.symptoms import TableOne
+from holdfast_analyzer.slow_analysis import Analysis
 from holdfast_analyzer.slow_location import (
     Judged,
-    Passes,
     Profiles,
     by_collectives,
     by_tests,
@@ -41,6 +44,7 @@ from holdfast_analyzer.slow_location import (
     profiles_of,
     transfers_of,
 )
+from holdfast_analyzer.slow_vote import Ballot, place_of
 
 SOURCE = "analyzer"
 SLOW_ITERATIONS_MIN = 4
@@ -53,24 +57,10 @@ FINER_THAN_STEPS = 1.5
 OLD = timedelta(seconds=30)
 """Iterations from before say nothing of now."""
 
-Said = Event | SlowWanted
+IMBALANCES = ("stage_imbalance", "sequence_imbalance")
+"""What makes a job slow and is no machine's fault."""
 
-
-class Analysis:
-    """One look at a job, from the question to the finding."""
-
-    def __init__(self, wanted: SlowWanted, began: datetime, *, asked_by: str = "", tests: bool = True) -> None:
-        self.wanted = wanted
-        self.began = began
-        self.asked_by = asked_by
-        self.may_test = tests
-        self.change: PaceChange | None = None
-        self.told: dict[int, CollectivesProfiled] = {}
-        self.tested: dict[SlowStage, dict[int, SlownessTested]] = {"hold": {}, "transfers": {}}
-        self.profiles: Profiles | None = None
-        self.located: Located | None = None
-        self.passes: Passes = ()
-        self.tests: SlowTests | None = None
+Said = Event | SlowWanted | TraceWanted
 
 
 class FailSlow:
@@ -86,6 +76,7 @@ class FailSlow:
         self._told_iterations = 0
         self._by_steps = False
         self._onset: tuple[PaceChange, str, datetime] | None = None
+        self._declined: MfuDeclined | None = None
         self._pending: list[Said] = []
         self.analysis: Analysis | None = None
         self.heard_at: datetime | None = None
@@ -110,7 +101,22 @@ class FailSlow:
         if self._onset is not None and self._is_ripe(now):
             change, cause, _ = self._onset
             self._onset = None
-            self._ask(derived_id(cause, "slow"), now, change=change)
+            since = min(ITERATIONS_MAX, max(2, self._slow_for(change)))
+            self._ask(derived_id(cause, "slow"), now, iterations=since, slow=(change.after_s, change.healthy_s))
+
+    def declined(self, event: MfuDeclined) -> None:
+        """The job's pace was found to have declined: what crept in, or what is told by a training log only."""
+        if not self._policy.locate or (event.generation or 0) < self._generation:
+            return
+        if (event.generation or 0) > self._generation:
+            self._begin(event.generation or 0)
+        # Iterations that got longer at once were looked at when they did.
+        if self.analysis is None and self._onset is None and not self._pace.is_slow:
+            self._declined = event
+
+    def stands_still(self) -> None:
+        """The job was found to make no progress: that is no slowness any more."""
+        self._break_off_rounds()
 
     def _samples(self, event: StepsMeasured) -> list[IterationTime]:
         steps = self._steps_of(event)
@@ -159,14 +165,25 @@ class FailSlow:
         if self.analysis is not None and event.asked == self.analysis.wanted.id:
             self.analysis.tested[event.stage][event.node_rank] = event
 
-    def by_hand(self, asked: str, asked_by: str, now: datetime, *, tests: bool) -> None:
-        """Somebody wants to know."""
-        self._ask(asked, now, asked_by=asked_by, tests=tests)
+    def take_stacks(self, event: StackDump | CollectiveTrace) -> bool:
+        """What the processes of a node do; whether it was asked for here."""
+        ballot = self.analysis.ballot if self.analysis is not None else None
+        if ballot is None or not ballot.takes(event.trace):
+            return False
+        ballot.add(event)
+        return True
+
+    def by_hand(self, asked: str, asked_by: str, now: datetime, *, tests: bool, stacks: bool) -> None:
+        """Somebody wants to know; by rounds of stacks, or by collectives and, if so wanted, tests."""
+        self._ask(asked, now, slow=self._pace.slow, asked_by=asked_by, tests=tests, by_stacks=stacks)
 
     # --- what is said -----------------------------------------------------------------------------
 
     def due(self, now: datetime) -> tuple[Said, ...]:
         """What is to be said now."""
+        if self.analysis is None and self._declined is not None:
+            event, self._declined = self._declined, None
+            self._ask(derived_id(event.id, "slow"), now, share_left=event.share_left)
         if self.analysis is not None:
             self._go_on(self.analysis, now)
         return tuple(self._pending)
@@ -183,14 +200,17 @@ class FailSlow:
         self._newest.clear()
         self._told_steps = self._told_iterations = 0
         self._by_steps = False
-        self._onset = None
+        self._onset = self._declined = None
         self.analysis = None
 
     def _changed(self, change: PaceChange, cause: StepsMeasured, now: datetime) -> None:
         is_onset = change.direction == "onset"
         common: dict[str, Any] = {
             # Seen twice, it is the same finding to the letter: the record has it once.
-            **self._common(derived_id(cause.id, change.direction, change.iteration), cause.at, cause.id),
+            "id": derived_id(cause.id, change.direction, change.iteration),
+            "at": cause.at,
+            "cause": cause.id,
+            **self._common,
             "before_s": change.before_s,
             "after_s": change.after_s,
             "healthy_s": change.healthy_s,
@@ -198,6 +218,9 @@ class FailSlow:
             "detected_after": change.detected_after,
             "ranks": change.ranks,
         }
+        if is_onset or change.is_over:
+            # What the rounds have shown so far was another pace.
+            self._break_off_rounds()
         if is_onset:
             found = FailSlowOnset(**common, symptom=TableOne.MFU_DECLINE)
             self._pending.append(found)
@@ -219,17 +242,18 @@ class FailSlow:
     # --- locating ---------------------------------------------------------------------------------
 
     def _ask(
-        self, asked: str, now: datetime, *, change: PaceChange | None = None, asked_by: str = "", tests: bool = True
+        self, asked: str, now: datetime, *, iterations: int = ITERATIONS_MAX, tests: bool = True, **known: Any
     ) -> None:
         until = now + timedelta(seconds=self._policy.answer_s)
-        iterations = ITERATIONS_MAX if change is None else min(ITERATIONS_MAX, max(2, self._slow_for(change)))
         wanted = SlowWanted(id=asked, job=self.job, generation=self._generation, until=until, iterations=iterations)
-        self.analysis = Analysis(wanted, now, asked_by=asked_by, tests=tests and (self._policy.test or bool(asked_by)))
-        self.analysis.change = change
+        may_test = tests and (self._policy.test or bool(known.get("asked_by")))
+        self.analysis = Analysis(wanted, now, tests=may_test, **known)
         self._pending.append(wanted)
 
     def _go_on(self, analysis: Analysis, now: datetime) -> None:
-        if analysis.tests is None:
+        if analysis.ballot is not None:
+            self._vote(analysis, analysis.ballot, now)
+        elif analysis.tests is None:
             self._profiled(analysis, now)
         else:
             assert analysis.profiles is not None
@@ -242,6 +266,9 @@ class FailSlow:
         if len(told) < nnodes and now < analysis.wanted.until:
             return
         analysis.profiles = profiles = profiles_of(told)
+        if analysis.by_stacks and place_of(told) is not None:
+            self._begin_rounds(analysis, now)
+            return
         if profiles is None:
             self._end(analysis, Judged(cause="unknown", summary="no node tells how its ranks spend their time"), now)
             return
@@ -280,54 +307,43 @@ class FailSlow:
         return SlowWanted(id=analysis.wanted.id, job=self.job, generation=self._generation, until=until, **stage)
 
     def _end(self, analysis: Analysis, judged: Judged, now: datetime) -> None:
-        profiles, change = analysis.profiles, analysis.change
         if analysis.tests is not None:
             until = max(analysis.tests.until, now) + timedelta(seconds=self._policy.answer_s)
             self._pending.append(self._wanted(analysis, until, is_over=True))
-        pace_s = profiles.pace_s if profiles else 0.0
-        healthy_s = change.healthy_s if change is not None else profiles.healthy_s if profiles else 0.0
-        names = profiles.node if profiles else str
-        self._pending.append(
-            FailSlowLocated(
-                **self._common(derived_id(analysis.wanted.id, "located"), now, analysis.wanted.id),
-                asked=analysis.wanted.id,
-                fault=judged.cause,
-                nodes=tuple(map(names, judged.nodes)),
-                ranks=judged.ranks,
-                links=tuple((names(sender), names(receiver)) for sender, receiver in judged.links),
-                suspects=tuple(map(names, judged.suspects)),
-                slowdown=pace_s / healthy_s if pace_s and healthy_s else 1.0,
-                is_validated=judged.is_validated,
-                pace_s=pace_s,
-                healthy_s=healthy_s,
-                summary=judged.summary,
-                evidence=judged.evidence,
-                harmless=judged.harmless,
-                **(profiles.shown() if profiles else {}),
-                took_s=(now - analysis.began).total_seconds(),
-                held_s=max(
-                    (event.held_s for stage in analysis.tested.values() for event in stage.values()), default=0.0
-                ),
-                unanswered=_unanswered(analysis),
-                asked_by=analysis.asked_by,
-            )
-        )
-        self.analysis = None
+        self._pending.append(analysis.finding(judged, now, self._common))
+        is_explained = bool(judged.nodes or judged.links) or judged.cause in IMBALANCES
+        if is_explained or not self._policy.vote or not self._is_slow(analysis):
+            self.analysis = None
+            return
+        # Whoever was held a moment ago stands there still.
+        self._begin_rounds(analysis, now, wait_s=self._policy.vote_every_s if analysis.tests is not None else 0.0)
 
-    def _common(self, own_id: str, now: datetime, cause: str) -> dict[str, Any]:
-        return {
-            "id": own_id,
-            "at": now,
-            "source": SOURCE,
-            "job": self.job,
-            "generation": self._generation,
-            "cause": cause,
-        }
+    # --- rounds of stacks -------------------------------------------------------------------------
 
+    def _is_slow(self, analysis: Analysis) -> bool:
+        return self._pace.is_slow or analysis.share_left is not None
 
-def _unanswered(analysis: Analysis) -> tuple[str, ...]:
-    """Nodes that have told how their ranks spend their time, and not what they measured."""
-    if analysis.tests is None:
-        return ()
-    tested = analysis.tested["transfers" if analysis.tests.passes else "hold"]
-    return tuple(event.node or "" for rank, event in sorted(analysis.told.items()) if rank not in tested)
+    def _begin_rounds(self, analysis: Analysis, now: datetime, wait_s: float = 0.0) -> None:
+        place = place_of(analysis.told)
+        if place is None:
+            self.analysis = None
+            return
+        first = now + timedelta(seconds=wait_s)
+        analysis.ballot = Ballot(analysis.wanted.id, self.job, self._generation, place, self._policy, first)
+        self._vote(analysis, analysis.ballot, now)
+
+    def _break_off_rounds(self) -> None:
+        """Unless somebody waits for them."""
+        if self.analysis is not None and self.analysis.ballot is not None and not self.analysis.asked_by:
+            self.analysis = None
+
+    def _vote(self, analysis: Analysis, ballot: Ballot, now: datetime) -> None:
+        if (wanted := ballot.due(now)) is not None:
+            self._pending.append(wanted)
+        if ballot.is_over:
+            self._pending.append(analysis.voted(ballot, now, self._common))
+            self.analysis = None
+
+    @property
+    def _common(self) -> dict[str, Any]:
+        return {"source": SOURCE, "job": self.job, "generation": self._generation}

@@ -13,6 +13,7 @@ from holdfast.events import (
     CollectivesProfiled,
     CollectiveTrace,
     Event,
+    HangSuspected,
     JobFinished,
     LogSignature,
     MfuDeclined,
@@ -173,12 +174,19 @@ class Analyzer(Decider):
                 self._numbers[event.job].said(event)
             elif isinstance(event, TelemetryAnomaly):
                 self._telemetry.said(event)
+            elif isinstance(event, HangSuspected) and (slow := self._fail_slow.get(event.job or "")) is not None:
+                slow.stands_still()
             elif isinstance(event, ThroughputMeasured | MfuDeclined) and event.job is not None:
                 self._throughput[event.job].said(event)
+                if isinstance(event, MfuDeclined):
+                    self._slowness_of(event.job).declined(event)
 
     def _traced(self, job: str, event: Progress | StackDump | CollectiveTrace, now: datetime) -> Effect:
         if now - event.at > OLD:
             return Effect()
+        slow = self._fail_slow.get(job)
+        if slow is not None and isinstance(event, StackDump | CollectiveTrace) and slow.take_stacks(event):
+            return _slow_effect(slow, now)
         hangs = self._hangs.get(job)
         if hangs is None:
             hangs = self._hangs[job] = Hangs(job, self._hang)
@@ -218,9 +226,11 @@ class Analyzer(Decider):
             return Effect(answer=Answer(accepted=False, message=message))
         if slow.analysis is not None and slow.analysis.wanted.id != request.id:
             message = f"job {request.job} is being looked at just now; ask again in a few seconds"
+            if slow.analysis.ballot is not None:
+                message = f"the stacks of job {request.job} are being taken in rounds just now; ask again in a minute"
             return Effect(answer=Answer(accepted=False, message=message))
         if slow.analysis is None:
-            slow.by_hand(request.id, request.asked_by, now, tests=request.test)
+            slow.by_hand(request.id, request.asked_by, now, tests=request.test, stacks=request.stacks)
         return _slow_effect(slow, now)
 
     def _told_of_slowness(self, job: str, event: CollectivesProfiled | SlownessTested, now: datetime) -> Effect:
@@ -273,5 +283,5 @@ def _slow_effect(slow: FailSlow, now: datetime) -> Effect:
     said = slow.due(now)
     return Effect(
         events=tuple(what for what in said if isinstance(what, Event)),
-        orders=tuple(what for what in said if isinstance(what, SlowWanted)),
+        orders=tuple(what for what in said if isinstance(what, SlowWanted | TraceWanted)),
     )
