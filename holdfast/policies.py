@@ -68,6 +68,12 @@ class LadderPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     slow_cost_max_s: float = 120.0
     """Seconds of training that a slow machine may cost before it is replaced: about what a restart costs."""
 
+    slow_suspects_max: int = 4
+    """More machines are not replaced at once for making a job slow where nobody can tell which of them does."""
+
+    slow_confidence_min: float = 0.5
+    """Nor those that rounds of stacks name with less: 0.54 is three rounds of five, 0.9 all of them."""
+
     evictions_share_max: float = 0.2
     """Share of a job's nodes that may be evicted within `evictions_window_s`; beyond it the circuit breaker opens: what
     blames that many machines is more likely wrong than right."""
@@ -96,6 +102,8 @@ class LadderPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             replay_layers=(0, 100_000),
             replay_suspects_max=(1, 1_000_000),
             slow_cost_max_s=(0.1, SETTLED_S_MAX),
+            slow_suspects_max=(0, 1_000_000),
+            slow_confidence_min=(0.0, 1.0),
             evictions_share_max=(0.0, 1.0),
             evictions_min=(0, 1_000_000),
             evictions_window_s=(1, 30 * 86400.0),

@@ -19,12 +19,16 @@ END = "end"
 """Not a test either: all results of a node have been said. Its ranks' own end may be heard before its results."""
 
 ALL_GATHER = "all_gather"
+SPEED = "speed"
+SLOW = "slow"
+"""The suite for nodes that made a job slow."""
 ALIGNMENT = ("alignment", "alignment_parallel")
 
 SUITES: dict[str, tuple[str, ...]] = {
     "quick": ("disk", "mounts", "memory", "gemm", "all_to_all", ALL_GATHER, ALIGNMENT[0]),
     "gpu": ("dcgm", "memory", "gemm", "all_to_all"),
     "network": ("dcgm", "all_to_all", ALL_GATHER),
+    SLOW: ("dcgm", "memory", "gemm", SPEED, "all_to_all", ALL_GATHER),
     "nan": ("dcgm", "gemm", "all_to_all", ALL_GATHER, *ALIGNMENT),
     "full": ("disk", "mounts", "dcgm", "memory", "gemm", "all_to_all", ALL_GATHER, *ALIGNMENT, "plugins"),
 }
@@ -37,6 +41,7 @@ LIMITS_S: dict[str, float] = {
     "dcgm": 600.0,
     "memory": 20.0,
     "gemm": 30.0,
+    SPEED: 20.0,
     "all_to_all": 30.0,
     ALL_GATHER: 20.0,
     "alignment": 60.0,

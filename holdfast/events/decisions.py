@@ -17,11 +17,13 @@ class JobSubmitted(Decision, frozen=True, kw_only=True, omit_defaults=True):
 class NodesRequested(Decision, frozen=True, kw_only=True, omit_defaults=True):
     """A job claims nodes; its id is the claim's id.
 
-    `only`: these and no others. For `checks`, which are over soon, also nodes on the blocklist may be named.
+    `only`: these and no others. For `checks`, which are over soon, also nodes on the blocklist may be named, and up to
+    `beside` free ones come with them, to be compared with.
     """
 
     count: Count
     only: tuple[Name, ...] = ()
+    beside: Count = 0
     purpose: Purpose = "train"
 
 
@@ -96,8 +98,8 @@ class Reattempt(Decision, frozen=True, kw_only=True, omit_defaults=True):
 class Eviction(Decision, frozen=True, kw_only=True, omit_defaults=True):
     """The rung "evict": the node, as held at `epoch`, leaves the job and goes on the blocklist.
 
-    `together`: these nodes, itself included, are evicted because one of them is at fault and nobody can tell which.
-    They are tested beside training; see `SuspectsTested`.
+    `together`: these nodes, itself included, are evicted because one of them is at fault and nobody can tell which; a
+    node alone, because it was slow. They are tested beside training; see `SuspectsTested`.
     """
 
     blocked_for_s: float

@@ -142,7 +142,8 @@ class DeadlinePassed(Finding, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SuspectsTested(Finding, frozen=True, kw_only=True, omit_defaults=True):
-    """What tests beside training say of nodes that the job evicted together, because one of them was at fault.
+    """What tests beside training say of nodes that the job evicted together, because one of them was at fault, or of
+    one that was slow.
 
     `run` is the job that tested them. `cleared` nodes leave the blocklist; those `at_fault` and `in_doubt` stay on it.
     """

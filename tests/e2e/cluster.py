@@ -43,6 +43,8 @@ class Cluster:
         own = {"PYTHONUNBUFFERED": "1", "HOLDFAST_INSPECTIONS_DISABLED": "kernel"}
         # Jobs that wait at a gate of a test do not hang.
         own["HOLDFAST_HANG_UNNAMED_S"] = "600"
+        # Rounds of stacks ten seconds apart would be most of what their test takes.
+        own["HOLDFAST_SLOW_VOTE_EVERY_S"] = "1"
         self._environment = clean | own | (environment or {})
 
     # --- commands -------------------------------------------------------------------------------

@@ -10,11 +10,16 @@ from holdfast.code.manifest import Entry, Manifest, digest_of, manifest_of, vers
 from holdfast.diagnosis.program import checks_of
 from holdfast.diagnosis.references import AnswerKey
 from holdfast.event_parts import JobSpec
+from holdfast.events import Eviction
+from holdfast.ids import derived_id
 from holdfast.policies import LadderPolicy, MechanismPolicy
 from holdfast.requests import CodeOffer, ResetBreaker, RollbackJob, StopJob, SubmitJob, UpdateJob
 from holdfast.timeouts import Timeouts
+from holdfast_controller.draft import Outcome
+from holdfast_controller.incident import Incident, Symptom
 from holdfast_controller.plan import Planner
-from holdfast_controller.state import JobState
+from holdfast_controller.retest import follow_up
+from holdfast_controller.state import JobPhase, JobState
 from tests.golden.trace import START, Input, event_of, ordered, play, told
 
 
@@ -71,6 +76,9 @@ def test_trace(path: Path, request: pytest.FixtureRequest) -> None:
             if code:
                 spec = msgspec.structs.replace(spec, script="/src/train.py", code_root="/src")
             outcome = planner.submit(state, SubmitJob(id=given.id, asked_by="ada", spec=spec, code=code), given.at)
+        elif given.kind == "retest":
+            # The run that tests the nodes of the words; another job than that which they were evicted from.
+            outcome = _retest(given)
         elif given.kind == "update":
             offer = CodeOffer(version=versions.get(given.fields["code"], "f" * 64), message="a fix")
             urgent, within_s = "urgent" in given.words, float(given.fields.get("within", 86400))
@@ -108,6 +116,22 @@ def test_trace(path: Path, request: pytest.FixtureRequest) -> None:
         return [*said, f"= {summary(state)}"]
 
     play(path, step, request.config.getoption("--rewrite"))
+
+
+def _retest(given: Input) -> Outcome:
+    symptom = Symptom(given.fields["symptom"])
+    incident = Incident(id=given.id, opened_at=given.at, symptom=symptom, failed_step=7)
+    spec = JobSpec(name="trained", script="train.py", nnodes=8, nproc_per_node=1, cwd="/", directory="/jobs/trained")
+    members = (None,) * 8
+    of = JobState(spec=spec, phase=JobPhase.CLAIMING, submitted_at=given.at, members=members, incident=incident)
+    fields = {"at": given.at, "job": "trained", "incident": given.id, "blocked_for_s": 60.0, "reason": "trace"}
+    evictions = [
+        Eviction(id=derived_id(given.id, node), source="trace", node=node, together=given.words, **fields)
+        for node in given.words
+    ]
+    outcome = follow_up(evictions, of, given.at, Timeouts())
+    assert outcome is not None
+    return outcome
 
 
 def _planner(set_: dict[str, str], references: dict[AnswerKey, str]) -> Planner:

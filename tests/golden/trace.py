@@ -90,8 +90,15 @@ def event_of(given: Input, **defaults: Any) -> Event:
         fields["scope"] = {0: "nobody", 1: "machine"}.get(len(given.words), "group")
         if "ranks" in fields:
             fields["ranks"] = [int(rank) for rank in str(fields["ranks"]).split(",") if rank.isdigit()]
+    if kind.__name__ == "FailSlowLocated":
+        links = [link.split("-") for link in str(fields.pop("links", "")).split(",") if link]
+        fields |= {"asked": given.id, "nodes": list(given.words), "links": links, "pace_s": 2.0, "healthy_s": 1.0}
+        fields["one_of"] = [node for node in str(fields.get("one_of", "")).split(",") if node]
+        fields = {"slowdown": 2.0, "is_validated": not fields["one_of"], "summary": "it is slow"} | fields
     if "only" in fields:
         fields["only"] = fields["only"].split(",")
+    if "peers" in fields:
+        fields["peers"] = fields["peers"].split(",")
     if kind.__name__ == "NodesReleased":
         fields["nodes"] = list(given.words)
     if kind.__name__ == "NodeRegistered":
@@ -161,6 +168,8 @@ def told(event: Event) -> str:
         parts.append("[" + (" ".join(value) if isinstance(value, tuple) else str(value)) + "]")
     if event.type == "nodes_requested" and event.only:  # type: ignore[attr-defined]
         parts.append("only " + " ".join(event.only))  # type: ignore[attr-defined]
+    if beside := getattr(event, "beside", 0):
+        parts.append(f"and {beside} beside them")
     if missing := getattr(event, "missing", ""):
         parts.append(f"because {missing}")
     if reason := getattr(event, "reason", ""):

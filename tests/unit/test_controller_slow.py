@@ -91,7 +91,7 @@ def test_it_is_replaced_once_it_has_cost_as_much_as_a_restart() -> None:
     (opened,) = (event for event in events if isinstance(event, IncidentOpened))
     (eviction,) = (event for event in events if isinstance(event, Eviction))
     assert (opened.symptom, opened.root, opened.node) == ("mfu_decline", "infrastructure", "node-1")
-    assert eviction.node == "node-1"
+    assert (eviction.node, eviction.together) == ("node-1", ("node-1",))
     assert "an iteration takes 2 s, 1 s before; rank 1 computes slowly; for 120 s" in eviction.reason
     assert scene.at(300).is_nothing
 
@@ -110,8 +110,11 @@ def test_who_only_observes_says_what_it_would_have_done() -> None:
     [
         {"is_validated": False},
         {"nodes": ()},
-        {"nodes": (), "links": (("node-0", "node-1"),)},
         {"nodes": ("node-0", "node-1")},
+        {"nodes": (), "links": (("node-0", "node-1"), ("node-1", "node-2"))},
+        {"nodes": (), "one_of": ("node-0", "node-1"), "confidence": 0.9},
+        {"is_validated": False, "one_of": ("node-0", "node-1"), "confidence": 0.4},
+        {"is_validated": False, "one_of": ("node-0", "node-1", "node-2"), "confidence": 0.9},
         {"nodes": ("elsewhere",)},
         {"slowdown": 1.0},
         {"generation": 1},
@@ -139,3 +142,36 @@ def test_relief_may_be_on_its_way_to_who_was_cut_off() -> None:
     assert scene.at(130, hearing_since=None).is_nothing
     assert scene.at(130, hearing_since=NOW + timedelta(seconds=100)).is_nothing
     assert scene.at(220, hearing_since=NOW + timedelta(seconds=100)).events
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"nodes": (), "links": (("node-0", "node-1"),)},
+        {"nodes": (), "links": (("node-0", "node-1"), ("node-1", "node-0"))},
+        {"nodes": (), "is_validated": False, "one_of": ("node-0", "node-1"), "confidence": 0.54},
+    ],
+)
+def test_where_one_of_a_few_is_slow_all_of_them_go_and_are_tested(changes: dict[str, Any]) -> None:
+    scene = Scene()
+    scene.hear(located(**changes))
+    assert scene.at(119).is_nothing
+    events = scene.at(120).events
+    evictions = [event for event in events if isinstance(event, Eviction)]
+    assert [(it.node, it.together) for it in evictions] == [
+        ("node-0", ("node-0", "node-1")),
+        ("node-1", ("node-0", "node-1")),
+    ]
+    (opened,) = (event for event in events if isinstance(event, IncidentOpened))
+    assert opened.node is None and "one of node-0, node-1 makes the job slow" in opened.reason
+    (run,) = (state for state in scene.controller.jobs.values() if state.retest)
+    assert run.retest is not None and run.spec.only_nodes == run.retest.nodes == ("node-0", "node-1")
+    assert (run.retest.for_speed, run.retest.beside) == (True, 2)
+
+
+def test_what_tests_say_is_not_overruled_by_stacks() -> None:
+    scene = Scene()
+    scene.hear(located())
+    scene.hear(located(nodes=(), is_validated=False, one_of=("node-0", "node-2"), confidence=0.9))
+    (eviction,) = (event for event in scene.at(120).events if isinstance(event, Eviction))
+    assert eviction.node == "node-1"

@@ -22,7 +22,7 @@ from holdfast_agent.diagnoser.finding import Finding, Place, Task, broken, faile
 from holdfast_agent.diagnoser.meeting import connect, tell_standing
 from holdfast_agent.diagnoser.workers import Ended, Test
 
-ON_EACH_DEVICE = frozenset({"memory", "gemm", "all_to_all", "all_gather", "alignment", "alignment_parallel"})
+ON_EACH_DEVICE = frozenset({"memory", "gemm", "speed", "all_to_all", "all_gather", "alignment", "alignment_parallel"})
 """Tests that run in a worker for each device; the others run once on a node."""
 
 _CODE = {"alignment_parallel": ("alignment", "run_parallel")}
@@ -33,6 +33,7 @@ _SYMPTOMS: dict[str, str] = {
     "dcgm": TableOne.GPU_UNAVAILABLE,
     "memory": CheckSymptom.MEMORY_ERROR,
     "gemm": CheckSymptom.COMPUTE_ERROR,
+    "speed": CheckSymptom.COMPUTE_ERROR,
     "all_to_all": Crash.NETWORK_ERROR,
     ALL_GATHER: Crash.NETWORK_ERROR,
     "alignment": CheckSymptom.COMPUTE_ERROR,

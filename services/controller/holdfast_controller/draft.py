@@ -215,6 +215,7 @@ class Draft:
             at=self._after_last_claim(),
             count=self.state.vacancies,
             only=tuple(node for node in spec.only_nodes if node not in self.state.nodes),
+            beside=self.state.retest.beside if self.state.retest and not self.state.nodes else 0,
             purpose="checks" if are_checks(spec) else "train",
             reason=reason,
         )

@@ -73,7 +73,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
     `named` is the symptom in the terms of `holdfast.symptoms`, where more is known than `symptom` says; `root` where
     the cause lies, as far as that can be told. `suspects` are machines that speak against themselves in a hang; of
-    `group` one holds the others up, and nobody can tell which.
+    `group` one holds the others up, or makes the job slow, and nobody can tell which.
     """
 
     symptom: Symptom

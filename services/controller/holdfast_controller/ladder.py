@@ -7,7 +7,8 @@ the script's own error, seen twice            -> stop, with the traceback
 a service elsewhere failed the job            -> wait, each time longer, and start again; in the end stop
 bad numbers                                   -> stop-time checks; again -> roll back, replay; at one step twice, stop
 crash on a node with an alert of its own      -> evict it: a crash with a culprit
-tests name a machine that makes the job slow  -> evict it, once it has cost as much as a restart
+tests name a machine that makes the job slow  -> evict it, once it has cost as much as a restart, and test it again
+a link, or a few by stacks, make the job slow -> evict both ends, or those few, likewise; the healthy ones come back
 hang, and a machine speaks against itself     -> evict it: a process there is stopped, stuck, or cannot be read
 crash or hang without a culprit               -> restart in place; again -> stop-time checks
 checks found nothing, and it is the same node -> evict it; another one -> restart in place, then roll back
@@ -44,7 +45,7 @@ FAIL_SLOW = "fail_slow"
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
     """A rung, and the reason in words. `nodes` are those to evict, on the word of `mechanism`.
 
-    `one_of`: at least one of them is at fault, and nobody can tell which.
+    `one_of`: at least one of them is at fault, and nobody can tell which; they are tested beside training.
     """
 
     rung: Rung
@@ -110,8 +111,9 @@ def choose(incident: Incident, failure: Failure, means: Means, policy: LadderPol
         return Choice(rung=Rung.EVICT, reason=failure.text, nodes=(node,))
     if symptom is Symptom.UNFIT and node:
         return Choice(rung=Rung.EVICT, reason=failure.text, nodes=(node,), mechanism=INSPECTIONS)
-    if symptom is Symptom.SLOW and node:
-        return Choice(rung=Rung.EVICT, reason=failure.text, nodes=(node,), mechanism=FAIL_SLOW)
+    if symptom is Symptom.SLOW and failure.group:
+        # Also one alone is tested again: what makes a machine slow often passes.
+        return Choice(rung=Rung.EVICT, reason=failure.text, nodes=failure.group, one_of=True, mechanism=FAIL_SLOW)
     if symptom is Symptom.HANG and failure.suspects:
         return Choice(rung=Rung.EVICT, reason=failure.text, nodes=failure.suspects, mechanism=HANGS)
     if error := user_error(failure):

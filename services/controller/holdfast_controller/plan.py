@@ -151,6 +151,7 @@ class Planner:
             return draft.outcome()
         match event:
             case NodesGranted():
+                retest.joined(draft, event)
                 members.granted(draft, event)
             case NodesAwaited():
                 retest.awaited(draft, event)

@@ -73,7 +73,7 @@ def _failed_in_checks(draft: Draft, failure: Failure) -> None:
     lost = state.member(failure.node) if failure.symptom in (Symptom.NODE_LOST, Symptom.NODE_DEPARTED) else None
     if lost is not None:
         draft.release((lost,), failure.text)
-        draft.state = state.update(members=tuple(None if member is lost else member for member in state.members))
+        draft.state = retest.without(state, lost)
     elif failure.rank is not None and failure.node is not None and state.retest is not None:
         # Of other runs whoever asked for them decides when they are over.
         draft.state = state.update(finished=state.finished | {failure.node})

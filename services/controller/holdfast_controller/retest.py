@@ -3,6 +3,9 @@
 Where the evidence names several nodes of which one is at fault, all of them go: that costs standbys, not time
 (ByteRobust §5.1 evicts the whole parallel group). A run of checks of those nodes follows as a job of its own. Who
 passes leaves the blocklist; whoever fails, is in doubt or does not answer stays on it.
+
+Whoever was evicted for being slow is tested beside free nodes of the pool, if there are any, and comes back if it is
+as fast as they are (`holdfast.diagnosis.speeds`).
 """
 
 from __future__ import annotations
@@ -13,9 +16,10 @@ from datetime import datetime
 import msgspec
 
 from holdfast.diagnosis.program import checks_of
-from holdfast.diagnosis.suites import suite_for
+from holdfast.diagnosis.speeds import with_speeds
+from holdfast.diagnosis.suites import SLOW, suite_for
 from holdfast.diagnosis.verdict import Verdict, answered, judge, why_silent
-from holdfast.event_parts import JobSpec, Suspect
+from holdfast.event_parts import Grant, JobSpec, Suspect
 from holdfast.events import (
     DiagnosticResult,
     Event,
@@ -25,16 +29,20 @@ from holdfast.events import (
     NodeDeparted,
     NodeLost,
     NodesAwaited,
+    NodesGranted,
     ProcessExited,
     SuspectsTested,
 )
 from holdfast.ids import derived_id
 from holdfast.timeouts import Timeouts
 from holdfast_controller.draft import Draft, Outcome
+from holdfast_controller.incident import Symptom
 from holdfast_controller.state import LIVE, OVER, Ending, JobPhase, JobState, Retest
 from holdfast_controller.submission import masked, new_job
 
 ASKED_BY = "the controller"
+BESIDE = 2
+"""Free nodes that those evicted for being slow are compared with."""
 
 
 def follow_up(events: Sequence[Event], of: JobState, now: datetime, timeouts: Timeouts) -> Outcome | None:
@@ -43,13 +51,34 @@ def follow_up(events: Sequence[Event], of: JobState, now: datetime, timeouts: Ti
     if eviction is None or eviction.incident is None:
         return None
     incident = of.incident
-    spec = _checks(of.spec, f"retest-{eviction.id[-12:]}", eviction.together, incident.shown_as if incident else "")
-    retest = Retest(job=of.job, incident=eviction.incident, nodes=eviction.together)
+    is_slow = incident is not None and incident.symptom is Symptom.SLOW
+    suite = SLOW if is_slow else suite_for(incident.shown_as if incident else "")
+    spec = _checks(of.spec, f"retest-{eviction.id[-12:]}", eviction.together, suite)
+    retest = Retest(
+        job=of.job,
+        incident=eviction.incident,
+        nodes=eviction.together,
+        for_speed=is_slow,
+        beside=BESIDE if is_slow else 0,
+    )
     draft = Draft(new_job(spec, now).update(retest=retest), derived_id(eviction.id, "retest"), now, timeouts)
     reason = f"{', '.join(retest.nodes)} were evicted together from {retest.job}: one of them is at fault"
+    if len(retest.nodes) == 1:
+        reason = f"{retest.nodes[0]} was evicted from {retest.job} for being slow, which may have passed"
     draft.say(JobSubmitted, spec=masked(spec), reason=f"asked by {ASKED_BY}: {reason}")
     draft.claim("the tests need the nodes")
     return draft.outcome()
+
+
+def joined(draft: Draft, event: NodesGranted) -> None:
+    """Others come with those that are to be tested: there is a place for each."""
+    state = draft.state
+    if state.retest is None or state.phase is not JobPhase.CLAIMING or event.claim != state.claim:
+        return
+    here = (grant.node for grant in event.grants if grant.epoch > state.lost_before_granted.get(grant.node, -1))
+    beside = tuple(node for node in here if node not in state.spec.only_nodes)
+    spec = _of_nodes(state.spec, (*state.spec.only_nodes, *beside))
+    draft.state = state.update(spec=spec, members=(*state.members, *(None,) * len(beside)))
 
 
 def awaited(draft: Draft, event: NodesAwaited) -> None:
@@ -67,11 +96,10 @@ def unclaimed(draft: Draft) -> None:
     state = draft.state
     assert state.retest is not None
     here = tuple(node for node in state.spec.only_nodes if node not in state.retest.missing)
-    if not here:
+    if not set(here) & set(state.retest.nodes):
         draft.end(Ending(phase=JobPhase.FAILED, reason="none of the suspects is there to be tested", exit_code=1))
         return
-    spec = msgspec.structs.replace(state.spec, only_nodes=here, nnodes=len(here))
-    draft.state = state.update(spec=spec, members=tuple(map(state.member, here)))
+    draft.state = state.update(spec=_of_nodes(state.spec, here), members=tuple(map(state.member, here)))
     reason = f"the tests go on without {', '.join(state.retest.missing)}"
     if draft.state.vacancies:
         draft.claim(reason)
@@ -80,11 +108,19 @@ def unclaimed(draft: Draft) -> None:
     draft.await_("ranks_started", draft.timeouts.start_s)
 
 
+def without(state: JobState, lost: Grant) -> JobState:
+    """A run of checks that goes on without a node: one that only came along is not waited for."""
+    if state.retest is None or lost.node in state.retest.nodes or state.phase is not JobPhase.CLAIMING:
+        return state.update(members=tuple(None if member is lost else member for member in state.members))
+    spec = _of_nodes(state.spec, tuple(node for node in state.spec.only_nodes if node != lost.node))
+    return state.update(spec=spec, members=tuple(member for member in state.members if member is not lost))
+
+
 def heard(draft: Draft, event: Event) -> None:
     """What a suspect answers, or why it does not."""
     state = draft.state
     retest = state.retest
-    if retest is None or event.node is None or event.node not in retest.nodes:
+    if retest is None or event.node is None or event.node not in {*retest.nodes, *state.nodes}:
         return
     if isinstance(event, DiagnosticResult) and event.generation == state.generation:
         retest = msgspec.structs.replace(retest, results=(*retest.results, event))
@@ -123,6 +159,8 @@ def conclude_if_over(draft: Draft, before: JobState) -> None:
     silent = dict.fromkeys(before.nodes, "it did not answer") | retest.died
     silent = {node: why for node, why in silent.items() if why and node not in answered(retest.results)}
     verdict = judge(retest.nodes, retest.results, silent, draft.references)
+    if retest.for_speed:
+        verdict = with_speeds(verdict, retest.nodes, retest.results)
     draft.say(
         SuspectsTested,
         job=retest.job,
@@ -148,7 +186,11 @@ def conclude_if_over(draft: Draft, before: JobState) -> None:
             )
 
 
-def _checks(of: JobSpec, name: str, nodes: tuple[str, ...], symptom: str) -> JobSpec:
+def _of_nodes(spec: JobSpec, nodes: tuple[str, ...]) -> JobSpec:
+    return msgspec.structs.replace(spec, only_nodes=nodes, nnodes=len(nodes))
+
+
+def _checks(of: JobSpec, name: str, nodes: tuple[str, ...], suite: str) -> JobSpec:
     bare = JobSpec(
         name=name,
         script=of.script,
@@ -159,7 +201,7 @@ def _checks(of: JobSpec, name: str, nodes: tuple[str, ...], symptom: str) -> Job
         directory=f"{of.directory.rstrip('/').rpartition('/')[0]}/{name}",
         persist_every="never",
     )
-    return checks_of(bare, suite_for(symptom))
+    return checks_of(bare, suite)
 
 
 def _in_doubt(nodes: Sequence[str], verdict: Verdict) -> tuple[str, ...]:

@@ -1,7 +1,8 @@
-"""What follows from a machine that makes its job slow. Pure.
+"""What follows from a machine that makes its job slow, or from a few of which one does. Pure.
 
 A restart costs time as well, and what is slow may pass by itself: the machine is replaced once it has cost as much as
-a restart would. So at worst twice what was needed is lost, however long it lasts.
+a restart would. So at worst twice what was needed is lost, however long it lasts. Whoever has to go is tested beside
+training (`retest.py`).
 """
 
 from __future__ import annotations
@@ -18,27 +19,43 @@ from holdfast_controller.state import JobPhase, JobState, SlowNode
 
 
 def located(draft: Draft, event: FailSlowLocated, rules: Rules) -> None:
-    """Tests name one machine of the job: note when it will have cost enough."""
+    """A machine of the job, or a few of which it is one, are named: note when that will have cost enough."""
     state = draft.state
-    if event.generation != state.generation or not event.is_validated or event.slowdown <= 1.0:
+    if event.generation != state.generation or event.slowdown <= 1.0:
         return
-    if len(event.nodes) != 1 or event.nodes[0] not in state.nodes:
+    suspects = _suspects(event, rules)
+    if not suspects or not set(suspects) <= set(state.nodes) or len(suspects) >= max(2, len(state.nodes)):
         # A restart without several machines at once, or none, is for people to decide.
         return
-    node, lost_share = event.nodes[0], 1.0 - 1.0 / event.slowdown
-    if state.slow and (state.slow.generation, state.slow.node) == (state.generation, node):
+    known = state.slow if state.slow and state.slow.generation == state.generation else None
+    if known and (known.suspects == suspects or known.is_tested > event.is_validated):
         return
-    cost_s = rules.ladder.slow_cost_max_s
+    lost_share = 1.0 - 1.0 / event.slowdown
+    alone = suspects[0] if len(suspects) == 1 else ""
+    who = f"{alone} makes" if alone else f"one of {', '.join(suspects)} makes"
     slow = SlowNode(
         generation=state.generation,
-        node=node,
+        node=alone,
+        one_of=() if alone else suspects,
+        is_tested=event.is_validated,
         since=event.at,
-        due_at=event.at + timedelta(seconds=cost_s / lost_share),
-        text=f"{node} makes the job slow: an iteration takes {event.pace_s:.3g} s, {event.healthy_s:.3g} s before; "
+        due_at=event.at + timedelta(seconds=rules.ladder.slow_cost_max_s / lost_share),
+        text=f"{who} the job slow: an iteration takes {event.pace_s:.3g} s, {event.healthy_s:.3g} s before; "
         f"{event.summary}",
         event=event.id,
     )
     draft.state = state.update(slow=slow)
+
+
+def _suspects(event: FailSlowLocated, rules: Rules) -> tuple[str, ...]:
+    """Who is to go: the machine that tests name, both ends of a slow link, or the group that stacks name."""
+    if not event.is_validated:
+        found = event.one_of if event.confidence >= rules.ladder.slow_confidence_min else ()
+    elif event.nodes:
+        found = event.nodes if len(event.nodes) == 1 else ()
+    else:
+        found = tuple(sorted({end for link in event.links for end in link}))
+    return found if len(found) <= rules.ladder.slow_suspects_max else ()
 
 
 def relieved(draft: Draft, event: FailSlowRelieved) -> None:
@@ -48,25 +65,26 @@ def relieved(draft: Draft, event: FailSlowRelieved) -> None:
 
 
 def is_due(state: JobState, now: datetime, hearing_since: datetime) -> bool:
-    """Whether the machine has cost enough; that it is well again would have been heard."""
+    """Whether it has cost enough; that the job is well again would have been heard."""
     slow = state.slow
     return slow is not None and now - max(slow.since, hearing_since) >= slow.due_at - slow.since
 
 
 def due(draft: Draft, rules: Rules) -> None:
-    """Replace the machine, and go on from the newest step that all have sealed."""
+    """Replace them, and go on from the newest step that all have sealed."""
     state, slow = draft.state, draft.state.slow
     assert slow is not None
     draft.state = state.update(slow=None)
     # What names the machine is what leads to this; time only said that it is enough.
     draft.cause = slow.event
-    is_present = slow.generation == state.generation and slow.node in state.nodes
+    is_present = slow.generation == state.generation and set(slow.suspects) <= set(state.nodes)
     if not is_present or state.phase is not JobPhase.RUNNING or state.incident is not None:
         return
     lasted_s = (draft.now - slow.since).total_seconds()
     reason = f"{slow.text}; for {lasted_s:.0f} s, which has cost more than a restart"
     if rules.mechanisms.fail_slow == "observe":
-        draft.say(Withheld, mechanism=FAIL_SLOW, rung=Rung.EVICT, node=slow.node, reason=reason)
+        for node in slow.suspects:
+            draft.say(Withheld, mechanism=FAIL_SLOW, rung=Rung.EVICT, node=node, reason=reason)
         return
     failure = Failure(
         symptom=Symptom.SLOW,
@@ -75,7 +93,8 @@ def due(draft: Draft, rules: Rules) -> None:
         generation=state.generation,
         step=state.step,
         text=reason,
-        node=slow.node,
+        node=slow.node or None,
+        group=slow.suspects,
         evidence=(slow.event,),
     )
     failed(draft, failure, rules)

@@ -83,11 +83,17 @@ class Checks(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Retest(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a run of checks: it tests nodes that `job` evicted together in `incident`. `missing` could not be had."""
+    """Of a run of checks: it tests nodes that `job` evicted together in `incident`. `missing` could not be had.
+
+    `for_speed`: what they were suspected of is to be slow. Of the pool up to `beside` others come with them then, which
+    are known to be well: who is slow shows beside others only.
+    """
 
     job: str
     incident: str
     nodes: tuple[str, ...]
+    for_speed: bool = False
+    beside: int = 0
     missing: tuple[str, ...] = ()
     results: tuple[DiagnosticResult, ...] = ()
     died: dict[str, str] = {}
@@ -122,14 +128,24 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SlowNode(msgspec.Struct, frozen=True, kw_only=True):
-    """A machine that makes this generation slow, by `event`; at `due_at` it will have cost as much as a restart."""
+    """A machine that makes this generation slow, by `event`; at `due_at` it will have cost as much as a restart.
+
+    Without a `node` it is `one_of` several, and nobody can tell which. `is_tested`: tests say so, not only stacks.
+    """
 
     generation: int
-    node: str
+    node: str = ""
+    one_of: tuple[str, ...] = ()
+    is_tested: bool = True
     since: datetime
     due_at: datetime
     text: str
     event: str
+
+    @property
+    def suspects(self) -> tuple[str, ...]:
+        """Who has to go."""
+        return self.one_of or (self.node,)
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):

@@ -27,6 +27,7 @@ def requested(draft: Draft, event: NodesRequested) -> None:
         replaces=(event.generation or 0) > 0,
         incident=event.incident,
         only=tuple(dict.fromkeys(event.only)),
+        beside=event.beside,
         is_for_checks=event.purpose == "checks",
     )
 
@@ -56,13 +57,15 @@ def grant(draft: Draft, reserved: int) -> None:
     """
     there = sum(node.state in WATCHED for node in draft.nodes.values())
     behind: str | None = None
+    is_short = False
     for claim in sorted((claim for claim in draft.claims.values() if claim.over_at is None), key=_turn):
         if claim.only:
-            _grant_named(draft, claim)
+            _grant_named(draft, claim, None if is_short else reserved)
             continue
         pool = [node for node in draft.nodes.values() if node.state is NodeState.STANDBY]
         reserve = 0 if claim.replaces else reserved
         if behind or len(pool) - reserve < claim.count:
+            is_short = True
             _announce(draft, claim, max(0, len(pool) - reserve), behind)
             if not behind and claim.count + reserve <= there:
                 behind = claim.job
@@ -70,13 +73,19 @@ def grant(draft: Draft, reserved: int) -> None:
         _hand_over(draft, claim, sorted(pool, key=lambda node: _natural(node.id))[: claim.count])
 
 
-def _grant_named(draft: Draft, claim: Claim) -> None:
-    """Serve a claim for certain nodes, if each of them is free."""
+def _grant_named(draft: Draft, claim: Claim, reserved: int | None) -> None:
+    """Serve a claim for certain nodes, if each of them is free. Of the standbys above `reserved` some may go with them.
+
+    None: none may, for training waits for some.
+    """
     may_be = (NodeState.STANDBY, NodeState.EVICTED) if claim.is_for_checks else (NodeState.STANDBY,)
     wanted = [draft.nodes.get(name) for name in claim.only]
     free = [node for node in wanted if node is not None and node.state in may_be]
     if len(free) == len(claim.only):
-        _hand_over(draft, claim, sorted(free, key=lambda node: _natural(node.id)))
+        pool = [node for node in draft.nodes.values() if node.state is NodeState.STANDBY and node not in free]
+        others = 0 if reserved is None else min(claim.beside, max(0, len(pool) - reserved))
+        beside = sorted(pool, key=lambda node: _natural(node.id))[:others]
+        _hand_over(draft, claim, sorted((*free, *beside), key=lambda node: _natural(node.id)))
         return
     missing = "; ".join(
         f"there is no node {name}" if node is None else _why_not(node)
