@@ -11,6 +11,7 @@ from holdfast.events import (
     Decision,
     DiagnosticResult,
     Eviction,
+    EvictionRevoked,
     GenerationStarted,
     IncidentClosed,
     IncidentOpened,
@@ -19,6 +20,7 @@ from holdfast.events import (
     NodesGranted,
     NodesRequested,
     ProcessExited,
+    SuspectsTested,
     decode,
 )
 from holdfast.exit_codes import SUPERSEDED
@@ -38,6 +40,7 @@ def check(cluster: SimCluster) -> None:
     nothing_spoiled_comes_back(cluster)
     checks_blame_who_failed_them(cluster)
     checks_are_followed_up(cluster)
+    who_comes_back_is_well(cluster)
     each_job_ends_once(cluster)
     nothing_is_rejected(cluster)
     claims_are_answered_in_order(cluster)
@@ -151,9 +154,24 @@ def ids_are_unique(cluster: SimCluster) -> None:
     assert not twice, f"ids used twice: {twice}"
 
 
+def who_comes_back_is_well(cluster: SimCluster) -> None:
+    """Of nodes that were evicted together those come back that have passed their tests, and are as fast as others."""
+    for tested in (event for event in cluster.log if isinstance(event, SuspectsTested)):
+        said = [event for event in cluster.log if isinstance(event, DiagnosticResult) and event.job == tested.run]
+        for node in tested.cleared:
+            own = [event for event in said if event.node == node]
+            assert {event.status for event in own} == {"passed"}, f"{node} came back from {tested.run}"
+            rates = {event.node: event.value for event in said if event.test == "speed"}
+            assert rates[node] == max(rates.values()), f"{node} is slow and came back: {tested.reason}"
+        named = {*tested.cleared, *tested.in_doubt, *(suspect.node for suspect in tested.at_fault)}
+        assert named, f"{tested.run} says nothing of anybody"
+        revoked = {event.node for event in cluster.log if isinstance(event, EvictionRevoked) and event.at == tested.at}
+        assert revoked >= set(tested.cleared), f"not all that {tested.run} cleared are off the blocklist"
+
+
 def each_job_ends_once(cluster: SimCluster) -> None:
     ended = Counter(event.job for event in cluster.log if isinstance(event, JobFinished))
-    assert ended == {spec.name: 1 for spec in cluster.specs}, f"jobs ended: {ended}"
+    assert ended == dict.fromkeys(cluster.begun, 1), f"jobs ended: {ended}"
 
 
 def nothing_is_rejected(cluster: SimCluster) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from holdfast import events
 from holdfast.bus import Message, event_message
 from holdfast.event_parts import JobSpec
-from holdfast.events import DeadlinePassed, Event, JobFinished
+from holdfast.events import DeadlinePassed, Event, GenerationStarted, JobFinished, JobSubmitted
 from holdfast.ids import named_id
 from holdfast.policies import LadderPolicy, PoolPolicy
 from holdfast.requests import StopJob, SubmitJob
@@ -150,6 +150,8 @@ class SimCluster:
         self.published: dict[str, bytes] = {}
         self.log: list[Event] = []
         self.judged: dict[bytes, datetime] = {}
+        self.members: dict[tuple[str, int], tuple[str, ...]] = {}
+        self.begun: set[str | None] = set(jobs)
         self.ended: set[str | None] = set()
         self.desired: dict[str, bytes] = {}
         self.heard: dict[str, datetime] = {}
@@ -161,11 +163,14 @@ class SimCluster:
             JobSpec(name=name, script="t.py", nnodes=nnodes, nproc_per_node=nproc, cwd="/", directory="/jobs")
             for name, (nnodes, nproc) in jobs.items()
         ]
-        self.controller = SimService(self, lambda: Controller(self.timeouts, LadderPolicy(attempts_max=30)))
+        ladder = LadderPolicy(attempts_max=30, slow_cost_max_s=3)
+        self.controller = SimService(self, lambda: Controller(self.timeouts, ladder))
         self.standby = SimService(self, self._make_standby)
         self.services = (self.controller, self.standby)
         self.nodes = [
-            SimNode(f"node-{number}", self.world, self.trainings, self.timeouts, self._say, self._heartbeat)
+            SimNode(
+                f"node-{number}", self.world, self.trainings, self.members, self.timeouts, self._say, self._heartbeat
+            )
             for number in range(nodes)
         ]
         self.world.after(0.5, self._tick)
@@ -253,9 +258,13 @@ class SimCluster:
             return
         event = events.decode(message.body)
         self.log.append(event)
+        if isinstance(event, GenerationStarted):
+            self.members[event.job or "", event.generation or 0] = event.nodes
+        if isinstance(event, JobSubmitted):
+            self.begun.add(event.job)
         if isinstance(event, JobFinished):
             self.ended.add(event.job)
-        if isinstance(event, DeadlinePassed) and event.awaited == "first_step":
+        if isinstance(event, DeadlinePassed) and event.awaited == "first_step" and event.job in self.trainings:
             training = self.trainings[event.job or ""]
             assert event.generation not in training.stepped, f"{event.job} was called stuck while it trained"
         for service in self.services:
@@ -287,8 +296,8 @@ class SimCluster:
 
     @property
     def is_over(self) -> bool:
-        """Every job has ended."""
-        return len(self.ended) >= len(self.specs)
+        """Every job has ended, and every run that tests nodes of one."""
+        return self.begun <= self.ended
 
     @property
     def is_calm(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -37,6 +37,8 @@ LAST_STEP = 100
 HEARTBEAT_S = 1.0
 HANGING_CHANCE = 0.1
 """How often the checks of a node never end."""
+SLOW_RATE = 10.0
+"""GFLOP/s of a machine that is slow; the others have three times as much."""
 SUPERSEDED_CHANCE = 0.5
 """How often ranks find, in the time of a step, that a newer generation has their checkpoints."""
 AGAIN_CHANCE = 0.05
@@ -82,9 +84,9 @@ class Zygote:
         assert order.placement is not None
         assert not self.ranks, f"{self.node.name} started ranks of {order.fence} beside others"
         self.order = desired.encode(order)
-        self.training = self.node.trainings[order.placement.job.name]
         if order.placement.purpose == "checks":
             return self._fork_checks(order)
+        self.training = self.node.trainings[order.placement.job.name]
         for rank in order.placement.ranks:
             self.training.start(order.generation, rank, self.node.name)
             self.node.pids += 1
@@ -173,6 +175,7 @@ class SimNode:
         name: str,
         world: World,
         trainings: dict[str, Training],
+        members: Mapping[tuple[str, int], tuple[str, ...]],
         timeouts: Timeouts,
         say: Callable[[Event], None],
         beat: Callable[[str], None],
@@ -180,6 +183,8 @@ class SimNode:
         self.name = name
         self.world = world
         self.trainings = trainings
+        self.members = members
+        self.is_slow = False
         self.timeouts = timeouts
         self._say = say
         self._beat = beat
@@ -352,6 +357,13 @@ class SimNode:
         common = {"job": order.job, "generation": order.generation, "run": "sim"}
         found = {"status": "failed", "detail": "differs"} if self.is_unfit else {"status": "passed"}
         self._tell(DiagnosticResult, test="gemm", **common, **found)
+        rate = SLOW_RATE if self.is_slow else 3 * SLOW_RATE
+        self._tell(
+            DiagnosticResult, test="speed", status="passed", value=rate, unit="GFLOP/s", hardware="sim", **common
+        )
+        for peer in self.members.get((order.job or "", order.generation), ()):
+            if peer != self.name:
+                self._tell(DiagnosticResult, test="all_gather", status="passed", peers=(peer,), value=1.0, **common)
         self._tell(DiagnosticResult, test="end", status="passed", **common)
 
     def _tell(self, kind: type[Event], **fields: Any) -> None:

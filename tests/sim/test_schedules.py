@@ -25,7 +25,7 @@ NICENESS = 5
 """Its time is its own: it takes what tests beside it, whose processes live in real time, leave of the cores."""
 FAULTS = (
     *("rank", "rank", "agent", "agent", "zygote", "node", "rack", "partition"),
-    *("controller", "standby", "freeze", "bus", "stop", "nan", "unfit", "alert", "service", "hang"),
+    *("controller", "standby", "freeze", "bus", "stop", "nan", "unfit", "alert", "service", "hang", "slow", "slow"),
 )
 
 
@@ -67,6 +67,12 @@ async def run_schedule(seed: int) -> SimCluster:
         elif fault == "hang":
             training = cluster.trainings[world.random.choice(cluster.specs).name]
             world.after(at, lambda training=training: training.stand_still(world.now(), world.random.random()))
+        elif fault == "slow":
+            training = cluster.trainings[world.random.choice(cluster.specs).name]
+            # It may be another one that is slow, or none any more.
+            world.after(at, lambda node=node: setattr(node, "is_slow", True))
+            world.after(at + world.random.uniform(5.0, 60.0), lambda node=node: setattr(node, "is_slow", False))
+            world.after(at, lambda training=training: training.get_slow(world.now(), world.random.random()))
         elif fault == "zygote":
             world.after(at, node.kill_zygote)
         elif fault == "partition":

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from holdfast.events import BadNumber, Event, HangFound, StepsCertified
+from holdfast.events import BadNumber, Event, FailSlowLocated, HangFound, StepsCertified
 from holdfast.ids import named_id
 
 CERTIFIED_AFTER = 10
@@ -37,6 +37,7 @@ class Training:
         self.alive: dict[int, set[int]] = {}
         self.stepped: set[int] = set()
         self.standing_still: set[int] = set()
+        self.slow: set[int] = set()
 
     def start(self, generation: int, rank: int, node: str) -> None:
         before = self.ran.get((generation, rank))
@@ -86,6 +87,21 @@ class Training:
             "is_machine": bool(named) and chance > 0.6,
         }
         self._say(HangFound, {"generation": generation, **fields})
+
+    def get_slow(self, at: datetime, chance: float) -> None:
+        """The newest generation is found to be slow: by one machine, by a link, or by a few of which one is."""
+        generation = max(self.reached, default=0)
+        nodes = sorted({node for (of, _), node in self.ran.items() if of == generation})
+        if len(nodes) < 2 or generation in self.slow:
+            return
+        self.slow.add(generation)
+        named: dict[str, Any] = {"nodes": (nodes[0],), "is_validated": True}
+        if chance > 0.7:
+            named = {"links": (tuple(nodes[:2]),), "is_validated": True}
+        elif chance > 0.4:
+            named = {"one_of": tuple(nodes[:2]), "confidence": 0.9}
+        fields = {"asked": named_id(at, "slow", generation), "slowdown": 4.0, "pace_s": 4.0, "healthy_s": 1.0, **named}
+        self._say(FailSlowLocated, {"generation": generation, **fields})
 
     def stepped_to(self, generation: int, step: int) -> None:
         """All ranks of a generation have made this step; the analyzer sees their samples."""
