@@ -57,6 +57,12 @@ class TelemetryPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     again_after_s: float = 300.0
     """The same anomaly of a job is said again after this long."""
 
+    retrain_every_s: float = 86400.0
+    """How often the historian learns a new model from what it has recorded; 0: never."""
+
+    learn_from_s: float = 172800.0
+    """How far back it looks for that."""
+
     def __post_init__(self) -> None:
         require_within(
             self,
@@ -67,6 +73,8 @@ class TelemetryPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
             error_window_s=(1, 86400.0),
             error_lines_max=(0, 1_000_000),
             again_after_s=(1, SETTLED_S_MAX),
+            retrain_every_s=(0, 365 * 86400.0),
+            learn_from_s=(60, 365 * 86400.0),
         )
         if 2 * self.length > self.window:
             raise ValueError(f"length = {self.length}: at most half of window = {self.window}")

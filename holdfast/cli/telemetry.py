@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import asyncpg
 import click
@@ -26,22 +24,6 @@ from holdfast.cli.tables import json_text, render
 from holdfast.ids import uuid7
 from holdfast.requests import ANALYZER_REQUESTS, KeepModel
 
-EVENTS_MAX = 200_000
-"""The newest that a model is learned from: a day of seventy nodes."""
-
-SILENT = ("job_hang", "mfu_decline", "fail_slow")
-"""Symptoms that metrics can show before anything is said."""
-
-_MEASURED = """
-select job, coalesce(generation, 0) as generation, at, body->'ranks' as ranks,
-       (body->>'interval_s')::float8 as interval_s from historian.events
-where type = 'telemetry_measured' and at >= $1 and ($2::text[] is null or job = any($2))
-order by at desc limit $3
-"""
-_INCIDENTS = """
-select job, opened_at, coalesce(closed_at, now()) as closed_at, symptom from controller.incidents
-where coalesce(closed_at, now()) >= $1
-"""
 _MODELS = """
 select key as version, made_at, windows, accuracy, precision, recall, body->'jobs' as jobs
 from analyzer.telemetry_models order by made_at desc
@@ -122,35 +104,24 @@ def _train_once(
 ) -> str:
     """Why there is no new model; "": there is one."""
     # NumPy is for those who need it.
-    from holdfast.telemetry import training
-    from holdfast.telemetry.model import Settings
+    from holdfast.telemetry import learning
 
     policy = config.load(os.environ)[0].telemetry
-    begin = datetime.now(UTC) - since
-    measured, incidents = read(database, lambda connection: _history(connection, begin, jobs))
-    intervals = Counter(row["interval_s"] for row in measured)
-    interval_s = intervals.most_common(1)[0][0] if intervals else policy.every_s
-    measured = [row for row in measured if row["interval_s"] == interval_s]
-    settings = Settings(interval_s=interval_s, window=policy.window, length=policy.length)
-    recorded = _recorded(measured, incidents, settings, policy.level_after)
-    # The last quarter of the time is what it is tested on.
-    known = len(recorded.healthy) * 3 // 4
-    made_at = datetime.now(UTC)
-    try:
-        model = training.train(
-            recorded.healthy[:known],
-            settings,
-            f"{made_at:%Y%m%d-%H%M%S}",
-            made_at,
-            sorted({row["job"] for row in measured}),
-        )
-    except training.NothingToLearn as error:
-        return str(error)
-    scores = training.put_to_the_test(model, recorded.healthy[known:], recorded.troubled)
-    model = msgspec.structs.replace(model, scores=scores)
-    why = training.why_discarded(scores)
-    told = {"version": model.version, "windows": model.windows, **msgspec.to_builtins(scores), "discarded": why}
+    now = datetime.now(UTC)
+
+    async def history(connection: Connection) -> tuple[list[asyncpg.Record], list[asyncpg.Record]]:
+        measured = await connection.fetch(learning.MEASURED, now - since, list(jobs) or None, learning.EVENTS_MAX)
+        return measured, await connection.fetch(learning.INCIDENTS, now - since)
+
+    measured, incidents = read(database, history)
+    learned = learning.learn(measured, incidents, policy, now)
+    model = learned.model
+    if model is None or model.scores is None:
+        return learned.why_not
+    scores = model.scores
+    told = {"version": model.version, "windows": model.windows, **msgspec.to_builtins(scores)}
     told |= {"accuracy": scores.accuracy, "precision": scores.precision, "recall": scores.recall}
+    told["discarded"] = learned.why_not
     if as_json:
         click.echo(json_text(told, indent=2))
     else:
@@ -159,8 +130,8 @@ def _train_once(
             f"({scores.false_alarms} false alarms), {scores.injected} made anomalies ({scores.injected_found} found) "
             f"and {scores.recorded} recorded ones ({scores.recorded_found} found)"
         )
-    if why:
-        return f"version {model.version} is discarded: {why}"
+    if learned.why_not:
+        return learned.why_not
     if not dry_run:
         request = KeepModel(id=uuid7(), asked_by=asked_by(), model=msgspec.Raw(msgspec.json.encode(model)))
         return asyncio.run(_bring(bus, request, quiet=as_json))
@@ -173,29 +144,3 @@ async def _bring(url: str, request: KeepModel, *, quiet: bool) -> str:
     if answer.accepted and not quiet:
         click.echo(answer.message)
     return "" if answer.accepted else answer.message
-
-
-async def _history(
-    connection: Connection, begin: datetime, jobs: tuple[str, ...]
-) -> tuple[list[asyncpg.Record], list[asyncpg.Record]]:
-    measured = await connection.fetch(_MEASURED, begin, list(jobs) or None, EVENTS_MAX)
-    return measured, await connection.fetch(_INCIDENTS, begin)
-
-
-def _recorded(measured: list[Any], incidents: list[Any], settings: Any, level_after: int) -> Any:
-    from holdfast.telemetry.history import Trouble, cut
-    from holdfast.telemetry.windows import METRICS, Sample
-
-    def slot(at: datetime) -> int:
-        return int(at.timestamp() // settings.interval_s)
-
-    samples = (
-        (row["job"], row["generation"], Sample(rank["rank"], slot(row["at"]), tuple(map(rank.get, METRICS))))
-        for row in measured
-        for rank in row["ranks"]
-    )
-    troubles = [
-        Trouble(row["job"], slot(row["opened_at"]), slot(row["closed_at"]), row["symptom"] in SILENT)
-        for row in incidents
-    ]
-    return cut(samples, troubles, settings, level_after)

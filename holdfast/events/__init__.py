@@ -24,6 +24,7 @@ from holdfast.events.actions import (
     RanksStopped,
     ShardsBackedUp,
     ShardsFetched,
+    TelemetryModelTrained,
 )
 from holdfast.events.base import Action, Decision, Event, EventClass, Evidence, Finding, Metric
 from holdfast.events.decisions import (
@@ -181,6 +182,7 @@ __all__ = [
     "Suspension",
     "TelemetryAnomaly",
     "TelemetryMeasured",
+    "TelemetryModelTrained",
     "ThroughputMeasured",
     "UnreadableEvent",
     "UpdatePlanned",
@@ -269,6 +271,7 @@ AnyEvent = (
     | CheckpointSaved
     | ShardsBackedUp
     | ShardsFetched
+    | TelemetryModelTrained
     | StepsMeasured
     | TelemetryMeasured
     | NumbersLogged

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.event_parts import Count, Grant, Id, Name, Purpose, RankProcess, Step
+from holdfast.event_parts import Count, Grant, Id, Moment, Name, Purpose, RankProcess, Step
 from holdfast.events.base import Action
 
 
@@ -108,3 +108,21 @@ class ShardsFetched(Action, frozen=True, kw_only=True, omit_defaults=True):
     keeper: Name
     fetched_bytes: Count
     took_s: float
+
+
+class TelemetryModelTrained(Action, frozen=True, kw_only=True, omit_defaults=True):
+    """The historian has learned from recorded telemetry up to `learned_until`; `reason` says what came of it.
+
+    `is_used`: the analyzer has taken the model of this `version`. One that failed its test is not used, and without
+    enough to learn from there is none (`version` ""). Scores are those on the part that it had not seen.
+    """
+
+    learned_until: Moment | None = None
+    version: str = ""
+    windows: Count = 0
+    accuracy: float | None = None
+    precision: float | None = None
+    recall: float | None = None
+    is_used: bool = False
+    took_s: float = 0.0
+    reason: str = ""

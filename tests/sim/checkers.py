@@ -17,6 +17,8 @@ from holdfast.events import (
     IncidentOpened,
     JobFinished,
     MessageRejected,
+    NodeDeparted,
+    NodeLost,
     NodesGranted,
     NodesRequested,
     ProcessExited,
@@ -166,7 +168,8 @@ def who_comes_back_is_well(cluster: SimCluster) -> None:
         named = {*tested.cleared, *tested.in_doubt, *(suspect.node for suspect in tested.at_fault)}
         assert named, f"{tested.run} says nothing of anybody"
         revoked = {event.node for event in cluster.log if isinstance(event, EvictionRevoked) and event.at == tested.at}
-        assert revoked >= set(tested.cleared), f"not all that {tested.run} cleared are off the blocklist"
+        gone = {it.node for it in cluster.log if isinstance(it, NodeLost | NodeDeparted) and it.job == tested.run}
+        assert revoked >= set(tested.cleared) - gone, f"not all that {tested.run} cleared are off the blocklist"
 
 
 def each_job_ends_once(cluster: SimCluster) -> None:

@@ -9,14 +9,22 @@ from holdfast.bus import Bus
 from holdfast.bus.nats import connect
 from holdfast.clock import Now, system_now
 from holdfast.embedded.announce import announce_ready
+from holdfast.finding_policies import TelemetryPolicy
 from holdfast.process import Process
 from holdfast.service import answer_pings
 from holdfast_historian.partitions import PartitionPolicy
+from holdfast_historian.retraining import Retraining
 from holdfast_historian.service import Historian
 from holdfast_historian.store import HistorianStore
 
 
-async def run(bus: Bus, database_url: str, now: Now, policy: PartitionPolicy | None = None) -> None:
+async def run(
+    bus: Bus,
+    database_url: str,
+    now: Now,
+    policy: PartitionPolicy | None = None,
+    telemetry: TelemetryPolicy | None = None,
+) -> None:
     """Record until cancelled; bus and database may be down at any time, also at the start.
 
     Raises:
@@ -26,6 +34,8 @@ async def run(bus: Bus, database_url: str, now: Now, policy: PartitionPolicy | N
     try:
         async with asyncio.TaskGroup() as group:
             group.create_task(Historian(bus, store, now, policy).run(), name="record")
+            retraining = Retraining(bus, store, database_url, telemetry or TelemetryPolicy(), now)
+            group.create_task(retraining.run(), name="retraining")
             group.create_task(answer_pings(bus, "historian"), name="pings")
             announce_ready()
     finally:
@@ -37,7 +47,7 @@ async def serve(this: Process) -> None:
     bus = await connect(this.settings.nats_url, "historian")
     try:
         policy = PartitionPolicy(keep_days=this.settings.history.keep_days or None)
-        await run(bus, this.settings.database_url, system_now, policy)
+        await run(bus, this.settings.database_url, system_now, policy, this.settings.telemetry)
     finally:
         await bus.close()
 

@@ -11,6 +11,7 @@ import asyncpg
 
 from holdfast.store.connections import Connection, Connections, translated
 from holdfast_historian.partitions import day_of, partition_name
+from holdfast_historian.retraining_plan import Training
 from holdfast_historian.rows import Row
 
 _INSERT = """
@@ -26,6 +27,13 @@ select child.relname, pg_get_expr(child.relpartbound, child.oid) = 'DEFAULT' as 
 from pg_inherits join pg_class child on child.oid = inhrelid
 where inhparent = to_regclass('historian.events')
 """
+
+_LAST_TRAINING = """
+select at, (body->>'learned_until')::timestamptz as learned_until, coalesce((body->>'is_used')::bool, false) as is_used
+from historian.events where type = 'telemetry_model_trained' order by at desc limit 1
+"""
+
+_NEWEST_TELEMETRY = "select max(at) from historian.events where type = 'telemetry_measured' and at <= now()"
 
 _DEFAULT = "events_default"
 
@@ -136,6 +144,26 @@ class HistorianStore:
         """
         async with self._connection() as connection:
             await connection.execute(f"delete from historian.{_DEFAULT} where recorded_at < $1", recorded_before)
+
+    async def last_training(self) -> Training | None:
+        """What came of the newest try to learn a model of telemetry; None: there was none.
+
+        Raises:
+            StoreUnavailable: no answer.
+        """
+        async with self._connection() as connection:
+            row = await connection.fetchrow(_LAST_TRAINING)
+        return Training(**dict(row)) if row is not None else None
+
+    async def newest_telemetry(self) -> datetime | None:
+        """When the newest telemetry that is recorded was measured.
+
+        Raises:
+            StoreUnavailable: no answer.
+        """
+        async with self._connection() as connection:
+            newest: datetime | None = await connection.fetchval(_NEWEST_TELEMETRY)
+        return newest
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Connection]:

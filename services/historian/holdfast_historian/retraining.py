@@ -1,0 +1,151 @@
+"""Learns a new model of healthy telemetry now and then, and brings it to the analyzer (TRANSOM §IV-B).
+
+Learning is a process of its own. What came of it is said as an event (`telemetry_model_trained`), and so recorded: by
+that it is known after a restart when the next one is due.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from datetime import timedelta
+
+import msgspec
+import structlog
+
+from holdfast.bus import Bus, BusUnavailable, NoResponder, event_message
+from holdfast.clock import Now
+from holdfast.events import TelemetryModelTrained
+from holdfast.finding_policies import TelemetryPolicy
+from holdfast.ids import uuid7
+from holdfast.reading import UNREADABLE
+from holdfast.requests import ANALYZER_REQUESTS, Answer, KeepModel
+from holdfast.store import StoreUnavailable
+from holdfast.telemetry.learning import Learned
+from holdfast_historian.learner import Wanted
+from holdfast_historian.retraining_plan import is_due
+from holdfast_historian.store import HistorianStore
+
+LOOK_EVERY_S = 60.0
+LEARNING_S_MAX = 3600.0
+ANSWER_S = 5.0
+PATIENCE_S = 600.0
+"""So long the analyzer may be away when a model is brought."""
+
+SOURCE = "historian"
+
+log = structlog.get_logger()
+
+
+class Retraining:
+    """Looks now and then whether a model is due. `database_url` is what the learner reads from."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        store: HistorianStore,
+        database_url: str,
+        policy: TelemetryPolicy,
+        now: Now,
+        look_every_s: float = LOOK_EVERY_S,
+    ) -> None:
+        self._bus = bus
+        self._store = store
+        self._database_url = database_url
+        self._policy = policy
+        self._now = now
+        self._look_every_s = look_every_s
+
+    async def run(self) -> None:
+        """Look for ever. Whoever is away is there again at the next look."""
+        while self._policy.retrain_every_s > 0:
+            # Not at once: a process that starts again and again would do nothing else.
+            await asyncio.sleep(self._look_every_s)
+            try:
+                last, now = await self._store.last_training(), self._now()
+                # What is newest takes the database some work: only if a model is due otherwise.
+                if is_due(last, now, now, self._policy) and is_due(
+                    last, await self._store.newest_telemetry(), now, self._policy
+                ):
+                    await self._train()
+            except (StoreUnavailable, BusUnavailable) as error:
+                log.warning("no model was learned, trying again later", error=str(error))
+
+    async def _train(self) -> None:
+        began = time.monotonic()
+        try:
+            learned = await self._learned()
+        except LearnerFailed as error:
+            log.error("learning a model of telemetry failed", reason=str(error))
+            learned = Learned(why_not=f"learning failed: {error}")
+        model, why_not = learned.model, learned.why_not
+        if model is not None and not why_not:
+            why_not = await self._bring(model.version, msgspec.json.encode(model))
+        scores = model.scores if model is not None else None
+        event = TelemetryModelTrained(
+            id=uuid7(),
+            at=self._now(),
+            source=SOURCE,
+            learned_until=learned.learned_until,
+            version=model.version if model is not None else "",
+            windows=model.windows if model is not None else 0,
+            accuracy=scores.accuracy if scores is not None else None,
+            precision=scores.precision if scores is not None else None,
+            recall=scores.recall if scores is not None else None,
+            is_used=not why_not,
+            took_s=time.monotonic() - began,
+            reason=why_not or f"version {model.version if model else ''} is in use",
+        )
+        await self._bus.publish(event_message(event))
+        log.info("a model of telemetry was learned", version=event.version, used=event.is_used, reason=event.reason)
+
+    async def _learned(self) -> Learned:
+        now = self._now()
+        since = now - timedelta(seconds=self._policy.learn_from_s)
+        wanted = Wanted(database_url=self._database_url, policy=self._policy, since=since, now=now)
+        learner = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "holdfast_historian.learner",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        try:
+            async with asyncio.timeout(LEARNING_S_MAX):
+                told, errors = await learner.communicate(msgspec.json.encode(wanted))
+        except TimeoutError:
+            raise LearnerFailed(f"it was not done after {LEARNING_S_MAX:g} s") from None
+        finally:
+            if learner.returncode is None:
+                learner.kill()
+                await learner.wait()
+        if learner.returncode:
+            last = errors.decode(errors="replace").strip().rpartition("\n")[2]
+            raise LearnerFailed(last or f"it ended with exit code {learner.returncode}")
+        try:
+            return msgspec.json.decode(told, type=Learned)
+        except UNREADABLE as error:
+            raise LearnerFailed(f"it told something that cannot be read: {error}") from error
+
+    async def _bring(self, version: str, model: bytes) -> str:
+        """Why the analyzer does not use the model; "": it does."""
+        request = KeepModel(id=uuid7(), asked_by=SOURCE, model=msgspec.Raw(model))
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                while True:
+                    try:
+                        answer = await self._bus.request(ANALYZER_REQUESTS, msgspec.json.encode(request), ANSWER_S)
+                        said = msgspec.json.decode(answer, type=Answer)
+                        return "" if said.accepted else said.message
+                    except (NoResponder, BusUnavailable):
+                        await asyncio.sleep(1.0)
+                    except UNREADABLE as error:
+                        return f"the analyzer answers something that is no answer: {error}"
+        except TimeoutError:
+            return f"version {version} is not used: the analyzer did not answer within {PATIENCE_S:g} s"
+
+
+class LearnerFailed(Exception):
+    """The learner brought nothing; the message says why."""

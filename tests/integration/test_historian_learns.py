@@ -1,0 +1,130 @@
+"""The historian learns a model of telemetry by itself, from what it has recorded, and the analyzer gets it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+import msgspec
+import pytest
+import pytest_asyncio
+
+from holdfast.bus.nats import connect
+from holdfast.clock import system_now
+from holdfast.event_parts import RankTelemetry
+from holdfast.events import Event, TelemetryMeasured
+from holdfast.finding_policies import TelemetryPolicy
+from holdfast.ids import uuid7
+from holdfast.requests import ANALYZER_REQUESTS, KeepModel, decode
+from holdfast.service import Effect
+from holdfast.telemetry.windows import METRICS
+from holdfast_analyzer.telemetry import Telemetries
+from holdfast_historian.retraining import Retraining
+from holdfast_historian.retraining_plan import is_due
+from holdfast_historian.service import Historian
+from holdfast_historian.store import HistorianStore
+from tests.integration.historian_scene import new_database, query, record, until
+from tests.unit.telemetry_scene import training
+
+pytestmark = pytest.mark.integration
+
+POLICY = TelemetryPolicy(retrain_every_s=3600, every_s=1.0)
+SLOTS = 420
+SAID = """select body->>'is_used' as used, body->>'reason' as reason, body->>'version' as version
+from historian.events where type = 'telemetry_model_trained' order by at"""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def urls(embedded_postgres: str) -> AsyncIterator[dict[str, str]]:
+    yield await new_database(embedded_postgres, "historian_learns")
+
+
+def measured(slots: int, first: int = 0) -> list[Event]:
+    """What eight ranks of a job used, a second apart, up to now."""
+    values, begin = training(3, 8, slots, first).values, system_now() - timedelta(seconds=SLOTS - first)
+    return [
+        TelemetryMeasured(
+            id=uuid7(),
+            at=begin + timedelta(seconds=slot),
+            source="agent/n1",
+            node="n1",
+            job="job",
+            generation=1,
+            interval_s=POLICY.every_s,
+            ranks=tuple(
+                RankTelemetry(rank=rank, **_numbers(values[rank, :, slot].tolist())) for rank in range(len(values))
+            ),
+        )
+        for slot in range(slots)
+    ]
+
+
+def _numbers(values: list[float]) -> dict[str, float | int]:
+    return {
+        name: round(value) if name.endswith("_bytes") else value for name, value in zip(METRICS, values, strict=True)
+    }
+
+
+@asynccontextmanager
+async def learning(nats: str, urls: dict[str, str], kept: list[KeepModel]) -> AsyncIterator[None]:
+    """A historian that learns, and an analyzer that takes models as the real one does."""
+    bus, store = await connect(nats, "test"), await HistorianStore.connect(urls["historian"])
+    telemetries = Telemetries(POLICY)
+
+    async def keep(body: bytes) -> bytes:
+        request = decode(body)
+        assert isinstance(request, KeepModel)
+        effect: Effect = telemetries.keep(request)
+        kept.append(request)
+        for row in effect.rows:
+            telemetries.adopt(row)
+        return msgspec.json.encode(effect.answer)
+
+    async with asyncio.TaskGroup() as tasks:
+        retraining = Retraining(bus, store, urls["historian"], POLICY, system_now, look_every_s=0.05)
+        running = [
+            tasks.create_task(Historian(bus, store, system_now).run()),
+            tasks.create_task(bus.serve(ANALYZER_REQUESTS, keep)),
+            tasks.create_task(retraining.run()),
+        ]
+        try:
+            yield
+        finally:
+            for task in running:
+                task.cancel()
+    await bus.close()
+    await store.close()
+
+
+async def test_it_learns_by_itself_once_and_what_is_too_little_is_said(
+    embedded_nats: str, urls: dict[str, str]
+) -> None:
+    kept: list[KeepModel] = []
+
+    async def said(count: int) -> bool:
+        return len(await query(urls["reader"], SAID)) >= count
+
+    await record(urls["historian"], measured(30))
+    async with learning(embedded_nats, urls, kept):
+        await until(lambda: said(1), "that there is too little to learn from is said")
+    (first,) = await query(urls["reader"], SAID)
+    assert first["used"] is None and "windows of healthy training are recorded, and 20 are needed" in first["reason"]
+    assert not kept
+    # An hour later there is more.
+    await query(urls["admin"], "delete from historian.events where type = 'telemetry_model_trained'")
+    await record(urls["historian"], measured(SLOTS - 30, 30))
+    async with learning(embedded_nats, urls, kept):
+        await until(lambda: said(1), "a model is learned")
+    (trained,) = await query(urls["reader"], SAID)
+    assert (trained["used"], trained["reason"]) == ("true", f"version {trained['version']} is in use")
+    assert [request.asked_by for request in kept] == ["historian"]
+    # Whoever starts again finds in the record what came of the last time, and that nothing is due.
+    store = await HistorianStore.connect(urls["historian"])
+    try:
+        last, newest = await store.last_training(), await store.newest_telemetry()
+    finally:
+        await store.close()
+    assert last is not None and last.is_used and last.learned_until == newest
+    assert not is_due(last, newest, system_now() + timedelta(days=1), POLICY)
