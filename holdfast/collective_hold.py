@@ -36,6 +36,8 @@ class Hold:
 
     def multiply(self, duration_s: float) -> None:
         """Have the rank multiply matrices for so long, on the device that it trains on."""
+        # The rank writes here only while it multiplies.
+        os.pwrite(self._descriptor, WORD.pack(0), HELD_OFFSET + 2 * WORD.size)
         self._write(3, round(duration_s * 1e9))
 
     def end(self) -> None:
@@ -49,7 +51,7 @@ class Hold:
 
     @property
     def product_s(self) -> float | None:
-        """What a matrix product took; None: nothing was measured yet."""
+        """What a matrix product took the last time; None: that is not known yet."""
         _, _, took_ns, number = self._held()
         return took_ns / 1e9 if number == self.number and took_ns else None
 

@@ -232,7 +232,8 @@ class SlownessTested(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     """What a node measured while training was held, as `asked`: matrix products as soon as its ranks were held, then
     transfers, if any were wanted.
 
-    `held` are its ranks that stood still meanwhile. `compute_s`: by rank, seconds a matrix product took; `transfers`:
+    `held` are its ranks that stood still meanwhile. `compute_s`: by rank, seconds a matrix product took, the median of
+    `compute_turns_s`; `transfers`:
     sender and receiver by node rank, and seconds for each transfer that this node sent. `unread`: what could not be
     measured, and why. `held_s`: how long all its ranks have been held.
     """
@@ -242,6 +243,7 @@ class SlownessTested(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     stage: SlowStage = "hold"
     held: tuple[Count, ...] = ()
     compute_s: tuple[tuple[Count, float], ...] = ()
+    compute_turns_s: tuple[tuple[Count, tuple[float, ...]], ...] = ()
     transfers: tuple[tuple[Count, Count, float], ...] = ()
     unread: tuple[str, ...] = ()
     took_s: float = 0.0

@@ -109,10 +109,11 @@ class TransferTime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ValidationResults(msgspec.Struct, frozen=True, kw_only=True):
-    """What the tests measured. `compute_s`: GEMM by rank. The references are what the same tests take on healthy
+    """What the tests measured. `compute_s`: GEMM by rank, in turns that all ranks took at about the same time. The
+    references are what the same tests take on healthy
     machines, where that is known; else 0, and results are compared with each other only."""
 
-    compute_s: dict[int, float] = {}
+    compute_s: dict[int, tuple[float, ...]] = {}
     transfers: tuple[TransferTime, ...] = ()
     compute_reference_s: float = 0.0
     transfer_reference_s: float = 0.0

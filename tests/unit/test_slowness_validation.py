@@ -113,7 +113,7 @@ def test_nobody_is_tested_who_is_not_under_suspicion() -> None:
 
 
 def test_the_rank_that_computes_slowly_is_named() -> None:
-    results = ValidationResults(compute_s={rank: 1.3 if rank == 5 else 1.0 + 0.01 * (rank % 3) for rank in range(9)})
+    results = ValidationResults(compute_s={rank: (1.3 if rank == 5 else 1.0 + 0.01 * (rank % 3),) for rank in range(9)})
     verdict = judge_validation(results, TOPOLOGY)
     assert verdict.slow_ranks == (5,)
     assert verdict.nodes == (2,)
@@ -121,15 +121,27 @@ def test_the_rank_that_computes_slowly_is_named() -> None:
     assert "1.29 times" in verdict.evidence[0]
 
 
+def test_who_is_disturbed_for_a_moment_is_not_named_and_who_is_slow_is() -> None:
+    """Turn by turn: all take longer in the third, and ranks 0 and 1 are disturbed in two turns each."""
+    usual = (1.0, 1.1, 3.0, 1.0, 1.05)
+    turns = dict.fromkeys(range(2, 8), usual)
+    turns |= {0: (4.0, 1.1, 3.0, 1.0, 2.0), 1: (1.0, 2.0, 9.0, 1.0, 1.0), 8: tuple(1.4 * took_s for took_s in usual)}
+    verdict = judge_validation(ValidationResults(compute_s=turns), TOPOLOGY, 0.25)
+    assert verdict.slow_ranks == (8,)
+    assert "1.40 times what its like take, longer in 5 of 5 turns" in verdict.evidence[0]
+    # A mean over the same time would have named them, too.
+    assert sum(turns[0]) > 1.25 * sum(usual) and sum(turns[1]) > 1.25 * sum(usual)
+
+
 def test_who_is_as_fast_as_its_like_is_not_named() -> None:
-    results = ValidationResults(compute_s=dict.fromkeys(range(9), 1.0))
+    results = ValidationResults(compute_s=dict.fromkeys(range(9), (1.0,)))
     verdict = judge_validation(results, TOPOLOGY)
     assert verdict.slow_ranks == verdict.slow_links == verdict.nodes == ()
     assert verdict.reason == "all that was tested is as fast as its like"
 
 
 def test_with_a_reference_all_may_be_slow() -> None:
-    results = ValidationResults(compute_s={4: 2.0, 5: 2.0}, compute_reference_s=1.0)
+    results = ValidationResults(compute_s={4: (2.0,), 5: (2.0,)}, compute_reference_s=1.0)
     assert judge_validation(results, TOPOLOGY).slow_ranks == (4, 5)
 
 

@@ -213,7 +213,10 @@ def by_tests(profiles: Profiles, located: Located, tested: Sequence[SlownessTest
     suspected = by_collectives(profiles, located)
     first = profiles.topology.ranks_of
     results = ValidationResults(
-        compute_s={rank: took_s for event in tested for rank, took_s in event.compute_s},
+        compute_s={
+            **{rank: (took_s,) for event in tested for rank, took_s in event.compute_s},
+            **{rank: turns_s for event in tested for rank, turns_s in event.compute_turns_s},
+        },
         transfers=tuple(
             TransferTime(sender=first(sender).start, receiver=first(receiver).start, seconds=took_s)
             for event in tested
