@@ -109,3 +109,31 @@ def test_a_slow_link_is_noticed_tested_and_named(networked: Cluster, tmp_path: P
     print(f"onset to name {_seconds(onset, found):.1f} s, held {found['held_s']:.1f} s")
     (tmp_path / "stop").touch()
     assert job.exit_code() == 0
+
+
+@pytest.fixture
+def spacious(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    _skip_without("slow-node")
+    with cluster(
+        tmp_path_factory.mktemp("spacious"), 6, environment={"HOLDFAST_LADDER_SLOW_COST_MAX_S": "2"}
+    ) as running:
+        yield running
+
+
+@pytest.mark.skipif(
+    "HOLDFAST_DRILLS" not in os.environ, reason="a cluster of its own takes long: set HOLDFAST_DRILLS=1"
+)
+def test_who_was_evicted_for_being_slow_is_tested_beside_free_nodes(spacious: Cluster, tmp_path: Path) -> None:
+    job = _train(spacious, tmp_path, "--products", "60", "--rest-s", "0.3")
+    last = spacious.members(job)[2]
+    spacious.command("inject", "slow-node", "--node", last, "-o", "cores=0.05")
+    eviction = _until(spacious, job, "eviction")
+    assert (eviction["node"], eviction["together"]) == (last, [last])
+    # It is slow still, and the others are not.
+    tested = _until(spacious, job, "suspects_tested")
+    spacious.command("inject", "--undo")
+    assert [suspect["node"] for suspect in tested["at_fault"]] == [last], tested
+    assert "it computes at" in tested["reason"]
+    print(f"evicted to tested {_seconds(eviction, tested):.1f} s: {tested['reason']}")
+    (tmp_path / "stop").touch()
+    assert job.exit_code() == 0

@@ -5,7 +5,8 @@
 > 40 told                                    # every node answers; its collectives have no times
 > 42 stacks 2=forward 3=tp                   # every node answers the round under way; ranks not named wait in `dp`
 > 60 time                                    # half a second passes, or more
-> 60 ask                                     # somebody asks for rounds of stacks; also: declined, hang
+> 60 ask                                     # somebody asks for rounds of stacks; or `ask collectives`
+> 70 declined                                # its pace has declined; or `hang`: it makes no progress
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class _Scene:
             lines = [line for node in nodes for line in self._hear(self._stacks(node))]
             return lines + [line for node in nodes for line in self._hear(self._collectives(node))]
         if given.kind == "ask":
-            request = LocateSlowness(id=given.id, asked_by="ada", job="job", stacks=True)
+            request = LocateSlowness(id=given.id, asked_by="ada", job="job", stacks="collectives" not in given.words)
             effect = self.analyzer.on_request(request, self.now)
             return [*self._said(effect), *([f"< refused: {said}"] if (said := effect.answer.message) else [])]
         if given.kind == "declined":

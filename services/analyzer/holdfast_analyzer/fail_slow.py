@@ -114,9 +114,10 @@ class FailSlow:
         if self.analysis is None and self._onset is None and not self._pace.is_slow:
             self._declined = event
 
-    def stands_still(self) -> None:
-        """The job was found to make no progress: that is no slowness any more."""
-        self._break_off_rounds()
+    def break_off_rounds(self) -> None:
+        """Rounds of stacks are over, unless somebody waits for them: the job hangs, or is to be looked at anew."""
+        if self.analysis is not None and self.analysis.ballot is not None and not self.analysis.by_stacks:
+            self.analysis = None
 
     def _samples(self, event: StepsMeasured) -> list[IterationTime]:
         steps = self._steps_of(event)
@@ -220,7 +221,7 @@ class FailSlow:
         }
         if is_onset or change.is_over:
             # What the rounds have shown so far was another pace.
-            self._break_off_rounds()
+            self.break_off_rounds()
         if is_onset:
             found = FailSlowOnset(**common, symptom=TableOne.MFU_DECLINE)
             self._pending.append(found)
@@ -331,11 +332,6 @@ class FailSlow:
         first = now + timedelta(seconds=wait_s)
         analysis.ballot = Ballot(analysis.wanted.id, self.job, self._generation, place, self._policy, first)
         self._vote(analysis, analysis.ballot, now)
-
-    def _break_off_rounds(self) -> None:
-        """Unless somebody waits for them."""
-        if self.analysis is not None and self.analysis.ballot is not None and not self.analysis.asked_by:
-            self.analysis = None
 
     def _vote(self, analysis: Analysis, ballot: Ballot, now: datetime) -> None:
         if (wanted := ballot.due(now)) is not None:

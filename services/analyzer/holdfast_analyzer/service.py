@@ -175,7 +175,7 @@ class Analyzer(Decider):
             elif isinstance(event, TelemetryAnomaly):
                 self._telemetry.said(event)
             elif isinstance(event, HangSuspected) and (slow := self._fail_slow.get(event.job or "")) is not None:
-                slow.stands_still()
+                slow.break_off_rounds()
             elif isinstance(event, ThroughputMeasured | MfuDeclined) and event.job is not None:
                 self._throughput[event.job].said(event)
                 if isinstance(event, MfuDeclined):
@@ -224,6 +224,8 @@ class Analyzer(Decider):
         if slow is None or slow.heard_at is None or request.job in self._finished:
             message = f"no agent tells of a job {request.job} that trains; `holdfast jobs` lists the jobs"
             return Effect(answer=Answer(accepted=False, message=message))
+        if slow.analysis is not None and slow.analysis.wanted.id != request.id:
+            slow.break_off_rounds()
         if slow.analysis is not None and slow.analysis.wanted.id != request.id:
             message = f"job {request.job} is being looked at just now; ask again in a few seconds"
             if slow.analysis.ballot is not None:
