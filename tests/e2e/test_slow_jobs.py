@@ -59,12 +59,13 @@ def test_a_slow_node_is_noticed_tested_and_named_and_that_it_is_well_again(
     holdfast.command("inject", "slow-node", "--node", last, "-o", "cores=0.05")
     onset = _until(holdfast, job, "fail_slow_onset")
     found = _until(holdfast, job, "fail_slow_located")
-    # Who computes while the others wait shows in stacks as well, without a hold.
-    rounds = json.loads(holdfast.command("slow", job.name, "--stacks", "--json", check=False).stdout)
+    if not collectives:
+        # Who computes while the others wait shows in stacks as well, without a hold.
+        rounds = json.loads(holdfast.command("slow", job.name, "--stacks", "--json", check=False).stdout)
+        assert len(rounds["rounds"]) == 5 and all(told["read"] == 3 for told in rounds["rounds"])
+        assert rounds["suspects"] == rounds["one_of"] == [last], rounds
+        assert rounds["flagged"][0]["times"] >= 3
     holdfast.command("inject", "--undo")
-    assert len(rounds["rounds"]) == 5 and all(found["read"] == 3 for found in rounds["rounds"])
-    assert rounds["suspects"] == rounds["one_of"] == [last], rounds
-    assert rounds["flagged"][0]["times"] >= 3
     assert onset["after_s"] > 1.1 * onset["before_s"]
     assert (found["fault"], found["nodes"], found["ranks"], found["is_validated"]) == ("computation", [last], [2], True)
     # Training was held in place, and went on: nobody took it for a hang or a crash.

@@ -275,7 +275,7 @@ class FailSlow:
             return
         if not profiles.works:
             summary = (
-                "what its ranks call shows no iterations: collectives that C++ calls, as DDP's, have no times here"
+                "what its ranks call shows no iterations: collectives of DTensor, called from C++, have no times here"
             )
             self._end(analysis, Judged(cause="unknown", summary=summary), now)
             return
