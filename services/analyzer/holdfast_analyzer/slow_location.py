@@ -137,7 +137,8 @@ def hold_of(profiles: Profiles, located: Located, policy: SlowPolicy, now: datet
 
 
 def transfers_of(profiles: Profiles, hold: SlowTests, passes: Passes, policy: SlowPolicy, now: datetime) -> SlowTests:
-    """The transfers, once all are held."""
+    """The transfers, once all are held: each link twice, some time apart."""
+    passes = (*passes, *passes)
     passes_at = now + timedelta(seconds=policy.ahead_s)
     return SlowTests(
         after_step=hold.after_step,
