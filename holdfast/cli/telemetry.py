@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -36,11 +35,11 @@ def telemetry() -> None:
 
     Agents measure it every few seconds (`[telemetry] every_s`), and the analyzer says where a job or a rank does not do
     what healthy ones do (`telemetry_anomaly`). It is a hint: nobody is evicted for it. For that it needs a model, which
-    is learned from the recorded history, and tested on a part of it that it has not seen.
+    is learned from the recorded history, and tested on a part of it that it has not seen: by the historian once a day
+    (`[telemetry] retrain_every_s`), or now, with `train`.
 
     \b
         holdfast telemetry train
-        holdfast telemetry train --every 24h
         holdfast telemetry models
     """
 
@@ -48,7 +47,6 @@ def telemetry() -> None:
 @telemetry.command()
 @click.option("--since", type=Duration(), default="2d", show_default=True, help="How far back the history is read.")
 @click.option("--job", "jobs", multiple=True, help="Learn from this job only; may be given several times.")
-@click.option("--every", type=Duration(), help="Go on, and train anew after so long each time, until Ctrl-C.")
 @click.option("--dry-run", is_flag=True, help="Train and test, and leave the analyzer with what it has.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @directory_option
@@ -57,7 +55,6 @@ def telemetry() -> None:
 def train(
     since: float,
     jobs: tuple[str, ...],
-    every: float | None,
     dry_run: bool,
     as_json: bool,
     directory: Path,
@@ -70,15 +67,8 @@ def train(
     one that it has.
     """
     bus, database = both_urls(directory, nats_url, database_url)
-    while True:
-        failure = _train_once(bus, database, timedelta(seconds=since), jobs, dry_run=dry_run, as_json=as_json)
-        if every is None:
-            if failure:
-                raise click.ClickException(failure)
-            return
-        if failure:
-            click.echo(failure, err=True)
-        time.sleep(every)
+    if failure := _train_once(bus, database, timedelta(seconds=since), jobs, dry_run=dry_run, as_json=as_json):
+        raise click.ClickException(failure)
 
 
 @telemetry.command()
