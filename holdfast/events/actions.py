@@ -117,6 +117,7 @@ class TelemetryModelTrained(Action, frozen=True, kw_only=True, omit_defaults=Tru
     enough to learn from there is none (`version` ""). Scores are those on the part that it had not seen.
     """
 
+    reason: str
     learned_until: Moment | None = None
     version: str = ""
     windows: Count = 0
@@ -125,4 +126,3 @@ class TelemetryModelTrained(Action, frozen=True, kw_only=True, omit_defaults=Tru
     recall: float | None = None
     is_used: bool = False
     took_s: float = 0.0
-    reason: str = ""
