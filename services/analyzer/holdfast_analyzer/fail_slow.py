@@ -248,7 +248,7 @@ class FailSlow:
         until = now + timedelta(seconds=self._policy.answer_s)
         wanted = SlowWanted(id=asked, job=self.job, generation=self._generation, until=until, iterations=iterations)
         may_test = tests and (self._policy.test or bool(known.get("asked_by")))
-        self.analysis = Analysis(wanted, now, tests=may_test, **known)
+        self.analysis = Analysis(wanted, now, tests=may_test, by_steps=self._by_steps, **known)
         self._pending.append(wanted)
 
     def _go_on(self, analysis: Analysis, now: datetime) -> None:

@@ -20,7 +20,7 @@ class Analysis:
     """One look. `slow`: the pace of a job that got slow, and the one before; `share_left`: what is left of that, where
     no more than its decline is known.
 
-    `by_stacks`: somebody wants rounds of stacks, and nothing else.
+    `by_stacks`: somebody wants rounds of stacks, and nothing else. `by_steps`: that pace is told by steps.
     """
 
     def __init__(
@@ -33,6 +33,7 @@ class Analysis:
         asked_by: str = "",
         tests: bool = True,
         by_stacks: bool = False,
+        by_steps: bool = False,
     ) -> None:
         self.wanted = wanted
         self.began = began
@@ -41,6 +42,7 @@ class Analysis:
         self.asked_by = asked_by
         self.may_test = tests
         self.by_stacks = by_stacks
+        self.by_steps = by_steps
         self.told: dict[int, CollectivesProfiled] = {}
         self.tested: dict[SlowStage, dict[int, SlownessTested]] = {"hold": {}, "transfers": {}}
         self.profiles: Profiles | None = None
@@ -115,8 +117,10 @@ class Analysis:
         pace_s = self.profiles.pace_s if self.profiles else 0.0
         healthy_s = self.profiles.healthy_s if self.profiles else 0.0
         if self.slow is not None:
-            # Both of one kind: what repeats in collectives may be finer than a step.
-            pace_s, healthy_s = self.slow
+            # The newest pace, unless it is of another kind: what repeats in collectives may be finer than a step.
+            newest_s, (pace_s, healthy_s) = pace_s, self.slow
+            if newest_s and not self.by_steps:
+                pace_s = newest_s
         elif self.share_left:
             healthy_s = pace_s * self.share_left
             return {"pace_s": pace_s, "healthy_s": healthy_s, "slowdown": 1.0 / self.share_left}
