@@ -190,7 +190,9 @@ def passed_over(graph: WaitGraph) -> Candidates | None:
     """Those few whom a collective lacks, and who did things in another order than their peers."""
     missed: dict[int, int] = {}
     for index, operation in enumerate(graph.operations):
-        if not operation.is_p2p and 2 * len(operation.missing_here) < len(operation.joined):
+        # Of the silent most have joined, like those who speak.
+        others = len(operation.joined) + len(operation.silent)
+        if not operation.is_p2p and 2 * len(operation.missing_here) < others:
             missed.update(dict.fromkeys(operation.missing_here, index))
     found = disorderly(graph, sorted(missed), 0, ()) if missed else None
     if found is None:

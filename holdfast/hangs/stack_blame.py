@@ -198,6 +198,9 @@ class _Blaming:
         said = []
         for group in cover.groups:
             inside = [index for index in weak if self._machine(index) in group.nodes]
+            if not inside:
+                # Only partners of those who wait lie on it.
+                continue
             reason = f"{self._named(inside)} {standing}; they share the {'-'.join(group.dims)} group of {_nodes(group)}"
             said.append(
                 Blamed(
