@@ -1,6 +1,6 @@
 """Emulated hangs of 256 to 2,048 ranks: is the machine at fault among the suspects, and is it alone there?
 
-    python bench/hangs.py                  1,500 hangs; some half an hour
+    python bench/hangs.py                  1,500 hangs; some three quarters of an hour
     python bench/hangs.py --quick          100 hangs of 256 ranks
     python bench/hangs.py --hangs 300 --kind "link cut" --show
 
@@ -8,8 +8,12 @@ Each hang is a job with a mesh and a fault drawn by a seed (`tests/emulated_hang
 and data parallelism, or FSDP with replicas. A small simulation runs the programs of all ranks, hosts ahead of their
 devices, until nothing goes on; who blocks where is found by it. What is seen then, stacks of ranks and data loaders and
 records of collectives, is judged as production does (`judge_hang`), and the machines that are suspected are compared
-with the truth. In a quarter of the hangs one in a hundred of the healthy ranks has lost its trace, and one its stack;
-in seven of ten the traces do not tell whether a kernel has started, as NCCL's do not by default.
+with the truth. In a quarter of the hangs one in a hundred of the healthy ranks has lost its trace, and one its stack.
+
+Each hang is looked at three times. `launched`: by agents, which have kernels timed or marked, and which tell what their
+nodes know of the network (half of the jobs speak TCP, half RDMA). `not marked`: the same where kernels are not timed
+because they are to run in the order of their launch, and not marked either. `strangers`: dumps without any word of the
+network; three of ten tell whether kernels have started.
 
 `inside`: every machine at fault is suspected. `alone`: no other is. Of a cut link both ends are at fault.
 """
@@ -28,7 +32,7 @@ from report import final_line, median, percentile, rounded, table, tell
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from holdfast.hangs.verdict import judge_hang
-from tests.emulated_hangs.scenes import KINDS, emulate
+from tests.emulated_hangs.scenes import HOW, KINDS, How, observe, stand
 
 WORLDS = (256,) * 16 + (512,) * 6 + (1024,) * 2 + (2048,)
 AIM_ALONE = 0.978
@@ -46,36 +50,44 @@ def main() -> None:
     worlds = (256,) if args.quick else WORLDS
     kinds = (args.kind,) if args.kind else KINDS
 
-    found: dict[str, Counter[str]] = {kind: Counter() for kind in kinds}
+    found: dict[tuple[How, str], Counter[str]] = {(how, kind): Counter() for how in HOW for kind in kinds}
     took: list[float] = []
     seed, done = args.seed, 0
     while done < count:
         seed += 1
         kind = kinds[seed % len(kinds)]
         world = worlds[seed // len(kinds) % len(worlds)]
-        hang = emulate(kind, seed, world)
-        if hang is None:
+        standing = stand(kind, seed, world)
+        if standing is None:
             continue
-        began = time.perf_counter()
-        verdict = judge_hang(hang.stacks, hang.traces, hang.layout.mesh, hang.layout.ranks_per_node)
-        took.append(time.perf_counter() - began)
-        suspects = set(verdict.nodes)
-        inside, alone = hang.machines <= suspects, hang.machines == suspects
-        found[kind].update(
-            hangs=1, inside=inside, alone=alone, misled=not inside and bool(suspects), suspected=len(suspects)
-        )
-        if args.show and not alone:
-            tell(f"{kind} seed {seed}, {world} ranks: {hang.words}; {verdict.summary[:300]}")
+        for how in HOW:
+            hang = observe(standing, how)
+            began = time.perf_counter()
+            verdict = judge_hang(
+                hang.stacks, hang.traces, hang.layout.mesh, hang.layout.ranks_per_node, links=hang.links
+            )
+            took.append(time.perf_counter() - began)
+            suspects = set(verdict.nodes)
+            inside, alone = hang.machines <= suspects, hang.machines == suspects
+            found[how, kind].update(
+                hangs=1, inside=inside, alone=alone, misled=not inside and bool(suspects), suspected=len(suspects)
+            )
+            if args.show and not alone:
+                tell(f"{how}, {kind} seed {seed}, {world} ranks: {hang.words}; {verdict.summary[:300]}")
         done += 1
         if done % 100 == 0:
             tell(f"[{done}/{count}] hangs")
 
-    rows = [_row(kind, counts) for kind, counts in found.items() if counts["hangs"]]
-    total: Counter[str] = sum(found.values(), Counter())
-    rows.append(_row("all", total))
     here = machine.describe()
-    print(f"\n{machine.in_words(here)}\n")
-    table(tuple(rows[0]), [tuple(row.values()) for row in rows])
+    print(f"\n{machine.in_words(here)}")
+    rows: dict[How, list[dict[str, object]]] = {}
+    totals: dict[How, Counter[str]] = {}
+    for how in HOW:
+        rows[how] = [_row(kind, found[how, kind]) for kind in kinds if found[how, kind]["hangs"]]
+        totals[how] = sum((found[how, kind] for kind in kinds), Counter())
+        rows[how].append(_row("all", totals[how]))
+        print(f"\n{how}\n")
+        table(tuple(rows[how][0]), [tuple(row.values()) for row in rows[how]])
     print(f"\naim: inside always, alone in {AIM_ALONE:.1%}\n")
     final_line(
         {
@@ -84,8 +96,8 @@ def main() -> None:
             "hangs": done,
             "seeds": [args.seed + 1, seed],
             "by_kind": rows,
-            "inside": rounded(total["inside"] / done),
-            "alone": rounded(total["alone"] / done),
+            "inside": {how: rounded(total["inside"] / done) for how, total in totals.items()},
+            "alone": {how: rounded(total["alone"] / done) for how, total in totals.items()},
             "judge_median_s": rounded(median(took), 3),
             "judge_p99_s": rounded(percentile(took, 99), 3),
         }

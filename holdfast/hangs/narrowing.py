@@ -9,7 +9,7 @@ from typing import Literal, TypeVar
 import msgspec
 
 from holdfast.hangs.circles import closed_circles
-from holdfast.hangs.collective_graph import WaitGraph
+from holdfast.hangs.collective_graph import Operation, WaitGraph
 from holdfast.hangs.order import out_of_order
 from holdfast.hangs.progress import Group
 from holdfast.hangs.words import ranks_in_words
@@ -68,7 +68,7 @@ def ends(graph: WaitGraph, apart: set[int], settled: set[int], waiting: Set[int]
     lost = {
         -1 - index
         for index, operation in enumerate(operations)
-        if operation.silent and waiting >= set(operation.silent)
+        if operation.silent and waiting >= set(operation.silent) and not _idle(operation)
     }
     lost = {node for node in lost if not out[node] and -1 - node not in settled}
     last = [node for node, edges in out.items() if not edges and (node < 0 or into[node]) and node not in lost]
@@ -107,7 +107,9 @@ def joined_candidates(graph: WaitGraph, index: int, waiting: Set[int]) -> Candid
     """Who may be at fault where all that left a trace have joined an operation that does not end."""
     operation = graph.operations[index]
     joined = operation.joined
-    if operation.silent:
+    idle = _idle(operation)
+    # Of those without a trace that wait like others no more is to be expected than of others.
+    if operation.silent and not (idle and waiting >= set(operation.silent)):
         ranks = tuple(rank for rank in operation.silent if rank not in waiting)
         if not ranks:
             return Candidates(
@@ -135,9 +137,8 @@ def joined_candidates(graph: WaitGraph, index: int, waiting: Set[int]) -> Candid
             confidence=0.5,
             words=(f"no dump tells the members of the group; {ranks_in_words(unplaced)} mention none of its kind",),
         )
-    idle = [rank for rank in joined if rank not in operation.started]
     behind = _behind(graph, index)
-    if operation.started and idle and 2 * len(idle) <= len(joined):
+    if idle:
         ranks, confidence = tuple(idle), 0.85
         words = (f"its kernel has not started on {ranks_in_words(idle)}",)
     elif behind:
@@ -153,6 +154,12 @@ def joined_candidates(graph: WaitGraph, index: int, waiting: Set[int]) -> Candid
         confidence=confidence if len(ranks) == 1 else min(confidence, 0.6),
         words=words,
     )
+
+
+def _idle(operation: Operation) -> list[int]:
+    """The few members on whose device the kernel of an operation has not started, while it has on the others'."""
+    idle = [rank for rank in operation.joined if rank not in operation.started]
+    return idle if operation.started and 2 * len(idle) <= len(operation.joined) else []
 
 
 def _unplaced(graph: WaitGraph, group: Group) -> list[int]:

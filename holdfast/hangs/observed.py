@@ -104,6 +104,35 @@ class RankTrace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     unread: str = ""
 
 
+class SilentPeer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Whom a rank's process has sent something over TCP that is not acknowledged, however often it is sent again.
+
+    A process that does not read is another thing: its kernel acknowledges. `address` and `peer` are those of the two
+    ends, `bytes` what is not acknowledged, on so many `connections`; `retries` the most of one of them.
+    """
+
+    peer: str
+    address: str = ""
+    rank: int | None = None
+    bytes: int = 0
+    retries: int = 0
+    connections: int = 1
+
+
+class NodeLinks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a node knows of its network while its job stands still.
+
+    `addresses`: those at which its ranks' connections end. `ports`: port of an InfiniBand or RoCE card -> counter ->
+    by how much it has grown, of acknowledgements that did not come. `unread` says what could not be read, and why.
+    """
+
+    node: str
+    addresses: tuple[str, ...] = ()
+    silent_peers: tuple[SilentPeer, ...] = ()
+    ports: dict[str, dict[str, int]] = {}
+    unread: str = ""
+
+
 class Blamed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A rank or several that one piece of analysis holds to be at fault. `evidence`: lines that a person can check."""
 

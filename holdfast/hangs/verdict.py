@@ -3,7 +3,8 @@
 What a rank did in its collectives shows that others wait for it, its stack shows what it does instead: where both name
 a rank, it is that one. Stacks alone may be alike on those who wait and the one that they wait for; how far each came
 tells them apart. Collectives alone leave several ranks where all have joined, or where point-to-point operations are
-not recorded; stacks then drop those who stand in a wait themselves.
+not recorded; stacks then drop those who stand in a wait themselves. Where a link is cut all members of a collective
+show the same; what their nodes know of the network then names the ends.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from typing import Literal
 
 import msgspec
 
-from holdfast.hangs.observed import Blamed, ProcessStacks, RankTrace
+from holdfast.hangs.links import narrowed_by_ports, silent_links
+from holdfast.hangs.observed import Blamed, NodeLinks, ProcessStacks, RankTrace
 from holdfast.hangs.seen import Eye
 from holdfast.hangs.stack_groups import StackVerdict, judge_stacks
 from holdfast.hangs.wait_for import BlamedInCollective, WaitVerdict, judge_collectives
@@ -58,15 +60,34 @@ def judge_hang(
     mesh: Mesh | None = None,
     ranks_per_node: int | None = None,
     node_of_rank: Mapping[int, str] | None = None,
+    links: Sequence[NodeLinks] = (),
 ) -> HangVerdict:
-    """Either kind of evidence may be absent, or be there for some ranks only. O(processes + records)."""
+    """Each kind of evidence may be absent, or be there for some ranks only. O(processes + records)."""
     nodes = _Nodes(stacks, traces, ranks_per_node, node_of_rank)
     by_stack = judge_stacks(stacks, mesh, ranks_per_node) if stacks else None
     by_wait = judge_collectives(traces, mesh, ranks_per_node, _waiting(stacks, traces)) if traces else None
     suspects, notes = _combined(by_wait, by_stack, stacks)
+    suspects = _with_network(suspects, links, nodes, notes)
     suspects = [msgspec.structs.replace(each, nodes=nodes.of(each.ranks) or each.nodes) for each in suspects]
     suspects.sort(key=lambda each: (-each.confidence, each.ranks))
     return _said(suspects, notes, by_wait, by_stack)
+
+
+def _with_network(suspects: list[Blamed], links: Sequence[NodeLinks], nodes: _Nodes, notes: list[str]) -> list[Blamed]:
+    """What the network explains better: who is named alone, and surely, is at fault without it."""
+    silent, more = silent_links(links)
+    notes += more
+    open_ = [each for each in suspects if not _is_evident(each)]
+    evident = [each for each in suspects if _is_evident(each)]
+    if evident or not suspects:
+        notes += [link.reason for link in silent]
+        return suspects
+    if silent:
+        return [
+            Blamed(ranks=nodes.on(link.nodes), reason=link.reason, confidence=link.confidence, evidence=link.evidence)
+            for link in silent
+        ]
+    return [narrowed_by_ports(each, links, nodes.of) or each for each in open_]
 
 
 class _Nodes:
@@ -93,6 +114,10 @@ class _Nodes:
                 return ()
             found[name] = None
         return tuple(found)
+
+    def on(self, nodes: Sequence[str]) -> tuple[int, ...]:
+        """The ranks that are known to be on these machines."""
+        return tuple(sorted(rank for rank, name in self._names.items() if name in nodes))
 
 
 def _waiting(stacks: Sequence[ProcessStacks], traces: Sequence[RankTrace]) -> set[int]:

@@ -54,6 +54,11 @@ class Layout:
     def node(self, rank: int) -> int:
         return rank // self.ranks_per_node
 
+    @property
+    def runs_in_launch_order(self) -> bool:
+        """Tensor parallelism in Megatron asks for `CUDA_DEVICE_MAX_CONNECTIONS=1`."""
+        return self.style == "megatron" and self.mesh.size("tp") > 1
+
 
 def megatron(pp: int, dp: int, tp: int, ep: int, microbatches: int, steps: int, ranks_per_node: int) -> Layout:
     """1F1B without interleaving. Ranks are `pp, dp, tp`, outermost first; experts are spread over `ep` of `dp`."""

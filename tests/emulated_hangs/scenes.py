@@ -6,11 +6,13 @@ import itertools
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final, Literal, get_args
 
-from holdfast.hangs.observed import CollectiveRecord, ProcessGroup, ProcessStacks, RankTrace
+from holdfast.hangs.observed import CollectiveRecord, NodeLinks, ProcessGroup, ProcessStacks, RankTrace
+from tests.emulated_hangs.networks import links_of
 from tests.emulated_hangs.places import COMPUTES, LOADER_STUCK, LOADER_WAITS, STUCK, WAITS, thread
 from tests.emulated_hangs.programs import Layout, Op, fsdp, megatron
-from tests.emulated_hangs.running import Faults, Run
+from tests.emulated_hangs.running import Faults, Rank, Run
 
 KINDS = (
     "process stopped",
@@ -25,6 +27,14 @@ KINDS = (
     "storage hangs",
 )
 
+How = Literal["launched", "not marked", "strangers"]
+HOW: Final[tuple[How, ...]] = get_args(How)
+"""Who looks at a job: whoever launched it, the same without marks, or whoever is sent its dumps."""
+
+
+Tells = Literal["nothing", "starts", "marks"]
+"""What shows how far devices have come: nothing, the starts of kernels, or marks before them."""
+
 
 @dataclass(frozen=True)
 class Seen:
@@ -35,6 +45,7 @@ class Seen:
     layout: Layout
     stacks: list[ProcessStacks]
     traces: list[RankTrace]
+    links: list[NodeLinks]
     ranks: frozenset[int]
     machines: frozenset[str]
     words: str
@@ -55,7 +66,23 @@ class Scene:
     lags: int = 0
 
 
-def emulate(kind: str, seed: int, world: int) -> Seen | None:
+@dataclass(frozen=True)
+class Standing:
+    """A job that a fault has brought to a stand."""
+
+    kind: str
+    seed: int
+    scene: Scene
+    run: Run
+
+
+def emulate(kind: str, seed: int, world: int, how: How = "strangers") -> Seen | None:
+    """One hang among `world` ranks and what is seen of it; None: this fault does not stop this job."""
+    standing = stand(kind, seed, world)
+    return None if standing is None else observe(standing, how)
+
+
+def stand(kind: str, seed: int, world: int) -> Standing | None:
     """One hang among `world` ranks; None: this fault does not stop this job."""
     chance = random.Random(f"{kind} {seed} {world}")
     layout = _layout(chance, world, kind)
@@ -67,7 +94,7 @@ def emulate(kind: str, seed: int, world: int) -> Seen | None:
     others = (rank for number, rank in enumerate(run.ranks) if number not in scene.ranks)
     if all(rank.host == len(rank.program) for rank in others):
         return None
-    return observe(kind, seed, scene, run)
+    return Standing(kind, seed, scene, run)
 
 
 def _layout(chance: random.Random, world: int, kind: str) -> Layout:
@@ -178,10 +205,17 @@ _SCENES: dict[str, Callable[[random.Random, Layout], Scene | None]] = dict(
 )
 
 
-def observe(kind: str, seed: int, scene: Scene, run: Run) -> Seen:
+def observe(standing: Standing, how: How) -> Seen:
     """What is seen of a job that stands."""
-    chance, layout = scene.chance, scene.layout
-    timed = chance.random() < 0.3
+    kind, seed, scene, run = standing.kind, standing.seed, standing.scene, standing.run
+    layout = scene.layout
+    # Whoever looks, the same is lost.
+    chance = random.Random()
+    chance.setstate(scene.chance.getstate())
+    tells: Tells = "starts" if chance.random() < 0.3 else "nothing"
+    if how != "strangers":
+        marks: Tells = "marks" if how == "launched" else "nothing"
+        tells = marks if layout.runs_in_launch_order else "starts"
     depth = chance.choice((0, 0, 20, 60))
     # What gets lost on the way, of ranks that have nothing to do with it.
     lost = chance.choice((0.0, 0.0, 0.0, 0.01))
@@ -194,7 +228,7 @@ def observe(kind: str, seed: int, scene: Scene, run: Run) -> Seen:
     for rank in range(layout.ranks):
         node = str(layout.node(rank))
         if rank not in scene.hidden and (rank in scene.ranks or chance.random() >= lost):
-            traces.append(_trace(rank, node, scene, run, groups, timed, depth))
+            traces.append(_trace(rank, node, scene, run, groups, tells, depth))
         if rank not in scene.unheard:
             is_lost = rank not in scene.ranks and chance.random() < lost
             stacks += _stacks(rank, node, scene, run, is_lost)
@@ -204,6 +238,7 @@ def observe(kind: str, seed: int, scene: Scene, run: Run) -> Seen:
         layout,
         stacks,
         traces,
+        links_of(run, scene.unheard, lost, random.Random(f"links {kind} {seed}")) if how != "strangers" else [],
         frozenset(scene.ranks),
         frozenset(str(layout.node(rank)) for rank in scene.ranks),
         f"{layout.style} {layout.mesh}: {kind} at {sorted(scene.ranks)[:3]}",
@@ -211,7 +246,7 @@ def observe(kind: str, seed: int, scene: Scene, run: Run) -> Seen:
 
 
 def _trace(
-    rank: int, node: str, scene: Scene, run: Run, groups: list[ProcessGroup], timed: bool, depth: int
+    rank: int, node: str, scene: Scene, run: Run, groups: list[ProcessGroup], tells: Tells, depth: int
 ) -> RankTrace:
     state = run.ranks[rank]
     records: list[CollectiveRecord] = []
@@ -236,7 +271,7 @@ def _trace(
                 group=group.name,
                 sequence=state.p2p_sequence.get(index, key[1]),
                 operation=op.name,
-                state="completed" if ended else "started" if timed and index in state.started else "scheduled",
+                state="completed" if ended else "started" if _has_started(state, index, tells) else "scheduled",
                 is_p2p=op.is_p2p,
                 peer=(key[3] if op.name == "send" else key[2]) if op.is_p2p else None,
                 input_sizes=((elements,),),
@@ -253,6 +288,13 @@ def _trace(
         entered=entered,
         completed=completed,
     )
+
+
+def _has_started(rank: Rank, index: int, tells: Tells) -> bool:
+    """Whether it shows that the device has come to an operation: a mark lies on the main stream, before it."""
+    if tells == "marks":
+        return index in rank.started or index < rank.device
+    return tells == "starts" and index in rank.started
 
 
 def _stacks(rank: int, node: str, scene: Scene, run: Run, is_lost: bool) -> list[ProcessStacks]:
