@@ -21,7 +21,7 @@ from holdfast.event_parts import (
     Step,
 )
 from holdfast.events.base import Evidence
-from holdfast.hangs.observed import ProcessStacks, RankTrace
+from holdfast.hangs.observed import NodeLinks, ProcessStacks, RankTrace
 
 
 class NodeRegistered(Evidence, frozen=True, kw_only=True, omit_defaults=True):
@@ -189,6 +189,7 @@ class StackDump(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     """What the processes of a node's ranks are doing: one of `parts` events of this node that answer `trace`.
 
     A process that could not be read is there all the same, and says why. `took_s`: of the whole round on this node.
+    `links`: what the node knows of its network, in the first part.
     """
 
     trace: Id
@@ -196,6 +197,7 @@ class StackDump(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     part: Count = 1
     parts: Count = 1
     took_s: float = 0.0
+    links: NodeLinks | None = None
 
 
 class CollectiveTrace(Evidence, frozen=True, kw_only=True, omit_defaults=True):

@@ -18,16 +18,20 @@ from holdfast.clock import Now
 from holdfast.desired import TraceWanted, UnreadableOrder
 from holdfast.events import CollectiveTrace, Event, StackDump
 from holdfast.hangs.carried import carried
-from holdfast.hangs.observed import RankTrace
+from holdfast.hangs.observed import NodeLinks, RankTrace
 from holdfast.ids import derived_id
 from holdfast.subjects import ALL_TRACE_KEYS, DESIRED_BUCKET
 from holdfast.trainer.flight_recorder import socket_path
 from holdfast_agent.directories import Directories
+from holdfast_agent.inspections.machine import Machine
 from holdfast_agent.state import Crew
 from holdfast_agent.tracer.collectives import trace_of, with_recorders
+from holdfast_agent.tracer.links import SAMPLE_EVERY_S, Ports, links_of
 from holdfast_agent.tracer.parts import in_parts
 from holdfast_agent.tracer.recorder import NoAnswer, recorder_of
 from holdfast_agent.tracer.rounds import Round, trace
+
+LINKS_S_MAX = 1.5
 
 log = structlog.get_logger(__name__)
 
@@ -49,9 +53,21 @@ class Tracing:
         self._say = say
         self._now = now
         self._done: dict[str, str] = {}
+        self._machine = Machine()
+        self._ports = Ports(self._machine)
 
     async def follow(self, bus: Bus) -> None:
         """Trace what is asked for, one round after the other, for ever."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._watch_ports())
+            await self._obey(bus)
+
+    async def _watch_ports(self) -> None:
+        while True:
+            await asyncio.to_thread(self._ports.look)
+            await asyncio.sleep(SAMPLE_EVERY_S)
+
+    async def _obey(self, bus: Bus) -> None:
         async for update in bus.watch(DESIRED_BUCKET, ALL_TRACE_KEYS):
             try:
                 wanted = desired.decode_trace(update.body) if update.body is not None else None
@@ -80,11 +96,23 @@ class Tracing:
                 log.info("the ring of collectives is all there is", rank=rank, reason=str(silence))
                 return ring
 
-        seen = await trace(self._node, dict(crew.pids), collectives, native=wanted.native)
-        self._say(*self._events(wanted, seen))
+        pids = dict(crew.pids)
+        links = asyncio.create_task(self._links(pids))
+        seen = await trace(self._node, pids, collectives, native=wanted.native)
+        self._say(*self._events(wanted, seen, await links))
         log.info("traced", job=job, trace=wanted.id, processes=len(seen.processes), took_s=round(seen.took_s, 3))
 
-    def _events(self, wanted: TraceWanted, seen: Round) -> list[Event]:
+    async def _links(self, pids: dict[int, int]) -> NodeLinks:
+        def read() -> NodeLinks:
+            return links_of(self._node, pids, self._ports.grown(), self._machine.proc)
+
+        try:
+            async with asyncio.timeout(LINKS_S_MAX):
+                return await asyncio.to_thread(read)
+        except (TimeoutError, OSError) as error:
+            return NodeLinks(node=self._node, unread=f"its connections were not read: {error or 'no time'}")
+
+    def _events(self, wanted: TraceWanted, seen: Round, links: NodeLinks) -> list[Event]:
         common: dict[str, Any] = {
             "at": self._now(),
             "source": f"agent/{self._node}",
@@ -102,7 +130,14 @@ class Tracing:
             return derived_id(wanted.id, kind, self._node, number)
 
         dumps: list[Event] = [
-            StackDump(id=own_id("stack_dump", at), **common, processes=part, part=at, parts=len(stacks))
+            StackDump(
+                id=own_id("stack_dump", at),
+                **common,
+                processes=part,
+                part=at,
+                parts=len(stacks),
+                links=links if at == 1 else None,
+            )
             for at, part in enumerate(stacks, start=1)
         ]
         dumps += [

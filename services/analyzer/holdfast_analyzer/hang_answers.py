@@ -14,7 +14,7 @@ from holdfast.event_parts import HangSuspect, StandingPlace
 from holdfast.events import CollectiveTrace, StackDump
 from holdfast.finding_policies import HangPolicy
 from holdfast.hangs.carried import restored
-from holdfast.hangs.observed import ProcessStacks, RankTrace
+from holdfast.hangs.observed import NodeLinks, ProcessStacks, RankTrace
 from holdfast.hangs.seen import Eye
 from holdfast.hangs.stack_groups import StackGroup
 from holdfast.hangs.verdict import HangVerdict, judge_hang
@@ -61,6 +61,11 @@ class Answers:
         """What the ranks remember."""
         return tuple(rank for trace in self._traces.values() for rank in restored(trace.origin, trace.ranks))
 
+    @property
+    def links(self) -> tuple[NodeLinks, ...]:
+        """What the nodes know of their network."""
+        return tuple(dump.links for dump in self._dumps.values() if dump.links is not None)
+
 
 class Judged(msgspec.Struct, frozen=True, kw_only=True):
     """What the answers come to; lists are cut to what can be told. `is_excused`: nothing but work was seen.
@@ -96,7 +101,7 @@ def judge(
     """Who holds the job up. `outside`: the ranks that stand outside of collectives, by their ledgers."""
     processes, parsed = answers.processes, Mesh.parse(mesh) if mesh else None
     looked_at = [process for process in processes if not process.is_tracers_fault]
-    verdict = judge_hang(looked_at, answers.traces, parsed, nproc_per_node or None, node_of_rank)
+    verdict = judge_hang(looked_at, answers.traces, parsed, nproc_per_node or None, node_of_rank, answers.links)
     eye = Eye()
     suspects = tuple(
         HangSuspect(
