@@ -84,7 +84,13 @@ def _with_network(suspects: list[Blamed], links: Sequence[NodeLinks], nodes: _No
         return suspects
     if silent:
         return [
-            Blamed(ranks=nodes.on(link.nodes), reason=link.reason, confidence=link.confidence, evidence=link.evidence)
+            Blamed(
+                ranks=nodes.on(link.nodes),
+                nodes=link.nodes,
+                reason=link.reason,
+                confidence=link.confidence,
+                evidence=link.evidence,
+            )
             for link in silent
         ]
     return [narrowed_by_ports(each, links, nodes.of) or each for each in open_]
@@ -103,6 +109,8 @@ class _Nodes:
         self._names = {trace.rank: trace.node for trace in traces if trace.node}
         self._names |= {process.rank: process.node for process in stacks if process.rank is not None and process.node}
         self._names |= dict(given or {})
+        ranks = {trace.rank for trace in traces} | {each.rank for each in stacks if each.rank is not None}
+        self._ranks = sorted(ranks | self._names.keys())
         self._ranks_per_node = ranks_per_node
 
     def of(self, ranks: Sequence[int]) -> tuple[str, ...]:
@@ -117,7 +125,7 @@ class _Nodes:
 
     def on(self, nodes: Sequence[str]) -> tuple[int, ...]:
         """The ranks that are known to be on these machines."""
-        return tuple(sorted(rank for rank, name in self._names.items() if name in nodes))
+        return tuple(rank for rank in self._ranks if set(self.of((rank,))) & set(nodes))
 
 
 def _waiting(stacks: Sequence[ProcessStacks], traces: Sequence[RankTrace]) -> set[int]:

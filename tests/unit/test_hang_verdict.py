@@ -7,7 +7,7 @@ import pytest
 from holdfast.hangs.observed import CollectiveRecord, Frame, ProcessGroup, ProcessStacks, RankTrace, ThreadStack
 from holdfast.hangs.verdict import judge_hang
 from holdfast.topology import Mesh
-from tests.emulated_hangs.scenes import KINDS, emulate
+from tests.emulated_hangs.scenes import HOW, KINDS, emulate, observe, stand
 
 WORLD = ProcessGroup(name="0", description="default_pg", ranks=tuple(range(8)))
 MESH = Mesh(("dp",), (8,))
@@ -81,13 +81,23 @@ def test_nothing_seen() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_emulated_hangs_of_64_ranks(kind: str) -> None:
     """The machine at fault is suspected; `bench/hangs.py` does this for 256 to 2,048 ranks."""
-    hangs = [hang for seed in range(1, 6) if (hang := emulate(kind, seed, 64))]
-    assert len(hangs) >= 3
-    alone = 0
-    for hang in hangs:
-        verdict = judge_hang(hang.stacks, hang.traces, hang.layout.mesh, hang.layout.ranks_per_node)
-        assert hang.machines <= set(verdict.nodes), f"seed {hang.seed}: {hang.words}: {verdict.summary}"
-        alone += hang.machines == set(verdict.nodes)
-    if kind not in ("link cut", "kernel stuck"):
-        # Of those two all members of a collective show the same.
-        assert alone >= len(hangs) - 1
+    standing = [each for seed in range(1, 6) if (each := stand(kind, seed, 64))]
+    assert len(standing) >= 3
+    for how in HOW:
+        alone = 0
+        for hang in (observe(each, how) for each in standing):
+            verdict = judge_hang(
+                hang.stacks, hang.traces, hang.layout.mesh, hang.layout.ranks_per_node, links=hang.links
+            )
+            assert hang.machines <= set(verdict.nodes), f"seed {hang.seed}: {hang.words}: {verdict.summary}"
+            alone += hang.machines == set(verdict.nodes)
+        # Of those two all members of a collective show the same, unless the network and marks tell.
+        if how == "launched" or kind not in ("link cut", "kernel stuck"):
+            assert alone >= len(standing) - 1
+
+
+def test_stages_that_only_partners_lie_on_are_no_suspects() -> None:
+    hang = emulate("collective skipped", 5203, 512)
+    assert hang is not None
+    verdict = judge_hang(hang.stacks, hang.traces, hang.layout.mesh, hang.layout.ranks_per_node)
+    assert set(verdict.nodes) == hang.machines

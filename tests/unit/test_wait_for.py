@@ -194,6 +194,23 @@ def test_who_passed_over_a_collective_breaks_the_circle() -> None:
     assert said(judge_collectives(traces)) == [("never_joined", (2,))]
 
 
+def test_a_peer_without_a_trace_hides_nobody_who_passed_over_a_collective() -> None:
+    traces = [trace(rank, op("a", 5), op("0", 2), entered={"a": 5, "0": 2}) for rank in (0, 1)]
+    traces.append(trace(2, op("0", 2), entered={"a": 4, "0": 2}))
+    # Of 3 nothing is known but that it waits; 7 waits for it, and all others for 7.
+    traces.append(trace(7, message("pp3", 9, "recv", 3), entered={"b": 5, "0": 1}))
+    traces += [trace(rank, op("0", 2), entered={"b": 5, "0": 2}) for rank in (4, 5, 6)]
+    assert said(judge_collectives(traces, waiting={3})) == [("never_joined", (2,))]
+
+
+def test_a_kernel_that_has_not_started_tells_also_where_a_trace_is_lost() -> None:
+    traces = [trace(rank, op("0", 5, state="scheduled" if rank == 6 else "started")) for rank in range(8) if rank != 1]
+    verdict = judge_collectives(traces, waiting={1})
+    assert said(verdict) == [("joined_not_moving", (6,))]
+    assert verdict.blamed[0].confidence == 0.85
+    assert said(judge_collectives(traces)) == [("no_dump", (1,))], "of 1 it is not known that it waits"
+
+
 def test_a_rank_without_a_dump_that_all_wait_for() -> None:
     traces = [trace(rank, op("a", 5)) for rank in (0, 1, 3)]
     assert said(judge_collectives(traces)) == [("no_dump", (2,))]
