@@ -21,8 +21,10 @@ from holdfast.collective_ring_layout import (
     HEADER,
     IS_P2P,
     MAGIC,
+    MARKS_OFFSET,
     ON_DEVICE,
     OPERATIONS,
+    REACHED,
     RECORD,
     RING_OFFSET,
     RING_RECORDS,
@@ -197,12 +199,37 @@ class RingReader:
             taken_ns=taken_ns,
         )
 
+    def marks(self) -> tuple[int, int, bool]:
+        """What the rank's marks were asked for with, what it answered last, and whether it marks at all.
+
+        Raises:
+            RingError: the file was cut short.
+        """
+        asked, answered, are_put = WORDS.unpack(self._read(MARKS_OFFSET, WORDS.size))
+        return asked, answered, bool(are_put)
+
+    def on_device(self) -> tuple[CollectiveRecord, ...]:
+        """What runs on the rank's device, oldest first: `started` where the device had come when marks were asked for.
+
+        Raises:
+            RingError: the file was cut short, or its group table is damaged.
+        """
+        records, _ = self.records()
+        groups = self.groups()
+        return tuple(
+            msgspec.structs.replace(
+                _observed(record, groups), state="started" if record.is_reached else "scheduled", ended_ns=0
+            )
+            for record in records
+            if record.is_on_device
+        )
+
     def close(self) -> None:
         """Close the file."""
         os.close(self._descriptor)
 
     def _record(self, index: int, fields: tuple[int, ...]) -> RingRecord:
-        _, entered, waited, left, size, sequence, peer, group, operation, flags, _, _ = fields
+        _, entered, waited, left, size, sequence, peer, group, operation, flags, mark, _ = fields
         offset = self._offset
         return RingRecord(
             index=index,
@@ -216,6 +243,7 @@ class RingReader:
             operation=OPERATIONS[operation] if operation < len(OPERATIONS) else OPERATIONS[0],
             is_p2p=bool(flags & IS_P2P),
             is_on_device=bool(flags & ON_DEVICE),
+            is_reached=mark == REACHED,
         )
 
     def _read(self, offset: int, size: int) -> bytes:

@@ -15,6 +15,8 @@ offset bytes  content
               the number is written last
 192    32     held, four words i64, written by the rank: number of the hold that it stands in (0: none), of
               the last one that it has left, what a matrix product took (ns, 0: none done), in which hold
+256    24     marks, three words i64: what the agent asked with last, what the rank answered last, and whether it
+              marks at all; the second is written once all records say what their marks do
 1024   8192   counters of 128 groups, 64 bytes each: collectives begun and ended, point-to-point begun and
               ended (what runs on a device is not counted as ended), and what the backend says that it has
               begun, i64 each; the rest is reserved
@@ -25,8 +27,9 @@ offset bytes  content
 
 Record: index + 1 i64; entered, waited for since, left i64 (monotonic ns, 0: not or not yet); bytes i64; sequence u32;
 peer i32 (global rank, -1: none); group u16 (its place in the table), operation u8, flags u8 (1: point-to-point, 2: on
-a device), reserved u32; index + 1 i64 again. A word is stored at once, a record field by field in this order: a rank
-stopped in between leaves a record whose ends differ, and which is not there yet.
+a device), mark u32 (0: none, 1: the device has not come to it, 2: it has); index + 1 i64 again. A word is stored at
+once, a record field by field in this order: a rank stopped in between leaves a record whose ends differ, and which is
+not there yet.
 """
 
 from __future__ import annotations
@@ -45,6 +48,7 @@ HEADER = struct.Struct("<8sIIqqqqq")
 STATE_OFFSET = 64
 HOLD_OFFSET = 128
 HELD_OFFSET = 192
+MARKS_OFFSET = 256
 COUNTERS_OFFSET = 1024
 COUNTER_BYTES = 64
 TABLE_OFFSET = 16_384
@@ -64,6 +68,8 @@ GROUP_UNKNOWN = 0xFFFF
 IS_P2P = 1
 ON_DEVICE = 2
 """The operation runs on a stream of a device: "left" tells when the host went on, and nothing here when it ended."""
+NOT_REACHED, REACHED = 1, 2
+"""Marks of a record."""
 
 OPERATIONS = (
     "other",
@@ -98,7 +104,10 @@ class RingError(Exception):
 
 
 class RingRecord(msgspec.Struct, frozen=True):
-    """One operation, as the ring has it. Times are Unix ns, 0: not, or not yet. `group` is a place in the table."""
+    """One operation, as the ring has it. Times are Unix ns, 0: not, or not yet. `group` is a place in the table.
+
+    `is_reached`: when marks were asked for last, the rank's device had come to it.
+    """
 
     index: int
     entered_ns: int
@@ -111,6 +120,7 @@ class RingRecord(msgspec.Struct, frozen=True):
     operation: str
     is_p2p: bool
     is_on_device: bool = False
+    is_reached: bool = False
 
 
 class GroupEntry(msgspec.Struct, frozen=True, array_like=True):

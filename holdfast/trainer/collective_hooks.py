@@ -21,6 +21,7 @@ from typing import Any
 from holdfast.collective_ring_layout import GROUP_UNKNOWN, IS_P2P, ON_DEVICE, OPERATIONS
 from holdfast.trainer.collective_ring import RingWriter
 from holdfast.trainer.holding import stand_if_held
+from holdfast.trainer.kernel_starts import Marks
 from holdfast.trainer.phases import binding
 
 LOOK_AFTER_EVERY_S = 0.5
@@ -76,6 +77,19 @@ class RingGroup:
         except RuntimeError:
             return -1
         return begun - self.p2p if self.backend_counts_p2p else begun
+
+
+class _Marked:
+    """The marks of this process, if it puts any."""
+
+    marks: Marks | None = None
+
+
+def put_marks(marks: Marks) -> None:
+    """From now on what runs on a device is marked where it begins."""
+    if binding.ring is not None:
+        _Marked.marks = marks
+        binding.ring.marks_are_put()
 
 
 _groups: dict[int, RingGroup] = {}
@@ -138,6 +152,8 @@ def _recorded(
         known.collectives = sequence = (begun if begun >= 0 else known.collectives) + 1
         size, flags = _payload(args[payload]) if 0 <= payload < len(args) else (0, 0)
         index = ring.enter(known.place, sequence, operation, size, -1, flags)
+        if _Marked.marks is not None and flags & ON_DEVICE:
+            _Marked.marks.put(index)
         work = None
         try:
             work = original(group, *args, **kwargs)
@@ -170,6 +186,8 @@ def _recorded_p2p(
         known.p2p = sequence = known.p2p + 1
         size, flags = _payload(args[0]) if args else (0, 0)
         index = ring.enter(known.place, sequence, operation, size, peer, flags | IS_P2P)
+        if _Marked.marks is not None and flags & ON_DEVICE:
+            _Marked.marks.put(index)
         work = None
         try:
             work = original(group, *args, **kwargs)
@@ -227,7 +245,9 @@ def _payload(payload: Any) -> tuple[int, int]:
 
 
 def look_after(ring: RingWriter) -> None:
-    """Note what the backends have begun, whoever called them, and what was dropped without a wait."""
+    """Note what the backends have begun, what was dropped without a wait, and what marks say, if that is asked for."""
+    if _Marked.marks is not None and (wanted := ring.marks_wanted):
+        ring.marks_say(wanted, _Marked.marks.reached())
     for known in list(_groups.values()):
         group = known.group()
         begun = -1 if group is None or known.place == GROUP_UNKNOWN else known.begun_by_backend(group)

@@ -10,6 +10,7 @@ import mmap
 import os
 import struct
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -25,7 +26,10 @@ from holdfast.collective_ring_layout import (
     HOLD_OFFSET,
     IS_P2P,
     MAGIC,
+    MARKS_OFFSET,
+    NOT_REACHED,
     ON_DEVICE,
+    REACHED,
     RECORD,
     RING_OFFSET,
     RING_RECORDS,
@@ -42,12 +46,14 @@ _WORD = 8
 _STATE = STATE_OFFSET // _WORD
 _HOLD = HOLD_OFFSET // _WORD
 _HELD = HELD_OFFSET // _WORD
+_MARKS = MARKS_OFFSET // _WORD
 _COUNTERS = COUNTERS_OFFSET // _WORD
 _COUNTER_WORDS = COUNTER_BYTES // _WORD
 _RING = RING_OFFSET // _WORD
 _RECORD_WORDS = RECORD.size // _WORD
 _MASK = RING_RECORDS - 1
-_WAITED, _LEFT = 2, 3
+_WAITED, _LEFT, _WHAT = 2, 3, 6
+_WHAT_MASK = 0xFFFFFFFF
 _ENDED, _P2P, _BACKEND = 1, 2, 4
 _SEQUENCE_MAX = 0xFFFFFFFF
 _RECORD_BYTES = RECORD.size
@@ -193,3 +199,23 @@ class RingWriter:
         if group < GROUPS_MAX:
             self._words[_COUNTERS + group * _COUNTER_WORDS + _BACKEND] = sequence
         self._words[_STATE + 2] = time.monotonic_ns()
+
+    def marks_are_put(self) -> None:
+        """From now on the rank answers what its marks say."""
+        self._words[_MARKS + 2] = 1
+
+    @property
+    def marks_wanted(self) -> int:
+        """With what the marks were asked for; 0: nobody waits for an answer."""
+        wanted = self._words[_MARKS]
+        return wanted if wanted != self._words[_MARKS + 1] else 0
+
+    def marks_say(self, wanted: int, marks: Iterable[tuple[int, bool]]) -> None:
+        """What the marks say, for whoever asked with `wanted`: of each operation whether the device has come to it."""
+        words = self._words
+        for index, is_reached in marks:
+            place = _RING + (index & _MASK) * _RECORD_WORDS
+            if words[place] == index + 1:
+                what = words[place + _WHAT] & _WHAT_MASK
+                words[place + _WHAT] = what | (REACHED if is_reached else NOT_REACHED) << 32
+        words[_MARKS + 1] = wanted

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib.abc
 import importlib.machinery
+import os
 import sys
 import time
 import weakref
@@ -16,8 +17,8 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
-from holdfast.trainer import flight_recorder
-from holdfast.trainer.collective_hooks import patch_process_groups
+from holdfast.trainer import flight_recorder, kernel_starts
+from holdfast.trainer.collective_hooks import patch_process_groups, put_marks
 from holdfast.trainer.ddp_times import note_buckets, patch_ddp
 from holdfast.trainer.holding import stand_if_held
 from holdfast.trainer.log_hooks import patch_event_files
@@ -136,6 +137,8 @@ def _in_rendezvous(original: Callable[..., Any]) -> Callable[..., Any]:
         if ledger is None:
             return original(*args, **kwargs)
         before = ledger.enter_phase("rendezvous")
+        if kernel_starts.choose(os.environ):
+            put_marks(kernel_starts.Marks(kernel_starts.Cuda()))
         try:
             made = original(*args, **kwargs)
         finally:

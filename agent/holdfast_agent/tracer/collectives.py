@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import defaultdict
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import msgspec
 
+from holdfast.collective_marks import ask_for_marks
 from holdfast.collective_ring import RingError, RingReader, ring_path
 from holdfast.hangs.observed import CollectiveRecord, RankTrace
 from holdfast_agent.tracer.recorder import Recorded
@@ -43,11 +45,51 @@ def newest(trace: RankTrace) -> RankTrace:
     return msgspec.structs.replace(trace, records=tuple(reversed(kept)))
 
 
-def with_recorders(ring: RankTrace, recorded: Recorded) -> RankTrace:
-    """The trace of a rank's ring, with what only its flight recorders have."""
+def marks_of(ledger: Path) -> tuple[CollectiveRecord, ...]:
+    """What runs on the device of the rank with this ledger, as its marks say; nothing: there are none.
+
+    It takes as long as the rank takes to answer, and `collective_marks.ANSWER_S` at most.
+    """
+    path = ring_path(ledger)
+    try:
+        if not ask_for_marks(path):
+            return ()
+        ring = RingReader(path)
+        try:
+            return ring.on_device()
+        finally:
+            ring.close()
+    except (RingError, OSError):
+        return ()
+
+
+def marked(device: RankTrace, marks: Sequence[CollectiveRecord]) -> RankTrace:
+    """The trace of NCCL's recorder, with what a rank's marks say of kernels whose start is not recorded."""
+    if not marks:
+        return device
+    reached = {(mark.group, mark.sequence) for mark in marks if not mark.is_p2p and mark.state == "started"}
+    channels: defaultdict[tuple[str, str, int | None], list[bool]] = defaultdict(list)
+    for mark in marks:
+        if mark.is_p2p:
+            channels[mark.group, mark.operation, mark.peer].append(mark.state == "started")
+    records: list[CollectiveRecord] = []
+    for record in reversed(device.records):
+        if record.is_p2p:
+            # The two count messages in ways of their own, and end with the same.
+            left = channels[record.group, record.operation, record.peer]
+            is_reached = left.pop() if left else False
+        else:
+            is_reached = (record.group, record.sequence) in reached
+        is_started = is_reached and record.state == "scheduled"
+        records.append(msgspec.structs.replace(record, state="started") if is_started else record)
+    return msgspec.structs.replace(device, records=tuple(reversed(records)))
+
+
+def with_recorders(ring: RankTrace, recorded: Recorded, marks: Sequence[CollectiveRecord] = ()) -> RankTrace:
+    """The trace of a rank's ring, with what only its flight recorders and its marks have."""
     device, host = recorded.device, recorded.host
     if device is not None:
-        device = newest(device)
+        device = marked(newest(device), marks)
         ring = with_device(ring, device)
         # Of a group with a backend for each there are two sequences of one name; training is in the device's.
         host = without(host, _used(device)) if host is not None else None

@@ -25,7 +25,7 @@ from holdfast.trainer.flight_recorder import socket_path
 from holdfast_agent.directories import Directories
 from holdfast_agent.inspections.machine import Machine
 from holdfast_agent.state import Crew
-from holdfast_agent.tracer.collectives import trace_of, with_recorders
+from holdfast_agent.tracer.collectives import marks_of, trace_of, with_recorders
 from holdfast_agent.tracer.links import SAMPLE_EVERY_S, Ports, links_of
 from holdfast_agent.tracer.parts import in_parts
 from holdfast_agent.tracer.recorder import NoAnswer, recorder_of
@@ -91,7 +91,10 @@ class Tracing:
             ledger = self._directories.ledger(job, fence, rank)
             ring = await asyncio.to_thread(trace_of, ledger, rank, self._node, time.time_ns())
             try:
-                return with_recorders(ring, await recorder_of(socket_path(ledger), rank))
+                recorded, marks = await asyncio.gather(
+                    recorder_of(socket_path(ledger), rank), asyncio.to_thread(marks_of, ledger)
+                )
+                return with_recorders(ring, recorded, marks)
             except NoAnswer as silence:
                 log.info("the ring of collectives is all there is", rank=rank, reason=str(silence))
                 return ring
