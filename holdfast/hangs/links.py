@@ -20,6 +20,7 @@ from holdfast.hangs.words import machines_in_words, ranks_in_words
 RETRIES_LEAST: Final = 3
 """A packet is lost now and then; three times in a row (1.4 s) nothing of a healthy network is."""
 
+_ENDS: Final = 2
 _PAIR_SURE: Final = 0.85
 _HUB_SURE: Final = 0.9
 _PORTS_SURE: Final = 0.75
@@ -95,20 +96,29 @@ def _line(node: str, other: str, peer: SilentPeer) -> str:
 
 
 def narrowed_by_ports(
-    suspect: Blamed, links: Sequence[NodeLinks], nodes_of: Callable[[Sequence[int]], tuple[str, ...]]
+    suspect: Blamed,
+    members: Sequence[int],
+    links: Sequence[NodeLinks],
+    nodes_of: Callable[[Sequence[int]], tuple[str, ...]],
 ) -> Blamed | None:
-    """Those of `suspect` on machines whose ports wait for acknowledgements; None: that tells nobody apart."""
+    """The `members` of a collective on machines whose ports wait for acknowledgements; None: that blames nobody.
+
+    Behind a link that is cut a rank may look late whose part the others have had, so it needs not be a suspect who
+    is named; but one of the suspects must be among them: counters grow for other reasons, too. A link has two ends:
+    where only one shows, the other is anywhere.
+    """
     moved = {each.node: _moved(each) for each in links if each.ports}
-    nodes = nodes_of(suspect.ranks)
+    nodes = nodes_of(members)
     kept = [node for node in nodes if moved.get(node)]
-    if not kept or len(kept) == len(nodes):
+    if len(kept) < _ENDS or not set(kept) & set(nodes_of(suspect.ranks)) or len(kept) == len(nodes):
         return None
-    ranks = tuple(rank for rank in suspect.ranks if nodes_of((rank,))[0] in kept)
+    ranks = tuple(rank for rank in members if set(nodes_of((rank,))) & set(kept))
     lines = tuple(f"{node}: {moved[node]}" for node in kept[:_EVIDENCE_MOST])
     return Blamed(
         ranks=ranks,
-        reason=f"{suspect.reason}; of these {ranks_in_words(ranks)} could not pass on what it sent",
-        confidence=max(suspect.confidence, _PORTS_SURE),
+        nodes=tuple(kept),
+        reason=f"{suspect.reason}; of its group {ranks_in_words(ranks)} could not pass on what was sent",
+        confidence=_PORTS_SURE,
         evidence=(*suspect.evidence, *lines),
     )
 

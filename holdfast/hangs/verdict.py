@@ -67,19 +67,28 @@ def judge_hang(
     by_stack = judge_stacks(stacks, mesh, ranks_per_node) if stacks else None
     by_wait = judge_collectives(traces, mesh, ranks_per_node, _waiting(stacks, traces)) if traces else None
     suspects, notes = _combined(by_wait, by_stack, stacks)
-    suspects = _with_network(suspects, links, nodes, notes)
+    suspects = _with_network(suspects, by_wait, by_stack, traces, links, nodes, notes)
     suspects = [msgspec.structs.replace(each, nodes=nodes.of(each.ranks) or each.nodes) for each in suspects]
     suspects.sort(key=lambda each: (-each.confidence, each.ranks))
     return _said(suspects, notes, by_wait, by_stack)
 
 
-def _with_network(suspects: list[Blamed], links: Sequence[NodeLinks], nodes: _Nodes, notes: list[str]) -> list[Blamed]:
-    """What the network explains better: who is named alone, and surely, is at fault without it."""
+def _with_network(
+    suspects: list[Blamed],
+    by_wait: WaitVerdict | None,
+    by_stack: StackVerdict | None,
+    traces: Sequence[RankTrace],
+    links: Sequence[NodeLinks],
+    nodes: _Nodes,
+    notes: list[str],
+) -> list[Blamed]:
+    """What the network explains better than traces do: a cut shows there as ranks that are late or never come.
+
+    A stack that shows what a rank does instead of waiting is not explained by it.
+    """
     silent, more = silent_links(links)
     notes += more
-    open_ = [each for each in suspects if not _is_evident(each)]
-    evident = [each for each in suspects if _is_evident(each)]
-    if evident or not suspects:
+    if by_stack and any(each.confidence >= _STRONG for each in by_stack.blamed):
         notes += [link.reason for link in silent]
         return suspects
     if silent:
@@ -93,7 +102,17 @@ def _with_network(suspects: list[Blamed], links: Sequence[NodeLinks], nodes: _No
             )
             for link in silent
         ]
-    return [narrowed_by_ports(each, links, nodes.of) or each for each in open_]
+    waited = by_wait.blamed if by_wait else ()
+    if not waited or any(each.kind != "joined_not_moving" for each in waited):
+        return suspects
+    found = [narrowed_by_ports(each, _members(each, traces), links, nodes.of) for each in waited]
+    return [each for each in found if each is not None] or suspects
+
+
+def _members(blamed: BlamedInCollective, traces: Sequence[RankTrace]) -> tuple[int, ...]:
+    """All ranks of the group whose collective does not end."""
+    groups = (group for trace in traces for group in trace.groups if group.name == blamed.group)
+    return next((group.ranks for group in groups if set(blamed.ranks) <= set(group.ranks)), blamed.ranks)
 
 
 class _Nodes:

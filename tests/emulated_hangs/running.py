@@ -19,24 +19,33 @@ class Faults:
     """What goes wrong, by rank: from which index of its program on.
 
     `host_stops`: nothing more is issued. `device_stops`: no kernel starts any more. `other_elements`: the operation
-    there has another size. `cut`: two nodes, and the index from which on nothing passes between them.
+    there has another size. `cut`: two nodes, and the index from which on nothing passes between them. `passed`: what
+    share of the first collective of each group has passed before that.
     """
 
     host_stops: dict[int, int] = field(default_factory=dict)
     device_stops: dict[int, int] = field(default_factory=dict)
     other_elements: dict[int, int] = field(default_factory=dict)
     cut: tuple[int, int, int] | None = None
+    passed: float = 0.0
 
 
 @dataclass
 class Meeting:
-    """One collective, or one message: who has come, with how many elements each, and whether it has ended."""
+    """One collective, or one message: who has come, with how many elements each, and whether it has ended.
+
+    `through`: for whom it has ended already, of one that ends for nobody else any more.
+    """
 
     need: int
     ranks: list[int] = field(default_factory=list)
     elements: set[int] = field(default_factory=set)
     ended: bool = False
     cannot_end: bool = False
+    through: frozenset[int] = frozenset()
+
+    def ended_for(self, rank: int) -> bool:
+        return self.ended or rank in self.through
 
 
 @dataclass
@@ -66,6 +75,7 @@ class Run:
         self.meetings: dict[tuple[int, ...], Meeting] = {}
         self._stride = layout.mesh.stride("pp") if "pp" in layout.mesh.names else 0
         self._crossing: dict[int, bool] = {}
+        self._cut_into: set[int] = set()
 
     def until_it_stands(self) -> None:
         todo = list(range(len(self.ranks)))
@@ -74,7 +84,7 @@ class Run:
 
     def ended(self, rank: int, index: int) -> bool:
         key = self.ranks[rank].keys[index]
-        return key in self.meetings and self.meetings[key].ended
+        return key in self.meetings and self.meetings[key].ended_for(rank)
 
     def _advance(self, number: int) -> list[int]:
         rank = self.ranks[number]
@@ -129,7 +139,7 @@ class Run:
         key = rank.keys[index]
         if len(key) == 2 and key[1] > 1:
             before = self.meetings.get((key[0], key[1] - 1))
-            if before is None or not before.ended:
+            if before is None or not before.ended_for(number):
                 # A group has one queue on the device.
                 return False
         meeting = self.meetings.get(key)
@@ -144,7 +154,24 @@ class Run:
             if len(meeting.ranks) == meeting.need and not meeting.cannot_end:
                 meeting.ended = True
                 woken += [other for other in meeting.ranks if other != number]
-        return meeting.ended
+            elif len(meeting.ranks) == meeting.need and self._is_cut(key, index):
+                meeting.through = self._through(key)
+                woken += [other for other in meeting.through if other != number]
+        return meeting.ended_for(number)
+
+    def _through(self, key: tuple[int, ...]) -> frozenset[int]:
+        """Who has all of a collective that a cut came into: those who need the least of what goes over the link.
+
+        In a ring the one before the link needs nothing of that, and the one behind it everything but its own.
+        """
+        if not self.faults.passed or len(key) != 2 or key[0] in self._cut_into or self.faults.cut is None:
+            return frozenset()
+        self._cut_into.add(key[0])
+        members, ends = self.layout.members[key[0]], set(self.faults.cut[:2])
+        nodes = [self.layout.node(rank) for rank in members]
+        last = next(at for at in range(len(members)) if {nodes[at], nodes[(at + 1) % len(members)]} == ends)
+        count = int(self.faults.passed * (len(members) - 1))
+        return frozenset(members[last - at] for at in range(count))
 
     def elements(self, rank: int, index: int) -> int:
         """How many elements a rank brings."""

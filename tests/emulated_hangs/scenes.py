@@ -32,6 +32,9 @@ HOW: Final[tuple[How, ...]] = get_args(How)
 """Who looks at a job: whoever launched it, the same without marks, or whoever is sent its dumps."""
 
 
+_IN_THE_MIDDLE: Final = 0.25
+"""Of the cuts: communication takes about so much of a step."""
+
 Tells = Literal["nothing", "starts", "marks"]
 """What shows how far devices have come: nothing, the starts of kernels, or marks before them."""
 
@@ -170,6 +173,8 @@ def _cut(chance: random.Random, layout: Layout) -> Scene | None:
         return None
     a, b = chance.choice(sorted(pairs))
     faults = Faults(cut=(a, b, len(layout.programs[0]) // 2 + chance.randrange(10)))
+    # Some come in the middle of a collective.
+    faults.passed = chance.random() if chance.random() < _IN_THE_MIDDLE else 0.0
     ranks = {rank for rank in range(layout.ranks) if layout.node(rank) in (a, b)}
     return Scene(chance, layout, faults, ranks)
 

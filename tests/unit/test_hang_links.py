@@ -7,12 +7,23 @@ from pathlib import Path
 import pytest
 
 from holdfast.hangs.links import silent_links
-from holdfast.hangs.observed import CollectiveRecord, NodeLinks, ProcessGroup, RankTrace, SilentPeer
+from holdfast.hangs.observed import (
+    CollectiveRecord,
+    Frame,
+    NodeLinks,
+    ProcessGroup,
+    ProcessStacks,
+    RankTrace,
+    SilentPeer,
+    ThreadStack,
+)
 from holdfast.hangs.verdict import judge_hang
 from holdfast_agent.inspections.machine import Machine
 from holdfast_agent.tracer.links import Ports, connections
 
 WORLD = ProcessGroup(name="0", description="default_pg", ranks=tuple(range(8)))
+
+WAITS = ThreadStack(frames=(Frame(function="all_reduce", file="torch/distributed/distributed_c10d.py"),), is_main=True)
 
 
 def node(number: int, *peers: tuple[str, int], ports: int = 0) -> NodeLinks:
@@ -64,9 +75,13 @@ def test_packets_lost_once_and_hosts_outside_of_the_job_blame_nobody() -> None:
     assert len(judge_hang((), waiting(), ranks_per_node=2, links=links).nodes) == 4
 
 
-def test_whoever_never_joined_is_at_fault_whatever_the_network_does() -> None:
+def test_behind_a_cut_link_a_rank_looks_late_and_its_stack_does_not() -> None:
     links = [node(0, ("10.0.0.1", 5)), node(1), node(2), node(3)]
     verdict = judge_hang((), waiting(late=6), ranks_per_node=2, links=links)
+    assert verdict.nodes == ("0", "1")
+    stopped = ProcessStacks(rank=6, state="T")
+    others = [ProcessStacks(rank=rank, threads=(WAITS,)) for rank in range(8) if rank != 6]
+    verdict = judge_hang([*others, stopped], waiting(late=6), ranks_per_node=2, links=links)
     assert verdict.nodes == ("3",)
     assert "nothing passes between machines 0 and 1" in verdict.notes
 
