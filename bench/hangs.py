@@ -4,6 +4,8 @@
     python bench/hangs.py --quick          100 hangs of 256 ranks
     python bench/hangs.py --hangs 300 --kind "link cut" --show
 
+Ctrl-C ends it early; what was done is told.
+
 Each hang is a job with a mesh and a fault drawn by a seed (`tests/emulated_hangs`): Megatron's 1F1B with tensor, expert
 and data parallelism, or FSDP with replicas. A small simulation runs the programs of all ranks, hosts ahead of their
 devices, until nothing goes on; who blocks where is found by it. What is seen then, stacks of ranks and data loaders and
@@ -21,6 +23,7 @@ network; three of ten tell whether kernels have started.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 import time
 from collections import Counter
@@ -32,7 +35,7 @@ from report import final_line, median, percentile, rounded, table, tell
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from holdfast.hangs.verdict import judge_hang
-from tests.emulated_hangs.scenes import HOW, KINDS, How, observe, stand
+from tests.emulated_hangs.scenes import HOW, KINDS, How, Seen, observe, stand
 
 WORLDS = (256,) * 16 + (512,) * 6 + (1024,) * 2 + (2048,)
 AIM_ALONE = 0.978
@@ -53,32 +56,23 @@ def main() -> None:
     found: dict[tuple[How, str], Counter[str]] = {(how, kind): Counter() for how in HOW for kind in kinds}
     took: list[float] = []
     seed, done = args.seed, 0
-    while done < count:
-        seed += 1
-        kind = kinds[seed % len(kinds)]
-        world = worlds[seed // len(kinds) % len(worlds)]
-        standing = stand(kind, seed, world)
-        if standing is None:
-            continue
-        for how in HOW:
-            hang = observe(standing, how)
-            began = time.perf_counter()
-            verdict = judge_hang(
-                hang.stacks, hang.traces, hang.layout.mesh, hang.layout.ranks_per_node, links=hang.links
-            )
-            took.append(time.perf_counter() - began)
-            suspects = set(verdict.nodes)
-            inside, alone = hang.machines <= suspects, hang.machines == suspects
-            found[how, kind].update(
-                hangs=1, inside=inside, alone=alone, misled=not inside and bool(suspects), suspected=len(suspects)
-            )
-            if args.show and not alone:
-                tell(f"{how}, {kind} seed {seed}, {world} ranks: {hang.words}; {verdict.summary[:300]}")
-        done += 1
-        if done % 100 == 0:
-            tell(f"[{done}/{count}] hangs")
+    with contextlib.suppress(KeyboardInterrupt):
+        while done < count:
+            seed += 1
+            kind = kinds[seed % len(kinds)]
+            standing = stand(kind, seed, worlds[seed // len(kinds) % len(worlds)])
+            if standing is None:
+                continue
+            seen = {how: _counted(observe(standing, how), took, show=args.show, how=how) for how in HOW}
+            for how, counts in seen.items():
+                found[how, kind].update(counts)
+            done += 1
+            if done % 100 == 0:
+                tell(f"[{done}/{count}] hangs")
 
     here = machine.describe()
+    if not done:
+        return
     print(f"\n{machine.in_words(here)}")
     rows: dict[How, list[dict[str, object]]] = {}
     totals: dict[How, Counter[str]] = {}
@@ -102,6 +96,25 @@ def main() -> None:
             "judge_p99_s": rounded(percentile(took, 99), 3),
         }
     )
+
+
+def _counted(hang: Seen, took: list[float], *, show: bool, how: How) -> dict[str, int]:
+    """Judge one hang, and compare with the truth."""
+    began = time.perf_counter()
+    verdict = judge_hang(hang.stacks, hang.traces, hang.layout.mesh, hang.layout.ranks_per_node, links=hang.links)
+    took.append(time.perf_counter() - began)
+    suspects = set(verdict.nodes)
+    inside, alone = hang.machines <= suspects, hang.machines == suspects
+    if show and not alone:
+        words = f"{how}, {hang.kind} seed {hang.seed}, {hang.layout.ranks} ranks: {hang.words}"
+        tell(f"{words}; {sorted(hang.machines)} of {len(suspects)} suspected; {verdict.summary[:300]}")
+    return {
+        "hangs": 1,
+        "inside": inside,
+        "alone": alone,
+        "misled": not inside and bool(suspects),
+        "suspected": len(suspects),
+    }
 
 
 def _row(kind: str, counts: Counter[str]) -> dict[str, object]:

@@ -76,11 +76,12 @@ def _fewest(pairs: dict[frozenset[str], list[str]]) -> list[SilentLink]:
         lines = [line for pair in taken for line in left.pop(pair)]
         others = tuple(sorted(partners[hub]))
         is_hub = len(others) > 1
-        nodes = (hub,) if is_hub else tuple(sorted((hub, *others)))
+        ends = sorted((hub, *others))
+        nodes = (hub,) if is_hub else tuple(ends)
         what = (
             f"nothing passes between machine {hub} and {machines_in_words(others)}"
             if is_hub
-            else f"nothing passes between machines {nodes[0]} and {nodes[1]}"
+            else f"nothing passes between machines {' and '.join(ends)}"
         )
         evidence = tuple(lines[:_EVIDENCE_MOST])
         found.append(

@@ -58,9 +58,11 @@ class Tracing:
 
     async def follow(self, bus: Bus) -> None:
         """Trace what is asked for, one round after the other, for ever."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._watch_ports())
+        ports = asyncio.create_task(self._watch_ports())
+        try:
             await self._obey(bus)
+        finally:
+            ports.cancel()
 
     async def _watch_ports(self) -> None:
         while True:
@@ -100,9 +102,10 @@ class Tracing:
                 return ring
 
         pids = dict(crew.pids)
-        links = asyncio.create_task(self._links(pids))
-        seen = await trace(self._node, pids, collectives, native=wanted.native)
-        self._say(*self._events(wanted, seen, await links))
+        seen, links = await asyncio.gather(
+            trace(self._node, pids, collectives, native=wanted.native), self._links(pids)
+        )
+        self._say(*self._events(wanted, seen, links))
         log.info("traced", job=job, trace=wanted.id, processes=len(seen.processes), took_s=round(seen.took_s, 3))
 
     async def _links(self, pids: dict[int, int]) -> NodeLinks:
