@@ -7,25 +7,17 @@ for the last one: that is how waiting and transferring are told apart.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import pairwise
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.slowness.operations import FORWARD, Floats, Ints
+from holdfast.slowness.operations import Floats, Ints
 from holdfast.slowness.own_times import is_p2p, own_times, p2p
+from holdfast.slowness.served_passes import NOBODY, UNKNOWN, served_passes
 from holdfast.slowness.step_shape import StepShape
-
-_ASYNC_SHARE = 0.05
-"""Communication of a kind that overlaps with compute more often than this runs beside it, not before it."""
-_TOUCHING = 0.05
-_TOUCHING_S = 1e-4
-"""Overlaps of no more than this come from how times are taken."""
-
-_ALWAYS = 0.95
-"""What comes before something else in more steps than this has to."""
+from holdfast.slowness.worker_order import runs_beside, waits
 
 _COLLECTIVE = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast")
 _OF_ONE_WORKER = ("layernorm-grads-all-reduce",)
@@ -76,19 +68,19 @@ def graph_of(shape: StepShape) -> Graph:
         Contradictory: it has a cycle.
     """
     node_of, is_transfer = nodes_of(shape)
-    is_async = _runs_beside(shape)
+    is_async, served = runs_beside(shape), served_passes(shape)
     try:
-        levels = _levels(_before(shape, node_of, is_async))
+        levels = _levels(_before(node_of, waits(shape, is_async, served)))
     except Contradictory:
         # Rows that are missing can put transfers into the wrong order; what each pass waits for stays.
-        levels = _levels(_before(shape, node_of, is_async | is_p2p(shape)))
+        levels = _levels(_before(node_of, waits(shape, is_async | is_p2p(shape), served)))
     return Graph(node_of, own_times(shape, node_of, len(is_transfer)), is_transfer, levels)
 
 
-def _before(shape: StepShape, node_of: Ints, is_async: NDArray[np.bool_]) -> list[list[int]]:
+def _before(node_of: Ints, pairs: Iterable[tuple[int, int]]) -> list[list[int]]:
     """For each node those that it waits for."""
     before: list[list[int]] = [[] for _ in range(int(node_of.max()) + 1)]
-    for a, b in sorted({(int(node_of[a]), int(node_of[b])) for a, b in _edges(shape, is_async)}):
+    for a, b in sorted({(int(node_of[a]), int(node_of[b])) for a, b in pairs}):
         if a != b:
             before[b].append(a)
     return before
@@ -106,112 +98,43 @@ def group_of(kind: str, worker: int, shape: StepShape) -> tuple[str, int]:
     return "worker", worker
 
 
+def is_communication(kind: str) -> bool:
+    """Whether an operation is a transfer or a collective, be it among the ranks of one worker."""
+    return bool(p2p(kind)[0]) or kind in OF_ALL or any(name in kind for name in _COLLECTIVE)
+
+
 def nodes_of(shape: StepShape) -> tuple[Ints, NDArray[np.bool_]]:
     """For each row its node, and whether a node is one of several workers."""
     names: dict[tuple[object, ...], int] = {}
     node_of = np.empty(len(shape.kind), np.int64)
-    columns = zip(shape.kind.tolist(), shape.worker.tolist(), shape.sequence.tolist(), strict=True)
+    number = _numbers(shape)
+    columns = zip(shape.kind.tolist(), shape.worker.tolist(), number.tolist(), strict=True)
     for row, (kind, worker, sequence) in enumerate(columns):
         way, end = p2p(shape.kinds[kind])
-        if way:
+        if way and sequence < 0:
+            name: tuple[object, ...] = (row,)
+        elif way:
             onward = (1 if way == "forward" else -1) if end == "send" else 0
             stage = (worker % shape.pp_size + onward) % shape.pp_size
             to = worker // shape.pp_size * shape.pp_size + stage
-            name: tuple[object, ...] = (way, to, sequence)
+            name = (way, to, sequence)
         else:
             name = (kind, *group_of(shape.kinds[kind], worker, shape), sequence)
         node_of[row] = names.setdefault(name, len(names))
     return node_of, np.bincount(node_of) > 1
 
 
-def _runs_beside(shape: StepShape) -> NDArray[np.bool_]:
-    """Which rows are communication that compute of the same worker does not wait for, by what the timings show."""
-    compute = shape.is_compute
-    beside = np.zeros(len(shape.kind))
-    ends_s = shape.end_s
-    sample = range(0, len(shape.steps), max(1, len(shape.steps) // 8))
-    for worker in np.unique(shape.worker[compute]):
-        own, computes = np.flatnonzero((shape.worker == worker) & ~compute), (shape.worker == worker) & compute
-        for column in sample:
-            order = np.argsort(shape.start_s[computes, column])
-            times_s = np.stack((shape.start_s[computes, column][order], ends_s[computes, column][order]), 1)
-            busy_s = np.repeat(np.cumsum(np.diff(times_s, axis=1)), 2)
-            busy_s[::2] -= np.diff(times_s, axis=1)[:, 0]
-            at_s = np.maximum.accumulate(times_s.ravel())
-            start_s, end_s = shape.start_s[own, column], ends_s[own, column]
-            overlap_s = np.interp(end_s, at_s, busy_s) - np.interp(start_s, at_s, busy_s)
-            beside[own] += overlap_s > np.maximum(_TOUCHING * (end_s - start_s), _TOUCHING_S)
-    share = {
-        kind: float(beside[shape.kind == kind].mean()) / len(sample)
-        for kind in np.unique(shape.kind[~compute]).tolist()
-    }
-    transfers = [kind for kind in share if p2p(shape.kinds[kind])[0]]
-    if any(share[kind] > _ASYNC_SHARE for kind in transfers):
-        share.update(dict.fromkeys(transfers, 1.0))
-    return np.isin(shape.kind, [kind for kind, found in share.items() if found > _ASYNC_SHARE])
-
-
-def _edges(shape: StepShape, is_async: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
-    usual_start_s = np.median(shape.start_s, axis=1)
-    usual_s = np.median(shape.duration_s, axis=1)
-    compute = shape.is_compute
-    for worker in np.unique(shape.worker):
-        own = np.flatnonzero(shape.worker == worker)
-        main = own[~is_async[own]]
-        slots = list(_slots(main[np.argsort(usual_start_s[main], kind="stable")], usual_start_s, usual_s, compute))
-        for earlier, later in pairwise(slots):
-            yield from ((a, b) for a in earlier for b in later)
-        for kind in np.unique(shape.kind[own[is_async[own]]]):
-            rows = own[shape.kind[own] == kind]
-            rows = rows[np.argsort(shape.sequence[rows])]
-            yield from zip(rows[:-1].tolist(), rows[1:].tolist(), strict=True)
-            yield from _beside(shape, rows, slots)
-
-
-def _slots(rows: Ints, start_s: Floats, length_s: Floats, compute: NDArray[np.bool_]) -> Iterator[list[int]]:
-    """A worker's operations in order; what was issued together, as a send with a receive, stands together."""
-    slot: list[int] = []
-    for row in rows.tolist():
-        together = slot and not compute[row] and not compute[slot[0]]
-        if together:
-            shortest_s = min(length_s[row], *(length_s[other] for other in slot))
-            ends_s = min(start_s[other] + length_s[other] for other in slot)
-            together = shortest_s > 0 and start_s[row] < ends_s - shortest_s / 2
-        if slot and not together:
-            yield slot
-            slot = []
-        slot.append(row)
-    if slot:
-        yield slot
-
-
-def _beside(shape: StepShape, rows: Ints, slots: list[list[int]]) -> Iterator[tuple[int, int]]:
-    """What communication that runs beside compute waits for, and what waits for it, on one worker."""
-    way, end = p2p(shape.kinds[shape.kind[rows[0]]])
-    if way:
-        computes = _computes(shape, f"{way}-compute", int(shape.worker[rows[0]]), end)
-        pairs = zip(rows.tolist(), computes, strict=False)
-        yield from ((row, compute) if end == "recv" else (compute, row) for row, compute in pairs)
-    ends_s = shape.end_s
-    begin_s = np.stack([shape.start_s[slot].min(axis=0) for slot in slots])
-    end_s = np.stack([ends_s[slot].max(axis=0) for slot in slots])
-    for row in rows.tolist():
-        ended = np.flatnonzero((end_s <= shape.start_s[row] + _TOUCHING_S).mean(axis=1) > _ALWAYS)
-        yield from ((one, row) for one in (slots[ended[-1]] if len(ended) else ()))
-        if not way:
-            begun = np.flatnonzero((begin_s >= ends_s[row] - _TOUCHING_S).mean(axis=1) > _ALWAYS)
-            yield from ((row, one) for one in (slots[begun[0]] if len(begun) else ()))
-
-
-def _computes(shape: StepShape, kind: str, worker: int, end: str) -> list[int]:
-    """The passes that receive from, or send to, another stage, in their order."""
-    rows = np.flatnonzero(shape.of_kind(kind) & (shape.worker == worker))
-    rows = rows[np.argsort(shape.sequence[rows])]
-    stage, last_chunk = worker % shape.pp_size, int(shape.chunk.max())
-    first = (0, 0)
-    last = (shape.pp_size - 1, last_chunk)
-    outermost = first if (kind == FORWARD) == (end == "recv") else last
-    return [row for row in rows.tolist() if (stage, int(shape.chunk[row])) != outermost]
+def _numbers(shape: StepShape) -> Ints:
+    """Numbers by which workers meet: a send's and its receive's are the same; -1 for what meets nobody."""
+    number, served = shape.sequence.copy(), served_passes(shape)
+    transfers = np.flatnonzero(served != UNKNOWN)
+    number[transfers] = -1
+    real = transfers[served[transfers] != NOBODY]
+    real = real[np.lexsort((shape.sequence[real], shape.kind[real], shape.worker[real]))]
+    apart = np.r_[True, (np.diff(shape.worker[real]) != 0) | (np.diff(shape.kind[real]) != 0)][: len(real)]
+    place = np.arange(len(real))
+    number[real] = place - np.maximum.accumulate(np.where(apart, place, 0)) if len(real) else place
+    return number
 
 
 def _levels(before: list[list[int]]) -> tuple[Level, ...]:

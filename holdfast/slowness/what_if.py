@@ -1,7 +1,7 @@
 """What-if analysis: how long the steps would have lasted with some operations at their ideal duration. Pure.
 
-After "Understanding Stragglers in Large Model Training Using What-if Analysis": the ideal of a pass is the mean of its
-kind, that of a transfer or anything else the median, since a few very slow ones should not count.
+After "Understanding Stragglers in Large Model Training Using What-if Analysis": the ideal of a transfer or a collective is
+the median of its kind, since a few very slow ones should not count, that of a pass or anything else the mean.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from math import ceil
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.slowness.dependencies import Graph
-from holdfast.slowness.operations import COMPUTE, Floats
+from holdfast.slowness.dependencies import Graph, is_communication
+from holdfast.slowness.operations import Floats
 from holdfast.slowness.own_times import p2p
 from holdfast.slowness.replay import replay
 from holdfast.slowness.slowness_verdict import WhatIf
@@ -74,7 +74,7 @@ def ideal_s(shape: StepShape, graph: Graph) -> Floats:
     ideal = np.zeros((len(kind), 1))
     for one in np.unique(kind):
         own_s = graph.own_s[kind == one]
-        ideal[kind == one] = own_s.mean() if shape.kinds[one] in COMPUTE else np.median(own_s)
+        ideal[kind == one] = np.median(own_s) if is_communication(shape.kinds[one]) else own_s.mean()
     return ideal
 
 

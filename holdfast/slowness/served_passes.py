@@ -1,0 +1,61 @@
+"""Which pass each send and receive serves, and which of them were recorded and never took place. Pure.
+
+A profiler may write down a send and a receive for every pass, also for those of a pipeline's very first and very last
+virtual stage, which have nobody to send to or to receive from, and before the first pass or after the last.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast.slowness.operations import FORWARD, Ints
+from holdfast.slowness.own_times import p2p
+from holdfast.slowness.step_shape import StepShape
+
+NOBODY = -1
+"""Instead of a pass: the send or receive never took place."""
+UNKNOWN = -2
+"""Instead of a pass: so many rows are missing that nothing tells."""
+_TOUCHING_S = 1e-4
+
+
+def served_passes(shape: StepShape) -> Ints:
+    """For each row that is a send or receive the row of the pass that it brings to or takes from; else UNKNOWN."""
+    served = np.full(len(shape.kind), UNKNOWN)
+    start_s, end_s = np.median(shape.start_s, axis=1), np.median(shape.end_s, axis=1)
+    for kind, name in enumerate(shape.kinds):
+        way, end = p2p(name)
+        if not way:
+            continue
+        of_kind, computes = shape.kind == kind, shape.of_kind(f"{way}-compute")
+        for worker in np.unique(shape.worker[of_kind]):
+            rows, passes = (_in_order(shape, which & (shape.worker == worker)) for which in (of_kind, computes))
+            meets = passes[_meets(shape, passes, way, end)]
+            if len(rows) > len(meets) and len(passes):
+                early = end_s[rows] < end_s[passes[0]] - _TOUCHING_S
+                late = start_s[rows] > start_s[passes[-1]] + _TOUCHING_S
+                needless = late if end == "recv" else early
+                served[rows[needless]] = NOBODY
+                rows = rows[~needless]
+            if len(rows) == len(meets):
+                served[rows] = meets
+            elif len(rows) == len(passes) or (end == "recv" and len(rows) + 1 == len(passes)):
+                # The very first receive has nothing before it, and may be missing.
+                passes = passes[len(passes) - len(rows) :]
+                served[rows] = np.where(_meets(shape, passes, way, end), passes, NOBODY)
+    return served
+
+
+def _in_order(shape: StepShape, which: NDArray[np.bool_]) -> Ints:
+    rows = np.flatnonzero(which)
+    return rows[np.argsort(shape.sequence[rows], kind="stable")]
+
+
+def _meets(shape: StepShape, passes: Ints, way: str, end: str) -> NDArray[np.bool_]:
+    """Which passes have a stage before them to receive from, or behind them to send to."""
+    outermost_stage, outermost_chunk = 0, 0
+    if (f"{way}-compute" == FORWARD) != (end == "recv"):
+        outermost_stage, outermost_chunk = shape.pp_size - 1, int(shape.chunk.max())
+    found: NDArray[np.bool_] = (shape.stage[passes] != outermost_stage) | (shape.chunk[passes] != outermost_chunk)
+    return found
