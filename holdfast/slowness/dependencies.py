@@ -37,12 +37,13 @@ class Graph(NamedTuple):
 
     `node_of` maps the shape's rows to nodes. `own_s` is what a node takes itself, nodes x steps. `levels`: nodes whose
     predecessors all stand in earlier ones; with each level the predecessors, one after another, and where each node's
-    begin. `is_transfer`: of two workers or more.
+    begin. `is_transfer`: of two workers or more. `is_void`: recorded, and never took place.
     """
 
     node_of: Ints
     own_s: Floats
     is_transfer: NDArray[np.bool_]
+    is_void: NDArray[np.bool_]
     levels: tuple[Level, ...]
 
     @property
@@ -74,7 +75,10 @@ def graph_of(shape: StepShape) -> Graph:
     except Contradictory:
         # Rows that are missing can put transfers into the wrong order; what each pass waits for stays.
         levels = _levels(_before(node_of, waits(shape, is_async | is_p2p(shape), served)))
-    return Graph(node_of, own_times(shape, node_of, len(is_transfer)), is_transfer, levels)
+    own_s, is_void = own_times(shape, node_of, len(is_transfer)), np.zeros(len(is_transfer), bool)
+    is_void[node_of[served == NOBODY]] = True
+    own_s[is_void] = 0.0
+    return Graph(node_of, own_s, is_transfer, is_void, levels)
 
 
 def _before(node_of: Ints, pairs: Iterable[tuple[int, int]]) -> list[list[int]]:

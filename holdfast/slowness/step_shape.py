@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from holdfast.slowness.missing_rows import filled
 from holdfast.slowness.operations import BACKWARD, COMPUTE, FORWARD, Floats, Ints, Operations
 
 _OCCASIONAL = 0.5
@@ -14,7 +15,7 @@ _OCCASIONAL = 0.5
 
 
 class StepShape(NamedTuple):
-    """Operations x steps. The rows are described by columns of equal length; times in seconds.
+    """Operations x steps. The rows are described by columns of equal length; times in seconds from each step's first.
 
     `worker` is dp_rank * pp_size + stage. Where a row of the trace is missing, `was_recorded` is false and its times
     are those that its neighbours suggest.
@@ -75,6 +76,7 @@ def _shape(operations: Operations, steps: Ints) -> StepShape:
     start_s, duration_s = (np.full((len(first), len(steps)), np.nan) for _ in range(2))
     start_s[at, column] = operations.start_s[rows]
     duration_s[at, column] = operations.duration_s[rows]
+    start_s -= np.nanmin(start_s, axis=0)
     shape = StepShape(
         kinds=operations.kinds,
         dp_size=operations.dp_size,
@@ -93,30 +95,16 @@ def _shape(operations: Operations, steps: Ints) -> StepShape:
 
 
 def _filled(shape: StepShape) -> StepShape:
-    """With times where rows are missing: the start as the worker's other steps suggest, the usual duration."""
-    start_s, duration_s = shape.start_s.copy(), shape.duration_s.copy()
-    usual_start_s = np.nanmedian(start_s, axis=1)
-    usual_s = np.nanmedian(duration_s, axis=1)
-    for worker in np.unique(shape.worker):
-        rows = np.flatnonzero(shape.worker == worker)
-        rows = rows[np.argsort(usual_start_s[rows], kind="stable")]
-        for column in np.flatnonzero(~shape.was_recorded[rows].all(axis=0)):
-            there = shape.was_recorded[rows, column]
-            if there.any():
-                known = rows[there]
-                start_s[rows[~there], column] = np.interp(
-                    usual_start_s[rows[~there]], usual_start_s[known], start_s[known, column]
-                )
-            else:
-                start_s[rows, column] = usual_start_s[rows]
+    """With times where rows are missing."""
+    start_s, end_s = filled(shape.start_s, shape.end_s, shape.worker)
     occasional = np.zeros(len(shape.kind), bool)
     for kind, name in enumerate(shape.kinds):
         rows_of = shape.kind == kind
         if name not in COMPUTE and rows_of.any():
             occasional |= rows_of & (shape.was_recorded[rows_of].mean() < _OCCASIONAL)
-    absent = np.where(occasional, 0.0, usual_s)[:, None]
+    absent_s = np.where(occasional[:, None], 0.0, end_s - start_s)
     return shape._replace(
         start_s=start_s,
-        duration_s=np.where(np.isnan(duration_s), absent, duration_s),
+        duration_s=np.where(shape.was_recorded, shape.duration_s, absent_s),
         was_recorded=shape.was_recorded | occasional[:, None],
     )

@@ -1,7 +1,7 @@
 """What-if analysis: how long the steps would have lasted with some operations at their ideal duration. Pure.
 
-After "Understanding Stragglers in Large Model Training Using What-if Analysis": the ideal of a transfer or a collective is
-the median of its kind, since a few very slow ones should not count, that of a pass or anything else the mean.
+After "Understanding Stragglers in Large Model Training Using What-if Analysis": the ideal of a transfer or collective
+is the median of its kind, since a few very slow ones should not count, that of a pass or anything else the mean.
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ def what_if(shape: StepShape, graph: Graph) -> WhatIf:
 
 
 def ideal_s(shape: StepShape, graph: Graph) -> Floats:
-    """The ideal duration of each node, nodes x 1."""
+    """The ideal duration of each node, nodes x 1; 0 for what never took place."""
     kind = shape.kind[graph.first_row]
     ideal = np.zeros((len(kind), 1))
-    for one in np.unique(kind):
-        own_s = graph.own_s[kind == one]
-        ideal[kind == one] = np.median(own_s) if is_communication(shape.kinds[one]) else own_s.mean()
+    for one in np.unique(kind[~graph.is_void]):
+        own_s = graph.own_s[(kind == one) & ~graph.is_void]
+        ideal[(kind == one) & ~graph.is_void] = np.median(own_s) if is_communication(shape.kinds[one]) else own_s.mean()
     return ideal
 
 
