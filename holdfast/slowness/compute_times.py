@@ -108,7 +108,9 @@ def parts_of(found: Passes, on_one_machine: frozenset[int] = frozenset()) -> Par
     usual = _lower_median(np.median(per_step, axis=2), axis=1)[:, None, None]
     stages = np.unique(found.stage)
     beyond = np.stack([_whole(per_step[found.stage == one]) - _whole(usual[found.stage == one]) for one in stages])
-    alone = beyond - _shared_with_others(beyond)
+    if beyond.shape[1] > 1:
+        beyond -= _lower_median(beyond, axis=1)[:, None]
+    alone = beyond - _shared_with_others(beyond, sorted(on_one_machine))
     spans = slow_spans(alone, _sampling_noise(logs))
     if len(stages) > 1:
         spans = [span for span in spans if span.dp_rank in on_one_machine or not _slow_everywhere(span, spans, stages)]
@@ -166,10 +168,11 @@ def _lower_median(values: Floats, axis: int) -> Floats:
     return middle
 
 
-def _shared_with_others(beyond: Floats) -> Floats:
+def _shared_with_others(beyond: Floats, on_one_machine: list[int]) -> Floats:
     """How much of what each worker takes beyond its peers the other stages of its pipeline show as well.
 
-    Stages x dp_ranks x steps. Heavy microbatches slow all stages of their pipeline, a slow machine only its own.
+    Stages x dp_ranks x steps. Heavy microbatches slow all stages of their pipeline, a slow machine only its own: of
+    pipelines that are on one machine only what changes from step to step is shared.
     """
     shared = np.zeros_like(beyond)
     if len(beyond) < 2:
@@ -178,6 +181,7 @@ def _shared_with_others(beyond: Floats) -> Floats:
         others = _lower_median(np.delete(beyond, stage, axis=0), axis=0)
         own = beyond[stage]
         moves, with_it = (one - np.median(one, axis=1, keepdims=True) for one in (others, own))
+        others[on_one_machine] = moves[on_one_machine]
         shared[stage] = others * _slope(moves, with_it)
     return shared
 

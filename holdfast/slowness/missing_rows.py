@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from holdfast.slowness.operations import Floats, Ints
 
 _NEIGHBORS = 4
-_STEPS_MIN = 3
+_STEPS_MIN = 2
 """In fewer steps nothing tells which neighbour an operation begins or ends with."""
 
 

@@ -32,14 +32,26 @@ def slow_spans(beyond: Floats, noise: float) -> list[Span]:
 
     `noise`: one deviation of such a value, as far as it is known otherwise; its moves from step to step say more.
     """
-    steps = beyond.shape[2]
-    moves = np.abs(np.diff(beyond, axis=2))
-    deviation = max(noise, 1.4826 * float(np.median(moves)) / np.sqrt(2) if steps > 1 else noise, 1e-4)
+    deviations = np.maximum(_of_moves(beyond), max(noise, 1e-4))
     return [
         span
         for stage, dp_rank in np.ndindex(beyond.shape[:2])
-        for span in _of_worker(beyond[stage, dp_rank], stage, dp_rank, deviation)
+        for span in _of_worker(beyond[stage, dp_rank], stage, dp_rank, float(deviations[stage, dp_rank]))
     ]
+
+
+def _of_moves(beyond: Floats) -> Floats:
+    """One deviation of a value as its moves from step to step show it, stages x dp_ranks.
+
+    Rare heavy steps hide from the usual move, so the mean square counts too, of all workers but the one judged.
+    """
+    moves = np.diff(beyond, axis=2)
+    if not moves.size:
+        return np.zeros(beyond.shape[:2])
+    squares = (moves**2).sum(axis=2)
+    others = max(squares.size - 1, 1) * moves.shape[2]
+    mean_square = np.sqrt((squares.sum() - squares) / others)
+    return np.asarray(np.maximum(1.4826 * np.median(np.abs(moves)), mean_square) / np.sqrt(2))
 
 
 def _of_worker(beyond: Floats, stage: int, dp_rank: int, deviation: float) -> list[Span]:
