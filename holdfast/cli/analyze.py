@@ -105,14 +105,15 @@ def analyze(
     try:
         mesh = mesh_of(mesh_text, order, ranks_per_node)
         inputs = read_inputs(list(paths), ranks_per_node)
-        if not inputs.read:
-            raise Unreadable("\n".join(f"{one.file}: {one.error}" for one in inputs.unread[:20]))
+        _check_read(inputs.read, inputs.unread)
         _check_ranks(inputs, mesh)
     except (MeshError, Unreadable, OSError) as error:
         raise click.UsageError(str(error)) from error
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     analysis = analyzed(inputs, mesh, ranks_per_node)
+    if not (inputs.processes or inputs.traces or analysis.slowness):
+        raise click.UsageError(_in_lines(analysis.unread))
     if as_text:
         click.echo("\n".join(printable(line) for line in in_words(analysis)))
     else:
@@ -136,6 +137,15 @@ def mesh_of(text: str | None, order: str | None, ranks_per_node: int | None) -> 
     if ranks_per_node is not None:
         Topology(mesh, ranks_per_node)
     return mesh
+
+
+def _check_read(read: Sequence[ReadFile], unread: Sequence[UnreadFile]) -> None:
+    if all(one.format == "operations_meta" for one in read):
+        raise Unreadable(_in_lines(unread) or f"{read[0].file} is a meta file: give the trace itself as well")
+
+
+def _in_lines(unread: Sequence[UnreadFile]) -> str:
+    return "\n".join(f"{one.file}: {one.error}" for one in unread[:20])
 
 
 def _check_ranks(inputs: Inputs, mesh: Mesh | None) -> None:
@@ -187,7 +197,7 @@ def _slowness(inputs: Inputs, ranks_per_node: int | None) -> tuple[tuple[Slownes
         try:
             found.append(judge_operations(one, ranks_per_node or RANKS_PER_MACHINE))
         except OperationsUnreadable as error:
-            unread.append(UnreadFile(file=one.name, error=str(error)))
+            unread.append(UnreadFile(file=one.name, error=str(error).removeprefix(f"{one.name}: ")))
     return tuple(found), tuple(unread)
 
 

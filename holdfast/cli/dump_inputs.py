@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
 import sys
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,10 +21,10 @@ from holdfast.slowness.operations import (
     looks_like_operations,
     read_operations,
 )
+from holdfast.unpacking import ZIP, Damaged, unpacked, zipped
 
 STDIN = "-"
 
-_GZIP = b"\x1f\x8b"
 _HEAD_BYTES = 1 << 16
 _FILE_BYTES_MAX = 8 << 30
 _OF_FLIGHT_RECORDER = (b'"pg_config"', b'"pg_status"', b'"collective_seq_id"', b'"nccl_version"')
@@ -91,8 +89,19 @@ class _Reading:
         """One file. What lies in a directory and looks like no dump at all is passed over without a word."""
         try:
             data = _content(path)
-            kind, count = self._take(data, name)
-        except (Unreadable, FlightRecorderError, OperationsUnreadable, OSError, EOFError, zlib.error) as error:
+            if data.startswith(ZIP) and name.lower().endswith(".zip"):
+                for inside, content in zipped(data):
+                    self._read(f"{name}/{inside}", content, is_asked_for=False)
+                return
+        except (Unreadable, Damaged, OSError) as error:
+            self.found.unread.append(UnreadFile(file=name, error=_without(str(error), name)))
+            return
+        self._read(name, data, is_asked_for=is_asked_for)
+
+    def _read(self, name: str, data: bytes, *, is_asked_for: bool) -> None:
+        try:
+            kind, count = self._take(unpacked(data), name)
+        except (Unreadable, Damaged, FlightRecorderError, OperationsUnreadable) as error:
             self.found.unread.append(UnreadFile(file=name, error=_without(str(error), name)))
             return
         if kind:
@@ -182,8 +191,7 @@ def _natural(path: Path) -> list[tuple[int, str]]:
 def _content(path: Path | None) -> bytes:
     if path is not None and path.stat().st_size > _FILE_BYTES_MAX:
         raise Unreadable(f"it is larger than {_FILE_BYTES_MAX >> 30} GiB")
-    data = sys.stdin.buffer.read() if path is None else path.read_bytes()
-    return gzip.decompress(data) if data[:2] == _GZIP else data
+    return unpacked(sys.stdin.buffer.read() if path is None else path.read_bytes())
 
 
 def _documents(data: bytes, name: str) -> Iterator[Any]:
@@ -222,4 +230,6 @@ def _own_stacks(document: Any) -> list[ProcessStacks]:
 
 
 def _without(error: str, name: str) -> str:
-    return error.removeprefix(f"{name}: ").removeprefix(f"{name} ")
+    for between in (": ", ", ", " "):
+        error = error.removeprefix(f"{name}{between}")
+    return error

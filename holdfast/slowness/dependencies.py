@@ -19,6 +19,9 @@ from holdfast.slowness.served_passes import NOBODY, UNKNOWN, served_passes
 from holdfast.slowness.step_shape import StepShape
 from holdfast.slowness.worker_order import runs_beside, waits
 
+_CONTRADICTORY_MAX = 0.05
+"""Of what is waited for: if more contradicts the clock, steps or workers are mixed up."""
+
 _COLLECTIVE = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast")
 _OF_ONE_WORKER = ("layernorm-grads-all-reduce",)
 """Among the tensor-parallel ranks, which count as one worker."""
@@ -74,7 +77,8 @@ def graph_of(shape: StepShape) -> Graph:
         levels = _levels(_before(node_of, waits(shape, is_async, served)))
     except Contradictory:
         # Rows that are missing can put transfers into the wrong order; what each pass waits for stays.
-        levels = _levels(_before(node_of, waits(shape, is_async | is_p2p(shape), served)))
+        before = _before(node_of, waits(shape, is_async | is_p2p(shape), served))
+        levels = _levels(_in_time(before, shape, node_of))
     own_s, is_void = own_times(shape, node_of, len(is_transfer)), np.zeros(len(is_transfer), bool)
     is_void[node_of[served == NOBODY]] = True
     own_s[is_void] = 0.0
@@ -88,6 +92,15 @@ def _before(node_of: Ints, pairs: Iterable[tuple[int, int]]) -> list[list[int]]:
         if a != b:
             before[b].append(a)
     return before
+
+
+def _in_time(before: list[list[int]], shape: StepShape, node_of: Ints) -> list[list[int]]:
+    """Without what contradicts the clock, if that is little: a transfer that was put together wrongly."""
+    ready_s = np.full(len(before), -np.inf)
+    np.maximum.at(ready_s, node_of, np.median(shape.start_s, axis=1))
+    right = [[one for one in earlier if ready_s[one] < ready_s[node]] for node, earlier in enumerate(before)]
+    count = sum(map(len, before))
+    return right if count - sum(map(len, right)) <= _CONTRADICTORY_MAX * count else before
 
 
 def group_of(kind: str, worker: int, shape: StepShape) -> tuple[str, int]:

@@ -122,7 +122,12 @@ def _operations(columns: Columns, name: str, meta: TraceMeta) -> Operations:
         good &= ~several
     kept = np.flatnonzero(good)
     kept = kept[np.lexsort((start_s[kept], kind[kept], stage[kept], dp_rank[kept], step[kept]))]
-    per_worker = meta.tp_size * meta.dsp_size if meta.tp_size else _ranks_per_worker(worker_rank[kept])
+    dp_size, pp_size = int(dp_rank[kept].max()) + 1, int(stage[kept].max()) + 1
+    apart = _ranks_apart(worker_rank[kept])
+    if why := _why_not(meta, dp_size, pp_size, apart):
+        warnings.append(f"the meta file is of another job ({why}): not used")
+        meta = TraceMeta()
+    per_worker = meta.tp_size * meta.dsp_size or apart or 1
     found = Operations(
         name=name,
         kinds=kinds,
@@ -136,8 +141,8 @@ def _operations(columns: Columns, name: str, meta: TraceMeta) -> Operations:
         sequence=optional["seq_id"][kept],
         chunk=optional["mc"][kept],
         microbatch=optional["mb_id"][kept],
-        dp_size=int(dp_rank[kept].max()) + 1,
-        pp_size=int(stage[kept].max()) + 1,
+        dp_size=dp_size,
+        pp_size=pp_size,
         ranks_per_worker=per_worker,
     )
     return _completed(found, meta, warnings)
@@ -222,7 +227,17 @@ def _first_rank(dp_rank: Ints, stage: Ints, rank: Ints) -> Ints:
     return lowest[at]
 
 
-def _ranks_per_worker(rank: Ints) -> int:
-    """The distance between the first ranks of neighbours: how many a worker has."""
+def _ranks_apart(rank: Ints) -> int:
+    """The distance between the first ranks of neighbours: how many a worker has. 0: nothing tells."""
     ranks = np.unique(rank)
-    return int(np.diff(ranks).min()) if len(ranks) > 1 and ranks[0] >= 0 else 1
+    return int(np.diff(ranks).min()) if len(ranks) > 1 and ranks[0] >= 0 else 0
+
+
+def _why_not(meta: TraceMeta, dp_size: int, pp_size: int, apart: int) -> str:
+    """What in the meta file the rows contradict; "": nothing."""
+    for name, said, seen in (("dp_size", meta.dp_size, dp_size), ("pp_size", meta.pp_size, pp_size)):
+        if 0 < said < seen:
+            return f"{name} {said}, and rows of {seen}"
+    if apart and meta.tp_size * meta.dsp_size > apart:
+        return f"tp_size {meta.tp_size}, and workers are {apart} ranks apart"
+    return ""

@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
+from holdfast.unpacking import GZIP, Damaged, unpacked
+
 Columns = dict[str, Sequence[Any]]
 
-GZIP = b"\x1f\x8b"
 PARQUET = b"PAR1"
-_BYTES_MAX = 8 << 30
+_SEPARATORS = ",\t;"
 
 
 class OperationsUnreadable(ValueError):
@@ -30,17 +31,28 @@ def columns_of(data: bytes, name: str) -> Columns:
 
 
 def first_line(head: bytes) -> str:
-    """The first line of a text whose beginning this is, unpacked; "" if it is none."""
+    """The first line of a table whose beginning this is, unpacked and with commas; "" if it is none."""
     if head.startswith(GZIP):
         try:
             head = zlib.decompressobj(wbits=31).decompress(head, 4096)
         except zlib.error:
             return ""
-    return head.split(b"\n", 1)[0].decode("utf-8", "replace").lstrip("\ufeff").strip()
+    text = head.decode("utf-8", "replace").lstrip("\ufeff").strip().split("\n", 1)[0].strip()
+    return text.replace(separator_of(text), ",")
+
+
+def separator_of(line: str) -> str:
+    """What stands between the columns of a table whose first line this is."""
+    return max(_SEPARATORS, key=line.count)
 
 
 def _of_text(data: bytes, name: str) -> Columns:
-    text = _unpacked(data, name).decode("utf-8", "replace").lstrip("\ufeff").replace("\r\n", "\n")
+    try:
+        text = unpacked(data).decode("utf-8", "replace").lstrip("\ufeff").replace("\r\n", "\n").lstrip("\n")
+    except Damaged as error:
+        raise OperationsUnreadable(f"{name}: {error}") from error
+    if (separator := separator_of(text.split("\n", 1)[0])) != "," and "," not in text:
+        text = text.replace(separator, ",")
     return _of_plain(text) or _of_quoted(text, name)
 
 
@@ -73,24 +85,6 @@ def _of_quoted(text: str, name: str) -> Columns:
         found, wanted = len(rows[odd]), len(header)
         raise OperationsUnreadable(f"{name}, row {odd + 1}: {found} fields, where the first line names {wanted}")
     return dict(zip(header, zip(*rows, strict=True), strict=True))
-
-
-def _unpacked(data: bytes, name: str) -> bytes:
-    if not data.startswith(GZIP):
-        return data
-    text = io.BytesIO()
-    while data.startswith(GZIP):
-        unpacking = zlib.decompressobj(wbits=31)
-        try:
-            text.write(unpacking.decompress(data, _BYTES_MAX - text.tell()))
-        except zlib.error as error:
-            raise OperationsUnreadable(f"{name}: damaged gzip ({error}); copy it again") from error
-        if unpacking.unconsumed_tail:
-            raise OperationsUnreadable(f"{name}: more than {_BYTES_MAX >> 30} GiB unpacked; give fewer steps")
-        if not unpacking.eof:
-            raise OperationsUnreadable(f"{name} breaks off before its gzip ends: it was cut short; copy it again")
-        data = unpacking.unused_data
-    return text.getvalue()
 
 
 def _of_parquet(data: bytes, name: str) -> Columns:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Annotated
 
 import msgspec
 
@@ -11,15 +12,18 @@ from holdfast.slowness.trace_files import OperationsUnreadable
 _LINE = re.compile(r"^\s*([a-z_]+)\s*:\s*['\"]?(\d+)['\"]?\s*(?:#.*)?$", re.MULTILINE)
 
 
+Size = Annotated[int, msgspec.Meta(ge=0, le=1 << 24)]
+
+
 class TraceMeta(msgspec.Struct, frozen=True, kw_only=True):
     """Sizes of a job; 0: not said, then the rows must tell."""
 
-    dp_size: int = 0
-    pp_size: int = 0
-    tp_size: int = 0
-    dsp_size: int = 1
-    vpp_size: int = 0
-    world_size: int = 0
+    dp_size: Size = 0
+    pp_size: Size = 0
+    tp_size: Size = 0
+    dsp_size: Size = 1
+    vpp_size: Size = 0
+    world_size: Size = 0
 
 
 def read_meta(data: bytes) -> TraceMeta:
