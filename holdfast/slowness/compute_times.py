@@ -20,6 +20,7 @@ _SLOPE_MAX = 1.5
 _PAUSE = 1.5
 """A pass that takes so many times what it should, and more than `_PAUSE_DEVIATIONS` beyond it, stood still."""
 _PAUSE_DEVIATIONS = 8.0
+_LIGHTEST = 0.1
 _TINY_S = 1e-9
 
 
@@ -112,8 +113,7 @@ def parts_of(found: Passes, on_one_machine: frozenset[int] = frozenset()) -> Par
         beyond -= _lower_median(beyond, axis=1)[:, None]
     alone = beyond - _shared_with_others(beyond, sorted(on_one_machine))
     spans = slow_spans(alone, _sampling_noise(logs))
-    if len(stages) > 1:
-        spans = [span for span in spans if span.dp_rank in on_one_machine or not _slow_everywhere(span, spans, stages)]
+    spans = [span for span in spans if _is_no_data(span, spans, found, logs - usual[..., None], on_one_machine)]
     worker = np.zeros_like(per_step)
     for span in spans:
         for one in np.flatnonzero(found.stage == stages[span.stage]):
@@ -151,6 +151,16 @@ def _whole(logs: Floats) -> Floats:
     return whole
 
 
+def _is_no_data(span: Span, spans: list[Span], found: Passes, beyond: Floats, on_one_machine: frozenset[int]) -> bool:
+    """Whether it is the worker that is slow, and not what it was given: logarithms beyond what is usual."""
+    stages = np.unique(found.stage)
+    if _slow_everywhere(span, spans, stages):
+        # No other stage shows what its data are like.
+        is_alone = len(stages) == 1 or span.dp_rank in on_one_machine
+        return is_alone and _slows_the_lightest(span, beyond[found.stage == stages[span.stage]])
+    return True
+
+
 def _slow_everywhere(span: Span, spans: list[Span], stages: Ints) -> bool:
     """Whether all stages of the span's pipeline are slow during most of it."""
     steps = set(range(span.first, span.last + 1))
@@ -162,6 +172,13 @@ def _slow_everywhere(span: Span, spans: list[Span], stages: Ints) -> bool:
     return len(together) == len(stages)
 
 
+def _slows_the_lightest(span: Span, beyond: Floats) -> bool:
+    """Whether the span's lightest microbatches are slow as well: long sequences leave the short ones as they are."""
+    light = np.quantile(beyond[:, :, span.first : span.last + 1], _LIGHTEST, axis=(2, 3)).mean(axis=0)
+    own, others = light[span.dp_rank], np.delete(light, span.dp_rank)
+    return not len(others) or bool(own - np.median(others) > np.log(span.times) / 2)
+
+
 def _lower_median(values: Floats, axis: int) -> Floats:
     """The median, and of two in the middle the lesser: one slow worker of two must not count as usual."""
     middle: Floats = np.take(np.sort(values, axis=axis), (values.shape[axis] - 1) // 2, axis=axis)
@@ -171,8 +188,8 @@ def _lower_median(values: Floats, axis: int) -> Floats:
 def _shared_with_others(beyond: Floats, on_one_machine: list[int]) -> Floats:
     """How much of what each worker takes beyond its peers the other stages of its pipeline show as well.
 
-    Stages x dp_ranks x steps. Heavy microbatches slow all stages of their pipeline, a slow machine only its own: of
-    pipelines that are on one machine only what changes from step to step is shared.
+    Stages x dp_ranks x steps. Heavy microbatches slow all stages of their pipeline, a slow machine only its own; of
+    pipelines that are on one machine nothing tells.
     """
     shared = np.zeros_like(beyond)
     if len(beyond) < 2:
@@ -181,8 +198,8 @@ def _shared_with_others(beyond: Floats, on_one_machine: list[int]) -> Floats:
         others = _lower_median(np.delete(beyond, stage, axis=0), axis=0)
         own = beyond[stage]
         moves, with_it = (one - np.median(one, axis=1, keepdims=True) for one in (others, own))
-        others[on_one_machine] = moves[on_one_machine]
         shared[stage] = others * _slope(moves, with_it)
+    shared[:, on_one_machine] = 0.0
     return shared
 
 
