@@ -11,6 +11,7 @@ import numpy as np
 from holdfast.slowness.dependencies import OF_ALL, nodes_of
 from holdfast.slowness.operations import Floats
 from holdfast.slowness.own_times import issued_together
+from holdfast.slowness.served_passes import served_passes
 from holdfast.slowness.step_shape import StepShape
 
 _AGREE = 0.25
@@ -54,7 +55,7 @@ def _behind(shape: StepShape) -> Floats:
 
 def _differences(shape: StepShape) -> dict[tuple[int, int], list[Floats]]:
     """How much later than the first of a pair of workers the second shows the end of what both took part in."""
-    node_of, is_transfer = nodes_of(shape)
+    node_of, is_transfer = nodes_of(shape, served_passes(shape))
     # The end of what was issued together is that of the last of it.
     alone = np.ones(len(shape.kind), bool)
     for rows in issued_together(shape):

@@ -154,11 +154,10 @@ def _whole(logs: Floats) -> Floats:
 def _is_no_data(span: Span, spans: list[Span], found: Passes, beyond: Floats, on_one_machine: frozenset[int]) -> bool:
     """Whether it is the worker that is slow, and not what it was given: logarithms beyond what is usual."""
     stages = np.unique(found.stage)
-    if _slow_everywhere(span, spans, stages):
+    if len(stages) == 1 or span.dp_rank in on_one_machine:
         # No other stage shows what its data are like.
-        is_alone = len(stages) == 1 or span.dp_rank in on_one_machine
-        return is_alone and _slows_the_lightest(span, beyond[found.stage == stages[span.stage]])
-    return True
+        return _slows_the_lightest(span, beyond[found.stage == stages[span.stage]])
+    return not _slow_everywhere(span, spans, stages)
 
 
 def _slow_everywhere(span: Span, spans: list[Span], stages: Ints) -> bool:

@@ -71,8 +71,8 @@ def graph_of(shape: StepShape) -> Graph:
     Raises:
         Contradictory: it has a cycle.
     """
-    node_of, is_transfer = nodes_of(shape)
     is_async, served = runs_beside(shape), served_passes(shape)
+    node_of, is_transfer = nodes_of(shape, served)
     try:
         levels = _levels(_before(node_of, waits(shape, is_async, served)))
     except Contradictory:
@@ -120,11 +120,11 @@ def is_communication(kind: str) -> bool:
     return bool(p2p(kind)[0]) or kind in OF_ALL or any(name in kind for name in _COLLECTIVE)
 
 
-def nodes_of(shape: StepShape) -> tuple[Ints, NDArray[np.bool_]]:
-    """For each row its node, and whether a node is one of several workers."""
+def nodes_of(shape: StepShape, served: Ints) -> tuple[Ints, NDArray[np.bool_]]:
+    """For each row its node, and whether a node is one of several workers. `served`: see `served_passes`."""
     names: dict[tuple[object, ...], int] = {}
     node_of = np.empty(len(shape.kind), np.int64)
-    number = _numbers(shape)
+    number = _numbers(shape, served)
     columns = zip(shape.kind.tolist(), shape.worker.tolist(), number.tolist(), strict=True)
     for row, (kind, worker, sequence) in enumerate(columns):
         way, end = p2p(shape.kinds[kind])
@@ -141,9 +141,9 @@ def nodes_of(shape: StepShape) -> tuple[Ints, NDArray[np.bool_]]:
     return node_of, np.bincount(node_of) > 1
 
 
-def _numbers(shape: StepShape) -> Ints:
+def _numbers(shape: StepShape, served: Ints) -> Ints:
     """Numbers by which workers meet: a send's and its receive's are the same; -1 for what meets nobody."""
-    number, served = shape.sequence.copy(), served_passes(shape)
+    number = shape.sequence.copy()
     transfers = np.flatnonzero(served != UNKNOWN)
     number[transfers] = -1
     real = transfers[served[transfers] != NOBODY]

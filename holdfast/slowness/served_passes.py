@@ -24,38 +24,40 @@ def served_passes(shape: StepShape) -> Ints:
     """For each row that is a send or receive the row of the pass that it brings to or takes from; else UNKNOWN."""
     served = np.full(len(shape.kind), UNKNOWN)
     start_s, end_s = np.median(shape.start_s, axis=1), np.median(shape.end_s, axis=1)
-    for kind, name in enumerate(shape.kinds):
-        way, end = p2p(name)
-        if not way:
-            continue
-        of_kind, computes = shape.kind == kind, shape.of_kind(f"{way}-compute")
-        for worker in np.unique(shape.worker[of_kind]):
-            rows, passes = (_in_order(shape, which & (shape.worker == worker)) for which in (of_kind, computes))
-            meets = passes[_meets(shape, passes, way, end)]
-            if len(rows) > len(meets) and len(passes):
+    passes_of = {way: shape.kind == _number(shape, f"{way}-compute") for way in ("forward", "backward")}
+    meets = {(way, end): _meets(shape, way, end) for way in passes_of for end in ("send", "recv")}
+    for own in shape.of_workers():
+        own = own[np.argsort(shape.sequence[own], kind="stable")]
+        for kind in np.unique(shape.kind[own]):
+            way, end = p2p(shape.kinds[kind])
+            if not way:
+                continue
+            rows, passes = own[shape.kind[own] == kind], own[passes_of[way][own]]
+            does_meet = meets[way, end]
+            real = passes[does_meet[passes]]
+            if len(rows) > len(real) and len(passes):
                 early = end_s[rows] < end_s[passes[0]] - _TOUCHING_S
                 late = start_s[rows] > start_s[passes[-1]] + _TOUCHING_S
                 needless = late if end == "recv" else early
                 served[rows[needless]] = NOBODY
                 rows = rows[~needless]
-            if len(rows) == len(meets):
-                served[rows] = meets
+            if len(rows) == len(real):
+                served[rows] = real
             elif len(rows) == len(passes) or (end == "recv" and len(rows) + 1 == len(passes)):
                 # The very first receive has nothing before it, and may be missing.
                 passes = passes[len(passes) - len(rows) :]
-                served[rows] = np.where(_meets(shape, passes, way, end), passes, NOBODY)
+                served[rows] = np.where(does_meet[passes], passes, NOBODY)
     return served
 
 
-def _in_order(shape: StepShape, which: NDArray[np.bool_]) -> Ints:
-    rows = np.flatnonzero(which)
-    return rows[np.argsort(shape.sequence[rows], kind="stable")]
+def _number(shape: StepShape, kind: str) -> int:
+    return shape.kinds.index(kind) if kind in shape.kinds else -1
 
 
-def _meets(shape: StepShape, passes: Ints, way: str, end: str) -> NDArray[np.bool_]:
-    """Which passes have a stage before them to receive from, or behind them to send to."""
+def _meets(shape: StepShape, way: str, end: str) -> NDArray[np.bool_]:
+    """Which rows, if they are passes, have a stage before them to receive from, or behind them to send to."""
     outermost_stage, outermost_chunk = 0, 0
     if (f"{way}-compute" == FORWARD) != (end == "recv"):
         outermost_stage, outermost_chunk = shape.pp_size - 1, int(shape.chunk.max())
-    found: NDArray[np.bool_] = (shape.stage[passes] != outermost_stage) | (shape.chunk[passes] != outermost_chunk)
+    found: NDArray[np.bool_] = (shape.stage != outermost_stage) | (shape.chunk != outermost_chunk)
     return found

@@ -46,6 +46,11 @@ class StepShape(NamedTuple):
     def end_s(self) -> Floats:
         return self.start_s + self.duration_s
 
+    def of_workers(self) -> list[Ints]:
+        """The rows of each worker, in order."""
+        order = np.argsort(self.worker, kind="stable")
+        return np.split(order, np.flatnonzero(np.diff(self.worker[order])) + 1)
+
     def of_kind(self, kind: str) -> NDArray[np.bool_]:
         """Which rows are of a kind."""
         return np.equal(self.kind, self.kinds.index(kind) if kind in self.kinds else -1)

@@ -31,11 +31,13 @@ def runs_beside(shape: StepShape) -> NDArray[np.bool_]:
     beside = np.zeros(len(shape.kind))
     ends_s = shape.end_s
     sample = range(0, len(shape.steps), max(1, len(shape.steps) // 8))
-    for worker in np.unique(shape.worker[compute]):
-        own, computes = np.flatnonzero((shape.worker == worker) & ~compute), (shape.worker == worker) & compute
+    for rows in shape.of_workers():
+        own, computes = rows[~compute[rows]], rows[compute[rows]]
+        if not len(computes):
+            continue
         for column in sample:
-            order = np.argsort(shape.start_s[computes, column])
-            times_s = np.stack((shape.start_s[computes, column][order], ends_s[computes, column][order]), 1)
+            times_s = np.stack((shape.start_s[computes, column], ends_s[computes, column]), 1)
+            times_s = times_s[np.argsort(times_s[:, 0])]
             busy_s = np.repeat(np.cumsum(np.diff(times_s, axis=1)), 2)
             busy_s[::2] -= np.diff(times_s, axis=1)[:, 0]
             at_s = np.maximum.accumulate(times_s.ravel())
@@ -55,8 +57,7 @@ def runs_beside(shape: StepShape) -> NDArray[np.bool_]:
 def waits(shape: StepShape, is_async: NDArray[np.bool_], served: Ints) -> Iterator[tuple[int, int]]:
     """Pairs of rows of one worker, the second of which waits for the first. `served`: see `served_passes`."""
     start_s, end_s = np.median(shape.start_s, axis=1), np.median(shape.end_s, axis=1)
-    for worker in np.unique(shape.worker):
-        own = np.flatnonzero(shape.worker == worker)
+    for own in shape.of_workers():
         main = own[~is_async[own]]
         main = main[np.argsort(start_s[main], kind="stable")]
         yield from _one_after_another(main, start_s, end_s)
@@ -70,8 +71,8 @@ def waits(shape: StepShape, is_async: NDArray[np.bool_], served: Ints) -> Iterat
 def _one_after_another(rows: Ints, start_s: Floats, end_s: Floats) -> Iterator[tuple[int, int]]:
     """The rows, sorted by their start, each after those that were over when it began; what others imply left out."""
     open_: list[int] = []
-    starts_s, ends_s = start_s.tolist(), end_s.tolist()
-    for row in rows.tolist():
+    starts_s, ends_s = (dict(zip(rows.tolist(), times_s[rows].tolist(), strict=True)) for times_s in (start_s, end_s))
+    for row in starts_s:
         over = [one for one in open_ if _is_over(starts_s[one], ends_s[one], starts_s[row], ends_s[row])]
         latest_s = max((starts_s[one] for one in over), default=0.0)
         implied = {one for one in over if ends_s[one] < latest_s}
@@ -121,6 +122,6 @@ def _follows(shape: StepShape, previous: int, row: int) -> bool:
 
 def _passes_of_chunks(shape: StepShape, main: Ints, is_gather: bool) -> dict[int, int]:
     """For each chunk the pass that waits for its parameters, or after which its gradients are complete."""
-    if is_gather:
-        return {int(shape.chunk[row]): int(row) for row in main[shape.of_kind(FORWARD)[main]][::-1]}
-    return {int(shape.chunk[row]): int(row) for row in main[shape.of_kind(BACKWARD)[main]]}
+    name = FORWARD if is_gather else BACKWARD
+    passes = main[shape.kind[main] == (shape.kinds.index(name) if name in shape.kinds else -1)]
+    return {int(shape.chunk[row]): int(row) for row in (passes[::-1] if is_gather else passes)}

@@ -42,10 +42,6 @@ class Window(NamedTuple):
     slots: tuple[int, ...]
     values: Floats
 
-    def last(self, slots: int) -> Window:
-        """The newest part."""
-        return Window(self.ranks, self.slots[-slots:], self.values[:, :, -slots:])
-
 
 def window_of(samples: Iterable[Sample], slots: Sequence[int]) -> Window:
     """The samples of these slots. Of a rank that was measured twice in one, the later sample counts."""

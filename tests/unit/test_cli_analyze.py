@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,31 @@ def test_timings_of_operations(tmp_path: Path) -> None:
     assert answer["ranks"] == answer["slowness"][0]["evict"] == [18, 19]
     assert answer["nodes"] == ["9"]
     assert "evict       18, 19" in run("--text", tmp_path).stdout
+
+
+def test_timings_in_a_zip_with_their_meta_file(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "job.zip", "w") as archive:
+        archive.writestr("trace-X.csv", Job(dp=4, pp=2, slow={(1, 0): (2.5, 2.5)}).trace())
+        archive.writestr("meta-X.yaml", "dp_size: 4\npp_size: 2\ntp_size: 1\n")
+    answer = said(run(tmp_path))
+    assert [one["format"] for one in answer["read"]] == ["operations", "operations_meta"]
+    assert answer["ranks"] == [2]
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "says"),
+    [
+        ("meta-X.yaml", b"dp_size: 4\npp_size: 2\n", "is a meta file: give the trace itself as well"),
+        ("trace.csv.gz", gzip.compress(bytes(9000))[:-9], "it was cut short; copy it again"),
+        ("trace.zip", b"PK\x03\x04 and then nothing", "unreadable zip"),
+        ("trace.csv", b"dp_rank,stage,step,optype,start_ts,duration\n0,0,0,wait,0,1\n", "neither forward-compute"),
+    ],
+    ids=["meta", "gzip", "zip", "other operations"],
+)
+def test_timings_that_say_nothing_say_why(tmp_path: Path, name: str, data: bytes, says: str) -> None:
+    (tmp_path / name).write_bytes(data)
+    result = run(tmp_path)
+    assert (result.exit_code, result.stdout, says in result.stderr.replace("\n", " ")) == (2, "", True)
 
 
 @pytest.mark.parametrize(

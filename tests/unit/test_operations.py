@@ -50,10 +50,16 @@ def test_a_trace_is_read_into_columns() -> None:
         text([changed(row, "dp_rank", row.split(",")[0] + ".0") for row in ROWS]),
         text([changed(row, "gmc", "") for row in ROWS]),
         text([changed(row, "optype", row.split(",")[4].replace("-", "_").upper()) for row in ROWS]),
+        b"\n\r\n" + text(),
+        text().replace(b",", b"\t"),
+        text().replace(b",", b";"),
         text(ROWS[::-1]),
         text([",".join(reversed(row.split(","))) for row in ROWS], ",".join(reversed(HEADER.split(",")))),
     ],
-    ids=["gzip", "two gzips", "CRLF", "quoted", "floats", "empty", "spelling", "order of rows", "order of columns"],
+    ids=[
+        *("gzip", "two gzips", "CRLF", "quoted", "floats", "empty", "spelling", "blank lines", "tabs", "semicolons"),
+        *("order of rows", "order of columns"),
+    ],
 )
 def test_the_same_trace_in_another_form_is_the_same(data: bytes) -> None:
     found, wanted = read_operations(data, "trace"), read_operations(text(), "trace")
@@ -74,12 +80,12 @@ def test_what_is_left_out_follows_from_the_rest() -> None:
 
 def test_sizes_come_from_the_meta_file_where_there_is_one() -> None:
     for meta in (
-        b"trial_name: x\ndp_size: 3  # of all\npp_size: 2\ntp_size: 8\n",
-        b'{"dp_size":3,"pp_size":2,"tp_size":"8"}',
+        b"trial_name: x\ndp_size: 3  # of all\npp_size: 2\ntp_size: 1\n",
+        b'{"dp_size":3,"pp_size":2,"tp_size":"1"}',
     ):
         assert looks_like_meta(meta)
         found = read_operations(text(), "trace", meta)
-        assert (found.dp_size, found.ranks_per_worker) == (3, 8)
+        assert (found.dp_size, found.ranks_per_worker) == (3, 1)
         assert found.warnings == ("2 of 6 workers (data-parallel ranks x stages) have no rows",)
 
 
@@ -122,6 +128,26 @@ def test_what_cannot_be_read_says_why(data: bytes, says: str) -> None:
     with pytest.raises(OperationsUnreadable, match=r"trace\.csv") as refused:
         read_operations(data, "trace.csv")
     assert says in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("meta", "says"),
+    [
+        (b"dp_size: 1\npp_size: 2\ntp_size: 2\n", "dp_size 1, and rows of 2"),
+        (b"dp_size: 2\npp_size: 1\ntp_size: 2\n", "pp_size 1, and rows of 2"),
+        (b"dp_size: 2\npp_size: 2\ntp_size: 8\n", "tp_size 8, and workers are 2 ranks apart"),
+    ],
+)
+def test_a_meta_file_of_another_job_is_not_used(meta: bytes, says: str) -> None:
+    found = read_operations(text(), "trace", meta)
+    assert (found.dp_size, found.pp_size, found.ranks_per_worker) == (2, 2, 2)
+    assert found.warnings == (f"the meta file is of another job ({says}): not used",)
+
+
+@pytest.mark.parametrize("size", ["-2", "99999999999999999999"])
+def test_a_size_that_none_can_be_is_refused(size: str) -> None:
+    with pytest.raises(OperationsUnreadable, match="tp_size"):
+        read_operations(text(), "trace", f'{{"dp_size": 2, "pp_size": 2, "tp_size": {size}}}'.encode())
 
 
 def test_a_meta_file_without_sizes_says_so() -> None:
