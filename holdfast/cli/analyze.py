@@ -76,7 +76,7 @@ def analyze(
 ) -> None:
     """Tell from dumps of any cluster who holds a job up, or what makes it slow.
 
-    DUMPS are files, directories, or - for standard input, gzip or not, of one kind or several: stacks by `py-spy dump`
+    DUMPS are files, directories, or - for standard input, gzip or zip or not, of one kind or several: stacks by `py-spy dump`
     (text or --json, of one process or many) or by Python's faulthandler; PyTorch's flight recorder (JSON, or pickle,
     which is read without running it); timings of single operations (CSV or parquet). Which rank a stack is of, file
     names tell (rank-12.txt, node-3/rank_7.json), or keys of a JSON object; which node, likewise. Give --mesh and

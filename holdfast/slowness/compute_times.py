@@ -172,10 +172,15 @@ def _slow_everywhere(span: Span, spans: list[Span], stages: Ints) -> bool:
 
 
 def _slows_the_lightest(span: Span, beyond: Floats) -> bool:
-    """Whether the span's lightest microbatches are slow as well: long sequences leave the short ones as they are."""
-    light = np.quantile(beyond[:, :, span.first : span.last + 1], _LIGHTEST, axis=(2, 3)).mean(axis=0)
+    """Whether in its slow steps the lightest microbatches are too: long sequences leave the short ones as they are."""
+    inside = beyond[:, :, span.first : span.last + 1]
+    least = np.log(span.times) / 2
+    slow = np.median(inside[:, span.dp_rank], axis=2).mean(axis=0) > least
+    if not slow.any():
+        return False
+    light = np.quantile(inside[:, :, slow], _LIGHTEST, axis=(2, 3)).mean(axis=0)
     own, others = light[span.dp_rank], np.delete(light, span.dp_rank)
-    return not len(others) or bool(own - np.median(others) > np.log(span.times) / 2)
+    return not len(others) or bool(own - np.median(others) > least)
 
 
 def _lower_median(values: Floats, axis: int) -> Floats:

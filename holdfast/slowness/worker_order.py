@@ -91,7 +91,7 @@ def _beside(shape: StepShape, rows: Ints, main: Ints, served: Ints) -> Iterator[
     way, end = p2p(kind)
     if way:
         pairs = ((row, int(served[row])) for row in rows.tolist() if served[row] >= 0)
-        yield from (pair if end == "recv" else pair[::-1] for pair in pairs)
+        yield from ((row, one) if end == "recv" else (one, row) for row, one in pairs)
     is_gather = "all-gather" in kind
     chunks = {} if way else _passes_of_chunks(shape, main, is_gather)
     start_s, end_s = shape.start_s[main], shape.end_s[main]
