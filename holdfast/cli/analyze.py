@@ -76,11 +76,11 @@ def analyze(
 ) -> None:
     """Tell from dumps of any cluster who holds a job up, or what makes it slow.
 
-    DUMPS are files, directories, or - for standard input, gzip or zip or not, of one kind or several: stacks by `py-spy dump`
-    (text or --json, of one process or many) or by Python's faulthandler; PyTorch's flight recorder (JSON, or pickle,
-    which is read without running it); timings of single operations (CSV or parquet). Which rank a stack is of, file
-    names tell (rank-12.txt, node-3/rank_7.json), or keys of a JSON object; which node, likewise. Give --mesh and
-    --ranks-per-node where you can: stages of a pipeline wait at different places, and groups are named by machines.
+    DUMPS are files, directories, or - for standard input, gzip, zip or neither, of one kind or several: stacks by
+    `py-spy dump` (text or --json, of one process or many) or by Python's faulthandler; PyTorch's flight recorder (JSON,
+    or pickle, which is read without running it); timings of single operations (CSV or parquet). Which rank a stack is
+    of, file names tell (rank-12.txt, node-3/rank_7.json), or keys of a JSON object; which node, likewise. Give --mesh
+    and --ranks-per-node where you can: stages of a pipeline wait at different places, and groups are named by machines.
 
     Nobody is named without proof: who waits for others is a victim.
 

@@ -20,7 +20,8 @@ _SLOPE_MAX = 1.5
 _PAUSE = 1.5
 """A pass that takes so many times what it should, and more than `_PAUSE_DEVIATIONS` beyond it, stood still."""
 _PAUSE_DEVIATIONS = 8.0
-_LIGHTEST = 0.1
+_LIGHTEST, _AS_MUCH = 0.1, 0.75
+"""A slow machine takes so much as long with the lightest microbatches, as with others."""
 _TINY_S = 1e-9
 
 
@@ -174,13 +175,12 @@ def _slow_everywhere(span: Span, spans: list[Span], stages: Ints) -> bool:
 def _slows_the_lightest(span: Span, beyond: Floats) -> bool:
     """Whether in its slow steps the lightest microbatches are too: long sequences leave the short ones as they are."""
     inside = beyond[:, :, span.first : span.last + 1]
-    least = np.log(span.times) / 2
-    slow = np.median(inside[:, span.dp_rank], axis=2).mean(axis=0) > least
+    slow = np.median(inside[:, span.dp_rank], axis=2).mean(axis=0) > np.log(span.times) / 2
     if not slow.any():
         return False
     light = np.quantile(inside[:, :, slow], _LIGHTEST, axis=(2, 3)).mean(axis=0)
     own, others = light[span.dp_rank], np.delete(light, span.dp_rank)
-    return not len(others) or bool(own - np.median(others) > least)
+    return not len(others) or bool(own - np.median(others) > _AS_MUCH * np.log(span.times))
 
 
 def _lower_median(values: Floats, axis: int) -> Floats:
