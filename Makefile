@@ -22,8 +22,9 @@ demo: setup
 	$(BIN)/python -m examples.demo
 
 # LONG=1: also the tests that take a minute each.
+# The tests start a thousand processes: what the first compiles is kept for the others, also where that is switched off.
 test: setup
-	$(if $(LONG),HOLDFAST_LONG=1 HOLDFAST_DRILLS=1 )$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+	PYTHONDONTWRITEBYTECODE= $(if $(LONG),HOLDFAST_LONG=1 HOLDFAST_DRILLS=1 )$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 check: setup
 	$(BIN)/ruff check .

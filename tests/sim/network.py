@@ -17,12 +17,16 @@ class World:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.seconds = 0.0
-        self._now = EPOCH
+        self._now = (0.0, EPOCH)
         self._agenda: list[tuple[float, int, Callable[[], Any]]] = []
         self._number = 0
 
     def now(self) -> datetime:
-        return self._now
+        at, now = self._now
+        if at != self.seconds:
+            now = EPOCH + timedelta(seconds=self.seconds)
+            self._now = (self.seconds, now)
+        return now
 
     def after(self, seconds: float, action: Callable[[], Any]) -> None:
         self._number += 1
@@ -34,7 +38,6 @@ class World:
             if until():
                 return True
             self.seconds, _, action = heapq.heappop(self._agenda)
-            self._now = EPOCH + timedelta(seconds=self.seconds)
             result = action()
             if result is not None:
                 await result

@@ -159,7 +159,9 @@ class Zygote:
                 rank.steps_done += 1
             self.training.stepped_to(fence[1], mine[0].step)
             self.training.saved_step = max(self.training.saved_step, mine[0].step - 2)
-            self.node.observe()
+            if mine[0].steps_done == 1:
+                # For the first step agents look all the time, for later ones with their heartbeats.
+                self.node.observe()
             if mine[0].step >= LAST_STEP:
                 for rank in mine:
                     self.node.rank_ended(self.exit(rank.rank))
