@@ -21,8 +21,9 @@ from holdfast_controller.service import Controller
 from holdfast_standby.service import Standby
 from holdfast_standby.state import Inventory
 from tests.sim.network import Chaos, SimDelivery, World
-from tests.sim.nodes import LAST_STEP, SimNode
+from tests.sim.nodes import SimNode
 from tests.sim.training import Training
+from tests.sim.zygote import LAST_STEP
 
 REDELIVER_S = 3.0
 WITHIN_S = 0.1

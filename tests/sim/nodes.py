@@ -1,4 +1,4 @@
-"""Simulated nodes: the production decisions of the agent over a simulated zygote and ranks that step and die."""
+"""Simulated nodes: the production decisions of the agent over a simulated zygote and its ranks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from holdfast import desired
 from holdfast.desired import NodeDesired, UnreadableOrder
 from holdfast.event_parts import CheckResult, NodeFacts
 from holdfast.events import DiagnosticResult, Event, Inspection, NodeInspected, NodeRegistered
-from holdfast.exit_codes import SUPERSEDED
 from holdfast.timeouts import Timeouts
 from holdfast_agent.actions import Acknowledge, Action, EndZygote, Fork, Say, Stop
 from holdfast_agent.inputs import (
@@ -31,16 +30,11 @@ from holdfast_agent.state import AgentState, RankStanding, Standing
 from holdfast_agent.wire import Fence, LiveRank, RankExit
 from tests.sim.network import World
 from tests.sim.training import Training
+from tests.sim.zygote import Zygote
 
-STEP_S = 0.5
-LAST_STEP = 100
 HEARTBEAT_S = 1.0
-HANGING_CHANCE = 0.1
-"""How often the checks of a node never end."""
 SLOW_RATE = 10.0
 """GFLOP/s of a machine that is slow; the others have three times as much."""
-SUPERSEDED_CHANCE = 0.5
-"""How often ranks find, in the time of a step, that a newer generation has their checkpoints."""
 AGAIN_CHANCE = 0.05
 """How often, in half a second, a node is told again what it has been told."""
 FACTS = NodeFacts(
@@ -57,116 +51,6 @@ SERVICE_MISSED = """Traceback (most recent call last):
     fetch(url)
 urllib.error.HTTPError: HTTP Error 503: Service Unavailable
 """
-
-
-class SimRank(msgspec.Struct):
-    """A rank's process and its ledger."""
-
-    fence: Fence
-    rank: int
-    pid: int
-    step: int
-    steps_done: int = 0
-    is_check: bool = False
-
-
-class Zygote:
-    """Holds a node's ranks; outlives its agent, not its node."""
-
-    def __init__(self, node: SimNode) -> None:
-        self.node = node
-        self.ranks: dict[int, SimRank] = {}
-        self.exits: dict[str, RankExit] = {}
-        self.order = b""
-        self.training: Training
-
-    def fork(self, order: NodeDesired) -> dict[int, int]:
-        assert order.placement is not None
-        assert not self.ranks, f"{self.node.name} started ranks of {order.fence} beside others"
-        self.order = desired.encode(order)
-        if order.placement.purpose == "checks":
-            return self._fork_checks(order)
-        self.training = self.node.trainings[order.placement.job.name]
-        for rank in order.placement.ranks:
-            self.training.start(order.generation, rank, self.node.name)
-            self.node.pids += 1
-            step = self.training.restored(order.generation, order.placement.restore_at_most)
-            self.ranks[rank] = SimRank(order.fence, rank, self.node.pids, step)
-        self.node.started(order.fence)
-        self.node.world.after(STEP_S, lambda: self._train(order.fence))
-        return {rank: it.pid for rank, it in self.ranks.items()}
-
-    def _fork_checks(self, order: NodeDesired) -> dict[int, int]:
-        """Ranks that test the node: they tell what they find, and end by themselves, or never."""
-        assert order.placement is not None
-        for rank in order.placement.ranks:
-            self.node.pids += 1
-            self.ranks[rank] = SimRank(order.fence, rank, self.node.pids, -1, is_check=True)
-        self.node.started(order.fence)
-        if self.node.world.random.random() >= HANGING_CHANCE:
-            self.node.world.after(self.node.world.random.uniform(1.0, 6.0), lambda: self._checked(order))
-        return {rank: it.pid for rank, it in self.ranks.items()}
-
-    def _checked(self, order: NodeDesired) -> None:
-        mine = [rank for rank in self.ranks.values() if rank.fence == order.fence]
-        if not mine or self.node.zygote is not self:
-            return
-        self.node.tell_result(order)
-        for rank in mine:
-            self.node.rank_ended(self.exit(rank.rank))
-
-    def end(self, rank: int) -> SimRank:
-        ended = self.ranks.pop(rank)
-        if not ended.is_check:
-            self.training.end(ended.fence[1], rank)
-        return ended
-
-    def exit(self, rank: int, *, signal: int | None = None, code: int = 0, log: str = "") -> RankExit:
-        """A rank ends by itself; the report is kept until the agent acknowledges it."""
-        ended = self.ranks.pop(rank)
-        if (signal is not None or code) and not ended.is_check:
-            # Ranks that end well end together; the others still count as there for those that end later.
-            self.training.end(ended.fence[1], rank)
-        report = RankExit(
-            exit_id=self.node.fresh_id(),
-            fence=ended.fence,
-            rank=rank,
-            local_rank=0,
-            pid=ended.pid,
-            exit_code=None if signal else code,
-            signal=signal,
-            exited_ns=int(self.node.world.now().timestamp() * 1e9),
-            log_tail=log,
-        )
-        self.exits[report.exit_id] = report
-        self.node.ledgers[ended.fence, rank] = (ended.step, ended.steps_done)
-        return report
-
-    def _train(self, fence: Fence) -> None:
-        mine = [rank for rank in self.ranks.values() if rank.fence == fence]
-        if not mine or self.node.zygote is not self:
-            return
-        if fence[1] < max(self.training.alive) and self.node.world.random.random() < SUPERSEDED_CHANCE:
-            for rank in mine:
-                # They have trained on alone, further than the job ever gets.
-                rank.step += LAST_STEP
-                self.node.rank_ended(self.exit(rank.rank, code=SUPERSEDED))
-            return
-        if self.training.is_complete(fence[1]):
-            self.training.stepped.add(fence[1])
-            for rank in mine:
-                rank.step += 1
-                rank.steps_done += 1
-            self.training.stepped_to(fence[1], mine[0].step)
-            self.training.saved_step = max(self.training.saved_step, mine[0].step - 2)
-            if mine[0].steps_done == 1:
-                # For the first step agents look all the time, for later ones with their heartbeats.
-                self.node.observe()
-            if mine[0].step >= LAST_STEP:
-                for rank in mine:
-                    self.node.rank_ended(self.exit(rank.rank))
-                return
-        self.node.world.after(STEP_S, lambda: self._train(fence))
 
 
 class SimNode:
