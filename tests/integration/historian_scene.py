@@ -67,6 +67,12 @@ async def query(url: str, text: str, *arguments: Any) -> list[asyncpg.Record]:
         await connection.close()
 
 
+async def one(urls: dict[str, str], text: str, *arguments: Any) -> asyncpg.Record:
+    """The only row of a query, asked as the reading role."""
+    (row,) = await query(urls["reader"], text, *arguments)
+    return row
+
+
 async def until(condition: Callable[[], Awaitable[bool]], what: str) -> None:
     """Wait for a condition of the outside world."""
     try:

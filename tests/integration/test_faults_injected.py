@@ -2,46 +2,36 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from faults_scene import WITHIN_S, cluster_files, inject, kernel_log, state_of, undo, until
 
 from holdfast.embedded import fabric
-from holdfast.embedded.layout import ClusterInfo, Fabric, Layout, Ports
+from holdfast.embedded.layout import Fabric, Layout
 from holdfast.embedded.ports import reserve_ports
-from holdfast.embedded.process import stat_fields
-from holdfast.faults.aim import Aim, Proc, Rank
+from holdfast.faults.aim import Proc
 from holdfast.faults.fault import FaultRefused
 from holdfast.faults.helpers import marked
-from holdfast.faults.record import Injected, Record
+from holdfast.faults.record import Record
 from holdfast.faults.registry import find
 from holdfast.faults.rights import lacking
-from holdfast.ids import uuid7
 
 pytestmark = pytest.mark.integration
-
-WITHIN_S = 20.0
 
 
 @pytest.fixture
 def layout(tmp_path: Path) -> Iterator[Layout]:
-    layout = Layout(tmp_path / "cluster")
-    layout.create()
-    layout.node("node-0").mkdir()
-    yield layout
-    for left in Record(layout).all():
-        Record(layout).undo(left)
+    with cluster_files(tmp_path / "cluster") as made:
+        yield made
 
 
 @pytest.fixture
@@ -61,61 +51,6 @@ def started() -> Iterator[Callable[[str], subprocess.Popen[str]]]:
         one.wait()
         assert one.stdout is not None
         one.stdout.close()
-
-
-def inject(
-    layout: Layout,
-    name: str,
-    *,
-    struck: int | None = None,
-    node: str = "node-0",
-    network: Fabric | None = None,
-    **options: str,
-) -> Injected:
-    """Inject, aimed at a process as at a rank. Skips where the machine lacks what is needed."""
-    fault = find(name)
-    if reasons := [reason for need in fault.needs if (reason := lacking(need))]:
-        pytest.skip("; ".join(reasons))
-    process = Proc.of(struck) if struck is not None else None
-    info = ClusterInfo(
-        version="1",
-        pid=None,
-        ports=Ports(postgres=1, nats=2, nats_monitor=3),
-        nats_url="",
-        nats_monitor_url="",
-        database_urls={},
-        nodes=["node-0", "node-1"],
-        fabric=network,
-    )
-    target = Aim(uuid7(), layout, info, node, Rank("job", 0, node, process) if process else None)
-    injected = Injected(
-        id=target.id,
-        fault=name,
-        at=datetime.now(UTC),
-        by="a test",
-        steps=fault.plan(target, fault.configured(options)),  # type: ignore[arg-type]
-    )
-    Record(layout).inject(injected)
-    return injected
-
-
-def undo(layout: Layout) -> None:
-    """As `holdfast inject --undo` does, from what is on record."""
-    (injected,) = Record(layout).all()
-    Record(layout).undo(injected)
-    Record(layout).undo(injected)
-
-
-def until(what: str, condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WITHIN_S
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {WITHIN_S:g} s: {what}"
-        time.sleep(0.01)
-
-
-def state_of(pid: int) -> str:
-    fields = stat_fields(pid)
-    return fields[0] if fields else ""
 
 
 WORKING = """
@@ -245,97 +180,7 @@ def test_where_nothing_trains_no_number_is_touched(
         inject(layout, "nan", struck=started(WORKING).pid, look_s="0.01")
 
 
-# --- disks -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [("disk-full", "No space left"), ("inodes-full", "No space left"), ("read-only", "Read-only file system")],
-)
-def test_nothing_more_can_be_written_and_what_was_there_is_there(layout: Layout, name: str, message: str) -> None:
-    directory = layout.node("node-0")
-    (directory / "old").write_text("old")
-    (directory / "folder" / "inner").mkdir(parents=True)
-    inject(layout, name)
-    with pytest.raises(OSError, match=message):
-        (directory / "new").write_bytes(bytes(100_000))
-    if name == "disk-full":
-        # It takes no room.
-        (directory / "folder").rename(directory / "moved")
-    assert (directory / "old").read_text() == "old"
-    at = os.statvfs(directory)
-    assert name == "read-only" or at.f_bavail == 0 or at.f_ffree == 0
-    undo(layout)
-    (directory / "new").write_bytes(bytes(100_000))
-    assert sorted(path.name for path in directory.iterdir()) == ["folder", "new", "old"]
-
-
-def test_a_file_system_is_not_there(layout: Layout) -> None:
-    directory = layout.node("node-0")
-    (directory / "old").touch()
-    inject(layout, "unmounted")
-    assert not list(directory.iterdir())
-    undo(layout)
-    assert list(directory.iterdir())
-
-
-def write_through(path: Path) -> None:
-    with path.open("w") as file:
-        file.write("x")
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def test_a_disk_fails_below_a_directory(layout: Layout) -> None:
-    directory = layout.node("node-0")
-    (directory / "folder").mkdir()
-    (directory / "folder" / "old").write_text("what was there")
-    inject(layout, "disk-fails")
-    with pytest.raises(OSError, match="Input/output error"):
-        (directory / "folder" / "old").read_text()
-    with pytest.raises(OSError, match=r"Input/output error|Read-only file system"):
-        write_through(directory / "new")
-    undo(layout)
-    assert (directory / "folder" / "old").read_text() == "what was there"
-    assert not (directory / "new").exists()
-
-
-def test_a_disk_is_not_copied_that_holds_the_cluster(layout: Layout) -> None:
-    with pytest.raises(FaultRefused, match="holds the cluster's own directory"):
-        inject(layout, "disk-fails", path=str(layout.root))
-
-
-def test_a_file_system_does_not_answer(layout: Layout) -> None:
-    directory = layout.node("node-0")
-    (directory / "old").touch()
-    inject(layout, "mount-hangs")
-    with subprocess.Popen(("ls", str(directory)), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as looking:
-        until("it waits inside the kernel", lambda: state_of(looking.pid) in ("S", "D"))
-        with pytest.raises(subprocess.TimeoutExpired):
-            looking.wait(0.2)
-        undo(layout)
-        assert looking.wait(WITHIN_S) != 0
-    assert [path.name for path in directory.iterdir()] == ["old"]
-
-
 # --- the kernel's log, links, services -------------------------------------------------------------
-
-
-def kernel_log() -> str:
-    """The records that the kernel keeps, "priority,number,time,flags;text" each."""
-    descriptor = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
-    records = []
-    try:
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                try:
-                    records.append(os.read(descriptor, 8192).decode(errors="replace"))
-                except BrokenPipeError:
-                    # Overwritten while it was read; the next one is there.
-                    continue
-    finally:
-        os.close(descriptor)
-    return "".join(records)
 
 
 def test_a_line_of_a_driver_is_in_the_kernels_log_and_known_as_a_drill(layout: Layout) -> None:

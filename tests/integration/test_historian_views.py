@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import asyncpg
 import pytest
@@ -29,7 +28,7 @@ from holdfast.events import (
     StepsMeasured,
     ThroughputMeasured,
 )
-from tests.integration.historian_scene import Story, killed_and_restarted, new_database, query, record
+from tests.integration.historian_scene import Story, killed_and_restarted, new_database, one, query, record
 
 pytestmark = pytest.mark.integration
 
@@ -37,11 +36,6 @@ pytestmark = pytest.mark.integration
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def urls(embedded_postgres: str) -> AsyncIterator[dict[str, str]]:
     yield await new_database(embedded_postgres, "historian_views")
-
-
-async def one(urls: dict[str, str], text: str, *arguments: Any) -> asyncpg.Record:
-    (row,) = await query(urls["reader"], text, *arguments)
-    return row
 
 
 GENERATIONS = "select * from historian.generations where job = $1 order by generation"

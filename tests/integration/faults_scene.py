@@ -1,0 +1,105 @@
+"""Faults of `holdfast inject` on the directories of a cluster that does not run, and on plain processes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from holdfast.embedded.layout import ClusterInfo, Fabric, Layout, Ports
+from holdfast.embedded.process import stat_fields
+from holdfast.faults.aim import Aim, Proc, Rank
+from holdfast.faults.record import Injected, Record
+from holdfast.faults.registry import find
+from holdfast.faults.rights import lacking
+from holdfast.ids import uuid7
+
+WITHIN_S = 20.0
+
+
+@contextlib.contextmanager
+def cluster_files(directory: Path) -> Iterator[Layout]:
+    """The directories of a cluster with one node; in the end all faults are undone."""
+    layout = Layout(directory)
+    layout.create()
+    layout.node("node-0").mkdir()
+    yield layout
+    for left in Record(layout).all():
+        Record(layout).undo(left)
+
+
+def inject(
+    layout: Layout,
+    name: str,
+    *,
+    struck: int | None = None,
+    node: str = "node-0",
+    network: Fabric | None = None,
+    **options: str,
+) -> Injected:
+    """Inject, aimed at a process as at a rank. Skips where the machine lacks what is needed."""
+    fault = find(name)
+    if reasons := [reason for need in fault.needs if (reason := lacking(need))]:
+        pytest.skip("; ".join(reasons))
+    process = Proc.of(struck) if struck is not None else None
+    info = ClusterInfo(
+        version="1",
+        pid=None,
+        ports=Ports(postgres=1, nats=2, nats_monitor=3),
+        nats_url="",
+        nats_monitor_url="",
+        database_urls={},
+        nodes=["node-0", "node-1"],
+        fabric=network,
+    )
+    target = Aim(uuid7(), layout, info, node, Rank("job", 0, node, process) if process else None)
+    injected = Injected(
+        id=target.id,
+        fault=name,
+        at=datetime.now(UTC),
+        by="a test",
+        steps=fault.plan(target, fault.configured(options)),  # type: ignore[arg-type]
+    )
+    Record(layout).inject(injected)
+    return injected
+
+
+def undo(layout: Layout) -> None:
+    """As `holdfast inject --undo` does, from what is on record."""
+    (injected,) = Record(layout).all()
+    Record(layout).undo(injected)
+    Record(layout).undo(injected)
+
+
+def until(what: str, condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WITHIN_S
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {WITHIN_S:g} s: {what}"
+        time.sleep(0.01)
+
+
+def state_of(pid: int) -> str:
+    fields = stat_fields(pid)
+    return fields[0] if fields else ""
+
+
+def kernel_log() -> str:
+    """The records that the kernel keeps, "priority,number,time,flags;text" each."""
+    descriptor = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
+    records = []
+    try:
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                try:
+                    records.append(os.read(descriptor, 8192).decode(errors="replace"))
+                except BrokenPipeError:
+                    # Overwritten while it was read; the next one is there.
+                    continue
+    finally:
+        os.close(descriptor)
+    return "".join(records)
