@@ -112,13 +112,8 @@ def _no_inodes(aim: Aim, options: DiskOptions) -> tuple[Step, ...]:
 
 
 def _overlay(aim: Aim, options: DiskOptions, without: Literal["bytes", "inodes", "writes"]) -> Overlay:
-    directory = directory_of(aim, options)
-    scratch = aim.place
-    if scratch.is_relative_to(directory):
-        raise FaultRefused(f"{directory} holds the cluster's own directory: name one of a node or a job in it")
-    return Overlay(
-        mark=aim.mark, directory=str(directory), scratch=str(scratch), without=without, processes=aim.processes()
-    )
+    directory, scratch = str(directory_apart(aim, options)), str(aim.place)
+    return Overlay(mark=aim.mark, directory=directory, scratch=scratch, without=without, processes=aim.processes())
 
 
 def _read_only(aim: Aim, options: DiskOptions) -> tuple[Step, ...]:
@@ -149,6 +144,18 @@ def directory_of(aim: Aim, options: DiskOptions) -> Path:
         raise FaultRefused(f"{directory} is no directory")
     if directory == Path("/"):
         raise FaultRefused("the root of all files is more than a drill should break: name a directory with -o path=...")
+    return directory
+
+
+def directory_apart(aim: Aim, options: DiskOptions) -> Path:
+    """The directory that is meant, for a fault that needs a place outside of it.
+
+    Raises:
+        FaultRefused: as `directory_of`, or what the fault keeps for itself lies in it.
+    """
+    directory = directory_of(aim, options)
+    if aim.place.is_relative_to(directory):
+        raise FaultRefused(f"{directory} holds the cluster's own directory: name one of a node or a job in it")
     return directory
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from holdfast.faults import mounts
 from holdfast.faults.aim import Aim, Proc
-from holdfast.faults.disk import DiskOptions, directory_of
+from holdfast.faults.disk import DiskOptions, directory_apart
 from holdfast.faults.fault import At, Fault, FaultRefused, Step
 from holdfast.faults.rights import Need
 from holdfast.symptoms import TableOne
@@ -74,11 +74,8 @@ class FailingDisk(Step, frozen=True, kw_only=True, tag="failing_disk"):
 
 
 def _fails(aim: Aim, options: DiskOptions) -> tuple[Step, ...]:
-    directory = directory_of(aim, options)
-    image = aim.place / "disk"
-    if image.is_relative_to(directory):
-        raise FaultRefused(f"{directory} holds the cluster's own directory: name one of a node or a job in it")
-    return (FailingDisk(directory=str(directory), image=str(image), processes=aim.processes()),)
+    directory, image = str(directory_apart(aim, options)), str(aim.place / "disk")
+    return (FailingDisk(directory=directory, image=image, processes=aim.processes()),)
 
 
 def _sizes(directory: Path) -> Iterator[int]:
