@@ -19,7 +19,7 @@ from holdfast.trainer.checkpoint_retention import Retention
 from holdfast.trainer.checkpoint_storage import DirectoryStorage, Manifest, Part
 from holdfast.trainer.checkpoint_workplace import Owner
 
-ROUNDS = 60
+ROUNDS = 30
 
 
 def storage(root: Path, generation: int, *, job: str = "job", submitted_ms: int = 1000) -> DirectoryStorage:
