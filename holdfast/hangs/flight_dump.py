@@ -1,7 +1,6 @@
 """What stands for what in one rank's dump of PyTorch's Flight Recorder. Pure.
 
 - On the CPU (gloo) `state` stays `scheduled`; `retired` tells that an operation has ended.
-- Nor do operations inside a coalesced one change their state: theirs is that of the `coalesced` record after them.
 - `pg_status` counts operations by the id of the group on this rank, `pg_config` names groups; and of a group with
   point-to-point operations it holds the number of whichever came last, of one kind or the other. The records are
   believed first.
@@ -10,13 +9,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Final, Literal
+from itertools import chain, islice
+from typing import Final, Literal, NamedTuple
 
-import msgspec
-
-from holdfast.hangs.observed import CollectiveRecord, Frame, ProcessGroup, RankTrace, RecordState
+from holdfast.hangs.coalesced import Issued, issued
+from holdfast.hangs.dumped import Dump, Entry
+from holdfast.hangs.observed import CollectiveRecord, Frame, ProcessGroup, RankTrace
 
 FRAMES_MAX: Final = 64
 _DURATION_MS_MAX: Final = 1e9
@@ -24,99 +24,6 @@ TENSORS_MAX: Final = 4096
 """Of one operation; the rest says nothing new."""
 
 _PEERS: Final = re.compile(r"(send|recv)\s+(\d+)\s*(->|<-)\s*(\d+)")
-
-
-@lru_cache(maxsize=65_536)
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in text.strip("[]() ").split(",") if number.strip())
-
-
-_LARGE_BYTES: Final = 4096
-_LARGE_KEPT: Final = 8
-_large: list[tuple[str, tuple[int, ...]]] = []
-
-
-def _members(text: str) -> tuple[int, ...]:
-    """The numbers in a text like a list; equal texts give the same tuple."""
-    if len(text) < _LARGE_BYTES:
-        return _numbers(text)
-    # The list of a whole job comes once for each rank: 32,768 times 200 kB. Comparing is ten times as fast as hashing.
-    for known, numbers in _large:
-        if known == text:
-            return numbers
-    found = tuple(int(number) for number in text.strip("[]() ").split(",") if number.strip())
-    _large.insert(0, (text, found))
-    del _large[_LARGE_KEPT:]
-    return found
-
-
-class DumpedGroup(msgspec.Struct, frozen=True):
-    """A process group; `ranks` is a list, or a text like one."""
-
-    name: str = ""
-    desc: str = ""
-    ranks: str | list[int] = ""
-
-    def members(self) -> tuple[int, ...]:
-        """The global ranks; none: not told.
-
-        Raises:
-            ValueError: a text that is no list of numbers.
-        """
-        return _members(self.ranks) if isinstance(self.ranks, str) else tuple(self.ranks)
-
-
-class DumpedStatus(msgspec.Struct, frozen=True):
-    """How far a group came on this rank; -1: nothing yet."""
-
-    last_enqueued_collective: int = -1
-    last_started_collective: int = -1
-    last_completed_collective: int = -1
-
-
-class DumpedFrame(msgspec.Struct, frozen=True):
-    name: str = ""
-    filename: str = ""
-    line: int = 0
-
-
-class Entry(msgspec.Struct, frozen=True):
-    """One operation. `seq_id` is what versions before 2.1 call `collective_seq_id`."""
-
-    profiling_name: str
-    pg_id: int | str = -1
-    process_group: list[str] = []
-    collective_seq_id: int | None = None
-    seq_id: int | None = None
-    p2p_seq_id: int | None = None
-    op_id: int | None = None
-    input_sizes: list[list[int]] = []
-    output_sizes: list[list[int]] = []
-    input_dtypes: list[str] = []
-    output_dtypes: list[str] = []
-    state: str = "scheduled"
-    time_created_ns: int | None = None
-    time_discovered_started_ns: int | None = None
-    time_discovered_completed_ns: int | None = None
-    duration_ms: float | None = None
-    retired: bool = False
-    is_p2p: bool = False
-    frames: list[DumpedFrame] = []
-
-    @property
-    def sequence(self) -> int:
-        collective = self.seq_id if self.collective_seq_id is None else self.collective_seq_id
-        return (self.p2p_seq_id if self.is_p2p else collective) or 0
-
-
-class Dump(msgspec.Struct, frozen=True):
-    """One rank's dump."""
-
-    version: str | float = ""
-    rank: int | None = None
-    pg_config: dict[str, DumpedGroup] = {}
-    pg_status: dict[str | int, DumpedStatus] = {}
-    entries: list[Entry] = []
 
 
 def trace_of(dump: Dump, rank: int) -> RankTrace:
@@ -130,13 +37,12 @@ def trace_of(dump: Dump, rank: int) -> RankTrace:
         name, description = _group_of(entry)
         if name not in groups:
             groups[name] = ProcessGroup(name=name, description=description)
-    states = _states(dump.entries)
+    counts = _counts(dump.entries)
     records = tuple(
-        _record(entry, state, groups[_group_of(entry)[0]], rank)
-        for entry, state in zip(dump.entries, states, strict=True)
-        if state is not None
+        _record(each, groups[_group_of(each.entries[0])[0]], rank)
+        for each in issued(dump.entries, _messages_done(dump, counts))
     )
-    entered, completed = _progress(dump, records, groups)
+    entered, completed = _progress(dump, records, groups, counts)
     created = [entry.time_created_ns or 0 for entry in dump.entries]
     return RankTrace(
         rank=rank,
@@ -155,26 +61,31 @@ def _group_of(entry: Entry) -> tuple[str, str]:
     return names[0], names[1] if len(names) > 1 else ""
 
 
-def _states(entries: Sequence[Entry]) -> list[RecordState | None]:
-    """The state of each; None: a record that only ends a coalesced operation."""
-    states: list[RecordState | None] = [_state(entry) for entry in entries]
-    parts: dict[tuple[object, ...], list[int]] = {}
-    for index, entry in enumerate(entries):
-        if entry.profiling_name.endswith(":coalesced"):
-            inside = parts.pop((entry.pg_id, entry.is_p2p, entry.sequence), [])
-            for part in inside:
-                states[part] = states[index]
-            if inside:
-                states[index] = None
-        else:
-            parts.setdefault((entry.pg_id, entry.is_p2p, entry.sequence), []).append(index)
-    return states
+class _Counts(NamedTuple):
+    """What a group has counted on a rank by its last record."""
+
+    collectives: int
+    messages: int
+
+    def are_messages(self, value: int) -> bool | None:
+        """Whether a counter of either kind counts messages; None: it may be of both."""
+        if self.messages and value > self.collectives and abs(value - self.messages) <= value - self.collectives:
+            return True
+        return False if not self.messages or value > self.messages else None
 
 
-def _state(entry: Entry) -> RecordState:
-    if entry.state == "completed" or entry.retired or entry.time_discovered_completed_ns:
-        return "completed"
-    return "started" if entry.state == "started" or entry.time_discovered_started_ns else "scheduled"
+def _counts(entries: Sequence[Entry]) -> dict[str, _Counts]:
+    """By the id of a group."""
+    return {str(entry.pg_id): _Counts(entry.collectives or 0, entry.p2p_seq_id or 0) for entry in entries}
+
+
+def _messages_done(dump: Dump, counts: Mapping[str, _Counts]) -> dict[str, int]:
+    """By id of a group the last message that `pg_status` says has ended."""
+    return {
+        number: status.last_completed_collective
+        for number, status in ((str(key), status) for key, status in dump.pg_status.items())
+        if number in counts and counts[number].are_messages(status.last_completed_collective)
+    }
 
 
 @lru_cache(maxsize=4096)
@@ -186,8 +97,9 @@ def _operation(name: str) -> tuple[str, Literal["send", "recv"] | None, int]:
     return plain, None, -1
 
 
-def _record(entry: Entry, state: RecordState, group: ProcessGroup, rank: int) -> CollectiveRecord:
-    operation, end, peer_in_group = _operation(entry.profiling_name)
+def _record(each: Issued, group: ProcessGroup, rank: int) -> CollectiveRecord:
+    entry = each.entries[0]
+    operation, end, peer_in_group = _operation(each.profiling_name)
     is_p2p = entry.is_p2p or end is not None
     peer = None
     if end is not None:
@@ -201,11 +113,11 @@ def _record(entry: Entry, state: RecordState, group: ProcessGroup, rank: int) ->
         group=group.name,
         sequence=entry.sequence,
         operation=operation,
-        state=state,
+        state=each.state,
         is_p2p=is_p2p,
         peer=peer,
-        input_sizes=tuple(map(tuple, entry.input_sizes[:TENSORS_MAX])),
-        output_sizes=tuple(map(tuple, entry.output_sizes[:TENSORS_MAX])),
+        input_sizes=_sizes(part.input_sizes for part in each.entries),
+        output_sizes=_sizes(part.output_sizes for part in each.entries),
         dtype=(entry.input_dtypes or entry.output_dtypes or [""])[0],
         created_ns=entry.time_created_ns or 0,
         started_ns=entry.time_discovered_started_ns or 0,
@@ -222,30 +134,38 @@ def _ns(milliseconds: float | None) -> int:
     return int(milliseconds * 1e6) if milliseconds is not None and 0 < milliseconds < _DURATION_MS_MAX else 0
 
 
+def _sizes(parts: Iterable[list[list[int]]]) -> tuple[tuple[int, ...], ...]:
+    return tuple(map(tuple, islice(chain.from_iterable(parts), TENSORS_MAX)))
+
+
 def _progress(
-    dump: Dump, records: Sequence[CollectiveRecord], groups: dict[str, ProcessGroup]
+    dump: Dump,
+    records: Sequence[CollectiveRecord],
+    groups: dict[str, ProcessGroup],
+    counts: Mapping[str, _Counts],
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """For each group the collectives begun and ended; of groups without records what `pg_status` says."""
+    """For each group the collectives begun and ended, by its records and by what `pg_status` says."""
     entered: dict[str, int] = {}
     completed: dict[str, int] = {}
-    mixed: set[str] = set()
     for entry in dump.entries:
-        name = _group_of(entry)[0]
-        collective = entry.seq_id if entry.collective_seq_id is None else entry.collective_seq_id
-        if collective is not None:
-            entered[name] = max(entered.get(name, 0), collective)
-        if entry.is_p2p or (entry.op_id is not None and entry.op_id != collective):
-            mixed.add(name)
+        if entry.collectives is not None:
+            name = _group_of(entry)[0]
+            entered[name] = max(entered.get(name, 0), entry.collectives)
     for record in records:
         if record.state == "completed" and not record.is_p2p:
             completed[record.group] = max(completed.get(record.group, 0), record.sequence)
     names = _names_of_ids(dump, groups)
     for number, status in dump.pg_status.items():
         known = names.get(str(number))
-        if known is None or known in mixed:
+        if known is None:
             continue
-        entered[known] = max(entered.get(known, -1), status.last_enqueued_collective)
-        completed[known] = max(completed.get(known, -1), status.last_completed_collective)
+        of_both = counts.get(str(number), _Counts(0, 0))
+        for said, values in (
+            (status.last_enqueued_collective, entered),
+            (status.last_completed_collective, completed),
+        ):
+            if of_both.are_messages(said) is False:
+                values[known] = max(values.get(known, -1), said)
     return {name: last for name, last in entered.items() if last >= 0}, {
         name: last for name, last in completed.items() if last >= 0
     }

@@ -13,7 +13,8 @@ from typing import Final
 import msgspec
 
 from holdfast.hangs import safe_pickle
-from holdfast.hangs.flight_dump import Dump, trace_of
+from holdfast.hangs.dumped import Dump
+from holdfast.hangs.flight_dump import trace_of
 from holdfast.hangs.observed import RankTrace
 
 BYTES_MAX: Final = 2 << 30
