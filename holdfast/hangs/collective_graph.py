@@ -14,7 +14,7 @@ from collections.abc import Iterable
 import msgspec
 
 from holdfast.hangs.observed import CollectiveRecord
-from holdfast.hangs.progress import Group, Pending, Progress, ends_together
+from holdfast.hangs.progress import UNKNOWN, Group, Pending, Progress, ends_together
 
 
 class Operation(msgspec.Struct):
@@ -46,7 +46,8 @@ class Lag(msgspec.Struct, frozen=True):
 class WaitGraph(msgspec.Struct):
     """`waits_in`: for each rank its operations in the order in which it began them, as indices of `operations`.
 
-    `more`: of a rank and a message that both ends have joined, those after it that only this rank has.
+    `more`: of a rank and a message that both ends have joined, those after it that only this rank has. `batches`: the
+    messages that a rank issued as one, by its key of the group and its number of them: they end together.
     """
 
     progress: Progress
@@ -55,6 +56,22 @@ class WaitGraph(msgspec.Struct):
     lags: dict[int, list[Lag]]
     records: dict[tuple[int, int], CollectiveRecord]
     more: dict[tuple[int, int | None], int]
+    batches: defaultdict[tuple[int, str, int], list[int]]
+
+    def is_lost(self, rank: int, index: int) -> bool:
+        """Whether of what `rank` waits in only a counter tells."""
+        record = self.records.get((rank, index))
+        return record is not None and record.operation == UNKNOWN
+
+    def issued_with(self, index: int) -> set[int]:
+        """The other messages of the batches that a message is part of, on either end."""
+        operation = self.operations[index]
+        if not operation.is_p2p:
+            return set()
+        found: set[int] = set()
+        for rank in operation.joined:
+            found.update(self.batches[rank, operation.group.key, self.records[rank, index].sequence])
+        return found - {index}
 
     def missing(self, index: int) -> list[int]:
         """All members that have not joined an operation."""
@@ -84,7 +101,7 @@ def wait_graph(progress: Progress) -> WaitGraph:
                 lags.setdefault(rank, []).append(Lag(rank, record, each.group))
             else:
                 collectives[key][record.sequence].append((rank, record))
-    graph = WaitGraph(progress, [], {rank: [] for rank in progress.pending}, lags, {}, {})
+    graph = WaitGraph(progress, [], {rank: [] for rank in progress.pending}, lags, {}, {}, defaultdict(list))
     for key, of_group in collectives.items():
         _add_collectives(graph, progress.groups[key], of_group, places)
     for (key, source, target), sides in channels.items():
@@ -135,7 +152,7 @@ def _add_collectives(
             Operation(
                 group=group,
                 sequence=sequence,
-                name=waiting[0][1].operation,
+                name=next((record.operation for _, record in waiting if record.operation != UNKNOWN), UNKNOWN),
                 is_p2p=False,
                 joined=[rank for rank, _ in waiting],
                 missing_here=missing_here,
@@ -167,6 +184,8 @@ def _add_channel(
         before = len(graph.operations)
         graph.operations.append(_message(group, [source, target], sent[0], received[0]))
         graph.records[source, before], graph.records[target, before] = sent[0], received[0]
+        graph.batches[source, group.key, sent[0].sequence].append(before)
+        graph.batches[target, group.key, received[0].sequence].append(before)
         places[group.key, source, target, -1] = before
     if len(sent) == len(received):
         return
@@ -176,6 +195,7 @@ def _add_channel(
     last = graph.operations[place]
     (last.missing_here if other in traced else last.silent).append(other)
     graph.records[rank, place] = waiting[paired]
+    graph.batches[rank, group.key, waiting[paired].sequence].append(place)
     graph.more[rank, before] = place
     if before is None:
         places[group.key, source, target, -1] = place

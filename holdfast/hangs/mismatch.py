@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.hangs.collective_graph import WaitGraph
 from holdfast.hangs.observed import CollectiveRecord, RankTrace
-from holdfast.hangs.progress import Group
+from holdfast.hangs.progress import UNKNOWN, Group
 
 Meaning = tuple[str, str, int | None, int | None]
 
@@ -60,6 +60,8 @@ def mismatches(graph: WaitGraph, traces: Sequence[RankTrace]) -> list[Mismatch]:
         shapes: dict[tuple[object, ...], Meaning] = {}
         for rank in operation.joined:
             record = graph.records[rank, index]
+            if record.operation == UNKNOWN:
+                continue
             shape = (record.operation, record.dtype, record.input_sizes, record.output_sizes)
             meaning = shapes.get(shape)
             if meaning is None:

@@ -9,7 +9,7 @@ from typing import Literal, TypeVar
 import msgspec
 
 from holdfast.hangs.circles import closed_circles
-from holdfast.hangs.collective_graph import Operation, WaitGraph
+from holdfast.hangs.collective_graph import WaitGraph
 from holdfast.hangs.order import out_of_order
 from holdfast.hangs.progress import Group
 from holdfast.hangs.words import ranks_in_words
@@ -20,12 +20,14 @@ T = TypeVar("T", bound=Hashable)
 class Ends(msgspec.Struct):
     """Where chains end: in ranks (and the operation in which most wait for each), operations, circles of both.
 
-    `lost`: operations missed by ranks of which no trace tells what they wait for.
+    `exchanges`: messages that all have joined and that end together. `lost`: operations missed by ranks of which no
+    trace tells what they wait for.
     """
 
     ranks: dict[int, int] = {}
     operations: list[int] = []
     circles: list[tuple[list[int], list[int]]] = []
+    exchanges: list[list[int]] = []
     lost: list[int] = []
 
 
@@ -59,7 +61,10 @@ def ends(graph: WaitGraph, apart: set[int], settled: set[int], waiting: Set[int]
         elif operation.before is not None:
             edges.append(-1 - operation.before)
         elif not edges:
-            edges = [-1 - earlier for earlier in _begun_before(graph, index)]
+            # Of a batch nothing comes first; and a message ends when all of the batch on either end has come.
+            batch = graph.issued_with(index)
+            earlier = _begun_before(graph, index) - batch
+            edges = [-1 - other for other in (earlier if operation.silent else earlier | batch)]
         out[-1 - index] = edges
     into: defaultdict[int, list[int]] = defaultdict(list)
     for node, edges in out.items():
@@ -68,7 +73,7 @@ def ends(graph: WaitGraph, apart: set[int], settled: set[int], waiting: Set[int]
     lost = {
         -1 - index
         for index, operation in enumerate(operations)
-        if operation.silent and waiting >= set(operation.silent) and not _idle(operation)
+        if operation.silent and waiting >= set(operation.silent) and not _idle(operation.joined, operation.started)
     }
     lost = {node for node in lost if not out[node] and -1 - node not in settled}
     last = [node for node, edges in out.items() if not edges and (node < 0 or into[node]) and node not in lost]
@@ -88,16 +93,25 @@ def ends(graph: WaitGraph, apart: set[int], settled: set[int], waiting: Set[int]
             found.ranks[rank] = max((-1 - node for node in into[rank]), key=lambda index: len(operations[index].joined))
     left = {node: edges for node, edges in out.items() if node not in explained and edges}
     for circle in closed_circles(left):
-        found.circles.append(([node for node in circle if node >= 0], [-1 - node for node in circle if node < 0]))
+        ranks, of_circle = [node for node in circle if node >= 0], sorted(-1 - node for node in circle if node < 0)
+        if ranks:
+            found.circles.append((ranks, of_circle))
+        else:
+            found.exchanges.append(of_circle)
     return found
 
 
 def _begun_before(graph: WaitGraph, index: int) -> set[int]:
-    """What the members of an operation that all have joined began before it: first of all, and just before it."""
+    """What the members of an operation that all have joined began before it: first of all, and just before it.
+
+    In which order those began that no record is left of nothing tells.
+    """
     found: set[int] = set()
     for rank in graph.operations[index].joined:
         waits = graph.waits_in[rank]
-        if waits[0] != index:
+        if graph.is_lost(rank, index):
+            found.update(other for other in waits if other != index and graph.is_lost(rank, other))
+        elif waits[0] != index:
             found.add(waits[0])
             found.add(waits[waits.index(index) - 1])
     return found
@@ -107,7 +121,7 @@ def joined_candidates(graph: WaitGraph, index: int, waiting: Set[int]) -> Candid
     """Who may be at fault where all that left a trace have joined an operation that does not end."""
     operation = graph.operations[index]
     joined = operation.joined
-    idle = _idle(operation)
+    idle = _idle(joined, operation.started)
     # Of those without a trace that wait like others no more is to be expected than of others.
     if operation.silent and not (idle and waiting >= set(operation.silent)):
         ranks = tuple(rank for rank in operation.silent if rank not in waiting)
@@ -137,7 +151,19 @@ def joined_candidates(graph: WaitGraph, index: int, waiting: Set[int]) -> Candid
             confidence=0.5,
             words=(f"no dump tells the members of the group; {ranks_in_words(unplaced)} mention none of its kind",),
         )
-    behind = _behind(graph, index)
+    return _not_moving(graph, (index,))
+
+
+def exchange_candidates(graph: WaitGraph, indices: Sequence[int]) -> Candidates:
+    """Who may be at fault where messages that were issued together do not end, and all have joined them."""
+    return _not_moving(graph, tuple(indices))
+
+
+def _not_moving(graph: WaitGraph, indices: tuple[int, ...]) -> Candidates:
+    joined = sorted({rank for index in indices for rank in graph.operations[index].joined})
+    started = {rank for index in indices for rank in graph.operations[index].started}
+    idle = _idle(joined, started)
+    behind = _behind(graph, set(joined), indices)
     if idle:
         ranks, confidence = tuple(idle), 0.85
         words = (f"its kernel has not started on {ranks_in_words(idle)}",)
@@ -149,17 +175,17 @@ def joined_candidates(graph: WaitGraph, index: int, waiting: Set[int]) -> Candid
     return Candidates(
         ranks=ranks,
         kind="joined_not_moving",
-        operation=index,
-        because=(index,),
+        operation=indices[0],
+        because=indices[:16],
         confidence=confidence if len(ranks) == 1 else min(confidence, 0.6),
         words=words,
     )
 
 
-def _idle(operation: Operation) -> list[int]:
+def _idle(joined: Sequence[int], started: Set[int]) -> list[int]:
     """The few members on whose device the kernel of an operation has not started, while it has on the others'."""
-    idle = [rank for rank in operation.joined if rank not in operation.started]
-    return idle if operation.started and 2 * len(idle) <= len(operation.joined) else []
+    idle = [rank for rank in joined if rank not in started]
+    return idle if started and 2 * len(idle) <= len(joined) else []
 
 
 def _unplaced(graph: WaitGraph, group: Group) -> list[int]:
@@ -173,11 +199,10 @@ def _unplaced(graph: WaitGraph, group: Group) -> list[int]:
     return sorted(rank for rank, waits in graph.waits_in.items() if not waits and rank not in placed)
 
 
-def _behind(graph: WaitGraph, index: int) -> list[int]:
-    """The few members of an operation for which its other members wait in a later collective as well."""
-    members = set(graph.operations[index].joined)
+def _behind(graph: WaitGraph, members: set[int], indices: Sequence[int]) -> list[int]:
+    """The few members of operations for which their other members wait in a later collective as well."""
     behind: set[int] = set()
-    for other in {other for rank in members for other in graph.waits_in[rank] if other != index}:
+    for other in {other for rank in members for other in graph.waits_in[rank]}.difference(indices):
         if not graph.operations[other].is_p2p:
             behind.update(members.intersection(graph.missing(other)))
     return sorted(behind) if 2 * len(behind) < len(members) else []

@@ -7,7 +7,7 @@ are those who mention the group.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -17,6 +17,11 @@ from holdfast.topology import Mesh
 
 _ONE_SIDED: Final = frozenset({"broadcast", "_broadcast_oop", "reduce", "_reduce_oop", "gather", "scatter"})
 """Their root, or all but their root, may be through before others have come."""
+
+UNKNOWN: Final = "collective"
+"""An operation that counters tell of, and no record."""
+
+_LOST_MAX: Final = 64
 
 
 def ends_together(operation: str) -> bool:
@@ -76,6 +81,9 @@ def progress_of(traces: Sequence[RankTrace], mesh: Mesh | None) -> Progress:
         through = _through(trace)
         mentioned: set[str] = set()
         first: dict[str, int] = {}
+        for record in _lost(trace):
+            waits.append(Pending(names[record.group], record))
+            first.setdefault(record.group, record.sequence)
         for record in trace.records:
             mentioned.add(record.group)
             group = names[record.group]
@@ -103,6 +111,20 @@ def progress_of(traces: Sequence[RankTrace], mesh: Mesh | None) -> Progress:
             group.ranks = tuple(sorted(group.entered))
             group.is_inferred = True
     return Progress(groups, pending, frozenset(trace.rank for trace in readable))
+
+
+def _lost(trace: RankTrace) -> Iterator[CollectiveRecord]:
+    """Collectives that are pending by the counters, and older than any record of their group that is left."""
+    oldest: dict[str, CollectiveRecord] = {}
+    for record in trace.records:
+        if not record.is_p2p:
+            oldest.setdefault(record.group, record)
+    for group, entered in trace.entered.items():
+        done, first = trace.completed.get(group, -1), oldest.get(group)
+        if done >= 0 and (first is None or first.state != "completed"):
+            until = entered + 1 if first is None else first.sequence
+            for sequence in range(done + 1, min(until, done + 1 + _LOST_MAX)):
+                yield CollectiveRecord(group=group, sequence=sequence, operation=UNKNOWN)
 
 
 def _through(trace: RankTrace) -> dict[tuple[str, str, int | None], int]:

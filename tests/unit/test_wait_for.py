@@ -260,7 +260,7 @@ def test_two_groups_of_one_name_are_told_apart_by_their_members() -> None:
 def test_a_counter_reaches_further_back_than_the_records() -> None:
     traces = [trace(rank, op("a", 5)) for rank in (0, 1, 3)]
     joined = trace(2, entered={"a": 5}, completed={"a": 4})
-    assert said(judge_collectives([*traces, joined])) == [("joined_not_moving", (0, 1, 3))]
+    assert said(judge_collectives([*traces, joined])) == [("joined_not_moving", (0, 1, 2, 3))]
 
 
 def test_two_at_fault_are_both_named() -> None:
