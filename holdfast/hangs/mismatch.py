@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import prod
 
 import msgspec
 
-from holdfast.hangs.collective_graph import WaitGraph
+from holdfast.hangs.collective_graph import Operation, WaitGraph
 from holdfast.hangs.observed import CollectiveRecord, RankTrace
-from holdfast.hangs.progress import UNKNOWN, Group
+from holdfast.hangs.progress import UNKNOWN
+
+_CONTEXT_MAX = 32
+"""How many operations before it tell what comes next."""
 
 Meaning = tuple[str, str, int | None, int | None]
 
@@ -50,9 +53,8 @@ def meaning_of(record: CollectiveRecord) -> Meaning:
 
 
 def mismatches(graph: WaitGraph, traces: Sequence[RankTrace]) -> list[Mismatch]:
-    """The blocking collectives that members entered with different meanings. O(what is pending)."""
-    siblings: defaultdict[tuple[str, int], Counter[Meaning]] = defaultdict(Counter)
-    by_rank: dict[int, list[tuple[int, Meaning]]] = {}
+    """The blocking collectives that members entered with different meanings. O(records)."""
+    differing: dict[int, list[tuple[int, Meaning]]] = {}
     for index, operation in enumerate(graph.operations):
         if operation.is_p2p or operation.before is not None:
             continue
@@ -67,36 +69,67 @@ def mismatches(graph: WaitGraph, traces: Sequence[RankTrace]) -> list[Mismatch]:
             if meaning is None:
                 meaning = shapes[shape] = meaning_of(record)
             found.append((rank, meaning))
-        by_rank[index] = found
-        siblings[operation.group.description, operation.sequence].update(meaning for _, meaning in found)
-    result: list[Mismatch] = []
-    for index, found in by_rank.items():
-        counts = Counter(meaning for _, meaning in found)
-        if len(counts) > 1:
-            operation = graph.operations[index]
-            beside = siblings[operation.group.description, operation.sequence]
-            result.append(_mismatch(index, found, _weighed(counts, beside, operation.group, traces)))
-    return result
+        if len(shapes) > 1 and len(set(shapes.values())) > 1:
+            differing[index] = found
+    counts = {index: Counter(meaning for _, meaning in found) for index, found in differing.items()}
+    even = [index for index in counts if not _decides(counts[index])]
+    beside = _beside(graph, even, traces) if even else {}
+    for index in even:
+        counts[index] = _weighed(counts[index], beside[index], graph.operations[index], traces)
+    return [_mismatch(index, found, counts[index]) for index, found in differing.items()]
+
+
+def _decides(counts: Counter[Meaning]) -> bool:
+    (_, first), (_, second), *_ = counts.most_common()
+    return first != second
+
+
+def _beside(graph: WaitGraph, indices: Iterable[int], traces: Sequence[RankTrace]) -> dict[int, Counter[Meaning]]:
+    """What the members of other groups of the kind mean by the operation with the same number, ended or not."""
+    wanted: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+    for index in indices:
+        operation = graph.operations[index]
+        wanted[operation.group.kind, operation.sequence].append(index)
+    found: dict[int, Counter[Meaning]] = {index: Counter() for group in wanted.values() for index in group}
+    sequences = {sequence for _, sequence in wanted}
+    for trace in traces:
+        local = graph.progress.local.get(trace.rank, {})
+        for record in trace.records:
+            if record.sequence not in sequences or record.is_p2p:
+                continue
+            group = local[record.group]
+            for index in wanted.get((group.kind, record.sequence), ()):
+                if graph.operations[index].group is not group:
+                    found[index][meaning_of(record)] += 1
+    return found
 
 
 def _weighed(
-    counts: Counter[Meaning], beside: Counter[Meaning], group: Group, traces: Sequence[RankTrace]
+    counts: Counter[Meaning], beside: Counter[Meaning], operation: Operation, traces: Sequence[RankTrace]
 ) -> Counter[Meaning]:
-    """How usual each meaning is: by the group's members, or in a tie by other groups of its kind, or by its past."""
-    (_, first), (_, second), *_ = counts.most_common()
-    if first != second:
-        return counts
-    elsewhere = Counter({meaning: beside[meaning] - counts[meaning] for meaning in counts})
-    (_, first), (_, second), *_ = elsewhere.most_common()
-    if first != second:
+    """How usual each meaning is where as many members have one as the other.
+
+    By other groups of the kind; or by what came in the past after the same operations as now; or by how often it came.
+    """
+    elsewhere = Counter({meaning: beside[meaning] for meaning in counts})
+    if _decides(elsewhere):
         return elsewhere
-    members = set(group.ranks)
-    past: Counter[Meaning] = Counter(dict.fromkeys(counts, 0))
+    members = set(operation.group.ranks)
+    past: list[list[Meaning]] = []
     for trace in traces:
         if trace.rank in members:
-            ended = (record for record in trace.records if record.group == group.name and record.state == "completed")
-            past.update(meaning for record in ended if (meaning := meaning_of(record)) in counts)
-    return past
+            own = (record for record in trace.records if record.group == operation.group.name and not record.is_p2p)
+            past.append([meaning_of(record) for record in own if record.sequence < operation.sequence])
+    longest = max(past, key=len, default=[])
+    for length in range(min(len(longest) - 1, _CONTEXT_MAX), -1, -1):
+        context = longest[len(longest) - length :]
+        after = Counter(dict.fromkeys(counts, 0))
+        for at in range(length, len(longest)):
+            if longest[at] in counts and longest[at - length : at] == context:
+                after[longest[at]] += 1
+        if _decides(after):
+            return after
+    return Counter(dict.fromkeys(counts, 0))
 
 
 def _mismatch(index: int, found: Sequence[tuple[int, Meaning]], weights: Counter[Meaning]) -> Mismatch:

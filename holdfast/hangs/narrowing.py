@@ -54,8 +54,12 @@ def ends(graph: WaitGraph, apart: set[int], settled: set[int], waiting: Set[int]
     # An operation is the node -1 - index, a rank its own number.
     out: dict[int, list[int]] = {rank: [] if rank in apart else waits for rank, waits in graph.waits_in.items()}
     out = {rank: [-1 - index for index in waits] for rank, waits in out.items()}
+    late: defaultdict[str, set[int]] = defaultdict(set)
+    for rank in apart.intersection(graph.lags):
+        for lag in graph.lags[rank]:
+            late[lag.group.key].add(rank)
     for index, operation in enumerate(operations):
-        edges = list(operation.missing_here)
+        edges = [*operation.missing_here, *late.get(operation.group.key, ())]
         if index in settled:
             edges = []
         elif operation.before is not None:
@@ -281,14 +285,13 @@ def circle_candidates(graph: WaitGraph, circle: tuple[list[int], list[int]], wai
             confidence=0.8 if len(odd) == 1 else 0.5,
             words=(words,),
         )
-    members = ranks or sorted({rank for index in operations for rank in graph.operations[index].joined})
     return Candidates(
-        ranks=tuple(sorted(members)),
+        ranks=tuple(sorted(ranks)),
         kind="never_joined",
         operation=shown,
         because=because,
         confidence=0.4,
-        words=(f"{ranks_in_words(members)} wait for each other in a circle",),
+        words=(f"{ranks_in_words(ranks)} wait for each other in a circle",),
     )
 
 

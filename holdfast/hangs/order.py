@@ -47,9 +47,9 @@ def _alike(graph: WaitGraph) -> list[Group]:
     return found
 
 
-def _progress(graph: WaitGraph, ranks: set[int]) -> dict[int, dict[str, int]]:
+def _progress(graph: WaitGraph, ranks: set[int]) -> dict[int, dict[tuple[int, bool], int]]:
     """How many collectives each rank has begun, by what its groups are for."""
-    progress: dict[int, dict[str, int]] = {rank: {} for rank in ranks}
+    progress: dict[int, dict[tuple[int, bool], int]] = {rank: {} for rank in ranks}
     # Several groups of one kind on a rank cannot be told apart by it; their sum still only grows.
     for group in graph.progress.groups.values():
         for is_message, counts in ((False, {} if group.has_p2p else group.entered), (True, group.messages)):
@@ -59,12 +59,12 @@ def _progress(graph: WaitGraph, ranks: set[int]) -> dict[int, dict[str, int]]:
     return progress
 
 
-def _are_crossed(one: dict[str, int], other: dict[str, int]) -> bool:
+def _are_crossed(one: dict[tuple[int, bool], int], other: dict[tuple[int, bool], int]) -> bool:
     differences = [one[kind] - other[kind] for kind in one.keys() & other.keys()]
     return any(difference > 0 for difference in differences) and any(difference < 0 for difference in differences)
 
 
-def _has_passed_over(graph: WaitGraph, one: dict[str, int], other: int) -> bool:
+def _has_passed_over(graph: WaitGraph, one: dict[tuple[int, bool], int], other: int) -> bool:
     """Whether of what is pending on `other` some is lacking to `one`, and something after it is not."""
     lacks = False
     for each in graph.progress.pending.get(other, ()):
@@ -76,5 +76,5 @@ def _has_passed_over(graph: WaitGraph, one: dict[str, int], other: int) -> bool:
     return False
 
 
-def _kind(group: Group, is_message: bool) -> str:
-    return f"{'messages of ' if is_message else ''}{group.description or group.name}"
+def _kind(group: Group, is_message: bool) -> tuple[int, bool]:
+    return group.kind, is_message

@@ -7,7 +7,7 @@ are those who mention the group.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -34,7 +34,8 @@ class Group(msgspec.Struct):
 
     `messages`: the last point-to-point operation that a rank's records have.
 
-    `is_inferred`: no rank tells the members, those are meant that mention the group.
+    `is_inferred`: no rank tells the members, those are meant that mention the group. `kind` is the same for groups
+    that do the same work in other places: they have one purpose, and members as far apart.
     """
 
     key: str
@@ -43,6 +44,7 @@ class Group(msgspec.Struct):
     ranks: tuple[int, ...] = ()
     has_p2p: bool = False
     is_inferred: bool = False
+    kind: int = 0
     entered: dict[int, int] = {}
     done: dict[int, int] = {}
     messages: dict[int, int] = {}
@@ -59,15 +61,23 @@ class Pending(msgspec.Struct, frozen=True):
 
 
 class Progress(msgspec.Struct):
-    """All groups, and what is pending on each rank in the order in which it began it."""
+    """All groups, and what is pending on each rank in the order in which it began it.
+
+    `local`: for each rank its names of groups. `clipped`: ranks that have begun more than their records reach back to.
+    """
 
     groups: dict[str, Group]
     pending: dict[int, list[Pending]]
-    traced: frozenset[int]
+    local: dict[int, dict[str, Group]]
+    clipped: set[int]
+
+    @property
+    def traced(self) -> Collection[int]:
+        return self.local.keys()
 
     def silent(self) -> list[int]:
         """Ranks that are members of a group and of which nothing is known."""
-        return sorted({rank for group in self.groups.values() for rank in group.ranks} - self.traced)
+        return sorted({rank for group in self.groups.values() for rank in group.ranks} - self.local.keys())
 
 
 def progress_of(traces: Sequence[RankTrace], mesh: Mesh | None) -> Progress:
@@ -75,13 +85,18 @@ def progress_of(traces: Sequence[RankTrace], mesh: Mesh | None) -> Progress:
     readable = [trace for trace in traces if not trace.unread]
     groups, local = _groups(readable, mesh)
     pending: dict[int, list[Pending]] = {}
+    clipped: set[int] = set()
     for trace in readable:
         names = local[trace.rank]
         pending[trace.rank] = waits = []
         through = _through(trace)
         mentioned: set[str] = set()
         first: dict[str, int] = {}
-        for record in _lost(trace):
+        lost = list(_lost(trace))
+        states = [record.state for record in trace.records]
+        if lost or (states and states[0] != "completed" and ("completed" in states or not trace.completed)):
+            clipped.add(trace.rank)
+        for record in lost:
             waits.append(Pending(names[record.group], record))
             first.setdefault(record.group, record.sequence)
         for record in trace.records:
@@ -100,17 +115,22 @@ def progress_of(traces: Sequence[RankTrace], mesh: Mesh | None) -> Progress:
             if not record.is_p2p:
                 first.setdefault(record.group, record.sequence)
         for name in mentioned:
-            # Operations of a group end in their order, so what comes before the first that has not ended has.
-            done = max(trace.completed.get(name, -1), first.get(name, 0) - 1)
+            done = trace.completed.get(name, -1)
+            if done >= 0 or trace.rank not in clipped:
+                # Operations of a group end in their order, so what comes before the first that has not ended has.
+                done = max(done, first.get(name, 0) - 1)
             names[name].done[trace.rank] = max(names[name].done.get(trace.rank, -1), done)
             names[name].entered[trace.rank] = max(names[name].entered.get(trace.rank, -1), trace.entered.get(name, -1))
     for trace in readable:
         _add_counters(trace, local[trace.rank])
+    kinds: dict[tuple[str, tuple[int, ...]], int] = {}
     for group in groups.values():
         if not group.ranks:
             group.ranks = tuple(sorted(group.entered))
             group.is_inferred = True
-    return Progress(groups, pending, frozenset(trace.rank for trace in readable))
+        apart = tuple(rank - group.ranks[0] for rank in group.ranks)
+        group.kind = kinds.setdefault((group.description or group.name, apart), len(kinds))
+    return Progress(groups, pending, local, clipped)
 
 
 def _lost(trace: RankTrace) -> Iterator[CollectiveRecord]:

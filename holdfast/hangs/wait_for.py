@@ -8,7 +8,7 @@ end, or in a circle. Of the last two several ranks are left; `narrowing` finds t
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Literal
 
 import msgspec
@@ -29,6 +29,9 @@ from holdfast.hangs.observed import Blamed, RankTrace
 from holdfast.hangs.progress import progress_of
 from holdfast.hangs.words import ranks_in_words
 from holdfast.topology import Mesh
+
+_FEW_SHARE = 3
+"""Times as many who have not joined an operation as have."""
 
 BlameKind = Literal["never_joined", "joined_not_moving", "mismatch", "no_dump"]
 
@@ -90,9 +93,12 @@ class _Judge:
             self._blame_mismatch(mismatch)
         for rank in sorted(set(late) - apart):
             self._blame_late(rank)
-        for rank, operation in sorted(found.ranks.items()):
-            if rank not in late and rank not in apart:
-                self._blame_absent(rank, operation)
+        absent = {rank: operation for rank, operation in found.ranks.items() if rank not in late and rank not in apart}
+        for operation in self._entered_by_few(absent):
+            self._blame_few(operation)
+            absent = {rank: first for rank, first in absent.items() if rank not in self.graph.missing(operation)}
+        for rank, operation in sorted(absent.items()):
+            self._blame_absent(rank, operation)
         if not self.blamed and (odd_one := passed_over(self.graph)):
             self._blame_candidates(odd_one)
         certain = {rank for each in self.blamed for rank in each.ranks}
@@ -128,10 +134,39 @@ class _Judge:
                 late |= ranks
         return late
 
+    def _entered_by_few(self, absent: Mapping[int, int]) -> list[int]:
+        """Operations that few have joined, while nobody waits for the many others in anything else.
+
+        That a few run what the others do not explains them better than that many have stopped on several machines.
+        """
+        idle_in: dict[int, list[int]] = {}
+        needed: set[int] = set()
+        for index, operation in enumerate(self.graph.operations):
+            idle = [rank for rank in operation.missing_here if rank in absent]
+            if len(idle) >= _FEW_SHARE * len(operation.joined) and len(self._places(idle)) > 1:
+                idle_in[index] = idle
+            else:
+                needed.update(idle)
+        return [index for index, idle in idle_in.items() if needed.isdisjoint(idle)]
+
+    def _blame_few(self, index: int) -> None:
+        operation = self.graph.operations[index]
+        who, what = ranks_in_words(operation.joined), self._words(index)
+        evidence = [
+            self._waiting(index),
+            f"of {ranks_in_words(operation.missing_here)}, which have not joined it, most wait for nobody",
+        ]
+        self._add(operation.joined, "mismatch", f"{who} entered {what} and most members did not", 0.6, evidence, index)
+
+    def _places(self, ranks: Iterable[int]) -> set[str]:
+        """Their machines; where these are not known every rank has one."""
+        return {self._node(rank) or f"rank {rank}" for rank in ranks}
+
     def _may_wait(self, found: Candidates, certain: set[int], held_up: Sequence[Set[int]]) -> bool:
         """Whether candidates of whom little is known may themselves wait for those who are certainly at fault."""
         if found.kind == "joined_not_moving":
-            return bool(certain) and self.graph.operations[found.operation].group.is_inferred
+            is_clipped = not self.graph.progress.clipped.isdisjoint(found.ranks)
+            return bool(certain) and (is_clipped or self.graph.operations[found.operation].group.is_inferred)
         return all(any(rank in members for members in held_up) for rank in found.ranks)
 
     def _held_up(self, certain: set[int]) -> list[set[int]]:
