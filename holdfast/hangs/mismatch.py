@@ -20,6 +20,12 @@ Meaning = tuple[str, str, int | None, int | None]
 _SAME_SIZES = {
     "all_reduce": (True, True),
     "allreduce": (True, True),
+    "allreduce_coalesced": (True, True),
+    "all_gather_into_tensor_coalesced": (True, True),
+    "all_gather_single": (True, True),
+    "reduce_scatter_tensor_coalesced": (True, True),
+    "reduce_scatter_single": (True, True),
+    "reduce_scatter": (True, False),
     "broadcast": (True, True),
     "_all_gather_base": (True, True),
     "all_gather_into_tensor": (True, True),

@@ -138,14 +138,7 @@ def joined_candidates(graph: WaitGraph, index: int, waiting: Set[int]) -> Candid
                 confidence=0.4,
                 words=(f"no trace of {ranks_in_words(operation.silent)}, which wait like the others",),
             )
-        return Candidates(
-            ranks=ranks,
-            kind="no_dump",
-            operation=index,
-            because=(index,),
-            confidence=0.85 if len(ranks) == 1 else 0.6,
-            words=(f"no dump of {ranks_in_words(ranks)}; all others have joined",),
-        )
+        return _without_dump(ranks, (index,))
     if operation.group.is_inferred and (unplaced := _unplaced(graph, operation.group)):
         return Candidates(
             ranks=tuple(unplaced),
@@ -158,9 +151,24 @@ def joined_candidates(graph: WaitGraph, index: int, waiting: Set[int]) -> Candid
     return _not_moving(graph, (index,))
 
 
-def exchange_candidates(graph: WaitGraph, indices: Sequence[int]) -> Candidates:
-    """Who may be at fault where messages that were issued together do not end, and all have joined them."""
-    return _not_moving(graph, tuple(indices))
+def exchange_candidates(graph: WaitGraph, indices: Sequence[int], waiting: Set[int]) -> Candidates:
+    """Who may be at fault where operations do not end that were issued together, or in an order that is not known."""
+    silent = sorted({rank for index in indices for rank in graph.operations[index].silent} - waiting)
+    if silent:
+        return _without_dump(silent, tuple(indices))
+    joined = sorted({rank for index in indices for rank in graph.operations[index].joined})
+    return disorderly(graph, joined, indices[0], tuple(indices[:16])) or _not_moving(graph, tuple(indices))
+
+
+def _without_dump(ranks: Sequence[int], indices: tuple[int, ...]) -> Candidates:
+    return Candidates(
+        ranks=tuple(ranks),
+        kind="no_dump",
+        operation=indices[0],
+        because=indices[:16],
+        confidence=0.85 if len(ranks) == 1 else 0.6,
+        words=(f"no dump of {ranks_in_words(ranks)}; all others have joined",),
+    )
 
 
 def _not_moving(graph: WaitGraph, indices: tuple[int, ...]) -> Candidates:
@@ -264,7 +272,8 @@ def circle_candidates(graph: WaitGraph, circle: tuple[list[int], list[int]], wai
         return Candidates(
             ranks=tuple(silent), kind="no_dump", operation=shown, because=because, confidence=0.5, words=("no dump",)
         )
-    if found := disorderly(graph, ranks, shown, because):
+    concerned = sorted({*ranks, *(rank for index in operations for rank in graph.operations[index].joined)})
+    if found := disorderly(graph, concerned, shown, because):
         return found
     within = set(ranks)
     alone: Counter[int] = Counter()

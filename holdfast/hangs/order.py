@@ -2,7 +2,7 @@
 
 Of two ranks with one program one is ahead of the other in every group, or level with it. Who is ahead in one group and
 behind in another has left something out, or does things in another order; and so has who lacks a collective, and has
-entered one that its peers began after that.
+entered one that its peers began after that, or who began what is pending on both in another order.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from holdfast.hangs.collective_graph import WaitGraph
-from holdfast.hangs.progress import Group
+from holdfast.hangs.progress import UNKNOWN, Group
 
 PEERS_MAX = 256
 
@@ -23,14 +23,44 @@ def out_of_order(graph: WaitGraph, ranks: Iterable[int]) -> dict[int, int]:
         for rank in wanted.intersection(group.ranks):
             if len(peers[rank]) < PEERS_MAX:
                 peers[rank].update(other for other in group.ranks[:PEERS_MAX] if other != rank)
-    progress = _progress(graph, wanted.union(*peers.values()))
+    everybody = wanted.union(*peers.values())
+    progress = _progress(graph, everybody)
+    begun = _Begun(graph, everybody)
     return {
         rank: sum(
-            _are_crossed(progress[rank], progress[other]) or _has_passed_over(graph, progress[rank], other)
+            _are_crossed(progress[rank], progress[other])
+            or _has_passed_over(graph, progress[rank], other)
+            or begun.differ(rank, other)
             for other in others
         )
         for rank, others in peers.items()
     }
+
+
+_Step = tuple[int, bool, int]
+
+
+class _Begun:
+    """In which order ranks began what is pending on them; ranks that wait alike are compared once."""
+
+    def __init__(self, graph: WaitGraph, ranks: Iterable[int]) -> None:
+        numbers: dict[tuple[_Step, ...], int] = {}
+        self._of_rank: dict[int, int] = {}
+        for rank in ranks:
+            waits = (each for each in graph.progress.pending.get(rank, ()) if each.record.operation != UNKNOWN)
+            steps = dict.fromkeys((*_kind(each.group, each.record.is_p2p), each.record.sequence) for each in waits)
+            self._of_rank[rank] = numbers.setdefault(tuple(steps), len(numbers))
+        self._orders = [{step: place for place, step in enumerate(steps)} for steps in numbers]
+        self._known: dict[tuple[int, int], bool] = {}
+
+    def differ(self, one: int, other: int) -> bool:
+        """Whether two ranks began the same operations in different orders."""
+        pair = self._of_rank[one], self._of_rank[other]
+        if pair not in self._known:
+            first, second = self._orders[pair[0]], self._orders[pair[1]]
+            places = [second[step] for step in first if step in second]
+            self._known[pair] = places != sorted(places)
+        return self._known[pair]
 
 
 def _alike(graph: WaitGraph) -> list[Group]:

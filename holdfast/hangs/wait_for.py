@@ -103,7 +103,7 @@ class _Judge:
             self._blame_candidates(odd_one)
         certain = {rank for each in self.blamed for rank in each.ranks}
         left = [joined_candidates(self.graph, operation, self.waiting) for operation in found.operations]
-        left += [exchange_candidates(self.graph, exchange) for exchange in found.exchanges]
+        left += [exchange_candidates(self.graph, exchange, self.waiting) for exchange in found.exchanges]
         left += [circle_candidates(self.graph, circle, self.waiting) for circle in found.circles]
         if not certain and not left:
             left = lost_candidates(self.graph, found.lost, self.waiting)
