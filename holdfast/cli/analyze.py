@@ -107,13 +107,13 @@ def analyze(
         inputs = read_inputs(list(paths), ranks_per_node)
         _check_read(inputs.read, inputs.unread)
         _check_ranks(inputs, mesh)
+        analysis = analyzed(inputs, mesh, ranks_per_node)
+        if not (inputs.processes or inputs.traces or analysis.slowness):
+            raise Unreadable(_in_lines(analysis.unread))
     except (MeshError, Unreadable, OSError) as error:
         raise click.UsageError(str(error)) from error
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
-    analysis = analyzed(inputs, mesh, ranks_per_node)
-    if not (inputs.processes or inputs.traces or analysis.slowness):
-        raise click.UsageError(_in_lines(analysis.unread))
     if as_text:
         click.echo("\n".join(printable(line) for line in in_words(analysis)))
     else:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from holdfast.cli.dump_contents import STDIN, contents, files_of
 from holdfast.hangs.dump_files import Dumped, Unreadable, processes_of, read_stacks_json, read_stacks_text
 from holdfast.hangs.flight_recorder import FlightRecorderError, read_flight_recorder
 from holdfast.hangs.observed import ProcessStacks, RankTrace
@@ -23,10 +23,7 @@ from holdfast.slowness.operations import (
 )
 from holdfast.unpacking import ZIP, Damaged, unpacked, zipped
 
-STDIN = "-"
-
 _HEAD_BYTES = 1 << 16
-_FILE_BYTES_MAX = 8 << 30
 _OF_FLIGHT_RECORDER = (b'"pg_config"', b'"pg_status"', b'"collective_seq_id"', b'"nccl_version"')
 _OF_NO_DUMP = re.compile(r"\.(?:py|md|png|svg|html|sh|so|pt|bin|safetensors|whl)$|^(?:LICENSE|README)", re.IGNORECASE)
 _NO_DUMP = "no stacks of py-spy or faulthandler, no flight recorder's dump, no timings of operations"
@@ -60,15 +57,14 @@ class Inputs(msgspec.Struct, kw_only=True):
 
 
 def read_inputs(paths: list[str], ranks_per_node: int | None) -> Inputs:
-    """Read all that these paths name.
-
-    Raises:
-        Unreadable: a path is not there.
-    """
+    """Read all that these paths name."""
     reading = _Reading()
     for given in paths:
-        for name, path in _files(given):
-            reading.read(name, path, is_asked_for=str(path) == given or path is None)
+        for name, path, error in files_of(given):
+            if error:
+                reading.found.unread.append(UnreadFile(file=name, error=error))
+            else:
+                reading.read(name, path, is_asked_for=name == given)
     found = reading.found
     found.operations = [*reading.operations()]
     found.processes, notes = processes_of(reading.dumped, ranks_per_node)
@@ -88,26 +84,27 @@ class _Reading:
     def read(self, name: str, path: Path | None, *, is_asked_for: bool) -> None:
         """One file. What lies in a directory and looks like no dump at all is passed over without a word."""
         try:
-            data = _content(path)
-            if data.startswith(ZIP) and name.lower().endswith(".zip"):
-                for inside, content in zipped(data):
-                    self._read(f"{name}/{inside}", content, is_asked_for=False)
-                return
-        except (Unreadable, Damaged, OSError) as error:
-            self.found.unread.append(UnreadFile(file=name, error=_without(str(error), name)))
-            return
-        self._read(name, data, is_asked_for=is_asked_for)
+            for inner, data in contents(path, name):
+                self._read_one(inner, data, is_asked_for=is_asked_for and inner == name)
+        except (Unreadable, OSError) as error:
+            self._not_read(name, error)
+        except MemoryError:
+            self._not_read(name, Unreadable("it needs more memory than there is"))
 
-    def _read(self, name: str, data: bytes, *, is_asked_for: bool) -> None:
+    def _read_one(self, name: str, data: bytes, *, is_asked_for: bool) -> None:
         try:
-            kind, count = self._take(unpacked(data), name)
-        except (Unreadable, Damaged, FlightRecorderError, OperationsUnreadable) as error:
-            self.found.unread.append(UnreadFile(file=name, error=_without(str(error), name)))
+            kind, count = self._take(data, name)
+        except (Unreadable, FlightRecorderError, OperationsUnreadable) as error:
+            self._not_read(name, error)
             return
         if kind:
             self.found.read.append(ReadFile(file=name, format=kind, count=count))
         elif is_asked_for or not _OF_NO_DUMP.search(Path(name).name):
-            self.found.unread.append(UnreadFile(file=name, error=_NO_DUMP if data.strip() else "empty"))
+            self._not_read(name, Unreadable(_NO_DUMP if data.strip() else "empty"))
+
+    def _not_read(self, name: str, error: Exception) -> None:
+        said = error.strerror if isinstance(error, OSError) else None
+        self.found.unread.append(UnreadFile(file=name, error=said or _without(str(error), name)))
 
     def operations(self) -> Iterator[Operations]:
         """The timings, each with the sizes in the meta file that lies beside it and is named alike."""
@@ -116,7 +113,7 @@ class _Reading:
                 yield read_operations(data, name, self._meta_of(name))
             except OperationsUnreadable as error:
                 self.found.read = [one for one in self.found.read if one.file != name]
-                self.found.unread.append(UnreadFile(file=name, error=_without(str(error), name)))
+                self._not_read(name, error)
 
     def _take(self, data: bytes, name: str) -> tuple[str, int]:
         head = data[:_HEAD_BYTES]
@@ -164,34 +161,6 @@ class _Reading:
                 return data
         beside = [folder / f"meta-{stem}.yaml", folder / f"meta-{stem}.yml", folder / f"meta-{stem}.json"]
         return next((path.read_bytes() for path in beside if name != STDIN and path.is_file()), b"")
-
-
-def _files(given: str) -> Iterator[tuple[str, Path | None]]:
-    if given == STDIN:
-        yield STDIN, None
-        return
-    path = Path(given)
-    if path.is_dir():
-        inside = [file for file in path.rglob("*") if file.is_file() and not file.name.startswith(".")]
-        for file in sorted(inside, key=_natural):
-            yield str(file), file
-        if not inside:
-            raise Unreadable(f"{given} has no files")
-    elif path.exists():
-        yield given, path
-    else:
-        raise Unreadable(f"{given} is not there")
-
-
-def _natural(path: Path) -> list[tuple[int, str]]:
-    """Sorts rank-2 before rank-10."""
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", str(path))]
-
-
-def _content(path: Path | None) -> bytes:
-    if path is not None and path.stat().st_size > _FILE_BYTES_MAX:
-        raise Unreadable(f"it is larger than {_FILE_BYTES_MAX >> 30} GiB")
-    return unpacked(sys.stdin.buffer.read() if path is None else path.read_bytes())
 
 
 def _documents(data: bytes, name: str) -> Iterator[Any]:
