@@ -14,7 +14,7 @@ from collections.abc import Iterable
 import msgspec
 
 from holdfast.hangs.observed import CollectiveRecord
-from holdfast.hangs.progress import UNKNOWN, Group, Pending, Progress, ends_together
+from holdfast.hangs.progress import UNKNOWN, Group, Pending, Progress, ends_together, is_pairwise
 
 
 class Operation(msgspec.Struct):
@@ -90,6 +90,7 @@ def wait_graph(progress: Progress) -> WaitGraph:
     collectives = defaultdict(lambda: defaultdict(list))
     channels: defaultdict[tuple[str, int, int], dict[int, list[CollectiveRecord]]] = defaultdict(dict)
     done = {key: group.done_by_any() for key, group in progress.groups.items()}
+    begun = {key: min(done[key], group.entered_by_all()) for key, group in progress.groups.items()}
     places: dict[tuple[str, int, int, int], int] = {}
     for rank, waits in progress.pending.items():
         for each in waits:
@@ -97,7 +98,9 @@ def wait_graph(progress: Progress) -> WaitGraph:
             if record.is_p2p:
                 if record.peer is not None:
                     channels[_channel(key, rank, record)].setdefault(rank, []).append(record)
-            elif record.sequence <= done[key] and ends_together(record.operation):
+            elif record.sequence <= (begun if is_pairwise(record.operation) else done)[key] and ends_together(
+                record.operation
+            ):
                 lags.setdefault(rank, []).append(Lag(rank, record, each.group))
             else:
                 collectives[key][record.sequence].append((rank, record))

@@ -18,15 +18,23 @@ from holdfast.topology import Mesh
 _ONE_SIDED: Final = frozenset({"broadcast", "_broadcast_oop", "reduce", "_reduce_oop", "gather", "scatter"})
 """Their root, or all but their root, may be through before others have come."""
 
+_PAIRWISE: Final = frozenset({"all_to_all", "alltoall", "all_to_all_single", "all_to_all_v_single"})
+"""Who shares nothing with a member may be through before it has come: experts to which no token goes."""
+
 UNKNOWN: Final = "collective"
 """An operation that counters tell of, and no record."""
 
 _LOST_MAX: Final = 64
 
 
+def is_pairwise(operation: str) -> bool:
+    """Whether members may be through with `operation` before those have come with which they share nothing."""
+    return operation in _PAIRWISE
+
+
 def ends_together(operation: str) -> bool:
     """Whether nobody can be through with `operation` before all have joined."""
-    return operation not in _ONE_SIDED
+    return operation not in _ONE_SIDED and operation != UNKNOWN
 
 
 class Group(msgspec.Struct):
@@ -51,6 +59,10 @@ class Group(msgspec.Struct):
 
     def done_by_any(self) -> int:
         return max(self.done.values(), default=-1)
+
+    def entered_by_all(self) -> int:
+        """The last collective that all have begun of whom it is known."""
+        return min(self.entered.values(), default=-1)
 
 
 class Pending(msgspec.Struct, frozen=True):

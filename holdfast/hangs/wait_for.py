@@ -27,11 +27,15 @@ from holdfast.hangs.narrowing import (
 )
 from holdfast.hangs.observed import Blamed, RankTrace
 from holdfast.hangs.progress import progress_of
+from holdfast.hangs.same_time import latest_of_each, older, without
 from holdfast.hangs.words import ranks_in_words
 from holdfast.topology import Mesh
 
 _FEW_SHARE = 3
 """Times as many who have not joined an operation as have."""
+
+_BEHIND_MOST = 1 / 4
+"""Of the ranks: so many on several machines seldom fall out at once."""
 
 BlameKind = Literal["never_joined", "joined_not_moving", "mismatch", "no_dump"]
 
@@ -69,8 +73,20 @@ def judge_collectives(
     `waiting`: ranks without a trace of which something else shows that they wait.
     """
     node_of = {trace.rank: trace.node for trace in traces if trace.node}
-    graph = wait_graph(progress_of(traces, mesh))
-    return _Judge(graph, ranks_per_node, node_of, waiting).verdict(mismatches(graph, traces))
+    traces, several = latest_of_each(traces)
+    notes = [f"there are several traces of {ranks_in_words(several)}; the last of each counts"] if several else []
+    progress = progress_of(traces, mesh)
+    if old := older(traces, progress):
+        said = f"the traces of {ranks_in_words(old)} are older than others, which ended what those have not begun"
+        notes.append(f"{said}: they are left out")
+        traces = without(traces, old)
+        progress = progress_of(traces, mesh)
+    graph = wait_graph(progress)
+    judge = _Judge(graph, ranks_per_node, node_of, waiting)
+    if judge.went_on(old):
+        return WaitVerdict(notes=(*notes, "the job went on while the traces were taken; take them again if it hangs"))
+    verdict = judge.verdict(mismatches(graph, traces))
+    return msgspec.structs.replace(verdict, notes=(*notes, *verdict.notes))
 
 
 class _Judge:
@@ -84,6 +100,11 @@ class _Judge:
         self.node_of = node_of
         self.waiting = waiting
         self.blamed: list[BlamedInCollective] = []
+
+    def went_on(self, old: Sequence[int]) -> bool:
+        """Whether so many ranks are behind what others have ended that their traces are of several moments."""
+        behind = self._late().union(old)
+        return len(behind) > max(2, _BEHIND_MOST * len(self.graph.waits_in)) and len(self._places(behind)) > 1
 
     def verdict(self, odd: Sequence[Mismatch]) -> WaitVerdict:
         apart = {rank for mismatch in odd if mismatch.decided for rank in mismatch.odd}
