@@ -129,7 +129,12 @@ class _Reading:
                 return "operations_meta", 0
             if any(sign in data for sign in _OF_FLIGHT_RECORDER):
                 return self._traces(data, name)
-            return self._json(data, name)
+            try:
+                return self._json(data, name)
+            except Unreadable:
+                # Labels before lines open with a bracket as well: `[rank3]: `.
+                if read_stacks_text(head.decode("utf-8", "replace"), name) is None:
+                    raise
         text = data.decode("utf-8", "replace")
         if read := read_stacks_text(text, name):
             self.dumped += read[1]
@@ -168,7 +173,7 @@ def _documents(data: bytes, name: str) -> Iterator[Any]:
     try:
         yield msgspec.json.decode(data)
         return
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         reason = str(error)
     text = data.decode("utf-8", "replace")
     decoder = json.JSONDecoder()

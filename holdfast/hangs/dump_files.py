@@ -23,6 +23,8 @@ T = TypeVar("T")
 
 DumpFormat = Literal["py_spy_text", "py_spy_json", "faulthandler", "process_stacks"]
 
+_TIMES = re.compile(r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[.,\d]*(?:Z|[+-]\d\d:?\d\d)? ?", re.MULTILINE)
+_RANK_OF_COMMAND = re.compile(r"(?:^|\s)(?:RANK=|--(?:global[-_])?rank[= ])(\d+)\b")
 _LOCAL_RANK = re.compile(r"--local[-_]rank[= ](\d{1,4})\b")
 _NUMBER = re.compile(r"(\d+)(?!.*\d)")
 _WRAPPERS = ("dumps", "stacks", "ranks", "processes", "results", "data")
@@ -48,6 +50,7 @@ class Dumped(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_stacks_text(text: str, name: str) -> tuple[DumpFormat, list[Dumped]] | None:
     """The processes of a text; None: it is no dump of stacks."""
+    text = _TIMES.sub("", text)
     if is_py_spy_text(text):
         return "py_spy_text", _named(read_py_spy_text(text), name, name)
     if is_fault_text(text):
@@ -131,11 +134,18 @@ def _named(processes: Sequence[DumpedProcess], name: str, file: str) -> list[Dum
             process=process,
             kind=kind_of(process.command, process.threads),
             file=file,
-            rank=_told(rank_in_name, process),
+            rank=_own_rank(process),
             node=_told(node_in_name, process) or node_in_name(name),
         )
         for process in processes
     ]
+
+
+def _own_rank(process: DumpedProcess) -> int | None:
+    told = _told(rank_in_name, process)
+    if told is None and (found := _RANK_OF_COMMAND.search(process.command)):
+        return int(found[1])
+    return told
 
 
 def _told(what: Callable[[str], T], process: DumpedProcess) -> T:
@@ -173,7 +183,7 @@ def _by_names(dumped: Sequence[Dumped]) -> list[int | None]:
         if one.kind == "rank" and one.rank is None:
             mains[one.file].add(one.process.pid)
     files = sorted({one.file for one in dumped})
-    by_file = {file: rank_in_name(file) for file in files}
+    by_file = _unless_local({file: rank_in_name(file) for file in files}, dumped)
     by_folder = {file: rank_in_folder(file) for file, rank in by_file.items() if rank is None}
     # A folder that holds the dumps of several ranks is named after something else.
     told = Counter(rank for file, rank in by_folder.items() if mains[file])
@@ -188,6 +198,16 @@ def _by_names(dumped: Sequence[Dumped]) -> list[int | None]:
         one.rank if one.rank is not None else by_file[one.file] if _is_whose_file(one, mains[one.file]) else None
         for one in dumped
     ]
+
+
+def _unless_local(by_file: dict[str, int | None], dumped: Sequence[Dumped]) -> dict[str, int | None]:
+    """Ranks by files, unless several machines have files with one number: these count within a machine then."""
+    nodes: defaultdict[int, set[str]] = defaultdict(set)
+    for one in dumped:
+        number = by_file[one.file]
+        if number is not None and one.rank is None and one.kind == "rank" and one.node:
+            nodes[number].add(one.node)
+    return dict.fromkeys(by_file) if any(len(places) > 1 for places in nodes.values()) else by_file
 
 
 def _is_whose_file(one: Dumped, mains: set[int]) -> bool:
@@ -224,13 +244,23 @@ def _by_local_ranks(
     first = 0 if 0 in known or max(known) >= len(known) + 1 else min(known)
     told = list(ranks)
     for node, indexes in by_node.items():
-        places = [_LOCAL_RANK.search(dumped[index].process.command) for index in indexes]
-        in_order = sorted(indexes, key=lambda index: dumped[index].process.pid)
-        for index, place in zip(indexes, places, strict=True):
-            if told[index] is None and (place is not None or len(indexes) == ranks_per_node):
-                local = int(place[1]) if place else in_order.index(index)
+        places = _places(dumped, indexes, ranks_per_node)
+        for index in indexes:
+            if told[index] is None and (local := places.get(index)) is not None:
                 told[index] = ((nodes[node] or 0) - first) * ranks_per_node + local
     count = sum(rank is not None for rank in told) - sum(rank is not None for rank in ranks)
     if not count or len({rank for rank in told if rank is not None}) < sum(rank is not None for rank in told):
         return ranks, []
     return told, [f"the ranks of {count} processes are told by their node and their order on it"]
+
+
+def _places(dumped: Sequence[Dumped], indexes: Sequence[int], ranks_per_node: int) -> dict[int, int]:
+    """The place of each process on its machine: by its command line, the number of its file, or its own number."""
+    in_order = sorted(indexes, key=lambda index: dumped[index].process.pid)
+    places = dict(zip(in_order, range(len(indexes)), strict=True)) if len(indexes) == ranks_per_node else {}
+    numbers = {index: rank_in_name(dumped[index].file) for index in indexes}
+    known = [number for number in numbers.values() if number is not None and number < ranks_per_node]
+    if len(set(known)) == len(indexes):
+        places = {index: number for index, number in numbers.items() if number is not None}
+    by_command = {index: _LOCAL_RANK.search(dumped[index].process.command) for index in indexes}
+    return places | {index: int(found[1]) for index, found in by_command.items() if found}

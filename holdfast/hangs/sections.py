@@ -10,6 +10,7 @@ _MARKS = "=-#*<>[]: "
 _CHARS_MAX = 160
 _WORDS_MAX = 6
 _HEAD = re.compile(r"^[=\-#*<>\[]|^(?:global[ _-]?)?(?:rank|node|host|machine|worker)\b", re.IGNORECASE)
+_OF_ENVIRONMENT = re.compile(r"^(?:export )?\w+=\S*$")
 _BETWEEN = ("Timeout (", "Fatal Python error", "Python v", "Collecting samples")
 
 
@@ -23,7 +24,10 @@ class Sections:
     def pass_over(self, line: str) -> None:
         """Take note of a line that belongs to no dump."""
         if line.strip() and not line.startswith(_BETWEEN):
-            self._last = line.strip(_MARKS) if _is_head(line) else ""
+            if _is_head(line):
+                self._last = line.strip(_MARKS)
+            elif not _OF_ENVIRONMENT.match(line):
+                self._last = ""
 
     @property
     def is_pending(self) -> bool:

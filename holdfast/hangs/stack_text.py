@@ -10,7 +10,7 @@ import msgspec
 from holdfast.hangs.observed import Frame, ThreadStack
 from holdfast.hangs.sections import Sections
 
-_LABELLED = re.compile(r"^(?:\[([\w.:-]+)\]:?|([\w.-]+):)(?: (.*)|)$")
+_LABELLED = re.compile(r"^(?:\[([\w.:/-]+)\]:?|([\w.-]+):)(?: (.*)|)$")
 _PROCESS = re.compile(r"^(?:Process|Stack dump for \S+) +(\d+)(?::? ?(.*))?$")
 _PARENT = re.compile(r"^Parent Process (\d+)(?:: ?(.*))?$")
 _THREAD = re.compile(r"^Thread (0x[0-9A-Fa-f]+|\d+)(?: \(([\w+ ]+)\))?(?:: \"(.*)\")?$")
