@@ -22,7 +22,10 @@ from holdfast.hangs.dump_files import Unreadable
 STDIN = "-"
 
 BYTES_MAX = 8 << 30
-"""Of a file, or of what it holds once unpacked."""
+"""Of a file."""
+
+UNPACKED_BYTES_MAX = 2 << 30
+"""Of what a packed file or an archive holds: a few bytes of it can stand for more than memory has."""
 
 _WRITER_WITHIN_S = 10.0
 _CHUNK_BYTES = 1 << 24
@@ -139,13 +142,13 @@ def _inflated(data: bytes, new: Callable[[], object]) -> bytes:
     while data.strip(b"\x00"):
         stream = new()
         try:
-            found += stream.decompress(data, BYTES_MAX - len(found) + 1)  # type: ignore[attr-defined]
+            found += stream.decompress(data, UNPACKED_BYTES_MAX - len(found) + 1)  # type: ignore[attr-defined]
         except (zlib.error, OSError, lzma.LZMAError) as error:
             if found:
                 break
             raise Unreadable(f"it is packed, and broken: {error}") from None
-        if len(found) > BYTES_MAX:
-            raise Unreadable(f"it is larger than {BYTES_MAX >> 30} GiB once unpacked")
+        if len(found) > UNPACKED_BYTES_MAX:
+            raise Unreadable(f"it is larger than {UNPACKED_BYTES_MAX >> 30} GiB once unpacked")
         if not stream.eof:  # type: ignore[attr-defined]
             raise Unreadable("it is packed, and was cut short")
         data = stream.unused_data  # type: ignore[attr-defined]
@@ -165,8 +168,8 @@ def _of_tar(data: bytes, name: str) -> Iterator[tuple[str, bytes]]:
 def _of_zip(data: bytes, name: str) -> Iterator[tuple[str, bytes]]:
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            if sum(member.file_size for member in archive.infolist()) > BYTES_MAX:
-                raise Unreadable(f"it is larger than {BYTES_MAX >> 30} GiB once unpacked")
+            if sum(member.file_size for member in archive.infolist()) > UNPACKED_BYTES_MAX:
+                raise Unreadable(f"it is larger than {UNPACKED_BYTES_MAX >> 30} GiB once unpacked")
             for member in archive.infolist():
                 if not member.is_dir():
                     yield f"{name}:{member.filename}", _as_text_is_written(_unpacked(archive.read(member)))

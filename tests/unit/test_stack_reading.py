@@ -259,3 +259,21 @@ def test_a_log_that_names_ranks_begins_no_section() -> None:
 
 def test_the_rank_of_an_adapter_is_no_rank() -> None:
     assert read_texts({"lora_rank8.txt": text_of(0)})[0].rank is None
+
+
+def test_numbers_that_several_machines_have_count_within_a_machine() -> None:
+    files = {f"host-{number // 2}/{number % 2}.txt": text_of(number) for number in (2, 1, 3, 0)}
+    assert by_rank(read_texts(files, 2)) == by_rank(read_texts({f"{rank}.txt": text_of(rank) for rank in range(4)}))
+    assert {process.rank for process in read_texts(files)} == {None}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "RANK=3\nLOCAL_RANK=1\nWORLD_SIZE=8\n" + text_of(3),
+        text_of(3).replace("python", "env RANK=3 python", 1),
+        "".join(f"2026-01-01T00:00:00.5Z {line}\n" for line in ("rank 3", *text_of(3).splitlines())),
+    ],
+)
+def test_the_environment_and_times_before_lines(text: str) -> None:
+    assert [process.rank for process in read_texts({"out-77.log": text, "out-91.log": text_of(1)})][:1] == [3]
