@@ -28,9 +28,9 @@ def ranks(found: Inputs) -> list[int | None]:
     return sorted((process.rank for process in found.processes), key=str)
 
 
-def as_tar(folder: Path, kind: str) -> bytes:
+def as_tar(folder: Path) -> bytes:
     packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode=f"w:{kind}") as archive:
+    with tarfile.open(fileobj=packed, mode="w") as archive:
         archive.add(folder, "dumps")
     return packed.getvalue()
 
@@ -44,7 +44,7 @@ def as_zip(folder: Path) -> bytes:
 
 
 @pytest.mark.parametrize(
-    "pack", [lambda of: as_tar(of, ""), lambda of: as_tar(of, "gz"), lambda of: as_tar(of, "xz"), as_zip]
+    "pack", [as_tar, as_zip, lambda of: gzip.compress(as_tar(of)), lambda of: lzma.compress(as_tar(of))]
 )
 def test_an_archive_is_read_as_a_folder(tmp_path: Path, pack: Callable[[Path], bytes]) -> None:
     (folder := tmp_path / "dumps").mkdir()
