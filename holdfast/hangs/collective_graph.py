@@ -14,7 +14,7 @@ from collections.abc import Iterable
 import msgspec
 
 from holdfast.hangs.observed import CollectiveRecord
-from holdfast.hangs.progress import UNKNOWN, Group, Pending, Progress, ends_together, is_pairwise
+from holdfast.hangs.progress import UNKNOWN, Group, Pending, Progress, ends_together, is_pairwise, is_recorded
 
 
 class Operation(msgspec.Struct):
@@ -61,7 +61,7 @@ class WaitGraph(msgspec.Struct):
     def is_lost(self, rank: int, index: int) -> bool:
         """Whether of what `rank` waits in only a counter tells."""
         record = self.records.get((rank, index))
-        return record is not None and record.operation == UNKNOWN
+        return record is not None and not is_recorded(record)
 
     def issued_with(self, index: int) -> set[int]:
         """The other messages of the batches that a message is part of, on either end."""
@@ -155,7 +155,7 @@ def _add_collectives(
             Operation(
                 group=group,
                 sequence=sequence,
-                name=next((record.operation for _, record in waiting if record.operation != UNKNOWN), UNKNOWN),
+                name=next((record.operation for _, record in waiting if is_recorded(record)), UNKNOWN),
                 is_p2p=False,
                 joined=[rank for rank, _ in waiting],
                 missing_here=missing_here,

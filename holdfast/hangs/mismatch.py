@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.hangs.collective_graph import Operation, WaitGraph
 from holdfast.hangs.observed import CollectiveRecord, RankTrace
-from holdfast.hangs.progress import UNKNOWN
+from holdfast.hangs.progress import is_recorded
 
 _CONTEXT_MAX = 32
 """How many operations before it tell what comes next."""
@@ -68,7 +68,7 @@ def mismatches(graph: WaitGraph, traces: Sequence[RankTrace]) -> list[Mismatch]:
         shapes: dict[tuple[object, ...], Meaning] = {}
         for rank in operation.joined:
             record = graph.records[rank, index]
-            if record.operation == UNKNOWN:
+            if not is_recorded(record):
                 continue
             shape = (record.operation, record.dtype, record.input_sizes, record.output_sizes)
             meaning = shapes.get(shape)

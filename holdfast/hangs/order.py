@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
+
 from holdfast.hangs.collective_graph import WaitGraph
-from holdfast.hangs.progress import UNKNOWN, Group
+from holdfast.hangs.progress import Group, is_recorded
 
 PEERS_MAX = 256
 
@@ -23,43 +25,48 @@ def out_of_order(graph: WaitGraph, ranks: Iterable[int]) -> dict[int, int]:
         for rank in wanted.intersection(group.ranks):
             if len(peers[rank]) < PEERS_MAX:
                 peers[rank].update(other for other in group.ranks[:PEERS_MAX] if other != rank)
-    everybody = wanted.union(*peers.values())
-    progress = _progress(graph, everybody)
-    begun = _Begun(graph, everybody)
-    return {
-        rank: sum(
-            _are_crossed(progress[rank], progress[other])
-            or _has_passed_over(graph, progress[rank], other)
-            or begun.differ(rank, other)
-            for other in others
-        )
-        for rank, others in peers.items()
-    }
+    compared = _Compared(graph, wanted.union(*peers.values()))
+    return {rank: sum(compared.are_crossed(rank, other) for other in others) for rank, others in peers.items()}
 
 
-_Step = tuple[int, bool, int]
+_Kind = tuple[int, bool]
 
 
-class _Begun:
-    """In which order ranks began what is pending on them; ranks that wait alike are compared once."""
+class _Standing(msgspec.Struct, frozen=True):
+    """How far a rank came in each kind of group, what is pending on it, and the place of each in the order begun."""
 
-    def __init__(self, graph: WaitGraph, ranks: Iterable[int]) -> None:
-        numbers: dict[tuple[_Step, ...], int] = {}
-        self._of_rank: dict[int, int] = {}
+    progress: dict[_Kind, int]
+    pending: tuple[tuple[_Kind, int], ...]
+    places: dict[tuple[_Kind, int], int]
+
+
+class _Compared:
+    """Ranks beside each other; those that stand alike are compared once."""
+
+    def __init__(self, graph: WaitGraph, ranks: set[int]) -> None:
+        progress = _progress(graph, ranks)
+        numbers: dict[object, int] = {}
+        self._number: dict[int, int] = {}
+        self._standings: list[_Standing] = []
         for rank in ranks:
-            waits = (each for each in graph.progress.pending.get(rank, ()) if each.record.operation != UNKNOWN)
-            steps = dict.fromkeys((*_kind(each.group, each.record.is_p2p), each.record.sequence) for each in waits)
-            self._of_rank[rank] = numbers.setdefault(tuple(steps), len(numbers))
-        self._orders = [{step: place for place, step in enumerate(steps)} for steps in numbers]
+            waits = graph.progress.pending.get(rank, ())
+            pending = tuple((_kind(each.group, each.record.is_p2p), each.record.sequence) for each in waits)
+            in_order = tuple(step for step, each in zip(pending, waits, strict=True) if is_recorded(each.record))
+            key = frozenset(progress[rank].items()), pending, in_order
+            if key not in numbers:
+                numbers[key] = len(numbers)
+                places = {step: place for place, step in enumerate(dict.fromkeys(in_order))}
+                self._standings.append(_Standing(progress[rank], pending, places))
+            self._number[rank] = numbers[key]
         self._known: dict[tuple[int, int], bool] = {}
 
-    def differ(self, one: int, other: int) -> bool:
-        """Whether two ranks began the same operations in different orders."""
-        pair = self._of_rank[one], self._of_rank[other]
+    def are_crossed(self, rank: int, other: int) -> bool:
+        pair = self._number[rank], self._number[other]
         if pair not in self._known:
-            first, second = self._orders[pair[0]], self._orders[pair[1]]
-            places = [second[step] for step in first if step in second]
-            self._known[pair] = places != sorted(places)
+            one, two = self._standings[pair[0]], self._standings[pair[1]]
+            self._known[pair] = (
+                _is_ahead_and_behind(one, two) or _has_passed_over(one, two) or _began_otherwise(one, two)
+            )
         return self._known[pair]
 
 
@@ -77,9 +84,9 @@ def _alike(graph: WaitGraph) -> list[Group]:
     return found
 
 
-def _progress(graph: WaitGraph, ranks: set[int]) -> dict[int, dict[tuple[int, bool], int]]:
+def _progress(graph: WaitGraph, ranks: set[int]) -> dict[int, dict[_Kind, int]]:
     """How many collectives each rank has begun, by what its groups are for."""
-    progress: dict[int, dict[tuple[int, bool], int]] = {rank: {} for rank in ranks}
+    progress: dict[int, dict[_Kind, int]] = {rank: {} for rank in ranks}
     # Several groups of one kind on a rank cannot be told apart by it; their sum still only grows.
     for group in graph.progress.groups.values():
         for is_message, counts in ((False, {} if group.has_p2p else group.entered), (True, group.messages)):
@@ -89,22 +96,28 @@ def _progress(graph: WaitGraph, ranks: set[int]) -> dict[int, dict[tuple[int, bo
     return progress
 
 
-def _are_crossed(one: dict[tuple[int, bool], int], other: dict[tuple[int, bool], int]) -> bool:
-    differences = [one[kind] - other[kind] for kind in one.keys() & other.keys()]
+def _is_ahead_and_behind(one: _Standing, two: _Standing) -> bool:
+    differences = [one.progress[kind] - two.progress[kind] for kind in one.progress.keys() & two.progress.keys()]
     return any(difference > 0 for difference in differences) and any(difference < 0 for difference in differences)
 
 
-def _has_passed_over(graph: WaitGraph, one: dict[tuple[int, bool], int], other: int) -> bool:
-    """Whether of what is pending on `other` some is lacking to `one`, and something after it is not."""
+def _has_passed_over(one: _Standing, two: _Standing) -> bool:
+    """Whether of what is pending on the second the first lacks something, and something after it not."""
     lacks = False
-    for each in graph.progress.pending.get(other, ()):
-        count = one.get(_kind(each.group, each.record.is_p2p))
-        if count is not None and each.record.sequence > count:
+    for kind, sequence in two.pending:
+        count = one.progress.get(kind)
+        if count is not None and sequence > count:
             lacks = True
         elif count is not None and lacks:
             return True
     return False
 
 
-def _kind(group: Group, is_message: bool) -> tuple[int, bool]:
+def _began_otherwise(one: _Standing, two: _Standing) -> bool:
+    """Whether both began the same operations in different orders."""
+    places = [two.places[step] for step in one.places if step in two.places]
+    return places != sorted(places)
+
+
+def _kind(group: Group, is_message: bool) -> _Kind:
     return group.kind, is_message

@@ -27,6 +27,11 @@ UNKNOWN: Final = "collective"
 _LOST_MAX: Final = 64
 
 
+def is_recorded(record: CollectiveRecord) -> bool:
+    """Whether more is known of it than a counter tells."""
+    return record.operation != UNKNOWN
+
+
 def is_pairwise(operation: str) -> bool:
     """Whether members may be through with `operation` before those have come with which they share nothing."""
     return operation in _PAIRWISE
