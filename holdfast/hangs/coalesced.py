@@ -20,11 +20,14 @@ _Key = tuple[str, bool, int]
 
 
 class Issued(NamedTuple):
-    """One operation as its members know it: its entries (several of a collective that was coalesced), state, name."""
+    """One operation as its members know it: its entries (several of a collective that was coalesced), and what tells
+    of its times: itself, or what it was coalesced into.
+    """
 
     entries: tuple[Entry, ...]
     state: RecordState
     profiling_name: str
+    timed: Entry
 
 
 def issued(entries: Sequence[Entry], messages_done: Mapping[str, int]) -> list[Issued]:
@@ -48,9 +51,10 @@ def issued(entries: Sequence[Entry], messages_done: Mapping[str, int]) -> list[I
                 found.append(_merged(parts_of[index], entry))
         elif index not in ended_by:
             state = "completed" if index in gone else state_of(entry)
-            found.append(Issued((entry,), state, entry.profiling_name))
+            found.append(Issued((entry,), state, entry.profiling_name, entry))
         elif entry.is_p2p:
-            found.append(Issued((entry,), state_of(ended_by[index]), entry.profiling_name))
+            end = ended_by[index]
+            found.append(Issued((entry,), state_of(end), entry.profiling_name, end))
     return found
 
 
@@ -89,4 +93,4 @@ def _merged(parts: Sequence[Entry], end: Entry) -> Issued:
     whole = names.pop() if len(names) == 1 else ""
     if name != "coalesced" or not whole or whole.endswith("_oop"):
         whole = f"{backend}:{_WHOLE.get(name, name)}"
-    return Issued(tuple(parts), state_of(end), whole)
+    return Issued(tuple(parts), state_of(end), whole, end)

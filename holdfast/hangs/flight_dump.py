@@ -120,9 +120,9 @@ def _record(each: Issued, group: ProcessGroup, rank: int) -> CollectiveRecord:
         output_sizes=_sizes(part.output_sizes for part in each.entries),
         dtype=(entry.input_dtypes or entry.output_dtypes or [""])[0],
         created_ns=entry.time_created_ns or 0,
-        started_ns=entry.time_discovered_started_ns or 0,
-        ended_ns=entry.time_discovered_completed_ns or 0,
-        took_ns=_ns(entry.duration_ms),
+        started_ns=each.timed.time_discovered_started_ns or 0,
+        ended_ns=each.timed.time_discovered_completed_ns or 0,
+        took_ns=_ns(each.timed.duration_ms),
         frames=tuple(
             Frame(function=frame.name, file=frame.filename, line=frame.line) for frame in entry.frames[:FRAMES_MAX]
         ),

@@ -28,9 +28,10 @@ def states(trace: RankTrace) -> list[tuple[str, int, str]]:
 def test_parts_of_a_collective_are_one_operation() -> None:
     part = {"profiling_name": "nccl:_all_gather_base", "collective_seq_id": 8, "op_id": 30}
     end = {"profiling_name": "nccl:coalesced", "collective_seq_id": 8, "op_id": 31, "input_sizes": []}
+    end |= {"duration_ms": 2.5}
     trace = read(entry(state="completed"), entry(**part), entry(**part | {"input_sizes": [[5]]}), entry(**end))
     assert states(trace) == [("all_reduce", 7, "completed"), ("_all_gather_base", 8, "scheduled")]
-    assert trace.records[1].input_sizes == ((2, 3), (5,))
+    assert (trace.records[1].input_sizes, trace.records[1].took_ns) == (((2, 3), (5,)), 2_500_000)
     # What counts each part by itself does not make the group's counter one of messages.
     assert (trace.entered, trace.completed) == ({"35": 8}, {"35": 7})
 
