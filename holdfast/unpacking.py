@@ -1,15 +1,16 @@
-"""Files that came packed: gzip and zip, up to a size that memory can hold. Pure."""
+"""Files that came packed (gzip, bzip2, xz), up to a size that memory can hold. Pure."""
 
 from __future__ import annotations
 
-import io
-import zipfile
+import bz2
+import lzma
 import zlib
-from collections.abc import Iterator
+from typing import Any
 
 GZIP = b"\x1f\x8b"
-ZIP = b"PK\x03\x04"
 UNPACKED_BYTES_MAX = 8 << 30
+
+_ZSTD = b"\x28\xb5\x2f\xfd"
 
 
 class Damaged(ValueError):
@@ -17,49 +18,41 @@ class Damaged(ValueError):
 
 
 def unpacked(data: bytes, bytes_max: int = UNPACKED_BYTES_MAX) -> bytes:
-    """What a file holds, gzip in several parts or none.
+    """What a file holds, in as many parts as `cat a.gz b.gz` makes; one that is not packed as it is.
 
     Raises:
-        Damaged: it is broken, was cut short, or is larger than `bytes_max`.
+        Damaged: it is broken, was cut short, is larger than `bytes_max`, or packed in a way that is not known here.
     """
-    if not data.startswith(GZIP):
+    if data.startswith(_ZSTD):
+        raise Damaged("packed with zstd; unpack it with `zstd -d` first")
+    packing = _packing(data)
+    if packing is None:
         return data
-    found = io.BytesIO()
-    while data.startswith(GZIP):
-        unpacking = zlib.decompressobj(wbits=31)
+    name, new = packing
+    found = bytearray()
+    while data.strip(b"\x00"):
+        part = new()
         try:
-            found.write(unpacking.decompress(data, bytes_max - found.tell()))
-        except zlib.error as error:
-            raise Damaged(f"damaged gzip ({error}); copy it again") from error
-        if unpacking.unconsumed_tail:
-            raise Damaged(f"more than {_size(bytes_max)} unpacked; give a part of it")
-        if not unpacking.eof:
-            raise Damaged("breaks off before its gzip ends: it was cut short; copy it again")
-        data = unpacking.unused_data
-        if found.tell() >= bytes_max and data.startswith(GZIP):
-            raise Damaged(f"more than {_size(bytes_max)} unpacked; give a part of it")
-    return found.getvalue()
+            found += part.decompress(data, bytes_max - len(found) + 1)
+        except (zlib.error, OSError, lzma.LZMAError) as error:
+            if found:
+                # Something else behind what was packed, as `gzip -d` passes it over.
+                break
+            raise Damaged(f"damaged {name} ({error}); copy it again") from error
+        if len(found) > bytes_max:
+            raise Damaged(f"larger than {_size(bytes_max)} once unpacked; give a part of it")
+        if not part.eof:
+            raise Damaged(f"breaks off before its {name} ends: it was cut short; copy it again")
+        data = part.unused_data
+    return bytes(found)
 
 
-def zipped(data: bytes, bytes_max: int = UNPACKED_BYTES_MAX) -> Iterator[tuple[str, bytes]]:
-    """The files in a zip file, with their names.
-
-    Raises:
-        Damaged: it is broken, encrypted, or larger than `bytes_max`.
-    """
-    try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            for member in archive.infolist():
-                if member.is_dir():
-                    continue
-                with archive.open(member) as file:
-                    inside = file.read(bytes_max + 1)
-                bytes_max -= len(inside)
-                if bytes_max < 0:
-                    raise Damaged("too large unpacked; give a part of it")
-                yield member.filename, inside
-    except (zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError, EOFError) as error:
-        raise Damaged(f"unreadable zip ({error}); unpack it yourself, or copy it again") from error
+def _packing(data: bytes) -> tuple[str, Any] | None:
+    if data.startswith(GZIP):
+        return "gzip", lambda: zlib.decompressobj(wbits=31)
+    if data.startswith(b"BZh"):
+        return "bzip2", bz2.BZ2Decompressor
+    return ("xz", lzma.LZMADecompressor) if data.startswith(b"\xfd7zXZ\x00") else None
 
 
 def _size(count: int) -> str:

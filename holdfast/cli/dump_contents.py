@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import bz2
 import codecs
 import io
-import lzma
 import os
 import re
 import select
@@ -18,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from holdfast.hangs.dump_files import Unreadable
+from holdfast.unpacking import Damaged, unpacked
 
 STDIN = "-"
 
@@ -31,7 +30,6 @@ _WRITER_WITHIN_S = 10.0
 _CHUNK_BYTES = 1 << 24
 _COLOURS = re.compile(rb"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
-_ZSTD = b"\x28\xb5\x2f\xfd"
 
 
 def files_of(given: str) -> Iterator[tuple[str, Path | None, str]]:
@@ -70,7 +68,7 @@ def _natural(path: Path) -> list[tuple[int, str]]:
 
 
 def contents(path: Path | None, name: str) -> Iterator[tuple[str, bytes]]:
-    """What a file holds, unpacked: one, or each file of an archive as `archive:member`.
+    """What a file holds, unpacked: one, or each file of an archive as `archive/member`.
 
     Raises:
         Unreadable: too large, broken, or nothing that can be read to its end.
@@ -125,34 +123,10 @@ def _limited(read: Callable[[int], bytes | None]) -> bytes:
 
 
 def _unpacked(data: bytes) -> bytes:
-    if data[:2] == b"\x1f\x8b":
-        return _inflated(data, lambda: zlib.decompressobj(wbits=31))
-    if data[:3] == b"BZh":
-        return _inflated(data, bz2.BZ2Decompressor)
-    if data[:6] == b"\xfd7zXZ\x00":
-        return _inflated(data, lzma.LZMADecompressor)
-    if data[:4] == _ZSTD:
-        raise Unreadable("packed with zstd; unpack it with `zstd -d` first")
-    return data
-
-
-def _inflated(data: bytes, new: Callable[[], object]) -> bytes:
-    """All streams of a packed file, one after the other as `cat a.gz b.gz` makes them."""
-    found = bytearray()
-    while data.strip(b"\x00"):
-        stream = new()
-        try:
-            found += stream.decompress(data, UNPACKED_BYTES_MAX - len(found) + 1)  # type: ignore[attr-defined]
-        except (zlib.error, OSError, lzma.LZMAError) as error:
-            if found:
-                break
-            raise Unreadable(f"it is packed, and broken: {error}") from None
-        if len(found) > UNPACKED_BYTES_MAX:
-            raise Unreadable(f"it is larger than {UNPACKED_BYTES_MAX >> 30} GiB once unpacked")
-        if not stream.eof:  # type: ignore[attr-defined]
-            raise Unreadable("it is packed, and was cut short")
-        data = stream.unused_data  # type: ignore[attr-defined]
-    return bytes(found)
+    try:
+        return unpacked(data, UNPACKED_BYTES_MAX)
+    except Damaged as error:
+        raise Unreadable(str(error)) from None
 
 
 def _of_tar(data: bytes, name: str) -> Iterator[tuple[str, bytes]]:
@@ -160,7 +134,7 @@ def _of_tar(data: bytes, name: str) -> Iterator[tuple[str, bytes]]:
         with tarfile.open(fileobj=io.BytesIO(data)) as archive:
             for member in archive:
                 if member.isreg() and not member.issparse() and (file := archive.extractfile(member)) is not None:
-                    yield f"{name}:{member.name}", _as_text_is_written(_unpacked(file.read()))
+                    yield f"{name}/{member.name}", _as_text_is_written(_unpacked(file.read()))
     except (tarfile.TarError, EOFError) as error:
         raise Unreadable(f"a broken tar archive: {error}") from None
 
@@ -172,7 +146,7 @@ def _of_zip(data: bytes, name: str) -> Iterator[tuple[str, bytes]]:
                 raise Unreadable(f"it is larger than {UNPACKED_BYTES_MAX >> 30} GiB once unpacked")
             for member in archive.infolist():
                 if not member.is_dir():
-                    yield f"{name}:{member.filename}", _as_text_is_written(_unpacked(archive.read(member)))
+                    yield f"{name}/{member.filename}", _as_text_is_written(_unpacked(archive.read(member)))
     except (zipfile.BadZipFile, EOFError, RuntimeError, NotImplementedError, zlib.error) as error:
         raise Unreadable(f"a zip archive that cannot be read: {error}") from None
 

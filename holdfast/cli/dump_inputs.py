@@ -21,7 +21,6 @@ from holdfast.slowness.operations import (
     looks_like_operations,
     read_operations,
 )
-from holdfast.unpacking import ZIP, Damaged, unpacked, zipped
 
 _HEAD_BYTES = 1 << 16
 _OF_FLIGHT_RECORDER = (b'"pg_config"', b'"pg_status"', b'"collective_seq_id"', b'"nccl_version"')

@@ -7,7 +7,6 @@ stands for what is in `flight_dump`.
 from __future__ import annotations
 
 import re
-import zlib
 from typing import Final
 
 import msgspec
@@ -16,6 +15,7 @@ from holdfast.hangs import safe_pickle
 from holdfast.hangs.dumped import Dump
 from holdfast.hangs.flight_dump import trace_of
 from holdfast.hangs.observed import RankTrace
+from holdfast.unpacking import Damaged, unpacked
 
 BYTES_MAX: Final = 2 << 30
 """The largest dump that is unpacked."""
@@ -54,14 +54,10 @@ class _File(Dump, frozen=True):
 
 
 def _unpacked(data: bytes) -> bytes:
-    if data[:2] == b"\x1f\x8b":
-        unpacker = zlib.decompressobj(wbits=31)
-        try:
-            data = unpacker.decompress(data, BYTES_MAX)
-        except zlib.error as error:
-            raise FlightRecorderError(f"the gzip file is broken: {error}") from None
-        if unpacker.unconsumed_tail:
-            raise FlightRecorderError(f"the dump is larger than {BYTES_MAX >> 30} GiB once unpacked")
+    try:
+        data = unpacked(data, BYTES_MAX)
+    except Damaged as error:
+        raise FlightRecorderError(f"the dump is {error}") from None
     if data[:1].isspace():
         data = data.lstrip()
     if not data:

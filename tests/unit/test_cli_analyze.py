@@ -169,7 +169,7 @@ def test_timings_in_a_zip_with_their_meta_file(tmp_path: Path) -> None:
     [
         ("meta-X.yaml", b"dp_size: 4\npp_size: 2\n", "is a meta file: give the trace itself as well"),
         ("trace.csv.gz", gzip.compress(bytes(9000))[:-9], "it was cut short; copy it again"),
-        ("trace.zip", b"PK\x03\x04 and then nothing", "unreadable zip"),
+        ("trace.zip", b"PK\x03\x04 and then nothing", "zip archive that cannot be read"),
         ("trace.csv", b"dp_rank,stage,step,optype,start_ts,duration\n0,0,0,wait,0,1\n", "neither forward-compute"),
     ],
     ids=["meta", "gzip", "zip", "other operations"],

@@ -171,7 +171,7 @@ def test_a_rank_without_records_is_placed_by_the_order_of_its_groups() -> None:
         (b'{"entries": [{"profiling_name": 3}]}', r"entries\[0\].profiling_name"),
         (b'{"entries": [], "pg_config": {"0": {"ranks": "a, b"}}}', "cannot be read"),
         (b'{"tony": {}}', "'tony' is no rank"),
-        (b"\x1f\x8bnothing", "gzip file is broken"),
+        (b"\x1f\x8bnothing", "damaged gzip"),
         (pickle.dumps([1, 2]), "holds a list"),
         (pickle.dumps(os.getcwd), "could run code"),
         (b"[" * 100_000, "cannot be read"),
