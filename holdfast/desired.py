@@ -7,7 +7,7 @@ the generation with every start or stop within it. An agent never goes back to a
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -95,6 +95,11 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     port: Port
 
 
+TEST_S_MAX = 30.0
+TRANSFER_BYTES_MAX = 1 << 30
+TestSeconds = Annotated[float, msgspec.Meta(ge=0, le=TEST_S_MAX)]
+
+
 class SlowTests(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What to test while training is held (GREYHOUND §4.3): GEMM for `compute_s` on `compute_ranks`, all at once; or,
     once all are held, transfers of `transfer_bytes` from sender to receiver, by node rank.
@@ -108,12 +113,12 @@ class SlowTests(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     held_by: Moment
     until: Moment
     compute_ranks: tuple[Count, ...] = ()
-    compute_s: float = 0.0
+    compute_s: TestSeconds = 0.0
     passes: tuple[tuple[tuple[Count, Count], ...], ...] = ()
     passes_at: Moment | None = None
-    pass_s: float = 0.0
+    pass_s: TestSeconds = 0.0
     endpoints: dict[Count, Endpoint] = {}
-    transfer_bytes: Count = 0
+    transfer_bytes: Annotated[int, msgspec.Meta(ge=0, le=TRANSFER_BYTES_MAX)] = 0
 
 
 SlowStage = Literal["profile", "hold", "transfers", "over"]

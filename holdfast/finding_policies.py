@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from holdfast.desired import TEST_S_MAX, TRANSFER_BYTES_MAX
 from holdfast.policies import SETTLED_S_MAX
 from holdfast.ranges import require_within
 
@@ -206,9 +207,9 @@ class SlowPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             slower_by=(0.01, 10.0, "iterations are not all alike"),
             answer_s=(0.1, 600),
             ahead_s=(0.05, 600, "a word needs time to be heard"),
-            compute_s=(0.01, 30),
-            pass_s=(0.01, 30),
-            transfer_bytes=(1, 1 << 30),
+            compute_s=(0.01, TEST_S_MAX),
+            pass_s=(0.01, TEST_S_MAX),
+            transfer_bytes=(1, TRANSFER_BYTES_MAX),
             compute_slower_by=(0.01, 100.0),
             links_slower_by=(0.01, 100.0),
             vote_every_s=(0.1, 3600, "a round takes a second"),

@@ -22,14 +22,15 @@ from holdfast.bus import Bus
 from holdfast.clock import Now
 from holdfast.collective_hold import Hold
 from holdfast.collective_ring import RingError, ring_path
-from holdfast.desired import Endpoint, SlowTests, SlowWanted, UnreadableOrder
+from holdfast.desired import Endpoint, SlowTests, SlowWanted
 from holdfast.event_parts import RankProfile
 from holdfast.events import CollectivesProfiled, Event, SlownessTested
 from holdfast.hangs.observed import RankTrace
 from holdfast.ids import derived_id
 from holdfast.slowness.sent_profiles import ITERATIONS_MAX
-from holdfast.subjects import ALL_SLOW_KEYS, DESIRED_BUCKET
+from holdfast.subjects import ALL_SLOW_KEYS
 from holdfast.trainer.flight_recorder import socket_path
+from holdfast_agent.asked_of_jobs import asked
 from holdfast_agent.directories import Directories
 from holdfast_agent.slowness.rings import profile
 from holdfast_agent.slowness.transfers import TransferServer, transfer_s
@@ -40,6 +41,10 @@ POLL_S = 0.01
 REPEATS = 5
 TURNS = 5
 """Of matrix products: all ranks take theirs at about the same time, and are compared turn by turn."""
+STAGES_APART_S = 60.0
+"""Behind a stage the next one comes, or none: whoever asks may be gone."""
+
+LASTS_S_MAX = 86400.0
 
 log = structlog.get_logger(__name__)
 
@@ -65,42 +70,30 @@ class Probing:
         self._done: set[tuple[str, str]] = set()
         self._server = TransferServer(address)
         self._holds: dict[int, Hold] = {}
-        self._stands_since = 0.0
+        self._holds_for = ""
+        self._stands_since: float | None = None
         self._testing: asyncio.Task[None] | None = None
 
     async def follow(self, bus: Bus) -> None:
         """Do what is asked for, for ever."""
         try:
             async with asyncio.TaskGroup() as group:
-                async for update in bus.watch(DESIRED_BUCKET, ALL_SLOW_KEYS):
-                    try:
-                        wanted = desired.decode_slow(update.body) if update.body is not None else None
-                    except UnreadableOrder as error:
-                        log.warning("what is wanted of a slow job cannot be read", key=update.key, error=str(error))
-                        continue
-                    crew = self._crew()
-                    if wanted is not None and crew is not None and self._is_new(wanted, crew):
+                async for wanted, crew in asked(bus, ALL_SLOW_KEYS, desired.decode_slow, self._crew, self._now):
+                    stage = (wanted.id, wanted.stage)
+                    if stage not in self._done:
+                        self._done = {done for done in self._done if done[0] == wanted.id} | {stage}
                         await self._obey(wanted, crew, group)
         finally:
             self._let_go()
             self._server.close()
 
-    def _is_new(self, wanted: SlowWanted, crew: Crew) -> bool:
-        stage = (wanted.id, wanted.stage)
-        order = crew.order
-        if stage in self._done or wanted.until <= self._now() or not crew.trains or not crew.pids:
-            return False
-        if order.job != wanted.job or order.generation != wanted.generation:
-            return False
-        self._done = {done for done in self._done if done[0] == wanted.id} | {stage}
-        return True
-
     async def _obey(self, wanted: SlowWanted, crew: Crew, group: asyncio.TaskGroup) -> None:
         if self._testing is not None and not self._testing.done():
             self._testing.cancel()
             await asyncio.wait([self._testing])
-        if wanted.stage != "transfers":
+        if wanted.stage != "transfers" or wanted.id != self._holds_for:
             self._let_go()
+            self._holds_for = wanted.id
         if wanted.is_over:
             self._server.close()
         elif wanted.tests is not None:
@@ -127,9 +120,18 @@ class Probing:
             nnodes=placement.job.nnodes,
             nproc_per_node=placement.job.nproc_per_node,
             mesh=placement.job.mesh or None,
-            endpoint=Endpoint(address=self._address, port=await self._server.port()),
+            endpoint=await self._endpoint(wanted.until),
         )
         self._say(event)
+
+    async def _endpoint(self, until: datetime) -> Endpoint | None:
+        try:
+            port = await self._server.port()
+        except (OSError, ValueError) as error:
+            log.warning("no test transfers can be taken", address=self._address, reason=str(error))
+            return None
+        self._server.keep_open(self._left_s(until) + STAGES_APART_S)
+        return Endpoint(address=self._address, port=port)
 
     # --- tests ------------------------------------------------------------------------------------
 
@@ -138,9 +140,10 @@ class Probing:
         node_rank = crew.order.placement.node_rank
         began = time.monotonic()
         unread: list[str] = []
+        self._server.keep_open(self._left_s(tests.until) + STAGES_APART_S)
         self._hold(tests, crew, unread)
         held = await self._await_held(tests)
-        if wanted.stage == "hold":
+        if held and self._stands_since is None:
             self._stands_since = time.monotonic()
         turns_s = await self._multiply(tests, held, unread)
         transfers = await self._transfer(tests, node_rank, unread)
@@ -154,7 +157,7 @@ class Probing:
             transfers=tuple(transfers),
             unread=tuple(unread),
             took_s=time.monotonic() - began,
-            held_s=time.monotonic() - self._stands_since,
+            held_s=0.0 if self._stands_since is None else time.monotonic() - self._stands_since,
         )
         self._say(event)
         # They stay where they are until all nodes have tested: a rank that goes on early disturbs the others.
@@ -162,7 +165,7 @@ class Probing:
         self._let_go()
 
     def _hold(self, tests: SlowTests, crew: Crew, unread: list[str]) -> None:
-        until_ns = time.monotonic_ns() + int(self._left_s(tests.until) * 1e9)
+        until_ns = time.monotonic_ns() + int(min(self._left_s(tests.until), LASTS_S_MAX) * 1e9)
         assert crew.order.job is not None
         for hold in self._holds.values():
             hold.begin(tests.after_step, until_ns)
@@ -212,6 +215,9 @@ class Probing:
         await asyncio.sleep(self._left_s(tests.passes_at))
         began = time.monotonic()
         for number, transfers in enumerate(tests.passes):
+            if self._now() >= tests.until:
+                unread.append(f"no time was left for pass {number + 1} of {len(tests.passes)}")
+                break
             await asyncio.sleep(max(0.0, began + number * tests.pass_s - time.monotonic()))
             for sender, receiver in transfers:
                 if sender != node_rank or (endpoint := tests.endpoints.get(receiver)) is None:
@@ -219,7 +225,8 @@ class Probing:
                 over_at = began + (number + 1) * tests.pass_s
                 try:
                     took_s = await _best_s(endpoint, tests.transfer_bytes, over_at)
-                except OSError as error:
+                except (OSError, ValueError) as error:
+                    # An address that another node has told may be none.
                     unread.append(f"a transfer to node {receiver} failed: {error}")
                     continue
                 done.append((sender, receiver, took_s))
@@ -232,6 +239,7 @@ class Probing:
             hold.end()
             hold.close()
         self._holds.clear()
+        self._stands_since = None
 
     def _left_s(self, moment: datetime) -> float:
         return max(0.0, (moment - self._now()).total_seconds())
@@ -253,7 +261,7 @@ async def _best_s(endpoint: Endpoint, size: int, over_at: float) -> float:
     """The shortest of some transfers, for as long as there is time.
 
     Raises:
-        OSError: as `transfer_s`.
+        OSError, ValueError: as `transfer_s`.
     """
     took: list[float] = []
     while len(took) < REPEATS:

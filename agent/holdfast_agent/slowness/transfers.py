@@ -11,9 +11,10 @@ import contextlib
 import struct
 import time
 
+from holdfast.desired import TRANSFER_BYTES_MAX
+
 _LENGTH = struct.Struct("<Q")
 PIECE_BYTES = 1 << 16
-BYTES_MAX = 1 << 30
 IDLE_S = 10.0
 
 
@@ -23,25 +24,41 @@ class TransferServer:
     def __init__(self, address: str) -> None:
         self._address = address
         self._server: asyncio.Server | None = None
+        self._closing: asyncio.TimerHandle | None = None
 
     async def port(self) -> int:
-        """Where it listens, from now on."""
+        """Where it listens, from now on.
+
+        Raises:
+            OSError, ValueError: the address is not this node's (any more), or no descriptors are left.
+        """
         if self._server is None:
             self._server = await asyncio.start_server(_take, host=self._address, port=0, limit=4 * PIECE_BYTES)
         return int(self._server.sockets[0].getsockname()[1])
 
+    def keep_open(self, duration_s: float) -> None:
+        """Take transfers for so long yet, and no longer unless this is said again."""
+        self._forget_closing()
+        self._closing = asyncio.get_running_loop().call_later(duration_s, self.close)
+
     def close(self) -> None:
         """Take no more."""
+        self._forget_closing()
         if self._server is not None:
             self._server.close()
             self._server = None
+
+    def _forget_closing(self) -> None:
+        if self._closing is not None:
+            self._closing.cancel()
+            self._closing = None
 
 
 async def _take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     with contextlib.suppress(OSError, EOFError):
         async with asyncio.timeout(IDLE_S):
             (left,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
-            while 0 < left <= BYTES_MAX:
+            while 0 < left <= TRANSFER_BYTES_MAX:
                 left -= len(await reader.readexactly(min(left, PIECE_BYTES)))
                 writer.write(b"\1")
             await writer.drain()
@@ -55,6 +72,7 @@ async def transfer_s(address: str, port: int, size: int, limit_s: float) -> floa
 
     Raises:
         OSError: the node is not reached, or does not take them.
+        ValueError: the address is none.
     """
     pieces = -(-size // PIECE_BYTES)
     async with asyncio.timeout(limit_s):

@@ -15,13 +15,14 @@ import structlog
 from holdfast import desired
 from holdfast.bus import Bus
 from holdfast.clock import Now
-from holdfast.desired import TraceWanted, UnreadableOrder
+from holdfast.desired import TraceWanted
 from holdfast.events import CollectiveTrace, Event, StackDump
 from holdfast.hangs.carried import carried
 from holdfast.hangs.observed import NodeLinks, RankTrace
 from holdfast.ids import derived_id
-from holdfast.subjects import ALL_TRACE_KEYS, DESIRED_BUCKET
+from holdfast.subjects import ALL_TRACE_KEYS
 from holdfast.trainer.flight_recorder import socket_path
+from holdfast_agent.asked_of_jobs import asked
 from holdfast_agent.directories import Directories
 from holdfast_agent.inspections.machine import Machine
 from holdfast_agent.state import Crew
@@ -52,16 +53,18 @@ class Tracing:
         self._crew = crew
         self._say = say
         self._now = now
-        self._done: dict[str, str] = {}
+        self._done = ""
         self._machine = Machine()
         self._ports = Ports(self._machine)
 
     async def follow(self, bus: Bus) -> None:
         """Trace what is asked for, one round after the other, for ever."""
-        ports = asyncio.create_task(self._watch_ports())
-        try:
-            await self._obey(bus)
-        finally:
+        async with asyncio.TaskGroup() as group:
+            ports = group.create_task(self._watch_ports(), name="ports")
+            async for wanted, crew in asked(bus, ALL_TRACE_KEYS, desired.decode_trace, self._crew, self._now):
+                if wanted.id != self._done:
+                    self._done = wanted.id
+                    await self._serve(wanted, crew)
             ports.cancel()
 
     async def _watch_ports(self) -> None:
@@ -69,25 +72,8 @@ class Tracing:
             await asyncio.to_thread(self._ports.look)
             await asyncio.sleep(SAMPLE_EVERY_S)
 
-    async def _obey(self, bus: Bus) -> None:
-        async for update in bus.watch(DESIRED_BUCKET, ALL_TRACE_KEYS):
-            try:
-                wanted = desired.decode_trace(update.body) if update.body is not None else None
-            except UnreadableOrder as error:
-                log.warning("a request for a trace cannot be read", key=update.key, error=str(error))
-                continue
-            if wanted is not None:
-                await self._serve(wanted)
-
-    async def _serve(self, wanted: TraceWanted) -> None:
-        crew = self._crew()
-        if crew is None or not crew.pids or self._done.get(wanted.job) == wanted.id or wanted.until <= self._now():
-            return
-        order = crew.order
-        if order.job != wanted.job or order.generation != wanted.generation:
-            return
-        self._done = {wanted.job: wanted.id}
-        job, fence = wanted.job, order.fence
+    async def _serve(self, wanted: TraceWanted, crew: Crew) -> None:
+        job, fence = wanted.job, crew.order.fence
 
         async def collectives(rank: int) -> RankTrace:
             ledger = self._directories.ledger(job, fence, rank)
