@@ -92,7 +92,15 @@ def put_marks(marks: Marks) -> None:
         binding.ring.marks_are_put()
 
 
+class _Looking:
+    """The ring that the thread of this process looks after."""
+
+    after: RingWriter | None = None
+
+
 _groups: dict[int, RingGroup] = {}
+"""By the identity of the process group: until it is gone, or another one is there."""
+
 _pending: dict[int, tuple[Any, int, int, int, int]] = {}
 """Asynchronous operations by the identity of their `Work`, an object of C++ that takes no attributes: a weak reference
 to it, then what `RingWriter.leave` asks for."""
@@ -129,7 +137,8 @@ def _group_of(group: Any, ring: RingWriter, ranks_of: Callable[[Any], list[int]]
         ranks = ()
     known = RingGroup(group, ring.add_group(str(group.group_name), str(group.group_desc), ranks), ranks)
     _groups[id(group)] = known
-    if len(_groups) == 1:
+    if _Looking.after is not ring:
+        _Looking.after = ring
         threading.Thread(target=_look_after_for_good, args=(ring,), name="holdfast-collectives", daemon=True).start()
     return known
 
@@ -206,11 +215,18 @@ def _called(ring: RingWriter, work: Any, index: int, place: int, sequence: int, 
         ring.leave(index, place, sequence, flags)
         return
     ring.issued(index)
+    # At the address of one that was dropped: it takes its place there.
+    _over(ring, _pending.pop(id(work), None))
     _pending[id(work)] = (weakref.ref(work), index, place, sequence, flags)
     if len(_pending) > PENDING_MAX:
         with contextlib.suppress(StopIteration, KeyError, RuntimeError):
-            _, old, place, sequence, flags = _pending.pop(next(iter(_pending)))
-            ring.leave(old, place, sequence, flags)
+            _over(ring, _pending.pop(next(iter(_pending))))
+
+
+def _over(ring: RingWriter, pending: tuple[Any, int, int, int, int] | None) -> None:
+    if pending is not None:
+        _, index, place, sequence, flags = pending
+        ring.leave(index, place, sequence, flags)
 
 
 def _recorded_wait(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -220,12 +236,11 @@ def _recorded_wait(original: Callable[..., Any]) -> Callable[..., Any]:
         begun = _pending.get(id(work)) if ring is not None else None
         if ring is None or begun is None:
             return original(work, *args, **kwargs)
-        _, index, place, sequence, flags = begun
-        ring.wait(index)
+        ring.wait(begun[1])
         # A wait that fails leaves it as it is: it has not ended.
         result = original(work, *args, **kwargs)
         if _pending.pop(id(work), None) is begun:
-            ring.leave(index, place, sequence, flags)
+            _over(ring, begun)
         return result
 
     return wait
@@ -248,16 +263,19 @@ def look_after(ring: RingWriter) -> None:
     """Note what the backends have begun, what was dropped without a wait, and what marks say, if that is asked for."""
     if _Marked.marks is not None and (wanted := ring.marks_wanted):
         ring.marks_say(wanted, _Marked.marks.reached())
-    for known in list(_groups.values()):
+    for key, known in list(_groups.items()):
         group = known.group()
-        begun = -1 if group is None or known.place == GROUP_UNKNOWN else known.begun_by_backend(group)
+        if group is None:
+            if _groups.get(key) is known:
+                del _groups[key]
+            continue
+        begun = -1 if known.place == GROUP_UNKNOWN else known.begun_by_backend(group)
         if begun >= 0:
             ring.backend_has_begun(known.place, begun)
     for key, pending in list(_pending.items()):
-        work, index, place, sequence, flags = pending
-        if work() is None and _pending.get(key) is pending:
+        if pending[0]() is None and _pending.get(key) is pending:
             del _pending[key]
-            ring.leave(index, place, sequence, flags)
+            _over(ring, pending)
 
 
 def _look_after_for_good(ring: RingWriter) -> None:

@@ -155,7 +155,10 @@ class RingWriter:
         if words[place] == index + 1:
             words[place + _LEFT] = _monotonic_ns()
         if group < GROUPS_MAX and not flags & ON_DEVICE:
-            words[_COUNTERS + group * _COUNTER_WORDS + _P2P * flags + _ENDED] = sequence
+            ended = _COUNTERS + group * _COUNTER_WORDS + _P2P * flags + _ENDED
+            # They may be waited for in any order.
+            if words[ended] < sequence:
+                words[ended] = sequence
 
     @property
     def hold_wanted(self) -> int:

@@ -6,11 +6,15 @@ wait ends when the agent says so, at the moment that was given with it, and afte
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.trainer.phases import binding
+
+if TYPE_CHECKING:
+    from holdfast.trainer.collective_ring import RingWriter
 
 HELD_MAX_S = 60.0
 POLL_S = 0.002
@@ -35,7 +39,7 @@ def stand_if_held() -> None:
         try:
             while ring.hold_wanted == number and time.monotonic_ns() < min(ring.hold_until_ns, give_up_ns):
                 if duration_ns := ring.take_product_wanted():
-                    ring.product_took(_products_ns(duration_ns), number)
+                    _multiply(ring, min(duration_ns, ring.hold_until_ns - time.monotonic_ns()), number)
                 time.sleep(POLL_S)
         finally:
             ring.held_no_more(number)
@@ -44,10 +48,19 @@ def stand_if_held() -> None:
         _one_at_a_time.release()
 
 
+def _multiply(ring: RingWriter, duration_ns: int, number: int) -> None:
+    # Its own memory may fill the device: the test is given up then, and training goes on as if it had not been.
+    with contextlib.suppress(RuntimeError, MemoryError):
+        ring.product_took(_products_ns(duration_ns), number)
+
+
 def _products_ns(duration_ns: int) -> int:
     """What a matrix product takes on the device of this rank: the mean over so long, pauses of the processor with it.
 
     The numbers are ones: the generators of random numbers stay as they are.
+
+    Raises:
+        RuntimeError: the device has no memory left for them, or is at fault.
     """
     import torch
 

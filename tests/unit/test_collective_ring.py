@@ -277,3 +277,30 @@ def test_work_that_was_dropped_counts_as_over(hooked: Any, path: Path, monkeypat
     collective_hooks.look_after(binding.ring)  # type: ignore[arg-type]
     (record,) = reader.trace().records
     assert record.state == "completed"
+
+
+def test_of_many_that_were_dropped_each_counts_as_over(hooked: Any, path: Path) -> None:
+    for _ in range(20):
+        hooked.allreduce([])
+    kept = hooked.allreduce([])
+    gc.collect()
+    collective_hooks.look_after(binding.ring)  # type: ignore[arg-type]
+    *dropped, last = RingReader(path).trace().records
+    assert [record.state for record in dropped] == ["completed"] * 20, "though they had the same address in memory"
+    assert last.state == "scheduled" and kept is not None
+
+
+def test_what_is_waited_for_in_another_order_has_ended_all_the_same(hooked: Any, path: Path) -> None:
+    for work in reversed([hooked.allreduce([]) for _ in range(4)]):
+        work.wait()
+    trace = RingReader(path).trace()
+    assert trace.entered == trace.completed == {"0": 4}
+
+
+def test_groups_that_are_gone_are_forgotten(hooked: Any) -> None:
+    for _ in range(3):
+        type(hooked)().allreduce([])
+    hooked.allreduce([])
+    gc.collect()
+    collective_hooks.look_after(binding.ring)  # type: ignore[arg-type]
+    assert [known.group() for known in collective_hooks._groups.values()] == [hooked]

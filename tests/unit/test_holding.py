@@ -12,6 +12,7 @@ import pytest
 from holdfast import trainer
 from holdfast.collective_hold import Hold
 from holdfast.ledger import LedgerReader, LedgerWriter
+from holdfast.trainer import holding
 from holdfast.trainer.collective_ring import RingWriter
 from holdfast.trainer.holding import stand_if_held
 from holdfast.trainer.phases import bind, binding
@@ -114,3 +115,21 @@ def test_a_hold_ends_by_itself_and_does_not_begin_again(rank: Rank) -> None:
 def test_what_is_no_rank_is_not_held() -> None:
     assert binding.ring is None
     stand_if_held()
+
+
+def test_a_device_that_is_full_costs_the_test_and_not_the_training(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def full(duration_ns: int) -> int:
+        asked.append(duration_ns)
+        raise RuntimeError("out of memory: tried to allocate 64 MiB")
+
+    monkeypatch.setattr(holding, "_products_ns", full)
+    rank.hold.begin(rank.steps, far())
+    rank.until(lambda: rank.hold.is_held)
+    rank.hold.multiply(3600.0)
+    rank.until(lambda: asked)
+    assert asked[0] <= 60e9, "no longer than the hold lasts"
+    rank.hold.end()
+    rank.until_step(rank.steps + 5)
+    assert rank.hold.product_s is None
