@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
+
 from holdfast import events
 from holdfast.desired import TraceWanted
 from holdfast.event_parts import RankProgress, StepSample
@@ -25,6 +27,7 @@ from holdfast.hangs.observed import Frame, ProcessStacks, RankTrace, ThreadStack
 from holdfast.ids import named_id, uuid7
 from holdfast.requests import TraceJob
 from holdfast.service import Effect
+from holdfast_analyzer.progress_watch import ProgressWatch, Standing
 from holdfast_analyzer.service import Analyzer
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -67,8 +70,11 @@ class Scene:
             "generation": 1,
         }
 
-    def second(self, guilty: int | None = 2, *, moves: bool = False, nodes: tuple[str, ...] = NODES) -> None:
-        """A second goes by; `guilty` stands outside of the collective that the others wait in."""
+    def second(
+        self, guilty: int | None = 2, *, moves: bool = False, deaf: bool = False, nodes: tuple[str, ...] = NODES
+    ) -> None:
+        """A second goes by; `guilty` stands outside of the collective that the others wait in. `deaf`: it has heard
+        the bus for no longer than that."""
         self.now += timedelta(seconds=1)
         self.still_s = 0.0 if moves else self.still_s + 1.0
         for rank, node in enumerate(NODES):
@@ -85,7 +91,7 @@ class Scene:
             )
             if node in nodes:
                 self.hear(Progress(**self.common(node), ranks=(progress,), world_size=4, nproc_per_node=1))
-        self.adopt(self.analyzer.on_time(self.now, START))
+        self.adopt(self.analyzer.on_time(self.now, self.now if deaf else START))
 
     def until_asked(self, **how: Any) -> None:
         asked = len(self.wanted)
@@ -338,3 +344,89 @@ def test_words_of_long_ago_are_none_of_now() -> None:
         told = RankProgress(rank=rank, step=20, phase="train", steps_done=20, since_change_s=100.0)
         scene.hear(Progress(**old, ranks=(told,), world_size=4, nproc_per_node=1))
     assert scene.analyzer.on_time(scene.now, START).is_nothing
+
+
+def test_nobody_answers_for_a_node_but_itself() -> None:
+    scene = hanging()
+    trace = scene.wanted[-1].id
+    lies = (ProcessStacks(rank=0, node="a", pid=1, state="T"), ProcessStacks(rank=7, pid=1, state="T"))
+    for node in ("stranger", "b"):
+        told = RankTrace(rank=0, node="a", entered={"g": 9})
+        scene.hear(StackDump(**scene.common(node), trace=trace, processes=lies))
+        scene.hear(CollectiveTrace(**scene.common(node), trace=trace, origin=START, ranks=(told,)))
+    scene.answer("a", "d")
+    assert not scene.of(JobTraced), "one has not answered, whoever else has"
+    scene.answer("c", state="T")
+    (traced,) = scene.of(JobTraced)
+    assert (traced.processes, traced.suspects[0].ranks) == (3, (2,)), "what b says is nothing of its own"
+
+
+def test_a_part_that_fits_no_other_is_no_answer() -> None:
+    scene = hanging()
+    scene.answer("a", "b", "d")
+    trace = scene.wanted[-1].id
+    for part, parts in ((0, 1), (5, 2), (1, 2), (2, 3)):
+        scene.hear(StackDump(**scene.common("c"), trace=trace, processes=(), part=part, parts=parts))
+    assert not scene.of(JobTraced)
+    scene.answer("c", parts=2, state="T")
+    assert scene.of(HangFound)[0].ranks == (2,)
+
+
+def test_an_answer_is_missing_only_if_it_would_have_been_heard() -> None:
+    scene = hanging()
+    scene.answer("a", "b", "d", guilty=None)
+    for _ in range(20):
+        scene.second(deaf=True)
+    assert len(scene.wanted) == 1 and not scene.of(JobTraced), "the bus was away"
+    scene.answer("c", state="T")
+    assert scene.of(HangFound)[0].ranks == (2,)
+
+
+def test_a_finding_is_heard_whatever_the_ranks_call_their_functions() -> None:
+    scene = hanging()
+    trace, name = scene.wanted[-1].id, "\x01" * 240
+    for rank, node in enumerate(NODES):
+        state = "T" if rank == 2 else "S"
+        processes = [ProcessStacks(rank=rank, pid=1, state=state, cpu_share=0.0, io_bytes_per_s=0.0)]
+        for at in range(8):
+            file = f"/job/{name}{rank}{at}.py"
+            calls = tuple(Frame(function=f"{name}{call}", file=file, line=call) for call in range(20))
+            stack = ThreadStack(frames=calls, is_main=True)
+            processes.append(ProcessStacks(kind="data_loader", rank=rank, pid=at, threads=(stack,)))
+        for part, process in enumerate(processes, start=1):
+            dump = {"processes": (process,), "part": part, "parts": len(processes)}
+            scene.hear(StackDump(**scene.common(node), trace=trace, **dump))
+        scene.hear(CollectiveTrace(**scene.common(node), trace=trace, origin=START, ranks=()))
+    (traced,) = scene.of(JobTraced)
+    assert len(events.encode(traced)) < 1 << 19 and scene.of(HangFound)[0].ranks == (2,)
+
+
+def test_what_could_not_be_committed_is_kept_no_longer_than_the_job() -> None:
+    scene = Scene()
+    train(scene)
+    for _ in range(10):
+        scene.second(moves=True)
+    for number in range(20):
+        scene.analyzer.on_request(TraceJob(id=named_id(START, number), asked_by="ada", job="job"), scene.now)
+    assert len(scene.analyzer._to_commit) == 1
+    common = scene.common("a") | {"source": "controller", "node": None}
+    scene.hear(JobFinished(**common, outcome="completed", exit_code=0, reason="done"))
+    assert not scene.analyzer._to_commit
+
+
+def test_a_job_of_many_nodes_is_looked_at_as_a_whole_only_once_all_have_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scene = hanging()
+    looks: list[datetime] = []
+    standing = ProgressWatch.standing
+
+    def look(watch: ProgressWatch, step_s: float | None, now: datetime) -> Standing | None:
+        looks.append(now)
+        return standing(watch, step_s, now)
+
+    monkeypatch.setattr(ProgressWatch, "standing", look)
+    scene.answer("a", "b", "d", parts=5)
+    assert not looks
+    scene.answer("c", parts=5, state="T")
+    assert len(looks) == 1 and scene.of(HangFound)

@@ -5,8 +5,8 @@ The judgement itself is that of `holdfast.hangs`: stacks by groups, collectives 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Literal
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Generic, Literal, TypeVar
 
 import msgspec
 
@@ -23,6 +23,7 @@ from holdfast.topology import Mesh
 Scope = Literal["machine", "group", "nobody"]
 RANKS_TOLD_MAX = 256
 PLACES_TOLD_MAX = 24
+SUSPECTS_TOLD_MAX = 16
 FRAMES_TOLD_MAX = 16
 LINES_TOLD_MAX = 24
 _LINE_CHARS_MAX = 400
@@ -31,35 +32,75 @@ STUCK_STATES = frozenset({"T", "t", "D"})
 """Stopped, or waiting inside the kernel where no signal reaches."""
 
 
-class Answers:
-    """What has come from each node, in any order and in parts."""
+Part = TypeVar("Part", StackDump, CollectiveTrace)
 
-    def __init__(self) -> None:
-        self._dumps: dict[tuple[str, int], StackDump] = {}
-        self._traces: dict[tuple[str, int], CollectiveTrace] = {}
+
+class _Parts(Generic[Part]):
+    """One kind of answer of some nodes; `owed` are those of which it is not whole."""
+
+    def __init__(self, nodes: Iterable[str]) -> None:
+        self._of: dict[str, dict[int, Part]] = {node: {} for node in nodes}
+        self.owed = set(self._of)
+
+    def add(self, event: Part) -> None:
+        if event.node not in self.owed:
+            return
+        parts = self._of[event.node]
+        of_first = next(iter(parts.values()), event).parts
+        if event.parts == of_first and 1 <= event.part <= of_first:
+            parts[event.part] = event
+        if len(parts) >= of_first:
+            self.owed.discard(event.node)
+
+    def __iter__(self) -> Iterator[tuple[str, Part]]:
+        return ((node, part) for node, parts in self._of.items() for part in parts.values())
+
+
+class Answers:
+    """What has come from each node, in any order and in parts. Nobody speaks for the ranks of another node."""
+
+    def __init__(self, node_of_rank: Mapping[int, str]) -> None:
+        self._node_of_rank = node_of_rank
+        self._dumps = _Parts[StackDump](node_of_rank.values())
+        self._traces = _Parts[CollectiveTrace](node_of_rank.values())
 
     def add(self, event: StackDump | CollectiveTrace) -> None:
-        """Take in a part; one that comes again changes nothing."""
-        if event.node is None:
-            return
+        """Take in a part; one that comes again changes nothing, nor does one of a node that has no rank of the job."""
         if isinstance(event, StackDump):
-            self._dumps[event.node, event.part] = event
+            self._dumps.add(event)
         else:
-            self._traces[event.node, event.part] = event
+            self._traces.add(event)
 
-    def missing(self, nodes: Iterable[str]) -> tuple[str, ...]:
+    @property
+    def are_complete(self) -> bool:
+        """Whether every node has answered."""
+        return not (self._dumps.owed or self._traces.owed)
+
+    @property
+    def missing(self) -> tuple[str, ...]:
         """The nodes of which something has not come yet."""
-        return tuple(node for node in nodes if not (_is_whole(self._dumps, node) and _is_whole(self._traces, node)))
+        return tuple(sorted(self._dumps.owed | self._traces.owed))
 
     @property
     def processes(self) -> tuple[ProcessStacks, ...]:
         """All that were looked at."""
-        return tuple(process for dump in self._dumps.values() for process in dump.processes)
+        return tuple(
+            process if process.node == node else msgspec.structs.replace(process, node=node)
+            for node, dump in self._dumps
+            for process in dump.processes
+            if process.rank is not None and self._node_of_rank.get(process.rank) == node
+        )
 
     @property
     def traces(self) -> tuple[RankTrace, ...]:
         """What the ranks remember."""
-        return tuple(rank for trace in self._traces.values() for rank in restored(trace.origin, trace.ranks))
+        return tuple(
+            rank
+            for node, trace in self._traces
+            for rank in restored(
+                trace.origin, (rank for rank in trace.ranks if self._node_of_rank.get(rank.rank) == node)
+            )
+        )
 
     @property
     def links(self) -> tuple[NodeLinks, ...]:
@@ -106,12 +147,12 @@ def judge(
     suspects = tuple(
         HangSuspect(
             ranks=blamed.ranks[:RANKS_TOLD_MAX],
-            nodes=_nodes_of(blamed.ranks, node_of_rank) or blamed.nodes,
+            nodes=(_nodes_of(blamed.ranks, node_of_rank) or blamed.nodes)[:RANKS_TOLD_MAX],
             reason=_cut(blamed.reason),
             confidence=blamed.confidence,
             evidence=tuple(map(_cut, blamed.evidence[:LINES_TOLD_MAX])),
         )
-        for blamed in verdict.suspects
+        for blamed in verdict.suspects[:SUSPECTS_TOLD_MAX]
     )
     ranks, nodes = verdict.ranks, _nodes_of(verdict.ranks, node_of_rank) or verdict.nodes
     scope: Scope = verdict.scope
@@ -119,8 +160,9 @@ def judge(
     if not ranks and (silent := _silent(processes, node_of_rank, unanswered)):
         ranks, nodes = silent, _nodes_of(silent, node_of_rank)
         scope, confidence = "machine" if len(nodes) == 1 else "group", SILENT_CONFIDENCE
-        summary = f"{', '.join(nodes)} gave no stacks of what its ranks do, the others did"
-        suspects = (HangSuspect(ranks=ranks[:RANKS_TOLD_MAX], nodes=nodes, reason=summary, confidence=confidence),)
+        summary = _cut(f"{', '.join(nodes)} gave no stacks of what its ranks do, the others did")
+        told, told_nodes = ranks[:RANKS_TOLD_MAX], nodes[:RANKS_TOLD_MAX]
+        suspects = (HangSuspect(ranks=told, nodes=told_nodes, reason=summary, confidence=confidence),)
     working = _working(processes, policy)
     speaks_against = {
         process.rank
@@ -209,11 +251,6 @@ def _places(groups: Iterable[StackGroup]) -> tuple[StandingPlace, ...]:
 
 def _nodes_of(ranks: Iterable[int], node_of_rank: Mapping[int, str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(node_of_rank[rank] for rank in ranks if rank in node_of_rank))
-
-
-def _is_whole(parts: Mapping[tuple[str, int], StackDump | CollectiveTrace], node: str) -> bool:
-    first = parts.get((node, 1))
-    return first is not None and all((node, part) in parts for part in range(1, first.parts + 1))
 
 
 def _cut(line: str) -> str:

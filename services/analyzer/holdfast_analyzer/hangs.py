@@ -17,7 +17,16 @@ from datetime import datetime, timedelta
 import msgspec
 
 from holdfast.desired import TraceWanted
-from holdfast.events import CollectiveTrace, Event, HangFound, HangSuspected, JobTraced, Progress, StackDump
+from holdfast.events import (
+    CollectiveTrace,
+    Event,
+    HangFound,
+    HangSuspected,
+    JobTraced,
+    Progress,
+    StackDump,
+    encode,
+)
 from holdfast.finding_policies import HangPolicy
 from holdfast.ids import derived_id
 from holdfast_analyzer.hang_answers import RANKS_TOLD_MAX, Answers, Judged, judge
@@ -26,6 +35,9 @@ from holdfast_analyzer.progress_watch import ProgressWatch, Standing
 SOURCE = "analyzer"
 ASKED_AGAIN_S = 10.0
 """Before a machine is blamed for not answering, it is asked once more and given this long."""
+
+TOLD_BYTES_MAX = 500_000
+"""Half of what an event may have."""
 
 BY_HAND_S = 10.0
 """What a person asks for may take longer than what training waits for."""
@@ -64,7 +76,7 @@ class Hangs:
         self._policy = policy
         self.watch = ProgressWatch(policy)
         self.asked: Asked | None = None
-        self._answers = Answers()
+        self._answers = Answers({})
         self._generation = -1
         self._is_reported = False
         self._look_again_s: float | None = None
@@ -78,12 +90,22 @@ class Hangs:
         if self.watch.generation != self._generation:
             self._generation = self.watch.generation
             self.asked, self._is_reported, self._look_again_s = None, False, None
+            self._answers = Answers({})
 
-    def due(self, step_s: float | None, now: datetime) -> Said | None:
-        """What follows from the time and from what has come so far; None: nothing."""
-        standing = self.watch.standing(step_s, now)
+    def answered(self, step_s: float | None, now: datetime) -> Said | None:
+        """What follows once every node has answered; None: nothing."""
+        if self.asked is None or not self._answers.are_complete:
+            return None
+        return self._judged(self.asked, self.watch.standing(step_s, now), now)
+
+    def due(self, step_s: float | None, now: datetime, hearing_since: datetime) -> Said | None:
+        """What follows from the time; None: nothing. An answer counts as missing only if it would have been heard."""
         if self.asked is not None:
-            return self._judged(self.asked, standing, now)
+            waited = now - max(self.asked.at, hearing_since)
+            if not self._answers.are_complete and waited < self.asked.until - self.asked.at:
+                return None
+            return self._judged(self.asked, self.watch.standing(step_s, now), now)
+        standing = self.watch.standing(step_s, now)
         if standing is None:
             if self.watch.is_heard(now):
                 self._is_reported, self._look_again_s = False, None
@@ -101,9 +123,9 @@ class Hangs:
     def committed(self, said: Said) -> None:
         """It is said."""
         if said.asked is not None:
-            self.asked, self._answers = said.asked, Answers()
+            self.asked, self._answers = said.asked, Answers(self.watch.node_of_rank)
         elif said.ends:
-            self.asked, self._answers = None, Answers()
+            self.asked, self._answers = None, Answers({})
             self._look_again_s = said.look_again_s
             self._is_reported = self._is_reported or said.found
 
@@ -134,10 +156,8 @@ class Hangs:
         until = now + timedelta(seconds=VALID_S)
         return TraceWanted(id=trace, job=self._job, generation=self.watch.generation, until=until, native=native)
 
-    def _judged(self, asked: Asked, standing: Standing | None, now: datetime) -> Said | None:
-        unanswered = self._answers.missing(self.watch.nodes)
-        if unanswered and now < asked.until:
-            return None
+    def _judged(self, asked: Asked, standing: Standing | None, now: datetime) -> Said:
+        unanswered = self._answers.missing
         if asked.standing is not None and standing is None:
             # It went on meanwhile, or is not heard of as a whole: no hang, and nothing to say.
             return Said(ends=True)
@@ -175,7 +195,7 @@ class Hangs:
 
     def _traced(self, asked: Asked, judged: Judged, unanswered: tuple[str, ...], now: datetime) -> JobTraced:
         trace = asked.wanted.id
-        return JobTraced(
+        traced = JobTraced(
             id=derived_id(trace, "traced"),
             at=now,
             source=SOURCE,
@@ -191,12 +211,17 @@ class Hangs:
             places=judged.places,
             working=judged.working[:RANKS_TOLD_MAX],
             unread=judged.unread,
-            unanswered=unanswered,
+            unanswered=unanswered[:RANKS_TOLD_MAX],
             processes=judged.processes,
             still_s=self.watch.still_s,
             took_s=max(0.0, (now - asked.at).total_seconds()),
             asked_by=asked.asked_by,
         )
+        if len(encode(traced)) <= TOLD_BYTES_MAX:
+            return traced
+        # Whatever the ranks call their functions: that there is a finding must be heard.
+        suspects = tuple(msgspec.structs.replace(suspect, evidence=()) for suspect in traced.suspects)
+        return msgspec.structs.replace(traced, places=(), evidence=(), suspects=suspects)
 
     def _found(self, asked: Asked, standing: Standing, judged: Judged, traced: JobTraced, now: datetime) -> HangFound:
         return HangFound(

@@ -101,6 +101,7 @@ class Analyzer(Decider):
             self._numbers.pop(event.job, None)
             self._throughput.pop(event.job, None)
             self._hangs.pop(event.job, None)
+            self._to_commit.pop(event.job, None)
             self._fail_slow.pop(event.job, None)
             self._telemetry.forget(event.job)
             self._finished.add(event.job)
@@ -141,7 +142,10 @@ class Analyzer(Decider):
     def on_time(self, now: datetime, hearing_since: datetime | None) -> Effect:
         due = [_slow_effect(slow, now) for slow in self._fail_slow.values()]
         if hearing_since is not None:
-            due += [self._due(job, hangs, now) for job, hangs in self._hangs.items()]
+            due += [
+                self._effect(job, hangs.due(self._long_step_s(job), now, hearing_since))
+                for job, hangs in self._hangs.items()
+            ]
         return Effect(
             events=(*(event for effect in due for event in effect.events), *self._telemetry.findings(now)),
             orders=tuple(order for effect in due for order in effect.orders),
@@ -161,11 +165,10 @@ class Analyzer(Decider):
             else:
                 self._known.pop(row.key, None)
         for said in (*effect.events, *effect.orders):
-            if isinstance(said, Event | TraceWanted) and (kept := self._to_commit.pop(said.id, None)) is not None:
-                traced, what = kept
-                # What was said of a job that is over by now has nobody to take it.
-                if (hangs := self._hangs.get(traced)) is not None:
-                    hangs.committed(what)
+            if not isinstance(said, Event | TraceWanted) or said.job is None:
+                continue
+            if self._to_commit.get(said.job, ("",))[0] == said.id:
+                self._hangs[said.job].committed(self._to_commit.pop(said.job)[1])
         for event in effect.events:
             if isinstance(event, StepTimeMeasured):
                 job, times = self._uncommitted.pop(event.id)
@@ -191,21 +194,22 @@ class Analyzer(Decider):
         if hangs is None:
             hangs = self._hangs[job] = Hangs(job, self._hang)
         hangs.take(event, now)
-        # A node's pace is told twice a second by the time; an answer shall not wait for that.
-        return Effect() if isinstance(event, Progress) else self._due(job, hangs, now)
+        if isinstance(event, Progress):
+            return Effect()
+        return self._effect(job, hangs.answered(self._long_step_s(job), now))
 
-    def _due(self, job: str, hangs: Hangs, now: datetime) -> Effect:
+    def _long_step_s(self, job: str) -> float | None:
         times = self._step_times.get(job)
-        said = hangs.due(p99_s(times) if times else None, now)
-        return Effect() if said is None else self._effect(job, said)
+        return p99_s(times) if times else None
 
-    def _effect(self, job: str, said: Said) -> Effect:
+    def _effect(self, job: str, said: Said | None) -> Effect:
+        if said is None:
+            return Effect()
         if not (said.events or said.orders):
             self._hangs[job].committed(said)
             return Effect()
         # Until it is committed the job stays as it was; what is said first stands for all of it.
-        first = said.events[0].id if said.events else said.orders[0].id
-        self._to_commit[first] = (job, said)
+        self._to_commit[job] = (said.events[0].id if said.events else said.orders[0].id, said)
         return Effect(events=said.events, orders=said.orders)
 
     def _refused(self, job: str, hangs: Hangs | None, now: datetime) -> str:
