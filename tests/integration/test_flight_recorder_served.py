@@ -19,6 +19,15 @@ from holdfast_agent.tracer.recorder import ANSWER_S, NoAnswer, recorder_of
 RANK = Path(__file__).with_name("recorder_rank.py")
 
 
+def stop(pid: int) -> None:
+    """Stop a process, and wait until each of its threads stands: till then one of them may answer."""
+    os.kill(pid, signal.SIGSTOP)
+    give_up = time.monotonic() + 10.0
+    while any(" T " not in stat.read_text() for stat in Path(f"/proc/{pid}/task").glob("*/stat")):
+        assert time.monotonic() < give_up
+        time.sleep(0.001)
+
+
 def test_a_rank_that_holds_the_interpreters_lock_answers_and_one_that_is_stopped_does_not(tmp_path: Path) -> None:
     ledger = tmp_path / "rank-0.ledger"
     socket = socket_path(ledger)
@@ -34,7 +43,7 @@ def test_a_rank_that_holds_the_interpreters_lock_answers_and_one_that_is_stopped
             assert trace.rank == 0 and set(trace.entered.values()) == {2}
             assert oct(socket.stat().st_mode & 0o777) == "0o600"
 
-            os.kill(process.pid, signal.SIGSTOP)
+            stop(process.pid)
             began = time.monotonic()
             with pytest.raises(NoAnswer, match="did not answer within"):
                 asyncio.run(recorder_of(socket, 0))

@@ -15,8 +15,10 @@ from pathlib import Path
 import pytest
 
 from holdfast.embedded.process import stat_fields
-from holdfast.hangs.observed import ProcessStacks, RankTrace
+from holdfast.hangs.observed import ProcessStacks, RankTrace, ThreadStack
+from holdfast_agent.tracer import rounds
 from holdfast_agent.tracer.rounds import Round, trace
+from holdfast_agent.tracer.stacks import Unread
 
 RANK = Path(__file__).with_name("tracer_rank.py")
 
@@ -86,6 +88,21 @@ async def test_a_node_that_can_start_no_more_processes_blames_no_rank_for_it(mon
         monkeypatch.setattr(asyncio, "create_subprocess_exec", refused)
         process = own(await trace("node-0", {0: pid}, no_collectives), 0)
     assert process.is_tracers_fault and "cannot be started" in process.unread and process.state == "S"
+
+
+async def test_a_rank_that_ends_while_it_is_looked_at_speaks_against_no_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def late(pid: int, **_: object) -> tuple[ThreadStack, ...]:
+        os.kill(pid, signal.SIGKILL)
+        while (fields := stat_fields(pid)) is not None and fields[0] != "Z":  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.001)
+        raise Unread("Failed to open process")
+
+    with rank("stands") as pid:
+        monkeypatch.setattr(rounds, "stacks_of", late)
+        process = own(await trace("node-0", {0: pid}, no_collectives), 0)
+    assert process.is_tracers_fault and process.unread == "it has ended meanwhile: Failed to open process"
 
 
 @pytest.mark.parametrize("native", [False, True])

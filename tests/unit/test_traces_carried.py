@@ -11,7 +11,7 @@ from holdfast.event_parts import INTEGER_MAX
 from holdfast.hangs.carried import carried, restored
 from holdfast.hangs.observed import CollectiveRecord, RankTrace
 from holdfast_agent.tracer.collectives import RECORDS_PER_GROUP, newest
-from holdfast_agent.tracer.parts import PART_BYTES_MAX, in_parts
+from holdfast_agent.tracer.parts import PART_BYTES_MAX, traces_in_parts
 
 NOW_NS = 1_795_316_585_744_046_247
 
@@ -58,7 +58,7 @@ def test_of_each_group_the_last_operations_are_kept_and_those_that_have_not_ende
 
 def test_parts_are_small_and_lose_nothing() -> None:
     items = [RankTrace(rank=rank, unread="x" * 90_000) for rank in range(20)]
-    parts = in_parts(items)
+    parts = traces_in_parts(items)
     assert [item for part in parts for item in part] == items
     assert len(parts) > 1 and all(len(msgspec.json.encode(part)) <= PART_BYTES_MAX + 1000 for part in parts)
-    assert in_parts(()) == [()]
+    assert traces_in_parts(()) == [()]

@@ -2,24 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 import msgspec
+from msgspec.structs import replace
+
+from holdfast.hangs.observed import ProcessStacks, RankTrace
 
 PART_BYTES_MAX = 500_000
 """Half of what an event may have."""
 
+ITEM_BYTES_MAX = 900_000
+RECORDS_MAX = 1_000
+_TOO_LONG = "what it has is longer than can be told"
+
 T = TypeVar("T", bound=msgspec.Struct)
+Cut = Callable[[T], T]
 
 
-def in_parts(items: Iterable[T]) -> list[tuple[T, ...]]:
-    """The items in order, in parts of a bounded size; one part at least, which may be empty."""
+def stacks_in_parts(processes: Iterable[ProcessStacks]) -> list[tuple[ProcessStacks, ...]]:
+    """See `_in_parts`. Of one that is too long the main thread is told, or that it is."""
+
+    def without_others(process: ProcessStacks) -> ProcessStacks:
+        return replace(process, threads=process.threads[:1])
+
+    def without_stacks(process: ProcessStacks) -> ProcessStacks:
+        return replace(process, threads=(), unread=_TOO_LONG, is_tracers_fault=True)
+
+    return _in_parts(processes, (without_others, without_stacks))
+
+
+def traces_in_parts(traces: Iterable[RankTrace]) -> list[tuple[RankTrace, ...]]:
+    """See `_in_parts`. Of one that is too long the newest records are told, then no group's members, or that it is."""
+
+    def newest(trace: RankTrace) -> RankTrace:
+        return replace(trace, records=trace.records[-RECORDS_MAX:])
+
+    def without_members(trace: RankTrace) -> RankTrace:
+        return replace(newest(trace), groups=tuple(replace(group, ranks=()) for group in trace.groups))
+
+    def without_records(trace: RankTrace) -> RankTrace:
+        return RankTrace(rank=trace.rank, node=trace.node, taken_ns=trace.taken_ns, unread=_TOO_LONG)
+
+    return _in_parts(traces, (newest, without_members, without_records))
+
+
+def _in_parts(items: Iterable[T], cuts: Iterable[Cut[T]]) -> list[tuple[T, ...]]:
+    """The items in order, in parts of a bounded size; one part at least, which may be empty.
+
+    Who is too long for an event of his own is cut, one way after another.
+    """
     parts: list[tuple[T, ...]] = []
     part: list[T] = []
     size = 0
-    for item in items:
-        of_item = len(msgspec.json.encode(item))
+    for whole in items:
+        item, of_item = _fitting(whole, cuts)
         if part and size + of_item > PART_BYTES_MAX:
             parts.append(tuple(part))
             part, size = [], 0
@@ -28,3 +66,13 @@ def in_parts(items: Iterable[T]) -> list[tuple[T, ...]]:
     if part or not parts:
         parts.append(tuple(part))
     return parts
+
+
+def _fitting(item: T, cuts: Iterable[Cut[T]]) -> tuple[T, int]:
+    size = len(msgspec.json.encode(item))
+    for cut in cuts:
+        if size <= ITEM_BYTES_MAX:
+            break
+        item = cut(item)
+        size = len(msgspec.json.encode(item))
+    return item, size

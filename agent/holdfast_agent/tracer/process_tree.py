@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 
 import msgspec
 
 from holdfast.embedded.process import stat_fields
 from holdfast.hangs.observed import ProcessKind
+from holdfast_agent.tracer.memory_files import text_of
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-_COMMAND_CHARS_MAX = 200
 _STATE, _PARENT, _SESSION, _USER_TICKS, _SYSTEM_TICKS = 0, 1, 3, 11, 12
-_GONE = ("Z", "X")
+GONE = ("", "Z", "X")
+"""States of a process that has ended."""
 
 
 class Process(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,7 +26,6 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     rank: int
     kind: ProcessKind
-    command: str
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,16 +40,13 @@ def processes_of(ranks: Mapping[int, int]) -> list[Process]:
     parents: dict[int, tuple[int, int]] = {}
     for name in os.listdir("/proc"):
         fields = stat_fields(int(name)) if name.isdigit() else None
-        if fields is not None and fields[_STATE] not in _GONE:
+        if fields is not None and fields[_STATE] not in GONE:
             parents[int(name)] = (int(fields[_PARENT]), int(fields[_SESSION]))
     rank_of = {pid: rank for rank, pid in ranks.items()}
-    found = [
-        Process(pid=pid, rank=rank, kind="rank", command=_command(pid)) for rank, pid in ranks.items() if pid in parents
-    ]
+    found = [Process(pid=pid, rank=rank, kind="rank") for rank, pid in ranks.items() if pid in parents]
     for pid in sorted(parents.keys() - rank_of.keys()):
         if (rank := _belongs_to(pid, parents, rank_of)) is not None:
-            command = _command(pid)
-            found.append(Process(pid=pid, rank=rank, kind=_by_name(_name(pid)), command=command))
+            found.append(Process(pid=pid, rank=rank, kind=_by_name(text_of(pid, "comm").strip())))
     return found
 
 
@@ -59,17 +55,8 @@ def state_of(pid: int) -> tuple[str, str]:
     fields = stat_fields(pid)
     if fields is None:
         return "", ""
-    waits_in = _read(pid, "wchan")
+    waits_in = text_of(pid, "wchan")
     return fields[_STATE], "" if waits_in == "0" else waits_in
-
-
-def is_python(pid: int) -> bool:
-    """Whether an interpreter is in this process, or that cannot be told."""
-    try:
-        program = os.readlink(f"/proc/{pid}/exe")
-    except OSError:
-        return True
-    return "python" in os.path.basename(program) or "libpython" in _read(pid, "maps")
 
 
 def work_of(pid: int) -> Work | None:
@@ -77,7 +64,7 @@ def work_of(pid: int) -> Work | None:
     fields = stat_fields(pid)
     if fields is None:
         return None
-    io = dict(line.split(": ", 1) for line in _read(pid, "io").splitlines() if ": " in line)
+    io = dict(line.split(": ", 1) for line in text_of(pid, "io").splitlines() if ": " in line)
     io_bytes = int(io["rchar"]) + int(io["wchar"]) if "rchar" in io and "wchar" in io else None
     cpu_s = (int(fields[_USER_TICKS]) + int(fields[_SYSTEM_TICKS])) / _TICKS_PER_S
     return Work(cpu_s=cpu_s, io_bytes=io_bytes)
@@ -98,18 +85,3 @@ def _belongs_to(pid: int, parents: Mapping[int, tuple[int, int]], rank_of: Mappi
 
 def _by_name(name: str) -> ProcessKind:
     return "data_loader" if name.startswith("pt_data_worker") else "other"
-
-
-def _name(pid: int) -> str:
-    return _read(pid, "comm").strip()
-
-
-def _command(pid: int) -> str:
-    return _read(pid, "cmdline").replace("\0", " ").strip()[:_COMMAND_CHARS_MAX]
-
-
-def _read(pid: int, name: str) -> str:
-    try:
-        return Path(f"/proc/{pid}/{name}").read_text(errors="replace")
-    except OSError:
-        return ""

@@ -61,7 +61,8 @@ async def _told(socket: Path, recorder: str, rank: int) -> RankTrace | None:
             body = await _asked(socket, recorder)
         if body is None:
             return None
-        (trace,) = read_flight_recorder(body, f"rank_{rank}")
+        # Megabytes of it: the agent has other things to do meanwhile.
+        (trace,) = await asyncio.to_thread(read_flight_recorder, body, f"rank_{rank}")
     except TimeoutError:
         raise NoAnswer(f"its flight recorder did not answer within {ANSWER_S:g} s") from None
     except (OSError, EOFError, asyncio.LimitOverrunError, FlightRecorderError, ValueError) as error:

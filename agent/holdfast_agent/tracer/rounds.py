@@ -12,7 +12,8 @@ from collections.abc import Awaitable, Callable, Mapping
 import msgspec
 
 from holdfast.hangs.observed import ProcessStacks, RankTrace, ThreadStack
-from holdfast_agent.tracer.process_tree import Process, Work, is_python, processes_of, state_of, work_of
+from holdfast_agent.tracer.memory_files import Program, program_of
+from holdfast_agent.tracer.process_tree import GONE, Process, Work, processes_of, state_of, work_of
 from holdfast_agent.tracer.stacks import NotLooked, Unread, by_stacks, stacks_of
 
 AT_ONCE_MAX = 8
@@ -46,10 +47,11 @@ async def trace(
 
     async def read(process: Process) -> ProcessStacks:
         threads: tuple[ThreadStack, ...] = ()
-        unread, is_tracers_fault = "", False
+        unread, is_tracers_fault, program = "", False, Program()
         async with turns:
             try:
-                if not is_python(process.pid):
+                program = await program_of(process.pid)
+                if not program.is_python:
                     raise Unread("not a Python process")
                 if (left_s := until - time.monotonic()) <= 0:
                     raise NotLooked(f"its turn did not come within {time.monotonic() - began:.1f} s")
@@ -58,6 +60,8 @@ async def trace(
                 unread, is_tracers_fault = str(error), isinstance(error, NotLooked)
         # After its stacks: whoever was paused for them has gone on.
         state, waits_in = state_of(process.pid)
+        if unread and state in GONE:
+            unread, is_tracers_fault = f"it has ended meanwhile: {unread}", True
         return ProcessStacks(
             kind=by_stacks(process.kind, threads),
             rank=process.rank,
@@ -66,7 +70,7 @@ async def trace(
             threads=threads,
             state=state,
             waits_in=waits_in,
-            command=process.command,
+            command=program.command,
             unread=unread,
             is_tracers_fault=is_tracers_fault,
         )

@@ -28,7 +28,7 @@ from holdfast_agent.inspections.machine import Machine
 from holdfast_agent.state import Crew
 from holdfast_agent.tracer.collectives import marks_of, trace_of, with_recorders
 from holdfast_agent.tracer.links import SAMPLE_EVERY_S, Ports, links_of
-from holdfast_agent.tracer.parts import in_parts
+from holdfast_agent.tracer.parts import stacks_in_parts, traces_in_parts
 from holdfast_agent.tracer.recorder import NoAnswer, recorder_of
 from holdfast_agent.tracer.rounds import Round, trace
 
@@ -116,7 +116,7 @@ class Tracing:
             "took_s": seen.took_s,
         }
         origin, ranks = carried(seen.traces)
-        stacks, traces = in_parts(seen.processes), in_parts(ranks)
+        stacks, traces = stacks_in_parts(seen.processes), traces_in_parts(ranks)
 
         def own_id(kind: str, number: int) -> str:
             return derived_id(wanted.id, kind, self._node, number)
