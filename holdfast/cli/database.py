@@ -41,6 +41,7 @@ async def reading(database_url: str) -> AsyncIterator[Connection]:
                 "timezone": "UTC",
             },
         )
+        await _understand_json(connection)
     except (asyncpg.InvalidPasswordError, asyncpg.InvalidAuthorizationSpecificationError) as error:
         raise DatabaseUnreachable(f"the database at {_address(database_url)} refuses this user: {error}") from error
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, ValueError, TimeoutError) as error:
@@ -49,13 +50,38 @@ async def reading(database_url: str) -> AsyncIterator[Connection]:
             f"cannot reach the database at {_address(database_url)}: {cause}. `holdfast status` shows whether it is up"
         ) from error
     try:
+        yield connection
+    finally:
+        connection.terminate()
+
+
+async def _understand_json(connection: Connection) -> None:
+    try:
         for name in ("json", "jsonb"):
             await connection.set_type_codec(
                 name, schema="pg_catalog", encoder=lambda value: value, decoder=msgspec.json.decode
             )
-        yield connection
-    finally:
+    except BaseException:
         connection.terminate()
+        raise
+
+
+@asynccontextmanager
+async def working(database_url: str) -> AsyncIterator[None]:
+    """Work on a connection to this database.
+
+    Raises:
+        DatabaseUnreachable: it is lost.
+        ClickException: the cluster's tables are not there.
+    """
+    try:
+        yield
+    except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError) as error:
+        raise click.ClickException(
+            f"{error}: this database has no Holdfast tables of this version; `holdfast up` makes them"
+        ) from error
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        raise DatabaseUnreachable(f"the database at {_address(database_url)} gave up: {error}") from error
 
 
 def read(database_url: str, work: Callable[[Connection], Awaitable[T]]) -> T:
@@ -66,15 +92,8 @@ def read(database_url: str, work: Callable[[Connection], Awaitable[T]]) -> T:
     """
 
     async def connected() -> T:
-        async with reading(database_url) as connection:
-            try:
-                return await work(connection)
-            except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError) as error:
-                raise click.ClickException(
-                    f"{error}: this database has no Holdfast tables of this version; `holdfast up` makes them"
-                ) from error
-            except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-                raise click.ClickException(f"the database at {_address(database_url)} gave up: {error}") from error
+        async with reading(database_url) as connection, working(database_url):
+            return await work(connection)
 
     return asyncio.run(connected())
 

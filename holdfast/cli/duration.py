@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -16,8 +17,14 @@ class Duration(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 
     name = "duration"
 
+    def __init__(self, at_most_s: float = math.inf) -> None:
+        self._at_most_s = at_most_s
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         match = _DURATION.fullmatch(str(value))
         if match is None or not float(match[1]):
-            self.fail(f"{value!r} is no duration: give one such as 30s, 500ms or 5m", param, ctx)
-        return float(match[1]) * _UNITS_S[match[2]]
+            self.fail(f"{value!r} is no duration: give one such as 500ms, 30s, 5m, 24h or 2d", param, ctx)
+        duration_s = float(match[1]) * _UNITS_S[match[2]]
+        if duration_s > self._at_most_s:
+            self.fail(f"{value!r} is too long: {self._at_most_s / _UNITS_S['d']:g}d at most", param, ctx)
+        return duration_s

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from pathlib import Path
 
@@ -10,30 +9,24 @@ import click
 import msgspec
 
 from holdfast.cli.addresses import both_urls, database_option, nats_option
-from holdfast.cli.ask import ask, asked_by
-from holdfast.cli.bus import connected
-from holdfast.cli.database import reading
+from holdfast.cli.ask import asked_by
 from holdfast.cli.directory import directory_option
+from holdfast.cli.findings import found
 from holdfast.cli.names import checked_or_complain
 from holdfast.cli.tables import cell, json_text, render
 from holdfast.event_parts import HangSuspect, StandingPlace
 from holdfast.events import JobTraced
-from holdfast.ids import uuid7
-from holdfast.requests import ANALYZER_REQUESTS, TraceJob
+from holdfast.ids import derived_id, uuid7
+from holdfast.requests import TraceJob
 
 FOUND_WITHIN_S = 20.0
 """Nodes have ten seconds to answer; then it is judged and recorded."""
 
-LOOK_EVERY_S = 0.1
 MOVES_S = 2.0
 """Agents tell once a second: what a job has noted this short a time ago is as new as can be known."""
 
 _RANKS_SHOWN = 12
 _FRAMES_SHOWN = 6
-
-_FINDING = """
-select body from historian.events where type = 'job_traced' and job = $1 and body->>'trace' = $2
-"""
 
 
 @click.command()
@@ -52,7 +45,7 @@ def hang(
     remembers of its collectives. Training goes on meanwhile. A job that hangs is traced without being asked; this is
     for a look at any time, and for jobs whose hangs are only observed.
 
-    The exit code is 1 if the job stands still and somebody is suspected, else 0.
+    The exit code is 1 if the job stands still and somebody is suspected, 2 if it could not be traced, else 0.
 
     \b
         holdfast hang my-job
@@ -60,58 +53,58 @@ def hang(
     """
     checked_or_complain(job, "job name")
     bus, database = both_urls(directory, nats_url, database_url)
-    found = asyncio.run(_trace(job, bus, database, native=native))
-    click.echo(json_text(msgspec.to_builtins(found), indent=2) if as_json else "\n".join(_in_words(found)))
-    if found.suspects and not _moves(found):
+    request = TraceJob(id=uuid7(), asked_by=asked_by(), job=job, native=native)
+    told = found(
+        request,
+        JobTraced,
+        derived_id(request.id, "traced"),
+        command="hang",
+        bus_url=bus,
+        database_url=database,
+        within_s=FOUND_WITHIN_S,
+    )
+    click.echo(json_text(msgspec.to_builtins(told), indent=2) if as_json else "\n".join(_in_words(told)))
+    if told.suspects and not _moves(told):
         raise click.exceptions.Exit(1)
 
 
-async def _trace(job: str, bus_url: str, database_url: str, *, native: bool) -> JobTraced:
-    request = TraceJob(id=uuid7(), asked_by=asked_by(), job=job, native=native)
-    async with connected(bus_url, "hang") as bus:
-        answer = await ask(bus, ANALYZER_REQUESTS, request, "analyzer")
-    if not answer.accepted:
-        raise click.ClickException(answer.message)
-    try:
-        async with asyncio.timeout(FOUND_WITHIN_S), reading(database_url) as connection:
-            while True:
-                if row := await connection.fetchrow(_FINDING, job, request.id):
-                    return msgspec.convert(row["body"], JobTraced)
-                await asyncio.sleep(LOOK_EVERY_S)
-    except TimeoutError:
-        raise click.ClickException(
-            f"no finding within {FOUND_WITHIN_S:g} s: the job may have ended, or moved to another generation; "
-            "`holdfast status` shows the job, the analyzer and the historian"
-        ) from None
+def _moves(told: JobTraced) -> bool:
+    return told.still_s < MOVES_S
 
 
-def _moves(found: JobTraced) -> bool:
-    return found.still_s < MOVES_S
-
-
-def _in_words(found: JobTraced) -> list[str]:
-    head = f"job {cell(found.job)}, generation {found.generation}"
-    lines = [f"{head}: {found.processes} processes in {found.took_s:.1f} s", ""]
-    rows = [(place.kind, place.count, _ranks(place.ranks), _where(place)) for place in found.places]
+def _in_words(told: JobTraced) -> list[str]:
+    head = f"job {cell(told.job)}, generation {told.generation}"
+    lines = [f"{head}: {told.processes} processes in {told.took_s:.1f} s", ""]
+    rows = [(place.kind, place.count, _ranks(place.ranks), _where(place)) for place in told.places]
     lines += render(["KIND", "COUNT", "RANKS", "STANDS IN"], rows).splitlines()
-    for place in found.places:
+    for place in told.places:
         if not place.is_usual and place.stack:
-            lines += ["", f"{cell(place.kind)} of rank {_ranks(place.ranks)}:"]
-            lines += [f"  {cell(frame)}" for frame in place.stack]
-    lines.append("")
-    if _moves(found):
-        lines.append("the job moves; suspected is who others wait for just now")
-    else:
-        lines.append(f"the job has noted nothing for {found.still_s:.1f} s")
-    lines += [line for suspect in found.suspects for line in _suspect(suspect)] or ["nobody is suspected"]
-    if found.summary:
-        lines.append(cell(found.summary))
-    if found.working:
-        lines.append(f"rank {_ranks(found.working)}: computes, reads or writes, so it may only be slow")
-    lines += [f"not read: {cell(line)}" for line in found.unread]
-    if found.unanswered:
-        lines.append(f"no answer from {', '.join(map(cell, found.unanswered))}")
+            whose = "" if place.kind == "rank" else f"{cell(place.kind)} of "
+            lines += ["", f"{whose}rank {_ranks(place.ranks)}:"]
+            lines += [f"  {cell(frame)}" for frame in _own_frames(place.stack)]
+    lines += ["", *_verdict(told)]
+    if told.working:
+        lines.append(f"rank {_ranks(told.working)}: computes, reads or writes, so it may only be slow")
+    lines += [f"not read: {cell(line)}" for line in told.unread]
+    if told.unanswered:
+        lines.append(f"no answer from {', '.join(map(cell, told.unanswered))}")
     return lines
+
+
+def _verdict(told: JobTraced) -> list[str]:
+    if not _moves(told):
+        stands = f"the job has noted nothing for {told.still_s:.1f} s"
+    elif told.suspects:
+        stands = "the job moves; suspected is who others wait for just now"
+    else:
+        return ["the job moves; nobody is suspected"]
+    if not told.suspects:
+        return [f"{stands}; nobody is suspected: {cell(told.summary)}"]
+    if len(told.suspects) == 1:
+        # Of a single suspect the summary says all that its reason does, and what the kernel says of its processes.
+        only = told.suspects[0]
+        return [stands, *_suspect(msgspec.structs.replace(only, reason=told.summary or only.reason))]
+    return [stands, *(line for suspect in told.suspects for line in _suspect(suspect)), cell(told.summary)]
 
 
 def _suspect(suspect: HangSuspect) -> list[str]:
@@ -124,7 +117,15 @@ def _suspect(suspect: HangSuspect) -> list[str]:
 def _where(place: StandingPlace) -> str:
     if place.waits_for:
         return place.waits_for
-    return " < ".join(map(_short, place.stack[:_FRAMES_SHOWN])) or "no stack"
+    return " < ".join(map(_short, _own_frames(place.stack)[:_FRAMES_SHOWN])) or "no stack"
+
+
+_HOLDFAST = re.compile(r"/(holdfast_agent|holdfast/trainer)/[^()]*\)$")
+
+
+def _own_frames(stack: tuple[str, ...]) -> tuple[str, ...]:
+    """Without the frames of what started the rank, and of the hooks in it."""
+    return tuple(frame for frame in stack if not _HOLDFAST.search(frame)) or stack
 
 
 _PLACE = re.compile(r"\((?:[^()]*/)([^()/]+)\)")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from pathlib import Path
 
@@ -11,26 +10,20 @@ import msgspec
 
 from holdfast import config
 from holdfast.cli.addresses import both_urls, database_option, nats_option
-from holdfast.cli.ask import ask, asked_by
-from holdfast.cli.bus import connected
-from holdfast.cli.database import reading
+from holdfast.cli.ask import asked_by
 from holdfast.cli.directory import directory_option
+from holdfast.cli.findings import found
 from holdfast.cli.names import checked_or_complain
 from holdfast.cli.tables import cell, json_text, render
 from holdfast.event_parts import FlaggedGroup
 from holdfast.events import FailSlowLocated
-from holdfast.ids import uuid7
-from holdfast.requests import ANALYZER_REQUESTS, LocateSlowness
+from holdfast.ids import derived_id, uuid7
+from holdfast.requests import LocateSlowness
 
 FOUND_WITHIN_S = 90.0
 """Tests wait for the end of a step, and steps may be long."""
 
-LOOK_EVERY_S = 0.1
 RANKS_SHOWN = 12
-
-_FINDING = """
-select body from historian.events where type = 'fail_slow_located' and job = $1 and body->>'asked' = $2
-"""
 
 
 @click.command()
@@ -57,7 +50,7 @@ def slow(
     vote_every_s), while it goes on. Each time the machine or parallel group with the most ranks that stand elsewhere
     than the others is flagged, and the one that is so most often is suspected: for jobs whose collectives show nothing.
 
-    The exit code is 0 if nobody is suspected, and 1 if somebody is.
+    The exit code is 0 if nobody is suspected, 1 if somebody is, and 2 if it could not be found out.
 
     \b
         holdfast slow my-job
@@ -69,46 +62,36 @@ def slow(
     if test and stacks:
         raise click.UsageError("--test holds training, and --stacks looks at it while it goes on: use one of them")
     bus, database = both_urls(directory, nats_url, database_url)
-    found = asyncio.run(_locate(job, bus, database, test=test, stacks=stacks))
-    click.echo(json_text(msgspec.to_builtins(found), indent=2) if as_json else "\n".join(_in_words(found)))
-    if found.nodes or found.links or found.suspects:
-        raise click.exceptions.Exit(1)
-
-
-async def _locate(job: str, bus_url: str, database_url: str, *, test: bool, stacks: bool) -> FailSlowLocated:
     request = LocateSlowness(id=uuid7(), asked_by=asked_by(), job=job, test=test, stacks=stacks)
     within_s = FOUND_WITHIN_S
     if stacks:
         policy = config.load(os.environ)[0].slow
         within_s += policy.vote_rounds * (policy.vote_every_s + policy.answer_s)
-    async with connected(bus_url, "slow") as bus:
-        answer = await ask(bus, ANALYZER_REQUESTS, request, "analyzer")
-    if not answer.accepted:
-        raise click.ClickException(answer.message)
-    try:
-        async with asyncio.timeout(within_s), reading(database_url) as connection:
-            while True:
-                if row := await connection.fetchrow(_FINDING, job, request.id):
-                    return msgspec.convert(row["body"], FailSlowLocated)
-                await asyncio.sleep(LOOK_EVERY_S)
-    except TimeoutError:
-        raise click.ClickException(
-            f"no finding within {within_s:g} s: the job may have ended, or moved to another generation; "
-            "`holdfast status` shows the job, the analyzer and the historian"
-        ) from None
+    told = found(
+        request,
+        FailSlowLocated,
+        derived_id(request.id, "voted" if stacks else "located"),
+        command="slow",
+        bus_url=bus,
+        database_url=database,
+        within_s=within_s,
+    )
+    click.echo(json_text(msgspec.to_builtins(told), indent=2) if as_json else "\n".join(_in_words(told)))
+    if told.nodes or told.links or told.suspects:
+        raise click.exceptions.Exit(1)
 
 
-def _in_words(found: FailSlowLocated) -> list[str]:
-    healthy = f", {found.healthy_s:.4g} s before" if found.healthy_s else ""
-    head = f"job {cell(found.job)}, generation {found.generation}: {found.pace_s:.4g} s an iteration{healthy}"
+def _in_words(told: FailSlowLocated) -> list[str]:
+    healthy = f", {told.healthy_s:.4g} s before" if told.healthy_s else ""
+    head = f"job {cell(told.job)}, generation {told.generation}: {told.pace_s:.4g} s an iteration{healthy}"
     lines = [head]
-    if found.pace:
+    if told.pace:
         rows = [
             (rank.rank, rank.node, f"{rank.iteration_s:.4g}", f"{rank.work_s:.4g}", f"{rank.in_calls_s:.4g}")
-            for rank in found.pace
+            for rank in told.pace
         ]
         lines += ["", *render(["RANK", "NODE", "ITERATION S", "OWN WORK S", "IN COLLECTIVES S"], rows).splitlines()]
-    if found.groups:
+    if told.groups:
         calls = [
             (
                 group.group,
@@ -119,31 +102,31 @@ def _in_words(found: FailSlowLocated) -> list[str]:
                 f"{1000 * group.transfer_s:.4g}",
                 f"{1000 * group.waiting_s:.4g}",
             )
-            for group in found.groups
+            for group in told.groups
         ]
         heads = ["GROUP", "KIND", "RANKS", "COLLECTIVE", "BYTES", "TAKES MS", "WAITS MS"]
         lines += ["", *render(heads, calls).splitlines()]
-    lines += ["", *_verdict(found)]
+    lines += ["", *_verdict(told)]
     return lines
 
 
-def _verdict(found: FailSlowLocated) -> list[str]:
+def _verdict(told: FailSlowLocated) -> list[str]:
     lines: list[str] = []
-    tested = f"tested, training stood still for {found.held_s:.1f} s" if found.is_validated else "not tested"
-    if found.nodes:
-        lines.append(f"slow ({found.fault}; {tested}): {', '.join(map(cell, found.nodes))}")
-    lines += [f"slow link ({tested}): {cell(sender)} to {cell(receiver)}" for sender, receiver in found.links]
-    if found.suspects and found.rounds:
-        several = "one of " if len(found.suspects) > 1 else ""
-        lines.append(f"suspected ({found.confidence:.0%}): {several}{', '.join(map(cell, found.suspects))}")
-    elif found.suspects and not (found.nodes or found.links):
-        lines.append(f"suspected ({found.fault}; {tested}): {', '.join(map(cell, found.suspects))}")
-    lines.append(cell(found.summary))
-    lines += [f"  | {cell(line)}" for line in found.evidence]
-    lines += [_flagged(group, len(found.rounds)) for group in found.flagged]
-    lines += [f"no machine's fault: {cell(line)}" for line in found.harmless]
-    if found.unanswered:
-        lines.append(f"no answer from {', '.join(map(cell, found.unanswered))}")
+    tested = f"tested, training stood still for {told.held_s:.1f} s" if told.is_validated else "not tested"
+    if told.nodes:
+        lines.append(f"slow ({told.fault}; {tested}): {', '.join(map(cell, told.nodes))}")
+    lines += [f"slow link ({tested}): {cell(sender)} to {cell(receiver)}" for sender, receiver in told.links]
+    if told.suspects and told.rounds:
+        several = "one of " if len(told.suspects) > 1 else ""
+        lines.append(f"suspected ({told.confidence:.0%}): {several}{', '.join(map(cell, told.suspects))}")
+    elif told.suspects and not (told.nodes or told.links):
+        lines.append(f"suspected ({told.fault}; {tested}): {', '.join(map(cell, told.suspects))}")
+    lines.append(cell(told.summary))
+    lines += [f"  | {cell(line)}" for line in told.evidence]
+    lines += [_flagged(group, len(told.rounds)) for group in told.flagged]
+    lines += [f"no machine's fault: {cell(line)}" for line in told.harmless]
+    if told.unanswered:
+        lines.append(f"no answer from {', '.join(map(cell, told.unanswered))}")
     return lines
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from holdfast.cli.ask import asked_by, have_done
 from holdfast.cli.bus import connected
 from holdfast.cli.code import asked_for, bring
 from holdfast.cli.directory import directory_option
+from holdfast.cli.duration import Duration
 from holdfast.cli.names import checked_or_complain
 from holdfast.cli.options import json_option
 from holdfast.cli.tables import json_text
@@ -22,15 +22,6 @@ from holdfast.code.manifest import short
 from holdfast.code.snapshot import Snapshot
 from holdfast.ids import uuid7
 from holdfast.requests import WITHIN_S_MAX, UpdateJob
-
-_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-
-
-def _seconds(context: click.Context, parameter: click.Parameter, value: str) -> float:
-    match = re.fullmatch(r"(\d{1,7})([smhd])", value)
-    if match is None or int(match[1]) * _UNITS[match[2]] > WITHIN_S_MAX:
-        raise click.BadParameter(f"{value!r} is no duration: give 90s, 30m, 24h or 7d, a year at most")
-    return int(match[1]) * _UNITS[match[2]]
 
 
 @click.command()
@@ -50,7 +41,7 @@ def _seconds(context: click.Context, parameter: click.Parameter, value: str) -> 
     metavar="TIME",
     default="24h",
     show_default=True,
-    callback=_seconds,
+    type=Duration(at_most_s=WITHIN_S_MAX),
     help="With --lazy: restart for it after this time if no failure has come: 90s, 30m, 24h, 7d.",
 )
 @click.option("--message", "-m", default="", help="What it is for; kept with the version.")

@@ -42,7 +42,7 @@ def locate(
         reason = "; ".join(found.reason for found in harmless)
         return Located(harmless=harmless, reason=f"{reason}; no machine is at fault")
     everyone = _everyone(groups, topology)
-    return Located(suspicions=everyone, reason="no group or rank differs from its like: all of them are tested")
+    return Located(suspicions=everyone, reason="no group or rank differs from its like")
 
 
 def _slow_groups(groups: Sequence[GroupTime], topology: Topology, slower_by: float) -> tuple[Suspicion, ...]:

@@ -328,7 +328,9 @@ def test_jobs_that_are_not_there_are_not_traced() -> None:
 
     assert "no agent tells of a job other" in refusal("other")
     scene.now += timedelta(seconds=30)
-    assert "not all nodes of job job tell" in refusal("job")
+    assert "4 of 4 nodes of job job tell nothing of their ranks now: a, b, c, d;" in refusal("job")
+    scene.second(moves=True, nodes=("a", "b", "d"))
+    assert "1 of 4 nodes of job job tell nothing of their ranks now: c;" in refusal("job")
     finished = JobFinished(
         id=uuid7(), at=scene.now, source="controller", job="job", outcome="completed", exit_code=0, reason="done"
     )

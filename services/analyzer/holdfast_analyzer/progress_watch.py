@@ -97,12 +97,21 @@ class ProgressWatch:
 
     def is_heard(self, now: datetime) -> bool:
         """Whether every rank of the generation was told of just now."""
-        recently = timedelta(seconds=HEARD_WITHIN_S)
         return (
             0 < self.world_size == len(self._ranks)
-            and all(now - at <= recently for at in self._heard.values())
+            and not self.silent(now)
             and set(self._node_of.values()) == self._heard.keys()
         )
+
+    def silent(self, now: datetime) -> tuple[str, ...]:
+        """The nodes that have told of their ranks, and do so no more."""
+        recently = timedelta(seconds=HEARD_WITHIN_S)
+        return tuple(sorted(node for node, at in self._heard.items() if now - at > recently))
+
+    @property
+    def ranks_told(self) -> int:
+        """Of how many ranks of the generation something was heard."""
+        return len(self._ranks)
 
     def standing(self, step_s: float | None, now: datetime) -> Standing | None:
         """How the job stands still; None: it does not, or nobody knows. `step_s`: a long step of it (P99)."""

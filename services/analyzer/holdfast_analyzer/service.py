@@ -40,6 +40,7 @@ from holdfast_analyzer.store import KNOWN, MODELS, TABLES
 from holdfast_analyzer.telemetry import Telemetries
 from holdfast_analyzer.throughput import Throughput
 
+NODES_SHOWN = 8
 OLD = timedelta(seconds=30)
 """Where ranks stood longer ago says nothing of now: the stream keeps a day of it, for a process that was away."""
 
@@ -219,9 +220,16 @@ class Analyzer(Decider):
             return f"no agent tells of a job {job} that trains; `holdfast jobs` lists the jobs"
         if hangs.asked is not None:
             return f"job {job} is being traced just now; ask again in a few seconds"
-        if not hangs.watch.is_heard(now):
-            return f"not all nodes of job {job} tell of their ranks now; `holdfast status` shows how it stands"
-        return ""
+        if hangs.watch.is_heard(now):
+            return ""
+        if silent := hangs.watch.silent(now):
+            shown = ", ".join((*silent[:NODES_SHOWN], *(["..."] if len(silent) > NODES_SHOWN else [])))
+            who = (
+                f"{len(silent)} of {len(hangs.watch.nodes)} nodes of job {job} tell nothing of their ranks now: {shown}"
+            )
+        else:
+            who = f"only {hangs.watch.ranks_told} of {hangs.watch.world_size} ranks of job {job} are told of so far"
+        return f"{who}; `holdfast jobs {job}` shows how it stands, `holdfast nodes` its nodes"
 
     def _locate(self, request: LocateSlowness, now: datetime) -> Effect:
         slow = self._fail_slow.get(request.job)
