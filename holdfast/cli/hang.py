@@ -83,7 +83,7 @@ def _in_words(told: JobTraced) -> list[str]:
             lines += ["", f"{whose}rank {_ranks(place.ranks)}:"]
             lines += [f"  {cell(frame)}" for frame in _own_frames(place.stack)]
     lines += ["", *_verdict(told)]
-    if told.working:
+    if told.working and not _moves(told):
         lines.append(f"rank {_ranks(told.working)}: computes, reads or writes, so it may only be slow")
     lines += [f"not read: {cell(line)}" for line in told.unread]
     if told.unanswered:
@@ -92,12 +92,12 @@ def _in_words(told: JobTraced) -> list[str]:
 
 
 def _verdict(told: JobTraced) -> list[str]:
-    if not _moves(told):
-        stands = f"the job has noted nothing for {told.still_s:.1f} s"
-    elif told.suspects:
-        stands = "the job moves; suspected is who others wait for just now"
-    else:
-        return ["the job moves; nobody is suspected"]
+    if _moves(told):
+        if not told.suspects:
+            return ["the job moves; nobody is suspected"]
+        waited_for = [f"  {_whose(suspect)}: {cell(suspect.reason)}" for suspect in told.suspects]
+        return ["the job moves; who others wait for just now, as happens in every step:", *waited_for]
+    stands = f"the job has noted nothing for {told.still_s:.1f} s"
     if not told.suspects:
         return [f"{stands}; nobody is suspected: {cell(told.summary)}"]
     if len(told.suspects) == 1:
@@ -108,10 +108,14 @@ def _verdict(told: JobTraced) -> list[str]:
 
 
 def _suspect(suspect: HangSuspect) -> list[str]:
+    head = f"suspected: {_whose(suspect)} ({suspect.confidence:.0%}): {cell(suspect.reason)}"
+    return [head, *(f"  | {cell(line)}" for line in suspect.evidence)]
+
+
+def _whose(suspect: HangSuspect) -> str:
     where = f" on {', '.join(map(cell, suspect.nodes))}" if suspect.nodes else ""
     one_of = "one of the ranks" if len(suspect.ranks) > 1 else "rank"
-    head = f"suspected: {one_of} {_ranks(suspect.ranks)}{where} ({suspect.confidence:.0%}): {cell(suspect.reason)}"
-    return [head, *(f"  | {cell(line)}" for line in suspect.evidence)]
+    return f"{one_of} {_ranks(suspect.ranks)}{where}"
 
 
 def _where(place: StandingPlace) -> str:

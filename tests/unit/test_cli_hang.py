@@ -55,9 +55,11 @@ def test_a_hang_is_told_with_the_stack_of_who_stands_elsewhere() -> None:
 
 def test_of_a_job_that_moves_it_is_said_what_a_suspect_is() -> None:
     text = printed(still_s=0.3, working=(31,), unanswered=("node-9",))
-    assert "the job moves; nobody is suspected" in text
-    assert "the job moves; suspected is who others wait for just now" in printed(still_s=0.3, suspects=(SUSPECT,))
-    assert "rank 31: computes, reads or writes" in text and "no answer from node-9" in text
+    assert "the job moves; nobody is suspected" in text and "no answer from node-9" in text
+    assert "computes" not in text, "as it should"
+    assert "rank 31: computes, reads or writes" in printed(working=(31,))
+    text = printed(still_s=0.3, suspects=(SUSPECT,))
+    assert "  rank 31 on node-3: rank 31 never joined" in text and "suspected" not in text and "93%" not in text
 
 
 def test_of_several_suspects_each_has_its_reason_and_the_summary_stands_below() -> None:
