@@ -8,17 +8,19 @@ from typing import Any
 import pytest
 
 from holdfast.event_parts import Grant, JobSpec
-from holdfast.events import Eviction, FailSlowLocated, FailSlowRelieved, IncidentOpened, Withheld
+from holdfast.events import DeadlinePassed, Eviction, FailSlowLocated, FailSlowRelieved, IncidentOpened, Withheld
 from holdfast.ids import uuid7
 from holdfast.policies import LadderPolicy, MechanismPolicy
 from holdfast.service import Effect
 from holdfast.timeouts import Timeouts
+from holdfast_controller.incident import Incident, Symptom
 from holdfast_controller.service import Controller
-from holdfast_controller.state import JobPhase, JobState
+from holdfast_controller.state import Await, Ending, JobPhase, JobState
 from holdfast_controller.store import INCIDENTS, JOBS, USED_NAMES
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 POLICY = LadderPolicy(slow_cost_max_s=60)
+ENDING = Ending(phase=JobPhase.STOPPED, reason="asked", exit_code=143)
 
 
 class Scene:
@@ -64,6 +66,11 @@ def located(**changes: Any) -> FailSlowLocated:
         "summary": "rank 1 computes slowly",
     }
     return FailSlowLocated(id=uuid7(), at=NOW, source="analyzer", job="job", asked=uuid7(), **(fields | changes))
+
+
+def incident() -> Incident:
+    """One that is open until the job is past step 120."""
+    return Incident(id=uuid7(), opened_at=NOW, symptom=Symptom.KILLED, failed_step=120)
 
 
 def relieved(*, is_over: bool) -> FailSlowRelieved:
@@ -117,6 +124,8 @@ def test_who_only_observes_says_what_it_would_have_done() -> None:
         {"is_validated": False, "one_of": ("node-0", "node-1", "node-2"), "confidence": 0.9},
         {"nodes": ("elsewhere",)},
         {"slowdown": 1.0},
+        {"slowdown": 1.0 + 1e-15},
+        {"slowdown": 1.00001},
         {"generation": 1},
     ],
 )
@@ -175,3 +184,25 @@ def test_what_tests_say_is_not_overruled_by_stacks() -> None:
     scene.hear(located(nodes=(), is_validated=False, one_of=("node-0", "node-2"), confidence=0.9))
     (eviction,) = (event for event in scene.at(120).events if isinstance(event, Eviction))
     assert eviction.node == "node-1"
+
+
+def test_it_is_not_forgotten_over_an_incident_that_is_open_when_it_is_due() -> None:
+    scene = Scene()
+    scene.hear(located())
+    job = scene.controller.jobs["job"]
+    scene.controller.jobs["job"] = job.update(incident=incident())
+    assert scene.at(130).is_nothing and scene.at(200).is_nothing
+    scene.controller.jobs["job"] = scene.controller.jobs["job"].update(incident=None)
+    assert any(isinstance(event, Eviction) for event in scene.at(201).events)
+
+
+def test_while_it_waits_other_limits_hold() -> None:
+    scene = Scene()
+    scene.hear(located())
+    until = NOW + timedelta(seconds=300)
+    job = scene.controller.jobs["job"]
+    scene.controller.jobs["job"] = job.update(
+        phase=JobPhase.STOPPING, ending=ENDING, awaiting=Await(what="ranks_stopped", since=NOW, until=until)
+    )
+    assert scene.at(299).is_nothing
+    assert any(isinstance(event, DeadlinePassed) for event in scene.at(301).events)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from holdfast.events import FailSlowLocated, FailSlowRelieved, Withheld
+from holdfast.policies import SETTLED_S_MAX
 from holdfast.symptoms import Root, TableOne
 from holdfast_controller.draft import Draft
 from holdfast_controller.incident import Failure, Rung, Symptom
@@ -27,10 +28,13 @@ def located(draft: Draft, event: FailSlowLocated, rules: Rules) -> None:
     if not suspects or not set(suspects) <= set(state.nodes) or len(suspects) >= max(2, len(state.nodes)):
         # A restart without several machines at once, or none, is for people to decide.
         return
+    lost_share, cost_s = 1.0 - 1.0 / event.slowdown, rules.ladder.slow_cost_max_s
+    if lost_share * SETTLED_S_MAX < cost_s:
+        # A week would not be enough for it to cost as much.
+        return
     known = state.slow if state.slow and state.slow.generation == state.generation else None
     if known and (known.suspects == suspects or known.is_tested > event.is_validated):
         return
-    lost_share = 1.0 - 1.0 / event.slowdown
     alone = suspects[0] if len(suspects) == 1 else ""
     who = f"{alone} makes" if alone else f"one of {', '.join(suspects)} makes"
     slow = SlowNode(
@@ -39,7 +43,7 @@ def located(draft: Draft, event: FailSlowLocated, rules: Rules) -> None:
         one_of=() if alone else suspects,
         is_tested=event.is_validated,
         since=event.at,
-        due_at=event.at + timedelta(seconds=rules.ladder.slow_cost_max_s / lost_share),
+        due_at=event.at + timedelta(seconds=cost_s / lost_share),
         text=f"{who} the job slow: an iteration takes {event.pace_s:.3g} s, {event.healthy_s:.3g} s before; "
         f"{event.summary}",
         event=event.id,
@@ -65,9 +69,15 @@ def relieved(draft: Draft, event: FailSlowRelieved) -> None:
 
 
 def is_due(state: JobState, now: datetime, hearing_since: datetime) -> bool:
-    """Whether it has cost enough; that the job is well again would have been heard."""
+    """Whether it has cost enough; that it is well again would have been heard. An incident is awaited."""
     slow = state.slow
-    return slow is not None and now - max(slow.since, hearing_since) >= slow.due_at - slow.since
+    if slow is None or now - max(slow.since, hearing_since) < slow.due_at - slow.since:
+        return False
+    return not _is_present(state, slow) or (state.phase is JobPhase.RUNNING and state.incident is None)
+
+
+def _is_present(state: JobState, slow: SlowNode) -> bool:
+    return slow.generation == state.generation and set(slow.suspects) <= set(state.nodes)
 
 
 def due(draft: Draft, rules: Rules) -> None:
@@ -77,8 +87,7 @@ def due(draft: Draft, rules: Rules) -> None:
     draft.state = state.update(slow=None)
     # What names the machine is what leads to this; time only said that it is enough.
     draft.cause = slow.event
-    is_present = slow.generation == state.generation and set(slow.suspects) <= set(state.nodes)
-    if not is_present or state.phase is not JobPhase.RUNNING or state.incident is not None:
+    if not _is_present(state, slow):
         return
     lasted_s = (draft.now - slow.since).total_seconds()
     reason = f"{slow.text}; for {lasted_s:.0f} s, which has cost more than a restart"
