@@ -16,6 +16,9 @@ from holdfast.events import (
     DeadlinePassed,
     Eviction,
     FirstStep,
+    HangFound,
+    HangSuspected,
+    JobTraced,
     LogSignature,
     MessageRejected,
     MfuDeclined,
@@ -28,6 +31,7 @@ from holdfast.events import (
     StepsMeasured,
     ThroughputMeasured,
 )
+from holdfast.ids import uuid7
 from tests.integration.historian_scene import Story, killed_and_restarted, new_database, one, query, record
 
 pytestmark = pytest.mark.integration
@@ -80,6 +84,35 @@ async def test_an_incident_in_one_row_and_as_a_timeline(urls: dict[str, str]) ->
     assert events[0]["seconds"] == 0
     assert events[-1]["seconds"] == pytest.approx(0.398)
     assert (events[0]["rank"], events[2]["rank"]) == (1, None)
+
+
+async def test_a_hang_is_a_fault_since_the_job_stood_still(urls: dict[str, str]) -> None:
+    story = Story("hung")
+    story.submit()
+    story.start(0.1, 0.5)
+    trace = uuid7()
+    still = {"trace": trace, "sign": "waiting", "limit_s": 3.0, "phase": "train", "step": 7}
+    # It was looked at before, and only observed; nobody who reads of the hang needs that.
+    observed = {"since": story.at(2.0), "still_s": 3.0, "summary": "slow data"}
+    story.say(HangFound, 5.0, **(still | observed))
+    story.say(HangSuspected, 13.0, standing=(1,), waiting=(0,), still_s=3.0, **still)
+    story.say(JobTraced, 14.0, trace=trace, processes=2, still_s=4.0, summary="rank 1 is stopped")
+    found = {"since": story.at(10.0), "still_s": 4.0, "summary": "rank 1 is stopped", "nodes": ("n2",), "ranks": (1,)}
+    hung = story.say(HangFound, 14.0, **(still | found))
+    story.open(14.01, hung, 7, symptom="hang", reason="no progress for 4.0 s")
+    story.reattempt(14.01, hung)
+    story.start(14.02, 15.0, restore=7)
+    story.close(16.0)
+    incident = story.events[-1].incident
+    await record(urls["historian"], story.events)
+    row = await one(urls, INCIDENTS, "hung")
+    assert row["fault_at"] == story.at(10.0) and row["seconds_to_recover"] == pytest.approx(5.0, abs=0.01)
+    first, again = await query(urls["reader"], GENERATIONS, "hung")
+    assert (first["outcome"], again["fault_at"]) == ("hang_found", story.at(10.0))
+    assert (again["detect_s"], again["decide_s"]) == (pytest.approx(4.0), pytest.approx(0.02))
+    assert again["total_s"] == pytest.approx(5.0, abs=0.01)
+    events = await query(urls["reader"], TIMELINE, incident)
+    assert [event["type"] for event in events][:4] == ["hang_suspected", "job_traced", "hang_found", "incident_opened"]
 
 
 async def test_bad_numbers_are_told_as_the_fault_of_an_incident(urls: dict[str, str]) -> None:
