@@ -7,6 +7,7 @@ counts where both copies agree and its ends are equal.
 from __future__ import annotations
 
 import os
+import struct
 from pathlib import Path
 
 import msgspec
@@ -42,6 +43,7 @@ from holdfast.collective_ring_layout import (
     ring_path,
 )
 from holdfast.hangs.observed import CollectiveRecord, ProcessGroup, RankTrace
+from holdfast.reading import UNREADABLE
 
 __all__ = ["GroupCounts", "RingError", "RingReader", "RingRecord", "ring_path"]
 
@@ -115,7 +117,7 @@ class RingReader:
                 at += TABLE_LENGTH.size
                 found.append(msgspec.msgpack.decode(table[at : at + length], type=GroupEntry))
                 at += length
-        except Exception as error:
+        except (struct.error, *UNREADABLE) as error:
             raise RingError(f"{self.path} is damaged: its group table cannot be read: {error}") from error
         self._groups, self._groups_bytes = tuple(found), used
         return self._groups

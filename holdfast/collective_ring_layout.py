@@ -39,6 +39,8 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.event_parts import RANKS_MAX
+
 MAGIC = b"HFCOLLEC"
 VERSION = 1
 RING_RECORDS = 8192
@@ -162,5 +164,11 @@ def runs_of(ranks: tuple[int, ...]) -> tuple[Run, ...]:
 
 
 def ranks_of(runs: tuple[Run, ...]) -> tuple[int, ...]:
-    """The ranks again."""
+    """The ranks again.
+
+    Raises:
+        RingError: no job has so many.
+    """
+    if (count := sum(count for _, count, _ in runs)) > RANKS_MAX:
+        raise RingError(f"a group of {count} ranks: more than a job has")
     return tuple(first + number * stride for first, count, stride in runs for number in range(count))

@@ -374,7 +374,8 @@ def _line(member: Member, whose: str = "") -> str:
     state = f", state {process.state}" if process.state else ""
     if not process.threads:
         return f"{whose}{kind}{state}: {process.unread or 'no stack'}"
-    holder = next((thread for thread in process.threads if thread.holds_gil and not thread.is_main), None)
+    others = (thread for thread in process.threads if thread.frames and not thread.is_main)
+    holder = next((thread for thread in others if thread.holds_gil), None)
     held = f"; thread {holder.name} holds the interpreter lock in {holder.frames[0].function}" if holder else ""
     return f"{whose}{kind}{state}: {_calls(member.seen)}{held}"
 

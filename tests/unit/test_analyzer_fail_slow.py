@@ -324,3 +324,55 @@ def test_nothing_is_said_of_a_job_that_trains_at_its_pace() -> None:
     scene.train(200)
     assert not scene.said
     assert datetime.fromisoformat(scene.now.isoformat()) > START
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rank": 7},
+        {"iterations_s": (1.0,) * 4, "in_calls_s": ()},
+        {"iterations_s": (-1.0,) * 4},
+        {"runs": ((0, 1 << 53, 1),)},
+        {"runs": ((0, 3, 1 << 60),)},
+        {"sequences": ()},
+        {"nnodes": 1 << 53},
+        {"nnodes": NODES + 1},
+        {"node_rank": NODES},
+        {"mesh": "a mesh that is none"},
+    ],
+)
+def test_an_answer_that_fits_no_job_is_none(changes: dict[str, Any]) -> None:
+    scene = Scene()
+    scene.train(60)
+    asked = scene.ask()
+    scene.tell((0.1, 0.1, 0.1), nodes=NODES - 1)
+    node = NODES - 1
+    calls: dict[str, Any] = {"group": "0", "description": "", "runs": ((0, 3, 1),), "operation": "all_reduce"}
+    calls |= {"bytes": 8, "sequences": (1,), "seconds": (0.1,)}
+    rank: dict[str, Any] = {"rank": node, "iterations_s": (1.0,) * 4, "in_calls_s": (0.1,) * 4}
+    event: dict[str, Any] = {"asked": asked, "node_rank": node, "nnodes": NODES, "nproc_per_node": 1}
+    calls, rank, event = (about | {k: v for k, v in changes.items() if k in about} for about in (calls, rank, event))
+    event |= {"mesh": changes["mesh"]} if "mesh" in changes else {}
+    profile = RankProfile(**rank, calls=(ProfiledCalls(**calls),))
+    scene.hear(CollectivesProfiled(**scene.common(node), ranks=(profile,), **event))
+    scene.pass_s(10)
+    assert len(scene.located.pace) == NODES - 1
+
+
+def test_who_measured_something_else_or_nothing_has_not_measured() -> None:
+    scene = Scene()
+    scene.train(60)
+    scene.ask(test=True)
+    scene.tell((0.1, 0.1, 0.1))
+    wanted = scene.wanted[-1]
+    assert wanted.stage == "hold"
+    for node, fields in (
+        (0, {"compute_s": ((0, 0.0),)}),
+        (1, {"compute_s": ((0, 0.1),)}),
+        (2, {"transfers": ((2, 99, 0.1),)}),
+        (2, {"node_rank": 1, "compute_s": ((1, 9.0),)}),
+    ):
+        about = {"asked": wanted.id, "node_rank": node} | fields
+        scene.hear(SlownessTested(**scene.common(node), **about))
+    scene.pass_s(1000)
+    assert not scene.located.is_validated and not scene.located.nodes

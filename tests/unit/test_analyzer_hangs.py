@@ -23,7 +23,7 @@ from holdfast.events import (
     StepsMeasured,
 )
 from holdfast.finding_policies import HangPolicy
-from holdfast.hangs.observed import Frame, ProcessStacks, RankTrace, ThreadStack
+from holdfast.hangs.observed import CollectiveRecord, Frame, ProcessGroup, ProcessStacks, RankTrace, ThreadStack
 from holdfast.ids import named_id, uuid7
 from holdfast.requests import TraceJob
 from holdfast.service import Effect
@@ -43,7 +43,8 @@ STANDS: Calls = (("acquire", "/usr/lib/python3/threading.py"), ("load", "/job/tr
 class Scene:
     """An analyzer, and a job of one rank on each of four nodes. JSON lies between them."""
 
-    def __init__(self, policy: HangPolicy | None = None) -> None:
+    def __init__(self, policy: HangPolicy | None = None, mesh: str | None = None) -> None:
+        self.mesh = mesh
         self.analyzer = Analyzer(hang=policy)
         self.now = START
         self.still_s = 0.0
@@ -90,7 +91,9 @@ class Scene:
                 collective="all_reduce" if inside else "",
             )
             if node in nodes:
-                self.hear(Progress(**self.common(node), ranks=(progress,), world_size=4, nproc_per_node=1))
+                self.hear(
+                    Progress(**self.common(node), ranks=(progress,), world_size=4, nproc_per_node=1, mesh=self.mesh)
+                )
         self.adopt(self.analyzer.on_time(self.now, self.now if deaf else START))
 
     def until_asked(self, **how: Any) -> None:
@@ -432,3 +435,19 @@ def test_a_job_of_many_nodes_is_looked_at_as_a_whole_only_once_all_have_answered
     assert not looks
     scene.answer("c", parts=5, state="T")
     assert len(looks) == 1 and scene.of(HangFound)
+
+
+def test_ranks_that_only_a_rank_speaks_of_are_none() -> None:
+    scene = Scene(mesh="a mesh that is none")
+    train(scene)
+    scene.until_asked()
+    trace = scene.wanted[-1].id
+    for rank, node in enumerate(NODES):
+        group = ProcessGroup(name="g", ranks=(0, 1, 2, 3, -1, 1 << 60))
+        waits = CollectiveRecord(group="g", sequence=9, operation="all_reduce", is_waited_for=True, created_ns=5)
+        told = RankTrace(rank=rank, groups=(group,), records=(waits,), entered={"g": 9}, completed={"g": 8})
+        scene.hear(StackDump(**scene.common(node), trace=trace, processes=()))
+        scene.hear(CollectiveTrace(**scene.common(node), trace=trace, origin=START, ranks=(told,)))
+    (traced,) = scene.of(JobTraced)
+    events.decode(events.encode(traced))
+    assert {rank for suspect in traced.suspects for rank in suspect.ranks} <= {0, 1, 2, 3}

@@ -10,10 +10,22 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast.collective_ring import RingError, RingReader
-from holdfast.collective_ring_layout import FILE_BYTES, IS_P2P, RING_OFFSET, RING_RECORDS, ranks_of, runs_of
+from holdfast.collective_ring_layout import (
+    FILE_BYTES,
+    IS_P2P,
+    RING_OFFSET,
+    RING_RECORDS,
+    STATE_OFFSET,
+    TABLE_LENGTH,
+    WORD,
+    GroupEntry,
+    ranks_of,
+    runs_of,
+)
 from holdfast.trainer import collective_hooks
 from holdfast.trainer.collective_ring import RingWriter
 from holdfast.trainer.phases import binding
@@ -182,6 +194,21 @@ def test_damage_met_later_is_named(path: Path) -> None:
     os.truncate(path, 70)
     with pytest.raises(RingError, match="cut short"):
         reader.records()
+
+
+def test_a_group_of_more_ranks_than_there_are_is_damage(path: Path) -> None:
+    with pytest.raises(RingError, match="more than a job has"):
+        ranks_of(((0, 1 << 50, 1),))
+    writer, reader = RingWriter(path, rank=0, generation=1), RingReader(path)
+    writer.add_group("g", "", (0, 1))
+    with path.open("r+b") as file:
+        entry = msgspec.msgpack.encode(GroupEntry("g", "", ((0, 1 << 50, 1),)))
+        file.seek(16_384)
+        file.write(TABLE_LENGTH.pack(len(entry)) + entry)
+        file.seek(STATE_OFFSET + 8)
+        file.write(WORD.pack(TABLE_LENGTH.size + len(entry)))
+    with pytest.raises(RingError, match="more than a job has"):
+        reader.trace()
 
 
 class _Work:

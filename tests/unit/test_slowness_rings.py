@@ -141,3 +141,13 @@ def test_a_reader_of_the_ring_gives_the_same_records_again(tmp_path: Path) -> No
     rank.train(2, work_ms=10, wait_ms=5)
     reader = RingReader(rank.writer.path)
     assert reader.records() == reader.records()
+
+
+def test_a_ring_that_cannot_be_opened_now_is_read_later(tmp_path: Path) -> None:
+    (tmp_path / "rank-0.collectives").mkdir()
+    book = IterationBook(0, tmp_path / "rank-0.ledger")
+    assert book.new_iterations() == []
+    (tmp_path / "rank-0.collectives").rmdir()
+    Rank(tmp_path, 0).train(40, 10, 1)
+    assert book.new_iterations()
+    book.close()

@@ -39,7 +39,8 @@ class IterationBook:
                 self._reader = RingReader(self._path)
             records, _ = self._reader.new_records()
             groups = self._reader.groups()
-        except FileNotFoundError:
+        except OSError:
+            # Not there yet; or no descriptors are left, for now.
             return []
         except RingError as error:
             log.error("a ring of collectives cannot be read", rank=self._rank, reason=str(error))

@@ -35,6 +35,7 @@ from holdfast.slowness.sent_profiles import ITERATIONS_MAX
 from holdfast.slowness.tracker import JobPace
 from holdfast.symptoms import TableOne
 from holdfast_analyzer.slow_analysis import Analysis
+from holdfast_analyzer.slow_answers import fits, was_measured_by
 from holdfast_analyzer.slow_location import (
     Judged,
     Profiles,
@@ -158,12 +159,16 @@ class FailSlow:
 
     def take_profile(self, event: CollectivesProfiled) -> None:
         """What a node tells of its ranks."""
-        if self.analysis is not None and event.asked == self.analysis.wanted.id and self.analysis.tests is None:
-            self.analysis.told[event.node_rank] = event
+        if self.analysis is None or event.asked != self.analysis.wanted.id or self.analysis.tests is not None:
+            return
+        if fits(event, self.analysis.told.values()):
+            self.analysis.told.setdefault(event.node_rank, event)
 
     def take_tests(self, event: SlownessTested) -> None:
         """What a node has measured."""
-        if self.analysis is not None and event.asked == self.analysis.wanted.id:
+        if self.analysis is None or event.asked != self.analysis.wanted.id:
+            return
+        if was_measured_by(event, self.analysis.told.get(event.node_rank)):
             self.analysis.tested[event.stage][event.node_rank] = event
 
     def take_stacks(self, event: StackDump | CollectiveTrace) -> bool:

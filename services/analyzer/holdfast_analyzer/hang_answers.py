@@ -132,7 +132,7 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
 def judge(
     answers: Answers,
     *,
-    mesh: str | None,
+    mesh: Mesh | None,
     nproc_per_node: int,
     node_of_rank: Mapping[int, str],
     outside: frozenset[int],
@@ -140,23 +140,25 @@ def judge(
     policy: HangPolicy,
 ) -> Judged:
     """Who holds the job up. `outside`: the ranks that stand outside of collectives, by their ledgers."""
-    processes, parsed = answers.processes, Mesh.parse(mesh) if mesh else None
+    processes = answers.processes
     looked_at = [process for process in processes if not process.is_tracers_fault]
-    verdict = judge_hang(looked_at, answers.traces, parsed, nproc_per_node or None, node_of_rank, answers.links)
+    verdict = judge_hang(looked_at, answers.traces, mesh, nproc_per_node or None, node_of_rank, answers.links)
     eye = Eye()
     suspects = tuple(
         HangSuspect(
-            ranks=blamed.ranks[:RANKS_TOLD_MAX],
-            nodes=(_nodes_of(blamed.ranks, node_of_rank) or blamed.nodes)[:RANKS_TOLD_MAX],
+            ranks=ranks[:RANKS_TOLD_MAX],
+            nodes=_nodes_of(ranks, node_of_rank)[:RANKS_TOLD_MAX],
             reason=_cut(blamed.reason),
             confidence=blamed.confidence,
             evidence=tuple(map(_cut, blamed.evidence[:LINES_TOLD_MAX])),
         )
         for blamed in verdict.suspects[:SUSPECTS_TOLD_MAX]
+        if (ranks := _of_job(blamed.ranks, node_of_rank))
     )
-    ranks, nodes = verdict.ranks, _nodes_of(verdict.ranks, node_of_rank) or verdict.nodes
-    scope: Scope = verdict.scope
-    confidence, summary = verdict.confidence, verdict.summary
+    ranks = _of_job(verdict.ranks, node_of_rank)
+    nodes = _nodes_of(ranks, node_of_rank)
+    scope: Scope = verdict.scope if ranks else "nobody"
+    confidence, summary = verdict.confidence if ranks else 0.0, verdict.summary
     if not ranks and (silent := _silent(processes, node_of_rank, unanswered)):
         ranks, nodes = silent, _nodes_of(silent, node_of_rank)
         scope, confidence = "machine" if len(nodes) == 1 else "group", SILENT_CONFIDENCE
@@ -194,6 +196,11 @@ def judge(
         scope=scope,
         processes=len(processes),
     )
+
+
+def _of_job(ranks: Iterable[int], node_of_rank: Mapping[int, str]) -> tuple[int, ...]:
+    """Without those that only a rank's records name, as members of a group: there are no such ranks."""
+    return tuple(rank for rank in ranks if rank in node_of_rank)
 
 
 def _silent(

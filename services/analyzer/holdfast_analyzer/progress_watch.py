@@ -16,6 +16,7 @@ from holdfast.event_parts import RankProgress
 from holdfast.events import Progress
 from holdfast.events.findings import HangSign
 from holdfast.finding_policies import HangPolicy
+from holdfast.topology import Mesh, MeshError
 
 HEARD_WITHIN_S = 4.0
 """What a node has said longer ago tells nothing of how it stands now."""
@@ -51,7 +52,7 @@ class ProgressWatch:
         self.generation = -1
         self.world_size = 0
         self.nproc_per_node = 0
-        self.mesh: str | None = None
+        self.mesh: Mesh | None = None
         self.cause = ""
         self._ranks: dict[int, RankProgress] = {}
         self._node_of: dict[int, str] = {}
@@ -85,7 +86,7 @@ class ProgressWatch:
         if event.at < self._said.get(event.node, event.at):
             return
         self._said[event.node] = event.at
-        self.world_size, self.nproc_per_node, self.mesh = event.world_size, event.nproc_per_node, event.mesh
+        self.world_size, self.nproc_per_node, self.mesh = event.world_size, event.nproc_per_node, _mesh(event.mesh)
         self.cause = event.id
         self._heard[event.node] = now
         for rank in event.ranks:
@@ -178,6 +179,13 @@ class ProgressWatch:
             # It moved between two words of its node.
             still_s = before.since_change_s + 1.0
             self._longest_s[key] = max(self._longest_s.get(key, 0.0), still_s)
+
+
+def _mesh(text: str | None) -> Mesh | None:
+    try:
+        return Mesh.parse(text) if text else None
+    except MeshError:
+        return None
 
 
 def _key(rank: RankProgress) -> str:
