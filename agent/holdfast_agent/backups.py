@@ -7,14 +7,14 @@ soon as both are here, and again when it was started anew.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
 import structlog
 
 from holdfast import backup_orders
-from holdfast.backup_orders import BackupOrder, UnreadableBackupOrder, submission_ms
+from holdfast.backup_orders import BackupOrder, submission_ms
 from holdfast.bus import Bus, KeyUpdate
 from holdfast.clock import Now
 from holdfast.desired import NodeDesired, Placement
@@ -28,9 +28,10 @@ from holdfast.events import (
     StepNotPersisted,
 )
 from holdfast.ids import uuid7
-from holdfast.subjects import DESIRED_BUCKET, backup_key
+from holdfast.subjects import backup_key
 from holdfast.vault_wire import BackedUp, Damaged, Fetched, Notice, NotPersisted, Persisted
 from holdfast_agent.backup_tally import BackupSum, BackupTally
+from holdfast_agent.orders_for_node import orders_for
 from holdfast_agent.vault_link import VaultLink
 
 TELL_EVERY_S = 2.0
@@ -77,7 +78,7 @@ class Backups:
 
     async def follow(self, bus: Bus) -> None:
         """Take every order from the bus, until cancelled."""
-        async for order in self._orders(bus):
+        async for order in orders_for(self._node, bus, backup_key(self._node), backup_orders.decode, self._reject):
             before, self._order = self._order, order
             if self._tally is None or before is None or _life(before) != _life(order):
                 self._tally, self._said_of = BackupTally(order), None
@@ -96,19 +97,6 @@ class Backups:
             assert self._tally is not None
             self._copied(self._tally, whole)
             await asyncio.sleep(TELL_EVERY_S)
-
-    async def _orders(self, bus: Bus) -> AsyncIterator[BackupOrder]:
-        async for update in bus.watch(DESIRED_BUCKET, backup_key(self._node)):
-            if update.body is None:
-                continue
-            try:
-                order = backup_orders.decode(update.body)
-                if order.node != self._node:
-                    raise UnreadableBackupOrder(f"it is addressed to node {order.node!r}")
-            except UnreadableBackupOrder as error:
-                self._reject(update, update.body, str(error))
-                continue
-            yield order
 
     def _hand_over(self) -> None:
         order, placement = self._order, self._placement

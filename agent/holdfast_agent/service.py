@@ -17,17 +17,16 @@ import structlog
 from holdfast import desired
 from holdfast.bus import Bus, KeyUpdate, event_message
 from holdfast.clock import Now, system_now
-from holdfast.dead_letters import Unhandled, rejection
-from holdfast.desired import UnreadableOrder
-from holdfast.events import CodeInPlace, Event, Metric, NodeInspected, NodeRegistered
+from holdfast.events import Event, Metric
 from holdfast.finding_policies import SignalsPolicy, TelemetryPolicy
 from holdfast.ids import uuid7
 from holdfast.inspection_policy import InspectionPolicy
 from holdfast.policies import CheckpointPolicy, RetentionPolicy
 from holdfast.service import answer_pings
 from holdfast.store.relay import Relay
-from holdfast.subjects import DESIRED_BUCKET, desired_key, heartbeat_subject, kv_subject
+from holdfast.subjects import desired_key, heartbeat_subject
 from holdfast.timeouts import Timeouts
+from holdfast_agent.about_itself import code_in_place, registration, unreadable_order
 from holdfast_agent.actions import Acknowledge, Action, CloseStores, EndZygote, FetchCode, Fork, OpenStore, Say, Stop
 from holdfast_agent.backups import Backups
 from holdfast_agent.code_store import Brought, CodeStore
@@ -53,6 +52,7 @@ from holdfast_agent.inputs import (
 from holdfast_agent.inspecting import Inspected, Inspecting
 from holdfast_agent.ledgers import moment
 from holdfast_agent.live_lines import LiveLines
+from holdfast_agent.orders_for_node import orders_for
 from holdfast_agent.plan import plan
 from holdfast_agent.slowness.probing import Probing
 from holdfast_agent.spool import Lane, Spool
@@ -335,14 +335,9 @@ class Agent:
         welcome, state = self._zygote, self._state
         if welcome is None or state.leaving or not self._inspecting.has_looked:
             return
-        common = {"at": self._now(), "source": f"agent/{state.node}", "node": state.node, "instance": state.instance}
         facts = node_facts(self._address, welcome.store_ports, self._vault.port)
         checks = self_check(self._directories.root, welcome) + self._inspecting.self_check()
-        epoch = state.standing.order.epoch if state.standing.order else 0
-        self._say(
-            NodeRegistered(id=uuid7(), facts=facts, epoch=epoch, **common),  # type: ignore[arg-type]
-            NodeInspected(id=uuid7(), checks=checks, facts=facts, **common),  # type: ignore[arg-type]
-        )
+        self._say(*registration(state, facts, checks, self._now()))
 
     # --- the bus --------------------------------------------------------------------------------
 
@@ -352,16 +347,8 @@ class Agent:
     async def _follow_orders(self, bus: Bus) -> None:
         # Before the zygote answered nothing can be obeyed, and what lives must be adopted first.
         await self._may_register.wait()
-        async for update in bus.watch(DESIRED_BUCKET, desired_key(self._state.node)):
-            if update.body is None:
-                continue
-            try:
-                order = desired.decode(update.body)
-                if order.node != self._state.node:
-                    raise UnreadableOrder(f"it is addressed to node {order.node!r}")
-            except UnreadableOrder as error:
-                self._reject(update, update.body, str(error))
-                continue
+        node = self._state.node
+        async for order in orders_for(node, bus, desired_key(node), desired.decode, self._reject):
             self.learn(OrderSeen(id=uuid7(), order=order, in_collective=self._in_collective()))
 
     def _in_collective(self) -> tuple[int, ...]:
@@ -371,21 +358,7 @@ class Agent:
         self.learn(CodeReady(id=uuid7(), code=code, in_collective=self._in_collective()))
 
     def _code_brought(self, brought: Brought) -> None:
-        need = brought.need
-        self._say(
-            CodeInPlace(
-                id=uuid7(),
-                at=self._now(),
-                source=f"agent/{self._state.node}",
-                node=self._state.node,
-                job=need.job,
-                cause=need.cause,
-                version=need.version,
-                files=brought.files,
-                fetched_bytes=brought.fetched_bytes,
-                took_s=brought.took_s,
-            )
-        )
+        self._say(code_in_place(self._state.node, brought, self._now()))
 
     def _reject(self, update: KeyUpdate, body: bytes, error: str) -> None:
         """An order that cannot be read is kept for a look at it; the present one goes on."""
@@ -393,18 +366,10 @@ class Agent:
         if bus is None or update.revision == standing.rejected_revision:
             return
         log.error("an order cannot be read", revision=update.revision, error=error)
-        unhandled = Unhandled(
-            consumer="agent",
-            node=self._state.node,
-            subject=kv_subject(DESIRED_BUCKET, update.key),
-            body=body,
-            error=error,
-            message_id=str(update.revision),
-        )
-        letter, report = rejection(unhandled, self._now(), bus.message_bytes_max)
+        letters = unreadable_order(self._state.node, update, body, error, self._now(), bus.message_bytes_max)
         standing = msgspec.structs.replace(standing, rejected_revision=update.revision)
         self._state = msgspec.structs.replace(self._state, standing=standing)
-        self._spool.commit([letter, report], {_STANDING: msgspec.json.encode(standing)})
+        self._spool.commit(letters, {_STANDING: msgspec.json.encode(standing)})
         self._wake()
 
     async def _beat(self, bus: Bus) -> None:
