@@ -22,6 +22,7 @@ def test_gzip_in_several_parts_and_what_is_not_packed() -> None:
         (gzip.compress(bytes(10_001)), "larger than 10000 bytes"),
         (gzip.compress(bytes(10_000)) + gzip.compress(b"x"), "larger than 10000 bytes"),
     ],
+    ids=["cut short", "damaged", "too large", "too large together"],
 )
 def test_what_cannot_be_unpacked_says_why(data: bytes, says: str) -> None:
     with pytest.raises(Damaged, match=says):

@@ -105,7 +105,8 @@ class Answers:
     @property
     def links(self) -> tuple[NodeLinks, ...]:
         """What the nodes know of their network."""
-        return tuple(dump.links for dump in self._dumps.values() if dump.links is not None)
+        told = ((node, dump.links) for node, dump in self._dumps if dump.links is not None)
+        return tuple(msgspec.structs.replace(links, node=node) for node, links in told)
 
 
 class Judged(msgspec.Struct, frozen=True, kw_only=True):

@@ -32,6 +32,10 @@ def was_measured_by(tested: SlownessTested, told: CollectivesProfiled | None) ->
     return (
         all(rank in own and 0 < took_s <= TIME_S_MAX for rank, took_s in tested.compute_s)
         and all(
+            rank in own and all(0 < took_s <= TIME_S_MAX for took_s in turns_s)
+            for rank, turns_s in tested.compute_turns_s
+        )
+        and all(
             sender == node_rank and receiver < told.nnodes and 0 < took_s <= TIME_S_MAX
             for sender, receiver, took_s in tested.transfers
         )

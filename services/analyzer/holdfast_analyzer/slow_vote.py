@@ -38,6 +38,11 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     topology: Topology
     nodes: dict[int, str]
 
+    @property
+    def node_of_rank(self) -> dict[int, str]:
+        """The machine of each rank, as far as it is known."""
+        return {rank: node for place, node in self.nodes.items() if node for rank in self.topology.ranks_of(place)}
+
     def nodes_of(self, ranks: tuple[int, ...]) -> tuple[str, ...]:
         """The machines of these ranks, as far as they are known."""
         of_ranks = (self.nodes.get(self.topology.node_rank_of(rank), "") for rank in ranks)
@@ -58,7 +63,7 @@ class Ballot:
         self._policy = policy
         self._next_at = first
         self._under_way: tuple[TraceWanted, datetime] | None = None
-        self._answers = Answers()
+        self._answers = Answers({})
         self._groups: list[Group | None] = []
         self.rounds: list[StackRound] = []
         self.lines: list[str] = []
@@ -76,7 +81,7 @@ class Ballot:
         """The next round, if it is time; what has come of the last one is judged first."""
         if self._under_way is not None:
             wanted, at = self._under_way
-            missing = self._answers.missing(self._place.nodes.values())
+            missing = self._answers.missing
             if missing and (now - at).total_seconds() < self._policy.answer_s + ROUND_S:
                 return None
             self._judge(at, missing)
@@ -85,7 +90,7 @@ class Ballot:
             return None
         trace = derived_id(self._asked, "round", len(self.rounds))
         wanted = TraceWanted(id=trace, job=self._job, generation=self._generation, until=now + VALID)
-        self._under_way, self._answers = (wanted, now), Answers()
+        self._under_way, self._answers = (wanted, now), Answers(self._place.node_of_rank)
         self._next_at = now + timedelta(seconds=self._policy.vote_every_s)
         return wanted
 
