@@ -53,8 +53,9 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     that need environment variables to take effect at import. `token` is what the job's nodes show each other before
     they hand out its checkpoints; without one there are no copies on other nodes. `persist_every` says how often a step
     goes to the disk, see `holdfast.persistence`; "": as often as the cluster says. `only_nodes` are the nodes that it
-    is to run on, where not just any will do. `tags` names what the training logs of the script call a quantity
-    (`holdfast.training_quantities`); `training_logs` are patterns of further logs.
+    is to run on, where not just any will do, beside as many others as there are `witnesses`. `tags` names what the
+    training logs of the script call a quantity (`holdfast.training_quantities`); `training_logs` are patterns of
+    further logs.
 
     `code_root` is the source tree of which versions are held: `script` lies in it (of a module `cwd` does), and ranks
     run it from the version that their order names; "": they run it where it lies. `code_outside` are paths in the tree
@@ -75,6 +76,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     token: str = ""
     persist_every: str = ""
     only_nodes: tuple[Name, ...] = ()
+    witnesses: Count = 0
     code_root: str = ""
     code_outside: tuple[str, ...] = ()
     tags: dict[str, str] = {}
@@ -87,7 +89,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             raise ValueError(f"a job of {self.nnodes} x {self.nproc_per_node} ranks is over the limit of {RANKS_MAX:,}")
         if self.start not in ("fork", "exec"):
             raise ValueError(f"start {self.start!r} is unknown: use fork or exec")
-        if self.only_nodes and not len(set(self.only_nodes)) == len(self.only_nodes) == self.nnodes:
+        wanted = self.nnodes - self.witnesses
+        if self.only_nodes and not len(set(self.only_nodes)) == len(self.only_nodes) == wanted:
             raise ValueError(f"{self.nnodes} nodes are asked for, and {len(self.only_nodes)} are named")
         if self.persist_every:
             PersistEvery.parse(self.persist_every)

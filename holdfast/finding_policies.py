@@ -95,8 +95,19 @@ class HangPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     waiting_floor_s: float = 3.0
 
-    start_s: float = 900.0
-    """Nothing noted before the first step of a generation, which meets, restores and compiles."""
+    start_s: float = 450.0
+    """Nothing noted before a job's very first step, or while it restores; half of what it is given at most
+    (`[timeouts] first_step_s`, which names nobody)."""
+
+    start_waiting_s: float = 120.0
+    """The same where some ranks wait for others that have not come: these may download data or compile."""
+
+    restart_s: float = 30.0
+    """Nothing noted before the first step of a job whose pace is known; and `step_multiple` steps. Half of
+    `[timeouts] first_step_min_s`."""
+
+    restart_waiting_s: float = 15.0
+    """The same where some ranks wait for others that have not come; and `waiting_multiple` steps."""
 
     checkpoint_s: float = 600.0
     """Nothing noted in a phase `checkpoint`."""
@@ -133,6 +144,9 @@ class HangPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     evict_confidence_min: float = 0.7
     """Suspects that are named with less are not evicted."""
 
+    group_confidence_min: float = 0.5
+    """The same of several of which one is at fault: they go only when they hang again and checks have found nothing."""
+
     suspects_max: int = 4
     """Nor are more machines than this at once: so large a group is restarted first."""
 
@@ -144,6 +158,9 @@ class HangPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             waiting_multiple=(2, 10_000, "steps are not all alike"),
             waiting_floor_s=(1, 86400.0, "agents tell once a second"),
             start_s=(1, SETTLED_S_MAX),
+            start_waiting_s=(1, SETTLED_S_MAX),
+            restart_s=(1, SETTLED_S_MAX),
+            restart_waiting_s=(1, SETTLED_S_MAX),
             checkpoint_s=(1, SETTLED_S_MAX),
             eval_s=(1, SETTLED_S_MAX),
             held_s=(1, SETTLED_S_MAX),
@@ -155,6 +172,7 @@ class HangPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             working_bytes_per_s=(0, 1e15),
             answer_s=(0.1, 600),
             evict_confidence_min=(0.0, 1.0),
+            group_confidence_min=(0.0, 1.0),
             suspects_max=(0, 1_000_000),
         )
 

@@ -57,6 +57,7 @@ class Unresolved(msgspec.Struct, frozen=True, kw_only=True):
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """Suspects, in the order of the nodes. `untested` nodes have neither passed nor failed anything.
 
+    `links` are connections that failed where neither end is named; of `lone_links` both ends passed with others.
     `remarks` are worth a look and speak against nobody. `capped` says why no node is named although some failed.
     """
 
@@ -64,6 +65,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     unresolved: tuple[Unresolved, ...] = ()
     cleared: tuple[str, ...] = ()
     untested: tuple[str, ...] = ()
+    links: tuple[Pair, ...] = ()
+    lone_links: tuple[Pair, ...] = ()
     remarks: tuple[str, ...] = ()
     capped: str = ""
 
@@ -108,11 +111,15 @@ def judge(
     open_nodes = {node for entry in unresolved for node in entry.nodes}
     passed = {result.node for result in known if result.status == "passed" and result.test not in (MEETING, END)}
     held = {suspect.node for suspect in named} | open_nodes
+    doubted = {node for entry in undecided for node in entry.nodes}
+    links = tuple(pair for pair in pairs.links if not doubted & set(pair))
     return Verdict(
         suspects=named,
         unresolved=tuple(unresolved),
         cleared=tuple(node for node in nodes if node in passed and node not in held),
         untested=tuple(node for node in nodes if node not in passed and node not in held),
+        links=links,
+        lone_links=tuple(pair for pair in links if set(pair) <= pairs.good),
         remarks=tuple(remarks),
         capped=capped,
     )

@@ -17,13 +17,13 @@ class JobSubmitted(Decision, frozen=True, kw_only=True, omit_defaults=True):
 class NodesRequested(Decision, frozen=True, kw_only=True, omit_defaults=True):
     """A job claims nodes; its id is the claim's id.
 
-    `only`: these and no others. For `checks`, which are over soon, also nodes on the blocklist may be named, and up to
-    `beside` free ones come with them, to be compared with.
+    `only`: these and no others. For `checks`, which are over soon, also nodes on the blocklist may be named. Up to
+    `witnesses` free nodes come with those that are named, and at least as many as make up `count`.
     """
 
     count: Count
     only: tuple[Name, ...] = ()
-    beside: Count = 0
+    witnesses: Count = 0
     purpose: Purpose = "train"
 
 
@@ -98,8 +98,9 @@ class Reattempt(Decision, frozen=True, kw_only=True, omit_defaults=True):
 class Eviction(Decision, frozen=True, kw_only=True, omit_defaults=True):
     """The rung "evict": the node, as held at `epoch`, leaves the job and goes on the blocklist.
 
-    `together`: these nodes, itself included, are evicted because one of them is at fault and nobody can tell which; a
-    node alone, because it was slow. They are tested beside training; see `SuspectsTested`.
+    `together`: these nodes, itself included, are evicted because one of them is at fault and nobody can tell which; or
+    one is, because either it or another that stays is, or because it was slow, which may pass. They are tested beside
+    training; see `SuspectsTested`.
     """
 
     blocked_for_s: float

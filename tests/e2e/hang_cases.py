@@ -21,9 +21,9 @@ GUILTY = 1
 class Case(NamedTuple):
     """`fault` is one of `jobs/fold.py`, at step `STRIKES_AT` of one generation, or "": `inject` is carried out then.
 
-    {first} and {last} in it are the job's nodes. `decision`: what the controller makes of it at first. `spoils`: some
-    ranks come out of that step, with wrong numbers. `heals_by_undo`: nothing that Holdfast can do mends it, so the
-    fault is undone once somebody is named. `needs_links`: the nodes have networks of their own.
+    {first} and {last} in it are the job's nodes. `decision`: what the controller makes of it. `at`: when the rank does
+    it; "": at step `STRIKES_AT`. `spoils`: some ranks come out of that step, with wrong numbers. `needs_links`: the
+    nodes have networks of their own.
     """
 
     name: str
@@ -31,8 +31,8 @@ class Case(NamedTuple):
     inject: tuple[str, ...] = ()
     decision: str = "reattempt"
     needs_spare: bool = False
+    at: str = ""
     spoils: bool = False
-    heals_by_undo: bool = False
     needs_links: bool = False
 
 
@@ -50,14 +50,21 @@ CASES = (
     Case(
         "the link between two nodes is cut",
         inject=("cut", "--node", "{first}", "-o", "off={last}"),
-        heals_by_undo=True,
+        decision="eviction",
+        needs_spare=True,
         needs_links=True,
     ),
 )
 
 
+BEFORE_THE_FIRST_STEP = (
+    Case("a rank does not come to the rendezvous", fault="deadlock", at="init"),
+    Case("a rank stands in its data set-up, the others in the first collective", fault="worker-sleeps", at="first"),
+)
+
+
 class Outcome(NamedTuple):
-    """Seconds since the rank stood still: noticed, suspects named, decided, and every rank of the next start steps."""
+    """Seconds since the rank stood still: noticed, suspects named, what helped decided, every rank steps again."""
 
     noticed_s: float
     named_s: float
@@ -71,7 +78,11 @@ class Outcome(NamedTuple):
 
 def start(cluster: Cluster, case: Case, *, nnodes: int, nproc: int, step_s: float = 0.3) -> Job:
     """The job, on its way to where it will stand still."""
-    fault = ("--fault", f"{case.fault}@{STRIKES_AT}", "--fault-rank", str(GUILTY), "--fault-once") if case.fault else ()
+    fault = (
+        ("--fault", f"{case.fault}@{case.at or STRIKES_AT}", "--fault-rank", str(GUILTY), "--fault-once")
+        if case.fault
+        else ()
+    )
     return cluster.run("--step-s", str(step_s), *fault, nnodes=nnodes, nproc=nproc)
 
 
@@ -98,14 +109,11 @@ def end(cluster: Cluster, case: Case, job: Job) -> None:
 
 def outcome(cluster: Cluster, case: Case, job: Job, since: datetime, within_s: float = DEADLINE_S) -> Outcome:
     """Wait until the job trains again, and read in the record how long it took."""
-    if case.heals_by_undo:
-        cluster.until("somebody is named", lambda: cluster.events(job, "hang_found"), within_s)
-        cluster.command("inject", "--undo")
     job.until("it trains again", lambda: job.generation() >= 2 and job.step() > STRIKES_AT + 1, within_s)
     found = cluster.until("the hang is recorded", lambda: cluster.events(job, "hang_found"))[0]
     suspected = cluster.until("and the suspicion", lambda: cluster.events(job, "hang_suspected"))[0]
     cluster.until("the incident is over", lambda: all(row["closed_at"] for row in cluster.incidents(job)))
-    started = cluster.events(job, "generation_started")[1]
+    started = cluster.events(job, "generation_started")[-1]
 
     def stepped() -> list[float]:
         steps = [step for step in cluster.events(job, "first_step") if step["generation"] == started["generation"]]

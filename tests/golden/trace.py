@@ -95,10 +95,9 @@ def event_of(given: Input, **defaults: Any) -> Event:
         fields |= {"asked": given.id, "nodes": list(given.words), "links": links, "pace_s": 2.0, "healthy_s": 1.0}
         fields["one_of"] = [node for node in str(fields.get("one_of", "")).split(",") if node]
         fields = {"slowdown": 2.0, "is_validated": not fields["one_of"], "summary": "it is slow"} | fields
-    if "only" in fields:
-        fields["only"] = fields["only"].split(",")
-    if "peers" in fields:
-        fields["peers"] = fields["peers"].split(",")
+    for name in ("only", "peers"):
+        if name in fields:
+            fields[name] = fields[name].split(",")
     if kind.__name__ == "NodesReleased":
         fields["nodes"] = list(given.words)
     if kind.__name__ == "NodeRegistered":
@@ -168,8 +167,8 @@ def told(event: Event) -> str:
         parts.append("[" + (" ".join(value) if isinstance(value, tuple) else str(value)) + "]")
     if event.type == "nodes_requested" and event.only:  # type: ignore[attr-defined]
         parts.append("only " + " ".join(event.only))  # type: ignore[attr-defined]
-    if beside := getattr(event, "beside", 0):
-        parts.append(f"and {beside} beside them")
+    if witnesses := getattr(event, "witnesses", 0):
+        parts.append(f"with {witnesses} witness{'es'[: 2 * (witnesses > 1)]}")
     if missing := getattr(event, "missing", ""):
         parts.append(f"because {missing}")
     if reason := getattr(event, "reason", ""):

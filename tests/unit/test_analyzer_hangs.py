@@ -19,6 +19,7 @@ from holdfast.events import (
     JobFinished,
     JobTraced,
     Progress,
+    RanksFinished,
     StackDump,
     StepsMeasured,
 )
@@ -72,7 +73,14 @@ class Scene:
         }
 
     def second(
-        self, guilty: int | None = 2, *, moves: bool = False, deaf: bool = False, nodes: tuple[str, ...] = NODES
+        self,
+        guilty: int | None = 2,
+        *,
+        moves: bool = False,
+        deaf: bool = False,
+        nodes: tuple[str, ...] = NODES,
+        steps: int = 20,
+        phase: str = "train",
     ) -> None:
         """A second goes by; `guilty` stands outside of the collective that the others wait in. `deaf`: it has heard
         the bus for no longer than that."""
@@ -83,8 +91,8 @@ class Scene:
             progress = RankProgress(
                 rank=rank,
                 step=20,
-                phase="train",
-                steps_done=20,
+                phase=phase,
+                steps_done=steps,
                 since_change_s=self.still_s,
                 since_step_s=self.still_s,
                 in_collective=int(inside),
@@ -233,6 +241,43 @@ def test_ranks_that_wait_for_nobody_and_stand_alike_are_given_longer() -> None:
         scene.until_asked(guilty=None)
         scene.answer(guilty=None, others=STANDS)
     assert scene.of(HangFound)[0].still_s >= HangPolicy().unnamed_s
+
+
+def test_a_job_that_has_made_no_step_yet_may_go_on_for_ever_unless_somebody_waits() -> None:
+    policy = HangPolicy(start_s=5, start_waiting_s=4, working_s=10, unnamed_s=6)
+    cases: list[tuple[int | None, Calls, dict[str, Any], bool]] = [
+        (None, STANDS, {}, False),
+        (2, WAITS, {"cpu_share": 0.9}, False),
+        (2, WAITS, {}, True),
+    ]
+    for guilty, others, answers, is_found in cases:
+        scene = Scene(policy)
+        for _ in range(5):
+            if not scene.of(HangFound):
+                scene.until_asked(guilty=guilty, steps=0)
+                scene.answer(guilty=guilty, others=others, **answers)
+        assert bool(scene.of(HangFound)) is is_found, (others, answers)
+    assert scene.of(HangFound)[0].ranks == (2,)
+
+
+def test_those_who_wait_for_ranks_that_have_ended_are_found() -> None:
+    scene = Scene()
+    train(scene)
+    scene.second()
+    scene.hear(RanksFinished(**scene.common("c"), ranks=(2,)))
+    scene.until_asked(nodes=("a", "b", "d"))
+    scene.answer("a", "b", "d")
+    (found,) = scene.of(HangFound)
+    assert not found.is_machine and scene.of(JobTraced)[0].unanswered == ()
+
+
+def test_a_rank_that_writes_while_a_thread_of_it_waits_is_given_longer_in_a_checkpoint() -> None:
+    for phase, is_found in (("checkpoint", False), ("train", True)):
+        scene = Scene()
+        train(scene)
+        scene.until_asked(guilty=4, phase=phase)
+        scene.answer(others=WAITS, guilty=2, io_bytes_per_s=1e6)
+        assert bool(scene.of(HangFound)) is is_found, phase
 
 
 def test_waits_that_no_ledger_shows_are_seen_in_the_stacks() -> None:

@@ -175,7 +175,7 @@ def test_where_one_of_a_few_is_slow_all_of_them_go_and_are_tested(changes: dict[
     assert opened.node is None and "one of node-0, node-1 makes the job slow" in opened.reason
     (run,) = (state for state in scene.controller.jobs.values() if state.retest)
     assert run.retest is not None and run.spec.only_nodes == run.retest.nodes == ("node-0", "node-1")
-    assert (run.retest.for_speed, run.retest.beside) == (True, 2)
+    assert (run.retest.for_speed, run.retest.witnesses) == (True, 2)
 
 
 def test_what_tests_say_is_not_overruled_by_stacks() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.event_parts import RankProgress
-from holdfast.events import Progress
+from holdfast.events import Progress, RanksFinished
 from holdfast.finding_policies import HangPolicy
 from holdfast.ids import named_id
 from holdfast_analyzer.progress_watch import ProgressWatch, Standing
@@ -104,7 +104,7 @@ def test_ranks_that_all_wait_in_collectives_stand_still_together() -> None:
 
 @pytest.mark.parametrize(
     ("phase", "limit_s"),
-    [("checkpoint", 600.0), ("eval", 1800.0), ("held", 300.0), ("my own phase", 600.0), ("restore", 900.0)],
+    [("checkpoint", 600.0), ("eval", 1800.0), ("held", 300.0), ("my own phase", 600.0), ("restore", 450.0)],
 )
 def test_phases_have_limits_of_their_own(phase: str, limit_s: float) -> None:
     job = Job()
@@ -113,6 +113,20 @@ def test_phases_have_limits_of_their_own(phase: str, limit_s: float) -> None:
     job.tell(inside(limit_s + 1), inside(limit_s + 1), still(limit_s + 1, phase=phase), inside(limit_s + 1))
     found = job.standing()
     assert found is not None and (found.limit_s, found.phase) == (limit_s, phase)
+
+
+def test_where_all_wait_in_collectives_nobody_does_the_work_of_the_phase() -> None:
+    job = Job()
+    for phase in ("checkpoint", "eval", "my own phase"):
+        job.tell(inside(4.9, phase=phase))
+        assert job.standing() is None
+        job.tell(inside(5.1, phase=phase))
+        found = job.standing()
+        assert found is not None and (found.sign, found.limit_s, found.phase) == ("no_traffic", 5.0, phase)
+    job.tell(inside(60, phase="held"))
+    assert job.standing() is None
+    job.tell(inside(34, phase="init", steps_done=0))
+    assert job.standing() is None
 
 
 def test_training_that_is_held_inside_collectives_does_not_hang() -> None:
@@ -124,11 +138,38 @@ def test_training_that_is_held_inside_collectives_does_not_hang() -> None:
 
 
 def test_the_first_step_of_a_generation_is_no_step_like_others() -> None:
+    new: dict[str, Any] = {"steps_done": 0, "step": -1, "phase": "init"}
+
+    def told(for_s: float, step_s: float | None, others: list[dict[str, Any]]) -> Standing | None:
+        job = Job()
+        job.tell(*([still(for_s, **new), *others] if others else [still(for_s, **new)]))
+        return job.standing(step_s)
+
+    for step_s, limit_s, waiting_limit_s in ((None, 450.0, 120.0), (STEP_S, 35.0, 17.5)):
+        assert told(limit_s - 1, step_s, []) is None
+        found = told(limit_s + 1, step_s, [])
+        assert found is not None and (found.sign, found.limit_s) == ("no_traffic", limit_s)
+        others = [inside(waiting_limit_s + 1, **new)] * 3
+        assert told(waiting_limit_s - 1, step_s, others) is None
+        found = told(waiting_limit_s + 1, step_s, others)
+        assert found is not None and (found.sign, found.limit_s) == ("waiting", waiting_limit_s)
+        assert (found.standing, found.waiting, found.is_first_start) == ((0,), (1, 2, 3), step_s is None)
+
+
+def test_who_does_not_come_to_the_rendezvous_is_waited_for() -> None:
     job = Job()
-    job.tell(still(800, steps_done=0, step=-1, phase="init"))
-    assert job.standing() is None
-    job.tell(still(901, steps_done=0, step=-1, phase="init"))
-    assert job.standing() is not None
+    new: dict[str, Any] = {"steps_done": 0, "step": -1}
+    there = still(20.0, **new, phase="rendezvous")
+    job.tell(there, there, still(20.0, **new, phase="init"), there)
+    found = job.standing()
+    assert found is not None and (found.sign, found.standing, found.waiting) == ("waiting", (2,), (0, 1, 3))
+    job.tell(there, inside(20.0, **new), inside(20.0, **new), there)
+    found = job.standing()
+    assert found is not None and (found.standing, found.waiting) == ((0, 3), (1, 2)), "some have met, and go on"
+    for for_s, stands in ((17.0, False), (18.0, True)):
+        job = Job()
+        job.tell(still(for_s, **new, phase="rendezvous"))
+        assert (job.standing() is not None) is stands, "nobody is ahead of the others, and they do not meet"
 
 
 def test_what_a_phase_took_before_it_may_take_again() -> None:
@@ -144,9 +185,9 @@ def test_what_a_phase_took_before_it_may_take_again() -> None:
 
 def test_a_long_start_is_remembered_over_generations() -> None:
     job = Job()
-    job.tell(still(850, steps_done=0, phase="restore"))
+    job.tell(still(430, steps_done=0, phase="restore"))
     job.tell(still(0.1))
-    job.tell(still(2000, steps_done=0, phase="restore"), generation=2)
+    job.tell(still(1200, steps_done=0, phase="restore"), generation=2)
     assert job.standing() is None
 
 
@@ -181,6 +222,22 @@ def test_ranks_that_have_ended_do_not_stand_still() -> None:
     job.tell(still(60, has_ended=True), still(60, has_ended=True), still(60, has_ended=True), still(60))
     found = job.standing()
     assert found is not None and found.standing == (3,)
+
+
+def test_a_node_whose_ranks_have_all_ended_is_not_missed() -> None:
+    job = Job()
+    job.tell(still(0.1))
+    over = RanksFinished(
+        id=named_id(job.now, "over"), at=job.now, source="agent/b", job="job", generation=1, node="b", ranks=(2, 3)
+    )
+    job.watch.over(over, job.now)
+    for second in range(1, 9):
+        job.tell(still(second), nodes=("a",))
+    found = job.standing()
+    assert found is not None and found.standing == (0, 1)
+    assert job.watch.nodes == ("a",) and job.watch.node_of_rank[3] == "b"
+    job.tell(still(60), generation=2, nodes=("a",))
+    assert job.standing() is None, "that was another generation"
 
 
 def test_what_comes_again_late_does_not_take_the_place_of_what_is_newer() -> None:

@@ -16,6 +16,9 @@ CONNECT_MIN_S = 1.0
 POLL_S = 0.02
 TICK_S = 1.0
 """How often a node that waits says so."""
+ANSWER_S = 2.0
+"""Of the meeting's limit, for saying who came: whoever waits until the last moment for one that does not come is killed
+before it has said that the others did."""
 LATE_S = 2.0
 """From the end of a stage's limit until its node has gone on."""
 
@@ -41,9 +44,10 @@ def run(task: Task, begin: Callable[[], None]) -> Sequence[Finding]:
     They are in the order of their node ranks, with "" for one that did not come.
     """
     begin()
-    place, end = task.place, time.monotonic() + task.stage.limit_s
+    limit_s = max(task.stage.limit_s - ANSWER_S, task.stage.limit_s / 2)
+    place, end = task.place, time.monotonic() + limit_s
     try:
-        store = connect(place, task.stage.limit_s)
+        store = connect(place, limit_s)
         store.set(_key(place.node_rank), place.node)
         keys = [_key(rank) for rank in range(place.nodes)]
         # A store is asked by all nodes at once: once for all keys, and only then for those that are missing.

@@ -139,8 +139,12 @@ def judge(
     outside: frozenset[int],
     unanswered: tuple[str, ...],
     policy: HangPolicy,
+    moves_data: bool = False,
 ) -> Judged:
-    """Who holds the job up. `outside`: the ranks that stand outside of collectives, by their ledgers."""
+    """Who holds the job up. `outside`: the ranks that stand outside of collectives, by their ledgers.
+
+    `moves_data`: in a phase of its own, such as a checkpoint, a rank may read or write while a thread of it waits.
+    """
     processes = answers.processes
     looked_at = [process for process in processes if not process.is_tracers_fault]
     verdict = judge_hang(looked_at, answers.traces, mesh, nproc_per_node or None, node_of_rank, answers.links)
@@ -173,6 +177,7 @@ def judge(
         if process.kind == "rank"
         and (process.state in STUCK_STATES or (process.unread and not process.is_tracers_fault))
     }
+    busy = working & outside | (_working(processes, policy, by_cpu=False) if moves_data else set())
     own = [process for process in processes if process.rank in ranks]
     return Judged(
         suspects=suspects,
@@ -182,7 +187,7 @@ def judge(
         places=_places(verdict.stacks.groups if verdict.stacks else ()),
         working=tuple(sorted(working)),
         # Who waits in a collective may burn CPU there: only what is done outside of them is work.
-        is_excused=bool(working & outside) and (not ranks or working & outside >= set(ranks)),
+        is_excused=bool(busy) and (not ranks or busy >= set(ranks)),
         is_machine=bool(ranks)
         and all(rank in speaks_against or node_of_rank.get(rank) in unanswered for rank in ranks),
         somebody_waits=any(
@@ -217,14 +222,14 @@ def _silent(
     return silent if 2 * len(silent) <= len(node_of_rank) else ()
 
 
-def _working(processes: Iterable[ProcessStacks], policy: HangPolicy) -> set[int]:
-    """The ranks of whose processes one computes, reads or writes."""
+def _working(processes: Iterable[ProcessStacks], policy: HangPolicy, *, by_cpu: bool = True) -> set[int]:
+    """The ranks of whose processes one computes (`by_cpu`), reads or writes."""
     return {
         process.rank
         for process in processes
         if process.rank is not None
         and (
-            (process.cpu_share or 0.0) >= policy.working_cpu_share
+            (by_cpu and (process.cpu_share or 0.0) >= policy.working_cpu_share)
             or (process.io_bytes_per_s or 0.0) >= policy.working_bytes_per_s
         )
     }

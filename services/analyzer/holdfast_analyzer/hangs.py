@@ -7,11 +7,13 @@
 
 Whether a job hangs is not decided by its silence alone. A rank that computes, reads or writes is given longer: nobody
 may have said that it evaluates, or writes a checkpoint while the others wait. So is a job in which nobody waits for
-anybody and none stands elsewhere.
+anybody and none stands elsewhere. Before a job's very first step it may go on for ever with either: it may be one that
+makes none.
 """
 
 from __future__ import annotations
 
+import math
 from datetime import datetime, timedelta
 
 import msgspec
@@ -24,13 +26,14 @@ from holdfast.events import (
     HangSuspected,
     JobTraced,
     Progress,
+    RanksFinished,
     StackDump,
     encode,
 )
 from holdfast.finding_policies import HangPolicy
 from holdfast.ids import derived_id
 from holdfast_analyzer.hang_answers import RANKS_TOLD_MAX, Answers, Judged, judge
-from holdfast_analyzer.progress_watch import ProgressWatch, Standing
+from holdfast_analyzer.progress_watch import CYCLE, ProgressWatch, Standing
 
 SOURCE = "analyzer"
 ASKED_AGAIN_S = 10.0
@@ -81,10 +84,12 @@ class Hangs:
         self._is_reported = False
         self._look_again_s: float | None = None
 
-    def take(self, event: Progress | StackDump | CollectiveTrace, now: datetime) -> None:
+    def take(self, event: Progress | RanksFinished | StackDump | CollectiveTrace, now: datetime) -> None:
         """Take in what an agent says."""
         if isinstance(event, Progress):
             self.watch.take(event, now)
+        elif isinstance(event, RanksFinished):
+            self.watch.over(event, now)
         elif self.asked is not None and event.trace == self.asked.wanted.id:
             self._answers.add(event)
         if self.watch.generation != self._generation:
@@ -123,7 +128,9 @@ class Hangs:
     def committed(self, said: Said) -> None:
         """It is said."""
         if said.asked is not None:
-            self.asked, self._answers = said.asked, Answers(self.watch.node_of_rank)
+            nodes = set(self.watch.nodes)
+            of_those = {rank: node for rank, node in self.watch.node_of_rank.items() if node in nodes}
+            self.asked, self._answers = said.asked, Answers(of_those)
         elif said.ends:
             self.asked, self._answers = None, Answers({})
             self._look_again_s = said.look_again_s
@@ -167,6 +174,7 @@ class Hangs:
             nproc_per_node=self.watch.nproc_per_node,
             node_of_rank=self.watch.node_of_rank,
             outside=frozenset(standing.standing if standing else self.watch.node_of_rank),
+            moves_data=standing is not None and standing.phase not in CYCLE,
             unanswered=unanswered,
             policy=self._policy,
         )
@@ -182,9 +190,12 @@ class Hangs:
 
     def _patience_s(self, judged: Judged, standing: Standing) -> float:
         """How long the job may stand as it does, now that it was looked at."""
+        somebody_waits = bool(standing.waiting) or judged.somebody_waits
+        if standing.is_first_start and (judged.is_excused or not (somebody_waits or judged.is_machine)):
+            # It may compile for an hour, or be no training that makes steps.
+            return math.inf
         if judged.is_excused:
             return self._policy.working_s
-        somebody_waits = bool(standing.waiting) or judged.somebody_waits
         return 0.0 if somebody_waits or judged.is_machine else self._policy.unnamed_s
 
     def _ask_again(self, asked: Asked, now: datetime) -> Said:

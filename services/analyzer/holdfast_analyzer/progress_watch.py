@@ -8,12 +8,13 @@ long as one is missing nothing is concluded here.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 import msgspec
 
 from holdfast.event_parts import RankProgress
-from holdfast.events import Progress
+from holdfast.events import Progress, RanksFinished
 from holdfast.events.findings import HangSign
 from holdfast.finding_policies import HangPolicy
 from holdfast.topology import Mesh, MeshError
@@ -28,10 +29,15 @@ STEP_UNKNOWN_S = 12.0
 """What a step counts as until the job's pace is known."""
 
 START = "start"
+RENDEZVOUS = "rendezvous"
+RESTORE = "restore"
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """A job that stands still: since when, by what limit, and which ranks stand where."""
+    """A job that stands still: since when, by what limit, and which ranks stand where.
+
+    `is_first_start`: it has made no step yet, and may be a job that makes none.
+    """
 
     sign: HangSign
     since: datetime
@@ -42,6 +48,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     standing: tuple[int, ...]
     waiting: tuple[int, ...]
     cause: str
+    is_first_start: bool = False
 
 
 class ProgressWatch:
@@ -58,6 +65,7 @@ class ProgressWatch:
         self._node_of: dict[int, str] = {}
         self._heard: dict[str, datetime] = {}
         self._said: dict[str, datetime] = {}
+        self._over: set[str] = set()
         self._longest_s: dict[str, float] = {}
 
     @property
@@ -67,8 +75,8 @@ class ProgressWatch:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """The nodes of this generation that have told of it."""
-        return tuple(sorted(self._heard))
+        """The nodes of this generation that have told of it, and still run ranks."""
+        return tuple(sorted(self._heard.keys() - self._over))
 
     @property
     def still_s(self) -> float:
@@ -82,7 +90,7 @@ class ProgressWatch:
             return
         if generation > self.generation:
             self.generation = generation
-            self._ranks, self._node_of, self._heard, self._said = {}, {}, {}, {}
+            self._ranks, self._node_of, self._heard, self._said, self._over = {}, {}, {}, {}, set()
         if event.at < self._said.get(event.node, event.at):
             return
         self._said[event.node] = event.at
@@ -96,8 +104,19 @@ class ProgressWatch:
             self._ranks[rank.rank] = rank
             self._node_of[rank.rank] = event.node
 
+    def over(self, event: RanksFinished, now: datetime) -> None:
+        """All ranks of one node have ended by themselves: it tells nothing more, and is not missed."""
+        if event.node is None or event.generation != self.generation:
+            return
+        self._over.add(event.node)
+        self._heard[event.node] = now
+        for rank in event.ranks:
+            last = self._ranks.get(rank, RankProgress(rank=rank, step=-1, phase="exit"))
+            self._ranks[rank] = msgspec.structs.replace(last, has_ended=True)
+            self._node_of[rank] = event.node
+
     def is_heard(self, now: datetime) -> bool:
-        """Whether every rank of the generation was told of just now."""
+        """Whether every rank of the generation was told of just now, or has ended."""
         return (
             0 < self.world_size == len(self._ranks)
             and not self.silent(now)
@@ -107,7 +126,7 @@ class ProgressWatch:
     def silent(self, now: datetime) -> tuple[str, ...]:
         """The nodes that have told of their ranks, and do so no more."""
         recently = timedelta(seconds=HEARD_WITHIN_S)
-        return tuple(sorted(node for node, at in self._heard.items() if now - at > recently))
+        return tuple(sorted(node for node in self.nodes if now - self._heard[node] > recently))
 
     @property
     def ranks_told(self) -> int:
@@ -121,8 +140,8 @@ class ProgressWatch:
         ranks = [rank for rank in self._ranks.values() if not rank.has_ended]
         if not ranks:
             return None
-        waiting = [rank for rank in ranks if rank.in_collective]
-        outside = [rank for rank in ranks if not rank.in_collective]
+        waiting = _waiting(ranks)
+        outside = [rank for rank in ranks if rank not in waiting]
         still_s = min(rank.since_change_s for rank in ranks)
         some_wait = bool(waiting) and bool(outside)
         # Who waits in a collective does so for the others: it is their phase that tells how long that may be. Whoever
@@ -130,6 +149,9 @@ class ProgressWatch:
         held = [rank for rank in waiting if rank.phase == "held"]
         slowest = max([*outside, *held] or ranks, key=lambda rank: self._limit_s(rank, step_s, some_wait=some_wait))
         limit_s = self._limit_s(slowest, step_s, some_wait=some_wait)
+        if not outside and not held and _key(slowest) not in (START, "cycle"):
+            # Whatever phase it is, nobody does the work of it: each waits for others that wait as well.
+            limit_s = min(limit_s, self._cycle_limit_s(step_s, some_wait=False))
         sign: HangSign = "waiting" if some_wait else "no_traffic"
         if still_s < limit_s:
             sign, still_s = "no_step", min(rank.since_step_s for rank in ranks)
@@ -148,16 +170,15 @@ class ProgressWatch:
             standing=tuple(rank.rank for rank in outside),
             waiting=tuple(rank.rank for rank in waiting),
             cause=self.cause,
+            is_first_start=step_s is None and _key(slowest) == START,
         )
 
     def _limit_s(self, rank: RankProgress, step_s: float | None, *, some_wait: bool) -> float:
         policy, key = self._policy, _key(rank)
-        floor_s = policy.waiting_floor_s if some_wait else policy.floor_s
         if key == "cycle":
-            multiple = policy.waiting_multiple if some_wait else policy.step_multiple
-            return max(floor_s, multiple * (STEP_UNKNOWN_S if step_s is None else step_s))
+            return self._cycle_limit_s(step_s, some_wait=some_wait)
         limits = {
-            START: policy.start_s,
+            START: self._start_limit_s(rank, step_s, some_wait=some_wait),
             "checkpoint": policy.checkpoint_s,
             "eval": policy.eval_s,
             "held": policy.held_s,
@@ -169,6 +190,25 @@ class ProgressWatch:
         learned_s = max(policy.floor_s, policy.learned_multiple * longest_s)
         # A start that restored from memory says little of one that reads the disk.
         return max(limit_s, learned_s) if key == START else min(limit_s, learned_s)
+
+    def _cycle_limit_s(self, step_s: float | None, *, some_wait: bool) -> float:
+        policy = self._policy
+        floor_s = policy.waiting_floor_s if some_wait else policy.floor_s
+        multiple = policy.waiting_multiple if some_wait else policy.step_multiple
+        return max(floor_s, multiple * (STEP_UNKNOWN_S if step_s is None else step_s))
+
+    def _start_limit_s(self, rank: RankProgress, step_s: float | None, *, some_wait: bool) -> float:
+        """Before the first step. The controller's own limit to it (`[timeouts]`), which names nobody, comes later."""
+        policy = self._policy
+        if rank.phase == RESTORE:
+            return policy.start_s
+        # Of whoever has come to meet the others nothing else is to be expected.
+        some_wait = some_wait or rank.phase == RENDEZVOUS
+        if step_s is None:
+            return policy.start_waiting_s if some_wait else policy.start_s
+        if some_wait:
+            return policy.restart_waiting_s + policy.waiting_multiple * step_s
+        return policy.restart_s + policy.step_multiple * step_s
 
     def _learn(self, before: RankProgress | None, now: RankProgress) -> None:
         """A rank that has moved on was not hanging: so long it may take in that phase."""
@@ -188,8 +228,14 @@ def _mesh(text: str | None) -> Mesh | None:
         return None
 
 
+def _waiting(ranks: Sequence[RankProgress]) -> list[RankProgress]:
+    """Those inside a collective; where there is none yet, those that have come to meet the others."""
+    inside = [rank for rank in ranks if rank.in_collective]
+    return inside or [rank for rank in ranks if rank.phase == RENDEZVOUS]
+
+
 def _key(rank: RankProgress) -> str:
     """What limits how long a rank may note nothing: its place in the life of a generation."""
-    if rank.phase in ("rendezvous", "restore") or not rank.steps_done:
+    if rank.phase in (RENDEZVOUS, RESTORE) or not rank.steps_done:
         return START
     return "cycle" if rank.phase in CYCLE else rank.phase

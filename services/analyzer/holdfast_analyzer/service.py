@@ -19,6 +19,7 @@ from holdfast.events import (
     MfuDeclined,
     NumbersLogged,
     Progress,
+    RanksFinished,
     SlownessTested,
     StackDump,
     StepsCertified,
@@ -57,6 +58,7 @@ class Analyzer(Decider):
         NumbersLogged,
         JobFinished,
         Progress,
+        RanksFinished,
         StackDump,
         CollectiveTrace,
         CollectivesProfiled,
@@ -112,7 +114,7 @@ class Analyzer(Decider):
         if isinstance(event, TelemetryMeasured | LogSignature):
             self._telemetry.take(event.job, event)
             return Effect()
-        if isinstance(event, Progress | StackDump | CollectiveTrace):
+        if isinstance(event, Progress | RanksFinished | StackDump | CollectiveTrace):
             return self._traced(event.job, event, now)
         if isinstance(event, CollectivesProfiled | SlownessTested):
             return self._told_of_slowness(event.job, event, now)
@@ -185,7 +187,7 @@ class Analyzer(Decider):
                 if isinstance(event, MfuDeclined):
                     self._slowness_of(event.job).declined(event)
 
-    def _traced(self, job: str, event: Progress | StackDump | CollectiveTrace, now: datetime) -> Effect:
+    def _traced(self, job: str, event: Progress | RanksFinished | StackDump | CollectiveTrace, now: datetime) -> Effect:
         if now - event.at > OLD:
             return Effect()
         slow = self._fail_slow.get(job)
@@ -195,7 +197,8 @@ class Analyzer(Decider):
         if hangs is None:
             hangs = self._hangs[job] = Hangs(job, self._hang)
         hangs.take(event, now)
-        if isinstance(event, Progress):
+        # A node's pace is told twice a second by the time; an answer shall not wait for that.
+        if isinstance(event, Progress | RanksFinished):
             return Effect()
         return self._effect(job, hangs.answered(self._long_step_s(job), now))
 

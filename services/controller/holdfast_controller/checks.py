@@ -13,7 +13,7 @@ from holdfast.diagnosis.verdict import Verdict, answered, judge, why_silent
 from holdfast.event_parts import Suspect
 from holdfast.events import ChecksEnded, DiagnosticResult, ProcessExited
 from holdfast_controller.draft import Draft
-from holdfast_controller.ladder import named_by_checks, within_limits
+from holdfast_controller.ladder import named_by_checks, named_by_link, within_limits
 from holdfast_controller.recovery import Rules, act, chosen
 
 
@@ -67,6 +67,7 @@ def _conclude(draft: Draft, rules: Rules) -> None:
     incident = msgspec.structs.replace(state.incident, checked=frozenset(state.nodes))
     draft.state = state.update(incident=incident, checks=None, awaiting=None)
     choice = named_by_checks(failure, suspects, frozenset(state.nodes))
+    choice = choice or named_by_link(incident, failure, verdict.links, state.nodes)
     if choice is None:
         choice = chosen(draft, incident, failure, rules)
         choice = msgspec.structs.replace(choice, reason=f"{choice.reason}; stop-time checks name nobody")

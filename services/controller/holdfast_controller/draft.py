@@ -209,13 +209,13 @@ class Draft:
 
     def claim(self, reason: str) -> None:
         """Ask for as many nodes as are missing; a newer claim replaces an older one."""
-        spec = self.state.spec
+        spec, retest = self.state.spec, self.state.retest
         claim = self.say(
             NodesRequested,
             at=self._after_last_claim(),
             count=self.state.vacancies,
             only=tuple(node for node in spec.only_nodes if node not in self.state.nodes),
-            beside=self.state.retest.beside if self.state.retest and not self.state.nodes else 0,
+            witnesses=retest.witnesses_missing(self.state.nodes) if retest else 0,
             purpose="checks" if are_checks(spec) else "train",
             reason=reason,
         )

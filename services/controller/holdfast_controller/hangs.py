@@ -40,8 +40,10 @@ def _failure(state: JobState, event: HangFound, rules: Rules) -> Failure:
     named = tuple(node for node in event.nodes if node in state.nodes)
     is_named = bool(named) and event.confidence >= rules.hang.evict_confidence_min
     some_are_left = len(named) < len(state.nodes) or len(state.nodes) == 1
-    may_go = is_named and some_are_left and len(named) <= rules.hang.suspects_max
-    is_certain = may_go and event.is_machine
+    may_go = some_are_left and len(named) <= rules.hang.suspects_max
+    is_certain = is_named and may_go and event.is_machine
+    # That nothing tells them apart is what makes the evidence weak: that one of them holds the others up is certain.
+    is_group = len(named) > 1 and may_go and event.confidence >= rules.hang.group_confidence_min
     step = max(event.step, state.step)
     return Failure(
         symptom=Symptom.HANG,
@@ -61,7 +63,7 @@ def _failure(state: JobState, event: HangFound, rules: Rules) -> Failure:
             exit_code=1,
         ),
         suspects=named if is_certain else (),
-        group=named if may_go and event.scope == "group" else (),
+        group=named if is_group else (),
     )
 
 

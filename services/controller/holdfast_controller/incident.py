@@ -136,13 +136,21 @@ class Evicted(msgspec.Struct, frozen=True, kw_only=True):
     trait: str
 
 
+class FailedLink(msgspec.Struct, frozen=True, kw_only=True):
+    """Two nodes that could not reach each other; of those that went for it, at which epoch each was held."""
+
+    ends: tuple[str, str]
+    evicted: dict[str, int]
+
+
 class Incident(msgspec.Struct, frozen=True, kw_only=True):
     """An open incident. It ends when the job has gone past the step at which it failed, or with the job.
 
     One of bad numbers (`spoiled`: the first ones of each generation) ends only when that step is certified.
 
     `blamed` counts, for each node, the generations of this incident that failed there first hand; `shown` has the
-    traits of these failures, and `evicted` the nodes that had to go for them. `checked` are the nodes whose stop-time
+    traits of these failures, and `evicted` the nodes that had to go for them. `links` are connections that stop-time
+    checks found broken, and for which nodes had to go. `checked` are the nodes whose stop-time
     checks in this incident found nothing, `replayed` those that a replay has compared; `untrained` are the generations
     of both. `attempts` counts restarts; behind the generations in `paused` a service elsewhere was waited for
     first. `taken` are the rungs so far; the last of very many.
@@ -158,6 +166,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     blamed_generation: dict[str, int] = {}
     shown: dict[str, Shown] = {}
     evicted: dict[str, Evicted] = {}
+    links: tuple[FailedLink, ...] = ()
     user_error: RankError | None = None
     spoiled: tuple[Spoiled, ...] = ()
     checked: frozenset[str] = frozenset()

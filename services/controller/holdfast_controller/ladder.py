@@ -13,6 +13,8 @@ hang, and a machine speaks against itself     -> evict it: a process there is st
 crash or hang without a culprit               -> restart in place; again -> stop-time checks
 checks found nothing, and it is the same node -> evict it; another one -> restart in place, then roll back
 checks found nothing, and a group hangs       -> evict the group, and test its nodes beside training
+checks name a link, and neither of its ends   -> evict both, or one if the job has no more nodes; test them as well
+a link of the same node fails again           -> evict that node; who went for the link before comes back
 the same though no node was there each time   -> it follows the job: roll back, or restart in place, soon replay, stop
 too many attempts within one incident         -> stop
 
@@ -45,13 +47,15 @@ FAIL_SLOW = "fail_slow"
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
     """A rung, and the reason in words. `nodes` are those to evict, on the word of `mechanism`.
 
-    `one_of`: at least one of them is at fault, and nobody can tell which; they are tested beside training.
+    `one_of`: at least one of them is at fault, and nobody can tell which; they are tested beside training. `link`: the
+    connection that they go for.
     """
 
     rung: Rung
     reason: str
     nodes: tuple[str, ...] = ()
     one_of: bool = False
+    link: tuple[str, str] | None = None
     mechanism: str = FAILURES
     suite: str = ""
     evidence: tuple[str, ...] = ()
@@ -146,6 +150,30 @@ def named_by_checks(failure: Failure, suspects: tuple[Suspect, ...], members: fr
         nodes=tuple(suspect.node for suspect in here),
         mechanism=CHECKS,
     )
+
+
+def named_by_link(
+    incident: Incident, failure: Failure, links: tuple[tuple[str, str], ...], nodes: tuple[str, ...]
+) -> Choice | None:
+    """The rung behind stop-time checks in which one connection failed alone; `nodes` are the job's, by node rank."""
+    if len(links) != 1 or not set(links[0]) <= set(nodes):
+        return None
+    (link,) = links
+    ends = " and ".join(link)
+    reason = f"{failure.text}; stop-time checks: {ends} cannot reach each other"
+    before = {end for known in incident.links for end in known.ends}
+    if len(again := before & set(link)) == 1:
+        (node,) = again
+        others = ", ".join(
+            sorted({end for known in incident.links if node in known.ends for end in known.ends} - again)
+        )
+        reason = f"{reason}, as {node} and {others} could not"
+        return Choice(rung=Rung.EVICT, reason=reason, nodes=(node,), link=link, mechanism=CHECKS)
+    if len(nodes) == len(link):
+        # Without either of them the link is not used. If it is the wrong one that goes, the link to the next one fails.
+        reason = f"{reason}: one of them has to go"
+        return Choice(rung=Rung.EVICT, reason=reason, nodes=nodes[-1:], one_of=True, link=link, mechanism=CHECKS)
+    return Choice(rung=Rung.EVICT, reason=reason, nodes=link, one_of=True, link=link, mechanism=CHECKS)
 
 
 def named_by_replay(failure: Failure, suspects: tuple[str, ...], said: str, *, one_of: bool) -> Choice | None:
@@ -247,7 +275,9 @@ def _for_crash(incident: Incident, failure: Failure, means: Means, policy: Ladde
         if times >= policy.failures_of_node_max:
             reason = f"{failure.text}; {node} failed {times} times within one incident"
             return Choice(rung=Rung.EVICT, reason=reason, nodes=(node,))
-    if failure.group and not means.can_roll_back and incident.checked >= means.members:
+    was_checked = incident.checked >= means.members or not means.can_check
+    is_again = incident.restarts >= policy.reattempts_before_checks
+    if failure.group and not means.can_roll_back and was_checked and is_again:
         why = f"one of {', '.join(failure.group)} holds the others up"
         reason = f"{failure.text}; {why}"
         return Choice(rung=Rung.EVICT, reason=reason, nodes=failure.group, one_of=True, mechanism=HANGS)

@@ -13,7 +13,7 @@ from holdfast.symptom_names import row_of
 from holdfast_controller import alerts, breaker, retest
 from holdfast_controller.classify import FIRST_HAND_OF_NODE, OF_USER_CODE
 from holdfast_controller.draft import Draft
-from holdfast_controller.incident import Evicted, Failure, Incident, Rung, Symptom, Taken
+from holdfast_controller.incident import Evicted, FailedLink, Failure, Incident, Rung, Symptom, Taken
 from holdfast_controller.ladder import (
     REPLAYS,
     Choice,
@@ -326,6 +326,15 @@ def _revoke(draft: Draft, failure: Failure, reason: str) -> None:
             draft.say(EvictionRevoked, node=node, epoch=evicted.epoch, reason=reason)
 
 
+def _exonerate(draft: Draft, incident: Incident, choice: Choice) -> None:
+    """Those that went for a link of the same node, whose other links now turn out to fail as well."""
+    for known in incident.links:
+        if not choice.one_of and set(choice.nodes) & set(known.ends):
+            for node, epoch in sorted(known.evicted.items()):
+                if node not in choice.nodes:
+                    draft.say(EvictionRevoked, node=node, epoch=epoch, reason=choice.reason)
+
+
 def _evict(draft: Draft, failure: Failure, choice: Choice) -> None:
     incident = draft.state.incident
     assert incident is not None
@@ -343,9 +352,15 @@ def _evict(draft: Draft, failure: Failure, choice: Choice) -> None:
             evicted[member.node] = Evicted(epoch=member.epoch, trait=shows)
     if choice.mechanism == REPLAYS:
         _revoke(draft, failure, choice.reason)
+    links = incident.links
+    if choice.link is not None:
+        _exonerate(draft, incident, choice)
+        held = {member.node: member.epoch for member in filter(None, map(draft.state.member, choice.nodes))}
+        links = (*links, FailedLink(ends=choice.link, evicted=held))
     counts = () if failure.symptom in NOT_THERE else (draft.now,) * len(choice.nodes)
     draft.state = draft.state.update(
-        incident=msgspec.structs.replace(incident, evicted=evicted), evictions=(*draft.state.evictions, *counts)
+        incident=msgspec.structs.replace(incident, evicted=evicted, links=links),
+        evictions=(*draft.state.evictions, *counts),
     )
     _go_on_without(draft, choice)
 

@@ -4,8 +4,10 @@ Where the evidence names several nodes of which one is at fault, all of them go:
 (ByteRobust §5.1 evicts the whole parallel group). A run of checks of those nodes follows as a job of its own. Who
 passes leaves the blocklist; whoever fails, is in doubt or does not answer stays on it.
 
-Whoever was evicted for being slow is tested beside free nodes of the pool, if there are any, and comes back if it is
-as fast as they are (`holdfast.diagnosis.speeds`).
+Free nodes of the pool come with them as witnesses, and are given back. Where a connection fails, two nodes cannot tell
+each other's fault from their own: one or two suspects are not tested without a witness. If both can be used with others
+and their link alone fails, one of them may come back. Whoever was slow comes back if it is as fast as the others
+(`holdfast.diagnosis.speeds`).
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import msgspec
 from holdfast.diagnosis.program import checks_of
 from holdfast.diagnosis.speeds import with_speeds
 from holdfast.diagnosis.suites import SLOW, suite_for
-from holdfast.diagnosis.verdict import Verdict, answered, judge, why_silent
+from holdfast.diagnosis.verdict import NETWORK_SYMPTOM, Verdict, answered, judge, why_silent
 from holdfast.event_parts import Grant, JobSpec, Suspect
 from holdfast.events import (
     DiagnosticResult,
@@ -41,8 +43,12 @@ from holdfast_controller.state import LIVE, OVER, Ending, JobPhase, JobState, Re
 from holdfast_controller.submission import masked, new_job
 
 ASKED_BY = "the controller"
-BESIDE = 2
-"""Free nodes that those evicted for being slow are compared with."""
+
+ALONE_MIN = 3
+"""So many suspects can tell a bad node from a bad partner among themselves."""
+
+COMPARED_WITH = 2
+"""Witnesses that those evicted for being slow are compared with."""
 
 
 def follow_up(events: Sequence[Event], of: JobState, now: datetime, timeouts: Timeouts) -> Outcome | None:
@@ -52,39 +58,39 @@ def follow_up(events: Sequence[Event], of: JobState, now: datetime, timeouts: Ti
         return None
     incident = of.incident
     is_slow = incident is not None and incident.symptom is Symptom.SLOW
-    suite = SLOW if is_slow else suite_for(incident.shown_as if incident else "")
-    spec = _checks(of.spec, f"retest-{eviction.id[-12:]}", eviction.together, suite)
     retest = Retest(
         job=of.job,
         incident=eviction.incident,
         nodes=eviction.together,
         for_speed=is_slow,
-        beside=BESIDE if is_slow else 0,
+        witnesses=COMPARED_WITH if is_slow else int(len(eviction.together) < ALONE_MIN),
     )
+    suite = SLOW if is_slow else suite_for(incident.shown_as if incident else "")
+    spec = _checks(of.spec, f"retest-{eviction.id[-12:]}", retest, suite)
     draft = Draft(new_job(spec, now).update(retest=retest), derived_id(eviction.id, "retest"), now, timeouts)
-    reason = f"{', '.join(retest.nodes)} were evicted together from {retest.job}: one of them is at fault"
-    if len(retest.nodes) == 1:
-        reason = f"{retest.nodes[0]} was evicted from {retest.job} for being slow, which may have passed"
+    why = "for being slow, which may have passed" if is_slow else "for what may not be their fault"
+    reason = f"{', '.join(retest.nodes)} had to leave {retest.job} {why}"
     draft.say(JobSubmitted, spec=masked(spec), reason=f"asked by {ASKED_BY}: {reason}")
     draft.claim("the tests need the nodes")
     return draft.outcome()
 
 
 def joined(draft: Draft, event: NodesGranted) -> None:
-    """Others come with those that are to be tested: there is a place for each."""
-    state = draft.state
-    if state.retest is None or state.phase is not JobPhase.CLAIMING or event.claim != state.claim:
+    """There is a place for each node that comes, also one of an earlier claim, and for witnesses in front."""
+    state, retest = draft.state, draft.state.retest
+    if retest is None or state.phase is not JobPhase.CLAIMING:
         return
-    here = (grant.node for grant in event.grants if grant.epoch > state.lost_before_granted.get(grant.node, -1))
-    beside = tuple(node for node in here if node not in state.spec.only_nodes)
-    spec = _of_nodes(state.spec, (*state.spec.only_nodes, *beside))
-    draft.state = state.update(spec=spec, members=(*state.members, *(None,) * len(beside)))
+    new = [grant.node for grant in event.grants if grant.epoch > state.lost_before_granted.get(grant.node, -1)]
+    there = dict.fromkeys((*state.nodes, *new))
+    back = (node for node in new if node in retest.nodes)
+    only = tuple(dict.fromkeys((*state.spec.only_nodes, *back)))
+    draft.state = _with_places(state, only, len(retest.witnesses_among(there)))
 
 
 def awaited(draft: Draft, event: NodesAwaited) -> None:
-    """Not all suspects can be had: the word of their eviction may be on its way, or they are gone."""
+    """Not all suspects can be had, or no witness: the word of their eviction may be on its way, or they are gone."""
     state = draft.state
-    if state.retest is None or event.claim != state.claim or not event.missing_nodes:
+    if state.retest is None or event.claim != state.claim:
         return
     draft.state = state.update(retest=msgspec.structs.replace(state.retest, missing=event.missing_nodes))
     if state.awaiting is None:
@@ -92,15 +98,24 @@ def awaited(draft: Draft, event: NodesAwaited) -> None:
 
 
 def unclaimed(draft: Draft) -> None:
-    """Some suspects are not there: the others are tested without them."""
-    state = draft.state
-    assert state.retest is not None
-    here = tuple(node for node in state.spec.only_nodes if node not in state.retest.missing)
-    if not set(here) & set(state.retest.nodes):
+    """Some suspects are not there, or no witness: the others are tested without them."""
+    state, retest = draft.state, draft.state.retest
+    assert retest is not None
+    missing = tuple(node for node in retest.missing if state.member(node) is None)
+    here = tuple(node for node in state.spec.only_nodes if node not in missing)
+    if not here:
         draft.end(Ending(phase=JobPhase.FAILED, reason="none of the suspects is there to be tested", exit_code=1))
         return
-    draft.state = state.update(spec=_of_nodes(state.spec, here), members=tuple(map(state.member, here)))
-    reason = f"the tests go on without {', '.join(state.retest.missing)}"
+    witnesses = len(retest.witnesses_among(state.nodes))
+    if not missing:
+        # Where suspects are missing, a witness may be there; where none is, it is the witness that is missing.
+        if not witnesses and len(here) == 1:
+            reason = f"no other node is free to test {here[0]} with"
+            draft.end(Ending(phase=JobPhase.FAILED, reason=reason, exit_code=1))
+            return
+        state = state.update(retest=msgspec.structs.replace(retest, witnesses=witnesses))
+    draft.state = _with_places(state, here, witnesses)
+    reason = f"the tests go on without {', '.join(missing) or 'a witness'}"
     if draft.state.vacancies:
         draft.claim(reason)
         return
@@ -109,15 +124,15 @@ def unclaimed(draft: Draft) -> None:
 
 
 def without(state: JobState, lost: Grant) -> JobState:
-    """A run of checks that goes on without a node: one that only came along is not waited for."""
-    if state.retest is None or lost.node in state.retest.nodes or state.phase is not JobPhase.CLAIMING:
-        return state.update(members=tuple(None if member is lost else member for member in state.members))
-    spec = _of_nodes(state.spec, tuple(node for node in state.spec.only_nodes if node != lost.node))
-    return state.update(spec=spec, members=tuple(member for member in state.members if member is not lost))
+    """A run of checks that goes on without a node: a witness that is not needed is not waited for."""
+    left = state.update(members=tuple(None if member is lost else member for member in state.members))
+    if state.retest is None or state.phase is not JobPhase.CLAIMING:
+        return left
+    return _with_places(left, state.spec.only_nodes, len(state.retest.witnesses_among(left.nodes)))
 
 
 def heard(draft: Draft, event: Event) -> None:
-    """What a suspect answers, or why it does not."""
+    """What a suspect or a witness answers, or why it does not."""
     state = draft.state
     retest = state.retest
     if retest is None or event.node is None or event.node not in {*retest.nodes, *state.nodes}:
@@ -158,22 +173,27 @@ def conclude_if_over(draft: Draft, before: JobState) -> None:
     # Who could not be had was asked nothing.
     silent = dict.fromkeys(before.nodes, "it did not answer") | retest.died
     silent = {node: why for node, why in silent.items() if why and node not in answered(retest.results)}
-    verdict = judge(retest.nodes, retest.results, silent, draft.references)
+    tested = tuple(dict.fromkeys((*before.nodes, *retest.nodes)))
+    verdict = judge(tested, retest.results, silent, draft.references)
+    verdict = msgspec.structs.replace(verdict, cleared=tuple(it for it in retest.nodes if it in verdict.cleared))
+    cleared = verdict.cleared + _one_of_a_link(retest.nodes, verdict)
     if retest.for_speed:
         verdict = with_speeds(verdict, retest.nodes, retest.results)
+        cleared = verdict.cleared
+    at_fault = _at_fault(retest.nodes, verdict)
     draft.say(
         SuspectsTested,
         job=retest.job,
         incident=retest.incident,
         generation=None,
         run=state.job,
-        cleared=verdict.cleared,
-        at_fault=tuple(Suspect(node=it.node, symptom=it.symptom, reason=it.reason) for it in verdict.suspects),
-        in_doubt=_in_doubt(retest.nodes, verdict),
-        reason=_in_words(verdict),
+        cleared=cleared,
+        at_fault=at_fault,
+        in_doubt=_in_doubt(retest.nodes, cleared, at_fault),
+        reason=_in_words(verdict, cleared, at_fault, retest.witnesses_among(tested)),
     )
     held = {member.node: member.epoch for member in before.members if member}
-    for node in verdict.cleared:
+    for node in cleared:
         if node in held:
             draft.say(
                 EvictionRevoked,
@@ -186,17 +206,25 @@ def conclude_if_over(draft: Draft, before: JobState) -> None:
             )
 
 
-def _of_nodes(spec: JobSpec, nodes: tuple[str, ...]) -> JobSpec:
-    return msgspec.structs.replace(spec, only_nodes=nodes, nnodes=len(nodes))
+def _with_places(state: JobState, only: tuple[str, ...], witnesses: int) -> JobState:
+    """A run of checks with places for these suspects, and for these and the needed witnesses: they come first."""
+    assert state.retest is not None
+    witnesses = max(witnesses, state.retest.witnesses_needed)
+    spec = msgspec.structs.replace(state.spec, only_nodes=only, nnodes=len(only) + witnesses, witnesses=witnesses)
+    held = sorted(filter(None, state.members), key=lambda member: member.node in only)
+    vacant = (None,) * (spec.nnodes - len(held))
+    first = sum(member.node not in only for member in held)
+    return state.update(spec=spec, members=(*held[:first], *vacant, *held[first:]))
 
 
-def _checks(of: JobSpec, name: str, nodes: tuple[str, ...], suite: str) -> JobSpec:
+def _checks(of: JobSpec, name: str, retest: Retest, suite: str) -> JobSpec:
     bare = JobSpec(
         name=name,
         script=of.script,
-        nnodes=len(nodes),
+        nnodes=len(retest.nodes) + retest.witnesses_needed,
+        witnesses=retest.witnesses_needed,
         nproc_per_node=of.nproc_per_node,
-        only_nodes=nodes,
+        only_nodes=retest.nodes,
         cwd="/",
         directory=f"{of.directory.rstrip('/').rpartition('/')[0]}/{name}",
         persist_every="never",
@@ -204,16 +232,37 @@ def _checks(of: JobSpec, name: str, nodes: tuple[str, ...], suite: str) -> JobSp
     return checks_of(bare, suite)
 
 
-def _in_doubt(nodes: Sequence[str], verdict: Verdict) -> tuple[str, ...]:
-    named = {*verdict.cleared, *(suspect.node for suspect in verdict.suspects)}
+def _one_of_a_link(nodes: Sequence[str], verdict: Verdict) -> tuple[str, ...]:
+    """Of two nodes that only cannot use the link between them, one: nobody needs that link if the other stays out."""
+    pair = verdict.lone_links[0] if len(verdict.lone_links) == 1 else ()
+    return (pair[0],) if pair and set(pair) <= set(nodes) else ()
+
+
+def _at_fault(nodes: Sequence[str], verdict: Verdict) -> tuple[Suspect, ...]:
+    """Those that the tests name; and a suspect that cannot reach a node that nobody suspects, in doubt."""
+    named = [Suspect(node=it.node, symptom=it.symptom, reason=it.reason) for it in verdict.suspects if it.node in nodes]
+    for link in verdict.links:
+        suspects = [node for node in link if node in nodes]
+        if len(suspects) == 1:
+            (other,) = set(link) - set(suspects)
+            reason = f"it cannot reach {other}, which nobody suspects"
+            named.append(Suspect(node=suspects[0], symptom=NETWORK_SYMPTOM, reason=reason))
+    return tuple(named)
+
+
+def _in_doubt(nodes: Sequence[str], cleared: Sequence[str], at_fault: Sequence[Suspect]) -> tuple[str, ...]:
+    named = {*cleared, *(suspect.node for suspect in at_fault)}
     return tuple(node for node in nodes if node not in named)
 
 
-def _in_words(verdict: Verdict) -> str:
-    said = [f"{suspect.node} is at fault: {suspect.reason}" for suspect in verdict.suspects]
+def _in_words(verdict: Verdict, cleared: Sequence[str], at_fault: Sequence[Suspect], witnesses: Sequence[str]) -> str:
+    said = [f"{suspect.node} is at fault: {suspect.reason}" for suspect in at_fault]
+    said += [f"{it.node}, a witness, fails: {it.reason}" for it in verdict.suspects if it.node in witnesses]
     said += [f"not clear: {doubt.reason}" for doubt in verdict.unresolved]
     if verdict.untested:
         said.append(f"not tested: {', '.join(verdict.untested)}")
-    if verdict.cleared:
-        said.append(f"passed: {', '.join(verdict.cleared)}")
+    if cleared:
+        said.append(f"may come back: {', '.join(cleared)}")
+    if witnesses:
+        said.append(f"tested with {', '.join(witnesses)}")
     return "; ".join(said)

@@ -16,6 +16,7 @@ A generation is one life of all ranks of a job. Its number only grows; each orde
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 from enum import StrEnum
 
@@ -85,18 +86,31 @@ class Checks(msgspec.Struct, frozen=True, kw_only=True):
 class Retest(msgspec.Struct, frozen=True, kw_only=True):
     """Of a run of checks: it tests nodes that `job` evicted together in `incident`. `missing` could not be had.
 
-    `for_speed`: what they were suspected of is to be slow. Of the pool up to `beside` others come with them then, which
-    are known to be well: who is slow shows beside others only.
+    `for_speed`: what they were suspected of is to be slow. Up to `witnesses` free nodes of the pool are tested with
+    them, which nobody suspects. Tests for speed begin without these if they must, and then clear nobody.
     """
 
     job: str
     incident: str
     nodes: tuple[str, ...]
     for_speed: bool = False
-    beside: int = 0
+    witnesses: int = 0
     missing: tuple[str, ...] = ()
     results: tuple[DiagnosticResult, ...] = ()
     died: dict[str, str] = {}
+
+    @property
+    def witnesses_needed(self) -> int:
+        """Without so many the tests do not begin."""
+        return 0 if self.for_speed else self.witnesses
+
+    def witnesses_among(self, nodes: Iterable[str]) -> tuple[str, ...]:
+        """Those of these nodes that nobody suspects."""
+        return tuple(node for node in nodes if node not in self.nodes)
+
+    def witnesses_missing(self, nodes: Iterable[str]) -> int:
+        """So many more may come to these nodes."""
+        return max(0, self.witnesses - len(self.witnesses_among(nodes)))
 
 
 class Replay(msgspec.Struct, frozen=True, kw_only=True):

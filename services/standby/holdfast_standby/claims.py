@@ -27,7 +27,7 @@ def requested(draft: Draft, event: NodesRequested) -> None:
         replaces=(event.generation or 0) > 0,
         incident=event.incident,
         only=tuple(dict.fromkeys(event.only)),
-        beside=event.beside,
+        witnesses=event.witnesses,
         is_for_checks=event.purpose == "checks",
     )
 
@@ -59,8 +59,8 @@ def grant(draft: Draft, reserved: int) -> None:
     behind: str | None = None
     is_short = False
     for claim in sorted((claim for claim in draft.claims.values() if claim.over_at is None), key=_turn):
-        if claim.only:
-            _grant_named(draft, claim, None if is_short else reserved)
+        if claim.only or claim.witnesses:
+            _grant_named(draft, claim, there if is_short else reserved)
             continue
         pool = [node for node in draft.nodes.values() if node.state is NodeState.STANDBY]
         reserve = 0 if claim.replaces else reserved
@@ -73,25 +73,26 @@ def grant(draft: Draft, reserved: int) -> None:
         _hand_over(draft, claim, sorted(pool, key=lambda node: _natural(node.id))[: claim.count])
 
 
-def _grant_named(draft: Draft, claim: Claim, reserved: int | None) -> None:
-    """Serve a claim for certain nodes, if each of them is free. Of the standbys above `reserved` some may go with them.
+def _grant_named(draft: Draft, claim: Claim, reserved: int) -> None:
+    """Serve a claim for certain nodes, if each of them is free, and so are the witnesses that it cannot do without.
 
-    None: none may, for training waits for some.
+    Witnesses leave `reserved` standbys to training.
     """
     may_be = (NodeState.STANDBY, NodeState.EVICTED) if claim.is_for_checks else (NodeState.STANDBY,)
     wanted = [draft.nodes.get(name) for name in claim.only]
     free = [node for node in wanted if node is not None and node.state in may_be]
-    if len(free) == len(claim.only):
-        pool = [node for node in draft.nodes.values() if node.state is NodeState.STANDBY and node not in free]
-        others = 0 if reserved is None else min(claim.beside, max(0, len(pool) - reserved))
-        beside = sorted(pool, key=lambda node: _natural(node.id))[:others]
-        _hand_over(draft, claim, sorted((*free, *beside), key=lambda node: _natural(node.id)))
+    pool = [node for node in draft.nodes.values() if node.state is NodeState.STANDBY and node not in wanted]
+    witnesses = sorted(pool, key=lambda node: _natural(node.id))[: max(0, min(claim.witnesses, len(pool) - reserved))]
+    if len(free) == len(claim.only) and len(free) + len(witnesses) >= claim.count:
+        # Whoever is asked by name may not be able to reach the others: the first node is where all meet.
+        _hand_over(draft, claim, witnesses + sorted(free, key=lambda node: _natural(node.id)))
         return
     missing = "; ".join(
         f"there is no node {name}" if node is None else _why_not(node)
         for name, node in zip(claim.only, wanted, strict=True)
         if node not in free
     )
+    missing = missing or "no other node is free"
     gone = tuple(name for name, node in zip(claim.only, wanted, strict=True) if node not in free)
     _announce(draft, claim, len(free), None, missing, gone)
 

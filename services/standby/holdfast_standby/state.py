@@ -81,9 +81,9 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """A job waits for nodes. Jobs that already run go before new ones, and leave no reserve in the pool.
 
     `only`: these nodes and no others; such a claim waits for nobody, and nobody waits for it. `is_for_checks`: they may
-    be on the blocklist, and up to `beside` free nodes go with them. `incident` is the one that it waits in: what is
-    said of the claim belongs to that. `over_at` is when it was granted or withdrawn: it is then remembered for a while,
-    so that an older one of the job that comes late is known for that.
+    be on the blocklist. Up to `witnesses` free nodes come with them, and as many as make up `count` have to. `incident`
+    is the one that it waits in: what is said of the claim belongs to that. `over_at` is when it was granted or
+    withdrawn: it is then remembered for a while, so that an older one of the job that comes late is known for that.
     """
 
     id: str
@@ -95,7 +95,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     over_at: datetime | None = None
     incident: str | None = None
     only: tuple[str, ...] = ()
-    beside: int = 0
+    witnesses: int = 0
     is_for_checks: bool = False
 
 

@@ -9,8 +9,10 @@ While `--service` exists, a rank (`--fault-rank`) fetches in each step what it n
 With `--data` each rank looks into that directory in each step.
 When `--poison` exists, a rank (`--fault-rank`) takes it away and has a weight that is no number from then on.
 
+With `--pair` ranks 0 and 1 reduce something among themselves before they meet the others.
+
 It can be told to misbehave: `--fault raise@7` for one of the ways in FAULTS at step 7, `@first` for each generation's
-first step; `--fault-once` to do it in one generation only.
+first step, `@init` before ranks have met, `@end` behind it all; `--fault-once` to do it in one generation only.
 """
 
 from __future__ import annotations
@@ -105,10 +107,12 @@ FAULTS: dict[str, Callable[[], object]] = {
 
 def main() -> None:
     args = parse_arguments()
+    misbehave(args, int(os.environ["RANK"]), "init")
     dist.init_process_group("gloo")
     rank, world_size = dist.get_rank(), dist.get_world_size()
     if args.fault is not None and args.fault.startswith("skip@"):
         aside.append(dist.new_group())
+    pair = dist.new_group([0, 1]) if args.pair else None
     generation = int(os.environ.get("HOLDFAST_GENERATION", "0"))
     journal = os.open(args.journal / f"rank-{rank}", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     if args.ignore_sigterm:
@@ -134,7 +138,7 @@ def main() -> None:
     is_over = step >= args.steps
     while not is_over:
         step += 1
-        misbehave(args, rank, step, first)
+        misbehave(args, rank, str(step), "first" if step == first else "")
         while args.gate is not None and step > last_open(args.gate):
             time.sleep(0.005)
         if args.shout_bytes:
@@ -145,6 +149,8 @@ def main() -> None:
         if args.service is not None and rank == args.fault_rank:
             fetch(args.service)
         wish = rank == 0 and (step >= args.steps or (args.until is not None and args.until.exists()))
+        if pair is not None and rank in (0, 1):
+            dist.all_reduce(torch.zeros(1), group=pair)
         sums = torch.tensor([batch(state["position"], rank), int(wish)], dtype=torch.int64)
         dist.all_reduce(sums)
         batches, is_over = int(sums[0]), bool(sums[1])
@@ -171,6 +177,7 @@ def main() -> None:
         print(f"done steps={step} folded={state['folded']}", flush=True)
     print(f"rank {rank} of {world_size} ends", file=sys.stderr, flush=True)
     dist.destroy_process_group()
+    misbehave(args, rank, "end")
 
 
 def last_open(gate: Path) -> float:
@@ -188,11 +195,11 @@ def fetch(service: Path) -> None:
     urllib.request.urlopen(url, timeout=10).close()
 
 
-def misbehave(args: argparse.Namespace, rank: int, step: int, first: int) -> None:
+def misbehave(args: argparse.Namespace, rank: int, *moments: str) -> None:
     if args.fault is None or rank != args.fault_rank:
         return
     kind, _, when = args.fault.partition("@")
-    if step != (first if when == "first" else int(when)):
+    if when not in moments:
         return
     if args.fault_once:
         try:
@@ -216,6 +223,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--shout-bytes", type=int, default=0, help="printed by every rank in every step")
     parser.add_argument("--ignore-sigterm", action="store_true")
     parser.add_argument("--children", type=int, default=0, help="processes that each rank leaves behind")
+    parser.add_argument("--pair", action="store_true")
     parser.add_argument("--gate", type=Path)
     parser.add_argument("--service", type=Path, help="a file with a URL")
     parser.add_argument("--data", type=Path, help="a directory")
