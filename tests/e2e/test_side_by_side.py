@@ -31,6 +31,7 @@ def test_two_jobs_share_a_cluster_and_fail_apart(holdfast: Cluster) -> None:
     assert taken.returncode == 1 and "exists already" in taken.stderr
 
 
+@pytest.mark.long
 def test_two_clusters_do_not_meet(holdfast: Cluster, tmp_path: Path) -> None:
     with cluster(tmp_path, nodes=1) as other:
         jobs = [each.run(nnodes=1, nproc=2, name="the-same-name") for each in (holdfast, other)]
