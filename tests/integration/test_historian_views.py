@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import asyncpg
 import pytest
@@ -374,19 +372,6 @@ async def test_what_logs_and_output_say_and_the_pace(urls: dict[str, str]) -> No
     ]
 
 
-async def test_every_view_says_in_a_line_what_it_holds(urls: dict[str, str]) -> None:
-    rows = await query(
-        urls["reader"],
-        "select c.relname, obj_description(c.oid, 'pg_class') as line from pg_class c "
-        "where relnamespace = 'historian'::regnamespace and relkind = 'v'",
-    )
-    assert {row["relname"] for row in rows} == {
-        *("steps", "generations", "incidents", "incident_timeline", "jobs", "events_by_type", "dead_letters"),
-        *("logged_numbers", "throughput", "telemetry"),
-    }
-    assert all(row["line"] for row in rows)
-
-
 async def test_a_timeline_stays_fast_beside_a_million_other_events(urls: dict[str, str]) -> None:
     """The views use the indexes: no plan reads a whole partition to answer for one incident or one job."""
     for text in (
@@ -409,23 +394,3 @@ async def explained(urls: dict[str, str], text: str) -> str:
         return "\n".join(row[0] for row in await connection.fetch(f"explain {text}"))
     finally:
         await connection.close()
-
-
-async def test_the_documented_queries_run(urls: dict[str, str]) -> None:
-    readme = Path(__file__).parents[2] / "services" / "historian" / "README.md"
-    (block,) = re.findall(r"```sql\n(.*?)```", readme.read_text(), re.DOTALL)
-    queries = [part for part in block.split(";") if part.strip()]
-    assert len(queries) == 6
-    for text in queries:
-        await query(urls["reader"], text)
-
-
-async def test_the_documented_columns_exist(urls: dict[str, str]) -> None:
-    readme = (Path(__file__).parents[2] / "services" / "historian" / "README.md").read_text()
-    rows = await query(
-        urls["reader"],
-        "select table_name, column_name from information_schema.columns where table_schema = 'historian'"
-        " and table_name !~ '^events_(default|2)'",
-    )
-    missing = [f"{row['table_name']}.{row['column_name']}" for row in rows if f"`{row['column_name']}`" not in readme]
-    assert missing == []
