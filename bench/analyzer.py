@@ -45,7 +45,7 @@ from tests.emulated_hangs.dumps import dump_of
 from tests.emulated_hangs.places import STUCK, WAITS, thread
 from tests.emulated_hangs.programs import megatron
 from tests.emulated_hangs.running import Faults, Run
-from tests.emulated_hangs.scenes import Scene, observe
+from tests.emulated_hangs.scenes import Scene, Standing, observe
 
 STACKS = ((9_600, 1.0), (100_000, 5.0))
 GRAPH = (32_768, 5.0)
@@ -81,7 +81,7 @@ def write_dumps(file: Path, ranks: int) -> bytes:
     run = Run(layout, Faults(host_stops={faulty: len(layout.programs[faulty]) // 2}))
     run.until_it_stands()
     chance = random.Random(1)
-    seen = observe("deadlock in user code", 1, Scene(chance, layout, run.faults, {faulty}), run)
+    seen = observe(Standing("deadlock in user code", 1, Scene(chance, layout, run.faults, {faulty}), run), "strangers")
     members = {str(number): str(ranks) for number, ranks in enumerate(layout.members)}
     whole = members["0"].encode()
     members["0"] = WHOLE.decode()
