@@ -85,11 +85,6 @@ class RingReader:
             os.close(self._descriptor)
             raise
 
-    @property
-    def unix_offset_ns(self) -> int:
-        """Unix time less this machine's monotonic clock, as the rank had it at its start."""
-        return int(self._offset)
-
     def count(self) -> int:
         """How many records the rank has begun.
 

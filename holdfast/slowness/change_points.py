@@ -126,11 +126,6 @@ class ChangePoints:
         self._variance_count = float(FIRST_SAMPLES)
         self._jitters = _Jitters(self._least)
 
-    @property
-    def level_s(self) -> float | None:
-        """The present pace; None: too few samples."""
-        return math.exp(self._level) if self._level_count >= FIRST_SAMPLES or self._before is not None else None
-
     def observe(self, duration_s: float) -> Change | None:
         """Take in the time of an iteration, in seconds. The change of pace that is certain with it.
 

@@ -22,7 +22,6 @@ class TraceMeta(msgspec.Struct, frozen=True, kw_only=True):
     pp_size: Size = 0
     tp_size: Size = 0
     dsp_size: Size = 1
-    vpp_size: Size = 0
     world_size: Size = 0
 
 

@@ -89,20 +89,16 @@ def test_a_slow_node_is_noticed_tested_and_named_and_that_it_is_well_again(
     assert job.exit_code() == 0
 
 
-def test_who_computes_while_the_others_wait_shows_in_rounds_of_stacks(holdfast: Cluster, tmp_path: Path) -> None:
-    _skip_without("slow-node")
-    job = holdfast.run(
-        "--until", tmp_path / "stop", "--products", "60", "--rest-s", "0.05", script=PACED, nnodes=3, nproc=1
-    )
+def test_who_computes_while_the_others_wait_is_named_by_rounds_of_stacks(holdfast: Cluster, tmp_path: Path) -> None:
+    # By the script itself: a machine that is slow as a whole may not read its own stacks in time.
+    arguments = ("--until", tmp_path / "stop", "--laggard", "2", "--products", "60", "--rest-s", "0.05")
+    job = holdfast.run(*arguments, script=PACED, nnodes=3, nproc=1)
     holdfast.until("it trains", lambda: holdfast.events(job, "steps_measured"))
     last = holdfast.members(job)[2]
-    with _slow_node(holdfast, last):
-        rounds = json.loads(holdfast.command("slow", job.name, "--stacks", "--json", check=False).stdout)
-    # A rank with hardly any CPU may not be read in time; whoever is flagged is that one.
-    flagged = [told["flagged"]["nodes"] for told in rounds["rounds"] if "flagged" in told]
-    assert len(rounds["rounds"]) == 5 and flagged and all(nodes == [last] for nodes in flagged), rounds
-    assert [(group["nodes"], group["times"]) for group in rounds["flagged"]] == [([last], len(flagged))]
-    assert set(rounds.get("suspects", ())) <= {last}
+    rounds = json.loads(holdfast.command("slow", job.name, "--stacks", "--json", check=False).stdout)
+    assert len(rounds["rounds"]) == 5
+    assert rounds["suspects"] == rounds["one_of"] == [last], rounds
+    assert rounds["flagged"][0]["nodes"] == [last] and rounds["flagged"][0]["times"] >= 3
     (tmp_path / "stop").touch()
     assert job.exit_code() == 0
 

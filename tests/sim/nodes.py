@@ -16,7 +16,6 @@ from holdfast.timeouts import Timeouts
 from holdfast_agent.actions import Acknowledge, Action, EndZygote, Fork, Say, Stop
 from holdfast_agent.inputs import (
     Input,
-    LeaveAsked,
     Observed,
     OrderSeen,
     RankEnded,
@@ -314,10 +313,6 @@ class SimNode:
     def power_on(self) -> None:
         if self.agent is None:
             self.boot()
-
-    def shut_down(self) -> None:
-        """The agent is ended in order."""
-        self.learn(LeaveAsked(id=self.fresh_id()))
 
     def _lose_zygote(self) -> None:
         if self.zygote is not None:

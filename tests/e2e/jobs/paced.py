@@ -13,6 +13,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+LAG_S = 1.5
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
@@ -20,6 +22,7 @@ def main() -> None:
     parser.add_argument("--products", type=int, default=20)
     parser.add_argument("--rest-s", type=float, default=0.15)
     parser.add_argument("--average-bytes", type=int, default=1 << 16)
+    parser.add_argument("--laggard", type=int, help="this rank multiplies for a second and a half more")
     parser.add_argument("--ddp", action="store_true", help="no collective but those that DDP begins by itself")
     args = parser.parse_args()
     dist.init_process_group("gloo")
@@ -27,9 +30,13 @@ def main() -> None:
     model = DistributedDataParallel(layer) if args.ddp else layer
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
     left = torch.ones((256, 256))
+    lag_s = LAG_S if dist.get_rank() == args.laggard else 0.0
     is_over = False
     while not is_over:
+        began = time.monotonic()
         for _ in range(args.products):
+            torch.mm(left, left)
+        while time.monotonic() - began < lag_s:
             torch.mm(left, left)
         time.sleep(args.rest_s)
         is_wanted = args.until.exists() and dist.get_rank() == 0
