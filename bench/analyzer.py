@@ -36,10 +36,10 @@ from report import final_line, median, rounded, table, tell
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from holdfast.hangs.flight_recorder import read_flight_recorder
-from holdfast.hangs.observed import ProcessStacks, RankTrace
-from holdfast.hangs.stack_groups import judge_stacks
-from holdfast.hangs.wait_for import judge_collectives
+from holdfast.engines.hang.dumps.flight_recorder import read_flight_recorder
+from holdfast.engines.hang.graph.wait_for import judge_collectives
+from holdfast.engines.hang.stacks.stack_groups import judge_stacks
+from holdfast.events.parts.traces import ProcessStacks, RankTrace
 from holdfast.topology import Mesh
 from tests.emulated_hangs.dumps import dump_of
 from tests.emulated_hangs.places import STUCK, WAITS, thread

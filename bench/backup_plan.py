@@ -24,10 +24,10 @@ from collections.abc import Sequence
 import machine
 from report import final_line, median, rounded, table, tell
 
-from holdfast.policies import CheckpointPolicy
+from holdfast.settings.checkpoint import CheckpointPolicy
 from holdfast.topology import Mesh, Topology
-from holdfast_ckpt.backup_plan import BackupPlan, BackupStrategy, Protects, nodes_of_group, plan_backups
-from holdfast_ckpt.replica_groups import replica_groups
+from holdfast_ckpt.plan.backup_plan import BackupPlan, BackupStrategy, Protects, nodes_of_group, plan_backups
+from holdfast_ckpt.plan.replica_groups import replica_groups
 
 SEED = 1
 FAILURES = 2_000

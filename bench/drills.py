@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "e2e"))
 from cluster import Cluster
 from drills import DRILLS, ENVIRONMENT, Drill, Outcome, carry_out, divide_gpus
 
-from holdfast.embedded.ports import reserve_ports
+from holdfast.embedded.servers.ports import reserve_ports
 
 LIMIT_S = 120.0
 SHOWN = {

@@ -3,7 +3,7 @@
     python bench/fail_slow.py           500 jobs that may fail slow in computation, 500 in communication
     python bench/fail_slow.py --quick   50 and 50
 
-Half of the jobs are healthy, but noisy (`tests/unit/fail_slow_traces.py`). The detectors see the same samples in turns
+Half of the jobs are healthy but noisy (`tests/scenes/fail_slow_traces.py`). The detectors see the same samples in turns
 (`fail_slow_detectors.py`). By job, as in the paper: is it said to have changed its pace, and has it? By change: each
 onset and relief is to be found within `FOUND_WITHIN` iterations of its end; what is said beside them is false.
 The seeds are 20,001 to 20,500, looked at once. Constants were chosen on seeds from 1,000,001 on (`--seed`), and once
@@ -25,12 +25,12 @@ import machine
 from fail_slow_detectors import Bocd, Detector, Holdfast, Said, SlidingWindow, verified
 from report import final_line, percentile, rounded, table, tell
 
-from holdfast.slowness.calls import IterationTime
-from holdfast.slowness.tracker import JobPace
+from holdfast.engines.slow.calls import IterationTime
+from holdfast.engines.slow.tracker import JobPace
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "unit"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from fail_slow_traces import Cause, Trace, trace
+from tests.scenes.fail_slow_traces import Cause, Trace, trace
 
 SEED = 20_001
 FOUND_WITHIN = 100

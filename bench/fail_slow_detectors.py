@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from holdfast.slowness.change_points import CHANGED_BY, SURE, WARM_UP, ChangePoints
-from holdfast.slowness.run_lengths import RunLengths
+from holdfast.engines.slow.change_points import CHANGED_BY, SURE, WARM_UP, ChangePoints
+from holdfast.engines.slow.run_lengths import RunLengths
 
 
 class Said(NamedTuple):

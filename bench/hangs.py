@@ -34,7 +34,7 @@ from report import final_line, median, percentile, rounded, table, tell
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from holdfast.hangs.verdict import judge_hang
+from holdfast.engines.hang.hang_verdict import judge_hang
 from tests.emulated_hangs.scenes import HOW, KINDS, How, Seen, observe, stand
 
 WORLDS = (256,) * 16 + (512,) * 6 + (1024,) * 2 + (2048,)

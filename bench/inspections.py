@@ -22,15 +22,15 @@ import machine
 from report import final_line, rounded, table, tell
 
 from holdfast.clock import system_now
-from holdfast.inspection_policy import InspectionPolicy
-from holdfast.kernel_lines import read_line
+from holdfast.engines.hardware.kernel_lines import read_line
+from holdfast.node.machine import Machine
+from holdfast.settings.inspections import InspectionPolicy
 from holdfast_agent.inspections.check import Check
-from holdfast_agent.inspections.gpu import GpuInspection
-from holdfast_agent.inspections.holdings import HoldingsFinder, gpus_of
-from holdfast_agent.inspections.kernel_log import KernelLog
-from holdfast_agent.inspections.machine import Machine
+from holdfast_agent.inspections.node_hardware import HoldingsFinder, gpus_of
 from holdfast_agent.inspections.register import registered
 from holdfast_agent.inspections.runner import Inspections, look
+from holdfast_agent.inspections.sources.gpu import GpuInspection
+from holdfast_agent.inspections.sources.kernel_log import KernelLog
 from holdfast_agent.inspections.threads import Abandonable
 
 LIMIT_PERCENT = 1.0

@@ -24,12 +24,12 @@ from report import final_line, rounded, table, tell
 from torch import zeros
 from turns import standard_error
 
-from holdfast.collective_ring_layout import ring_path
-from holdfast.ledger import LedgerWriter
-from holdfast.trainer import hooks
-from holdfast.trainer.collective_ring import RingWriter
+from holdfast.node.collectives.ring_path import ring_path
+from holdfast.node.ledger.ledger_file import LedgerWriter
+from holdfast.trainer.hooks import install_hooks
+from holdfast.trainer.hooks.ring_writer import RingWriter
 from holdfast.trainer.phases import bind, binding
-from holdfast_agent.slowness.rings import IterationBook
+from holdfast_agent.slow_tests.rings import IterationBook
 
 CALLS_IN_A_TURN = 300
 KINDS = 17
@@ -48,7 +48,7 @@ def main() -> None:
         ledger = Path(folder) / "rank-0.ledger"
         ring = RingWriter(ring_path(ledger), rank=0, generation=1)
         bind(LedgerWriter(ledger, rank=0, generation=1), ring)
-        hooks.install()
+        install_hooks.install()
         dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=0, world_size=1)
         tensors = [zeros(64 * (1 + kind)) for kind in range(KINDS)]
         book = IterationBook(0, ledger)

@@ -29,19 +29,19 @@ from report import final_line, percentile, rounded, table, tell
 
 from holdfast.bus import Message
 from holdfast.bus.nats import connect
-from holdfast.embedded.children import ChildSpec
-from holdfast.embedded.credentials import HOST, NATS_USER
-from holdfast.embedded.identity import choose_identity
-from holdfast.embedded.nats import nats_spec
-from holdfast.embedded.ports import reserve_ports
-from holdfast.embedded.postgres import admin_url, ensure_database, initialise, postgres_spec, programs
-from holdfast.embedded.process import start
-from holdfast.ids import uuid7
-from holdfast.process import log_to_stderr
+from holdfast.daemon.process import log_to_stderr
+from holdfast.daemon.relay import Relay
+from holdfast.embedded.processes.child_process import start
+from holdfast.embedded.processes.children import ChildSpec
+from holdfast.embedded.servers.credentials import HOST, NATS_USER
+from holdfast.embedded.servers.identity import choose_identity
+from holdfast.embedded.servers.nats import nats_spec
+from holdfast.embedded.servers.ports import reserve_ports
+from holdfast.embedded.servers.postgres import admin_url, ensure_database, initialise, postgres_spec, programs
+from holdfast.fresh_ids import uuid7
 from holdfast.store import Table
 from holdfast.store.migrate import migrate
 from holdfast.store.postgres import PostgresStore
-from holdfast.store.relay import Relay
 
 PASSWORD = "for-this-benchmark"
 ROLE = "holdfast_controller"

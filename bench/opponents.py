@@ -12,7 +12,7 @@ import machine
 from launchers import Cluster, Place, cluster, torchrun
 from turns import Find, stopped
 
-from holdfast.embedded.proctree import node_processes
+from holdfast.embedded.processes.proctree import node_processes
 
 NODE = "node-0"
 SERVERS = ("supervisor", "controller", "standby", "analyzer", "ckpt", "historian", "nats")

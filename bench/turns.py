@@ -23,7 +23,7 @@ from records import Records
 SLICE_S = 1.0
 SLICE_MAX_S = 3.0
 """On a busy machine a slice lasts until it holds enough steps. So long the other side says nothing: an agent counts as
-lost after 6 s of silence (`node_lost_s` in holdfast/timeouts.py), torchrun's agent after 15 s."""
+lost after 6 s of silence (`node_lost_s` in holdfast/settings/timeouts.py), torchrun's agent after 15 s."""
 
 DROPPED_STEPS = 4
 """Of each slice: the first was cut in two by a stop, the others fill the caches and wake what slept."""

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from holdfast import vault_socket, vault_wire
-from holdfast.backup_orders import BackupOrder, VaultAddress
-from holdfast.trainer.memory import VaultClient
-from holdfast.vault_wire import Assign, BackedUp, Done, Fetched, Follow, ShardName
+from holdfast.node.vault import vault_socket, vault_wire
+from holdfast.node.vault.vault_wire import Assign, BackedUp, Done, Fetched, Follow, ShardName
+from holdfast.orders.backup import BackupOrder, VaultAddress
+from holdfast.trainer.vault_client.client import VaultClient
 
 SHARD = ShardName(job="bench", submitted_ms=0, world_size=2, rank=0)
 WAIT_S = 60.0
@@ -83,7 +83,7 @@ def vault(directory: Path, name: str = "node") -> Iterator[Vault]:
     place = directory / name
     place.mkdir(exist_ok=True)
     reading, writing = os.pipe()
-    command = (sys.executable, "-m", "holdfast_agent.vault", "--state-dir", str(place), "--ready-fd", str(writing))
+    command = (sys.executable, "-m", "holdfast_vault", "--state-dir", str(place), "--ready-fd", str(writing))
     process = subprocess.Popen(command, pass_fds=[writing])
     os.close(writing)
     with open(reading, "rb") as ready:

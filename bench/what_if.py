@@ -4,7 +4,7 @@
     python bench/what_if.py --quick    up to 64 workers; 60 jobs
     python bench/what_if.py --trace trace-AR.csv.gz    a trace of your own besides
 
-The jobs are simulated as in `tests/unit/operation_traces.py`: sizes, schedules, noise and magnitudes are drawn at
+The jobs are simulated as in `tests/scenes/operation_traces.py`: sizes, schedules, noise and magnitudes are drawn at
 random (seeded), with one cause of slowness or none. A verdict is right if its kind is, and if the machines that it
 names are those that were slowed down. What costs less than a twentieth of a step may as well be called none.
 """
@@ -23,13 +23,12 @@ from typing import Any
 import numpy as np
 from report import final_line, rounded, table, tell
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "unit"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from operation_traces import Job
-
-from holdfast.slowness.judging import judge_operations
-from holdfast.slowness.operations import read_operations
-from holdfast.slowness.slowness_verdict import SlownessVerdict
+from holdfast.engines.stragglers.judging import judge_operations
+from holdfast.engines.stragglers.straggler_verdict import SlownessVerdict
+from holdfast.engines.stragglers.traces.operations import read_operations
+from tests.scenes.operation_traces import Job
 
 SIZES: list[dict[str, Any]] = [
     {"dp": 4, "pp": 4, "microbatches": 32, "steps": 40},

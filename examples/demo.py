@@ -23,7 +23,7 @@ import asyncpg
 
 from holdfast import events
 from holdfast.bus.nats import connect
-from holdfast.cli.tables import render
+from holdfast.cli.output.tables import render
 from holdfast.embedded.layout import ClusterInfo
 from holdfast.events import IncidentClosed, Progress, RanksStarted
 from holdfast.subjects import ROOT

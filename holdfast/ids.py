@@ -1,33 +1,26 @@
-"""Identifiers: time-ordered event ids and the names that may stand in a subject."""
+"""Ids that are derived from other ids or from names, and the names that may be tokens of a subject. Pure."""
 
 from __future__ import annotations
 
 import hashlib
-import os
 import re
-import secrets
-import time
-import uuid
 from datetime import datetime
 
 NAME_MAX_CHARS = 63
 _NAME = re.compile(rf"[A-Za-z0-9]([A-Za-z0-9-]{{0,{NAME_MAX_CHARS - 2}}}[A-Za-z0-9])?")
 
 
-def uuid7(unix_ms: int | None = None, random_bytes: bytes | None = None) -> str:
-    """A UUIDv7 (RFC 9562): 48 bits of Unix milliseconds, then randomness, so that ids sort by time.
+NTH_MAX = 0xFFF
+_NAMESPACE_OID = bytes.fromhex("6ba7b8129dad11d180b400c04fd430c8")
 
-    Both inputs can be given, so that a caller with its own clock and randomness stays reproducible.
-    """
-    ms = time.time_ns() // 1_000_000 if unix_ms is None else unix_ms
-    rand = int.from_bytes(os.urandom(10) if random_bytes is None else random_bytes[:10], "big")
-    value = (ms & ((1 << 48) - 1)) << 80 | 0x7 << 76 | (rand >> 68) << 64 | 0b10 << 62 | (rand & ((1 << 62) - 1))
-    # As text at once: a service makes some for every event, and objects of uuid.UUID take three times as long.
+
+def uuid7_of(unix_ms: int, random_bytes: bytes) -> str:
+    """The UUIDv7 (RFC 9562) of Unix milliseconds and the first ten of these bytes; such ids sort by time."""
+    rand = int.from_bytes(random_bytes[:10], "big")
+    value = (unix_ms & ((1 << 48) - 1)) << 80 | 0x7 << 76 | (rand >> 68) << 64 | 0b10 << 62 | (rand & ((1 << 62) - 1))
+    # Formatted here: a service makes several ids for every event, and objects of uuid.UUID take three times as long.
     text = f"{value:032x}"
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
-
-
-NTH_MAX = 0xFFF
 
 
 def derived_id(parent: str, *parts: str | int, nth: int | None = None) -> str:
@@ -47,12 +40,12 @@ def derived_id(parent: str, *parts: str | int, nth: int | None = None) -> str:
     digest = _digest(namespace, parts)
     if nth is not None:
         digest = (min(nth, NTH_MAX) << 4 | digest[1] & 0xF).to_bytes(2, "big") + digest[2:]
-    return uuid7(unix_ms=int.from_bytes(namespace[:6], "big"), random_bytes=digest)
+    return uuid7_of(int.from_bytes(namespace[:6], "big"), digest)
 
 
 def named_id(at: datetime, *parts: str | int) -> str:
     """The id of something that is fully named by `parts` and a time, the same each time it is derived."""
-    return uuid7(unix_ms=int(at.timestamp() * 1000), random_bytes=_digest(uuid.NAMESPACE_OID.bytes, parts))
+    return uuid7_of(int(at.timestamp() * 1000), _digest(_NAMESPACE_OID, parts))
 
 
 def _digest(namespace: bytes, parts: tuple[str | int, ...]) -> bytes:
@@ -75,9 +68,3 @@ def checked_name(name: str, what: str) -> str:
             f"{what} {name!r} is not a valid name: use 1 to {NAME_MAX_CHARS} letters, digits and inner hyphens"
         )
     return name
-
-
-def new_job_name(stem: str) -> str:
-    """A fresh job name that begins with a cleaned-up `stem`."""
-    cleaned = re.sub(r"[^A-Za-z0-9]+", "-", stem).strip("-").lower()[:40].strip("-") or "job"
-    return f"{cleaned}-{secrets.token_hex(3)}"

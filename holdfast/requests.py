@@ -10,8 +10,9 @@ from typing import Annotated
 import msgspec
 
 from holdfast.code.manifest import Digest
-from holdfast.event_parts import Count, Id, JobSpec, Name
-from holdfast.reading import read
+from holdfast.decoding import read
+from holdfast.events.parts.job import JobSpec
+from holdfast.events.parts.scalars import Count, Id, Name
 from holdfast.subjects import request_subject
 
 WITHIN_S_MAX = 365 * 86400.0
@@ -93,8 +94,8 @@ class TraceJob(Request, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class KeepModel(Request, frozen=True, kw_only=True, omit_defaults=True):
-    """Use this model of healthy telemetry from now on (`holdfast.telemetry.model`), as JSON; refused if it fails its
-    test, or is of another format."""
+    """Use this model of healthy telemetry from now on (`holdfast.engines.telemetry.model`), as JSON; refused if it
+    fails its test, or is of another format."""
 
     model: msgspec.Raw
 

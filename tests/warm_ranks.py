@@ -16,7 +16,8 @@ import traceback
 from pathlib import Path
 from typing import NoReturn
 
-from holdfast_agent import kernel, preload
+from holdfast.node import kernel
+from holdfast_agent.zygote import preload
 
 HOST = "127.0.0.1"
 

@@ -7,7 +7,7 @@ from datetime import datetime
 
 import msgspec
 
-from holdfast_agent.state import AgentState, RankStanding
+from holdfast_agent.plan.node_state import AgentState, RankStanding
 
 
 def heartbeat(state: AgentState, standings: Iterable[RankStanding], now: datetime) -> bytes:

@@ -6,13 +6,13 @@ import argparse
 import os
 from pathlib import Path
 
-from holdfast import process
 from holdfast.bus import Bus
 from holdfast.bus.nats import connect
-from holdfast.embedded.announce import announce_ready
+from holdfast.daemon import process
+from holdfast.daemon.process import Process
+from holdfast.daemon.ready import announce_ready
 from holdfast.ids import checked_name
-from holdfast.process import Process
-from holdfast_agent.directories import Directories
+from holdfast_agent.files.directories import Directories
 from holdfast_agent.service import Agent
 
 PID_FILE = "agent.pid"

@@ -14,27 +14,44 @@ from datetime import datetime
 import msgspec
 import structlog
 
-from holdfast import desired
 from holdfast.bus import Bus, KeyUpdate, event_message
 from holdfast.clock import Now, system_now
+from holdfast.daemon.relay import Relay
+from holdfast.daemon.service_shell import answer_pings
 from holdfast.events import Event, Metric
-from holdfast.finding_policies import SignalsPolicy, TelemetryPolicy
-from holdfast.ids import uuid7
-from holdfast.inspection_policy import InspectionPolicy
-from holdfast.policies import CheckpointPolicy, RetentionPolicy
-from holdfast.service import answer_pings
-from holdfast.store.relay import Relay
+from holdfast.fresh_ids import uuid7
+from holdfast.orders import node as desired
+from holdfast.settings.checkpoint import CheckpointPolicy
+from holdfast.settings.inspections import InspectionPolicy
+from holdfast.settings.retention import RetentionPolicy
+from holdfast.settings.signals import SignalsPolicy
+from holdfast.settings.telemetry import TelemetryPolicy
+from holdfast.settings.timeouts import Timeouts
 from holdfast.subjects import desired_key, heartbeat_subject
-from holdfast.timeouts import Timeouts
-from holdfast_agent.about_itself import code_in_place, registration, unreadable_order
-from holdfast_agent.actions import Acknowledge, Action, CloseStores, EndZygote, FetchCode, Fork, OpenStore, Say, Stop
-from holdfast_agent.backups import Backups
-from holdfast_agent.code_store import Brought, CodeStore
-from holdfast_agent.directories import Directories
-from holdfast_agent.facts import node_facts, self_check
-from holdfast_agent.forgetting import Forgetting
+from holdfast_agent.companions.backups import Backups
+from holdfast_agent.companions.start_command import start_command
+from holdfast_agent.companions.vault_link import VaultLink
+from holdfast_agent.companions.zygote_link import ZygoteLink
+from holdfast_agent.files.code_store import Brought, CodeStore
+from holdfast_agent.files.directories import Directories
+from holdfast_agent.files.file_retention import Forgetting
+from holdfast_agent.files.spool import Lane, Spool
 from holdfast_agent.heartbeat import heartbeat
-from holdfast_agent.inputs import (
+from holdfast_agent.inspections.reporting import Inspected, Inspecting
+from holdfast_agent.node_facts import node_facts, self_check
+from holdfast_agent.order_watch import orders_for
+from holdfast_agent.plan.actions import (
+    Acknowledge,
+    Action,
+    CloseStores,
+    EndZygote,
+    FetchCode,
+    Fork,
+    OpenStore,
+    Say,
+    Stop,
+)
+from holdfast_agent.plan.inputs import (
     CodeMissing,
     CodeReady,
     Input,
@@ -49,20 +66,16 @@ from holdfast_agent.inputs import (
     ZygoteFound,
     ZygoteLost,
 )
-from holdfast_agent.inspecting import Inspected, Inspecting
-from holdfast_agent.ledgers import moment
-from holdfast_agent.live_lines import LiveLines
-from holdfast_agent.orders_for_node import orders_for
-from holdfast_agent.plan import plan
-from holdfast_agent.slowness.probing import Probing
-from holdfast_agent.spool import Lane, Spool
-from holdfast_agent.start_command import start_command
-from holdfast_agent.state import AgentState, RankStanding, Standing
-from holdfast_agent.telemetry import Telemetry
+from holdfast_agent.plan.node_state import AgentState, RankStanding, Standing
+from holdfast_agent.plan.planner import plan
+from holdfast_agent.registration import code_in_place, registration, unreadable_order
+from holdfast_agent.slow_tests.probing import Probing
 from holdfast_agent.tracer.tracing import Tracing
-from holdfast_agent.vault_link import VaultLink
-from holdfast_agent.watcher import Watcher
-from holdfast_agent.wire import (
+from holdfast_agent.watching.ledgers import moment
+from holdfast_agent.watching.live_lines import LiveLines
+from holdfast_agent.watching.rank_telemetry import Telemetry
+from holdfast_agent.watching.watcher import Watcher
+from holdfast_agent.zygote.wire import (
     AckExit,
     Command,
     End,
@@ -80,7 +93,6 @@ from holdfast_agent.wire import (
     StoreFailed,
     Welcome,
 )
-from holdfast_agent.zygote_link import ZygoteLink
 
 FLUSH_MAX_S = 3.0
 """How long a departing agent waits for the bus to take its last words; what is left stays in the spool."""

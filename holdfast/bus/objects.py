@@ -19,8 +19,8 @@ from holdfast.bus import BusUnavailable, Message, NoResponder
 from holdfast.bus.link import Link, status_of
 from holdfast.bus.nats_py import Msg
 from holdfast.bus.streams import object_stream
-from holdfast.ids import uuid7
-from holdfast.reading import UNREADABLE
+from holdfast.decoding import UNREADABLE
+from holdfast.fresh_ids import uuid7
 
 CHUNK_BYTES = 128 * 1024
 AT_ONCE_MAX = 64

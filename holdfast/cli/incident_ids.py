@@ -6,7 +6,7 @@ import re
 
 import click
 
-from holdfast.cli.database import Connection
+from holdfast.cli.connect.database import Connection
 
 _MATCHING = """
 select key from controller.incidents where key like $1 || '%'

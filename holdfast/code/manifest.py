@@ -12,7 +12,7 @@ from typing import Annotated
 
 import msgspec
 
-from holdfast.reading import read
+from holdfast.decoding import read
 
 FILES_MAX = 10_000
 FILE_BYTES_MAX = 32 << 20

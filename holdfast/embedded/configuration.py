@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from holdfast import config
-from holdfast.config import Setting
 from holdfast.embedded.errors import EmbeddedError
-from holdfast.timeouts import Timeouts
+from holdfast.settings import load
+from holdfast.settings.load import Setting
+from holdfast.settings.timeouts import Timeouts
 
 CONFIG_VARIABLE = "HOLDFAST_CONFIG"
 FILE_SUFFIX = "_FILE"
@@ -36,13 +36,13 @@ def find_configuration(environ: Mapping[str, str], named: str | Path | None = No
     Raises EmbeddedError where a service would refuse it, with the reason.
     """
     try:
-        settings, listed = config.load(environ, file=named)
-    except config.ConfigRefused as error:
+        settings, listed = load.load(environ, file=named)
+    except load.ConfigRefused as error:
         raise EmbeddedError(str(error)) from error
     given = named or environ.get(CONFIG_VARIABLE)
-    file = Path(given or config.DEFAULT_FILE)
+    file = Path(given or load.DEFAULT_FILE)
     return Configuration(
         file=file.absolute() if given or file.is_file() else None,
         timeouts=settings.timeouts,
-        settings=tuple(row for row in listed if row.key not in config.ADDRESSES),
+        settings=tuple(row for row in listed if row.key not in load.ADDRESSES),
     )

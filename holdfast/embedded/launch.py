@@ -12,8 +12,8 @@ import msgspec
 
 from holdfast.embedded.errors import EmbeddedError, StartFailed
 from holdfast.embedded.layout import ClusterInfo, Layout
-from holdfast.embedded.logfile import RotatingLog
-from holdfast.embedded.process import describe_exit
+from holdfast.embedded.processes.child_process import describe_exit
+from holdfast.embedded.processes.logfile import RotatingLog
 from holdfast.embedded.services import ClusterPlan
 from holdfast.embedded.supervisor import Options, Supervisor
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.config import Setting
 from holdfast.embedded.errors import AlreadyRunning, EmbeddedError, NoCluster
+from holdfast.settings.load import Setting
 
 DEFAULT_DIRECTORY = ".holdfast"
 DIRECTORY_VARIABLE = "HOLDFAST_DIR"

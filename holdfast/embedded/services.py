@@ -7,14 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from holdfast.config import Setting, variable_of
+from holdfast.daemon.process import leave_limit_s
+from holdfast.daemon.ready import READY_FD_VARIABLE
 from holdfast.embedded import fabric
-from holdfast.embedded.announce import READY_FD_VARIABLE
-from holdfast.embedded.children import ChildSpec
 from holdfast.embedded.configuration import CONFIG_VARIABLE, FILE_SUFFIX, Configuration
 from holdfast.embedded.layout import SERVICES, ClusterInfo, Layout
-from holdfast.embedded.proctree import NODE_VARIABLE
-from holdfast.process import leave_limit_s
+from holdfast.embedded.processes.children import ChildSpec
+from holdfast.embedded.processes.proctree import NODE_VARIABLE
+from holdfast.settings.load import Setting, variable_of
 
 NATS_VARIABLE = "HOLDFAST_NATS_URL"
 DATABASE_VARIABLE = "HOLDFAST_DATABASE_URL"

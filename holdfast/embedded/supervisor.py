@@ -9,9 +9,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from holdfast.embedded import credentials as passwords
 from holdfast.embedded import fabric
-from holdfast.embedded.children import Child, ChildSpec
 from holdfast.embedded.control import (
     AddNode,
     AnyRequest,
@@ -24,13 +22,15 @@ from holdfast.embedded.control import (
     Stop,
 )
 from holdfast.embedded.errors import ControlRefused, EmbeddedError
-from holdfast.embedded.identity import choose_identity
 from holdfast.embedded.layout import ClusterInfo, Fabric, Layout, Ports
-from holdfast.embedded.leftovers import clear_node, end_leftovers
-from holdfast.embedded.logfile import RotatingLog
-from holdfast.embedded.nats import nats_spec
-from holdfast.embedded.ports import reserve_ports
-from holdfast.embedded.postgres import clear_stale_pid, ensure_database, initialise, postgres_spec, programs
+from holdfast.embedded.processes.children import Child, ChildSpec
+from holdfast.embedded.processes.leftovers import clear_node, end_leftovers
+from holdfast.embedded.processes.logfile import RotatingLog
+from holdfast.embedded.servers import credentials as passwords
+from holdfast.embedded.servers.identity import choose_identity
+from holdfast.embedded.servers.nats import nats_spec
+from holdfast.embedded.servers.ports import reserve_ports
+from holdfast.embedded.servers.postgres import clear_stale_pid, ensure_database, initialise, postgres_spec, programs
 from holdfast.embedded.services import ClusterPlan
 
 DEFAULT_NODES = 4

@@ -13,6 +13,7 @@ from typing import get_args
 
 import msgspec
 
+from holdfast.decoding import read
 from holdfast.events.actions import (
     CheckpointSaved,
     CodeInPlace,
@@ -96,7 +97,6 @@ from holdfast.events.findings import (
     ThroughputMeasured,
 )
 from holdfast.events.metrics import CopiesMeasured, NumbersLogged, StepsMeasured, TelemetryMeasured
-from holdfast.reading import read
 
 __all__ = [
     "BODY_BYTES_MAX",

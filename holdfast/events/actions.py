@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from holdfast.event_parts import Count, Grant, Id, Moment, Name, Purpose, RankProcess, Step
 from holdfast.events.base import Action
+from holdfast.events.parts.job import Grant, Purpose
+from holdfast.events.parts.ranks import RankProcess
+from holdfast.events.parts.scalars import Count, Id, Moment, Name, Step
 
 
 class RanksStopped(Action, frozen=True, kw_only=True, omit_defaults=True):

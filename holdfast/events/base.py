@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import msgspec
 
-from holdfast.event_parts import Count, Id, Moment, Name
+from holdfast.events.parts.scalars import Count, Id, Moment, Name
 
 
 class EventClass(StrEnum):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from holdfast.event_parts import Code, Count, JobSpec, Moment, Name, Purpose, Step, Suspect
 from holdfast.events.base import Decision
+from holdfast.events.parts.job import JobSpec, Purpose
+from holdfast.events.parts.ranks import Suspect
+from holdfast.events.parts.scalars import Code, Count, Moment, Name, Step
 
 
 class JobSubmitted(Decision, frozen=True, kw_only=True, omit_defaults=True):

@@ -4,24 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from holdfast.desired import Endpoint, SlowStage
-from holdfast.event_parts import (
-    CheckResult,
-    Code,
-    Count,
-    Id,
-    Moment,
-    Name,
-    NodeFacts,
-    Purpose,
-    RankException,
-    RankProfile,
-    RankProgress,
-    RankReplay,
-    Step,
-)
 from holdfast.events.base import Evidence
-from holdfast.hangs.observed import NodeLinks, ProcessStacks, RankTrace
+from holdfast.events.parts.job import CheckResult, Endpoint, NodeFacts, Purpose
+from holdfast.events.parts.ranks import RankException, RankProgress, RankReplay
+from holdfast.events.parts.samples import RankProfile, SlowStage
+from holdfast.events.parts.scalars import Code, Count, Id, Moment, Name, Step
+from holdfast.events.parts.traces import NodeLinks, ProcessStacks, RankTrace
 
 
 class NodeRegistered(Evidence, frozen=True, kw_only=True, omit_defaults=True):
@@ -80,7 +68,8 @@ class ProcessExited(Evidence, frozen=True, kw_only=True, omit_defaults=True):
 class LogSignature(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     """A rank that still runs printed lines that show trouble: a hint, no proof.
 
-    `signature` names the rule, `symptom` what it is a sign of (`holdfast.symptoms`; "" for nothing in particular).
+    `signature` names the rule, `symptom` what it is a sign of (`holdfast.symptoms.table_one`; "" for nothing in
+    particular).
     `lines` are the first of them, `count` is how many there were since the last such event of this rank and signature.
     """
 
@@ -126,8 +115,10 @@ class Inspection(Evidence, frozen=True, kw_only=True, omit_defaults=True):
 
     `state`: `alert` each time that the check raises it, `cleared` when it is over, `broken` when the check itself
     cannot look, which says nothing of the node's health, good or bad. `confidence` is what an alert asks for: `evict`
-    names this node without doubt, `tolerate` passes by itself often enough to wait for a second one, `hint` proves
-    nothing. `symptom` is one of `holdfast.symptoms`. `device` is what it is about (`eth0`, `/data`, a PCI address),
+    names this node without doubt, `tolerate` passes by itself often enough to wait for a second one, `hint`
+    proves
+    nothing. `symptom` is one of `holdfast.symptoms.table_one`. `device` is what it is about (`eth0`, `/data`, a PCI
+    address),
     `kind` what of it: an alert is cleared by the same check, device and kind. With kind `sight`, `broken` says that the
     check, or this device, cannot be looked at, and `cleared` that it can again. `is_momentary`: what happened is over
     and is never cleared, as a line in the kernel's log.
@@ -203,7 +194,7 @@ class StackDump(Evidence, frozen=True, kw_only=True, omit_defaults=True):
 class CollectiveTrace(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     """What a node's ranks remember of their collectives: one of `parts` events of this node that answer `trace`.
 
-    Times in it are nanoseconds since `origin` (`holdfast.hangs.carried`).
+    Times in it are nanoseconds since `origin` (`holdfast.engines.hang.event_times`).
     """
 
     trace: Id
@@ -288,10 +279,12 @@ class OrderRefused(Evidence, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class FaultInjected(Evidence, frozen=True, kw_only=True, omit_defaults=True):
-    """Somebody broke something on purpose (`holdfast inject`), or has undone it: what follows is a drill.
+    """Somebody broke something on purpose (`holdfast inject`), or has undone it: what follows is a
+    drill.
 
-    Said before it is done. `injection` is the same in both. `symptom` is one of `holdfast.symptoms`; without a `node`,
-    the fault strikes a whole machine. `options` are those that were set, each as name=value.
+
+    Said before it is done. `injection` is the same in both. `symptom` is one of `holdfast.symptoms.table_one`;
+    without a `node`, the fault strikes a whole machine. `options` are those that were set, each as name=value.
     """
 
     injection: Id

@@ -4,22 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from holdfast.event_parts import (
-    Count,
-    FlaggedGroup,
-    GroupPace,
-    HangSuspect,
-    Id,
-    Moment,
-    Name,
-    RankPace,
-    SlowCause,
-    StackRound,
-    StandingPlace,
-    Step,
-    Suspect,
-)
 from holdfast.events.base import Finding
+from holdfast.events.parts.ranks import HangSuspect, StandingPlace, Suspect
+from holdfast.events.parts.samples import FlaggedGroup, GroupPace, RankPace, SlowCause, StackRound
+from holdfast.events.parts.scalars import Count, Id, Moment, Name, Step
 
 
 class NodeLost(Finding, frozen=True, kw_only=True, omit_defaults=True):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from holdfast.event_parts import Count, IterationSample, LoggedSample, Name, RankTelemetry, Step, StepSample
 from holdfast.events.base import Metric
+from holdfast.events.parts.samples import IterationSample, LoggedSample, RankTelemetry, StepSample
+from holdfast.events.parts.scalars import Count, Name, Step
 
 
 class StepsMeasured(Metric, frozen=True, kw_only=True, omit_defaults=True):

@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.faults.aim import Aim
 from holdfast.faults.rights import Need
-from holdfast.symptoms import TableOne
+from holdfast.symptoms.table_one import TableOne
 
 
 class FaultRefused(Exception):

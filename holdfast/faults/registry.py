@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from holdfast.faults import confining, disk, endpoints, failing_disk, kernel_log, load, network, numbers, processes
 from holdfast.faults.fault import Fault, FaultRefused
 from holdfast.faults.helpers import Helper
+from holdfast.faults.kinds import (
+    confining,
+    disk,
+    endpoints,
+    failing_disk,
+    kernel_log,
+    load,
+    network,
+    numbers,
+    processes,
+)
 
 FAULTS: dict[str, Fault] = {
     fault.name: fault

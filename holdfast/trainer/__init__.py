@@ -7,7 +7,7 @@ A script needs none of it: hooks on optimizers and on torch.distributed fill the
 from holdfast.trainer.dcp import storage_reader, storage_writer
 from holdfast.trainer.model import describe_model
 from holdfast.trainer.phases import phase, step
-from holdfast.trainer.replaying import replay
+from holdfast.trainer.replay_run import replay
 from holdfast.trainer.report import checkpoint_saved, report
 
 __all__ = [

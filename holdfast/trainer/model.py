@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 
-from holdfast.peak_flops import peak_flops as peak_of
+from holdfast.engines.hardware.peak_flops import peak_flops as peak_of
 from holdfast.trainer.report import report
 
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, SupportsFloat, SupportsInt
 
-from holdfast.ledger import LedgerWriter
+from holdfast.node.ledger.ledger_file import LedgerWriter
 
 if TYPE_CHECKING:
-    from holdfast.trainer.collective_ring import RingWriter
-    from holdfast.trainer.replaying import Recorder
+    from holdfast.trainer.hooks.ring_writer import RingWriter
+    from holdfast.trainer.replay_run import Recorder
 
 
 class _Binding:
@@ -80,7 +80,7 @@ def step(
         binding.explicit = True
         ledger.complete_step(step, loss_value, norm_value, None if tokens is None else int(tokens))
         if binding.ring is not None and binding.ring.hold_wanted:
-            from holdfast.trainer.holding import stand_if_held
+            from holdfast.trainer.hooks.holding import stand_if_held
 
             stand_if_held()
 
@@ -101,7 +101,7 @@ def _number(value: SupportsFloat) -> float:
 
 @contextmanager
 def phase(name: str) -> Iterator[None]:
-    """Say that the block is of this phase (see `holdfast.ledger.Phase`; other names are kept up to 28 bytes)."""
+    """Mark the block as this phase (`holdfast.node.ledger.ledger_file.Phase`); other names are cut at 28 bytes."""
     ledger = binding.ledger
     if ledger is None:
         yield

@@ -21,11 +21,12 @@ from typing import NoReturn
 import msgspec
 
 from holdfast.code.places import PLACE_VARIABLE, ROOT_VARIABLE, moved, moved_search_path
-from holdfast.collective_ring_layout import ring_path
-from holdfast.event_parts import RankException
-from holdfast.ledger import LedgerWriter
-from holdfast.trainer import hooks, replaying
-from holdfast.trainer.collective_ring import RingWriter
+from holdfast.events.parts.ranks import RankException
+from holdfast.node.collectives.ring_path import ring_path
+from holdfast.node.ledger.ledger_file import LedgerWriter
+from holdfast.trainer import replay_run
+from holdfast.trainer.hooks import install_hooks
+from holdfast.trainer.hooks.ring_writer import RingWriter
 from holdfast.trainer.phases import bind, binding
 
 ERROR_FILE_VARIABLE = "TORCHELASTIC_ERROR_FILE"
@@ -58,8 +59,8 @@ def run(script: str, args: Sequence[str], *, is_module: bool) -> NoReturn:
         rank, generation = int(os.environ["RANK"]), int(os.environ.get(GENERATION_VARIABLE, "0"))
         ring = RingWriter(ring_path(path), rank=rank, generation=generation)
         bind(LedgerWriter(path, rank=rank, generation=generation), ring)
-    replaying.begin()
-    hooks.install()
+    replay_run.begin()
+    install_hooks.install()
     faulthandler.enable()
     _lead_into_version()
     code = _execute(script, args, is_module)

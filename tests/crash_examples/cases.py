@@ -15,10 +15,10 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.crash import Diagnosis, diagnose
-from holdfast.crash.rules import rule_book
-from holdfast.crash.scan import Scan
-from holdfast.crash.sources import named
+from holdfast.cli.offline.log_sources import named
+from holdfast.engines.crash import Diagnosis, diagnose
+from holdfast.engines.crash.rules import rule_book
+from holdfast.engines.crash.scan import Scan
 
 HERE = Path(__file__).parent
 

@@ -16,8 +16,8 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 
 from holdfast.exit_codes import SUPERSEDED
 from holdfast.trainer.checkpoint import Checkpointer, CheckpointError, CheckpointMismatch, PerRank, PerShard, RngState
-from holdfast.trainer.checkpoint_storage import DirectoryStorage, Manifest
-from holdfast.trainer.checkpoint_workplace import Owner
+from holdfast.trainer.checkpoint.storage.directory import DirectoryStorage, Manifest
+from holdfast.trainer.checkpoint.storage.workplace import Owner
 
 WHOLE = torch.arange(60.0).reshape(10, 6)
 """Ten rows: uneven over four ranks, so that the last shard is short."""

@@ -18,7 +18,7 @@ from waiting import DEADLINE_S, until
 
 from holdfast.embedded.control import AddNode, AnyRequest, ChildStatus, PowerOff, PowerOn, Reply, Status, ask
 from holdfast.embedded.layout import ClusterInfo, Layout
-from holdfast.embedded.process import started_ticks
+from holdfast.embedded.processes.child_process import started_ticks
 
 HOLDFAST = str(Path(sys.executable).with_name("holdfast"))
 JOBS = Path(__file__).with_name("jobs")

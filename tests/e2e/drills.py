@@ -17,7 +17,7 @@ from waiting import DEADLINE_S, NotYet
 from holdfast.embedded.layout import Layout
 from holdfast.faults.registry import find
 from holdfast.faults.rights import lacking
-from holdfast.symptoms import TableOne
+from holdfast.symptoms.table_one import TableOne
 
 STEPS_BEFORE = 15
 """How far the job is when it is struck; there is a checkpoint by then."""

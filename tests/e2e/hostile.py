@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import msgspec
 import nats
 
-from holdfast import desired
-from holdfast.desired import NodeDesired
-from holdfast.ids import uuid7
+from holdfast.fresh_ids import uuid7
+from holdfast.orders import node as desired
+from holdfast.orders.node import NodeDesired
 from holdfast.requests import REQUEST_BYTES_MAX
 from holdfast.subjects import DEAD_LETTER_STREAM, ROOT
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from jobs.arithmetic import undisturbed
 from waiting import DEADLINE_S, until
 
-from holdfast.embedded.process import started_ticks
+from holdfast.embedded.processes.child_process import started_ticks
 
 
 class Trained(NamedTuple):

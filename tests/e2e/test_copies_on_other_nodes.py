@@ -14,9 +14,9 @@ from cluster import Cluster
 from job import Job
 from records import check_record
 
-from holdfast import vault_socket, vault_wire
-from holdfast.backup_orders import submission_ms
-from holdfast.vault_wire import AskSteps, Join, ShardName, Steps
+from holdfast.node.vault import vault_socket, vault_wire
+from holdfast.node.vault.vault_wire import AskSteps, Join, ShardName, Steps
+from holdfast.orders.backup import submission_ms
 
 pytestmark = pytest.mark.e2e
 

@@ -16,8 +16,8 @@ import pytest
 from cluster import HOLDFAST, Cluster
 from waiting import until
 
-from holdfast.embedded.process import started_ticks
-from holdfast_agent.kernel import is_stopped
+from holdfast.embedded.processes.child_process import started_ticks
+from holdfast.node.kernel import is_stopped
 
 pytestmark = pytest.mark.e2e
 

@@ -10,9 +10,9 @@ import pytest
 from cluster import Cluster, cluster
 from drills import DRILLS, ENVIRONMENT, Drill, carry_out, divide_gpus
 
-from holdfast.embedded.ports import reserve_ports
+from holdfast.embedded.servers.ports import reserve_ports
 from holdfast.faults.rights import Need, lacking
-from holdfast.symptoms import TableOne
+from holdfast.symptoms.table_one import TableOne
 
 pytestmark = pytest.mark.e2e
 

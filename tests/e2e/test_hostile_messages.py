@@ -10,8 +10,8 @@ import pytest
 from cluster import Cluster
 from records import check_record, check_steps
 
-from holdfast import desired
-from holdfast_agent.plan import TAKEN_BACK
+from holdfast.orders import node as desired
+from holdfast_agent.plan.planner import TAKEN_BACK
 
 pytestmark = pytest.mark.e2e
 

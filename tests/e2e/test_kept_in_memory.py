@@ -10,7 +10,7 @@ from cluster import Cluster
 from job import Job
 from records import check_record
 
-from holdfast import vault_socket
+from holdfast.node.vault import vault_socket
 
 pytestmark = pytest.mark.e2e
 

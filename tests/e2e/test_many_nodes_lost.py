@@ -20,7 +20,7 @@ from job import Job
 from records import check_record
 from vault_memory import VaultMemory
 
-from holdfast import vault_socket
+from holdfast.node.vault import vault_socket
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 

@@ -17,9 +17,9 @@ from job import Job
 from jobs.arithmetic import undisturbed
 from waiting import DEADLINE_S
 
-from holdfast import vault_socket, vault_wire
-from holdfast.backup_orders import submission_ms
-from holdfast.vault_wire import AskSteps, Join, ShardName, Steps
+from holdfast.node.vault import vault_socket, vault_wire
+from holdfast.node.vault.vault_wire import AskSteps, Join, ShardName, Steps
+from holdfast.orders.backup import submission_ms
 
 Words = np.ndarray[tuple[int], np.dtype[np.int64]]
 

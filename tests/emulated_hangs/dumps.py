@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.hangs.observed import CollectiveRecord, RankTrace
+from holdfast.events.parts.traces import CollectiveRecord, RankTrace
 
 
 def dump_of(trace: RankTrace, members: dict[str, str] | None = None) -> dict[str, Any]:

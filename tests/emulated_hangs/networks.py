@@ -11,7 +11,7 @@ import random
 from collections import defaultdict
 from collections.abc import Iterator, Set
 
-from holdfast.hangs.observed import NodeLinks, SilentPeer
+from holdfast.events.parts.traces import NodeLinks, SilentPeer
 from tests.emulated_hangs.running import Run
 
 _TIMED_OUT = 0.9

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from holdfast.hangs.observed import Frame, ThreadStack
+from holdfast.events.parts.traces import Frame, ThreadStack
 
 _SITE: Final = "/usr/lib/python3/dist-packages"
 

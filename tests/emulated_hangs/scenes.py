@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
-from holdfast.hangs.observed import CollectiveRecord, NodeLinks, ProcessGroup, ProcessStacks, RankTrace
+from holdfast.events.parts.traces import CollectiveRecord, NodeLinks, ProcessGroup, ProcessStacks, RankTrace
 from tests.emulated_hangs.networks import links_of
 from tests.emulated_hangs.places import COMPUTES, LOADER_STUCK, LOADER_WAITS, STUCK, WAITS, thread
 from tests.emulated_hangs.programs import Layout, Op, fsdp, megatron

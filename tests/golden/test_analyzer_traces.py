@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.event_parts import LoggedSample, StepSample
 from holdfast.events import AnyEvent, BadNumber, MfuDeclined, NumbersLogged, StepsCertified, StepsMeasured
+from holdfast.events.parts.samples import LoggedSample, StepSample
 from holdfast_analyzer.service import Analyzer
 from holdfast_analyzer.store import KNOWN, MODELS
 from tests.golden.trace import Input, play

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.backup_orders import BackupOrder
+from holdfast.daemon.service_shell import Effect
 from holdfast.events import AnyEvent
-from holdfast.policies import CheckpointPolicy
-from holdfast.service import Effect
+from holdfast.orders.backup import BackupOrder
+from holdfast.settings.checkpoint import CheckpointPolicy
 from holdfast_ckpt.service import Coordinator
 from holdfast_ckpt.store import CERTIFIED, PLANS, SHARDS, STEPS, TABLES
 from tests.golden.trace import START, Input, event_of, play, told

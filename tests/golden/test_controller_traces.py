@@ -7,19 +7,20 @@ import msgspec
 import pytest
 
 from holdfast.code.manifest import Entry, Manifest, digest_of, manifest_of, version_of
-from holdfast.diagnosis.program import checks_of
-from holdfast.diagnosis.references import AnswerKey
-from holdfast.event_parts import JobSpec
+from holdfast.engines.checks.checks_program import checks_of
+from holdfast.engines.checks.references import AnswerKey
 from holdfast.events import Eviction
+from holdfast.events.parts.job import JobSpec
 from holdfast.ids import derived_id
-from holdfast.policies import LadderPolicy, MechanismPolicy
 from holdfast.requests import CodeOffer, ResetBreaker, RollbackJob, StopJob, SubmitJob, UpdateJob
-from holdfast.timeouts import Timeouts
-from holdfast_controller.draft import Outcome
-from holdfast_controller.incident import Incident, Symptom
-from holdfast_controller.plan import Planner
-from holdfast_controller.retest import follow_up
-from holdfast_controller.state import JobPhase, JobState
+from holdfast.settings.ladder import LadderPolicy
+from holdfast.settings.mechanisms import MechanismPolicy
+from holdfast.settings.timeouts import Timeouts
+from holdfast_controller.plan.checks.suspect_test import follow_up
+from holdfast_controller.plan.draft import Outcome
+from holdfast_controller.plan.incident.incident import Incident, Symptom
+from holdfast_controller.plan.job import JobPhase, JobState
+from holdfast_controller.plan.planner import Planner
 from tests.golden.trace import START, Input, event_of, ordered, play, told
 
 

@@ -18,8 +18,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.desired import SlowWanted, TraceWanted
-from holdfast.event_parts import RankProfile, StepSample
+from holdfast.daemon.service_shell import Effect
 from holdfast.events import (
     CollectivesProfiled,
     CollectiveTrace,
@@ -30,11 +29,12 @@ from holdfast.events import (
     StackDump,
     StepsMeasured,
 )
-from holdfast.finding_policies import SlowPolicy
-from holdfast.hangs.observed import Frame, ProcessStacks, ThreadStack
+from holdfast.events.parts.samples import RankProfile, StepSample
+from holdfast.events.parts.traces import Frame, ProcessStacks, ThreadStack
 from holdfast.ids import named_id
+from holdfast.orders.node import SlowWanted, TraceWanted
 from holdfast.requests import LocateSlowness
-from holdfast.service import Effect
+from holdfast.settings.slow import SlowPolicy
 from holdfast_analyzer.service import Analyzer
 from tests.golden.trace import START, Input, play
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.hangs.stack_groups import StackVerdict, judge_stacks
-from holdfast.hangs.words import in_ranges
+from holdfast.engines.hang.stacks.stack_groups import StackVerdict, judge_stacks
+from holdfast.engines.wording import in_ranges
 from holdfast.topology import Mesh
 from tests.golden.trace import Input, play
-from tests.unit import stack_scenes
-from tests.unit.stack_scenes import Calls, process
+from tests.scenes import stacks as scenes
+from tests.scenes.stacks import Calls, process
 
 TRACES = sorted((Path(__file__).parent / "stacks").glob("*.trace"))
 
@@ -38,7 +38,7 @@ class _Scene:
             self._ranks_per_node = int(given.fields["ranks_per_node"])
         elif given.kind == "stand":
             for rank in self._at(given.fields.get("where", "")):
-                self._calls[rank] = getattr(stack_scenes, given.fields["at"].upper())
+                self._calls[rank] = getattr(scenes, given.fields["at"].upper())
         else:
             stacks = [process(rank, calls) for rank, calls in sorted(self._calls.items())]
             return _said(judge_stacks(stacks, self._mesh, self._ranks_per_node))

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.policies import PoolPolicy
 from holdfast.requests import ReleaseNode
-from holdfast.timeouts import Timeouts
+from holdfast.settings.pool import PoolPolicy
+from holdfast.settings.timeouts import Timeouts
 from holdfast_standby.plan import Keeper
 from holdfast_standby.state import Heard, Inventory
 from tests.golden.trace import START, Input, event_of, play, told

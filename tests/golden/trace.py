@@ -20,10 +20,11 @@ from typing import Any
 import msgspec
 
 from holdfast.code.manifest import short
-from holdfast.desired import NodeDesired
-from holdfast.event_parts import CheckResult, Grant, NodeFacts, RankException, RankProgress
 from holdfast.events import EVENT_TYPES, Decision, Event
+from holdfast.events.parts.job import CheckResult, Grant, NodeFacts
+from holdfast.events.parts.ranks import RankException, RankProgress
 from holdfast.ids import named_id
+from holdfast.orders.node import NodeDesired
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -18,17 +18,18 @@ from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
 
-from holdfast import desired, events
+from holdfast import events
 from holdfast.bus import Bus, Message
 from holdfast.bus.nats import connect
-from holdfast.desired import NodeDesired, Placement
-from holdfast.event_parts import JobSpec, Purpose
 from holdfast.events import AnyEvent, Event, NodeRegistered
-from holdfast.ids import uuid7
+from holdfast.events.parts.job import JobSpec, Purpose
+from holdfast.fresh_ids import uuid7
+from holdfast.orders import node as desired
+from holdfast.orders.node import NodeDesired, Placement
 from holdfast.subjects import DESIRED_BUCKET, desired_key
-from holdfast_agent.wire import Attach, Frames, Welcome, decode_report, frame
-from holdfast_agent.zygote import LOCK_FILE, PID_FILE, PORTS_FILE, SOCKET
-from holdfast_agent.zygote_link import LOG_FILE
+from holdfast_agent.companions.zygote_link import LOG_FILE
+from holdfast_agent.zygote.wire import Attach, Frames, Welcome, decode_report, frame
+from holdfast_agent.zygote.zygote import LOCK_FILE, PID_FILE, PORTS_FILE, SOCKET
 
 E = TypeVar("E", bound=Event)
 
@@ -193,7 +194,7 @@ class Node:
             if entry.name.isdecimal():
                 with contextlib.suppress(FileNotFoundError, ProcessLookupError):
                     words = (entry / "cmdline").read_bytes().split(b"\0")
-                    if str(self.directory).encode() in words and b"holdfast_agent.vault" in words:
+                    if str(self.directory).encode() in words and b"holdfast_vault" in words:
                         found.append(int(entry.name))
         return found
 

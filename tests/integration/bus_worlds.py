@@ -11,10 +11,10 @@ import msgspec
 from servers import NatsServer
 
 from holdfast.bus import Bus, Delivery, Message
+from holdfast.bus.in_memory import MemoryBroker, MemoryBus
 from holdfast.bus.link import Link
-from holdfast.bus.memory import MemoryBroker, MemoryBus
 from holdfast.bus.nats import NatsBus, connect
-from holdfast.ids import uuid7
+from holdfast.fresh_ids import uuid7
 
 T = TypeVar("T")
 WITHIN_S = 40.0

@@ -10,10 +10,10 @@ import msgspec
 from click.testing import CliRunner, Result
 
 from holdfast.cli.main import main
-from holdfast.event_parts import RankException
 from holdfast.events import BreakerOpened, JobFinished, NodesAwaited
-from holdfast.ids import uuid7
-from holdfast_controller.incident import Rung, Taken
+from holdfast.events.parts.ranks import RankException
+from holdfast.fresh_ids import uuid7
+from holdfast_controller.plan.incident.incident import Rung, Taken
 from tests.integration.historian_scene import Story, killed_and_restarted, record
 
 _NODE = """

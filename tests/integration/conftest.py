@@ -15,14 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.embedded.children import ChildSpec
-from holdfast.embedded.credentials import HOST, NATS_USER
-from holdfast.embedded.identity import choose_identity
 from holdfast.embedded.layout import Ports
-from holdfast.embedded.nats import nats_spec
-from holdfast.embedded.ports import reserve_ports
-from holdfast.embedded.postgres import admin_url, ensure_database, initialise, postgres_spec, programs
-from holdfast.embedded.process import start
+from holdfast.embedded.processes.child_process import start
+from holdfast.embedded.processes.children import ChildSpec
+from holdfast.embedded.servers.credentials import HOST, NATS_USER
+from holdfast.embedded.servers.identity import choose_identity
+from holdfast.embedded.servers.nats import nats_spec
+from holdfast.embedded.servers.ports import reserve_ports
+from holdfast.embedded.servers.postgres import admin_url, ensure_database, initialise, postgres_spec, programs
 
 PASSWORD = "for-tests-only"
 

@@ -11,11 +11,11 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from holdfast.collective_ring import RingReader
-from holdfast.collective_ring_layout import ring_path
-from holdfast.ledger import LedgerWriter
-from holdfast.trainer import hooks
-from holdfast.trainer.collective_ring import RingWriter
+from holdfast.node.collectives.ring_path import ring_path
+from holdfast.node.collectives.ring_reader import RingReader
+from holdfast.node.ledger.ledger_file import LedgerWriter
+from holdfast.trainer.hooks import install_hooks
+from holdfast.trainer.hooks.ring_writer import RingWriter
 from holdfast.trainer.phases import bind
 
 ITERATIONS, ACCUMULATED = 6, 2
@@ -26,7 +26,7 @@ def main() -> None:
     rank = int(os.environ["RANK"])
     ledger = Path(sys.argv[1]) / f"rank-{rank}.ledger"
     bind(LedgerWriter(ledger, rank=rank, generation=1), RingWriter(ring_path(ledger), rank=rank, generation=1))
-    hooks.install()
+    install_hooks.install()
     dist.init_process_group("gloo")
     model = DistributedDataParallel(torch.nn.Linear(64, 64))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -17,7 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from holdfast_agent import kernel, preload
+from holdfast.node import kernel
+from holdfast_agent.zygote import preload
 
 HOST = "127.0.0.1"
 
@@ -136,8 +137,8 @@ def _fork(case: dict[str, Any], number: int, port: int, output: Path) -> int:
 
 
 def _node(case: dict[str, Any], number: int, port: int, output: Path) -> None:
-    from holdfast_agent.diagnoser.driver import Driver
-    from holdfast_agent.diagnoser.finding import Place
+    from holdfast_checks.driver import Driver
+    from holdfast_checks.result import Place
 
     os.environ["DRIVER"] = str(os.getpid())
     fault = case.get("fault", {})

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from holdfast.embedded.announce import announce_ready
+from holdfast.daemon.ready import announce_ready
 
 
 async def service() -> None:

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import asyncpg
 
-from holdfast.embedded.children import ChildSpec
 from holdfast.embedded.errors import EmbeddedError
 from holdfast.embedded.launch import run_detached, run_foreground
 from holdfast.embedded.layout import ClusterInfo, Layout
-from holdfast.embedded.proctree import NODE_VARIABLE
+from holdfast.embedded.processes.children import ChildSpec
+from holdfast.embedded.processes.proctree import NODE_VARIABLE
 from holdfast.embedded.services import ClusterPlan, base_environment
 from holdfast.embedded.supervisor import Options
 

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from holdfast.embedded.layout import ClusterInfo, Fabric, Layout, Ports
-from holdfast.embedded.process import stat_fields
+from holdfast.embedded.processes.child_process import stat_fields
 from holdfast.faults.aim import Aim, Proc, Rank
 from holdfast.faults.record import Injected, Record
 from holdfast.faults.registry import find
 from holdfast.faults.rights import lacking
-from holdfast.ids import uuid7
+from holdfast.fresh_ids import uuid7
 
 WITHIN_S = 20.0
 

@@ -13,7 +13,6 @@ import msgspec
 
 from holdfast.bus import event_message
 from holdfast.clock import system_now
-from holdfast.event_parts import JobSpec, RankProcess, StepSample
 from holdfast.events import (
     Event,
     FirstStep,
@@ -27,7 +26,10 @@ from holdfast.events import (
     Reattempt,
     StepsMeasured,
 )
-from holdfast.ids import uuid7
+from holdfast.events.parts.job import JobSpec
+from holdfast.events.parts.ranks import RankProcess
+from holdfast.events.parts.samples import StepSample
+from holdfast.fresh_ids import uuid7
 from holdfast.store.migrate import migrate
 from holdfast_historian.partitions import PartitionPolicy, days_ahead
 from holdfast_historian.rows import row_of

@@ -23,7 +23,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from holdfast.trainer.checkpoint import Checkpointer, PerRank, RngState
-from holdfast.trainer.spread import leaves, local_of
+from holdfast.trainer.checkpoint.layout.dtensors import leaves, local_of
 
 
 class Model(nn.Module):

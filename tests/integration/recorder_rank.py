@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from holdfast.trainer import flight_recorder
+from holdfast.trainer.hooks import flight_recorder
 
 
 def main() -> None:

@@ -12,12 +12,19 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from urllib.parse import quote
 
-from holdfast.embedded.children import ChildSpec
-from holdfast.embedded.credentials import DATABASE, HOST, NATS_USER
-from holdfast.embedded.identity import choose_identity
-from holdfast.embedded.nats import nats_spec
-from holdfast.embedded.ports import reserve_ports
-from holdfast.embedded.postgres import admin_url, clear_stale_pid, ensure_database, initialise, postgres_spec, programs
+from holdfast.embedded.processes.children import ChildSpec
+from holdfast.embedded.servers.credentials import DATABASE, HOST, NATS_USER
+from holdfast.embedded.servers.identity import choose_identity
+from holdfast.embedded.servers.nats import nats_spec
+from holdfast.embedded.servers.ports import reserve_ports
+from holdfast.embedded.servers.postgres import (
+    admin_url,
+    clear_stale_pid,
+    ensure_database,
+    initialise,
+    postgres_spec,
+    programs,
+)
 
 PASSWORD = "for-tests"
 START_LIMIT_S = 90

@@ -14,7 +14,7 @@ import sys
 
 import numpy as np
 
-from holdfast import userfaultfd
+from holdfast.node.vault import userfaultfd
 
 PAGE = 4096
 

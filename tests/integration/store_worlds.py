@@ -10,9 +10,9 @@ import msgspec
 from servers import PostgresServer
 
 from holdfast.bus import Message
-from holdfast.ids import uuid7
+from holdfast.fresh_ids import uuid7
 from holdfast.store import Store, Table
-from holdfast.store.memory import MemoryDatabase, MemoryStore
+from holdfast.store.in_memory import MemoryDatabase, MemoryStore
 from holdfast.store.postgres import PostgresStore
 
 ROLES = ("controller", "analyzer", "standby", "ckpt", "historian", "reader")

@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.event_parts import JobSpec
 from holdfast.events import FirstStep, ProcessExited, RanksStarted
+from holdfast.events.parts.job import JobSpec
 from holdfast.subjects import heartbeat_subject, log_subject
 from tests.integration.agent_node import WAIT_S, gone, node
 from tests.integration.servers import NatsServer

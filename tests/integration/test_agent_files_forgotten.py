@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.event_parts import JobSpec
 from holdfast.events import FirstStep, ProcessExited, RanksStarted
+from holdfast.events.parts.job import JobSpec
 from tests.integration.agent_node import Node, node, until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.event_parts import CheckResult
 from holdfast.events import Inspection, NodeInspected
+from holdfast.events.parts.job import CheckResult
 from tests.integration.agent_node import Node, node
 from tests.integration.test_inspections_live import MINE, needs_kmsg, xid
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.event_parts import JobSpec
 from holdfast.events import (
     CheckpointSaved,
     FirstStep,
@@ -24,6 +23,7 @@ from holdfast.events import (
     RanksStopped,
     StepsMeasured,
 )
+from holdfast.events.parts.job import JobSpec
 from tests.integration.agent_node import Node, gone, node, until
 from tests.integration.servers import stands
 

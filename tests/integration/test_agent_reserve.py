@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.event_parts import JobSpec
 from holdfast.events import RanksFinished, RanksStarted, RanksStopped
+from holdfast.events.parts.job import JobSpec
 from tests.integration.agent_node import Node, gone, node, until
 from tests.integration.servers import children
 

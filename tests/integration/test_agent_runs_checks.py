@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.diagnosis.program import checks_of
-from holdfast.diagnosis.suites import END
-from holdfast.diagnosis.verdict import judge
-from holdfast.event_parts import JobSpec
+from holdfast.engines.checks.checks_program import checks_of
+from holdfast.engines.checks.checks_verdict import judge
+from holdfast.engines.checks.suites import END
 from holdfast.events import DiagnosticResult, FirstStep, Progress, RanksFinished, RanksStarted
+from holdfast.events.parts.job import JobSpec
 from tests.integration.agent_node import node
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]

@@ -9,18 +9,18 @@ from datetime import timedelta
 
 import pytest
 
-from holdfast import backup_orders
-from holdfast.asserting import keep_asserting
-from holdfast.backup_orders import BackupOrder
 from holdfast.bus import KeyUpdate, event_message
 from holdfast.bus.nats import NatsBus, connect
 from holdfast.clock import system_now
+from holdfast.daemon.order_repair import keep_asserting
+from holdfast.daemon.service_shell import ServiceShell
 from holdfast.events import CopiesMeasured, Event, GenerationStarted, JobFinished, StepsCertified
-from holdfast.ids import uuid7
-from holdfast.service import ServiceShell
+from holdfast.fresh_ids import uuid7
+from holdfast.orders import backup
+from holdfast.orders.backup import BackupOrder
 from holdfast.store.postgres import PostgresStore
 from holdfast.subjects import DESIRED_BUCKET, backup_key
-from holdfast_ckpt.reassert import truths
+from holdfast_ckpt.order_repair import truths
 from holdfast_ckpt.service import Coordinator
 from tests.integration.historian_scene import new_database, query, until
 from tests.integration.servers import NatsServer
@@ -42,7 +42,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.asserting.EVERY_S", 0.05)
+    monkeypatch.setattr("holdfast.daemon.order_repair.EVERY_S", 0.05)
 
 
 @asynccontextmanager
@@ -109,12 +109,12 @@ async def order_of(bus: NatsBus, node: str, generation: int) -> BackupOrder:
     """The order that comes to hold for a node."""
 
     def is_it(update: KeyUpdate) -> bool:
-        return update.body is not None and backup_orders.decode(update.body).generation == generation
+        return update.body is not None and backup.decode(update.body).generation == generation
 
     async with asyncio.timeout(WITHIN_S), aclosing(bus.watch(DESIRED_BUCKET, backup_key(node))) as updates:
         update = await anext(update async for update in updates if is_it(update))
     assert update.body is not None
-    return backup_orders.decode(update.body)
+    return backup.decode(update.body)
 
 
 async def test_orders_reach_every_node_and_hold(server: NatsServer, embedded_postgres: str) -> None:
@@ -134,8 +134,8 @@ async def test_orders_reach_every_node_and_hold(server: NatsServer, embedded_pos
             "c": "b",
             "d": "a",
         }
-        body = backup_orders.encode(given["a"])
-        for foreign in (b"\xff", backup_orders.encode(given["b"]), b"{}"):
+        body = backup.encode(given["a"])
+        for foreign in (b"\xff", backup.encode(given["b"]), b"{}"):
             await bus.put(DESIRED_BUCKET, backup_key("a"), foreign)
             await until(lambda: right("a", body), "the order is put right")
     # Also what was changed while nobody looked, and by what is in the database alone.

@@ -22,9 +22,9 @@ from click.testing import CliRunner, Result
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from holdfast.cli.main import main
-from holdfast.trainer import checkpoint_export
 from holdfast.trainer.checkpoint import Checkpointer
-from holdfast.trainer.checkpoint_manifest import decode_index, decode_manifest
+from holdfast.trainer.checkpoint.exchange import export
+from holdfast.trainer.checkpoint.layout.manifest import decode_index, decode_manifest
 from tests.integration.historian_scene import new_database
 
 pytestmark = pytest.mark.integration
@@ -121,7 +121,7 @@ def _export(place: Path, step: object, form: str, target: Path, *more: object, c
 def test_a_dcp_export_is_loaded_without_holdfast(
     place: Path, tmp_path: Path, file_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoint_export, "DCP_FILE_BYTES", file_bytes)
+    monkeypatch.setattr(export, "DCP_FILE_BYTES", file_bytes)
     target = tmp_path / "out"
     result = _export(place, 7, "dcp", target)
     assert (len(list(target.glob("*.distcp"))) == 1) == (file_bytes > 200)

@@ -11,13 +11,13 @@ from typing import Any
 import fsspec
 import pytest
 
-from holdfast.trainer.checkpoint_errors import CheckpointError, CheckpointMismatch, DamagedCheckpoint, Superseded
-from holdfast.trainer.checkpoint_folder import StepState
-from holdfast.trainer.checkpoint_objects import PIECE_BYTES, ObjectStorage
-from holdfast.trainer.checkpoint_places import open_storage
-from holdfast.trainer.checkpoint_retention import Retention
-from holdfast.trainer.checkpoint_storage import VAULT, DirectoryStorage, Manifest, Part, Storage
-from holdfast.trainer.checkpoint_workplace import UNFENCED, Owner
+from holdfast.trainer.checkpoint.errors import CheckpointError, CheckpointMismatch, DamagedCheckpoint, Superseded
+from holdfast.trainer.checkpoint.objects.object_store import PIECE_BYTES, ObjectStorage
+from holdfast.trainer.checkpoint.storage.directory import VAULT, DirectoryStorage, Manifest, Part, Storage
+from holdfast.trainer.checkpoint.storage.folder import StepState
+from holdfast.trainer.checkpoint.storage.places import open_storage
+from holdfast.trainer.checkpoint.storage.retention import Retention
+from holdfast.trainer.checkpoint.storage.workplace import UNFENCED, Owner
 
 pytestmark = pytest.mark.integration
 

@@ -14,18 +14,18 @@ import msgspec
 import pytest
 from historian_scene import new_database
 
-from holdfast.bus.memory import MemoryBroker, MemoryBus
+from holdfast.bus.in_memory import MemoryBroker, MemoryBus
 from holdfast.code.manifest import decode, encode, short
 from holdfast.code.snapshot import Snapshot, snapshot
-from holdfast.desired import CodeWanted, NodeDesired, Placement
-from holdfast.event_parts import JobSpec
-from holdfast.ids import uuid7
+from holdfast.events.parts.job import JobSpec
+from holdfast.fresh_ids import uuid7
+from holdfast.orders.node import CodeWanted, NodeDesired, Placement
 from holdfast.requests import CODE_REQUESTS, Answer, KeepCode, OfferCode
 from holdfast.subjects import CODE_BUCKET, DESIRED_BUCKET, code_key
-from holdfast_agent import code_store
-from holdfast_agent.code_store import Brought, CodeStore, Need
-from holdfast_controller.code_shelf import PostgresShelf
-from holdfast_controller.librarian import Librarian
+from holdfast_agent.files import code_store
+from holdfast_agent.files.code_store import Brought, CodeStore, Need
+from holdfast_controller.code.librarian import Librarian
+from holdfast_controller.code.shelf import PostgresShelf
 
 pytestmark = pytest.mark.integration
 WITHIN_S = 10.0

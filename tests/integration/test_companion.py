@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_agent import companion
+from holdfast_agent.companions import companion
 
 pytestmark = pytest.mark.integration
 
@@ -34,7 +34,7 @@ def _children_are_watched_by_pidfd() -> Iterator[None]:
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_it_outlives_the_loop_that_started_it(tmp_path: Path) -> None:
     async def begin() -> int:
-        vault = await companion.start("holdfast_agent.vault", tmp_path / "log", "--state-dir", str(tmp_path))
+        vault = await companion.start("holdfast_vault", tmp_path / "log", "--state-dir", str(tmp_path))
         return vault.pid
 
     pid = asyncio.run(begin())
@@ -45,7 +45,7 @@ def test_it_outlives_the_loop_that_started_it(tmp_path: Path) -> None:
 
 
 async def test_its_end_is_seen(tmp_path: Path) -> None:
-    vault = await companion.start("holdfast_agent.vault", tmp_path / "log", "--state-dir", str(tmp_path))
+    vault = await companion.start("holdfast_vault", tmp_path / "log", "--state-dir", str(tmp_path))
     watching = asyncio.create_task(companion.ended(vault))
     vault.kill()
     assert await watching == -signal.SIGKILL

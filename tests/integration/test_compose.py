@@ -22,7 +22,7 @@ import pytest
 import yaml
 from servers import PostgresServer, free_port
 
-from holdfast.embedded.nats import nats_server
+from holdfast.embedded.servers.nats import nats_server
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent

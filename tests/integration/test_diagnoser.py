@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from holdfast.diagnosis.suites import END, suite_tests
-from holdfast.diagnosis.verdict import SILENT_SYMPTOM, WRONG_ANSWER_SYMPTOM, Verdict, answered, judge
+from holdfast.engines.checks.checks_verdict import SILENT_SYMPTOM, WRONG_ANSWER_SYMPTOM, Verdict, answered, judge
+from holdfast.engines.checks.suites import END, suite_tests
 from holdfast.events import DiagnosticResult
-from holdfast.ids import uuid7
+from holdfast.fresh_ids import uuid7
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

@@ -6,9 +6,9 @@ import time
 
 from torch._C._distributed_c10d import TCPStore
 
-from holdfast.diagnosis.suites import MEETING, Stage
-from holdfast_agent.diagnoser.finding import Place, Task
-from holdfast_agent.diagnoser.meeting import run
+from holdfast.engines.checks.suites import MEETING, Stage
+from holdfast_checks.meeting import run
+from holdfast_checks.result import Place, Task
 
 LIMIT_S = 2.0
 

@@ -17,8 +17,8 @@ from embedded_running import Cluster, alive, cluster, until
 from holdfast.embedded.control import AddNode, PowerOff, PowerOn, Status, Stop, ask
 from holdfast.embedded.errors import ControlRefused, NoCluster
 from holdfast.embedded.layout import ClusterInfo
-from holdfast.embedded.process import started_ticks
-from holdfast.embedded.proctree import node_processes
+from holdfast.embedded.processes.child_process import started_ticks
+from holdfast.embedded.processes.proctree import node_processes
 
 pytestmark = pytest.mark.integration
 

@@ -12,7 +12,7 @@ import pytest
 from embedded_running import Cluster, alive, cluster, until
 
 from holdfast.embedded.control import PowerOff, ask
-from holdfast.embedded.proctree import node_processes
+from holdfast.embedded.processes.proctree import node_processes
 
 pytestmark = pytest.mark.integration
 

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.embedded.errors import EmbeddedError
 from holdfast.embedded.layout import Ports
-from holdfast.embedded.readiness import nats_answers, postgres_answers
+from holdfast.embedded.servers.readiness import nats_answers, postgres_answers
 
 pytestmark = pytest.mark.integration
 

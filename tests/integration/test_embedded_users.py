@@ -15,8 +15,8 @@ import asyncpg
 import pytest
 from embedded_running import Cluster, cluster
 
-from holdfast.embedded.identity import Identity, choose_identity
-from holdfast.embedded.postgres import programs
+from holdfast.embedded.servers.identity import Identity, choose_identity
+from holdfast.embedded.servers.postgres import programs
 
 pytestmark = pytest.mark.integration
 

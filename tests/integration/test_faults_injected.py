@@ -17,7 +17,7 @@ from faults_scene import WITHIN_S, cluster_files, inject, kernel_log, state_of, 
 
 from holdfast.embedded import fabric
 from holdfast.embedded.layout import Fabric, Layout
-from holdfast.embedded.ports import reserve_ports
+from holdfast.embedded.servers.ports import reserve_ports
 from holdfast.faults.aim import Proc
 from holdfast.faults.fault import FaultRefused
 from holdfast.faults.helpers import marked

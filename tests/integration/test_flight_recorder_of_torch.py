@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from holdfast.hangs.flight_recorder import read_flight_recorder
+from holdfast.engines.hang.dumps.flight_recorder import read_flight_recorder
 
 SCRIPT = """
 import sys

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.trainer.flight_recorder import SOCKET_PATH_BYTES_MAX, serve, socket_path
+from holdfast.trainer.hooks.flight_recorder import SOCKET_PATH_BYTES_MAX, serve, socket_path
 from holdfast_agent.tracer import recorder
 from holdfast_agent.tracer.recorder import ANSWER_S, NoAnswer, recorder_of
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.inspection_policy import InspectionPolicy
-from holdfast_agent.inspections.gpu import GpuInspection, GpuProbe
-from holdfast_agent.inspections.holdings import Gpus
+from holdfast.settings.inspections import InspectionPolicy
+from holdfast_agent.inspections.node_hardware import Gpus
+from holdfast_agent.inspections.sources.gpu import GpuInspection, GpuProbe
 
 pytestmark = [
     pytest.mark.integration,

@@ -14,10 +14,10 @@ from click.testing import CliRunner
 from holdfast.bus import event_message
 from holdfast.bus.nats import connect
 from holdfast.cli.main import main
-from holdfast.cli.overview import Overview, cluster_overview, overview_section
-from holdfast.dead_letters import Unhandled, rejection
+from holdfast.cli.output.overview import Overview, cluster_overview, overview_section
+from holdfast.daemon.dead_letters import Unhandled, rejection
 from holdfast.events import MessageRejected, RanksStarted
-from holdfast.ids import uuid7
+from holdfast.fresh_ids import uuid7
 from tests.integration.commands_scene import NOT_RECORDED, Scene, data, holdfast
 from tests.integration.historian_scene import new_database, record
 from tests.integration.servers import free_port
@@ -100,7 +100,7 @@ def test_sql_cuts_a_long_table_and_says_so(scene: Scene) -> None:
 
 
 def test_sql_ends_a_query_that_takes_too_long(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.cli.database.STATEMENT_TIMEOUT_S", 1)
+    monkeypatch.setattr("holdfast.cli.connect.database.STATEMENT_TIMEOUT_S", 1)
     result = holdfast(scene, "sql", "select pg_sleep(30)")
     assert result.exit_code == 1
     assert "statement timeout" in result.stderr

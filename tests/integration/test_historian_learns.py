@@ -13,20 +13,20 @@ import pytest_asyncio
 
 from holdfast.bus.nats import connect
 from holdfast.clock import system_now
-from holdfast.event_parts import RankTelemetry
+from holdfast.daemon.service_shell import Effect
+from holdfast.engines.telemetry.windows import METRICS
 from holdfast.events import Event, TelemetryMeasured
-from holdfast.finding_policies import TelemetryPolicy
-from holdfast.ids import uuid7
+from holdfast.events.parts.samples import RankTelemetry
+from holdfast.fresh_ids import uuid7
 from holdfast.requests import ANALYZER_REQUESTS, KeepModel, decode
-from holdfast.service import Effect
-from holdfast.telemetry.windows import METRICS
-from holdfast_analyzer.telemetry import Telemetries
+from holdfast.settings.telemetry import TelemetryPolicy
+from holdfast_analyzer.engines.telemetry.telemetry import Telemetries
 from holdfast_historian.retraining import Retraining
 from holdfast_historian.retraining_plan import is_due
 from holdfast_historian.service import Historian
 from holdfast_historian.store import HistorianStore
 from tests.integration.historian_scene import new_database, query, record, until
-from tests.unit.telemetry_scene import training
+from tests.scenes.telemetry import training
 
 pytestmark = pytest.mark.integration
 

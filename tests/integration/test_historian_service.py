@@ -18,9 +18,9 @@ import pytest_asyncio
 from holdfast.bus import Message, event_message
 from holdfast.bus.nats import NatsBus, connect
 from holdfast.clock import Now, system_now
-from holdfast.event_parts import RankProgress
 from holdfast.events import EVENT_TYPES, Event, Progress
-from holdfast.ids import uuid7
+from holdfast.events.parts.ranks import RankProgress
+from holdfast.fresh_ids import uuid7
 from holdfast.subjects import dead_letter_subject, event_subject
 from holdfast_historian.main import run
 from holdfast_historian.partitions import PartitionPolicy

@@ -8,7 +8,6 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
-from holdfast.event_parts import Grant, LoggedSample, RankException, RankProcess, StepSample
 from holdfast.events import (
     BadNumber,
     DeadlinePassed,
@@ -29,7 +28,10 @@ from holdfast.events import (
     StepsMeasured,
     ThroughputMeasured,
 )
-from holdfast.ids import uuid7
+from holdfast.events.parts.job import Grant
+from holdfast.events.parts.ranks import RankException, RankProcess
+from holdfast.events.parts.samples import LoggedSample, StepSample
+from holdfast.fresh_ids import uuid7
 from tests.integration.historian_scene import Story, killed_and_restarted, new_database, one, query, record
 
 pytestmark = pytest.mark.integration

@@ -16,15 +16,15 @@ from pathlib import Path
 import pytest
 
 from holdfast.clock import system_now
-from holdfast.inspection_policy import InspectionPolicy
+from holdfast.node.machine import Machine
+from holdfast.settings.inspections import InspectionPolicy
 from holdfast_agent.inspections.check import Reading, Trouble
-from holdfast_agent.inspections.disks import Disks
-from holdfast_agent.inspections.holdings import Gpus, HoldingsFinder
 from holdfast_agent.inspections.judge import Said
-from holdfast_agent.inspections.kernel_log import KernelLog, kernel_check
-from holdfast_agent.inspections.machine import Machine
-from holdfast_agent.inspections.mounts import Mounts
+from holdfast_agent.inspections.node_hardware import Gpus, HoldingsFinder
 from holdfast_agent.inspections.runner import Inspections
+from holdfast_agent.inspections.sources.disks import Disks
+from holdfast_agent.inspections.sources.kernel_log import KernelLog, kernel_check
+from holdfast_agent.inspections.sources.mounts import Mounts
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
@@ -179,10 +179,10 @@ def test_a_process_that_the_kernel_kills_for_memory_is_the_nodes_whose_it_was() 
 
 WATCH = """
 import json, sys
-from holdfast.inspection_policy import InspectionPolicy
-from holdfast_agent.inspections.machine import Machine
-from holdfast_agent.inspections.network import Network
-from holdfast_agent.inspections.reachability import Reachability
+from holdfast.settings.inspections import InspectionPolicy
+from holdfast.node.machine import Machine
+from holdfast_agent.inspections.sources.network import Network
+from holdfast_agent.inspections.sources.reachability import Reachability
 policy = InspectionPolicy(interfaces="eth0", switches="10.77.0.1")
 checks = {"network": Network(Machine(), policy), "switch": Reachability(Machine(), policy)}
 for line in sys.stdin:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.hangs.links import RETRIES_LEAST, silent_links
-from holdfast.hangs.observed import NodeLinks
+from holdfast.engines.hang.silent_links import RETRIES_LEAST, silent_links
+from holdfast.events.parts.traces import NodeLinks
 from holdfast_agent.tracer.links import links_of
 
 PROC = Path("/proc")

@@ -9,9 +9,9 @@ import pytest
 import torch
 from vault_process import Ranks, vault
 
-from holdfast import userfaultfd
-from holdfast.trainer import memory
-from holdfast.vault_wire import SealedStep, ShardName
+from holdfast.node.vault import userfaultfd
+from holdfast.node.vault.vault_wire import SealedStep, ShardName
+from holdfast.trainer.vault_client import client as memory
 
 pytestmark = pytest.mark.integration
 

@@ -13,10 +13,10 @@ from store_worlds import PASSWORDS, PostgresWorld
 
 from holdfast.bus import Message
 from holdfast.bus.nats import NatsBus, connect
-from holdfast.ids import uuid7
+from holdfast.daemon.relay import Relay
+from holdfast.fresh_ids import uuid7
 from holdfast.store import Outbox, Store
 from holdfast.store.migrate import migrate
-from holdfast.store.relay import Relay
 from holdfast.subjects import DEAD_LETTER_STREAM, DESIRED_BUCKET, dead_letter_subject, kv_subject
 
 pytestmark = pytest.mark.integration
@@ -105,7 +105,7 @@ async def test_everything_said_is_published_in_order(
     store: Store, bus: NatsBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Who waits for the next look waits longer than the test.
-    monkeypatch.setattr("holdfast.store.relay.POLL_S", 3600.0)
+    monkeypatch.setattr("holdfast.daemon.relay.POLL_S", 3600.0)
     job, key = unique("job"), unique("node")
     said = [decision(job, b"%d" % number) for number in range(1203)]
     order = Message(id=uuid7(), subject=kv_subject(DESIRED_BUCKET, key), body=b"run")
@@ -185,7 +185,7 @@ async def test_the_relay_outlives_both_servers(
 async def test_what_nobody_woke_the_relay_for_is_published_too(
     store: Store, bus: NatsBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.store.relay.POLL_S", 0.5)
+    monkeypatch.setattr("holdfast.daemon.relay.POLL_S", 0.5)
     job = unique("job")
     async with (
         running(Relay(store, bus)),

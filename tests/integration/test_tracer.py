@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.embedded.process import stat_fields
-from holdfast.hangs.observed import ProcessStacks, RankTrace, ThreadStack
+from holdfast.embedded.processes.child_process import stat_fields
+from holdfast.events.parts.traces import ProcessStacks, RankTrace, ThreadStack
 from holdfast_agent.tracer import rounds
 from holdfast_agent.tracer.rounds import Round, trace
 from holdfast_agent.tracer.stacks import Unread

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_agent.reports import ReportFile, training_log
 from holdfast_agent.training_logs import followed_log, log_reader
 from holdfast_agent.training_logs.log_reader import LogNews, LogReader, ReaderFailed, Watched
 from holdfast_agent.training_logs.open_files import FileKey, Found, kind_of, open_logs
 from holdfast_agent.training_logs.readings import Reading
 from holdfast_agent.training_logs.tags import Tags
+from holdfast_agent.watching.reports import ReportFile, training_log
 
 pytestmark = pytest.mark.integration
 
@@ -241,8 +241,11 @@ def test_an_offline_run_of_weights_and_biases_is_read_while_it_runs(rank: Rank, 
 def test_the_writer_of_torch_tells_of_its_file_and_keeps_little_back(rank: Rank, reads: Reads, tmp_path: Path) -> None:
     reports = tmp_path / "reports.jsonl"
     rank.does(f"import os; os.environ |= dict(HOLDFAST_REPORTS={str(reports)!r}, HOLDFAST_GENERATION='1', RANK='3')")
-    rank.does("from holdfast.ledger import LedgerWriter; from holdfast.trainer import hooks, log_hooks, phases")
-    rank.does(f"phases.bind(LedgerWriter({str(tmp_path / 'ledger')!r}, rank=3, generation=1)); hooks.install()")
+    rank.does(
+        "from holdfast.node.ledger.ledger_file import LedgerWriter; from holdfast.trainer import phases; "
+        "from holdfast.trainer.hooks import install_hooks, log_hooks"
+    )
+    rank.does(f"phases.bind(LedgerWriter({str(tmp_path / 'ledger')!r}, rank=3, generation=1)); install_hooks.install()")
     rank.does("log_hooks.FLUSH_S_MAX = 0.1; from torch.utils.tensorboard import SummaryWriter")
     rank.does(f"writer = SummaryWriter({str(tmp_path / 'logs')!r})")
     ((log, told),) = [(training_log(report), report) for report in ReportFile(reports, 0).read()]

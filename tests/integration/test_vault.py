@@ -17,11 +17,11 @@ import torch
 import vault_nodes
 from vault_nodes import VaultNode
 
-from holdfast import userfaultfd
-from holdfast.seals import BrokenSeal
-from holdfast.trainer import memory
-from holdfast.trainer.memory import MemoryRefused, VaultClient
-from holdfast.vault_wire import SealedStep, ShardName, VaultWireError
+from holdfast.node.vault import userfaultfd
+from holdfast.node.vault.seals import BrokenSeal
+from holdfast.node.vault.vault_wire import SealedStep, ShardName, VaultWireError
+from holdfast.trainer.vault_client import client as memory
+from holdfast.trainer.vault_client.client import MemoryRefused, VaultClient
 
 pytestmark = pytest.mark.integration
 
@@ -33,7 +33,7 @@ RANK = Path(__file__).with_name("vault_rank.py")
 @pytest.fixture
 def directory(tmp_path: Path) -> Iterator[Path]:
     reading, writing = os.pipe()
-    command = (sys.executable, "-m", "holdfast_agent.vault", "--state-dir", str(tmp_path), "--ready-fd", str(writing))
+    command = (sys.executable, "-m", "holdfast_vault", "--state-dir", str(tmp_path), "--ready-fd", str(writing))
     process = subprocess.Popen(command, pass_fds=[writing])
     os.close(writing)
     os.read(reading, 1)

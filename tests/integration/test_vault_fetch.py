@@ -12,8 +12,8 @@ import vault_nodes
 from vault_nodes import CHUNK, VaultNode, at, is_state, order_of, shard, state, until
 from vault_way import Way
 
-from holdfast.trainer.memory import BrokenSeal, MemoryRefused, VaultClient
-from holdfast.vault_wire import Damaged, Done, Fetched
+from holdfast.node.vault.vault_wire import Damaged, Done, Fetched
+from holdfast.trainer.vault_client.client import BrokenSeal, MemoryRefused, VaultClient
 
 pytestmark = pytest.mark.integration
 node = vault_nodes.node

@@ -16,15 +16,15 @@ import vault_nodes
 from vault_nodes import CHUNK, TOKEN, VaultNode, at, is_state, order_of, shard, state, until
 from vault_way import Way
 
-from holdfast import vault_socket
-from holdfast.backup_orders import VaultAddress
-from holdfast.ledger import LedgerWriter
-from holdfast.vault_wire import BackedUp, Damaged, Done, Join, Refused, ShardName, receive, send
-from holdfast_agent.vault.assignments import Assignment
-from holdfast_agent.vault.handshake import NotAdmitted
-from holdfast_agent.vault.pacing import PAUSE_S_MAX
-from holdfast_agent.vault.peer_link import dial
-from holdfast_agent.vault.peer_wire import AskHeld, Challenge, Welcome, greetings
+from holdfast.node.ledger.ledger_file import LedgerWriter
+from holdfast.node.vault import vault_socket
+from holdfast.node.vault.vault_wire import BackedUp, Damaged, Done, Join, Refused, ShardName, receive, send
+from holdfast.orders.backup import VaultAddress
+from holdfast_vault.assignments import Assignment
+from holdfast_vault.pacing import PAUSE_S_MAX
+from holdfast_vault.peers.handshake import NotAdmitted
+from holdfast_vault.peers.peer_link import dial
+from holdfast_vault.peers.peer_wire import AskHeld, Challenge, Welcome, greetings
 
 pytestmark = pytest.mark.integration
 node = vault_nodes.node

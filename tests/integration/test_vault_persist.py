@@ -17,15 +17,15 @@ import vault_nodes
 from servers import children
 from vault_nodes import VaultNode, at, order_of, shard, state, until
 
-from holdfast.trainer.checkpoint_folder import DirectoryFolder, StepState, whole_manifest
-from holdfast.trainer.checkpoint_format import PartReader, plan_part
-from holdfast.trainer.checkpoint_places import open_storage
-from holdfast.trainer.checkpoint_state import KeyedState
-from holdfast.trainer.checkpoint_storage import DirectoryStorage
-from holdfast.trainer.checkpoint_verify import verify
-from holdfast.trainer.checkpoint_workplace import Owner
-from holdfast.trainer.memory import VaultClient
-from holdfast.vault_wire import Damaged, NotPersisted, Persisted, PersistTo
+from holdfast.node.vault.vault_wire import Damaged, NotPersisted, Persisted, PersistTo
+from holdfast.trainer.checkpoint.exchange.verify import verify
+from holdfast.trainer.checkpoint.layout.part_format import PartReader, plan_part
+from holdfast.trainer.checkpoint.layout.state_marks import KeyedState
+from holdfast.trainer.checkpoint.storage.directory import DirectoryStorage
+from holdfast.trainer.checkpoint.storage.folder import DirectoryFolder, StepState, whole_manifest
+from holdfast.trainer.checkpoint.storage.places import open_storage
+from holdfast.trainer.checkpoint.storage.workplace import Owner
+from holdfast.trainer.vault_client.client import VaultClient
 
 pytestmark = pytest.mark.integration
 node = vault_nodes.node

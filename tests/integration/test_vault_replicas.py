@@ -10,9 +10,9 @@ import torch
 import vault_nodes
 from vault_nodes import CHUNK, VaultNode, at, order_of, until
 
-from holdfast.backup_orders import Replica
-from holdfast.trainer.memory import VaultClient
-from holdfast.vault_wire import BackedUp, Damaged, Done
+from holdfast.node.vault.vault_wire import BackedUp, Damaged, Done
+from holdfast.orders.backup import Replica
+from holdfast.trainer.vault_client.client import VaultClient
 
 pytestmark = pytest.mark.integration
 node = vault_nodes.node

@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 from snapshot_source import pattern
 
-from holdfast import seals, userfaultfd
-from holdfast_agent.vault.snapshot import BLOCK_BYTES, Layout, Piece, Snapshot, SourceLost
+from holdfast.node.vault import seals, userfaultfd
+from holdfast_vault.shelf.snapshot import BLOCK_BYTES, Layout, Piece, Snapshot, SourceLost
 
 pytestmark = pytest.mark.integration
 

@@ -19,20 +19,20 @@ from typing import TypeVar
 import pytest
 import torch
 
-from holdfast import vault_socket, vault_wire
-from holdfast.backup_orders import BackupOrder, Replica, VaultAddress
-from holdfast.trainer.memory import VaultClient
-from holdfast.vault_wire import Answer, Assign, Follow, Notice, SealedStep, ShardName
-from holdfast_agent.vault.assignments import Assignment
-from holdfast_agent.vault.peer_link import ask, dial
-from holdfast_agent.vault.peer_wire import AskHeld, Held, HeldShards
+from holdfast.node.vault import vault_socket, vault_wire
+from holdfast.node.vault.vault_wire import Answer, Assign, Follow, Notice, SealedStep, ShardName
+from holdfast.orders.backup import BackupOrder, Replica, VaultAddress
+from holdfast.trainer.vault_client.client import VaultClient
+from holdfast_vault.assignments import Assignment
+from holdfast_vault.peers.peer_link import ask, dial
+from holdfast_vault.peers.peer_wire import AskHeld, Held, HeldShards
 
 TOKEN = "the token of the job"
 CHUNK = 4 << 20
 WAIT_S = 30.0
 PATIENT = f"""
-from holdfast_agent.vault import discovery, fetcher
-from holdfast_agent.vault.__main__ import main
+from holdfast_vault import discovery, fetcher
+from holdfast_vault.__main__ import main
 discovery.FIND_S = discovery.GRACE_S = fetcher.ASSIGNMENT_WAIT_S = {WAIT_S}
 main()
 """
@@ -47,7 +47,7 @@ class VaultNode:
     def __init__(self, root: Path, node: str, *, is_patient: bool = False, log: Path | None = None) -> None:
         self.node = node
         self._log = log
-        self._program = ("-c", PATIENT) if is_patient else ("-m", "holdfast_agent.vault")
+        self._program = ("-c", PATIENT) if is_patient else ("-m", "holdfast_vault")
         self.directory = root / node
         self.directory.mkdir()
         # Bound and not listening: its vault may listen beside it, also the next one, and nobody else is given the port.

@@ -17,7 +17,7 @@ WARM_RANKS = Path(__file__).parents[1] / "warm_ranks.py"
 def vault(directory: Path) -> Iterator[Path]:
     """A vault with its state in `directory`, ready on entry and gone on exit."""
     reading, writing = os.pipe()
-    command = (sys.executable, "-m", "holdfast_agent.vault", "--state-dir", str(directory), "--ready-fd", str(writing))
+    command = (sys.executable, "-m", "holdfast_vault", "--state-dir", str(directory), "--ready-fd", str(writing))
     process = subprocess.Popen(command, pass_fds=[writing])
     os.close(writing)
     try:

@@ -6,7 +6,7 @@ import socket
 import threading
 from contextlib import suppress
 
-from holdfast.backup_orders import VaultAddress
+from holdfast.orders.backup import VaultAddress
 
 
 class Way:

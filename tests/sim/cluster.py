@@ -9,14 +9,15 @@ from typing import Any
 
 from holdfast import events
 from holdfast.bus import Message, event_message
-from holdfast.event_parts import JobSpec
+from holdfast.daemon.service_shell import ServiceShell
 from holdfast.events import DeadlinePassed, Event, GenerationStarted, JobFinished, JobSubmitted
+from holdfast.events.parts.job import JobSpec
 from holdfast.ids import named_id
-from holdfast.policies import LadderPolicy, PoolPolicy
 from holdfast.requests import StopJob, SubmitJob
-from holdfast.service import ServiceShell
-from holdfast.store.memory import MemoryStore
-from holdfast.timeouts import Timeouts
+from holdfast.settings.ladder import LadderPolicy
+from holdfast.settings.pool import PoolPolicy
+from holdfast.settings.timeouts import Timeouts
+from holdfast.store.in_memory import MemoryStore
 from holdfast_controller.service import Controller
 from holdfast_standby.service import Standby
 from holdfast_standby.state import Inventory

@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import xxhash
 
-from holdfast.seals import CHUNK_BYTES, Seal
+from holdfast.node.vault.seals import CHUNK_BYTES, Seal
+from holdfast.node.vault.vault_wire import SealedStep
 from holdfast.topology import Topology
-from holdfast.vault_wire import SealedStep
-from holdfast_agent.vault.segments import Contents, Segment
-from holdfast_ckpt.replica_groups import REPLICA_DIMENSIONS
+from holdfast_ckpt.plan.replica_groups import REPLICA_DIMENSIONS
+from holdfast_vault.shelf.segments import Contents, Segment
 
 CHUNKS_MAX = 9
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from holdfast.backup_orders import BackupOrder
-from holdfast.vault_wire import SealedStep
+from holdfast.node.vault.vault_wire import SealedStep
+from holdfast.orders.backup import BackupOrder
 from tests.sim.memory_job import Job
 from tests.sim.memory_vaults import Vault
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.seals import Seal
-from holdfast.vault_wire import SealedStep, ShardName
-from holdfast_agent.vault import replicas
-from holdfast_agent.vault.assignments import Assignment
-from holdfast_agent.vault.backlog import Backlog, Waiting
-from holdfast_agent.vault.cuts import survives
-from holdfast_agent.vault.segments import Contents, Segment
-from holdfast_agent.vault.shelf import Shelf
+from holdfast.node.vault.seals import Seal
+from holdfast.node.vault.vault_wire import SealedStep, ShardName
+from holdfast_vault.assignments import Assignment
+from holdfast_vault.cuts import survives
+from holdfast_vault.peers.sending import replicas
+from holdfast_vault.peers.sending.backlog import Backlog, Waiting
+from holdfast_vault.shelf.segments import Contents, Segment
+from holdfast_vault.shelf.shelf import Shelf
 from tests.sim.light_segments import LightSegment, begun
 
 if TYPE_CHECKING:

@@ -11,18 +11,18 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import NamedTuple, TypeVar
 
-from holdfast.backup_orders import BackupOrder
 from holdfast.events import GenerationStarted
 from holdfast.ids import named_id
-from holdfast.policies import CheckpointPolicy
-from holdfast.trainer.checkpoint_memory import STEPS_TOLD_MAX
-from holdfast.vault_wire import SealedStep
-from holdfast_agent.vault.assignments import Assignment
-from holdfast_agent.vault.segments import Contents
-from holdfast_ckpt import backups
-from holdfast_ckpt.backup_plan import BackupStrategy
-from holdfast_ckpt.holdings import Holdings
-from holdfast_ckpt.state import HeldShards, HeldState, JobBackups
+from holdfast.node.vault.vault_wire import SealedStep
+from holdfast.orders.backup import BackupOrder
+from holdfast.settings.checkpoint import CheckpointPolicy
+from holdfast.trainer.checkpoint.memory_steps import STEPS_TOLD_MAX
+from holdfast_ckpt.plan import backups
+from holdfast_ckpt.plan.backup_plan import BackupStrategy
+from holdfast_ckpt.plan.checkpoint_state import HeldShards, HeldState, JobBackups
+from holdfast_ckpt.plan.shard_locations import Holdings
+from holdfast_vault.assignments import Assignment
+from holdfast_vault.shelf.segments import Contents
 from tests.sim.light_segments import LightSegment, Shards
 from tests.sim.memory_topologies import random_topology
 from tests.sim.memory_vaults import Network, Vault

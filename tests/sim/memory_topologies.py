@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from holdfast.topology import Mesh, Topology
-from holdfast_ckpt.backup_plan import nodes_of_group
+from holdfast_ckpt.plan.backup_plan import nodes_of_group
 
 NODES_MAX = 40
 RANKS_MAX = 64

@@ -9,16 +9,16 @@ import random
 from collections.abc import Callable, Collection, Iterator
 from itertools import chain
 
-from holdfast.backup_orders import BackupOrder, VaultAddress
-from holdfast.vault_wire import SealedStep, ShardName
-from holdfast_agent.vault import replicas
-from holdfast_agent.vault.assignments import Assignment
-from holdfast_agent.vault.cuts import Cut
-from holdfast_agent.vault.discovery import Found, vaults_of
-from holdfast_agent.vault.peer_wire import HeldShards
-from holdfast_agent.vault.pins import Pins, pins_of
-from holdfast_agent.vault.segments import Contents
-from holdfast_agent.vault.shelf import Shelf
+from holdfast.node.vault.vault_wire import SealedStep, ShardName
+from holdfast.orders.backup import BackupOrder, VaultAddress
+from holdfast_vault.assignments import Assignment
+from holdfast_vault.cuts import Cut
+from holdfast_vault.peers.fetching.discovery import Found, vaults_of
+from holdfast_vault.peers.peer_wire import HeldShards
+from holdfast_vault.peers.sending import replicas
+from holdfast_vault.shelf.pins import Pins, pins_of
+from holdfast_vault.shelf.segments import Contents
+from holdfast_vault.shelf.shelf import Shelf
 from tests.sim.light_segments import LightSegment, begun
 from tests.sim.memory_copies import Copies, Offer, Reception
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import msgspec
 
-from holdfast import desired
-from holdfast.desired import NodeDesired, UnreadableOrder
-from holdfast.event_parts import CheckResult, NodeFacts
 from holdfast.events import DiagnosticResult, Event, Inspection, NodeInspected, NodeRegistered
-from holdfast.timeouts import Timeouts
-from holdfast_agent.actions import Acknowledge, Action, EndZygote, Fork, Say, Stop
-from holdfast_agent.inputs import (
+from holdfast.events.parts.job import CheckResult, NodeFacts
+from holdfast.orders import node
+from holdfast.orders.node import NodeDesired, UnreadableOrder
+from holdfast.settings.timeouts import Timeouts
+from holdfast_agent.plan.actions import Acknowledge, Action, EndZygote, Fork, Say, Stop
+from holdfast_agent.plan.inputs import (
     Input,
     Observed,
     OrderSeen,
@@ -24,9 +24,9 @@ from holdfast_agent.inputs import (
     ZygoteFound,
     ZygoteLost,
 )
-from holdfast_agent.plan import plan
-from holdfast_agent.state import AgentState, RankStanding, Standing
-from holdfast_agent.wire import Fence, LiveRank, RankExit
+from holdfast_agent.plan.node_state import AgentState, RankStanding, Standing
+from holdfast_agent.plan.planner import plan
+from holdfast_agent.zygote.wire import Fence, LiveRank, RankExit
 from tests.sim.network import World
 from tests.sim.training import Training
 from tests.sim.zygote import Zygote
@@ -41,7 +41,7 @@ FACTS = NodeFacts(
 )
 
 
-_read = lru_cache(desired.decode)
+_read = lru_cache(node.decode)
 """Orders are read again and again, and never change."""
 
 

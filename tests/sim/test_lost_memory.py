@@ -13,8 +13,8 @@ import random
 
 import pytest
 
-from holdfast.vault_wire import SealedStep
-from holdfast_ckpt.backup_plan import BackupStrategy, Protects
+from holdfast.node.vault.vault_wire import SealedStep
+from holdfast_ckpt.plan.backup_plan import BackupStrategy, Protects
 from tests.sim.memory_checker import Promise, check_choice, check_left, check_restored, check_whole
 from tests.sim.memory_job import Job
 from tests.sim.memory_topologies import groups_of

@@ -8,15 +8,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.backup_orders import Replica, VaultAddress
-from holdfast.seals import Seal
+from holdfast.node.vault.seals import Seal
+from holdfast.node.vault.vault_wire import SealedStep
+from holdfast.orders.backup import Replica, VaultAddress
 from holdfast.topology import Topology
-from holdfast.vault_wire import SealedStep
-from holdfast_agent.vault import replicas, shelf
-from holdfast_agent.vault.keeping import KEPT_MIN
-from holdfast_ckpt import backups
-from holdfast_ckpt.backup_plan import BackupPlan, BackupStrategy, plan_backups
-from holdfast_ckpt.state import JobBackups
+from holdfast_ckpt.plan import backups
+from holdfast_ckpt.plan.backup_plan import BackupPlan, BackupStrategy, plan_backups
+from holdfast_ckpt.plan.checkpoint_state import JobBackups
+from holdfast_vault.peers.sending import replicas
+from holdfast_vault.shelf import shelf
+from holdfast_vault.shelf.keeping import KEPT_MIN
 from tests.sim.test_lost_memory import Failed, history
 
 TRIED = 150

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast import desired
-from holdfast.desired import NodeDesired
 from holdfast.exit_codes import SUPERSEDED
-from holdfast_agent.wire import Fence, RankExit
+from holdfast.orders import node as desired
+from holdfast.orders.node import NodeDesired
+from holdfast_agent.zygote.wire import Fence, RankExit
 from tests.sim.training import Training
 
 if TYPE_CHECKING:

@@ -8,22 +8,22 @@ import sys
 
 import msgspec
 
-from holdfast import config
-from holdfast.process import log_to_stderr
+from holdfast.daemon.process import log_to_stderr
+from holdfast.settings import load
 from holdfast_agent.inspections.once import NoSuchCheck, inspect
 
 
 def main() -> None:
-    """Look, and print a list of `holdfast.inspection_report.InspectedDevice`."""
+    """Look, and print a list of `holdfast.node.inspection_report.InspectedDevice`."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="only this check; repeatable")
     parser.add_argument("--config", help="TOML file with settings, as for every process")
     arguments = parser.parse_args()
     log_to_stderr("holdfast_agent.inspections")
     try:
-        settings, _ = config.load(os.environ, file=arguments.config)
+        settings, _ = load.load(os.environ, file=arguments.config)
         found = inspect(settings.inspections, arguments.only)
-    except (config.ConfigRefused, NoSuchCheck) as error:
+    except (load.ConfigRefused, NoSuchCheck) as error:
         parser.exit(2, f"{error}\n")
     sys.stdout.buffer.write(msgspec.json.encode(found) + b"\n")
     sys.stdout.buffer.flush()

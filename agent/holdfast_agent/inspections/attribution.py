@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from holdfast.kernel_lines import KernelTrouble
+from holdfast.engines.hardware.kernel_lines import KernelTrouble
 from holdfast_agent.inspections.check import Scope
 
 

@@ -8,16 +8,16 @@ import tempfile
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from holdfast.inspection_policy import InspectionPolicy
-from holdfast.inspection_report import InspectedDevice
+from holdfast.node.inspection_report import InspectedDevice
+from holdfast.node.machine import Machine
+from holdfast.settings.inspections import InspectionPolicy
 from holdfast_agent.inspections.check import Check, Reading, Trouble
-from holdfast_agent.inspections.gpu import GpuInspection
-from holdfast_agent.inspections.holdings import HoldingsFinder, gpus_of
 from holdfast_agent.inspections.judge import confidence_of, merged
-from holdfast_agent.inspections.kernel_log import KernelLog
-from holdfast_agent.inspections.machine import Machine
+from holdfast_agent.inspections.node_hardware import HoldingsFinder, gpus_of
 from holdfast_agent.inspections.register import registered
 from holdfast_agent.inspections.runner import look
+from holdfast_agent.inspections.sources.gpu import GpuInspection
+from holdfast_agent.inspections.sources.kernel_log import KernelLog
 from holdfast_agent.inspections.threads import Abandonable
 
 COMPARED_AFTER_S = 1.0

@@ -17,8 +17,8 @@ from typing import Any
 
 import msgspec
 
-from holdfast.inspection_policy import CommandCheck, InspectionPolicy
-from holdfast_agent.environment import public_environment
+from holdfast.settings.inspections import CommandCheck, InspectionPolicy
+from holdfast_agent.companions.environment import public_environment
 from holdfast_agent.inspections.check import ENTRY_POINTS, Check, Reading, Trouble, unreadable
 
 OUTPUT_CHARS_MAX = 64 * 1024

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.inspection_policy import PLUGIN, InspectionPolicy
+from holdfast.node.machine import Machine
+from holdfast.settings.inspections import PLUGIN, InspectionPolicy
 from holdfast_agent.inspections.check import Check
-from holdfast_agent.inspections.clock import clock_check
-from holdfast_agent.inspections.container import container_check
-from holdfast_agent.inspections.dcgm import dcgm_check
-from holdfast_agent.inspections.disks import disks_check
-from holdfast_agent.inspections.gpu import GpuInspection, gpu_check
-from holdfast_agent.inspections.infiniband import infiniband_check
-from holdfast_agent.inspections.kernel_log import KernelLog, kernel_check
-from holdfast_agent.inspections.machine import Machine
-from holdfast_agent.inspections.mounts import Paths, mounts_check
-from holdfast_agent.inspections.network import network_check
 from holdfast_agent.inspections.plugins import command_checks, entry_point_checks
-from holdfast_agent.inspections.pressure import pressure_check
-from holdfast_agent.inspections.reachability import switch_check
-from holdfast_agent.inspections.strangers import Ranks
+from holdfast_agent.inspections.sources.clock import clock_check
+from holdfast_agent.inspections.sources.container import container_check
+from holdfast_agent.inspections.sources.dcgm import dcgm_check
+from holdfast_agent.inspections.sources.disks import disks_check
+from holdfast_agent.inspections.sources.foreign_processes import Ranks
+from holdfast_agent.inspections.sources.gpu import GpuInspection, gpu_check
+from holdfast_agent.inspections.sources.infiniband import infiniband_check
+from holdfast_agent.inspections.sources.kernel_log import KernelLog, kernel_check
+from holdfast_agent.inspections.sources.mounts import Paths, mounts_check
+from holdfast_agent.inspections.sources.network import network_check
+from holdfast_agent.inspections.sources.pressure import pressure_check
+from holdfast_agent.inspections.sources.reachability import switch_check
 
 
 def registered(

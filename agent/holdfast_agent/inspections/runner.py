@@ -13,7 +13,7 @@ import msgspec
 import structlog
 
 from holdfast.clock import Now
-from holdfast.event_parts import CheckResult
+from holdfast.events.parts.job import CheckResult
 from holdfast_agent.inspections.check import Check, Reading, Trouble, unreadable
 from holdfast_agent.inspections.judge import CheckState, Said, confidence_of, judge
 from holdfast_agent.inspections.threads import Abandonable, StillOut

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.collective_marks import ask_for_marks
-from holdfast.collective_ring import RingError, RingReader, ring_path
-from holdfast.hangs.observed import CollectiveRecord, RankTrace
+from holdfast.events.parts.traces import CollectiveRecord, RankTrace
+from holdfast.node.collectives.marks import ask_for_marks
+from holdfast.node.collectives.ring_path import ring_path
+from holdfast.node.collectives.ring_reader import RingError, RingReader
 from holdfast_agent.tracer.recorder import Recorded
 
 RECORDS_PER_GROUP = 48

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.hangs.observed import NodeLinks, SilentPeer
-from holdfast_agent.inspections.machine import Machine, entries, number
+from holdfast.events.parts.traces import NodeLinks, SilentPeer
+from holdfast.node.machine import Machine, entries, number
 
 TIMEOUTS = ("local_ack_timeout_err", "roce_adp_retrans_to")
 """Of a card: acknowledgements that did not come in time. What is only late, or in another order, full networks have."""

@@ -8,7 +8,7 @@ from typing import TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.hangs.observed import ProcessStacks, RankTrace
+from holdfast.events.parts.traces import ProcessStacks, RankTrace
 
 PART_BYTES_MAX = 500_000
 """Half of what an event may have."""

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from holdfast.embedded.process import stat_fields
-from holdfast.hangs.observed import ProcessKind
+from holdfast.embedded.processes.child_process import stat_fields
+from holdfast.events.parts.traces import ProcessKind
 from holdfast_agent.tracer.memory_files import text_of
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")

@@ -1,4 +1,5 @@
-"""A rank's flight recorders, asked over its socket (`holdfast.trainer.flight_recorder`): answered while Python hangs.
+"""A rank's flight recorders, asked over its socket (`holdfast.trainer.hooks.flight_recorder`): answered while Python
+hangs.
 
 There is one of the operations on the CPU and, in builds for CUDA, one of NCCL's.
 """
@@ -9,8 +10,8 @@ import asyncio
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from holdfast.hangs.flight_recorder import FlightRecorderError, read_flight_recorder
-from holdfast.hangs.observed import RankTrace
+from holdfast.engines.hang.dumps.flight_recorder import FlightRecorderError, read_flight_recorder
+from holdfast.events.parts.traces import RankTrace
 
 ANSWER_S = 0.5
 ANSWER_BYTES_MAX = 32 << 20

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 
-from holdfast.hangs.observed import ProcessStacks, RankTrace, ThreadStack
+from holdfast.events.parts.traces import ProcessStacks, RankTrace, ThreadStack
 from holdfast_agent.tracer.memory_files import Program, program_of
 from holdfast_agent.tracer.process_tree import GONE, Process, Work, processes_of, state_of, work_of
 from holdfast_agent.tracer.stacks import NotLooked, Unread, by_stacks, stacks_of

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.hangs.observed import Frame, ProcessKind, ThreadStack
-from holdfast.reading import UNREADABLE
+from holdfast.decoding import UNREADABLE
+from holdfast.events.parts.traces import Frame, ProcessKind, ThreadStack
 
 TRIES = 2
 """Read without a pause, stacks change meanwhile: once in a while the reader finds itself nowhere."""

@@ -12,20 +12,20 @@ from typing import Any
 
 import structlog
 
-from holdfast import desired
 from holdfast.bus import Bus
 from holdfast.clock import Now
-from holdfast.desired import TraceWanted
+from holdfast.engines.hang.event_times import carried
 from holdfast.events import CollectiveTrace, Event, StackDump
-from holdfast.hangs.carried import carried
-from holdfast.hangs.observed import NodeLinks, RankTrace
+from holdfast.events.parts.traces import NodeLinks, RankTrace
 from holdfast.ids import derived_id
+from holdfast.node.machine import Machine
+from holdfast.orders import node as desired
+from holdfast.orders.node import TraceWanted
 from holdfast.subjects import ALL_TRACE_KEYS
-from holdfast.trainer.flight_recorder import socket_path
-from holdfast_agent.asked_of_jobs import asked
-from holdfast_agent.directories import Directories
-from holdfast_agent.inspections.machine import Machine
-from holdfast_agent.state import Crew
+from holdfast.trainer.hooks.flight_recorder import socket_path
+from holdfast_agent.files.directories import Directories
+from holdfast_agent.job_requests import asked
+from holdfast_agent.plan.node_state import Crew
 from holdfast_agent.tracer.collectives import marks_of, trace_of, with_recorders
 from holdfast_agent.tracer.links import SAMPLE_EVERY_S, Ports, links_of
 from holdfast_agent.tracer.parts import stacks_in_parts, traces_in_parts

@@ -12,7 +12,7 @@ from holdfast_agent.training_logs.followed_log import FollowedLog
 from holdfast_agent.training_logs.open_files import FileKey, Found, logs_at, matching_logs, open_logs
 from holdfast_agent.training_logs.readings import Reading
 from holdfast_agent.training_logs.tags import Tags
-from holdfast_agent.wire import Fence
+from holdfast_agent.zygote.wire import Fence
 
 READ_EVERY_S = 1.0
 SEARCH_EVERY = 5

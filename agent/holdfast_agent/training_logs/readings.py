@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from holdfast.training_quantities import Quantity
+from holdfast.events.parts.training_quantities import Quantity
 from holdfast_agent.training_logs.scalars import Scalar
 from holdfast_agent.training_logs.tags import Choice, Tags, value_of
 

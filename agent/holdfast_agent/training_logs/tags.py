@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from holdfast.training_quantities import Quantity
+from holdfast.events.parts.training_quantities import Quantity
 
 PERCENT_FROM = 1.5
 """Nobody's MFU is above 150 %: larger ones are percentages."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from holdfast import process
 from holdfast.bus.nats import connect
-from holdfast.process import Process
-from holdfast.service import ServiceShell
+from holdfast.daemon import process
+from holdfast.daemon.process import Process
+from holdfast.daemon.service_shell import ServiceShell
 from holdfast.store.postgres import PostgresStore
 from holdfast_analyzer.service import Analyzer
 

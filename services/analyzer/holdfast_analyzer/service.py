@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from holdfast.desired import SlowWanted, TraceWanted
+from holdfast.daemon.finished_jobs import FinishedJobs
+from holdfast.daemon.service_shell import Decider, Effect, Row
 from holdfast.events import (
     AnyEvent,
     BadNumber,
@@ -29,17 +30,20 @@ from holdfast.events import (
     TelemetryMeasured,
     ThroughputMeasured,
 )
-from holdfast.finding_policies import CorruptionPolicy, HangPolicy, SignalsPolicy, SlowPolicy, TelemetryPolicy
-from holdfast.finished_jobs import FinishedJobs
+from holdfast.orders.node import SlowWanted, TraceWanted
 from holdfast.requests import ANALYZER_REQUESTS, Answer, AnyRequest, KeepModel, LocateSlowness, TraceJob
-from holdfast.service import Decider, Effect, Row
-from holdfast_analyzer.bad_numbers import BadNumbers, Known
-from holdfast_analyzer.fail_slow import FailSlow
-from holdfast_analyzer.hangs import Hangs, Said
-from holdfast_analyzer.step_time import StepTimes, observe, p99_s
+from holdfast.settings.corruption import CorruptionPolicy
+from holdfast.settings.hang import HangPolicy
+from holdfast.settings.signals import SignalsPolicy
+from holdfast.settings.slow import SlowPolicy
+from holdfast.settings.telemetry import TelemetryPolicy
+from holdfast_analyzer.engines.bad_numbers.bad_numbers import BadNumbers, Known
+from holdfast_analyzer.engines.hang.hangs import Hangs, Said
+from holdfast_analyzer.engines.slow.fail_slow import FailSlow
+from holdfast_analyzer.engines.step_time import StepTimes, observe, p99_s
+from holdfast_analyzer.engines.telemetry.telemetry import Telemetries
+from holdfast_analyzer.engines.throughput import Throughput
 from holdfast_analyzer.store import KNOWN, MODELS, TABLES
-from holdfast_analyzer.telemetry import Telemetries
-from holdfast_analyzer.throughput import Throughput
 
 NODES_SHOWN = 8
 OLD = timedelta(seconds=30)
@@ -47,7 +51,7 @@ OLD = timedelta(seconds=30)
 
 
 class Analyzer(Decider):
-    """Holds the windows of all jobs; see `holdfast.service.Decider`.
+    """Holds the windows of all jobs; see `holdfast.daemon.service_shell.Decider`.
 
     They refill within seconds, so they are not stored; only what was found by them and will not be seen again.
     """

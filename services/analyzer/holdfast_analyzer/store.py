@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from holdfast.engines.telemetry.model import Model
 from holdfast.store import Table
-from holdfast.telemetry.model import Model
-from holdfast_analyzer.bad_numbers import Known
+from holdfast_analyzer.engines.bad_numbers.bad_numbers import Known
 
 
 def _columns(known: Known) -> dict[str, Any]:

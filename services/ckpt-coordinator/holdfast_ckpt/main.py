@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
-from holdfast import process
-from holdfast.asserting import keep_asserting
 from holdfast.bus.nats import connect
-from holdfast.process import Process
-from holdfast.service import ServiceShell
+from holdfast.daemon import process
+from holdfast.daemon.order_repair import keep_asserting
+from holdfast.daemon.process import Process
+from holdfast.daemon.service_shell import ServiceShell
 from holdfast.store.postgres import PostgresStore
-from holdfast_ckpt.reassert import truths
+from holdfast_ckpt.order_repair import truths
 from holdfast_ckpt.service import Coordinator
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import msgspec
 
-from holdfast.backup_orders import BackupOrder
+from holdfast.daemon.finished_jobs import FinishedJobs
+from holdfast.daemon.service_shell import Decider, Effect, Row
 from holdfast.events import (
     AnyEvent,
     BackupsPlanned,
@@ -21,17 +22,16 @@ from holdfast.events import (
     StepsCertified,
     StepTimeMeasured,
 )
-from holdfast.finished_jobs import FinishedJobs
+from holdfast.events.parts.persist_every import PersistEvery
 from holdfast.ids import derived_id
-from holdfast.persistence import PersistEvery
-from holdfast.policies import CheckpointPolicy
-from holdfast.service import Decider, Effect, Row
-from holdfast_ckpt import backups, cadence, certified
-from holdfast_ckpt.cadence import Pace
-from holdfast_ckpt.holdings import Holdings, copied
-from holdfast_ckpt.lead import lead_steps
-from holdfast_ckpt.plan import SOURCE, outdated, record
-from holdfast_ckpt.state import CataloguedStep, CertifiedSteps, JobBackups
+from holdfast.orders.backup import BackupOrder
+from holdfast.settings.checkpoint import CheckpointPolicy
+from holdfast_ckpt.plan import backups, cadence, certified
+from holdfast_ckpt.plan.cadence import Pace
+from holdfast_ckpt.plan.catalogue import SOURCE, outdated, record
+from holdfast_ckpt.plan.checkpoint_state import CataloguedStep, CertifiedSteps, JobBackups
+from holdfast_ckpt.plan.lead_time import lead_steps
+from holdfast_ckpt.plan.shard_locations import Holdings, copied
 from holdfast_ckpt.store import CERTIFIED, PLANS, SHARDS, STEPS, TABLES, key_of, parts_of
 
 WRITTEN_AT_ONCE_MAX = 200
@@ -39,7 +39,7 @@ WRITTEN_AT_ONCE_MAX = 200
 
 
 class Coordinator(Decider):
-    """Writes the catalogue and gives orders to vaults; see `holdfast.service.Decider`."""
+    """Writes the catalogue and gives orders to vaults; see `holdfast.daemon.service_shell.Decider`."""
 
     name = "ckpt-coordinator"
     tables = TABLES

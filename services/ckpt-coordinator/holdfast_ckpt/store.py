@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.store import Table
-from holdfast_ckpt.state import CataloguedStep, CertifiedSteps, HeldShards, JobBackups
+from holdfast_ckpt.plan.checkpoint_state import CataloguedStep, CertifiedSteps, HeldShards, JobBackups
 
 
 def _step_columns(entry: CataloguedStep) -> dict[str, Any]:

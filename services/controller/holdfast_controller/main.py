@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 
-from holdfast import process
-from holdfast.asserting import keep_asserting
 from holdfast.bus.nats import connect
-from holdfast.process import Process
-from holdfast.service import ServiceShell
+from holdfast.daemon import process
+from holdfast.daemon.order_repair import keep_asserting
+from holdfast.daemon.process import Process
+from holdfast.daemon.service_shell import ServiceShell
 from holdfast.store.postgres import PostgresStore
-from holdfast_controller.code_shelf import PostgresShelf
-from holdfast_controller.librarian import Librarian
-from holdfast_controller.reassert import truths
+from holdfast_controller.code.librarian import Librarian
+from holdfast_controller.code.shelf import PostgresShelf
+from holdfast_controller.order_repair import truths
 from holdfast_controller.service import Controller
 
 

@@ -8,11 +8,10 @@ from itertools import islice, takewhile
 from typing import Any
 
 from holdfast.code.manifest import Manifest
-from holdfast.desired import NodeDesired
-from holdfast.diagnosis.references import AnswerKey
+from holdfast.daemon.service_shell import Decider, Effect, Order, Row
+from holdfast.engines.checks.references import AnswerKey
 from holdfast.events import AnyEvent, IncidentClosed, OrderRefused
-from holdfast.finding_policies import HangPolicy
-from holdfast.policies import CodePolicy, LadderPolicy, MechanismPolicy, RetentionPolicy
+from holdfast.orders.node import NodeDesired
 from holdfast.requests import (
     CONTROLLER_REQUESTS,
     Answer,
@@ -23,15 +22,19 @@ from holdfast.requests import (
     SubmitJob,
     UpdateJob,
 )
-from holdfast.service import Decider, Effect, Order, Row
-from holdfast.timeouts import Timeouts
-from holdfast_controller import retest
-from holdfast_controller.draft import NO_MANIFESTS, Outcome
-from holdfast_controller.hears import HANDLED, concerns
-from holdfast_controller.incident import Incident
-from holdfast_controller.orders import code_wanted, standing_orders
-from holdfast_controller.plan import Planner
-from holdfast_controller.state import OVER, JobState
+from holdfast.settings.code import CodePolicy
+from holdfast.settings.hang import HangPolicy
+from holdfast.settings.ladder import LadderPolicy
+from holdfast.settings.mechanisms import MechanismPolicy
+from holdfast.settings.retention import RetentionPolicy
+from holdfast.settings.timeouts import Timeouts
+from holdfast_controller.plan.checks import suspect_test
+from holdfast_controller.plan.draft import NO_MANIFESTS, Outcome
+from holdfast_controller.plan.incident.incident import Incident
+from holdfast_controller.plan.job import OVER, JobState
+from holdfast_controller.plan.orders import code_wanted, standing_orders
+from holdfast_controller.plan.planner import Planner
+from holdfast_controller.plan.subscriptions import HANDLED, concerns
 from holdfast_controller.store import (
     CODE_VERSIONS,
     INCIDENTS,
@@ -51,7 +54,7 @@ FORGOTTEN_AT_ONCE_MAX = 100
 
 
 class Controller(Decider):
-    """Holds the state of all jobs; see `holdfast.service.Decider`."""
+    """Holds the state of all jobs; see `holdfast.daemon.service_shell.Decider`."""
 
     name = "controller"
     tables = TABLES
@@ -150,7 +153,7 @@ class Controller(Decider):
     def _decided(self, before: JobState, outcome: Outcome, now: datetime) -> Effect:
         """What a decision means, and the tests that follow if it evicts several nodes of which one is at fault."""
         effect = self._effect(before, outcome, now)
-        tests = retest.follow_up(outcome.events, outcome.state or before, now, self.planner.timeouts)
+        tests = suspect_test.follow_up(outcome.events, outcome.state or before, now, self.planner.timeouts)
         return effect if tests is None else _merge([effect, self._effect(None, tests, now)])
 
     def _effect(self, before: JobState | None, outcome: Outcome, now: datetime) -> Effect:

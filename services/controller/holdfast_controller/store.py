@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 
-from holdfast.diagnosis.references import Reference
+from holdfast.engines.checks.references import Reference
 from holdfast.store import Table
-from holdfast_controller.code_state import CodeVersion
-from holdfast_controller.incident import Taken
-from holdfast_controller.state import JobState
+from holdfast_controller.plan.code.code_state import CodeVersion
+from holdfast_controller.plan.incident.incident import Taken
+from holdfast_controller.plan.job import JobState
 
 
 class IncidentRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,8 +13,8 @@ from datetime import datetime
 import asyncpg
 import msgspec
 
-from holdfast.finding_policies import TelemetryPolicy
-from holdfast.telemetry import learning
+from holdfast.engines.telemetry import learning
+from holdfast.settings.telemetry import TelemetryPolicy
 
 NICENESS = 10
 CONNECT_TIMEOUT_S = 30.0

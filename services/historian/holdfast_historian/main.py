@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-from holdfast import process
 from holdfast.bus import Bus
 from holdfast.bus.nats import connect
 from holdfast.clock import Now, system_now
-from holdfast.embedded.announce import announce_ready
-from holdfast.finding_policies import TelemetryPolicy
-from holdfast.process import Process
-from holdfast.service import answer_pings
+from holdfast.daemon import process
+from holdfast.daemon.process import Process
+from holdfast.daemon.ready import announce_ready
+from holdfast.daemon.service_shell import answer_pings
+from holdfast.settings.telemetry import TelemetryPolicy
 from holdfast_historian.partitions import PartitionPolicy
 from holdfast_historian.retraining import Retraining
 from holdfast_historian.service import Historian

@@ -16,13 +16,13 @@ import structlog
 
 from holdfast.bus import Bus, BusUnavailable, NoResponder, event_message
 from holdfast.clock import Now
+from holdfast.decoding import UNREADABLE
+from holdfast.engines.telemetry.learning import Learned
 from holdfast.events import TelemetryModelTrained
-from holdfast.finding_policies import TelemetryPolicy
-from holdfast.ids import uuid7
-from holdfast.reading import UNREADABLE
+from holdfast.fresh_ids import uuid7
 from holdfast.requests import ANALYZER_REQUESTS, Answer, KeepModel
+from holdfast.settings.telemetry import TelemetryPolicy
 from holdfast.store import StoreUnavailable
-from holdfast.telemetry.learning import Learned
 from holdfast_historian.learner import Wanted
 from holdfast_historian.retraining_plan import is_due
 from holdfast_historian.store import HistorianStore

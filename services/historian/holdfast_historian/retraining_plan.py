@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from holdfast.finding_policies import TelemetryPolicy
+from holdfast.settings.telemetry import TelemetryPolicy
 
 AGAIN = timedelta(hours=1)
 """Where nothing came of the last try, or there was none yet: a young cluster has more to learn from soon."""

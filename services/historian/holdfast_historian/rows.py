@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from holdfast import events
+from holdfast.decoding import UNREADABLE
 from holdfast.events import AnyEvent, UnreadableEvent
-from holdfast.reading import UNREADABLE
 from holdfast.subjects import event_subject
 
 INTEGER_MAX = (1 << 53) - 1

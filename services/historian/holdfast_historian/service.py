@@ -13,7 +13,7 @@ import structlog
 
 from holdfast.bus import Bus, BusUnavailable, Delivery, Message
 from holdfast.clock import Now
-from holdfast.dead_letters import Unhandled, rejection
+from holdfast.daemon.dead_letters import Unhandled, rejection
 from holdfast.events import EventClass, UnreadableEvent
 from holdfast.store import StoreUnavailable
 from holdfast.subjects import ROOT

@@ -7,8 +7,8 @@ from datetime import datetime
 
 import msgspec
 
-from holdfast.event_parts import Grant
 from holdfast.events import NodesAwaited, NodesGranted, NodesReleased, NodesRequested
+from holdfast.events.parts.job import Grant
 from holdfast_standby.draft import Draft
 from holdfast_standby.state import WATCHED, Claim, Node, NodeState
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from holdfast import process
 from holdfast.bus.nats import connect
 from holdfast.clock import system_now
-from holdfast.process import Process
-from holdfast.service import ServiceShell
+from holdfast.daemon import process
+from holdfast.daemon.process import Process
+from holdfast.daemon.service_shell import ServiceShell
 from holdfast.store.postgres import PostgresStore
 from holdfast_standby.service import Heartbeats, Standby
 

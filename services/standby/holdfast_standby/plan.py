@@ -11,7 +11,6 @@ from itertools import zip_longest
 
 import msgspec
 
-from holdfast.event_parts import NodeFacts
 from holdfast.events import (
     AnyEvent,
     Event,
@@ -25,10 +24,12 @@ from holdfast.events import (
     NodesReleased,
     NodesRequested,
 )
-from holdfast.policies import PoolPolicy, RetentionPolicy
+from holdfast.events.parts.job import NodeFacts
 from holdfast.requests import ReleaseNode
+from holdfast.settings.pool import PoolPolicy
+from holdfast.settings.retention import RetentionPolicy
+from holdfast.settings.timeouts import Timeouts
 from holdfast.subjects import STREAMS
-from holdfast.timeouts import Timeouts
 from holdfast_standby import claims
 from holdfast_standby.draft import Draft, Outcome
 from holdfast_standby.state import WATCHED, Heard, Inventory, Node, NodeState

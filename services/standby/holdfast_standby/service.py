@@ -10,12 +10,13 @@ import msgspec
 
 from holdfast.bus import Bus
 from holdfast.clock import Now
+from holdfast.daemon.service_shell import Decider, Effect, Row
 from holdfast.events import AnyEvent
-from holdfast.policies import PoolPolicy, RetentionPolicy
 from holdfast.requests import STANDBY_REQUESTS, Answer, AnyRequest, ReleaseNode
-from holdfast.service import Decider, Effect, Row
+from holdfast.settings.pool import PoolPolicy
+from holdfast.settings.retention import RetentionPolicy
+from holdfast.settings.timeouts import Timeouts
 from holdfast.subjects import ALL_HEARTBEATS
-from holdfast.timeouts import Timeouts
 from holdfast_standby.draft import Outcome
 from holdfast_standby.plan import HANDLED, Keeper
 from holdfast_standby.state import Heard, Inventory
@@ -40,7 +41,7 @@ class Heartbeats:
 
 
 class Standby(Decider):
-    """Holds the inventory; see `holdfast.service.Decider`."""
+    """Holds the inventory; see `holdfast.daemon.service_shell.Decider`."""
 
     name = "standby"
     tables = TABLES

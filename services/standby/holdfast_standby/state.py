@@ -16,7 +16,7 @@ from enum import StrEnum
 
 import msgspec
 
-from holdfast.event_parts import NodeFacts
+from holdfast.events.parts.job import NodeFacts
 
 
 class NodeState(StrEnum):

@@ -1,0 +1,206 @@
+"""The copies of a node's checkpoints on other nodes: orders go to the vault, what becomes of them is said.
+
+The ckpt coordinator's order names keeper and sources, the controller's carries the job's token: the vault gets both as
+soon as both are here, and again when it was started anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
+
+import structlog
+
+from holdfast.bus import Bus, KeyUpdate
+from holdfast.clock import Now
+from holdfast.events import (
+    CheckpointSaved,
+    CopiesMeasured,
+    Event,
+    ShardDamaged,
+    ShardsBackedUp,
+    ShardsFetched,
+    StepNotPersisted,
+)
+from holdfast.fresh_ids import uuid7
+from holdfast.node.vault.vault_wire import BackedUp, Damaged, Fetched, Notice, NotPersisted, Persisted
+from holdfast.orders import backup
+from holdfast.orders.backup import BackupOrder, submission_ms
+from holdfast.orders.node import NodeDesired, Placement
+from holdfast.subjects import backup_key
+from holdfast_agent.companions.vault_link import VaultLink
+from holdfast_agent.order_watch import orders_for
+from holdfast_agent.plan.backup_tally import BackupSum, BackupTally
+
+TELL_EVERY_S = 2.0
+COMPLAIN_EVERY = timedelta(seconds=30)
+
+log = structlog.get_logger(__name__)
+
+
+class Backups:
+    """One node's. `say` publishes an event; `reject` keeps an order that cannot be read where it can be looked at."""
+
+    def __init__(
+        self,
+        node: str,
+        vault: VaultLink,
+        say: Callable[[Event], None],
+        reject: Callable[[KeyUpdate, bytes, str], None],
+        now: Now,
+    ) -> None:
+        self._node = node
+        self._vault = vault
+        self._say = say
+        self._reject = reject
+        self._now = now
+        self._order: BackupOrder | None = None
+        self._placement: Placement | None = None
+        self._tally: BackupTally | None = None
+        self._said_of: tuple[int, str] | None = None
+        self._complained_at: datetime | None = None
+        self._uncomplained = 0
+        self._changed = asyncio.Event()
+        vault.on_notice = self._noticed
+
+    def placed(self, order: NodeDesired | None) -> None:
+        """The node's order now; None: no ranks. What a node without ranks holds may be all that is left of a shard.
+
+        While checks or replays run, the vault goes on as the training left it.
+        """
+        if order is None or order.placement is None or order.placement.purpose != "train":
+            return
+        if order.placement != self._placement:
+            self._placement = order.placement
+            self._hand_over()
+
+    async def follow(self, bus: Bus) -> None:
+        """Take every order from the bus, until cancelled."""
+        async for order in orders_for(self._node, bus, backup_key(self._node), backup.decode, self._reject):
+            before, self._order = self._order, order
+            if self._tally is None or before is None or _life(before) != _life(order):
+                self._tally, self._said_of = BackupTally(order), None
+            else:
+                self._tally.follow(order)
+            self._hand_over()
+
+    async def tell(self) -> None:
+        """Say which step is backed up, at most every two seconds, until cancelled."""
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            whole = self._tally.take() if self._tally is not None else None
+            if whole is None:
+                continue
+            assert self._tally is not None
+            self._copied(self._tally, whole)
+            await asyncio.sleep(TELL_EVERY_S)
+
+    def _hand_over(self) -> None:
+        order, placement = self._order, self._placement
+        if order is None or placement is None or placement.submitted_at is None:
+            return
+        if (order.job, order.submitted_ms) == (placement.job.name, submission_ms(placement.submitted_at)):
+            self._vault.assign(order, placement.job.token)
+
+    def _noticed(self, notice: Notice) -> None:
+        order = self._order if self._order is not None and self._order.job == notice.name.job else None
+        if isinstance(notice, Damaged):
+            # Said whether or not there is an order: it may be of the job before, or older than this agent.
+            self._damaged(order, notice)
+            return
+        if order is None:
+            return
+        match notice:
+            case BackedUp():
+                if self._tally is not None:
+                    self._tally.add(notice)
+                    self._changed.set()
+            case Fetched():
+                log.info("a shard came from another node", rank=notice.name.rank, step=notice.sealed.step)
+                self._say(
+                    ShardsFetched(
+                        **self._common(order, notice.sealed.generation),
+                        step=notice.sealed.step,
+                        ranks=(notice.name.rank,),
+                        keeper=notice.source,
+                        fetched_bytes=notice.nbytes,
+                        took_s=notice.took_s,
+                    )
+                )
+            case Persisted():
+                self._say(
+                    CheckpointSaved(
+                        **self._common(order, notice.sealed.generation),
+                        step=notice.sealed.step,
+                        path=notice.path,
+                        checkpoint_bytes=notice.nbytes,
+                        took_s=notice.took_s,
+                        steps=notice.steps,
+                    )
+                )
+            case NotPersisted():
+                log.warning("a step is not on the disk", step=notice.sealed.step, reason=notice.reason)
+                self._not_persisted(order, notice)
+
+    def _copied(self, tally: BackupTally, whole: BackupSum) -> None:
+        newest: dict[str, Any] = {
+            "step": whole.sealed.step,
+            "ranks": tuple(tally.order.ranks),
+            "keeper": whole.keeper,
+            "backup_bytes": whole.nbytes,
+            "replicated_bytes": whole.nbytes_shared,
+            "took_s": whole.took_s,
+        }
+        generation = whole.sealed.generation
+        measured = CopiesMeasured(
+            **self._common(tally.order, generation), **newest, skipped=whole.skipped, coming_step=tally.coming_step
+        )
+        if self._said_of != (generation, whole.keeper):
+            self._said_of = generation, whole.keeper
+            self._say(ShardsBackedUp(**self._common(tally.order, generation), **newest))
+        self._say(measured)
+
+    def _not_persisted(self, order: BackupOrder, notice: NotPersisted) -> None:
+        if self._complained_at is not None and self._now() < self._complained_at + COMPLAIN_EVERY:
+            self._uncomplained += 1
+            return
+        self._say(
+            StepNotPersisted(
+                **self._common(order, notice.sealed.generation),
+                step=notice.sealed.step,
+                reason=notice.reason,
+                others=self._uncomplained,
+            )
+        )
+        self._complained_at, self._uncomplained = self._now(), 0
+
+    def _damaged(self, order: BackupOrder | None, notice: Damaged) -> None:
+        name, sealed = notice.name, notice.sealed
+        log.error("a shard is damaged", rank=name.rank, step=sealed.step, detail=notice.detail)
+        self._say(
+            ShardDamaged(
+                **self._common(order, sealed.generation, name.job),
+                rank=name.rank,
+                step=sealed.step,
+                held_by=notice.node or self._node,
+                detail=notice.detail,
+            )
+        )
+
+    def _common(self, order: BackupOrder | None, generation: int, job: str = "") -> dict[str, Any]:
+        return {
+            "id": uuid7(),
+            "at": self._now(),
+            "source": f"agent/{self._node}",
+            "node": self._node,
+            "job": order.job if order is not None else job,
+            "generation": generation,
+            "cause": order.cause if order is not None else None,
+        }
+
+
+def _life(order: BackupOrder) -> tuple[int, int]:
+    return (order.submitted_ms, order.generation)

@@ -1,0 +1,65 @@
+"""Starting a process that works beside the agent and outlives it: the zygote, the vault."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from holdfast_agent.companions.environment import public_environment
+
+
+async def start(module: str, log: Path, *arguments: str) -> subprocess.Popen[bytes]:
+    """Start `python -m module` in a session of its own and wait until it says that it is ready, or ends."""
+    process, ready = _spawn(("-P", "-m", module, *arguments), log)
+    reader = asyncio.StreamReader()
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(ready, "rb", 0)
+    )
+    try:
+        # The other end closes when it is ready, and when it dies.
+        await reader.read()
+    finally:
+        transport.close()
+    return process
+
+
+async def ended(process: subprocess.Popen[bytes]) -> int:
+    """Wait until it has ended; its exit code, or the negated signal number."""
+    loop, end = asyncio.get_running_loop(), asyncio.Event()
+    descriptor = os.pidfd_open(process.pid)
+    loop.add_reader(descriptor, end.set)
+    try:
+        await end.wait()
+    finally:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
+    return process.wait()
+
+
+def _spawn(arguments: Sequence[str], log: Path) -> tuple[subprocess.Popen[bytes], int]:
+    """The process, and a descriptor that comes to its end when it is ready.
+
+    It is no subprocess of asyncio's: those are killed when their transport is collected, as when this process fails.
+    """
+    ready, ready_in = os.pipe()
+    with log.open("ab") as output:
+        try:
+            process = subprocess.Popen(
+                (sys.executable, *arguments, "--ready-fd", str(ready_in)),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=public_environment(os.environ),
+                pass_fds=(ready_in,),
+                start_new_session=True,
+            )
+        except BaseException:
+            os.close(ready)
+            raise
+        finally:
+            os.close(ready_in)
+    return process, ready

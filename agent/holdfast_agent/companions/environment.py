@@ -1,0 +1,104 @@
+"""The environment of a rank: the node's, the job's, and over both torchrun's variables and Holdfast's own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from holdfast.code.places import PLACE_VARIABLE, ROOT_VARIABLE, VERSION_VARIABLE, moved_search_path
+from holdfast.node.rank_variables import RESERVED, RESTORE_STEP
+from holdfast.orders import replay
+from holdfast.orders.node import NodeDesired, Placement
+
+_PRIVATE = ("NATS_URL", "DATABASE_URL", "READY_FD")
+"""Holdfast's own connections carry passwords and are none of a job's business."""
+
+
+_REPRODUCIBLE = {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+"""A replay is compared bit for bit: the same order of sums, and of what is iterated."""
+
+
+class RankFiles(msgspec.Struct, frozen=True, kw_only=True):
+    """The files that a rank writes besides its output, and the directory in which its node's vault answers."""
+
+    vault: Path
+    ledger: Path
+    reports: Path
+    error: Path
+
+
+def rank_environment(
+    base: Mapping[str, str],
+    order: NodeDesired,
+    placement: Placement,
+    rank: int,
+    files: RankFiles,
+    code: Path | None = None,
+) -> dict[str, str]:
+    """All variables of one rank. `base` is the agent's own environment, `code` where the version that it runs lies."""
+    job = placement.job
+    local_rank = rank - placement.ranks.start
+    world_size = job.nnodes * job.nproc_per_node
+    environment = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", "OMP_NUM_THREADS": "1"} | public_environment(base)
+    environment |= {name: value for name, value in job.env.items() if name not in RESERVED}
+    environment |= {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(local_rank),
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_WORLD_SIZE": str(job.nproc_per_node),
+        "GROUP_RANK": str(placement.node_rank),
+        "GROUP_WORLD_SIZE": str(job.nnodes),
+        "ROLE_RANK": str(rank),
+        "ROLE_WORLD_SIZE": str(world_size),
+        "ROLE_NAME": "default",
+        "MASTER_ADDR": placement.master_addr,
+        "MASTER_PORT": str(placement.master_port),
+        "TORCHELASTIC_RUN_ID": job.name,
+        "TORCHELASTIC_RESTART_COUNT": str(max(0, order.generation - 1)),
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_ERROR_FILE": str(files.error),
+        "HOLDFAST_JOB": job.name,
+        "HOLDFAST_GENERATION": str(order.generation),
+        "HOLDFAST_NODE": order.node,
+        "HOLDFAST_JOB_DIR": job.directory,
+        "HOLDFAST_LEDGER": str(files.ledger),
+        "HOLDFAST_REPORTS": str(files.reports),
+        "HOLDFAST_VAULT": str(files.vault),
+    }
+    if placement.submitted_at is not None:
+        environment["HOLDFAST_JOB_SUBMITTED_MS"] = str(round(placement.submitted_at.timestamp() * 1000))
+    if job.mesh:
+        environment["HOLDFAST_MESH"] = job.mesh
+    environment[ROOT_VARIABLE] = job.code_root if code else ""
+    environment[PLACE_VARIABLE] = str(code) if code else ""
+    environment[VERSION_VARIABLE] = (placement.code_version or "") if code else ""
+    if code and (search := environment.get("PYTHONPATH")):
+        entries = moved_search_path(search.split(":"), job.code_root, str(code), job.cwd, os.path.exists)
+        environment["PYTHONPATH"] = ":".join(entries)
+    # Only the order knows how far the job is: any other word would cut what was trained at each restart.
+    environment.pop(RESTORE_STEP, None)
+    if placement.restore_at_most is not None:
+        environment[RESTORE_STEP] = str(placement.restore_at_most)
+    environment[replay.VARIABLE] = ""
+    if placement.purpose != "train":
+        # They keep nothing, and what steps they make must not be taken for training.
+        for name in ("HOLDFAST_LEDGER", "HOLDFAST_VAULT"):
+            environment.pop(name, None)
+    if placement.purpose == "checks":
+        environment.pop(RESTORE_STEP, None)
+    if placement.replay is not None:
+        environment |= _REPRODUCIBLE | {replay.VARIABLE: replay.encode(placement.replay)}
+    return environment
+
+
+def public_environment(base: Mapping[str, str]) -> dict[str, str]:
+    """The variables that a zygote and its ranks may see."""
+    return {name: value for name, value in base.items() if not _is_private(name)}
+
+
+def _is_private(name: str) -> bool:
+    return name.startswith("HOLDFAST_") and any(part in name for part in _PRIVATE)

@@ -1,0 +1,49 @@
+"""What a node's zygote is told to start the ranks of an order."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from holdfast.code.places import moved
+from holdfast.orders import node
+from holdfast.orders.node import NodeDesired
+from holdfast_agent.companions.environment import rank_environment
+from holdfast_agent.files.directories import Directories
+from holdfast_agent.zygote.wire import RankPlan, StartRanks
+
+
+def start_command(order: NodeDesired, directories: Directories, code_place: Callable[[str, str], Path]) -> StartRanks:
+    """The command. `code_place` says where a job's version of its code lies; ranks run their script from there, in the
+    directory that the job was submitted in.
+    """
+    placement = order.placement
+    assert placement is not None
+    job, version = placement.job, placement.code_version
+    code = code_place(job.name, version) if version else None
+    script = moved(job.script, job.code_root, str(code), job.cwd) if code and not job.is_module else job.script
+    purpose = placement.purpose
+    if purpose != "train":
+        directories.begin_checks(job.name, order.fence, purpose)
+    plans = []
+    for rank in placement.ranks:
+        files = directories.rank_files(job.name, order.fence, rank)
+        stem = directories.log_stem(job.name, rank)
+        if purpose != "train":
+            stem = directories.checks_log_stem(job.name, order.fence, rank, purpose)
+        plans.append(
+            RankPlan(
+                rank=rank,
+                local_rank=rank - placement.ranks.start,
+                environment=rank_environment(os.environ, order, placement, rank, files, code),
+                cwd=job.cwd,
+                script=script,
+                args=job.args,
+                is_module=job.is_module,
+                start=job.start,
+                log_stem=str(stem),
+                error_file=str(files.error),
+            )
+        )
+    return StartRanks(fence=order.fence, order=node.encode(order), ranks=tuple(plans))

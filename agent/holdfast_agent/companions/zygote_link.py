@@ -1,0 +1,157 @@
+"""The agent's connection to its zygote: found alive after a restart, or started."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import struct
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+
+from holdfast_agent.companions import companion
+from holdfast_agent.zygote.wire import Attach, Command, Frames, Report, WireError, decode_report, frame
+
+RETRY_MIN_S = 0.1
+RETRY_MAX_S = 5.0
+_SOCKET = "zygote.sock"
+LOG_FILE = "zygote.log"
+
+log = structlog.get_logger(__name__)
+
+
+class ZygoteLink:
+    """Keeps a zygote attached for as long as it runs. Both callbacks are called on the loop and must not wait."""
+
+    def __init__(
+        self,
+        directory: Path,
+        address: str,
+        orphan_s: float,
+        on_report: Callable[[Report], None],
+        on_lost: Callable[[], None],
+    ) -> None:
+        self._directory = directory
+        self._address = address
+        self._orphan_s = orphan_s
+        self._on_report = on_report
+        self._on_lost = on_lost
+        self._transport: asyncio.Transport | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self.ended = asyncio.Event()
+        self._ending = False
+
+    async def run(self) -> None:
+        """Attach, again after every loss, until `end`."""
+        pause_s = RETRY_MIN_S
+        while not self._ending:
+            connection = await self._connect()
+            if connection is None:
+                log.error("the zygote does not come up", log=str(self._directory / LOG_FILE), again_in_s=pause_s)
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, RETRY_MAX_S)
+                continue
+            reports = await self._serve(connection)
+            # One that ends before it said a word is given time, one that worked is replaced at once.
+            if not reports and not self._ending:
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, RETRY_MAX_S)
+            else:
+                pause_s = RETRY_MIN_S
+        self.ended.set()
+
+    def send(self, *commands: Command) -> None:
+        """Send commands, in order and as one; without a connection they are dropped, and its return tells all anew."""
+        if self._transport is not None:
+            self._transport.write(b"".join(frame(command) for command in commands))
+
+    def end(self, command: Command) -> None:
+        """Send the last command; `ended` is set once the zygote is gone."""
+        self._ending = True
+        if self._transport is None:
+            self.ended.set()
+        self.send(command)
+
+    async def _connect(self) -> socket.socket | None:
+        """A connection to the living zygote, or to a new one."""
+        connection = self._try_socket()
+        if connection is None:
+            await self._spawn()
+            connection = self._try_socket()
+        return connection
+
+    def _try_socket(self) -> socket.socket | None:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        # The path may be longer than the 107 bytes a socket address holds.
+        folder = os.open(self._directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            connection.connect(f"/proc/self/fd/{folder}/{_SOCKET}")
+        except (FileNotFoundError, ConnectionRefusedError):
+            connection.close()
+            return None
+        finally:
+            os.close(folder)
+        connection.setblocking(False)
+        return connection
+
+    async def _spawn(self) -> None:
+        """Start a zygote and wait until it listens, or ends."""
+        state_dir = ("--state-dir", str(self._directory))
+        address = ("--address", self._address)
+        self._process = await companion.start("holdfast_agent.zygote", self._directory / LOG_FILE, *state_dir, *address)
+
+    async def _serve(self, connection: socket.socket) -> int:
+        """Attach and pass reports on until the connection ends; returns how many there were."""
+        loop = asyncio.get_running_loop()
+        peer = _peer_pid(connection)
+        protocol = _Protocol(self._on_report, loop.create_future())
+        transport, _ = await loop.create_unix_connection(lambda: protocol, sock=connection)
+        self._transport = transport
+        self.send(Attach(orphan_s=self._orphan_s, hears_signs=True))
+        try:
+            await protocol.ended
+        except WireError as error:
+            log.error("the zygote is not understood and is replaced", reason=str(error), pid=peer)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(peer, signal.SIGTERM)
+        finally:
+            self._transport = None
+            transport.close()
+        if self._process is not None and self._process.pid == peer:
+            code = await companion.ended(self._process)
+            self._process = None
+            log.info("the zygote ended", code=code)
+        self._on_lost()
+        return protocol.reports
+
+
+class _Protocol(asyncio.Protocol):
+    def __init__(self, on_report: Callable[[Report], None], ended: asyncio.Future[None]) -> None:
+        self._on_report = on_report
+        self._frames = Frames()
+        self.ended = ended
+        self.reports = 0
+
+    def data_received(self, data: bytes) -> None:
+        if self.ended.done():
+            return
+        try:
+            for body in self._frames.feed(data):
+                self.reports += 1
+                self._on_report(decode_report(body))
+        except Exception as error:  # noqa: BLE001 - asyncio would only log it; whoever awaits the connection gets it
+            self.ended.set_exception(error)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+
+def _peer_pid(connection: socket.socket) -> int:
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return int(struct.unpack("3i", credentials)[0])

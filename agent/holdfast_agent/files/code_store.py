@@ -1,0 +1,314 @@
+"""The versions of code on this node: fetched over the bus, verified, laid out whole, and forgotten again.
+
+What an order names is fetched before the ranks that run now are stopped for it; what a job may need next is fetched
+ahead, on standby nodes as well. Contents are kept by their hashes, so that only what a version has new is fetched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import structlog
+
+from holdfast.bus import Bus, BusError
+from holdfast.code.manifest import Manifest, NoManifest, decode, digest_of
+from holdfast.code.unpack import WrongContent, damage, unpack
+from holdfast.decoding import UNREADABLE
+from holdfast.fresh_ids import uuid7
+from holdfast.orders import node
+from holdfast.orders.node import CodeWanted, NodeDesired, UnreadableOrder
+from holdfast.requests import CODE_REQUESTS, Answer, OfferCode
+from holdfast.subjects import ALL_CODE_KEYS, CODE_BUCKET, DESIRED_BUCKET
+
+VERSIONS_KEPT = 4
+"""Of a job, besides those that it may need next: who goes back and forth waits for nothing."""
+BATCH_BYTES = 8 << 20
+AHEAD_AFTER_S = 1.0
+_RETRY_S = 0.3
+_OFFER_S = 20.0
+_CONTENTS = ".contents"
+"""No job has a name that begins with a dot."""
+
+log = structlog.get_logger(__name__)
+
+
+class Need(msgspec.Struct):
+    """A version of a job's code that this node shall have. `give_up_at`: an order waits for it until then."""
+
+    job: str
+    version: str
+    root: str
+    outside: tuple[str, ...]
+    cause: str | None = None
+    give_up_at: float | None = None
+
+    @property
+    def key(self) -> str:
+        """As the agent's decisions name it."""
+        return code_key(self.job, self.version)
+
+
+class Brought(NamedTuple):
+    """A version that is in place; `files` it has, of which so many bytes came over the bus in so many seconds."""
+
+    need: Need
+    files: int
+    fetched_bytes: int
+    took_s: float
+
+
+class NotThere(Exception):
+    """The bus does not have it, and the controller cannot put it there now; the message says why."""
+
+
+def code_key(job: str, version: str) -> str:
+    """A version of a job's code."""
+    return f"{job}/{version}"
+
+
+class CodeStore:
+    """The code below `root`. The callbacks are called on the loop and must not wait.
+
+    `on_change` gets all that is in place, `on_brought` what was fetched, `on_failure` a need that an order waits for.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        give_up_s: float,
+        on_change: Callable[[frozenset[str]], None],
+        on_brought: Callable[[Brought], None],
+        on_failure: Callable[[Need, str], None],
+    ) -> None:
+        self._root = root
+        self._give_up_s = give_up_s
+        self._on_change = on_change
+        self._on_brought = on_brought
+        self._on_failure = on_failure
+        self._needs: dict[str, Need] = {}
+        self._new: asyncio.Queue[Need] = asyncio.Queue()
+        self._in_place: set[str] = set()
+        self._wanted: dict[str, tuple[str, ...]] = {}
+        self._ordered: list[str] = []
+
+    def place(self, job: str, version: str) -> Path:
+        """Where a version lies."""
+        return self._root / job / version
+
+    def order(self, order: NodeDesired) -> None:
+        """An order waits for its code."""
+        placement = order.placement
+        if placement is None or placement.code_version is None:
+            return
+        spec = placement.job
+        need = Need(spec.name, placement.code_version, spec.code_root, spec.code_outside, order.cause)
+        # The ranks that run now run the one before, until they are replaced.
+        self._ordered = [need.key, *(key for key in self._ordered if key != need.key)][:2]
+        need.give_up_at = time.monotonic() + self._give_up_s
+        self._add(need)
+
+    async def run(self, bus: Bus) -> None:
+        """Fetch what is needed until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._follow(bus), name="code wanted")
+            while True:
+                need = await self._new.get()
+                group.create_task(self._get(bus, need), name=f"code {need.key}")
+
+    async def _follow(self, bus: Bus) -> None:
+        async for update in bus.watch(DESIRED_BUCKET, ALL_CODE_KEYS):
+            try:
+                wanted = node.decode_wanted(update.body) if update.body is not None else None
+            except UnreadableOrder as error:
+                log.warning("what code is wanted cannot be read", key=update.key, error=str(error))
+                continue
+            if wanted is not None:
+                await self._want(wanted)
+
+    async def _want(self, wanted: CodeWanted) -> None:
+        self._wanted[wanted.job] = tuple(code_key(wanted.job, version) for version in wanted.versions)
+        for version in wanted.versions:
+            self._add(Need(wanted.job, version, wanted.root, wanted.outside, wanted.cause))
+        if not wanted.versions:
+            del self._wanted[wanted.job]
+            await self._tidy(wanted.job, but=0)
+
+    def _add(self, need: Need) -> None:
+        under_way = self._needs.get(need.key)
+        if under_way is not None:
+            under_way.give_up_at = need.give_up_at or under_way.give_up_at
+        elif need.key not in self._in_place or need.give_up_at is not None:
+            self._needs[need.key] = need
+            self._new.put_nowait(need)
+
+    async def _get(self, bus: Bus, need: Need) -> None:
+        try:
+            if need.give_up_at is None:
+                # A node that has an order goes first: all may share one bus, and in small clusters one machine.
+                await asyncio.sleep(AHEAD_AFTER_S)
+            while True:
+                try:
+                    brought = await self._bring(bus, need)
+                    break
+                except (BusError, NotThere, NoManifest, WrongContent, OSError) as error:
+                    reason = str(error) or type(error).__name__
+                if need.give_up_at is None:
+                    log.warning("code is not fetched ahead", code=need.key, reason=reason)
+                    return
+                if time.monotonic() >= need.give_up_at:
+                    log.error("code cannot be fetched", code=need.key, reason=reason)
+                    self._on_failure(need, reason)
+                    return
+                await asyncio.sleep(_RETRY_S)
+            if brought.files:
+                log.info("code is in place", code=need.key, fetched_bytes=brought.fetched_bytes)
+                self._on_brought(brought)
+            self._in_place.add(need.key)
+            self._on_change(frozenset(self._in_place))
+            await self._tidy(need.job, but=VERSIONS_KEPT)
+        finally:
+            del self._needs[need.key]
+
+    async def _bring(self, bus: Bus, need: Need) -> Brought:
+        """Have it in place. Files are 0 if it was so before.
+
+        Raises:
+            NotThere, NoManifest, WrongContent, BusError, OSError: not now.
+        """
+        began = time.monotonic()
+        body, fetched = await self._manifest(bus, need)
+        manifest = decode(body)
+        if await asyncio.to_thread(self._is_whole, manifest, need):
+            return Brought(need, 0, 0, 0.0)
+        sizes = manifest.digests
+        missing = [digest for digest in sizes if not self._content_path(digest).exists()]
+        while missing:
+            batch, total = [missing.pop()], 0
+            while missing and total < BATCH_BYTES:
+                total += sizes[batch[-1]]
+                batch.append(missing.pop())
+            contents = await self._fetched(bus, need, batch)
+            await asyncio.to_thread(self._keep, contents)
+            fetched += sum(map(len, contents.values()))
+        root = Path(need.root) if need.root else None
+        target = self.place(need.job, need.version)
+        try:
+            await asyncio.to_thread(unpack, manifest, self._content, target, outside=need.outside, outside_root=root)
+        except WrongContent as error:
+            self._content_path(error.digest).unlink(missing_ok=True)
+            raise
+        return Brought(need, len(manifest.entries), fetched, time.monotonic() - began)
+
+    async def _manifest(self, bus: Bus, need: Need) -> tuple[bytes, int]:
+        """The manifest, and how many bytes had to be fetched for it."""
+        with contextlib.suppress(FileNotFoundError):
+            body = self._content(need.version)
+            if digest_of(body) == need.version:
+                return body, 0
+        contents = await self._fetched(bus, need, [need.version])
+        self._keep(contents)
+        return contents[need.version], len(contents[need.version])
+
+    async def _fetched(self, bus: Bus, need: Need, digests: Sequence[str]) -> dict[str, bytes]:
+        """Contents from the bus; what it has not, the controller is asked to put there."""
+        contents = await _sound(bus, digests)
+        if len(contents) < len(digests):
+            request = OfferCode(id=uuid7(), asked_by="an agent", version=need.version)
+            try:
+                body = await bus.request(CODE_REQUESTS, msgspec.json.encode(request), _OFFER_S)
+                answer = msgspec.json.decode(body, type=Answer)
+            except UNREADABLE as error:
+                raise NotThere(f"the controller's answer cannot be read: {error}") from error
+            if not answer.accepted:
+                raise NotThere(answer.message)
+            contents |= await _sound(bus, [digest for digest in digests if digest not in contents])
+        if len(contents) < len(digests):
+            raise NotThere(f"{len(digests) - len(contents)} of its files are not on the bus, or not whole")
+        return contents
+
+    def _is_whole(self, manifest: Manifest, need: Need) -> bool:
+        """Whether it lies there as it should; what is damaged goes."""
+        target = self.place(need.job, need.version)
+        if not target.is_dir():
+            return False
+        if need.key in self._in_place:
+            return True
+        if any(damage(manifest, target)):
+            log.warning("code on the disk is damaged and is laid out anew", code=need.key)
+            shutil.rmtree(target)
+            return False
+        os.utime(target)
+        return True
+
+    def _content_path(self, digest: str) -> Path:
+        return self._root / _CONTENTS / digest
+
+    def _content(self, digest: str) -> bytes:
+        """What is kept under a hash; whoever gets it looks whether it is right."""
+        return self._content_path(digest).read_bytes()
+
+    def _keep(self, contents: dict[str, bytes]) -> None:
+        folder = self._root / _CONTENTS
+        folder.mkdir(parents=True, exist_ok=True)
+        for digest, body in contents.items():
+            part = folder / f"{digest}.part"
+            part.write_bytes(body)
+            part.replace(folder / digest)
+
+    async def _tidy(self, job: str, but: int) -> None:
+        """Forget a job's versions but so many, and those that may be needed; and contents that no version has."""
+        gone = self._set_aside(job, but)
+        if gone:
+            versions = {path.name for folder in _listed(self._root) for path in _listed(folder)}
+            needed = versions | {need.version for need in self._needs.values()}
+            await asyncio.to_thread(self._remove, gone, needed)
+
+    def _set_aside(self, job: str, but: int) -> list[Path]:
+        """Take old versions out of the way at once: an order for one of them finds nothing half gone."""
+        needed = {*self._wanted.get(job, ()), *self._ordered, *self._needs}
+        folder = self._root / job
+        lying = [path for path in _listed(folder) if code_key(job, path.name) not in needed]
+        gone = []
+        for path in sorted(lying, key=lambda path: -path.stat().st_mtime)[but:]:
+            aside = folder / f".{path.name}.gone"
+            path.rename(aside)
+            gone.append(aside)
+            self._in_place.discard(code_key(job, path.name))
+        if gone:
+            self._on_change(frozenset(self._in_place))
+        return gone
+
+    def _remove(self, gone: list[Path], versions: set[str]) -> None:
+        for path in gone:
+            shutil.rmtree(path, ignore_errors=True)
+        needed = set(versions)
+        for version in versions:
+            try:
+                needed |= decode(self._content(version)).digests.keys()
+            except (OSError, NoManifest):
+                continue
+        # One that is needed after all is fetched again.
+        for path in _listed(self._root / _CONTENTS):
+            if path.name not in needed:
+                path.unlink(missing_ok=True)
+
+
+def _listed(folder: Path) -> list[Path]:
+    try:
+        return [path for path in folder.iterdir() if not path.name.startswith(".") and path.suffix != ".part"]
+    except FileNotFoundError:
+        return []
+
+
+async def _sound(bus: Bus, digests: Iterable[str]) -> dict[str, bytes]:
+    """Those that the bus has, and that are what they should be."""
+    found = await bus.get_objects(CODE_BUCKET, list(digests))
+    return {digest: body for digest, body in found.items() if digest_of(body) == digest}

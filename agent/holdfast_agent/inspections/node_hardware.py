@@ -1,0 +1,150 @@
+"""What a node has of its machine: GPUs, network, disks, processes."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+
+import msgspec
+
+from holdfast.node.machine import Machine, entries, text
+from holdfast.pci import pci_address
+from holdfast.settings.inspections import InspectionPolicy, listed
+from holdfast_agent.inspections.attribution import Holdings
+from holdfast_agent.inspections.sources.disks import disks_below
+from holdfast_agent.inspections.sources.mounts import Paths, mount_of, mount_table
+from holdfast_agent.inspections.sources.pressure import memory_cgroup
+
+_NVIDIA, _DISPLAY = "0x10de", "0x03"
+_FIRST_PID_NAMESPACE = "pid:[4026531836]"
+"""Of the machine itself, by a number that the kernel has fixed."""
+
+FAMILIES_EVERY_S = 10.0
+REMEMBERED_S = 60.0
+
+
+class Gpus(msgspec.Struct, frozen=True, kw_only=True):
+    """PCI addresses of the machine's GPUs when the agent started, and of this node's; `are_divided`: others of them are
+    not its, and its own may be none.
+    """
+
+    of_machine: frozenset[str]
+    own: frozenset[str]
+    are_divided: bool
+
+
+def gpus_of(machine: Machine, policy: InspectionPolicy, environ: Mapping[str, str]) -> Gpus:
+    """By [inspections] gpus, else by what CUDA may see here (by number in the order of the bus, or by UUID), else by
+    those that the driver shows: in a container it may be a part of the machine's.
+    """
+    present = sorted(
+        pci_address(device.name)
+        for device in entries(machine.sys / "bus/pci/devices")
+        if text(device / "vendor") == _NVIDIA and (text(device / "class") or "").startswith(_DISPLAY)
+    )
+    named = frozenset(pci_address(address) for address in listed(policy.gpus))
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    are_divided = bool(named) or visible is not None
+    if not named and visible is not None:
+        by_uuid = _by_uuid(machine)
+        found = (
+            present[int(one)] if one.isdecimal() and int(one) < len(present) else by_uuid.get(one, "")
+            for one in listed(visible)
+        )
+        named = frozenset(address for address in found if address)
+    shown = frozenset(pci_address(folder.name) for folder in entries(machine.proc / "driver/nvidia/gpus"))
+    if not are_divided and shown < frozenset(present) and shown:
+        named, are_divided = shown, True
+    own = named if are_divided else frozenset(present)
+    return Gpus(of_machine=frozenset(present), own=own, are_divided=are_divided)
+
+
+class HoldingsFinder:
+    """Finds them when they are needed. `paths()` gives where it writes, `ranks()` the pids of its ranks."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        policy: InspectionPolicy,
+        gpus: Gpus,
+        paths: Paths,
+        ranks: Callable[[], Collection[int]],
+    ) -> None:
+        self._machine = machine
+        self._interfaces = frozenset(listed(policy.interfaces))
+        self._gpus = gpus
+        self._paths = paths
+        self._ranks = ranks
+        self._seen_at: dict[int, float] = {}
+        self._families_at = 0.0
+
+    def note_processes(self) -> None:
+        """Remember who belongs to the ranks: when the kernel says that it killed one, it is gone already."""
+        now, ranks = time.monotonic(), self._ranks()
+        self._seen_at |= dict.fromkeys(ranks, now)
+        if now - self._families_at >= FAMILIES_EVERY_S:
+            self._families_at = now
+            self._seen_at |= dict.fromkeys(family(self._machine, ranks), now)
+            self._seen_at = {pid: at for pid, at in self._seen_at.items() if now - at < REMEMBERED_S}
+
+    def find(self) -> Holdings:
+        """As they are now; processes also of the last minute."""
+        nets = {entry.name: _pci_of(entry) for entry in entries(self._machine.sys / "class/net") if entry.name != "lo"}
+        cards = {entry.name: _pci_of(entry) for entry in entries(self._machine.sys / "class/infiniband")}
+        if self._interfaces:
+            nets = {name: pci for name, pci in nets.items() if name in self._interfaces}
+            cards = {name: pci for name, pci in cards.items() if name in self._interfaces}
+        table = mount_table(self._machine) or {}
+        mounts = [mount for path in self._paths() if (mount := mount_of(path, table)) is not None]
+        disks = (disks_below(self._machine, mount.number) for mount in mounts if not mount.is_remote)
+        return Holdings(
+            gpus=self._gpus.own,
+            gpus_are_own=self._gpus.are_divided,
+            interfaces=frozenset((*nets, *cards)),
+            nics=frozenset(pci for pci in (*nets.values(), *cards.values()) if pci),
+            disks=frozenset().union(*disks),
+            pids=family(self._machine, self._ranks()).union(self._seen_at),
+            sees_pids=_namespace(self._machine) == _FIRST_PID_NAMESPACE,
+            cgroup=memory_cgroup(self._machine),
+        )
+
+
+def family(machine: Machine, pids: Collection[int]) -> frozenset[int]:
+    """The processes, and all that they started."""
+    found: set[int] = set()
+    waiting = list(pids)
+    while waiting:
+        pid = waiting.pop()
+        if pid in found:
+            continue
+        found.add(pid)
+        for task in entries(machine.proc / str(pid) / "task"):
+            waiting += map(int, (text(task / "children") or "").split())
+    return frozenset(found)
+
+
+def _pci_of(entry: Path) -> str:
+    try:
+        return pci_address((entry / "device").resolve(strict=True).name)
+    except (OSError, ValueError):
+        return ""
+
+
+def _by_uuid(machine: Machine) -> dict[str, str]:
+    """What the driver says of each GPU without being asked through NVML."""
+    found: dict[str, str] = {}
+    for folder in entries(machine.proc / "driver/nvidia/gpus"):
+        for line in (text(folder / "information") or "").splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == "GPU UUID":
+                found[value.strip()] = pci_address(folder.name)
+    return found
+
+
+def _namespace(machine: Machine) -> str:
+    try:
+        return os.readlink(machine.proc / "self/ns/pid")
+    except OSError:
+        return ""

@@ -1,0 +1,114 @@
+"""The node's inspections as the agent has them: their checks, and what they find as events."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from holdfast.clock import Now
+from holdfast.events import Event, Inspection
+from holdfast.events.parts.job import CheckResult
+from holdfast.fresh_ids import uuid7
+from holdfast.node.machine import Machine
+from holdfast.settings.inspections import InspectionPolicy
+from holdfast_agent.inspections.judge import Said
+from holdfast_agent.inspections.node_hardware import HoldingsFinder, gpus_of
+from holdfast_agent.inspections.register import registered
+from holdfast_agent.inspections.runner import Inspections
+from holdfast_agent.inspections.sources.gpu import GpuInspection
+from holdfast_agent.inspections.sources.kernel_log import KERNEL, KernelLog, Position
+from holdfast_agent.plan.node_state import Crew
+
+_POSITION = "kernel log"
+
+
+class Say(Protocol):
+    """Publishes events and remembers, in one transaction."""
+
+    def __call__(self, *events: Event, memory: Mapping[str, bytes] | None = None) -> None: ...
+
+
+class Inspected(msgspec.Struct, frozen=True, kw_only=True):
+    """What is inspected, and how: a node whose agent keeps its files in `root`."""
+
+    node: str
+    root: Path
+    policy: InspectionPolicy
+    machine: Machine = Machine()
+
+
+class Inspecting:
+    """One node's. `crew()` gives its ranks as they are; `on_fitness()` is called when its self-check changes."""
+
+    def __init__(self, inspected: Inspected, recall: Callable[[str], bytes | None], say: Say, now: Now) -> None:
+        machine, policy = inspected.machine, inspected.policy
+        self._node = inspected.node
+        self._say = say
+        self._now = now
+        self._boot_id = machine.boot_id
+        self.crew: Callable[[], Crew | None] = lambda: None
+        self.on_fitness: Callable[[], None] = lambda: None
+        self._root = inspected.root
+        gpus = gpus_of(machine, policy, os.environ)
+        recalled = recall(_POSITION)
+        self._said_position = msgspec.json.decode(recalled, type=Position) if recalled else None
+        finder = HoldingsFinder(machine, policy, gpus, self._paths, self._ranks)
+        self._log = KernelLog(machine, finder, self._said_position)
+        self._gpu = GpuInspection(policy, gpus)
+        checks = registered(policy, machine, self._paths, self._ranks, self._gpu, self._log)
+        self._inspections = Inspections(checks, self._found, now, policy.again_s, lambda: self.on_fitness())
+
+    @property
+    def has_looked(self) -> bool:
+        """Every check has looked once, or had its time."""
+        return self._inspections.has_looked
+
+    def self_check(self) -> tuple[CheckResult, ...]:
+        """What the inspections say of whether the node can take ranks."""
+        return self._inspections.self_check()
+
+    async def run(self) -> None:
+        """Inspect until cancelled."""
+        try:
+            await self._inspections.run()
+        finally:
+            self._gpu.close()
+
+    def _paths(self) -> tuple[Path, ...]:
+        crew, common = self.crew(), (self._root, Path(tempfile.gettempdir()))
+        if crew is None or crew.order.placement is None or "://" in crew.order.placement.job.directory:
+            return common
+        return (*common, Path(crew.order.placement.job.directory))
+
+    def _ranks(self) -> tuple[int, ...]:
+        crew = self.crew()
+        return tuple(crew.pids.values()) if crew is not None else ()
+
+    def _found(self, check: str, said: Sequence[Said]) -> None:
+        memory: dict[str, bytes] = {}
+        # Not with what another check says: what the log's next lines mean is not said yet while they are being read.
+        position = self._log.position if check == KERNEL else None
+        if position is not None and position != self._said_position:
+            self._said_position = position
+            memory = {_POSITION: msgspec.json.encode(position)}
+        if said or memory:
+            self._say(*map(self._event, said), memory=memory)
+
+    def _event(self, said: Said) -> Inspection:
+        crew = self.crew()
+        order = crew.order if crew is not None else None
+        of_job: dict[str, Any] = {"job": order.job, "generation": order.generation} if order is not None else {}
+        return Inspection(
+            id=uuid7(),
+            at=self._now(),
+            source=f"agent/{self._node}",
+            node=self._node,
+            boot_id=self._boot_id,
+            **of_job,
+            **msgspec.structs.asdict(said),
+        )

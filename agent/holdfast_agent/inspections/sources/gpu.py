@@ -1,0 +1,179 @@
+"""The GPUs, by NVML in a process of its own: lost ones, a driver that hangs, heat, memory, PCIe, the fabric manager."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from holdfast.node.machine import text
+from holdfast.settings.inspections import InspectionPolicy
+from holdfast.symptoms.table_one import TableOne
+from holdfast_agent.companions.environment import public_environment
+from holdfast_agent.inspections.check import Check, Reading, Trouble, unreadable
+from holdfast_agent.inspections.node_hardware import Gpus
+from holdfast_agent.inspections.sources.gpu_report import GpuReport, Known, reading_of
+
+PROBE = (sys.executable, "-P", "-m", "holdfast_agent.inspections.sources.gpu_probe")
+
+KILLED_S = 1.0
+"""What can be killed has ended by then."""
+
+_RUNNABLE = "R"
+
+
+class Hangs(Exception):
+    """The process that asks has not answered within the limit, and waits in the driver; the message has where."""
+
+
+class Starved(Exception):
+    """The process that asks has not answered within the limit, for it got no processor."""
+
+
+class GpuProbe:
+    """The process that asks NVML. One that hangs is killed; while it does not die, none is started in its place."""
+
+    def __init__(self, command: Sequence[str] = PROBE) -> None:
+        self._command = tuple(command)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._hung: subprocess.Popen[bytes] | None = None
+        self._hung_at = ""
+
+    def ask(self, limit_s: float) -> GpuReport:
+        """
+        Raises:
+            Hangs: the driver does not answer.
+            Starved: the process did not get to run.
+            OSError: the process ended.
+        """
+        if self._hung is not None:
+            try:
+                self._hung.wait(KILLED_S)
+            except subprocess.TimeoutExpired:
+                raise Hangs(self._hung_at) from None
+            self._hung = None
+        process = self._process or self._start()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(b"\n")
+            process.stdin.flush()
+        except BrokenPipeError:
+            raise self._ended(process) from None
+        answer = _line(process.stdout.fileno(), limit_s)
+        if answer is None:
+            self._give_up(process)
+        if not answer:
+            raise self._ended(process)
+        return msgspec.json.decode(answer, type=GpuReport)
+
+    def close(self) -> None:
+        """End the process; not waiting for it, for it may hang."""
+        for process in (self._process, self._hung):
+            if process is not None:
+                process.kill()
+        self._process = None
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        self._process = subprocess.Popen(
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=public_environment(os.environ),
+            start_new_session=True,
+        )
+        return self._process
+
+    def _give_up(self, process: subprocess.Popen[bytes]) -> None:
+        state, place = _state(process.pid)
+        self._process = None
+        process.kill()
+        if state == _RUNNABLE:
+            self._hung = process
+            raise Starved
+        self._hung, self._hung_at = process, f"state {state}, in {place or 'a place that may not be read'}"
+        raise Hangs(self._hung_at)
+
+    def _ended(self, process: subprocess.Popen[bytes]) -> OSError:
+        self._process = None
+        code = process.wait()
+        return OSError(
+            0, f"the process that asks NVML ended with {f'signal {-code}' if code < 0 else f'exit code {code}'}"
+        )
+
+
+class GpuInspection:
+    """Asks, and says what follows."""
+
+    def __init__(self, policy: InspectionPolicy, gpus: Gpus, probe: GpuProbe | None = None) -> None:
+        self._policy = policy
+        self._gpus = gpus
+        self._probe = probe or GpuProbe()
+        self._known = Known(wanted=gpus.own if gpus.are_divided else None)
+
+    def read(self) -> Reading:
+        """All GPUs of the node."""
+        if not self._gpus.own:
+            hidden = bool(self._gpus.of_machine)
+            return Reading(absent="no GPU is this node's" if hidden else "no NVIDIA GPU on the PCI bus")
+        try:
+            report = self._probe.ask(self._policy.gpu_hang_s)
+        except Hangs as error:
+            detail = (
+                f"the driver has not answered for {self._policy.gpu_hang_s:g} s: the process that asks it is in {error}"
+            )
+            return Reading(troubles=(Trouble(kind="hang", detail=detail, confidence="evict"),))
+        except Starved:
+            return unreadable(f"the process that asks NVML got no processor for {self._policy.gpu_hang_s:g} s")
+        now_s = time.monotonic()
+        reading = reading_of(report, self._known, now_s, self._policy)
+        self._known = self._known.with_(report, now_s)
+        return reading
+
+    def close(self) -> None:
+        """End the process that asks."""
+        self._probe.close()
+
+
+def gpu_check(policy: InspectionPolicy, inspection: GpuInspection) -> Check:
+    """The check of all GPUs of the node."""
+    return Check(
+        name="gpu",
+        source="NVML",
+        read=inspection.read,
+        interval_s=policy.gpu_s,
+        # The limit of the question itself comes first: it tells a driver that hangs from a busy machine.
+        limit_s=policy.gpu_hang_s + 10,
+        symptom=TableOne.GPU_UNAVAILABLE,
+    )
+
+
+def _line(descriptor: int, limit_s: float) -> bytes | None:
+    """One line; b"" at the end of what there is; None: nothing came in time."""
+    deadline, read = time.monotonic() + limit_s, b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(descriptor, selectors.EVENT_READ)
+        while not read.endswith(b"\n"):
+            if not selector.select(max(0.0, deadline - time.monotonic())):
+                return None
+            data = os.read(descriptor, 1 << 16)
+            if not data:
+                return b""
+            read += data
+    return read
+
+
+def _state(pid: int) -> tuple[str, str]:
+    """What the process does: its state's letter, and where in the kernel it waits."""
+    stat = text(Path(f"/proc/{pid}/stat")) or ""
+    state = stat.rpartition(")")[2].split()
+    stack = (text(Path(f"/proc/{pid}/stack")) or "").splitlines()
+    place = stack[0].split("] ")[-1] if stack else text(Path(f"/proc/{pid}/wchan")) or ""
+    return (state[0] if state else "?"), place

@@ -1,0 +1,136 @@
+"""Whether the machine has enough of processors and memory: pressure stall information, memory that is left, OOM kills.
+
+All of it is a hint: a training job may well use every core, and a process too large is mostly the script's own. But for
+processes that are not the job's and keep its ranks waiting (`strangers.py`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from holdfast.node.machine import Machine, text
+from holdfast.settings.inspections import InspectionPolicy
+from holdfast.symptoms.table_one import TableOne
+from holdfast_agent.inspections.check import Check, Reading, Trouble
+from holdfast_agent.inspections.sources.foreign_processes import Ranks, Strangers
+
+MEMORY_FREE_BYTES_MIN = 256 * 1024 * 1024
+
+
+class Pressure:
+    """Reads /proc/pressure, /proc/meminfo, and what the agent's own memory cgroup counts."""
+
+    def __init__(self, machine: Machine, policy: InspectionPolicy, ranks: Ranks = tuple) -> None:
+        self._machine = machine
+        self._strangers = Strangers(machine, policy, ranks)
+        self._policy = policy
+        self._kills: int | None = None
+
+    def read(self) -> Reading:
+        """The last minute, and kills since the last look."""
+        troubles: list[Trouble] = []
+        unread: dict[str, str] = {}
+        seen: dict[str, str] = {}
+        for device, which, most, symptom in (
+            ("cpu", "some", self._policy.cpu_pressure_percent_max, TableOne.CPU_OVERLOAD),
+            ("memory", "full", self._policy.memory_pressure_percent_max, TableOne.CPU_OOM),
+        ):
+            percent = stalled_percent(self._machine, device, which)
+            if percent is None:
+                unread[device] = "the kernel has no pressure stall information: start it with psi=1"
+                continue
+            seen[device] = f"{percent:g} % of the last minute waited for"
+            if percent > most:
+                detail = (
+                    f"{which} processes waited for {device} {percent:g} % of the last minute, {most:g} % are allowed"
+                )
+                troubles.append(Trouble(device=device, kind="pressure", detail=detail, symptom=symptom))
+        free_bytes = available_bytes(self._machine)
+        if free_bytes is not None and free_bytes < MEMORY_FREE_BYTES_MIN:
+            detail = f"{free_bytes >> 20} MiB of memory are left"
+            troubles.append(Trouble(device="memory", kind="free", detail=detail, symptom=TableOne.CPU_OOM))
+        if (strangers := self._strangers.look()) is not None:
+            troubles.append(strangers)
+        troubles += self._killed()
+        return Reading(troubles=tuple(troubles), unread=unread, seen=seen)
+
+    def _killed(self) -> list[Trouble]:
+        """What the kernel's log tells too, and says whom; but not everybody may read that."""
+        before, self._kills = self._kills, oom_kills(self._machine)
+        if before is None or self._kills is None or self._kills <= before:
+            return []
+        count = self._kills - before
+        detail = f"the kernel killed {count} processes at the limit of this node's memory cgroup"
+        return [
+            Trouble(
+                device="memory",
+                kind="oom kill",
+                detail=detail,
+                symptom=TableOne.CPU_OOM,
+                scope="node",
+                is_momentary=True,
+            )
+        ]
+
+
+def pressure_check(policy: InspectionPolicy, machine: Machine, ranks: Ranks) -> Check:
+    """The check of all of it."""
+    return Check(
+        name="pressure",
+        source="/proc/pressure, /proc/meminfo, /proc/PID/schedstat, memory cgroup",
+        read=Pressure(machine, policy, ranks).read,
+        interval_s=policy.pressure_s,
+        scope="host",
+    )
+
+
+def stalled_percent(machine: Machine, resource: str, which: str) -> float | None:
+    """The part of the last minute in which `some` or all (`full`) processes waited for it."""
+    for line in (text(machine.proc / "pressure" / resource) or "").splitlines():
+        name, *fields = line.split()
+        if name == which:
+            averages = {key: value for key, _, value in (field.partition("=") for field in fields)}
+            return float(averages["avg60"])
+    return None
+
+
+def available_bytes(machine: Machine) -> int | None:
+    """Memory that can be had without swapping."""
+    for line in (text(machine.proc / "meminfo") or "").splitlines():
+        name, _, rest = line.partition(":")
+        if name == "MemAvailable":
+            return int(rest.split()[0]) * 1024
+    return None
+
+
+def oom_kills(machine: Machine) -> int | None:
+    """How many processes of the agent's memory cgroup were killed for its limit; None: nothing counts them."""
+    folder = memory_cgroup_folder(machine)
+    for name in ("memory.events", "memory.oom_control"):
+        for line in (text(folder / name) or "").splitlines() if folder else ():
+            key, _, value = line.partition(" ")
+            if key == "oom_kill":
+                return int(value)
+    return None
+
+
+def memory_cgroup(machine: Machine) -> str:
+    """The path of the agent's memory cgroup as this process sees it; "" if it is the root, everybody's."""
+    unified = ""
+    for line in (text(machine.proc / "self/cgroup") or "").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if "memory" in controllers.split(","):
+            return path if path != "/" else ""
+        if not controllers:
+            unified = path
+    return unified if unified != "/" else ""
+
+
+def memory_cgroup_folder(machine: Machine) -> Path | None:
+    """Where its files are; None if it is everybody's. What a container sees as the root may be its own cgroup."""
+    root, path = machine.sys / "fs/cgroup", memory_cgroup(machine).lstrip("/")
+    # The root of the first version has the file too, and counts for everybody.
+    first = [root / "memory" / path, root / "memory"] if path else []
+    found = [folder for folder in first if (folder / "memory.oom_control").exists()]
+    found += [folder for folder in (root / path, root) if (folder / "memory.events").exists()]
+    return found[0] if found else None

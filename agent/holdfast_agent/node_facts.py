@@ -1,0 +1,68 @@
+"""What a node says of itself, and the checks it makes before it offers itself."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+from importlib import metadata
+from pathlib import Path
+
+from holdfast.events.parts.job import CheckResult, NodeFacts
+from holdfast_agent.zygote.wire import Welcome
+
+DISK_FREE_BYTES_MIN = 256 * 1024 * 1024
+MEMORY_FREE_BYTES_MIN = 256 * 1024 * 1024
+STORE_PORTS_MIN = 1
+
+_MIB = 1024 * 1024
+
+
+def node_facts(address: str, store_ports: tuple[int, ...], vault_port: int | None) -> NodeFacts:
+    """The facts of this machine."""
+    return NodeFacts(
+        address=address,
+        hostname=socket.gethostname(),
+        boot_id=Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
+        store_ports=store_ports,
+        cpus=len(os.sched_getaffinity(0)),
+        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        version=metadata.version("holdfast"),
+        vault_port=vault_port,
+    )
+
+
+def self_check(directory: Path, zygote: Welcome) -> tuple[CheckResult, ...]:
+    """Whether this node can take ranks, and what was looked at."""
+    return (
+        _disk(directory),
+        _memory(),
+        CheckResult(name="zygote", status="ok", detail=f"warm in {zygote.preload_s:.1f} s, pid {zygote.pid}"),
+        CheckResult(
+            name="store_ports",
+            status="ok" if len(zygote.store_ports) >= STORE_PORTS_MIN else "failed",
+            detail="holds " + ", ".join(map(str, zygote.store_ports)),
+        ),
+        CheckResult(name="versions", status="ok", detail=f"Python {zygote.python}, torch {zygote.torch}"),
+    )
+
+
+def _disk(directory: Path) -> CheckResult:
+    try:
+        free = shutil.disk_usage(directory).free
+    except OSError as error:
+        return CheckResult(name="disk", status="unreadable", detail=str(error))
+    return _at_least("disk", free, DISK_FREE_BYTES_MIN, f"free in {directory}")
+
+
+def _memory() -> CheckResult:
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        name, _, rest = line.partition(":")
+        if name == "MemAvailable":
+            return _at_least("memory", int(rest.split()[0]) * 1024, MEMORY_FREE_BYTES_MIN, "available")
+    return CheckResult(name="memory", status="unreadable", detail="/proc/meminfo has no MemAvailable")
+
+
+def _at_least(name: str, found: int, needed: int, what: str) -> CheckResult:
+    status = "ok" if found >= needed else "failed"
+    return CheckResult(name=name, status=status, detail=f"{found // _MIB} MiB {what}, {needed // _MIB} MiB needed")

@@ -1,0 +1,58 @@
+"""What an agent says of its node and of itself, beside the decisions of `plan`."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from holdfast.bus import KeyUpdate, Message
+from holdfast.daemon.dead_letters import Unhandled, rejection
+from holdfast.events import CodeInPlace, Event, NodeInspected, NodeRegistered
+from holdfast.events.parts.job import CheckResult, NodeFacts
+from holdfast.fresh_ids import uuid7
+from holdfast.subjects import DESIRED_BUCKET, kv_subject
+from holdfast_agent.files.code_store import Brought
+from holdfast_agent.plan.node_state import AgentState
+
+
+def registration(
+    state: AgentState, facts: NodeFacts, checks: tuple[CheckResult, ...], now: datetime
+) -> tuple[Event, Event]:
+    """The node is offered, with what was looked at."""
+    common: dict[str, Any] = _common(state.node, now) | {"instance": state.instance, "facts": facts}
+    epoch = state.standing.order.epoch if state.standing.order else 0
+    return NodeRegistered(id=uuid7(), epoch=epoch, **common), NodeInspected(id=uuid7(), checks=checks, **common)
+
+
+def code_in_place(node: str, brought: Brought, now: datetime) -> Event:
+    """A version of a job's code is on the node."""
+    need = brought.need
+    return CodeInPlace(
+        id=uuid7(),
+        **_common(node, now),
+        job=need.job,
+        cause=need.cause,
+        version=need.version,
+        files=brought.files,
+        fetched_bytes=brought.fetched_bytes,
+        took_s=brought.took_s,
+    )
+
+
+def unreadable_order(
+    node: str, update: KeyUpdate, body: bytes, error: str, now: datetime, message_bytes_max: int
+) -> list[Message]:
+    """An order that cannot be read, for a look at it, and that there is one."""
+    unhandled = Unhandled(
+        consumer="agent",
+        node=node,
+        subject=kv_subject(DESIRED_BUCKET, update.key),
+        body=body,
+        error=error,
+        message_id=str(update.revision),
+    )
+    return list(rejection(unhandled, now, message_bytes_max))
+
+
+def _common(node: str, now: datetime) -> dict[str, Any]:
+    return {"at": now, "source": f"agent/{node}", "node": node}

@@ -1,0 +1,99 @@
+"""The rings of collectives of a node's ranks, read by the agent: iterations all the time, profiles on demand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import structlog
+
+from holdfast.engines.slow.device_times import with_device_times
+from holdfast.engines.slow.period import IterationClock
+from holdfast.engines.slow.sent_profiles import calls_of, profile_of
+from holdfast.events.parts.samples import IterationSample, RankProfile
+from holdfast.events.parts.traces import RankTrace
+from holdfast.node.collectives.ring_path import ring_path
+from holdfast.node.collectives.ring_reader import RingError, RingReader
+from holdfast.node.ledger.ledger_file import LedgerError, LedgerReader, StepRecord
+
+log = structlog.get_logger(__name__)
+
+
+class IterationBook:
+    """The iterations of one rank, by its collectives: those of one rank tell the pace of all that train with it.
+
+    `ledger` is the rank's; its ring lies beside it, and may not be there yet.
+    """
+
+    def __init__(self, rank: int, ledger: Path) -> None:
+        self._rank = rank
+        self._path = ring_path(ledger)
+        self._clock = IterationClock(rank)
+        self._reader: RingReader | None = None
+        self._unreadable = False
+
+    def new_iterations(self) -> list[IterationSample]:
+        """Those that have ended since the last call."""
+        if self._unreadable:
+            return []
+        try:
+            if self._reader is None:
+                self._reader = RingReader(self._path)
+            records, _ = self._reader.new_records()
+            groups = self._reader.groups()
+        except OSError:
+            # Not there yet; or no descriptors are left, for now.
+            return []
+        except RingError as error:
+            log.error("a ring of collectives cannot be read", rank=self._rank, reason=str(error))
+            self._unreadable = True
+            return []
+        observed = map(self._clock.observe, calls_of(self._rank, records, groups))
+        return [
+            IterationSample(
+                rank=self._rank,
+                iteration=found.iteration,
+                duration_s=found.duration_s,
+                pattern=found.pattern,
+                in_calls_s=found.in_calls_s,
+            )
+            for found in observed
+            if found is not None
+        ]
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+
+def profile(rank: int, ledger: Path, last: int, device: RankTrace | None = None) -> RankProfile:
+    """What a rank did in its last iterations, by its ring and the flight recorder of its device, if there is one.
+
+    What cannot be read says why.
+    """
+    try:
+        reader = RingReader(ring_path(ledger))
+        try:
+            records, _ = reader.records()
+            groups = list(reader.groups())
+        finally:
+            reader.close()
+        if device is not None:
+            records, groups = with_device_times(records, groups, device)
+        return profile_of(rank, _steps(ledger), records, groups, last)
+    except (OSError, RingError) as error:
+        return RankProfile(rank=rank, unread=str(error))
+
+
+def _steps(ledger: Path) -> list[StepRecord]:
+    """Those that the ledger remembers."""
+    try:
+        reader = LedgerReader(ledger)
+        try:
+            steps, _ = reader.new_steps()
+            return steps
+        finally:
+            reader.close()
+    except (OSError, LedgerError):
+        return []

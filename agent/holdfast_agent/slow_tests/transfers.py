@@ -1,0 +1,105 @@
+"""Test transfers between nodes: over the network that the nodes reach each other by, timed by the sender.
+
+A connection carries a length of eight bytes and so many bytes in pieces; for each piece that has arrived one byte comes
+back, so that a transfer that takes too long tells how fast it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import struct
+import time
+
+from holdfast.orders.node import TRANSFER_BYTES_MAX
+
+_LENGTH = struct.Struct("<Q")
+PIECE_BYTES = 1 << 16
+IDLE_S = 10.0
+
+
+class TransferServer:
+    """Takes transfers at the node's address, on a port of its own, for as long as it is open."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._server: asyncio.Server | None = None
+        self._closing: asyncio.TimerHandle | None = None
+
+    async def port(self) -> int:
+        """Where it listens, from now on.
+
+        Raises:
+            OSError, ValueError: the address is not this node's (any more), or no descriptors are left.
+        """
+        if self._server is None:
+            self._server = await asyncio.start_server(_take, host=self._address, port=0, limit=4 * PIECE_BYTES)
+        return int(self._server.sockets[0].getsockname()[1])
+
+    def keep_open(self, duration_s: float) -> None:
+        """Take transfers for so long yet, and no longer unless this is said again."""
+        self._forget_closing()
+        self._closing = asyncio.get_running_loop().call_later(duration_s, self.close)
+
+    def close(self) -> None:
+        """Take no more."""
+        self._forget_closing()
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    def _forget_closing(self) -> None:
+        if self._closing is not None:
+            self._closing.cancel()
+            self._closing = None
+
+
+async def _take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError, EOFError):
+        async with asyncio.timeout(IDLE_S):
+            (left,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+            while 0 < left <= TRANSFER_BYTES_MAX:
+                left -= len(await reader.readexactly(min(left, PIECE_BYTES)))
+                writer.write(b"\1")
+            await writer.drain()
+    writer.close()
+
+
+async def transfer_s(address: str, port: int, size: int, limit_s: float) -> float:
+    """Seconds that `size` bytes take to a node, from the first to the word that all have arrived.
+
+    After `limit_s` it is broken off, and reckoned from what has arrived by then.
+
+    Raises:
+        OSError: the node is not reached, or does not take them.
+        ValueError: the address is none.
+    """
+    pieces = -(-size // PIECE_BYTES)
+    async with asyncio.timeout(limit_s):
+        reader, writer = await asyncio.open_connection(address, port)
+    began, arrived = time.monotonic(), 0
+    sending = asyncio.create_task(_send(writer, size))
+    try:
+        async with asyncio.timeout(limit_s):
+            while arrived < pieces:
+                words = await reader.read(pieces - arrived)
+                if not words:
+                    raise ConnectionError(f"{address}:{port} did not take the transfer")
+                arrived += len(words)
+    except TimeoutError:
+        return limit_s * pieces / max(arrived, 1)
+    finally:
+        sending.cancel()
+        # What is still on its way shall not disturb the next one.
+        writer.transport.abort()
+        await asyncio.wait([sending])
+    return time.monotonic() - began
+
+
+async def _send(writer: asyncio.StreamWriter, size: int) -> None:
+    piece = bytes(PIECE_BYTES)
+    with contextlib.suppress(OSError):
+        writer.write(_LENGTH.pack(size))
+        for at in range(0, size, PIECE_BYTES):
+            writer.write(piece[: size - at])
+            await writer.drain()

@@ -1,0 +1,135 @@
+"""The ledgers of a node's ranks, read by the agent: where each rank stands, and the steps it has done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from math import isfinite
+from pathlib import Path
+
+import structlog
+
+from holdfast.events.parts.samples import StepSample
+from holdfast.events.parts.scalars import INTEGER_MAX
+from holdfast.node.ledger.ledger_file import LedgerError, LedgerReader, Snapshot, StepRecord
+from holdfast_agent.plan.node_state import RankStanding
+
+log = structlog.get_logger(__name__)
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class LedgerBook:
+    """The ledgers of one crew. A rank whose ledger is not there yet, or not readable, is left out.
+
+    `steps_read` says for each rank how many of its steps were taken already, by an agent before this one.
+    """
+
+    def __init__(self, paths: dict[int, Path], steps_read: Mapping[int, int] | None = None) -> None:
+        self._paths = paths
+        self._read_before = dict(steps_read or {})
+        self._readers: dict[int, LedgerReader] = {}
+        self._unreadable: set[int] = set()
+
+    def standings(self) -> dict[int, RankStanding]:
+        """Where each rank stands now."""
+        found: dict[int, RankStanding] = {}
+        for rank, reader in self._open_readers():
+            try:
+                found[rank] = _standing(reader.snapshot())
+            except LedgerError as error:
+                self._give_up(rank, error)
+        return found
+
+    def new_samples(self) -> tuple[list[StepSample], int]:
+        """The steps that were completed since the last call, and how many were missed."""
+        samples: list[StepSample] = []
+        missed = 0
+        for rank, reader in self._open_readers():
+            try:
+                steps, lost = reader.new_steps()
+            except LedgerError as error:
+                self._give_up(rank, error)
+                continue
+            missed += lost
+            samples.extend(_sample(rank, step) for step in steps)
+        return samples, missed
+
+    def began_ns(self, rank: int) -> int | None:
+        """When a rank began its ledger, in Unix ns; None: it has none yet."""
+        reader = self._readers.get(rank)
+        return None if reader is None else int(reader.created_ns)
+
+    def is_read_from_first(self, rank: int) -> bool:
+        """Whether this book has read a rank's steps from the first one on."""
+        return not self._read_before.get(rank)
+
+    def steps_read(self) -> dict[int, int]:
+        """How many of each rank's steps have been taken."""
+        return self._read_before | {rank: reader.steps_read for rank, reader in self._readers.items()}
+
+    def close(self) -> None:
+        """Close all."""
+        for reader in self._readers.values():
+            reader.close()
+        self._readers.clear()
+
+    def _open_readers(self) -> Iterable[tuple[int, LedgerReader]]:
+        for rank, path in self._paths.items():
+            if rank in self._unreadable:
+                continue
+            if rank not in self._readers:
+                try:
+                    self._readers[rank] = LedgerReader(path, self._read_before.get(rank, 0))
+                except FileNotFoundError:
+                    continue
+                except LedgerError as error:
+                    self._give_up(rank, error)
+                    continue
+            yield rank, self._readers[rank]
+
+    def _give_up(self, rank: int, error: LedgerError) -> None:
+        log.error("a ledger cannot be read", rank=rank, reason=str(error))
+        self._unreadable.add(rank)
+
+
+def moment(unix_ns: int) -> datetime:
+    """Unix nanoseconds as a time."""
+    return _EPOCH + timedelta(microseconds=unix_ns // 1000)
+
+
+def _standing(snapshot: Snapshot) -> RankStanding:
+    return RankStanding(
+        step=_bounded(snapshot.step),
+        steps_done=snapshot.steps_done,
+        is_numbered=snapshot.is_numbered,
+        phase=snapshot.phase_name,
+        phase_since=moment(snapshot.phase_started_ns),
+        first_step_at=moment(snapshot.first_step_ns) if snapshot.first_step_ns else None,
+        changed_at=moment(max(snapshot.changed_ns, snapshot.collective.entered_ns, snapshot.collective.left_ns)),
+        stepped_at=moment(snapshot.step_started_ns),
+        collectives=min(snapshot.collective.entered, INTEGER_MAX),
+        in_flight=snapshot.collective.in_flight,
+        collective=snapshot.collective.name,
+        has_ended=snapshot.exit_code is not None,
+    )
+
+
+def _sample(rank: int, step: StepRecord) -> StepSample:
+    read = {"loss": step.loss, "grad_norm": step.grad_norm}
+    not_finite = {name: str(number) for name, number in read.items() if number is not None and not isfinite(number)}
+    return StepSample(
+        rank=rank,
+        step=_bounded(step.step),
+        ended_at=moment(step.ended_ns),
+        duration_s=step.duration_ns / 1e9,
+        loss=None if "loss" in not_finite else step.loss,
+        grad_norm=None if "grad_norm" in not_finite else step.grad_norm,
+        tokens=None if step.tokens is None else max(0, min(step.tokens, INTEGER_MAX)),
+        not_finite=not_finite,
+    )
+
+
+def _bounded(step: int) -> int:
+    # The number comes from the script; beyond what events take it would have every one of them refused.
+    return max(-1, min(step, INTEGER_MAX))

@@ -1,0 +1,44 @@
+"""Lines of a rank's output, broadcast as they come: for whoever looks now. The files have them all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import msgspec
+
+from holdfast.bus import Bus
+from holdfast.subjects import log_subject
+from holdfast_agent.zygote.wire import Lines
+
+WAITING_MAX = 256
+
+
+class LiveLines:
+    """Broadcasts what it is given, under the name of the job that runs now. Too much for the bus: the oldest go."""
+
+    def __init__(self, job: Callable[[], str | None]) -> None:
+        self._job = job
+        self._waiting: asyncio.Queue[Lines] = asyncio.Queue(WAITING_MAX)
+
+    def put(self, lines: Lines) -> None:
+        """Have these broadcast soon."""
+        if self._waiting.full():
+            self._waiting.get_nowait()
+        self._waiting.put_nowait(lines)
+
+    async def broadcast(self, bus: Bus) -> None:
+        """Serve until cancelled."""
+        while True:
+            lines = await self._waiting.get()
+            job = self._job()
+            if job is None:
+                continue
+            body = {
+                "rank": lines.rank,
+                "stream": lines.stream,
+                "lines": lines.lines,
+                "generation": lines.fence[1],
+                "dropped": lines.dropped,
+            }
+            await bus.broadcast(log_subject(job, lines.rank), msgspec.json.encode(body))

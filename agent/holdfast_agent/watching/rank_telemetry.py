@@ -1,0 +1,163 @@
+"""What the ranks of this node use, measured from outside every few seconds: a healthy job does it in the same way."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from holdfast.clock import Now
+from holdfast.embedded.processes.child_process import stat_fields
+from holdfast.events import TelemetryMeasured
+from holdfast.events.parts.samples import RankTelemetry
+from holdfast.fresh_ids import uuid7
+from holdfast_agent.plan.node_state import Crew, RankStanding
+from holdfast_agent.tracer.process_tree import processes_of, work_of
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_RESIDENT_PAGES = 21
+"""Of the fields of /proc/PID/stat behind the name."""
+
+_SENT_BYTES = 8
+"""Of the numbers of a line of /proc/net/dev."""
+
+
+class Used(msgspec.Struct, frozen=True, kw_only=True):
+    """What the processes of a rank have used up to now; None: this may not be read."""
+
+    cpu_s: float
+    memory_bytes: int
+    io_bytes: int | None
+
+
+class Say(Protocol):
+    """Publishes an event."""
+
+    def __call__(self, *events: TelemetryMeasured) -> None: ...
+
+
+class Telemetry:
+    """Measures the ranks of the node's crew while they train."""
+
+    def __init__(
+        self,
+        node: str,
+        every_s: float,
+        crew: Callable[[], Crew | None],
+        standings: Callable[[], Mapping[int, RankStanding]],
+        say: Say,
+        now: Now,
+    ) -> None:
+        self._node = node
+        self._every_s = every_s
+        self._crew = crew
+        self._standings = standings
+        self._say = say
+        self._now = now
+
+    async def run(self) -> None:
+        """Measure until cancelled."""
+        if not self._every_s:
+            return
+        before: Look | None = None
+        while True:
+            await asyncio.sleep(self._every_s)
+            crew = self._crew()
+            if crew is None or not crew.trains or not crew.stepped or not crew.pids:
+                before = None
+                continue
+            standings = self._standings()
+            used, sent = await asyncio.to_thread(_measure, dict(crew.pids))
+            collectives = {rank: standing.collectives for rank, standing in standings.items()}
+            look = Look(
+                pids=dict(crew.pids), at_s=time.monotonic(), used=used, sent_bytes=sent, collectives=collectives
+            )
+            if before is not None and before.pids == look.pids and self._crew() is crew:
+                self._say(
+                    TelemetryMeasured(
+                        id=uuid7(),
+                        at=self._now(),
+                        source=f"agent/{self._node}",
+                        node=self._node,
+                        job=crew.order.job,
+                        generation=crew.order.generation,
+                        cause=crew.order.cause,
+                        ranks=between(before, look),
+                        interval_s=self._every_s,
+                    )
+                )
+            before = look
+
+
+class Look(msgspec.Struct, frozen=True, kw_only=True):
+    """All that was used up to one moment, by rank; `at_s` is on a clock that only grows."""
+
+    pids: dict[int, int]
+    at_s: float
+    used: dict[int, Used]
+    sent_bytes: int | None
+    collectives: dict[int, int]
+
+
+def between(before: Look, look: Look) -> tuple[RankTelemetry, ...]:
+    """What was used from one moment to the next."""
+    passed_s = max(look.at_s - before.at_s, 1e-6)
+
+    def pace(old: float | None, new: float | None) -> float | None:
+        # A worker that ended takes what it had used with it: no pace below none.
+        return None if old is None or new is None else max(0.0, (new - old) / passed_s)
+
+    return tuple(
+        RankTelemetry(
+            rank=rank,
+            cpu_cores=pace(before.used[rank].cpu_s, used.cpu_s),
+            memory_bytes=used.memory_bytes,
+            io_bytes_per_s=pace(before.used[rank].io_bytes, used.io_bytes),
+            sent_bytes_per_s=pace(before.sent_bytes, look.sent_bytes),
+            collectives_per_s=pace(before.collectives.get(rank), look.collectives.get(rank)),
+        )
+        for rank, used in sorted(look.used.items())
+        if rank in before.used
+    )
+
+
+def _measure(pids: Mapping[int, int]) -> tuple[dict[int, Used], int | None]:
+    of_rank: dict[int, list[int]] = {}
+    for process in processes_of(pids):
+        of_rank.setdefault(process.rank, []).append(process.pid)
+    used = {rank: found for rank, processes in of_rank.items() if (found := _used(processes)) is not None}
+    return used, sent_bytes(_text(Path("/proc/net/dev")))
+
+
+def _used(pids: list[int]) -> Used | None:
+    cpu_s, memory_bytes, io_bytes, is_seen = 0.0, 0, 0, False
+    may_read = True
+    for pid in pids:
+        work, fields = work_of(pid), stat_fields(pid)
+        if work is None or fields is None:
+            continue
+        is_seen = True
+        cpu_s += work.cpu_s
+        memory_bytes += int(fields[_RESIDENT_PAGES]) * _PAGE_BYTES
+        may_read = may_read and work.io_bytes is not None
+        io_bytes += work.io_bytes or 0
+    return Used(cpu_s=cpu_s, memory_bytes=memory_bytes, io_bytes=io_bytes if may_read else None) if is_seen else None
+
+
+def sent_bytes(listing: str) -> int | None:
+    """What all interfaces but the loopback have sent, by /proc/net/dev; None: there is no other."""
+    lines = (line.partition(":") for line in listing.splitlines()[2:])
+    sent = [int(numbers.split()[_SENT_BYTES]) for name, _, numbers in lines if name.strip() != "lo"]
+    return sum(sent) if sent else None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

@@ -1,0 +1,129 @@
+"""What ranks report (see `holdfast.trainer.report`), read from where the agent stopped, also after a kill."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import msgspec
+import structlog
+
+from holdfast.events import CheckpointSaved, DiagnosticResult, Event, ReplayResult
+from holdfast.events.parts.ranks import RankReplay
+from holdfast.fresh_ids import uuid7
+from holdfast.orders.node import NodeDesired
+from holdfast.trainer.report import CHECKPOINT_SAVED, DIAGNOSTIC_RESULT, REPLAY_RESULT
+
+READ_BYTES_MAX = 1024 * 1024
+PATH_CHARS_MAX = 4_096
+
+log = structlog.get_logger(__name__)
+
+
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+
+
+class RankReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One line."""
+
+    kind: str
+    at_ns: int
+    rank: int
+    generation: int
+    fields: dict[str, str | int | float | bool | list[int | str] | None] = {}
+
+
+class SavedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields of the report `checkpoint_saved`."""
+
+    step: int
+    path: str
+    bytes: int
+    took_s: float
+    steps: tuple[int, ...] = ()
+
+
+class ModelDescription(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields of the report `model`."""
+
+    flops_per_token: Positive
+    peak_flops: Positive | None = None
+
+
+class ReportFile:
+    """One job's reports; `offset` is how far they have been read."""
+
+    def __init__(self, path: Path, offset: int) -> None:
+        self._path = path
+        self.offset = offset
+
+    def read(self) -> list[RankReport]:
+        """The reports since the last call; an unfinished last line waits for its end."""
+        try:
+            if self._path.stat().st_size <= self.offset:
+                return []
+            with self._path.open("rb") as file:
+                file.seek(self.offset)
+                data = file.read(READ_BYTES_MAX)
+        except FileNotFoundError:
+            return []
+        whole = data[: data.rfind(b"\n") + 1]
+        self.offset += len(whole)
+        return [report for line in whole.splitlines() if line.strip() and (report := _parse(line)) is not None]
+
+
+def event_of(report: RankReport, order: NodeDesired, node: str, now: datetime) -> Event | None:
+    """What a report says, as an event of the order by which its rank runs; None if it says nothing."""
+    common: dict[str, Any] = {
+        "id": uuid7(),
+        "at": now,
+        "source": f"agent/{node}",
+        "node": node,
+        "job": order.job,
+        "generation": report.generation,
+        "cause": order.cause,
+    }
+    if order.placement is not None and order.placement.purpose == "replay" and report.kind != REPLAY_RESULT:
+        return None  # what a replay says of checkpoints is not true of the job
+    try:
+        if report.kind == REPLAY_RESULT:
+            replay = msgspec.convert(report.fields, RankReplay)
+            took_s = float(cast(float, report.fields.get("took_s", 0.0)))
+            return ReplayResult(**common, incident=order.incident, rank=report.rank, replay=replay, took_s=took_s)
+        if report.kind == CHECKPOINT_SAVED:
+            saved = msgspec.convert(report.fields, SavedCheckpoint, strict=False)
+            fields = msgspec.structs.asdict(saved)
+            return CheckpointSaved(**common, checkpoint_bytes=fields.pop("bytes"), **fields)
+        if report.kind == DIAGNOSTIC_RESULT:
+            # What is common to all events is the agent's word, whatever the report says.
+            told = {**report.fields, **common, "incident": order.incident, "type": DIAGNOSTIC_RESULT}
+            return msgspec.convert(told, DiagnosticResult, strict=False)
+    except msgspec.ValidationError as error:
+        log.warning("a report cannot be understood", kind=report.kind, reason=str(error))
+    return None
+
+
+def described_model(report: RankReport) -> ModelDescription | None:
+    """The model that a report speaks of, if it does."""
+    if report.kind != "model":
+        return None
+    try:
+        return msgspec.convert(report.fields, ModelDescription, strict=False)
+    except msgspec.ValidationError as error:
+        log.warning("a report cannot be understood", kind=report.kind, reason=str(error))
+        return None
+
+
+def training_log(report: RankReport) -> str | None:
+    """The path of the training log that a report speaks of, if it does."""
+    path = report.fields.get("path") if report.kind == "training_log" else None
+    return path if isinstance(path, str) and len(path) <= PATH_CHARS_MAX else None
+
+
+def _parse(line: bytes) -> RankReport | None:
+    try:
+        return msgspec.json.decode(line, type=RankReport)
+    except (msgspec.DecodeError, ValueError) as error:
+        log.warning("a report cannot be read", reason=str(error), line=line[:200].decode(errors="replace"))
+        return None

@@ -1,0 +1,274 @@
+"""Watches what the ranks write: the ledgers, closely until the first step, the reports, and their training logs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from holdfast.bus import Message, event_message
+from holdfast.clock import Now
+from holdfast.events import Event, StepsMeasured
+from holdfast.events.parts.samples import IterationSample, StepSample
+from holdfast.fresh_ids import uuid7
+from holdfast.node.ledger.ledger_layout import RING_STEPS
+from holdfast_agent.files.directories import Directories
+from holdfast_agent.files.spool import Lane, Spool
+from holdfast_agent.plan.inputs import Input, Observed
+from holdfast_agent.plan.node_state import Crew, RankStanding
+from holdfast_agent.slow_tests.rings import IterationBook
+from holdfast_agent.watching.ledgers import LedgerBook
+from holdfast_agent.watching.logged_numbers import LoggedNumbers, LogsRead
+from holdfast_agent.watching.reports import ModelDescription, ReportFile, described_model, event_of, training_log
+from holdfast_agent.zygote.wire import Fence
+
+FIRST_STEP_POLL_S = 0.005
+POLL_MIN_S = 0.05
+POLL_MAX_S = 1.0
+STEPS_PER_POLL = RING_STEPS // 4
+"""A ledger keeps its last steps only: the faster they come, the sooner it is read again."""
+MEASURE_EVERY_S = 0.9 * POLL_MAX_S
+SAMPLES_MAX = 2_000
+"""Samples in one event, which keeps it far below what a message may have."""
+
+
+def steps_key(job: str | None) -> str:
+    """Where the spool has how many steps of a job's ranks have been said."""
+    return f"steps:{job}"
+
+
+def model_key(job: str | None) -> str:
+    """Where the spool has what a job's script has said of its model."""
+    return f"model:{job}"
+
+
+def logs_key(job: str | None) -> str:
+    """Where the spool has how far a job's training logs have been read."""
+    return f"training-logs:{job}"
+
+
+def reports_key(job: str | None) -> str:
+    """Where the spool has how far a job's reports have been read."""
+    return f"reports:{job}"
+
+
+def next_pause_s(pause_s: float, steps: int) -> float:
+    """How long to wait when the fastest rank has done so many steps in the last pause.
+
+    It shrinks at once and grows slowly: a rank that paused, for a checkpoint say, may be as fast as before.
+    """
+    fitting_s = pause_s * STEPS_PER_POLL / max(steps, 1)
+    return min(max(min(fitting_s, 2 * pause_s), POLL_MIN_S), POLL_MAX_S)
+
+
+class _StepsRead(msgspec.Struct, frozen=True, kw_only=True):
+    """How many steps of each rank of an order have been said."""
+
+    fence: Fence
+    steps_read: dict[int, int]
+
+
+class Watcher:
+    """Reads the files of the crew it was shown last. `on_said` is called when something waits in the spool."""
+
+    def __init__(
+        self,
+        node: str,
+        directories: Directories,
+        spool: Spool,
+        learn: Callable[[Input], None],
+        cut_off_s: Callable[[], float | None],
+        now: Now,
+        reads_training_logs: bool = True,
+    ) -> None:
+        self._node = node
+        self._directories = directories
+        self._spool = spool
+        self._learn = learn
+        self._cut_off_s = cut_off_s
+        self._now = now
+        self._crew: Crew | None = None
+        self._book = LedgerBook({})
+        self._reports: ReportFile | None = None
+        self._logged = LoggedNumbers(lambda: self._book) if reads_training_logs else None
+        self._model: ModelDescription | None = None
+        self._rings: IterationBook | None = None
+        self._samples: list[StepSample] = []
+        self._iterations: list[IterationSample] = []
+        self._missed = 0
+        self._measured_at: datetime | None = None
+        self._crew_changed = asyncio.Event()
+        self.on_said: Callable[[], None] = lambda: None
+
+    def watch(self, crew: Crew | None) -> None:
+        """From now on watch this crew; what the one before wrote last is collected."""
+        before = self._crew
+        if crew is not None and before is not None and before.order.fence == crew.order.fence:
+            self._crew = crew
+            if self._logged is not None:
+                self._logged.watch(crew)
+            self._crew_changed.set()
+            return
+        self._take()
+        self._measure()
+        self._crew = crew
+        self._book.close()
+        if self._rings is not None:
+            self._rings.close()
+            self._rings = None
+        order = crew.order if crew is not None else None
+        job = order.job if order is not None else None
+        if crew is None or order is None or job is None:
+            self._book = LedgerBook({})
+            self._reports = None
+        else:
+            fence = order.fence
+            paths = {rank: self._directories.ledger(job, fence, rank) for rank in crew.ranks}
+            self._book = LedgerBook(paths, self._steps_read(job, fence))
+            if crew.trains and crew.ranks:
+                self._rings = IterationBook(crew.ranks[0], paths[crew.ranks[0]])
+            remembered = self._spool.recall(reports_key(job))
+            self._reports = ReportFile(self._directories.reports(job), int(remembered or b"0"))
+        described = self._spool.recall(model_key(job))
+        self._model = msgspec.json.decode(described, type=ModelDescription) if described else None
+        if self._logged is not None:
+            self._logged.watch(crew, self._logs_read(job))
+        self._crew_changed.set()
+
+    def standings(self) -> dict[int, RankStanding]:
+        """Where the ranks stand now."""
+        return self._book.standings()
+
+    def collect(self) -> None:
+        """Take what the ranks have written up to now."""
+        self._take()
+        self._observe()
+        self._measure()
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        pause_s = POLL_MIN_S
+        while True:
+            crew = self._crew
+            self._crew_changed.clear()
+            if crew is None or not crew.stepped:
+                # How fast the next crew steps is not known.
+                pause_s = POLL_MIN_S
+            if crew is None or not crew.pids:
+                await self._crew_changed.wait()
+                continue
+            self._observe()
+            if crew.stepped:
+                pause_s = next_pause_s(pause_s, self._take())
+                if self._is_due():
+                    self._measure()
+            elif not crew.trains:
+                # No first step to wait for; results are to be seen as they come.
+                self._take_reports()
+            try:
+                async with asyncio.timeout(pause_s if crew.stepped or not crew.trains else FIRST_STEP_POLL_S):
+                    await self._crew_changed.wait()
+            except TimeoutError:
+                continue
+
+    def _observe(self) -> None:
+        if self._crew is not None and self._crew.pids:
+            self._learn(Observed(id=uuid7(), standings=self._book.standings(), cut_off_s=self._cut_off_s()))
+
+    def _is_due(self) -> bool:
+        return self._measured_at is None or (self._now() - self._measured_at).total_seconds() >= MEASURE_EVERY_S
+
+    def _take(self) -> int:
+        """Take what was written; returns how many steps the fastest rank has done meanwhile."""
+        samples, missed = self._book.new_samples()
+        self._samples.extend(samples)
+        self._missed += missed
+        if self._rings is not None:
+            self._iterations.extend(self._rings.new_iterations())
+        if self._logged is not None:
+            self._logged.saw(samples)
+            self._logged.take()
+        self._take_reports()
+        return max(Counter(sample.rank for sample in samples).values(), default=0)
+
+    def _steps_read(self, job: str, fence: Fence) -> dict[int, int]:
+        remembered = self._spool.recall(steps_key(job))
+        read = msgspec.json.decode(remembered, type=_StepsRead) if remembered else None
+        return read.steps_read if read is not None and read.fence == fence else {}
+
+    def _logs_read(self, job: str | None) -> LogsRead | None:
+        remembered = self._spool.recall(logs_key(job))
+        return msgspec.json.decode(remembered, type=LogsRead) if remembered else None
+
+    def _measure(self) -> None:
+        """Say what steps were done since the last time, and remember how far that was: none is said twice."""
+        self._measured_at = self._now()
+        if self._crew is None:
+            return
+        order = self._crew.order
+        common: dict[str, Any] = {
+            "at": self._measured_at,
+            "source": f"agent/{self._node}",
+            "node": self._node,
+            "job": order.job,
+            "generation": order.generation,
+            "cause": order.cause,
+        }
+        logged, logs_read = self._logged.to_say(common) if self._logged is not None else ([], None)
+        if not (self._samples or self._missed or self._iterations or logs_read):
+            return
+        measured: list[Message] = []
+        read = _StepsRead(fence=order.fence, steps_read=self._book.steps_read())
+        before = sum(read.steps_read.values()) - len(self._samples) - self._missed
+        while self._samples or self._missed or self._iterations:
+            batch, self._samples = self._samples[:SAMPLES_MAX], self._samples[SAMPLES_MAX:]
+            iterations, self._iterations = self._iterations[:SAMPLES_MAX], self._iterations[SAMPLES_MAX:]
+            event = StepsMeasured(
+                id=uuid7(),
+                **common,
+                samples=tuple(batch),
+                missed=self._missed,
+                before=max(0, before),
+                world_size=order.placement.job.nnodes * order.placement.job.nproc_per_node if order.placement else 0,
+                flops_per_token=self._model.flops_per_token if self._model else None,
+                peak_flops=self._model.peak_flops if self._model else None,
+                iterations=tuple(iterations),
+            )
+            before += len(batch) + self._missed
+            self._missed = 0
+            measured.append(event_message(event))
+        # After the steps that they are put on.
+        measured += [event_message(event) for event in logged]
+        memory = {steps_key(order.job): msgspec.json.encode(read)}
+        if logs_read is not None:
+            memory[logs_key(order.job)] = msgspec.json.encode(logs_read)
+        self._spool.commit(measured, memory, lane=Lane.MEASUREMENTS)
+        self._spool.forget_measurements()
+        self.on_said()
+
+    def _take_reports(self) -> None:
+        reports, crew = self._reports, self._crew
+        if reports is None or crew is None or crew.order.job is None:
+            return
+        before = reports.offset
+        events: list[Event] = []
+        memory: dict[str, bytes] = {}
+        for report in reports.read():
+            path = training_log(report)
+            is_now = crew.trains and report.generation == crew.order.generation
+            if path is not None and self._logged is not None and is_now:
+                memory[logs_key(crew.order.job)] = msgspec.json.encode(self._logged.told_of(report.rank, path))
+            model = described_model(report)
+            if model is not None and crew.trains:
+                self._model = model
+                memory[model_key(crew.order.job)] = msgspec.json.encode(model)
+            if (event := event_of(report, crew.order, self._node, self._now())) is not None:
+                events.append(event)
+        if reports.offset != before:
+            memory[reports_key(crew.order.job)] = str(reports.offset).encode()
+            self._spool.commit([event_message(event) for event in events], memory)
+            self.on_said()

@@ -1,0 +1,100 @@
+"""`python -P -m holdfast_agent.zygote`: takes the node's lock, imports what ranks need, then serves its agent."""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import gc
+import os
+import socket
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from holdfast.daemon.process import log_to_stderr
+from holdfast.node import kernel
+from holdfast.node.vault.huge_pages import collapse_heap
+from holdfast.trainer.hooks import install_hooks
+from holdfast_agent.zygote import preload
+from holdfast_agent.zygote.zygote import LOCK_FILE, PID_FILE, PORTS_FILE, SOCKET, Zygote
+
+log = structlog.get_logger("zygote")
+
+
+class AlreadyRunning(RuntimeError):
+    """Another zygote serves this state directory."""
+
+
+def listen(directory: Path) -> socket.socket:
+    """The socket for the agent. A path may be longer than the 107 bytes a socket address holds."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    folder = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        (directory / SOCKET).unlink(missing_ok=True)
+        mask = os.umask(0o077)
+        try:
+            listener.bind(f"/proc/self/fd/{folder}/{SOCKET}")
+        finally:
+            os.umask(mask)
+        listener.listen(8)
+    finally:
+        os.close(folder)
+    return listener
+
+
+def _lock(directory: Path) -> int:
+    descriptor = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise AlreadyRunning(f"another zygote serves {directory}") from None
+    return descriptor
+
+
+def _remembered_ports(directory: Path) -> tuple[int, ...]:
+    try:
+        return msgspec.json.decode((directory / PORTS_FILE).read_bytes(), type=tuple[int, ...])
+    except (FileNotFoundError, msgspec.DecodeError):
+        return ()
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run a zygote until it is ended."""
+    parser = argparse.ArgumentParser(prog="holdfast-zygote")
+    parser.add_argument("--state-dir", type=Path, required=True)
+    parser.add_argument("--address", default="127.0.0.1")
+    parser.add_argument("--ready-fd", type=int, help="closed when the socket listens")
+    options = parser.parse_args(argv)
+    directory: Path = options.state_dir
+    log_to_stderr("zygote")
+    lock = _lock(directory)
+    preload.hold_threads()
+    kernel.become_subreaper()
+    listener = listen(directory)
+    (directory / PID_FILE).write_text(f"{os.getpid()}\n")
+    if options.ready_fd is not None:
+        os.close(options.ready_fd)
+    # Of what is imported nearly all stays: to look for garbage meanwhile takes a fifth of the time.
+    gc.disable()
+    install_hooks.install()
+    preload_s = preload.preload()
+    from holdfast_agent.zygote.store_host import bind_ports
+
+    stores = bind_ports(options.address, _remembered_ports(directory))
+    (directory / PORTS_FILE).write_bytes(msgspec.json.encode([store.getsockname()[1] for store in stores]))
+    zygote = Zygote(directory, listener, stores, preload_s)
+    gc.collect()
+    gc.freeze()
+    huge_pages = collapse_heap()
+    log.info("ready", preload_s=round(preload_s, 3), huge_pages=huge_pages, pid=os.getpid())
+    try:
+        zygote.run()
+    finally:
+        (directory / SOCKET).unlink(missing_ok=True)
+        (directory / PID_FILE).unlink(missing_ok=True)
+        os.close(lock)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,360 @@
+"""The ranks of a node as their zygote sees them: started, watched, ended with all that they started.
+
+The zygote is the subreaper of its ranks: whatever they leave behind becomes its own child. So only direct children and
+the groups of unreaped ranks are ever signalled, whose pids cannot have passed to somebody else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from holdfast.events.parts.ranks import RankException
+from holdfast.fresh_ids import uuid7
+from holdfast.node.kernel import ignores, is_stopped, own_children
+from holdfast_agent.plan.log_alerts import Signs
+from holdfast_agent.plan.log_signatures import Scanner, Signature
+from holdfast_agent.zygote.logs import Output, RotatingFile, Tail
+from holdfast_agent.zygote.preload import ThreadsRunning, check_single_threaded
+from holdfast_agent.zygote.reserve import Reserve, fork_rank
+from holdfast_agent.zygote.wire import (
+    Fence,
+    Lines,
+    LiveRank,
+    RankExit,
+    RankPlan,
+    RanksEnded,
+    RanksForked,
+    Report,
+    SignsSeen,
+    StartRanks,
+    StartRefused,
+    StopRanks,
+)
+
+log = structlog.get_logger(__name__)
+
+
+class _Rank:
+    """A rank's process and its two pipes."""
+
+    def __init__(self, plan: RankPlan, fence: Fence, pid: int, outputs: dict[str, Output], tail: Tail) -> None:
+        self.plan = plan
+        self.fence = fence
+        self.pid = pid
+        self.outputs = outputs
+        self.tail = tail
+
+
+class _Stop:
+    """A stop under way."""
+
+    def __init__(self, command: StopRanks, ranks: tuple[int, ...]) -> None:
+        self.number = command.number
+        self.ranks = ranks
+        self.began = time.monotonic()
+        self.began_ns = time.time_ns()
+        self.kill_at = self.began + command.grace_s
+        self.killed: set[int] = set()
+
+
+class Crew:
+    """The ranks, their output and their ends. `bystanders` gives the zygote's other children; `hears_signs` says
+    whether there is somebody to tell of signs in the output: until then they wait.
+    """
+
+    def __init__(
+        self,
+        selector: selectors.BaseSelector,
+        report: Callable[[Report], None],
+        bystanders: Callable[[], set[int]],
+        on_bystander_exit: Callable[[int, int], None],
+        hears_signs: Callable[[], bool],
+    ) -> None:
+        self._selector = selector
+        self._report = report
+        self._reserve = Reserve()
+        self._bystanders = bystanders
+        self._on_bystander_exit = on_bystander_exit
+        self._ranks: dict[int, _Rank] = {}
+        self._left_over: list[Output] = []
+        self._stop: _Stop | None = None
+        self._followed: frozenset[int] = frozenset()
+        self._hears_signs = hears_signs
+        self._signs = Signs()
+        self._signs_of: Fence = (-1, -1)
+        self._scanners: list[Scanner] = []
+        self.exits: dict[str, RankExit] = {}
+        self.order = b""
+
+    @property
+    def live(self) -> tuple[LiveRank, ...]:
+        """The ranks that run now."""
+        ranks = sorted(self._ranks.values(), key=lambda rank: rank.plan.rank)
+        return tuple(LiveRank(rank=rank.plan.rank, pid=rank.pid, fence=rank.fence) for rank in ranks)
+
+    @property
+    def deadline(self) -> float | None:
+        """When `keep_time` wants to be called (monotonic clock)."""
+        if self._stop is None:
+            signs_at = self._signs.due_at if self._hears_signs() else None
+            deadlines = (self._reserve.deadline, signs_at, *(scanner.due_at for scanner in self._scanners))
+            return min((at for at in deadlines if at is not None), default=None)
+        return self._stop.kill_at if self._ranks else None
+
+    @property
+    def stopping(self) -> bool:
+        """Whether a stop is under way."""
+        return self._stop is not None
+
+    # --- starting -------------------------------------------------------------------------------
+
+    def start(self, command: StartRanks) -> None:
+        """Fork the ranks, all or none."""
+        began = time.monotonic()
+        if self._ranks or self._stop is not None:
+            fence = next((rank.fence for rank in self._ranks.values()), None)
+            self._refuse(command.fence, f"ranks of an earlier order ({fence}) are still there")
+            return
+        self._signs, self._signs_of, self._scanners = Signs(), command.fence, []
+        try:
+            check_single_threaded()
+            for plan in command.ranks:
+                rank = self._fork(plan, command.fence)
+                self._ranks[rank.pid] = rank
+        except (OSError, ThreadsRunning) as error:
+            for rank in list(self._ranks.values()):
+                self._discard(rank)
+            self._refuse(command.fence, f"a rank could not be forked: {error}")
+            return
+        self.order = command.order
+        self._reserve.want(sum(plan.start == "fork" for plan in command.ranks), time.monotonic())
+        pids = {rank.plan.rank: rank.pid for rank in self._ranks.values()}
+        self._report(RanksForked(fence=command.fence, pids=pids, took_s=time.monotonic() - began))
+
+    def _refuse(self, fence: Fence, reason: str) -> None:
+        log.error("ranks not started", fence=fence, reason=reason)
+        self._report(StartRefused(fence=fence, reason=reason))
+
+    def _fork(self, plan: RankPlan, fence: Fence) -> _Rank:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(plan.error_file)
+        forked = self._reserve.take(plan) or fork_rank(plan)
+        tail = Tail()
+        outputs = {
+            stream: Output(pipe, RotatingFile(Path(f"{plan.log_stem}.{stream}")), tail, self._scanner(plan, stream))
+            for stream, pipe in (("out", forked.output), ("err", forked.errors))
+        }
+        rank = _Rank(plan, fence, forked.pid, outputs, tail)
+        self._set_follower(rank)
+        for output in outputs.values():
+            self._selector.register(output.descriptor, selectors.EVENT_READ, output)
+        return rank
+
+    def _discard(self, rank: _Rank) -> None:
+        """Undo a start: kill what was forked and say nothing of its end."""
+        _signal_group(rank.pid, signal.SIGKILL)
+        os.waitpid(rank.pid, 0)
+        del self._ranks[rank.pid]
+        for output in rank.outputs.values():
+            self._close(output)
+
+    # --- output ---------------------------------------------------------------------------------
+
+    def follow(self, ranks: tuple[int, ...]) -> None:
+        """Report the lines of these ranks from now on."""
+        self._followed = frozenset(ranks)
+        for rank in self._ranks.values():
+            self._set_follower(rank)
+
+    def pump(self, output: Output) -> None:
+        """Move on what a pipe holds."""
+        if not output.pump():
+            self._close(output)
+
+    def _set_follower(self, rank: _Rank) -> None:
+        for stream, output in rank.outputs.items():
+            output.follower = self._line_sink(rank, stream) if rank.plan.rank in self._followed else None
+
+    def _line_sink(self, rank: _Rank, stream: str) -> Callable[[list[str]], None]:
+        number, fence = rank.plan.rank, rank.fence
+
+        def send(lines: list[str]) -> None:
+            self._report(Lines(fence=fence, rank=number, stream=stream, lines=tuple(lines)))
+
+        return send
+
+    def _scanner(self, plan: RankPlan, stream: str) -> Scanner:
+        signs, rank = self._signs, plan.rank
+
+        def saw(signature: Signature, line: str) -> None:
+            signs.saw(rank, stream, signature, line)
+
+        scanner = Scanner(saw)
+        self._scanners.append(scanner)
+        return scanner
+
+    def _tell_signs(self, now: float) -> None:
+        for scanner in self._scanners:
+            if (due_at := scanner.due_at) is not None and due_at <= now:
+                scanner.look(now)
+        if not self._hears_signs():
+            return
+        for sign in self._signs.take_due(now):
+            self._report(
+                SignsSeen(
+                    fence=self._signs_of,
+                    rank=sign.key.rank,
+                    stream=sign.key.stream,
+                    signature=sign.key.signature,
+                    symptom=sign.symptom,
+                    lines=sign.lines,
+                    count=sign.times,
+                )
+            )
+
+    def _close(self, output: Output) -> None:
+        if output.descriptor in self._selector.get_map():
+            self._selector.unregister(output.descriptor)
+            output.close()
+        if output in self._left_over:
+            self._left_over.remove(output)
+
+    # --- ends -----------------------------------------------------------------------------------
+
+    def reap(self) -> None:
+        """Take notice of every child that has ended."""
+        while True:
+            try:
+                # Looking comes before reaping: until then the process group cannot be anyone else's.
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                break
+            if ended is None:
+                break
+            rank = self._ranks.get(ended.si_pid)
+            if rank is not None and (ended.si_status != 0 or self._stop is not None):
+                _signal_group(ended.si_pid, signal.SIGKILL)
+            _, status = os.waitpid(ended.si_pid, 0)
+            if rank is not None:
+                self._rank_ended(rank, os.waitstatus_to_exitcode(status))
+            elif not self._reserve.ended(ended.si_pid, os.waitstatus_to_exitcode(status)):
+                self._on_bystander_exit(ended.si_pid, os.waitstatus_to_exitcode(status))
+        self._advance_stop()
+
+    def _rank_ended(self, rank: _Rank, code: int) -> None:
+        exited_ns = time.time_ns()
+        del self._ranks[rank.pid]
+        for output in rank.outputs.values():
+            if output.descriptor not in self._selector.get_map():
+                continue
+            if output.pump():
+                # A child of the rank still holds the pipe.
+                self._left_over.append(output)
+            else:
+                self._close(output)
+        exception = None
+        if self._stop is not None:
+            # A rank that had failed by itself and was slow to end is no less at fault; what it raises when told to
+            # stop says nothing.
+            exception = _read_exception(Path(rank.plan.error_file), before_ns=self._stop.began_ns)
+            if exception is None:
+                return
+        elif code > 0:
+            exception = _read_exception(Path(rank.plan.error_file))
+        exit_report = RankExit(
+            exit_id=uuid7(),
+            fence=rank.fence,
+            rank=rank.plan.rank,
+            local_rank=rank.plan.local_rank,
+            pid=rank.pid,
+            exit_code=code if code >= 0 else None,
+            signal=-code if code < 0 else None,
+            exited_ns=exited_ns,
+            log_tail=rank.tail.text(),
+            exception=exception,
+        )
+        self.exits[exit_report.exit_id] = exit_report
+        self._report(exit_report)
+
+    # --- stopping -------------------------------------------------------------------------------
+
+    def stop(self, command: StopRanks) -> None:
+        """Begin to end everything; `RanksEnded` is reported when nothing is left."""
+        self._stop = _Stop(command, tuple(rank.rank for rank in self.live))
+        for rank in self._ranks.values():
+            hurried = rank.plan.rank in command.at_once or not command.grace_s
+            if hurried or is_stopped(rank.pid) or ignores(rank.pid, signal.SIGTERM):
+                self._kill(rank)
+            else:
+                _signal_group(rank.pid, signal.SIGTERM)
+        self._advance_stop()
+
+    def keep_time(self, now: float) -> None:
+        """Act on a grace that is over; make forks ahead; tell of signs."""
+        self._tell_signs(now)
+        if self._stop is None:
+            self._reserve.refill(now)
+            return
+        if now < self._stop.kill_at:
+            return
+        for rank in self._ranks.values():
+            self._kill(rank)
+        # A process that hangs inside the kernel outlives even SIGKILL; it is asked again from time to time.
+        self._stop.kill_at = now + 1.0
+
+    def _kill(self, rank: _Rank) -> None:
+        if self._stop is not None:
+            self._stop.killed.add(rank.plan.rank)
+        _signal_group(rank.pid, signal.SIGKILL)
+
+    def _advance_stop(self) -> None:
+        if self._stop is None or self._ranks:
+            return
+        strays = set(own_children()) - self._bystanders() - self._reserve.pids
+        for pid in strays:
+            # Their end raises SIGCHLD and leads back here, until no further orphan turns up.
+            os.kill(pid, signal.SIGKILL)
+        if strays:
+            return
+        for output in list(self._left_over):
+            output.pump()
+            self._close(output)
+        stop, self._stop = self._stop, None
+        self._report(
+            RanksEnded(
+                number=stop.number,
+                ranks=stop.ranks,
+                killed=len(stop.killed),
+                took_s=time.monotonic() - stop.began,
+            )
+        )
+
+
+def _signal_group(pid: int, number: signal.Signals) -> None:
+    """Signal an unreaped child and its process group."""
+    try:
+        os.killpg(pid, number)
+    except ProcessLookupError:
+        # It has not come to its own `setsid` yet.
+        os.kill(pid, number)
+
+
+def _read_exception(path: Path, before_ns: int | None = None) -> RankException | None:
+    try:
+        if before_ns is not None and path.stat().st_mtime_ns >= before_ns:
+            return None
+        return msgspec.json.decode(path.read_bytes(), type=RankException)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.DecodeError) as error:
+        log.warning("an exception record cannot be read", file=str(path), reason=str(error))
+        return None

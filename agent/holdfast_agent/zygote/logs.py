@@ -1,0 +1,164 @@
+"""A rank's output: from its pipes into rotating files, its end kept in memory, its lines to whoever follows.
+
+Writing never waits for a reader, and a full disk costs log lines, not the rank.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+
+from holdfast_agent.plan.log_signatures import Scanner
+
+FILE_BYTES_MAX = 32 * 1024 * 1024
+FILES_MAX = 5
+TAIL_BYTES = 16_384
+LINE_BYTES_MAX = 8_192
+PIPE_BYTES = 1024 * 1024
+READ_BYTES = 65_536
+READS_PER_TURN = 8
+"""So that a rank that prints without end leaves the others their turn."""
+
+log = structlog.get_logger(__name__)
+
+
+class RotatingFile:
+    """A file that is moved aside to `.1`, `.2`... when it is full."""
+
+    def __init__(self, path: Path, bytes_max: int = FILE_BYTES_MAX, files_max: int = FILES_MAX) -> None:
+        self.path = path
+        self._bytes_max = bytes_max
+        self._files_max = files_max
+        self._descriptor = -1
+        self._size = 0
+        self.lost_bytes = 0
+
+    def write(self, data: bytes) -> None:
+        """Append; what cannot be written is counted in `lost_bytes`."""
+        try:
+            if self._descriptor < 0:
+                self._open()
+            if self._size and self._size + len(data) > self._bytes_max:
+                self._rotate()
+            written = os.write(self._descriptor, data)
+        except OSError as error:
+            if not self.lost_bytes:
+                log.error("a rank's output cannot be written", file=str(self.path), reason=error.strerror)
+            self.lost_bytes += len(data)
+            return
+        self._size += written
+        self.lost_bytes += len(data) - written
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _open(self) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._size = os.fstat(self._descriptor).st_size
+
+    def _rotate(self) -> None:
+        self.close()
+        for number in range(self._files_max - 1, 0, -1):
+            older = self._numbered(number)
+            if older.exists():
+                if number + 1 >= self._files_max:
+                    older.unlink()
+                else:
+                    older.replace(self._numbered(number + 1))
+        if self._files_max > 1:
+            self.path.replace(self._numbered(1))
+        else:
+            self.path.unlink()
+        self._open()
+
+    def _numbered(self, number: int) -> Path:
+        return self.path.with_name(f"{self.path.name}.{number}")
+
+
+class Tail:
+    """The last bytes of an output."""
+
+    def __init__(self, bytes_max: int = TAIL_BYTES) -> None:
+        self._bytes_max = bytes_max
+        self._buffer = bytearray()
+
+    def add(self, data: bytes) -> None:
+        """Append, forgetting what lies too far back."""
+        self._buffer += data
+        excess = len(self._buffer) - self._bytes_max
+        # Cutting in larger pieces keeps the cost of small writes small.
+        if excess > self._bytes_max:
+            del self._buffer[:excess]
+
+    def text(self) -> str:
+        """The tail; what is no UTF-8 is replaced."""
+        return bytes(self._buffer[-self._bytes_max :]).decode(errors="replace")
+
+
+LineSink = Callable[[list[str]], None]
+
+
+class Output:
+    """One pipe of a rank."""
+
+    def __init__(self, descriptor: int, file: RotatingFile, tail: Tail, scanner: Scanner | None = None) -> None:
+        os.set_blocking(descriptor, False)
+        try:
+            fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        except OSError as error:
+            # Beyond the user's share of pipe memory the pipe keeps its default size and works as well.
+            log.debug("a pipe stays small", reason=error.strerror)
+        self.descriptor = descriptor
+        self._file = file
+        self._tail = tail
+        self._scanner = scanner
+        self._partial = b""
+        self.follower: LineSink | None = None
+
+    def pump(self, reads_max: int = READS_PER_TURN) -> bool:
+        """Move on what is there; False once the pipe has ended."""
+        for _ in range(reads_max):
+            try:
+                data = os.read(self.descriptor, READ_BYTES)
+            except BlockingIOError:
+                return True
+            if not data:
+                self._flush()
+                return False
+            self._file.write(data)
+            self._tail.add(data)
+            if self._scanner is not None:
+                self._scanner.feed(data, time.monotonic())
+            if self.follower is not None:
+                self._split(data)
+            elif self._partial:
+                self._partial = b""
+        return True
+
+    def close(self) -> None:
+        """Close pipe and file."""
+        self._flush()
+        os.close(self.descriptor)
+        self._file.close()
+
+    def _split(self, data: bytes) -> None:
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        if len(self._partial) > LINE_BYTES_MAX:
+            lines.append(self._partial)
+            self._partial = b""
+        if lines and self.follower is not None:
+            self.follower([line[:LINE_BYTES_MAX].decode(errors="replace") for line in lines])
+
+    def _flush(self) -> None:
+        if self._partial and self.follower is not None:
+            self.follower([self._partial.decode(errors="replace")])
+        self._partial = b""

@@ -1,0 +1,115 @@
+"""What a zygote does once so that no rank has to: import torch and touch what is slow the first time.
+
+Nothing here may start a thread, or ask for an accelerator: a fork would inherit half of either.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import os
+import time
+from pathlib import Path
+
+import structlog
+
+from holdfast.node.kernel import thread_count
+
+MODULES = (
+    "torch",
+    "torch.distributed",
+    "torch.distributed.checkpoint",
+    "torch.distributed.device_mesh",
+    "torch.distributed.fsdp",
+    "torch.distributed.pipelining",
+    "torch.distributed.tensor",
+    "torch.distributed.tensor.parallel",
+    "torch.nn.parallel",
+    "torch.optim",
+    "torch.utils.data",
+    "torch.utils.data.distributed",
+)
+
+_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+log = structlog.get_logger(__name__)
+
+
+class ThreadsRunning(RuntimeError):
+    """This process has more than one thread, so a fork of it would hang sooner or later."""
+
+
+def hold_threads() -> None:
+    """Keep the numerical libraries to one thread; has to come before their import."""
+    for name in _ONE_THREAD:
+        os.environ[name] = "1"
+
+
+def preload() -> float:
+    """Import and warm up; returns the seconds it took.
+
+    Raises:
+        ThreadsRunning: something of it started a thread.
+    """
+    began = time.monotonic()
+    for name in MODULES:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            if name == "torch":
+                raise
+            log.warning("a module is not preloaded", module=name, reason=str(error))
+    import torch
+
+    torch.set_num_threads(1)
+    rehearse()
+    check_single_threaded()
+    return time.monotonic() - began
+
+
+def check_single_threaded() -> None:
+    """Make sure that a fork copies all of this process.
+
+    Raises:
+        ThreadsRunning: it has more than one thread.
+    """
+    threads = thread_count()
+    if threads != 1:
+        raise ThreadsRunning(
+            f"the zygote has {threads} threads and cannot fork safely: find the import that started one "
+            "(a plugin or a sitecustomize of this Python?)"
+        )
+
+
+def rehearse() -> None:
+    """What a rank does between its start and its first step, with a tiny model and alone.
+
+    In the zygote it fills dispatch tables and brings in what is imported late (the optimizer's compiler, the reader of
+    checkpoints). Again in a fork, it takes the fork's own copies of the pages that all this writes to. Nothing of
+    torch.distributed: its C++ side reads its environment at the first use, and a rank's environment comes later.
+    """
+    import torch
+    from torch import nn
+
+    compile(Path(__file__).read_bytes(), __file__, "exec", dont_inherit=True)
+    layer = nn.Sequential(nn.Embedding(8, 8), nn.LayerNorm(8), nn.Linear(8, 8), nn.GELU(), nn.ReLU())
+    optimizers = [torch.optim.AdamW(layer.parameters()), torch.optim.SGD(layer.parameters(), momentum=0.9)]
+    torch.randn(8, 8, generator=torch.Generator().manual_seed(1))
+    hidden = layer(torch.zeros(2, 4, dtype=torch.long))
+    attended = nn.functional.scaled_dot_product_attention(hidden, hidden, hidden, is_causal=True)
+    loss = nn.functional.cross_entropy(attended.flatten(0, 1), torch.zeros(8, dtype=torch.long))
+    if torch.accelerator.current_accelerator() is not None:
+        # Built for an accelerator: backward would ask for devices and start their autograd threads.
+        return
+    loss.backward()  # type: ignore[no-untyped-call]
+    nn.utils.clip_grad_norm_(layer.parameters(), 1.0)
+    for optimizer in optimizers:
+        optimizer.step()
+    state = {"model": layer.state_dict(), "optimizers": [optimizer.state_dict() for optimizer in optimizers]}
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    saved = torch.load(file, weights_only=True)
+    layer.load_state_dict(saved["model"])
+    for optimizer, of in zip(optimizers, saved["optimizers"], strict=True):
+        optimizer.load_state_dict(of)

@@ -1,0 +1,133 @@
+"""A rank of a run of checks: `python -m holdfast_checks --suite NAME`, in the environment of a rank.
+
+One rank of each node runs the checks of all its devices; others end at once. It ends with 0 whatever it finds: what it
+found is in its reports, and in its output. Only where they cannot be written it ends with an error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import xxhash
+
+from holdfast.engines.checks.checks_program import DEFAULT_SUITE, LIMIT_FLAG, SUITE_FLAG
+from holdfast.engines.checks.suites import SUITES
+from holdfast.node.machine import Machine
+from holdfast.trainer.report import DIAGNOSTIC_RESULT, REPORTS_VARIABLE, report
+from holdfast_checks.devices import gpus
+from holdfast_checks.driver import Driver, Result
+from holdfast_checks.result import Place
+from holdfast_checks.source_version import program_of
+
+CPU_WORKERS = 2
+SHARED_MEMORY = Path("/dev/shm")
+
+
+class NotReported(OSError):
+    """What was found is in this rank's output alone: its node's disk takes no reports."""
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run the checks of this node."""
+    options = _parser().parse_args(argv)
+    if os.environ.get("LOCAL_RANK", "0") != "0":
+        return
+    with _scratch() as scratch:
+        place = _place(options, scratch)
+        print(f"checks of {place.node}: suite {options.suite}, {place.workers} workers", flush=True)
+        unreported: list[OSError] = []
+        Driver(place, options.suite, options.limit_s, lambda result: _tell(place, result, unreported)).run()
+        if unreported:
+            raise NotReported(f"{len(unreported)} results could not be reported: {unreported[0]}")
+
+
+@contextlib.contextmanager
+def _scratch() -> Iterator[str]:
+    """Where the small files of process groups are: on a disk that hangs or is full, other tests would fail too.
+
+    A node has one run at a time: what the last one left, which may have been killed, goes.
+    """
+    whose = xxhash.xxh3_64_hexdigest((_node_directory() or str(os.getpid())).encode())
+    folder = (SHARED_MEMORY if SHARED_MEMORY.is_dir() else Path(tempfile.gettempdir())) / f"holdfast-checks-{whose}"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(mode=0o700)
+    try:
+        yield str(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _place(options: argparse.Namespace, scratch: str) -> Place:
+    environment = os.environ
+    job, generation = environment.get("HOLDFAST_JOB", "checks"), environment.get("HOLDFAST_GENERATION", "0")
+    return Place(
+        run=f"{job}/{generation}",
+        node=environment.get("HOLDFAST_NODE", "this node"),
+        node_rank=int(environment.get("GROUP_RANK", "0")),
+        nodes=int(environment.get("GROUP_WORLD_SIZE", "1")),
+        workers=options.workers or gpus() or CPU_WORKERS,
+        store_host=environment.get("MASTER_ADDR", ""),
+        store_port=int(environment.get("MASTER_PORT", "0")),
+        job_directory=environment.get("HOLDFAST_JOB_DIR", ""),
+        node_directory=_node_directory(),
+        scratch=scratch,
+        burn_s=options.burn_s,
+    )
+
+
+def _node_directory() -> str:
+    """Where ranks of this node write, whatever their job; "" outside of Holdfast."""
+    reports = os.environ.get(REPORTS_VARIABLE, "")
+    return str(Path(reports).parent) if reports else ""
+
+
+def _tell(place: Place, result: Result, unreported: list[OSError]) -> None:
+    finding, stage = result.finding, result.stage
+    with_whom = f" with {', '.join(finding.peers)}" if finding.peers else ""
+    value = f" {finding.value:.4g} {finding.unit}" if finding.value is not None else ""
+    words = f"{stage.test}{with_whom}: {finding.status}{value}"
+    print(" ".join(filter(None, (words, finding.device and f"[{finding.device}]", finding.detail))), flush=True)
+    try:
+        report(
+            DIAGNOSTIC_RESULT,
+            run=place.run,
+            test=stage.test,
+            status=finding.status,
+            symptom=finding.symptom,
+            peers=finding.peers,
+            round=stage.round,
+            device=finding.device,
+            value=finding.value,
+            needed=finding.needed,
+            unit=finding.unit,
+            digest=finding.digest,
+            hardware=finding.hardware,
+            program=program_of(stage.test, place.workers) if finding.digest else "",
+            boot_id=Machine().boot_id,
+            took_s=result.took_s,
+            detail=finding.detail,
+            done=result.done,
+            total=result.total,
+        )
+    except OSError as error:
+        # The tests go on: what they find is at least in the output.
+        unreported.append(error)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m holdfast_checks")
+    parser.add_argument(SUITE_FLAG, choices=tuple(SUITES), default=DEFAULT_SUITE)
+    parser.add_argument("--workers", type=int, default=0, help="devices to test; 0: all GPUs, or two CPU workers")
+    parser.add_argument(LIMIT_FLAG, type=float, help="no test may take longer")
+    parser.add_argument("--burn-s", type=float, default=0.1, help="how long GEMM keeps each device busy")
+    return parser
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""The device that a worker tests: its own GPU, or the CPU. Asked in the worker: the driver stays without CUDA."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+
+import torch
+
+from holdfast_checks.result import Place
+
+
+def device_of(place: Place) -> torch.device:
+    """The worker's device."""
+    if torch.cuda.is_available():
+        device = torch.device("cuda", place.worker % torch.cuda.device_count())
+        torch.cuda.set_device(device)
+        return device
+    return torch.device("cpu")
+
+
+def name_of(device: torch.device, place: Place) -> str:
+    """How results name it."""
+    return f"GPU {device.index}" if device.type == "cuda" else f"CPU worker {place.worker}"
+
+
+def hardware_of(device: torch.device) -> str:
+    """What answers are compared among: floating-point sums differ from one kind of hardware or library to another."""
+    if device.type == "cuda":
+        return f"{torch.cuda.get_device_name(device)}, CUDA {torch.version.cuda}, torch {torch.__version__}"
+    return f"{_cpu_model()}, {torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__}"
+
+
+def gpus() -> int:
+    """How many GPUs the kernel driver has, without asking CUDA: that would keep this process from forking."""
+    return len(list(Path("/proc/driver/nvidia/gpus").glob("*")))
+
+
+def settle(device: torch.device) -> None:
+    """Wait until the device has done what it was told."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def be_exact() -> None:
+    """The same bits each time: one thread, one order of sums. Before anything is asked of a GPU."""
+    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    torch.backends.cudnn.benchmark = False
+
+
+def _cpu_model() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == "model name":
+            return value.strip()
+    return platform.machine()

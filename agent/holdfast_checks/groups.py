@@ -1,0 +1,41 @@
+"""Process groups for one test: made in the test's own process, over a store of the group's own, and never torn down.
+
+The process ends right after its test: to destroy a group would only wait for partners.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore, Store
+
+from holdfast_checks.result import Place
+
+LOOPBACK = "lo"
+
+
+def among_workers(place: Place, name: str, limit_s: float, device: torch.device) -> None:
+    """All workers of this node, which need no network for it."""
+    # Set for gloo and NCCL alike before either looks for an interface.
+    os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = LOOPBACK
+    store = FileStore(os.path.join(place.scratch, name), place.workers)
+    _begin(store, place.worker, place.workers, limit_s, device)
+
+
+def among_nodes(store: Store, rank: int, world_size: int, limit_s: float, device: torch.device) -> None:
+    """The workers of several nodes, over the network that training uses."""
+    _begin(store, rank, world_size, limit_s, device)
+
+
+def _begin(store: Store, rank: int, world_size: int, limit_s: float, device: torch.device) -> None:
+    dist.init_process_group(
+        "nccl" if device.type == "cuda" else "gloo",
+        store=store,
+        rank=rank,
+        world_size=world_size,
+        timeout=timedelta(seconds=limit_s),
+        device_id=device if device.type == "cuda" else None,
+    )

@@ -1,0 +1,146 @@
+"""NVIDIA's own diagnostics by `dcgmi diag`: the Extended Utility Diagnostics (EUD) first, then a level of DCGM's tests.
+
+A failure speaks against a GPU only if the tool says that the hardware failed: it also calls what could not be run a
+failure. Its JSON has had several forms and none is promised, so results are looked for wherever they stand in it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast.symptoms.table_one import TableOne
+from holdfast_checks.result import Finding, Task, broken, failed, passed, skipped
+
+TOOL = "dcgmi"
+RUNS = ("eud", "2")
+"""Canonical test names or levels of `dcgmi diag --run`; level 2 takes about two minutes."""
+SYMPTOM = TableOne.GPU_UNAVAILABLE.value
+_SYMPTOMS = (
+    ("memory", TableOne.GPU_MEMORY_ERROR.value),
+    ("ecc", TableOne.GPU_MEMORY_ERROR.value),
+    ("nvlink", TableOne.CUDA_ERROR.value),
+)
+
+SETUP_CATEGORIES = frozenset({3, 4, 7, 8, 16})
+"""DCGM_FR_EC_*: configuration, libraries, EUD's own setup, other software, DCGM itself."""
+
+
+class Unreadable(ValueError):
+    """What the tool printed is not what it prints."""
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """One test of one device. `setup`: it could not be run."""
+
+    test: str
+    device: str
+    status: str
+    words: str = ""
+    setup: bool = False
+
+
+def run(task: Task, begin: Callable[[], None]) -> Sequence[Finding]:
+    """Both, one after the other."""
+    begin()
+    tool = shutil.which(TOOL)
+    if tool is None:
+        return [skipped(f"{TOOL} is not installed on this node (package datacenter-gpu-manager)")]
+    found: list[Finding] = []
+    for name in RUNS:
+        found += _run(tool, name)
+    return found
+
+
+def _run(tool: str, name: str) -> list[Finding]:
+    done = subprocess.run([tool, "diag", "--run", name, "--json"], capture_output=True, text=True, check=False)
+    try:
+        return findings(name, read(done.stdout))
+    except Unreadable as error:
+        said = (done.stderr or done.stdout).strip()[:500]
+        return [broken(f"{TOOL} diag --run {name}: {error}; exit code {done.returncode}: {said}", device=name)]
+
+
+def read(text: str) -> list[Result]:
+    """The results in what `dcgmi diag --json` prints.
+
+    Raises:
+        Unreadable: no JSON, or without results.
+    """
+    start, end = text.find("{"), text.rfind("}")
+    try:
+        whole = msgspec.json.decode(text[start : end + 1] if start >= 0 else "")
+    except msgspec.DecodeError as error:
+        raise Unreadable(f"its output is no JSON ({error})") from error
+    results = list(_results(whole, ""))
+    if not results:
+        raise Unreadable("its output has no results")
+    return results
+
+
+def findings(name: str, results: Sequence[Result]) -> list[Finding]:
+    """One finding for each failure; one for all where none is."""
+    bad = [result for result in results if result.status.lower() == "fail"]
+    hardware = [result for result in bad if not result.setup]
+    if hardware:
+        return [
+            failed(_symptom(result), f"{result.test}: {result.words or 'failed'}", device=result.device)
+            for result in hardware
+        ]
+    if bad:
+        text = "; ".join(f"{result.test}: {result.words}" for result in bad)
+        return [broken(f"{TOOL} could not run its tests: {text}", device=name)]
+    done = [result for result in results if result.status.lower() in ("pass", "warn")]
+    if not done:
+        return [skipped(f"{TOOL} diag --run {name} left out all tests", device=name)]
+    return [passed(device=name, value=float(len(done)), unit="tests")]
+
+
+def _symptom(result: Result) -> str:
+    said = f"{result.test} {result.words}".lower()
+    return next((symptom for word, symptom in _SYMPTOMS if word in said), SYMPTOM)
+
+
+def _results(node: Any, test: str) -> Iterator[Result]:
+    """Every object with a status, below the name of its test. Summaries repeat results, and are left out."""
+    if isinstance(node, list):
+        for inner in node:
+            yield from _results(inner, test)
+        return
+    if not isinstance(node, dict):
+        return
+    test = str(node.get("name", test))
+    if isinstance(node.get("status"), str) and "results" not in node:
+        warnings = node.get("warnings")
+        errors = [warnings] if isinstance(warnings, dict | str) else warnings or []
+        yield Result(
+            test=test,
+            device=_device(node),
+            status=node["status"],
+            words="; ".join(filter(None, (_words(error) for error in errors))),
+            setup=bool(errors) and all(_category(error) in SETUP_CATEGORIES for error in errors),
+        )
+    for key, inner in node.items():
+        if key not in ("warnings", "test_summary"):
+            yield from _results(inner, test)
+
+
+def _device(node: dict[str, Any]) -> str:
+    for key in ("gpu_id", "gpu_ids", "entity_id"):
+        if key in node:
+            group = str(node.get("entity_group", "GPU"))
+            return f"{group} {node[key]}"
+    return ""
+
+
+def _words(error: Any) -> str:
+    return str(error.get("warning", error)) if isinstance(error, dict) else str(error)
+
+
+def _category(error: Any) -> int | None:
+    category = error.get("error_category") if isinstance(error, dict) else None
+    return category if isinstance(category, int) else None

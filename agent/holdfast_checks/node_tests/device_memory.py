@@ -1,0 +1,59 @@
+"""Memory: a part of the device's free memory is filled with patterns, and read back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+from holdfast_checks.devices import device_of, name_of
+from holdfast_checks.result import Finding, Task, failed, passed, skipped
+
+CPU_BYTES = 16 * 1024 * 1024
+GPU_SHARE = 0.8
+CPU_SHARE = 0.1
+"""Of what is free, shared among the workers."""
+BLOCK_BYTES = 16 * 1024 * 1024
+LEAST_BYTES = 1024 * 1024
+PATTERNS = (0x5555555555555555, -0x5555555555555556)
+"""Every bit is once 1 and once 0, beside neighbours that are the opposite."""
+
+
+def run(task: Task, begin: Callable[[], None]) -> Sequence[Finding]:
+    """Blocks of it are kept until all are filled: each page is a page of its own."""
+    begin()
+    device = device_of(task.place)
+    wanted = _bytes_of(device, task.place.workers)
+    name, symptom = name_of(device, task.place), "gpu_memory_error" if device.type == "cuda" else "memory_error"
+    if wanted < LEAST_BYTES:
+        return [skipped("no memory is free for it", device=name)]
+    words = min(wanted, BLOCK_BYTES) // 8
+    blocks = [torch.empty(words, dtype=torch.int64, device=device) for _ in range(wanted // (words * 8))]
+    place = torch.arange(words, dtype=torch.int64, device=device)
+    for number, pattern in enumerate(PATTERNS):
+        for index, block in enumerate(blocks):
+            # Each word also holds its address: one that answers for another is found too.
+            torch.bitwise_xor(place, pattern ^ (index << 40), out=block)
+        for index, block in enumerate(blocks):
+            block.bitwise_xor_(place).bitwise_xor_(pattern ^ (index << 40))
+            wrong = int(torch.count_nonzero(block))
+            if wrong:
+                first = int(block.nonzero()[0])
+                text = (
+                    f"{wrong} words of {words} did not keep pattern {number}, the first is word {first} of block "
+                    f"{index}: bits {int(block[first]) & 0xFFFFFFFFFFFFFFFF:#x} are wrong"
+                )
+                return [failed(symptom, text, device=name)]
+    return [passed(device=name, value=len(blocks) * words * 8 / 1e6, unit="MB")]
+
+
+def _bytes_of(device: torch.device, workers: int) -> int:
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return int(free * GPU_SHARE)
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        name, _, rest = line.partition(":")
+        if name == "MemAvailable":
+            return min(CPU_BYTES, int(int(rest.split()[0]) * 1024 * CPU_SHARE / workers))
+    return CPU_BYTES

@@ -1,0 +1,71 @@
+"""Users' own tests: Python entry points of the group `holdfast.diagnostics`, and executables in a directory.
+
+An entry point is called without arguments and returns None, a text (passed, with that detail), or raises
+AssertionError (the node failed). An executable ends with a Nagios code: 0 passed, 1 passed with a warning, 2 failed,
+3 skipped; the first line that it prints is the detail.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Sequence
+from importlib import metadata
+from pathlib import Path
+
+from holdfast.symptoms.rows import CheckSymptom
+from holdfast_checks.result import Finding, Task, broken, failed, passed, skipped
+
+GROUP = "holdfast.diagnostics"
+DIRECTORY_VARIABLE = "HOLDFAST_DIAGNOSTICS"
+"""In the agent's environment: the directory whose executables are run."""
+SYMPTOM = CheckSymptom.PLUGIN_FAILED.value
+
+
+def run(task: Task, begin: Callable[[], None]) -> Sequence[Finding]:
+    """All of them, one after the other."""
+    begin()
+    found = [_call(point) for point in metadata.entry_points(group=GROUP)]
+    directory = os.environ.get(DIRECTORY_VARIABLE, "")
+    if directory:
+        found += _all_in(Path(directory))
+    return found or [skipped(f"no entry points of {GROUP}, and {DIRECTORY_VARIABLE} names no directory with programs")]
+
+
+def _call(point: metadata.EntryPoint) -> Finding:
+    try:
+        said = point.load()()
+    except AssertionError as error:
+        return failed(SYMPTOM, str(error) or "failed", device=point.name)
+    except Exception as error:  # noqa: BLE001 - a plugin's own mistake says nothing of the node
+        return broken(f"{type(error).__name__}: {error}", device=point.name)
+    return passed(device=point.name, detail="" if said is None else str(said))
+
+
+def _all_in(directory: Path) -> list[Finding]:
+    try:
+        programs = sorted(path for path in directory.iterdir() if path.is_file() and os.access(path, os.X_OK))
+    except OSError as error:
+        return [broken(f"{DIRECTORY_VARIABLE}={directory}: {error.strerror}")]
+    return [_execute(program) for program in programs]
+
+
+def _execute(program: Path) -> Finding:
+    name = program.name
+    print(f"running {program}", flush=True)
+    try:
+        done = subprocess.run([program], capture_output=True, text=True, errors="replace", check=False)
+    except OSError as error:
+        return broken(f"{program}: {error.strerror}", device=name)
+    said = (done.stdout.strip() or done.stderr.strip()).partition("\n")[0]
+    match done.returncode:
+        case 0:
+            return passed(device=name, detail=said)
+        case 1:
+            return passed(device=name, detail=f"warning: {said}")
+        case 2:
+            return failed(SYMPTOM, said or "failed", device=name)
+        case 3:
+            return skipped(said or "says that it cannot tell", device=name)
+        case code:
+            return broken(f"ended with {code}: {said}", device=name)

@@ -1,0 +1,46 @@
+"""How fast the device multiplies matrices, by the clock on the wall: what a job that waits for it feels.
+
+The median of several turns counts: what disturbs a node for a moment is not in most of them, and a device that is
+throttled, or a processor that is given too little time, is slow in each.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+
+from holdfast_checks.devices import be_exact, device_of, hardware_of, name_of, settle
+from holdfast_checks.result import Finding, Task, passed
+
+CPU_SIZE, GPU_SIZE = 256, 4096
+TURNS = 8
+TURN_S = 0.2
+"""Longer than the period in which the kernel gives a group its share of the processors."""
+
+
+def run(task: Task, begin: Callable[[], None]) -> Sequence[Finding]:
+    """Multiply, in turns."""
+    be_exact()
+    begin()
+    device = device_of(task.place)
+    size = CPU_SIZE if device.type == "cpu" else GPU_SIZE
+    left = torch.ones((size, size), device=device)
+    out = torch.empty_like(left)
+    torch.mm(left, left, out=out)
+    settle(device)
+    usual = statistics.median(_rate(left, out, device) for _ in range(TURNS))
+    name, hardware = name_of(device, task.place), hardware_of(device)
+    return [passed(device=name, value=usual, unit="GFLOP/s", hardware=hardware)]
+
+
+def _rate(left: torch.Tensor, out: torch.Tensor, device: torch.device) -> float:
+    """GFLOP/s of one turn."""
+    began, done = time.monotonic(), 0
+    while (took_s := time.monotonic() - began) < TURN_S:
+        torch.mm(left, left, out=out)
+        settle(device)
+        done += 1
+    return 2.0 * len(left) ** 3 * done / took_s / 1e9

@@ -1,0 +1,41 @@
+"""The vault of one node: python -m holdfast_vault --state-dir DIR."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import threading
+from pathlib import Path
+
+from holdfast.daemon.process import log_to_stderr
+from holdfast_vault.limits import add_flags, limits_of
+from holdfast_vault.node import Node
+from holdfast_vault.service import Vault
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--state-dir", type=Path, required=True, help="where the ranks find its socket")
+    parser.add_argument("--copy-threads", type=int, default=1, help="how many copy one rank's state")
+    parser.add_argument("--orphan-s", type=float, default=60.0, help="end after so long without agent and ranks")
+    parser.add_argument("--address", default="127.0.0.1", help="where it answers the vaults of other nodes")
+    add_flags(parser)
+    parser.add_argument("--ready-fd", type=int, help="closed as soon as ranks can connect")
+    arguments = parser.parse_args()
+    log_to_stderr("holdfast_vault")
+    # Masked before any thread starts, so that none of them is interrupted.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+    node = Node(arguments.state_dir, arguments.address, limits_of(arguments))
+    vault = Vault(arguments.state_dir, node, orphan_s=arguments.orphan_s, copy_threads=arguments.copy_threads)
+    if arguments.ready_fd is not None:
+        os.close(arguments.ready_fd)
+    serving = threading.Thread(target=vault.serve)
+    serving.start()
+    signal.sigwait({signal.SIGTERM, signal.SIGINT})
+    vault.close()
+    serving.join()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""Where the copies of this node's ranks are to go, by the newest word of its agent."""
+
+from __future__ import annotations
+
+import threading
+from typing import NamedTuple
+
+from holdfast.node.vault.vault_wire import ShardName
+from holdfast.orders.backup import BackupOrder
+
+
+class Job(NamedTuple):
+    """A submission of a job in one size: what shards of different ranks have in common."""
+
+    name: str
+    submitted_ms: int
+    world_size: int
+
+
+class Assignment(NamedTuple):
+    """An order, and the token by which the job's vaults know each other; "" if they have none."""
+
+    order: BackupOrder
+    token: str
+
+    @property
+    def job(self) -> Job:
+        """Whose it is."""
+        return Job(self.order.job, self.order.submitted_ms, self.order.world_size)
+
+    def shard_of(self, rank: int) -> ShardName:
+        """The name of a rank's shards."""
+        name, submitted_ms, world_size = self.job
+        return ShardName(job=name, submitted_ms=submitted_ms, world_size=world_size, rank=rank)
+
+
+def job_of(name: ShardName) -> Job:
+    """Whose shard it is."""
+    return Job(name.job, name.submitted_ms, name.world_size)
+
+
+def refusal(present: BackupOrder | None, new: BackupOrder) -> str | None:
+    """Why a new order does not take the present one's place; None if it does.
+
+    Between different jobs the order in which they come decides: one submitted earlier may have waited for its nodes.
+    An equal generation is taken, for the same generation's backups may be ordered anew.
+    """
+    if present is None or present.job != new.job:
+        return None
+    if (new.submitted_ms, new.generation) >= (present.submitted_ms, present.generation):
+        return None
+    return (
+        f"the order of generation {new.generation} is older than that of generation {present.generation} of job "
+        f"{present.job}, which this vault goes by"
+    )
+
+
+class Assignments:
+    """The present assignment, for all threads."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._present: Assignment | None = None
+
+    @property
+    def present(self) -> Assignment | None:
+        """The newest; None before the first."""
+        return self._present
+
+    def put(self, new: Assignment) -> str | None:
+        """Go by this one from now on; if it is an older one, the reason why not."""
+        with self._changed:
+            reason = refusal(self._present.order if self._present else None, new.order)
+            if reason is None:
+                self._present = new
+                self._changed.notify_all()
+            return reason
+
+    def of_job(self, job: Job) -> Assignment | None:
+        """The present one if it is this job's."""
+        present = self._present
+        return present if present is not None and present.job == job else None
+
+    def wait_for(self, job: Job, generation: int, timeout_s: float) -> Assignment | None:
+        """This job's, of this generation or a later one; None if none comes in time."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_of(job, generation), timeout_s)
+            return self._present if self._is_of(job, generation) else None
+
+    def _is_of(self, job: Job, generation: int) -> bool:
+        present = self.of_job(job)
+        return present is not None and present.order.generation >= generation

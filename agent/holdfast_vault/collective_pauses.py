@@ -1,0 +1,68 @@
+"""Whether the ranks of this node are in the middle of a collective, by their own ledgers."""
+
+from __future__ import annotations
+
+import threading
+
+import structlog
+
+from holdfast.node.ledger.ledger_file import LedgerError, LedgerReader
+from holdfast.node.vault.vault_wire import ShardName
+
+log = structlog.get_logger(__name__)
+
+
+class Ledgers:
+    """The ledgers of the ranks that said where theirs are."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._readers: dict[ShardName, LedgerReader] = {}
+        self._paths: dict[ShardName, str] = {}
+
+    def watch(self, name: ShardName, path: str) -> LedgerReader | None:
+        """Go by this ledger for a rank until it is left; "": it has none."""
+        with self._lock:
+            self._drop(name)
+            if not path:
+                return None
+            self._paths[name] = path
+            try:
+                self._readers[name] = LedgerReader(path)
+            except (OSError, LedgerError) as error:
+                log.warning("copies do not stand back for this rank", of=str(name), reason=str(error))
+            return self._readers.get(name)
+
+    def leave(self, name: ShardName, reader: LedgerReader | None) -> None:
+        """Who wrote it is gone, and what he was in the middle of with him. His successor's is another one."""
+        with self._lock:
+            if reader is not None and self._readers.get(name) is reader:
+                self._drop(name)
+
+    def path(self, name: ShardName) -> str:
+        """Where a rank's is; "" if it has none."""
+        return self._paths.get(name, "")
+
+    def are_in_collective(self) -> bool:
+        """Whether any of them is."""
+        with self._lock:
+            for name, reader in list(self._readers.items()):
+                try:
+                    if reader.snapshot().collective.in_flight:
+                        return True
+                except (OSError, LedgerError) as error:
+                    log.warning("copies do not stand back for this rank any more", of=str(name), reason=str(error))
+                    self._drop(name)
+            return False
+
+    def clear(self) -> None:
+        """Another job is served now."""
+        with self._lock:
+            for name in list(self._readers):
+                self._drop(name)
+
+    def _drop(self, name: ShardName) -> None:
+        self._paths.pop(name, None)
+        reader = self._readers.pop(name, None)
+        if reader is not None:
+            reader.close()

@@ -1,0 +1,308 @@
+"""Brings every so many steps from this node's memory to the disk, below training in priority and without its waiting.
+
+The vault decides and holds the memory; a process of its own writes (`persist_writer`). One step at a time is written:
+so at most one segment of each rank waits for a slow disk, and what becomes due meanwhile is left out.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+
+import structlog
+
+from holdfast.node.vault.vault_wire import Damaged, NotPersisted, Persisted, PersistTo, SealedStep, ShardName
+from holdfast_vault.assignments import Assignment, Assignments, job_of
+from holdfast_vault.collective_pauses import Ledgers
+from holdfast_vault.disk.persist_plan import Gathered, Turn, turn
+from holdfast_vault.disk.persist_task import (
+    Dropped,
+    Outcome,
+    Over,
+    PersistTask,
+    Published,
+    ShardToWrite,
+    Spoiled,
+    Written,
+    encode_task,
+    from_lines,
+)
+from holdfast_vault.notices import Notices
+from holdfast_vault.shelf.segments import Contents, Segment
+from holdfast_vault.shelf.shelf import Shelf
+from holdfast_vault.shelf.shelves import Shelves
+
+END_S = 10.0
+"""For a process that is killed. Where a mount hangs it ends only with that; it does nothing any more then."""
+NO_MEMORY = "its memory was needed for the next step: there is no room for one more of each rank, see memory_bytes"
+NOT_KEPT = "not all ranks of this node have kept it"
+LEFT_BEHIND = "the job went back behind it"
+
+log = structlog.get_logger(__name__)
+
+
+class _Held:
+    """A shard that stays in memory until it is written."""
+
+    def __init__(self, name: ShardName, shelf: Shelf, segment: Segment, contents: Contents) -> None:
+        self.name = name
+        self._segment = segment
+        self.contents = contents
+        self._shelf = shelf
+
+    def shard(self) -> ShardToWrite:
+        return ShardToWrite(
+            rank=self.name.rank,
+            descriptor=self._segment.descriptor,
+            nbytes=self._segment.nbytes,
+            index=self.contents.index,
+            objects=self.contents.objects,
+            seal=self.contents.seal,
+        )
+
+    def let_go(self) -> None:
+        self._shelf.let_go(self._segment)
+
+
+class _Step:
+    """A step that is being written, or was and is waited for."""
+
+    def __init__(self, sealed: SealedStep, held: list[_Held]) -> None:
+        self.sealed = sealed
+        self.names = {it.name.rank: it.name for it in held}
+        self.held = held
+        # What is let go of in this moment must not become other memory before the process has its descriptor.
+        self.starting_with = list(held)
+        self.process: subprocess.Popen[bytes] | None = None
+        self.is_ended = False
+
+    def let_go(self) -> None:
+        while self.held:
+            self.held.pop().let_go()
+
+    @property
+    def name(self) -> ShardName:
+        return self.names[min(self.names)]
+
+
+class Persister:
+    """One node's part in it."""
+
+    def __init__(
+        self, shelves: Shelves, assignments: Assignments, ledgers: Ledgers, notices: Notices, bytes_per_s: float = 0.0
+    ) -> None:
+        self._shelves = shelves
+        self._assignments = assignments
+        self._ledgers = ledgers
+        self._notices = notices
+        self._bytes_per_s = bytes_per_s
+        self._lock = threading.Lock()
+        self._gathered: Gathered | None = None
+        self._held: dict[ShardName, _Held] = {}
+        self._writing: _Step | None = None
+        self._publishing: _Step | None = None
+        self._left_out: SealedStep | None = None
+        self._is_closed = False
+
+    def sealed(self, name: ShardName, sealed: SealedStep, to: PersistTo) -> None:
+        """A rank has sealed a step that may go there. Nothing is waited for: the rank's next save waits for this."""
+        with self._lock:
+            assignment = self._assignments.of_job(job_of(name))
+            if assignment is None or self._is_closed or name.rank not in assignment.order.ranks:
+                return
+            if sealed == self._left_out:
+                return  # with another rank of this node
+            order = assignment.order
+            is_busy = self._writing is not None
+            self._gathered, what = turn(self._gathered, is_busy, name.rank, sealed, order.ranks, order.persist_every)
+            match what:
+                case Turn.NOT_DUE:
+                    return
+                case Turn.LEFT_OUT:
+                    assert self._writing is not None
+                    self._leave_out(name, sealed, f"step {self._writing.sealed.step} is still being written")
+                case Turn.WAITS:
+                    self._hold(name, sealed)
+                case Turn.BEGINS:
+                    self._hold(name, sealed)
+                    if len(self._held) < len(order.ranks):
+                        self._let_go()
+                        self._leave_out(name, sealed, LEFT_BEHIND)
+                    else:
+                        self._begin(assignment, sealed, to)
+
+    def give_way(self) -> bool:
+        """The memory of what is being written is needed for a save: write no further. False if there is none."""
+        with self._lock:
+            step = self._writing
+            held = [*self._held.values(), *(step.held if step is not None else ())]
+            self._give_up(NO_MEMORY)
+            if step is not None and step.held:
+                _kill(step)
+                step.let_go()
+                self._notices.publish(NotPersisted(name=step.name, sealed=step.sealed, reason=NO_MEMORY))
+        return bool(held)
+
+    def clear(self) -> None:
+        """Another job is served now. What is being written of the one before is written."""
+        with self._lock:
+            self._let_go()
+            self._gathered = self._left_out = None
+
+    def close(self) -> None:
+        """Write nothing more."""
+        with self._lock:
+            self._is_closed = True
+            self._let_go()
+            for step in (self._writing, self._publishing):
+                if step is not None:
+                    _kill(step)  # and not waited for: a mount that hangs lets it end when it will
+
+    # Under the lock:
+
+    def _hold(self, name: ShardName, sealed: SealedStep) -> None:
+        if any(held.contents.sealed != sealed for held in self._held.values()):
+            self._give_up(NOT_KEPT)
+        shelf = self._shelves.of(name)
+        segment = shelf.hold(sealed)
+        if segment is None:
+            return
+        contents = segment.contents
+        if contents is None:
+            shelf.let_go(segment)  # the job left it behind in this moment
+            return
+        self._held[name] = _Held(name, shelf, segment, contents)
+
+    def _let_go(self) -> None:
+        for held in self._held.values():
+            held.let_go()
+        self._held.clear()
+
+    def _begin(self, assignment: Assignment, sealed: SealedStep, to: PersistTo) -> None:
+        held = sorted(self._held.values(), key=lambda it: it.name.rank)
+        self._held = {}
+        step = _Step(sealed, held)
+        task = self._task(step, to, assignment.order.certified_up_to)
+        try:
+            threading.Thread(target=self._run, args=(step, self._publishing, task), daemon=True).start()
+        except RuntimeError as error:
+            step.let_go()
+            self._leave_out(step.name, sealed, f"nobody can write it: {error}")
+        else:
+            self._writing, self._publishing = step, None
+
+    def _task(self, step: _Step, to: PersistTo, certified_up_to: int | None) -> PersistTask:
+        name = step.name
+        return PersistTask(
+            to=to,
+            job=name.job,
+            submitted_ms=name.submitted_ms,
+            generation=step.sealed.generation,
+            step=step.sealed.step,
+            world_size=name.world_size,
+            shards=tuple(it.shard() for it in step.held),
+            ledgers=tuple(self._ledgers.path(name) for name in step.names.values()),
+            bytes_per_s=self._bytes_per_s,
+            certified_up_to=certified_up_to,
+        )
+
+    def _give_up(self, reason: str) -> None:
+        """Write nothing of what is gathered."""
+        held = next(iter(self._held.values()), None)
+        self._let_go()
+        if held is not None:
+            self._leave_out(held.name, held.contents.sealed, reason)
+
+    def _leave_out(self, name: ShardName, sealed: SealedStep, reason: str) -> None:
+        self._left_out = sealed
+        self._notices.publish(NotPersisted(name=name, sealed=sealed, reason=reason))
+
+    # On a thread of the step's own:
+
+    def _run(self, step: _Step, before: _Step | None, task: PersistTask) -> None:
+        if before is not None:
+            _end(before)  # what it waits for is looked at again by the one that comes
+        try:
+            problem = self._follow(step, task)
+        except OSError as error:
+            problem = f"no process can be started to write it: {error.strerror}"
+        finally:
+            self._is_written(step, is_over=True)
+        if problem is not None:
+            log.error("a step is not on the disk", of=str(step.name), step=step.sealed.step, reason=problem)
+            self._notices.publish(NotPersisted(name=step.name, sealed=step.sealed, reason=problem))
+
+    def _follow(self, step: _Step, task: PersistTask) -> str | None:
+        """Have a process do it. What was wrong with the process, None if it ended as it should."""
+        command = (sys.executable, "-P", "-m", "holdfast_vault.disk.persist_writer", str(os.getpid()))
+        descriptors = [shard.descriptor for shard in task.shards]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=descriptors) as process:
+            step.starting_with.clear()
+            with self._lock:
+                step.process = process
+                if self._is_closed or step.is_ended:
+                    _kill(step)
+            assert process.stdin is not None and process.stdout is not None
+            with suppress(BrokenPipeError):
+                process.stdin.write(encode_task(task))
+                process.stdin.close()
+            for outcome in from_lines(process.stdout):
+                self._heard(step, outcome)
+        if step.is_ended or not process.returncode:
+            return None
+        return f"the process that wrote it ended with {process.returncode}; see the vault's log"
+
+    def _heard(self, step: _Step, outcome: Outcome) -> None:
+        name, generation = step.name, step.sealed.generation
+        # Before anybody is told: who hears of it may have the next step written.
+        self._is_written(step, is_over=False)
+        match outcome:
+            case Written():
+                log.info("written to the disk", job=name.job, step=step.sealed.step)
+            case Published() as published:
+                log.info("published", job=name.job, step=published.step, path=published.path)
+                self._notices.publish(
+                    Persisted(
+                        name=name,
+                        sealed=SealedStep(generation=generation, step=published.step),
+                        path=published.path,
+                        nbytes=published.nbytes,
+                        took_s=published.took_s,
+                        steps=published.steps,
+                    )
+                )
+            case Dropped(step=number, reason=reason):
+                sealed = SealedStep(generation=generation, step=number)
+                log.warning("a step is not on the disk", job=name.job, step=number, reason=reason)
+                self._notices.publish(NotPersisted(name=name, sealed=sealed, reason=reason))
+            case Spoiled(rank=rank, detail=detail):
+                self._notices.publish(Damaged(name=step.names[rank], sealed=step.sealed, detail=detail))
+            case Over(reason=reason):
+                log.info("nothing more is written of this generation", job=name.job, reason=reason)
+
+    def _is_written(self, step: _Step, *, is_over: bool) -> None:
+        """Its memory is not needed any more: the next step that is due may be written."""
+        with self._lock:
+            if self._writing is step:
+                self._writing = None
+                self._publishing = step
+                step.let_go()
+            if is_over and self._publishing is step:
+                self._publishing = None
+
+
+def _kill(step: _Step) -> None:
+    step.is_ended = True
+    if step.process is not None:
+        with suppress(ProcessLookupError):
+            step.process.kill()
+
+
+def _end(step: _Step) -> None:
+    _kill(step)
+    if step.process is not None:
+        with suppress(subprocess.TimeoutExpired):
+            step.process.wait(END_S)

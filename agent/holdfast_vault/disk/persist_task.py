@@ -1,0 +1,101 @@
+"""What a vault and the process that writes a step to the disk for it say to each other.
+
+The vault sends one task, and the memory of its shards as descriptors; the process tells what became of it, a line each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from holdfast.node.vault.seals import Seal
+from holdfast.node.vault.vault_wire import PersistTo
+
+
+class ShardToWrite(msgspec.Struct, frozen=True, kw_only=True):
+    """One rank's, see `holdfast_vault.shelf.segments`."""
+
+    rank: int
+    descriptor: int
+    nbytes: int
+    index: bytes
+    objects: bytes
+    seal: Seal
+
+
+class PersistTask(msgspec.Struct, frozen=True, kw_only=True):
+    """Write these shards of a step. Whoever has rank 0 also publishes the steps that are whole.
+
+    Of the steps on the disk the newest up to `certified_up_to` stays: the job would go back to it after bad numbers.
+    `ledgers` are those of the node's ranks.
+    """
+
+    to: PersistTo
+    job: str
+    submitted_ms: int
+    generation: int
+    step: int
+    world_size: int
+    shards: tuple[ShardToWrite, ...]
+    ledgers: tuple[str, ...] = ()
+    bytes_per_s: float = 0.0
+    certified_up_to: int | None = None
+
+
+class _Outcome(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
+    pass
+
+
+class Written(_Outcome, frozen=True, kw_only=True, tag="written"):
+    """The shards are on the disk; their memory is not needed any more."""
+
+
+class Published(_Outcome, frozen=True, kw_only=True, tag="published"):
+    """A step can be restored from now on, one of `steps`. `took_s` is how long writing and waiting took."""
+
+    step: int
+    path: str
+    nbytes: int
+    took_s: float
+    steps: tuple[int, ...]
+
+
+class Dropped(_Outcome, frozen=True, kw_only=True, tag="dropped"):
+    """What this node, or all of them, have written of a step is of no use and was removed."""
+
+    step: int
+    reason: str
+
+
+class Spoiled(_Outcome, frozen=True, kw_only=True, tag="spoiled"):
+    """A rank's shard is not what was sealed: damaged in this node's memory."""
+
+    rank: int
+    detail: str
+
+
+class Over(_Outcome, frozen=True, kw_only=True, tag="over"):
+    """A newer generation has the checkpoints: nothing more is to be written."""
+
+    reason: str
+
+
+Outcome = Written | Published | Dropped | Spoiled | Over
+
+encode_task = msgspec.msgpack.Encoder().encode
+decode_task = msgspec.msgpack.Decoder(PersistTask).decode
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Outcome).decode
+
+
+def to_line(outcome: Outcome) -> bytes:
+    """An outcome as it is said."""
+    return _encode(outcome) + b"\n"
+
+
+def from_lines(lines: Iterable[bytes]) -> Iterator[Outcome]:
+    """What was said, as it comes. The last words of one that was killed may be cut: they are left out."""
+    for line in lines:
+        if line.endswith(b"\n"):
+            yield _decode(line)

@@ -1,0 +1,34 @@
+"""How much of its node's memory, network and disk a vault may take, as its flags say."""
+
+from __future__ import annotations
+
+import argparse
+from typing import NamedTuple
+
+from holdfast_vault.shelf.keeping import KEPT_MIN
+
+
+class Limits(NamedTuple):
+    """0: as much as there is."""
+
+    memory_bytes: int = 0
+    memory_steps: int = KEPT_MIN
+    peer_bytes_per_s: float = 0.0
+    persist_bytes_per_s: float = 0.0
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """What a vault can be told of them."""
+    parser.add_argument("--memory-bytes", type=int, default=0, help="for all shards; 0: what the machine has")
+    parser.add_argument(
+        "--memory-steps", type=int, default=KEPT_MIN, help="of each rank, while there is memory (default: %(default)s)"
+    )
+    parser.add_argument("--peer-bytes-per-s", type=float, default=0.0, help="copies go out no faster; 0: as they can")
+    parser.add_argument(
+        "--persist-bytes-per-s", type=float, default=0.0, help="steps go to the disk no faster; 0: as they can"
+    )
+
+
+def limits_of(arguments: argparse.Namespace) -> Limits:
+    """What it was told."""
+    return Limits(**{name: getattr(arguments, name) for name in Limits._fields})

@@ -1,0 +1,140 @@
+"""What a vault holds and does for its node, whoever asks: its ranks, its agent, the vaults of other nodes."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Collection
+from pathlib import Path
+
+import structlog
+
+from holdfast.node.vault.seals import CHUNK_BYTES
+from holdfast.node.vault.vault_wire import PersistTo, SealedStep, ShardName
+from holdfast.orders.backup import BackupOrder
+from holdfast_vault.assignments import Assignment, Assignments, Job, job_of
+from holdfast_vault.collective_pauses import Ledgers
+from holdfast_vault.cuts import Cut
+from holdfast_vault.disk.persist import Persister
+from holdfast_vault.limits import Limits
+from holdfast_vault.notices import Notices
+from holdfast_vault.pacing import Pacing, TokenBucket
+from holdfast_vault.peers.fetching.fetcher import Fetcher
+from holdfast_vault.peers.peer_server import PeerServer
+from holdfast_vault.peers.peer_session import PeerSession
+from holdfast_vault.peers.peer_wire import Hello
+from holdfast_vault.peers.receptions import Receptions
+from holdfast_vault.peers.sending.senders import Senders
+from holdfast_vault.shelf.pins import Pins, pins_of
+from holdfast_vault.shelf.shard_checks import Checks
+from holdfast_vault.shelf.shelf import Shelf
+from holdfast_vault.shelf.shelves import Shelves
+
+log = structlog.get_logger(__name__)
+
+
+class Node:
+    """One job's shards at a time, and everything that happens to them."""
+
+    def __init__(self, directory: Path, address: str, limits: Limits) -> None:
+        self.notices = Notices()
+        self._shelves = Shelves(limits.memory_bytes, limits.memory_steps, self._left)
+        self._receptions = Receptions()
+        self._assignments = Assignments()
+        self.ledgers = Ledgers()
+        self.checks = Checks()
+        bucket = TokenBucket(limits.peer_bytes_per_s, CHUNK_BYTES, time.monotonic())
+        self.fetcher = Fetcher(self._shelves, self._assignments, self.notices)
+        self._senders = Senders(self._shelves, self.notices, Pacing(bucket, self.ledgers.are_in_collective))
+        self.persister = Persister(
+            self._shelves, self._assignments, self.ledgers, self.notices, limits.persist_bytes_per_s
+        )
+        self.peers = PeerServer(directory, address, self._token_of, self._serve_peer)
+
+    def join(self, name: ShardName) -> Shelf:
+        """The shelf of a rank that has come to life on this node."""
+        self._serve_job(job_of(name))
+        return self._shelves.of(name)
+
+    def sealed(self, name: ShardName, sealed: SealedStep, to: PersistTo | None) -> None:
+        """A rank's step is whole, and may go to this place."""
+        log.debug("sealed", job=name.job, rank=name.rank, step=sealed.step)
+        self._senders.sealed(name, sealed)
+        if to is not None:
+            self.persister.sealed(name, sealed, to)
+
+    def go_on(self, name: ShardName, generation: int, sealed: SealedStep | None, *, from_disk: bool = False) -> None:
+        """A rank goes on from this step (None: from none there was), here and wherever it has copies."""
+        shelf = self._shelves.of(name)
+        kept = None if from_disk else sealed
+        cut = Cut(generation=generation, at_ns=time.time_ns(), kept=kept, behind=shelf.past_of(sealed))
+        shelf.keep_only(cut)
+        self._senders.went_on(name, cut)
+
+    def certified_up_to(self, name: ShardName) -> int | None:
+        """What is certified of a rank's job, as far as it matters on a disk."""
+        assignment = self._assignments.of_job(job_of(name))
+        return assignment.order.certified_up_to if assignment is not None else None
+
+    def assign(self, assignment: Assignment) -> str | None:
+        """The agent's word; if it is an old one, the reason why it is not followed."""
+        reason = self._assignments.put(assignment)
+        if reason is None:
+            self._serve_job(assignment.job)
+            self._shelves.pin(pins_of(assignment.order))
+            self._senders.assign(assignment)
+        return reason
+
+    def close(self) -> None:
+        """Give all memory back."""
+        self.peers.close()
+        self._senders.close()
+        self.persister.close()
+        self._shelves.close()
+
+    def _serve_job(self, job: Job) -> None:
+        if self._shelves.serve(job):
+            self._shelves.pin(Pins())
+            self._receptions.clear()
+            self.persister.clear()
+            self.ledgers.clear()
+            self.peers.end_unknown(lambda hello: (hello.job, hello.submitted_ms) == (job.name, job.submitted_ms))
+
+    def _left(self, names: Collection[ShardName]) -> Collection[ShardName]:
+        """The ranks whose copies are kept elsewhere by now.
+
+        The present order does not name them, and they have been sent where others' orders say, as far as can be told
+        from here: all ranks of this node have sent a step of this generation.
+        """
+        present = self._assignments.present
+        if present is None:
+            return ()
+        order = present.order
+        own = {present.shard_of(rank) for rank in order.ranks}
+        if not all(self._has_sent(name, order) for name in own):
+            return ()
+        left = [name for name in names if name not in own and not order.is_kept_here(name.rank)]
+        for name in left:
+            self._receptions.give_up(name)
+        return left
+
+    def _has_sent(self, name: ShardName, order: BackupOrder) -> bool:
+        shelf = self._shelves.of(name)
+        # Who sends to nobody can go by what it has sealed alone.
+        through = shelf.sent() if order.keeper is not None else shelf.steps()
+        return any(each.generation >= order.generation for each in through)
+
+    def _token_of(self, hello: Hello) -> str | None:
+        present = self._assignments.present
+        if present is None or (present.order.job, present.order.submitted_ms) != (hello.job, hello.submitted_ms):
+            return None
+        return present.token or None
+
+    def _serve_peer(self, link: socket.socket, hello: Hello) -> None:
+        token = self._token_of(hello)
+        if token is not None:
+            PeerSession(link, hello, token, self._shelves, self._receptions, self.notices, self._generation).run()
+
+    def _generation(self) -> int:
+        present = self._assignments.present
+        return present.order.generation if present is not None else 0

@@ -1,0 +1,118 @@
+"""What happened, for the agents that follow: each has a queue of its own, and none of them holds the vault up.
+
+Word of damage that no follower took waits for the next one: an agent may be away for a while, and the vault is not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections import deque
+
+from holdfast.node.vault.vault_wire import Damaged, Notice, VaultWireError, send
+
+WAITING_MAX = 1024
+
+
+class Mailbox:
+    """Notices that wait for one follower. Too many: the oldest goes, but never word of damage.
+
+    Damage that waits to be told is not told again, so its number is bounded by what the node holds.
+    """
+
+    def __init__(self, waiting_max: int = WAITING_MAX) -> None:
+        self._waiting_max = waiting_max
+        self._passing: deque[tuple[int, Notice]] = deque()
+        self._damage: dict[object, tuple[int, Damaged]] = {}
+        self._count = 0
+        self._changed = threading.Condition()
+        self._is_closed = False
+
+    def put(self, notice: Notice) -> None:
+        """Add a notice."""
+        with self._changed:
+            self._count += 1
+            if isinstance(notice, Damaged):
+                self._damage.setdefault((notice.name, notice.sealed, notice.node), (self._count, notice))
+            else:
+                self._passing.append((self._count, notice))
+                if len(self._passing) > self._waiting_max:
+                    self._passing.popleft()
+            self._changed.notify_all()
+
+    def take(self) -> Notice | None:
+        """The oldest, as soon as there is one; None once the mailbox is closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_closed or self._passing or self._damage)
+            if self._is_closed:
+                return None
+            damage = next(iter(self._damage.items()), None)
+            if damage is not None and (not self._passing or damage[1][0] < self._passing[0][0]):
+                del self._damage[damage[0]]
+                return damage[1][1]
+            return self._passing.popleft()[1]
+
+    def take_damage(self) -> list[Damaged]:
+        """All word of damage that is left."""
+        with self._changed:
+            left = [notice for _, notice in self._damage.values()]
+            self._damage.clear()
+            return left
+
+    def close(self) -> None:
+        """Nobody reads any more."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+
+
+class Notices:
+    """Everybody who follows."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._mailboxes: set[Mailbox] = set()
+        self._unclaimed = Mailbox(waiting_max=0)
+
+    def publish(self, notice: Notice) -> None:
+        """Tell all followers, now or when they come to it."""
+        with self._lock:
+            self._put(notice)
+
+    def tell(self, link: socket.socket) -> None:
+        """Send what happens over this connection until it ends; a follower says nothing more."""
+        mailbox = Mailbox()
+        with self._lock:
+            self._mailboxes.add(mailbox)
+            for damage in self._unclaimed.take_damage():
+                mailbox.put(damage)
+        teller = threading.Thread(target=_tell, args=(mailbox, link), daemon=True)
+        teller.start()
+        try:
+            with contextlib.suppress(OSError):
+                link.recv(1)
+        finally:
+            with self._lock:
+                self._mailboxes.discard(mailbox)
+            mailbox.close()
+            # It may be in the middle of a message to one who does not read.
+            with contextlib.suppress(OSError):
+                link.shutdown(socket.SHUT_RDWR)
+            teller.join()
+            with self._lock:
+                for damage in mailbox.take_damage():
+                    self._put(damage)
+
+    def _put(self, notice: Notice) -> None:
+        for mailbox in self._mailboxes or (self._unclaimed,):
+            mailbox.put(notice)
+
+
+def _tell(mailbox: Mailbox, link: socket.socket) -> None:
+    while (notice := mailbox.take()) is not None:
+        try:
+            send(link, notice)
+        except VaultWireError:
+            mailbox.put(notice)
+            return

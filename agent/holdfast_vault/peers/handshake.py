@@ -1,0 +1,136 @@
+"""How two vaults make sure that both belong to the same job: each proves that it knows the token, neither says it.
+
+Whoever opens the connection proves it first, so that a stranger learns nothing. A proof is an HMAC over both nonces,
+what was said in the greeting, and whose proof it is, so that none can be used a second time or sent back.
+
+What follows is not encrypted. All of a shard but its data bears a voucher, an HMAC as well: a rank unpickles some of
+it. The data is bound to it by checksums, which find accidents, and not somebody on the way who computes others of the
+same sum. So numbers are as safe as the network that the ranks' own collectives go over, and what is executed is safer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import secrets
+import socket
+import threading
+from collections.abc import Callable
+
+import msgspec
+
+from holdfast.node.vault.seals import Seal
+from holdfast.node.vault.vault_wire import Refused, SealedStep, ShardName, VaultWireError, receive, send
+from holdfast_vault.peers.peer_wire import (
+    GREETING_BYTES_MAX,
+    LANGUAGE,
+    NONCE_BYTES,
+    Challenge,
+    Hello,
+    Proof,
+    Welcome,
+    greeting_replies,
+    greetings,
+)
+
+HANDSHAKE_S = 5.0
+_ANOTHER_RELEASE = "the vaults of the two nodes are of different releases of Holdfast"
+
+
+class NotAdmitted(VaultWireError):
+    """The other side does not belong to the job, or does not know of it yet."""
+
+
+def prove(token: str, whose: str, hello: Hello, challenge: Challenge) -> bytes:
+    """The proof of one side: `whose` is "asks" or "answers"."""
+    said = (whose, hello.node, hello.job, hello.submitted_ms, hello.generation, hello.nonce, challenge.nonce)
+    return hmac.digest(token.encode(), msgspec.msgpack.encode(said), hashlib.sha256)
+
+
+def voucher(
+    token: str, name: ShardName, sealed: SealedStep, index: bytes, objects: bytes, seal: Seal, absent: bytes = b""
+) -> bytes:
+    """What shows that all this belongs together, and comes from a vault of the job.
+
+    It may be used again: what it vouches for is the same then.
+    """
+    said = ("shard", name, sealed, index, objects, seal, absent)
+    return hmac.digest(token.encode(), msgspec.msgpack.encode(said), hashlib.sha256)
+
+
+def greet(link: socket.socket, node: str, job: str, submitted_ms: int, generation: int, token: str) -> None:
+    """Introduce oneself to the vault at the other end, and see that it is one of the job.
+
+    Raises:
+        NotAdmitted: it is not, or we are not to it.
+        VaultWireError: the connection ended.
+    """
+    link.settimeout(HANDSHAKE_S)
+    hello = Hello(
+        node=node,
+        job=job,
+        submitted_ms=submitted_ms,
+        generation=generation,
+        nonce=secrets.token_bytes(NONCE_BYTES),
+        speaks=LANGUAGE,
+    )
+    send(link, hello)
+    challenge, _ = receive(link, greeting_replies, GREETING_BYTES_MAX)
+    if isinstance(challenge, Refused):
+        raise NotAdmitted(challenge.reason)
+    if not isinstance(challenge, Challenge):
+        raise NotAdmitted("it speaks out of turn")
+    send(link, Proof(mac=prove(token, "asks", hello, challenge)))
+    welcome, _ = receive(link, greeting_replies, GREETING_BYTES_MAX)
+    if isinstance(welcome, Refused):
+        raise NotAdmitted(welcome.reason)
+    if not isinstance(welcome, Welcome) or not hmac.compare_digest(
+        welcome.mac, prove(token, "answers", hello, challenge)
+    ):
+        raise NotAdmitted("it does not know the token of the job")
+    if welcome.speaks != LANGUAGE:
+        raise NotAdmitted(_ANOTHER_RELEASE)
+
+
+def admit(link: socket.socket, token_of: Callable[[Hello], str | None]) -> Hello:
+    """Let the other end prove that it belongs to a job of which `token_of` knows the token; who it is.
+
+    Raises:
+        NotAdmitted: it does not; it has been told.
+        VaultWireError: it sent nonsense, or too little in the time there is, or went away.
+    """
+    # One deadline for all of it: a timeout of the socket would begin anew with each byte that comes.
+    deadline = threading.Timer(HANDSHAKE_S, _end, (link,))
+    deadline.daemon = True
+    deadline.start()
+    try:
+        return _admit(link, token_of)
+    finally:
+        deadline.cancel()
+
+
+def _admit(link: socket.socket, token_of: Callable[[Hello], str | None]) -> Hello:
+    hello, _ = receive(link, greetings, GREETING_BYTES_MAX)
+    token = token_of(hello) if isinstance(hello, Hello) else None
+    if not isinstance(hello, Hello) or not token:
+        raise _turn_away(link, "no such job is known here")
+    if hello.speaks != LANGUAGE:
+        raise _turn_away(link, _ANOTHER_RELEASE)
+    challenge = Challenge(nonce=secrets.token_bytes(NONCE_BYTES))
+    send(link, challenge)
+    proof, _ = receive(link, greetings, GREETING_BYTES_MAX)
+    if not isinstance(proof, Proof) or not hmac.compare_digest(proof.mac, prove(token, "asks", hello, challenge)):
+        raise _turn_away(link, "this is not the token of the job")
+    send(link, Welcome(mac=prove(token, "answers", hello, challenge), speaks=LANGUAGE))
+    return hello
+
+
+def _turn_away(link: socket.socket, reason: str) -> NotAdmitted:
+    send(link, Refused(reason=reason))
+    return NotAdmitted(reason)
+
+
+def _end(link: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        link.shutdown(socket.SHUT_RDWR)

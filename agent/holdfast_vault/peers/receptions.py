@@ -1,0 +1,179 @@
+"""Shards that other nodes are sending here. One that stopped half way is kept, and goes on where it stopped."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from contextlib import suppress
+
+from holdfast.node.vault.seals import chunk_bytes
+from holdfast.node.vault.vault_wire import ShardName, VaultWireError
+from holdfast_vault.cuts import survives
+from holdfast_vault.peers.chunk_sets import unpacked
+from holdfast_vault.peers.peer_wire import Chunk, Offer, fits, receive_chunk
+from holdfast_vault.shelf.segments import Contents
+from holdfast_vault.shelf.shelf import Shelf
+
+TAKE_OVER_S = 5.0
+TRIES = 3
+"""A chunk that arrives damaged so often is damaged where it comes from."""
+
+
+class NotTaken(Exception):
+    """The shard is not taken; the message says why."""
+
+
+class Reception:
+    """One shard on its way."""
+
+    def __init__(self, shelf: Shelf, offer: Offer) -> None:
+        """Raises OSError: there is no memory for it."""
+        self.sealed = offer.sealed
+        self.seal = offer.seal
+        self._shelf = shelf
+        self.absent = unpacked(offer.absent, offer.seal.nbytes)
+        self._segment = shelf.claim(offer.seal.nbytes, self.absent)
+        self._contents = Contents(sealed=offer.sealed, index=offer.index, objects=offer.objects, seal=offer.seal)
+        self._missing = set(range(len(offer.seal.chunks))) - self.absent
+        self._failures = [0] * len(offer.seal.chunks)
+
+    def is_of(self, offer: Offer) -> bool:
+        """Whether it is what is offered."""
+        same = (self.sealed, self.seal) == (offer.sealed, offer.seal)
+        return same and self.absent == unpacked(offer.absent, offer.seal.nbytes)
+
+    @property
+    def first_missing(self) -> int:
+        """Where to go on."""
+        return min(self._missing)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every chunk is here."""
+        return not self._missing
+
+    @property
+    def chunks(self) -> int:
+        """How many are here."""
+        return len(self.seal.chunks) - len(self.absent) - len(self._missing)
+
+    def take(self, link: socket.socket, chunk: Chunk) -> bool:
+        """Receive a chunk. False if it is damaged.
+
+        Raises:
+            NotTaken: it was too often.
+            VaultWireError: it is none of this shard's, or the connection ended.
+        """
+        if chunk.nbytes != chunk_bytes(self.seal.nbytes, chunk.number) or chunk.number in self.absent:
+            raise VaultWireError(f"chunk {chunk.number} of {chunk.nbytes} bytes is none of the shard that was offered")
+        # It is missing until it has been checked, even if it was here before.
+        self._missing.add(chunk.number)
+        if receive_chunk(link, chunk, self._segment, self.seal.chunks[chunk.number]):
+            self._missing.discard(chunk.number)
+            return True
+        self._failures[chunk.number] += 1
+        if self._failures[chunk.number] >= TRIES:
+            raise NotTaken(f"chunk {chunk.number} of {self.sealed} failed its checksum {TRIES} times")
+        return False
+
+    def seal_it(self) -> None:
+        """Put it on the shelf.
+
+        Raises:
+            NotTaken: the job has left this step behind meanwhile.
+        """
+        if not self._shelf.seal(self._segment, self._contents):
+            raise NotTaken(f"the job has left {self.sealed} behind")
+
+    def drop(self) -> None:
+        """Give the memory back to the shelf."""
+        self._shelf.put_back(self._segment)
+
+
+class Slot:
+    """Where the shards of one rank come in. Only the connection that has its turn writes there."""
+
+    def __init__(self) -> None:
+        self._turn = threading.Lock()
+        self._link: socket.socket | None = None
+        self.reception: Reception | None = None
+
+    def enter(self, link: socket.socket) -> None:
+        """Take the turn; who had it is cut off, for the same rank comes from one place only.
+
+        Raises:
+            NotTaken: he does not let go.
+        """
+        before = self._link
+        if before is not None:
+            with suppress(OSError):
+                before.shutdown(socket.SHUT_RDWR)
+        if not self._turn.acquire(timeout=TAKE_OVER_S):
+            raise NotTaken("another connection is sending this rank's shards")
+        self._link = link
+
+    def leave(self) -> None:
+        """Give the turn back."""
+        self._link = None
+        self._turn.release()
+
+    def expect(self, shelf: Shelf, offer: Offer) -> Reception:
+        """The reception of this shard: the one that is half done, or a new one in place of another.
+
+        Raises:
+            NotTaken: it is no shard, or there is no memory for it.
+        """
+        if self.reception is not None:
+            if self.reception.is_of(offer):
+                return self.reception
+            self.clear(drop=True)
+        if not survives(offer.sealed, shelf.cut):
+            raise NotTaken(f"the job has left {offer.sealed} behind")
+        if not fits(offer.seal, offer.index, offer.objects):
+            raise NotTaken(f"what is offered as {offer.sealed} fails its checksum")
+        try:
+            self.reception = Reception(shelf, offer)
+        except OSError as error:
+            raise NotTaken(f"{offer.seal.nbytes} bytes are not taken: {error.strerror}") from error
+        return self.reception
+
+    def give_up(self) -> None:
+        """Drop what is half here, if nobody has the turn."""
+        if self._turn.acquire(blocking=False):
+            self.clear(drop=True)
+            self._turn.release()
+
+    def clear(self, *, drop: bool) -> None:
+        """Nothing is coming any more; `drop`: and what has come is of no use."""
+        if drop and self.reception is not None:
+            self.reception.drop()
+        self.reception = None
+
+
+class Receptions:
+    """The slots of all ranks."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._slots: dict[ShardName, Slot] = {}
+
+    def slot(self, name: ShardName) -> Slot:
+        """A rank's."""
+        with self._lock:
+            return self._slots.setdefault(name, Slot())
+
+    def give_up(self, name: ShardName) -> None:
+        """What is half here of this rank will not become whole, unless it is just coming."""
+        slot = self._slots.get(name)
+        if slot is not None:
+            slot.give_up()
+
+    def coming(self, name: ShardName) -> Reception | None:
+        """What is half here of this rank."""
+        slot = self._slots.get(name)
+        return slot.reception if slot is not None else None
+
+    def clear(self) -> None:
+        """Another job is served now; its connections have been ended."""
+        with self._lock:
+            self._slots.clear()

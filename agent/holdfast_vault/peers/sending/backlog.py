@@ -1,0 +1,94 @@
+"""Which copy goes to another node next, if more are waiting than the network takes.
+
+A copy is worth something only beside those of the other ranks of the same step. So a step is stayed with until all
+ranks of this node have sent theirs, and the next one is the newest that all of them have; others are not sent.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from holdfast.node.vault.vault_wire import SealedStep, ShardName
+
+WAITING_MAX = 2
+"""Steps of a rank that wait behind the one that is being sent: ranks are one apart, so it may be the older one."""
+
+
+class Waiting(NamedTuple):
+    """A copy to be sent."""
+
+    name: ShardName
+    sealed: SealedStep
+
+
+class Backlog:
+    """The copies that wait. A rank is known from its first one on."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[ShardName, list[SealedStep]] = {}
+        self._over: dict[ShardName, SealedStep] = {}
+        self._skipped: dict[ShardName, list[SealedStep]] = {}
+        self._dropped: list[Waiting] = []
+        self._step = _NOTHING
+
+    def add(self, copy: Waiting) -> None:
+        """A copy is ready."""
+        steps = self._waiting.setdefault(copy.name, [])
+        steps.append(copy.sealed)
+        steps.sort()
+        behind = [sealed for sealed in steps if sealed != self._step]
+        for sealed in behind[:-WAITING_MAX]:
+            self.drop(Waiting(copy.name, sealed))
+
+    def next(self) -> Waiting | None:
+        """The copy to send now, until it is `done` or dropped; None: there is none, or another rank's is waited for."""
+        if self._is_over():
+            self._step = self._choose()
+            for copy in self.everything():
+                if copy.sealed < self._step:
+                    self.drop(copy)
+        name = next((name for name, steps in self._waiting.items() if self._step in steps), None)
+        return Waiting(name, self._step) if name is not None else None
+
+    def done(self, copy: Waiting) -> int:
+        """It was sent. How many of this rank's before it were not."""
+        self._remove(copy)
+        skipped = self._skipped.get(copy.name, [])
+        self._skipped[copy.name] = [sealed for sealed in skipped if sealed > copy.sealed]
+        return len(skipped) - len(self._skipped[copy.name])
+
+    def drop(self, copy: Waiting) -> None:
+        """It will not be sent."""
+        self._remove(copy)
+        self._skipped.setdefault(copy.name, []).append(copy.sealed)
+        self._dropped.append(copy)
+
+    def take_dropped(self) -> list[Waiting]:
+        """Those that will not be sent, each told once."""
+        dropped, self._dropped = self._dropped, []
+        return dropped
+
+    def everything(self) -> list[Waiting]:
+        """All copies that wait."""
+        return [Waiting(name, sealed) for name, steps in self._waiting.items() for sealed in steps]
+
+    def _is_over(self) -> bool:
+        """Whether nobody sends the present step any more: all have, or who has not is too far behind the others."""
+        if any(self._step in steps for steps in self._waiting.values()):
+            return False
+        are_all_done = all(self._over.get(name, _NOTHING) >= self._step for name in self._waiting)
+        return are_all_done or any(len(steps) >= WAITING_MAX for steps in self._waiting.values())
+
+    def _choose(self) -> SealedStep:
+        """The newest step that all ranks have waiting, else the newest of any."""
+        waiting = [set(steps) for steps in self._waiting.values()]
+        if not any(waiting):
+            return self._step
+        return max(set.intersection(*waiting) or set.union(*waiting))
+
+    def _remove(self, copy: Waiting) -> None:
+        self._waiting[copy.name].remove(copy.sealed)
+        self._over[copy.name] = max(copy.sealed, self._over.get(copy.name, _NOTHING))
+
+
+_NOTHING = SealedStep(generation=-1, step=-1)

@@ -1,0 +1,244 @@
+"""Sends copies of this node's shards to another node, as they are sealed and as fast as they may go."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+import msgspec
+import structlog
+
+from holdfast.node.vault.seals import Seal, chunk_bytes
+from holdfast.node.vault.vault_wire import BackedUp, Refused, ShardName, VaultWireError
+from holdfast.orders.backup import VaultAddress
+from holdfast_vault.assignments import Assignment
+from holdfast_vault.cuts import Cut
+from holdfast_vault.notices import Notices
+from holdfast_vault.pacing import Pacing
+from holdfast_vault.peers.chunk_sets import packed
+from holdfast_vault.peers.handshake import voucher
+from holdfast_vault.peers.peer_link import PeerRefused, ask, dial
+from holdfast_vault.peers.peer_wire import Again, Good, GoOn, Kept, Offer, Want, receive_reply, send_chunk
+from holdfast_vault.peers.sending.backlog import Backlog, Waiting
+from holdfast_vault.peers.sending.replicas import Replicas
+from holdfast_vault.shelf.segments import Segment, bytes_taken
+from holdfast_vault.shelf.shelves import Shelves
+
+WINDOW = 8
+"""Chunks on the way that have not been acknowledged: enough to fill the network, and soon sent again if it breaks."""
+BACK_OFF_S_MIN, BACK_OFF_S_MAX = 0.05, 5.0
+
+log = structlog.get_logger(__name__)
+
+
+class Sender:
+    """One other vault: it is told what the ranks left behind, and, if it is their keeper, given their copies."""
+
+    def __init__(
+        self, address: VaultAddress, assignment: Assignment, shelves: Shelves, notices: Notices, pacing: Pacing
+    ) -> None:
+        self._address = address
+        self._assignment = assignment
+        self._shelves = shelves
+        self._notices = notices
+        self._pacing = pacing
+        self._changed = threading.Condition()
+        self._backlog = Backlog()
+        self._held: dict[Waiting, Segment] = {}
+        self._cuts: dict[ShardName, Cut] = {}
+        self._untold: set[ShardName] = set()
+        self._begun: tuple[Waiting, Seal, frozenset[int], float] | None = None
+        self._replicas = Replicas(assignment, shelves)
+        self._link: socket.socket | None = None
+        self._ended = threading.Event()
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def add(self, copy: Waiting) -> None:
+        """Send this when its turn comes; until then it stays in memory."""
+        segment = self._shelves.of(copy.name).hold(copy.sealed)
+        if segment is None:
+            return
+        with self._changed:
+            if self._ended.is_set() or copy in self._held:
+                self._shelves.of(copy.name).let_go(segment)
+                return
+            self._held[copy] = segment
+            self._backlog.add(copy)
+            self._let_go(self._backlog.take_dropped())
+            self._changed.notify_all()
+
+    def tell(self, name: ShardName, cut: Cut) -> None:
+        """Tell the other what a rank left behind, before anything else is sent."""
+        with self._changed:
+            self._cuts[name] = cut
+            self._untold.add(name)
+            self._changed.notify_all()
+
+    def end(self) -> None:
+        """Stop at once; what was not sent is not sent any more."""
+        with self._changed:
+            self._ended.set()
+            self._let_go(list(self._held))
+            self._changed.notify_all()
+            if self._link is not None:
+                _end(self._link)
+        self._replicas.close()
+
+    def _run(self) -> None:
+        back_off_s, told = BACK_OFF_S_MIN, ""
+        while self._wait_for_work():
+            try:
+                with self._connection() as link:
+                    while self._wait_for_work():
+                        self._work(link)
+                        back_off_s, told = BACK_OFF_S_MIN, ""
+            except VaultWireError as error:
+                if self._ended.is_set():
+                    return
+                if str(error) != told:
+                    log.warning("copies are held up", keeper=self._address.node, reason=str(error))
+                    told = str(error)
+                self._ended.wait(back_off_s)
+                back_off_s = min(2 * back_off_s, BACK_OFF_S_MAX)
+
+    @contextmanager
+    def _connection(self) -> Iterator[socket.socket]:
+        link = dial(self._address, self._assignment)
+        with self._changed:
+            self._link = link
+            # The other may have been started anew since it was told.
+            self._untold = set(self._cuts)
+            if self._ended.is_set():
+                _end(link)
+        try:
+            yield link
+        finally:
+            with self._changed:
+                self._link = None
+            link.close()
+
+    def _wait_for_work(self) -> bool:
+        """False when it is over."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._ended.is_set() or self._untold or self._next())
+            return not self._ended.is_set()
+
+    def _next(self) -> Waiting | None:
+        copy = self._backlog.next()
+        self._let_go(self._backlog.take_dropped())
+        return copy
+
+    def _work(self, link: socket.socket) -> None:
+        with self._changed:
+            name = next(iter(self._untold), None)
+            cut = self._cuts[name] if name is not None else None
+            copy = self._next() if name is None else None
+        if name is not None and cut is not None:
+            ask(link, GoOn(name=name, cut=cut))
+            with self._changed:
+                if self._cuts[name] == cut:
+                    self._untold.discard(name)
+        elif copy is not None:
+            self._send(link, copy)
+
+    def _send(self, link: socket.socket, copy: Waiting) -> None:
+        with self._changed:
+            segment = self._held.get(copy)
+            contents = segment.contents if segment is not None else None
+        try:
+            if segment is None or contents is None or segment.absent:
+                raise PeerRefused("the job has left it behind")
+            if self._begun is None or self._begun[:2] != (copy, contents.seal):
+                absent = self._replicas.sent_by_others(copy.name, copy.sealed, contents.seal)
+                # Waiting for replicas takes nothing of the network.
+                self._begun = copy, contents.seal, absent, time.monotonic()
+            *_, absent, began = self._begun
+            shard = {**msgspec.structs.asdict(contents), "absent": packed(absent)}
+            mac = voucher(self._assignment.token, copy.name, **shard)
+            reply = ask(link, Offer(name=copy.name, **shard, mac=mac))
+            if isinstance(reply, Want):
+                chunks = range(reply.first, len(contents.seal.chunks))
+                self._stream(link, segment, [number for number in chunks if number not in absent])
+            elif not isinstance(reply, Kept):
+                raise VaultWireError(f"an offer was answered by {type(reply).__name__}")
+        except PeerRefused as error:
+            log.warning("a copy is not sent", of=str(copy), keeper=self._address.node, reason=str(error))
+            with self._changed:
+                if copy in self._held:
+                    self._backlog.drop(copy)
+                    self._let_go(self._backlog.take_dropped())
+            return
+        self._begun = None
+        self._note_sent(copy, contents.seal.nbytes, absent, time.monotonic() - began)
+
+    def _stream(self, link: socket.socket, segment: Segment, chunks: Sequence[int]) -> None:
+        """Send chunks until the other has all of them."""
+        waiting, on_the_way = deque(chunks), 0
+        while True:
+            if waiting and on_the_way < WINDOW:
+                number = waiting.popleft()
+                self._keep_pace(chunk_bytes(segment.nbytes, number))
+                send_chunk(link, segment, number)
+                on_the_way += 1
+                if not _is_readable(link):
+                    continue
+            reply = receive_reply(link)
+            on_the_way -= 1
+            match reply:
+                case Kept():
+                    return
+                case Again(number=number):
+                    waiting.appendleft(number)
+                case Refused(reason=reason):
+                    raise PeerRefused(reason)
+                case Good():
+                    pass
+                case _:
+                    raise VaultWireError(f"a chunk was answered by {type(reply).__name__}")
+
+    def _keep_pace(self, nbytes: int) -> None:
+        while pause_s := self._pacing.pause_s(time.monotonic()):
+            self._ended.wait(pause_s)
+        if wait_s := self._pacing.wait_s(nbytes, time.monotonic()):
+            self._ended.wait(wait_s)
+
+    def _note_sent(self, copy: Waiting, nbytes: int, absent: frozenset[int], took_s: float) -> None:
+        with self._changed:
+            if copy not in self._held:
+                return
+            skipped = self._backlog.done(copy)
+            self._shelves.of(copy.name).note_sent(copy.sealed)
+            self._let_go([copy])
+        self._notices.publish(
+            BackedUp(
+                name=copy.name,
+                sealed=copy.sealed,
+                keeper=self._address.node,
+                nbytes=bytes_taken(nbytes, absent),
+                nbytes_shared=nbytes - bytes_taken(nbytes, absent),
+                took_s=took_s,
+                skipped=skipped,
+            )
+        )
+
+    def _let_go(self, copies: Iterable[Waiting]) -> None:
+        for copy in copies:
+            if (segment := self._held.pop(copy, None)) is not None:
+                self._shelves.of(copy.name).let_go(segment)
+
+
+def _is_readable(link: socket.socket) -> bool:
+    poll = select.poll()
+    poll.register(link, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _end(link: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        link.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,61 @@
+"""The vault: the process of a node that holds checkpoints in memory. It outlives ranks, their zygote and the agent."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+from pathlib import Path
+
+from holdfast.node.vault.vault_socket import listen
+from holdfast_vault.acceptor import Acceptor
+from holdfast_vault.node import Node
+from holdfast_vault.session import Session
+
+
+class Vault:
+    """The sockets on which a node's ranks and its agent ask, and other vaults."""
+
+    def __init__(self, directory: Path, node: Node, *, orphan_s: float, copy_threads: int = 1) -> None:
+        """`orphan_s`: without any agent or rank for this long, nobody will come back for what is here."""
+        self._node = node
+        self._orphan_s = orphan_s
+        self._copy_threads = copy_threads
+        self._lock = threading.Lock()
+        self._served = 0
+        self._lonely: threading.Timer | None = None
+        self._acceptor = Acceptor(listen(directory))
+
+    def serve(self) -> None:
+        """Serve everybody, each on a thread, until `close`."""
+        threading.Thread(target=self._node.peers.run, daemon=True).start()
+        # The first of them may never come.
+        self._count(0)
+        self._acceptor.run(self._attend)
+
+    def _attend(self, link: socket.socket) -> None:
+        self._count(+1)
+        try:
+            Session(link, self._node, self._copy_threads).run()
+        finally:
+            self._count(-1)
+
+    def _count(self, change: int) -> None:
+        with self._lock:
+            self._served += change
+            if self._lonely is not None:
+                self._lonely.cancel()
+                self._lonely = None
+            if not self._served:
+                self._lonely = threading.Timer(self._orphan_s, os.kill, (os.getpid(), signal.SIGTERM))
+                self._lonely.daemon = True
+                self._lonely.start()
+
+    def close(self) -> None:
+        """Stop serving and give all memory back."""
+        self._acceptor.close()
+        with self._lock:
+            if self._lonely is not None:
+                self._lonely.cancel()
+        self._node.close()

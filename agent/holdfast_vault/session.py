@@ -1,0 +1,294 @@
+"""One connection to the vault from its own node: a thread that answers a rank's requests, or the agent's, in order."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import msgspec
+import structlog
+
+from holdfast.node.ledger.ledger_file import LedgerReader
+from holdfast.node.vault.seals import seal
+from holdfast.node.vault.vault_socket import peer_pid
+from holdfast.node.vault.vault_wire import (
+    Answer,
+    AskCertified,
+    AskShard,
+    AskSteps,
+    Assign,
+    Certified,
+    Done,
+    Follow,
+    Join,
+    KeepOnly,
+    Lay,
+    PersistTo,
+    Refused,
+    Repair,
+    Request,
+    Save,
+    SealedStep,
+    Shard,
+    Steps,
+    VaultWireError,
+    receive_request,
+    send,
+)
+from holdfast_vault.assignments import Assignment
+from holdfast_vault.node import Node
+from holdfast_vault.peers.fetching.pull import NotFetched
+from holdfast_vault.shelf.segments import Contents, Segment
+from holdfast_vault.shelf.shelf import Shelf
+from holdfast_vault.shelf.snapshot import Layout, Piece, Snapshot, SourceLost, read_memory
+
+_NICE = 19
+
+log = structlog.get_logger(__name__)
+
+
+class Session:
+    """Serves one process until it ends."""
+
+    def __init__(self, link: socket.socket, node: Node, copy_threads: int) -> None:
+        self._link = link
+        self._node = node
+        self._copy_threads = copy_threads
+        self._joined: tuple[Join, Shelf] | None = None
+        self._userfault: int | None = None
+        self._ledger: LedgerReader | None = None
+        self._lay: Lay | None = None
+        self._layout: Layout | None = None
+        self._persist_to: PersistTo | None = None
+        self._handed_out: Segment | None = None
+        self._begun: tuple[Callable[[], None], Shelf, Segment] | None = None
+
+    def run(self) -> None:
+        """Answer until the other ends or speaks nonsense."""
+        try:
+            while True:
+                request, descriptor = receive_request(self._link)
+                if isinstance(request, Follow):
+                    self._node.notices.tell(self._link)
+                    return
+                answer, beside = self._answer(request, descriptor)
+                try:
+                    send(self._link, answer, beside)
+                finally:
+                    self._go_on()
+        except VaultWireError as error:
+            of = self._joined[0] if self._joined else "nobody"
+            log.info("a connection ended", reason=str(error), of=str(of))
+        finally:
+            self._link.close()
+            self._leave_ledger()
+            self._drop_userfault()
+            if self._joined is not None:
+                self._node.checks.ahead(self._joined[1])
+
+    def _answer(self, request: Request, descriptor: int | None) -> tuple[Answer, int | None]:
+        if descriptor is not None and not isinstance(request, Join):
+            os.close(descriptor)
+        match request:
+            case Join():
+                return self._join(request, descriptor), None
+            case Lay():
+                self._lay = request
+                self._layout = Layout([Piece(*piece) for piece in request.pieces], request.protected)
+                return Done(), None
+            case Save():
+                return self._save(request), None
+            case AskSteps():
+                return self._steps(request.at_most), None
+            case AskShard():
+                return self._shard(request)
+            case Repair():
+                return self._repair(request), None
+            case KeepOnly():
+                joined, shelf = self._rank()
+                with shelf.turn:
+                    self._node.go_on(joined.name, joined.generation, request.sealed, from_disk=request.from_disk)
+                return Done(), None
+            case PersistTo():
+                # For what this connection saves: a rank may have another for steps that it only restores.
+                self._persist_to = request
+                return Done(), None
+            case AskCertified():
+                return Certified(up_to=self._node.certified_up_to(self._rank()[0].name)), None
+            case Assign():
+                reason = self._node.assign(Assignment(request.order, request.token))
+                return Done() if reason is None else Refused(reason=reason), None
+            case Follow():
+                raise AssertionError("a follower is asked nothing")
+
+    def _join(self, request: Join, descriptor: int | None) -> Answer:
+        self._drop_userfault()
+        if request.pid != peer_pid(self._link):
+            # Its memory would be read: only the process at the other end may offer its own.
+            if descriptor is not None:
+                os.close(descriptor)
+            return Refused(reason=f"process {request.pid} is not the one that asks")
+        self._leave_ledger()
+        if self._joined is not None and self._joined[0].name == request.name:
+            # The node may serve another job by now: a rank that only says where its memory is must not take it back.
+            self._joined = request, self._joined[1]
+        else:
+            self._joined = request, self._node.join(request.name)
+        self._ledger = self._node.ledgers.watch(request.name, request.ledger)
+        self._userfault = descriptor
+        return Done()
+
+    def _leave_ledger(self) -> None:
+        if self._joined is not None:
+            self._node.ledgers.leave(self._joined[0].name, self._ledger)
+
+    def _drop_userfault(self) -> None:
+        """Let go of the rank's memory, once nothing is copied of it. Whoever waits to write to it then goes on."""
+        if self._userfault is not None:
+            with self._rank()[1].turn:
+                os.close(self._userfault)
+            self._userfault = None
+
+    def _rank(self) -> tuple[Join, Shelf]:
+        if self._joined is None:
+            raise VaultWireError("a rank must say first who it is")
+        return self._joined
+
+    def _steps(self, at_most: int | None) -> Answer:
+        joined, shelf = self._rank()
+        with shelf.turn:
+            sealed: Sequence[SealedStep] = shelf.steps()
+        # Of copies that this node kept before it got the rank, replicas may have a part.
+        whole = [each for each in sealed if shelf.has_whole(each)]
+        recent = [each for each in whole if each.generation >= joined.generation - 1]
+        is_here = any(at_most is None or each.step <= at_most for each in recent)
+        # A first generation has nothing anywhere. Who has something of the one before need not wait for others; a node
+        # that the job went on without since may find newer steps there.
+        if not is_here and joined.generation > 1:
+            sealed = self._node.fetcher.steps(joined.name, joined.generation, at_most)
+        return Steps(sealed=tuple(sealed))
+
+    def _save(self, request: Save) -> Answer:
+        joined, shelf = self._rank()
+        lay, layout = self._lay, self._layout
+        if lay is None or layout is None:
+            return Refused(reason="the tensors of this rank have not been laid out")
+        # Waits until the save before is sealed, be it of this rank's life or of the one before.
+        shelf.turn.acquire()
+        segment: Segment | None = None
+        try:
+            segment = self._claim(shelf, lay.nbytes)
+            if self._userfault is None:
+                read_memory(joined.pid, layout.pieces, segment.memory)
+                sealing = partial(self._seal, segment, request, lay.index)
+            else:
+                snapshot = Snapshot(joined.pid, self._userfault, layout, segment.memory)
+                snapshot.begin()
+                sealing = partial(self._copy_and_seal, snapshot, segment, request, lay.index)
+        except BaseException as error:
+            if segment is not None:
+                shelf.put_back(segment)
+            shelf.turn.release()
+            if not isinstance(error, (OSError, SourceLost)):
+                raise
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            return Refused(reason=f"step {request.step} of {lay.nbytes} bytes is not kept: {reason}")
+        self._begun = partial(self._seal_in_turn, shelf, segment, sealing, request.step), shelf, segment
+        return Done()
+
+    def _go_on(self) -> None:
+        """Do the rest of a save, once the rank knows that it may go on itself: to start a thread takes a while."""
+        if self._begun is None:
+            return
+        (work, shelf, segment), self._begun = self._begun, None
+        try:
+            threading.Thread(target=_then_settle, args=(work, shelf, segment)).start()
+        except RuntimeError as error:
+            log.warning("a rank waits for its save", of=str(self._rank()[0]), reason=str(error))
+            work()
+
+    def _claim(self, shelf: Shelf, nbytes: int) -> Segment:
+        try:
+            return shelf.claim(nbytes)
+        except OSError as error:
+            # A step that waits for the disk is worth less than the one that is to be kept now.
+            if error.errno not in (errno.ENOMEM, errno.ENOSPC) or not self._node.persister.give_way():
+                raise
+            return shelf.claim(nbytes)
+
+    def _seal_in_turn(self, shelf: Shelf, segment: Segment, sealing: Callable[[], None], step: int) -> None:
+        try:
+            sealing()
+        except BaseException as error:
+            shelf.put_back(segment)
+            if not isinstance(error, (OSError, RuntimeError)):
+                raise
+            log.warning("a save was not completed", of=str(self._rank()[0]), step=step, reason=str(error))
+        else:
+            _stock(shelf, segment.nbytes)
+        finally:
+            shelf.turn.release()
+
+    def _copy_and_seal(self, snapshot: Snapshot, segment: Segment, request: Save, index: bytes) -> None:
+        self._seal(segment, request, index, snapshot.copy(self._copy_threads))
+
+    def _seal(self, segment: Segment, request: Save, index: bytes, hashes: tuple[int, ...] | None = None) -> None:
+        """Put it on the shelf. `hashes` of its chunks, where they are known already."""
+        joined, shelf = self._rank()
+        sealed = SealedStep(step=request.step, generation=joined.generation)
+        notes = index, request.objects
+        contents = Contents(
+            sealed=sealed, index=index, objects=request.objects, seal=seal(notes, segment.memory, hashes)
+        )
+        if shelf.seal(segment, contents):
+            self._node.sealed(joined.name, sealed, self._persist_to)
+
+    def _repair(self, request: Repair) -> Answer:
+        joined, shelf = self._rank()
+        try:
+            self._node.fetcher.repair(joined.name, request.sealed, joined.generation)
+            with shelf.holding(request.sealed) as held:
+                if held is not None:
+                    self._node.checks.forget(held[0])
+        except NotFetched as error:
+            return Refused(reason=f"{request.sealed} of this rank is damaged, and cannot be repaired: {error}")
+        return Done()
+
+    def _shard(self, request: AskShard) -> tuple[Answer, int | None]:
+        joined, shelf = self._rank()
+        with shelf.turn:
+            is_here = shelf.has_whole(request.sealed)
+        try:
+            if not is_here:
+                self._node.fetcher.fetch(joined.name, request.sealed, joined.generation)
+        except NotFetched as error:
+            return Refused(reason=f"{request.sealed} of this rank is not sealed here, nor to be had: {error}"), None
+        with shelf.holding(request.sealed) as held:
+            if held is None:
+                return Refused(reason=f"{request.sealed} of this rank is not here any more"), None
+            # Its descriptor is good until it has been sent, whatever happens to the shelf.
+            self._handed_out, contents = held
+            if self._handed_out.absent:
+                return Refused(reason=f"{request.sealed} of this rank is not here whole any more"), None
+            # What was fetched just now was compared as it came.
+            damaged = self._node.checks.damaged(*held) if is_here else ()
+            return Shard(**msgspec.structs.asdict(contents), damaged=damaged), self._handed_out.descriptor
+
+
+def _then_settle(work: Callable[[], None], shelf: Shelf, segment: Segment) -> None:
+    """On a thread of its own: nobody waits for the second part, which the next save may overtake."""
+    work()
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+    for each in (segment, *shelf.spares()):
+        each.settle()
+
+
+def _stock(shelf: Shelf, nbytes: int) -> None:
+    try:
+        shelf.stock(nbytes)
+    except OSError as error:
+        log.warning("no memory for further segments", nbytes=nbytes, reason=error.strerror)

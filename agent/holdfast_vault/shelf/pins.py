@@ -1,0 +1,69 @@
+"""The steps that a job would go back to after bad numbers: they stay in memory, whatever comes after (ADR 10). Pure.
+
+Which ones says the ckpt coordinator, the same for all nodes, and before they are made. It cannot know which steps the
+script keeps, so it names the least. Until it has named a certified one, the oldest stays: in the first generation that
+is the same step for all ranks, and the first to be certified.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+from holdfast.node.vault.vault_wire import SealedStep
+from holdfast.orders.backup import BackupOrder
+
+
+class Mark(NamedTuple):
+    """The first step from this one on that a generation has made; of those that are sent, which is every so many."""
+
+    generation: int
+    step: int
+    every: int = 1
+
+    def found_in(self, sealed: Collection[SealedStep]) -> SealedStep | None:
+        """The one that is meant, if it is there."""
+        return min((each for each in sealed if self._may_be(each)), default=None)
+
+    def _may_be(self, sealed: SealedStep) -> bool:
+        return sealed.generation == self.generation and sealed.step >= self.step and sealed.step % self.every == 0
+
+
+class Pins(NamedTuple):
+    """The step to go back to, and the one that is to take its place when it is certified."""
+
+    certified: Mark | None = None
+    coming: Mark | None = None
+
+
+def pins_of(order: BackupOrder) -> Pins:
+    """What an order names."""
+    certified = coming = None
+    if order.certified_step is not None:
+        certified = Mark(order.certified_generation, order.certified_step)
+    if order.coming_step is not None:
+        coming = Mark(order.generation, order.coming_step, max(1, order.every) if order.keeper else 1)
+    return Pins(certified, coming)
+
+
+def pinned(sealed: Collection[SealedStep], pins: Pins | None) -> frozenset[SealedStep]:
+    """Those of the sealed steps that stay. `pins` None: none do."""
+    if pins is None or not sealed:
+        return frozenset()
+    certified = pins.certified.found_in(sealed) if pins.certified else min(sealed)
+    coming = pins.coming.found_in(sealed) if pins.coming else None
+    return frozenset(each for each in (certified, coming) if each is not None)
+
+
+def named(pins: Pins | None) -> frozenset[SealedStep]:
+    """What other nodes keep as well, be it here or not: one that has just come has nothing of what was before."""
+    if pins is None or pins.certified is None:
+        return frozenset()
+    return frozenset({SealedStep(generation=pins.certified.generation, step=pins.certified.step)})
+
+
+def in_the_past_of(kept: SealedStep | None, pinned: Collection[SealedStep]) -> tuple[SealedStep, ...]:
+    """Those that a job keeps behind it when it goes on from `kept`, in memory or on the disk; None: from nothing."""
+    if kept is None:
+        return ()
+    return tuple(sorted(each for each in pinned if each.generation <= kept.generation and each.step < kept.step))

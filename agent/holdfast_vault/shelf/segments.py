@@ -1,0 +1,117 @@
+"""A segment: memory for one shard, which outlives the rank that fills it.
+
+It is a memfd: it has no name in any file system, and is there as long as somebody holds its descriptor. Its pages are
+taken when it is made, so that a save never waits for the kernel to find some; or chunk by chunk as they are put into
+it, which takes less in all where a fetch waits for it (`is_fresh`). They become huge pages afterwards
+(`settle`): what is copied there is then a sixth faster, and who maps it finds it at once. To have huge pages from the
+beginning takes too long where a fetch waits for the segment.
+
+Of a copy some chunks may be left out, which replicas sent in its place (ADR 12): for these it takes no memory.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Iterator
+
+import msgspec
+
+from holdfast.node.vault.huge_pages import HUGE_BYTES, collapse
+from holdfast.node.vault.mmap_file import map_file
+from holdfast.node.vault.seals import CHUNK_BYTES, Bytes, Seal, chunk_bytes, chunks_of
+from holdfast.node.vault.vault_wire import SealedStep
+
+
+class Contents(msgspec.Struct, frozen=True, kw_only=True):
+    """What a sealed segment holds."""
+
+    sealed: SealedStep
+    index: bytes
+    objects: bytes
+    seal: Seal
+
+
+class Segment:
+    """One buffer of `nbytes`. `contents` is None until it is sealed.
+
+    Its memory is given back when nobody refers to it any more: neither its shelf nor who reads or sends it just now.
+    `holds` and `is_filling` are its shelf's, who may not give it away while it is in use.
+    """
+
+    def __init__(self, name: str, nbytes: int, absent: frozenset[int] = frozenset(), *, is_fresh: bool = False) -> None:
+        """`absent` are the chunks that there is no memory for. `is_fresh`: for the others it is taken by `put`.
+
+        Whoever makes one knows that there is memory for the rest: see `room`. Raises OSError: there is none after all.
+        """
+        self.nbytes = nbytes
+        self.absent = absent
+        self.contents: Contents | None = None
+        self.holds = 0
+        self.is_filling = False
+        size = -(-max(nbytes, 1) // HUGE_BYTES) * HUGE_BYTES
+        self.descriptor = _memory_file(name, size, [] if is_fresh else list(self._spans(size)))
+        self._to_come = set(range(chunks_of(nbytes))) - absent if is_fresh else set[int]()
+        weakref.finalize(self, os.close, self.descriptor)
+        self._pages = map_file(self.descriptor, size, private=False)
+        self._is_settled = False
+        self.memory: Bytes = self._pages[:nbytes]
+
+    @property
+    def nbytes_taken(self) -> int:
+        """How much memory it takes."""
+        return bytes_taken(self.nbytes, self.absent)
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether chunks are still to come that there is no memory for yet."""
+        return bool(self._to_come)
+
+    @property
+    def nbytes_to_come(self) -> int:
+        """How much memory it will take besides what it has taken."""
+        return len(self._to_come) * CHUNK_BYTES
+
+    def put(self, number: int, data: memoryview) -> None:
+        """Write a chunk. Raises OSError: there is no memory for it."""
+        begin = number * CHUNK_BYTES
+        while data:
+            written = os.pwrite(self.descriptor, data, begin)
+            begin, data = begin + written, data[written:]
+        self._to_come.discard(number)
+
+    def settle(self) -> None:
+        """Move it into huge pages, as far as there are any; whoever reads or fills it meanwhile does not notice."""
+        if not self._is_settled:
+            for begin, end in self._spans(self._pages.size):
+                collapse(self._pages.ctypes.data + begin, end - begin)
+        self._is_settled = True
+
+    def _spans(self, size: int) -> Iterator[tuple[int, int]]:
+        """The parts of `size` bytes that there is memory for: chunks are multiples of huge pages."""
+        begin = 0
+        for number in sorted(self.absent):
+            if begin < number * CHUNK_BYTES:
+                yield begin, number * CHUNK_BYTES
+            begin = (number + 1) * CHUNK_BYTES
+        if begin < size:
+            yield begin, size
+
+
+def bytes_taken(nbytes: int, absent: frozenset[int]) -> int:
+    """How much memory a shard of `nbytes` takes without these of its chunks."""
+    return nbytes - sum(chunk_bytes(nbytes, number) for number in absent)
+
+
+def _memory_file(name: str, size: int, spans: list[tuple[int, int]]) -> int:
+    # None of those that a machine sets aside (MFD_HUGETLB): sendfile refuses them, and a private mapping takes as many
+    # again, or fails.
+    descriptor = os.memfd_create(name, os.MFD_CLOEXEC)
+    try:
+        os.ftruncate(descriptor, size)
+        for begin, end in spans:
+            os.posix_fallocate(descriptor, begin, end - begin)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor

@@ -1,0 +1,122 @@
+"""Whether a shard in memory still is what was sealed: looked at by several threads, and before anybody asks.
+
+A rank whose connection ends will come back as another process and ask for its newest step, some tens of milliseconds
+later at the earliest. That step is checked meanwhile. What is found serves the first who asks, and only for a short
+time: the longer ago it was, the less it says of what is there now.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from weakref import WeakKeyDictionary
+
+from holdfast.node.vault.seals import chunk_hash
+from holdfast_vault.shelf.segments import Contents, Segment
+from holdfast_vault.shelf.shelf import Shelf
+
+GOOD_S = 5.0
+"""How old a check may be. In these seconds bytes may decay unseen, as they may in the rank's own memory afterwards."""
+THREADS_MAX = 8
+"""They wait for memory more than they compute: from some number on, more of them do not read faster."""
+_NICE = 10
+
+
+class Check:
+    """One look at every chunk of a shard. Whoever waits for the result takes part in it."""
+
+    def __init__(self, segment: Segment, contents: Contents) -> None:
+        """The caller, and whoever takes part, holds the segment."""
+        self.contents = contents
+        self._ended_at: float | None = None
+        self._memory = segment.memory
+        self._lock = threading.Lock()
+        self._numbers = iter(range(len(contents.seal.chunks)))
+        self._left = len(contents.seal.chunks)
+        self._damaged: list[int] = []
+        self._ended = threading.Event()
+        self._end_if_done()
+
+    def take_part(self) -> None:
+        """Look at chunks until there are no more to be taken."""
+        while (number := self._take()) is not None:
+            is_whole = False
+            try:
+                is_whole = chunk_hash(self._memory, number) == self.contents.seal.chunks[number]
+            finally:
+                # Whoever waits for the result must not wait for ever, nor take for whole what nobody could read.
+                with self._lock:
+                    self._left -= 1
+                    if not is_whole:
+                        self._damaged.append(number)
+                    self._end_if_done()
+
+    def result(self) -> tuple[int, ...]:
+        """The damaged chunks, as soon as all have been looked at."""
+        self._ended.wait()
+        return tuple(sorted(self._damaged))
+
+    def is_old(self, now: float) -> bool:
+        """Whether it says too little of what is there now."""
+        return self._ended_at is not None and now - self._ended_at > GOOD_S
+
+    def _take(self) -> int | None:
+        with self._lock:
+            return next(self._numbers, None)
+
+    def _end_if_done(self) -> None:
+        if not self._left:
+            self._ended_at = time.monotonic()
+            self._ended.set()
+
+
+class Checks:
+    """The checks of a node's shards."""
+
+    def __init__(self, threads: int | None = None) -> None:
+        self._threads = threads or min(len(os.sched_getaffinity(0)), THREADS_MAX)
+        self._lock = threading.Lock()
+        self._begun: WeakKeyDictionary[Segment, Check] = WeakKeyDictionary()
+
+    def ahead(self, shelf: Shelf) -> threading.Thread:
+        """Check the newest step of a rank that has ended; the thread that does it."""
+        thread = threading.Thread(target=self._ahead, args=(shelf,), daemon=True)
+        thread.start()
+        return thread
+
+    def damaged(self, segment: Segment, contents: Contents) -> tuple[int, ...]:
+        """The chunks of a shard that are not what was sealed. The caller holds the segment."""
+        with self._lock:
+            check = self._begun.pop(segment, None)
+        if check is None or check.contents is not contents or check.is_old(time.monotonic()):
+            check = Check(segment, contents)
+        # Without more threads it takes longer, and that is all.
+        with contextlib.suppress(RuntimeError):
+            for _ in range(min(self._threads, len(contents.seal.chunks)) - 1):
+                threading.Thread(target=check.take_part, daemon=True).start()
+        check.take_part()
+        return check.result()
+
+    def forget(self, segment: Segment) -> None:
+        """What was looked at has been mended since: a check that was begun before may have seen it as it was."""
+        with self._lock:
+            self._begun.pop(segment, None)
+
+    def _ahead(self, shelf: Shelf) -> None:
+        # What the rank was saving when it ended is sealed, or given up, before its turn is over.
+        with shelf.turn:
+            newest = next(iter(shelf.steps()), None)
+        if newest is None:
+            return
+        with shelf.holding(newest) as held:
+            if held is None or held[0].absent:
+                return
+            check = Check(*held)
+            with self._lock:
+                self._begun[held[0]] = check
+            # The restart itself needs the cores more.
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+            check.take_part()
+            check.result()

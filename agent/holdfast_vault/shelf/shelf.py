@@ -1,0 +1,303 @@
+"""The shelf of one rank: segments that take turns, one filled while those stay that a recovery may need.
+
+ByteRobust (§7) alternates two buffers. Here the last two steps stay while a third is filled, for two buffers can leave
+a job without any step that all ranks have: a rank that has sealed step n fills the next one over step n - 1, while
+another, slower one dies before it has sealed n. In step with each other by their collectives, ranks are hardly further
+apart than that: a rank can have sealed n + 1 while another is still copying n, and then needs n - 1, which is in its
+third segment until it begins n + 2. Only a limit to the memory may have taken that one away.
+
+The same holds for what is on other nodes, which have a shelf for each rank whose copies they keep. If a node is lost,
+its ranks go on from a step that was sent, and all others must have that step too: their own, for their node is there.
+So a shelf also keeps its last two steps that were sent whole, and the one that is being sent. Two are enough while a
+step is sent before the next one that is to be sent has been sealed: let k be the newest of these steps that any rank
+has sealed; every rank has sent the one before k, and at most k after it, so the one before k is among the last two of
+all. Ranks whose nodes send slower skip steps, each its own; the coordinator then has all of them send more rarely.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from holdfast.node.vault.seals import Seal
+from holdfast.node.vault.vault_wire import SealedStep
+from holdfast_vault.cuts import Cut, is_news, survives
+from holdfast_vault.shelf.keeping import KEPT_MIN, needed, unwanted
+from holdfast_vault.shelf.pins import Pins, in_the_past_of, named, pinned
+from holdfast_vault.shelf.segments import Contents, Segment
+
+
+class MakeSegment(Protocol):
+    """What takes memory for segments: see `room`."""
+
+    def __call__(self, name: str, nbytes: int, absent: frozenset[int], *, is_fresh: bool) -> Segment:
+        """A new one."""
+        ...
+
+
+NONE: frozenset[int] = frozenset()
+
+
+class Shelf:
+    """The segments of one rank. Its `turn` belongs to the rank's own save, from its beginning until it is sealed."""
+
+    def __init__(self, name: str, make: MakeSegment = Segment, steps_wanted: int = KEPT_MIN) -> None:
+        """`make` takes memory, as long as there is some; `steps_wanted` steps are kept if there is room for them."""
+        self.turn = threading.Lock()
+        self._name = name
+        self._make_segment = make
+        self._steps_wanted = max(steps_wanted, KEPT_MIN)
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._segments: list[Segment] = []
+        self._sent: deque[SealedStep] = deque(maxlen=KEPT_MIN)
+        self._pins: Pins | None = None
+        self._cut: Cut | None = None
+        self._is_closed = False
+
+    def claim(self, nbytes: int, absent: frozenset[int] = NONE, *, by_chunks: bool = False) -> Segment:
+        """A segment to be filled, but for the `absent` chunks, and then sealed or put back.
+
+        `by_chunks`: if it `is_fresh`, whoever fills it does it by `put`.
+
+        Raises:
+            OSError: ENOMEM, ENOSPC: there is no memory for it; ESTALE: another job has this node's memory now.
+        """
+        with self._lock:
+            self._refuse_if_closed()
+            segment = self._spare(nbytes, absent)
+            if segment is not None:
+                segment.contents, segment.is_filling = None, True
+                return segment
+            # Their memory may be needed for this one.
+            useless = self._useless(nbytes, absent)
+            self._segments = [each for each in self._segments if each not in useless]
+        try:
+            return self._make(nbytes, absent, is_filling=True, is_fresh=by_chunks)
+        except OSError:
+            with self._lock:
+                segment = self._oldest_not_needed(nbytes, absent)
+                if segment is None:
+                    raise
+                segment.contents, segment.is_filling = None, True
+                return segment
+
+    def seal(self, segment: Segment, contents: Contents) -> bool:
+        """What was filled is whole. False if the job has left that step behind meanwhile."""
+        with self._lock:
+            segment.is_filling = False
+            if self._is_closed or not survives(contents.sealed, self._cut):
+                return False
+            there = [each for each in self._segments if _sealed_of(each) == contents.sealed]
+            if any(_has_more(each, contents, segment.absent) for each in there):
+                return True
+            for other in there:
+                other.contents = None
+            segment.contents = contents
+            self._changed.notify_all()
+            return True
+
+    def wait_for(self, sealed: SealedStep, timeout_s: float) -> Seal | None:
+        """The seal of this step if it is here whole, or comes in time; None: it does not, or was passed over."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_closed or any(step >= sealed for step in self._steps()), timeout_s)
+            whole = [each.contents for each in self._segments if each.contents is not None and not each.absent]
+            return next((each.seal for each in whole if each.sealed == sealed), None)
+
+    def put_back(self, segment: Segment) -> None:
+        """What was claimed will not be filled."""
+        with self._lock:
+            segment.is_filling = False
+            if segment.is_fresh and segment in self._segments:
+                # The next who fills it may not do it by chunks.
+                self._segments.remove(segment)
+
+    def forget(self, segment: Segment) -> None:
+        """What was sealed is of no use."""
+        with self._lock:
+            segment.contents = None
+
+    def stock(self, nbytes: int) -> None:
+        """Make the segments that are still missing, so that no later save waits for memory."""
+        while True:
+            with self._lock:
+                has_all = len(self._segments) > self._steps_wanted and self._spare(nbytes, NONE) is not None
+                if self._is_closed or has_all:
+                    return
+            try:
+                self._make(nbytes, NONE, is_filling=False, is_fresh=False)
+            except OSError:
+                with self._lock:
+                    if self._oldest_not_needed(nbytes, NONE) is None:
+                        raise
+                    return
+
+    def steps(self) -> list[SealedStep]:
+        """All that are sealed, newest first."""
+        with self._lock:
+            return self._steps()
+
+    def has_whole(self, sealed: SealedStep) -> bool:
+        """Whether all of this step is here: of copies some chunks may have been left out."""
+        with self._lock:
+            return any(_sealed_of(each) == sealed and not each.absent for each in self._segments)
+
+    def hold(self, sealed: SealedStep) -> Segment | None:
+        """The segment of this step, which stays what it is until it is let go; None if it is not here."""
+        with self._lock:
+            segment = next((each for each in self._segments if _sealed_of(each) == sealed), None)
+            if segment is not None:
+                segment.holds += 1
+            return segment
+
+    def let_go(self, segment: Segment) -> None:
+        """The other end of `hold`."""
+        with self._lock:
+            segment.holds -= 1
+
+    @contextmanager
+    def holding(self, sealed: SealedStep) -> Iterator[tuple[Segment, Contents] | None]:
+        """`hold` for the time of a block."""
+        segment = self.hold(sealed)
+        if segment is None:
+            yield None
+            return
+        try:
+            contents = segment.contents
+            yield None if contents is None else (segment, contents)
+        finally:
+            self.let_go(segment)
+
+    def note_sent(self, sealed: SealedStep) -> None:
+        """Another node has this step whole."""
+        with self._lock:
+            if sealed not in self._sent:
+                self._sent.append(sealed)
+
+    def sent(self) -> list[SealedStep]:
+        """The last steps that another node has whole."""
+        with self._lock:
+            return list(self._sent)
+
+    def pin(self, pins: Pins | None) -> None:
+        """These steps stay, if they are or come here, until others are named."""
+        with self._lock:
+            self._pins = pins
+
+    def past_of(self, kept: SealedStep | None) -> tuple[SealedStep, ...]:
+        """The pinned steps that a job which goes on from `kept` has behind it, here or elsewhere."""
+        with self._lock:
+            return in_the_past_of(kept, pinned(self._steps(), self._pins) | named(self._pins))
+
+    def forget_sent(self) -> None:
+        """Nobody keeps copies of what is here any more."""
+        with self._lock:
+            self._sent.clear()
+
+    @property
+    def cut(self) -> Cut | None:
+        """What the job left behind, as far as it is known here."""
+        return self._cut
+
+    def keep_only(self, cut: Cut) -> None:
+        """The job went on: forget what is no part of its story any more. What comes after this is of its present."""
+        with self._lock:
+            if not is_news(cut, self._cut):
+                return
+            self._cut = cut
+            for segment in self._segments:
+                if (sealed := _sealed_of(segment)) and sealed not in (cut.kept, *cut.behind):
+                    segment.contents = None
+
+    def close(self) -> None:
+        """Give all memory back; what is just being read or filled, when that is over."""
+        with self._lock:
+            self._is_closed = True
+            self._segments.clear()
+            self._changed.notify_all()
+
+    def spares(self, *, is_left: bool = False) -> list[Segment]:
+        """Segments that could be given back: nobody needs what is in them, nor uses them.
+
+        `is_left`: the rank's copies are kept elsewhere by now, and of these only a certified one is needed.
+        """
+        with self._lock:
+            return self._free(self._certified() if is_left else self._needed())
+
+    def give_back(self, segment: Segment, *, is_left: bool = False) -> bool:
+        """Have no part in it any more. False if it is needed now, or in use."""
+        with self._lock:
+            if segment not in self._free(self._certified() if is_left else self._needed()):
+                return False
+            self._segments.remove(segment)
+            return True
+
+    def _make(self, nbytes: int, absent: frozenset[int], *, is_filling: bool, is_fresh: bool) -> Segment:
+        fresh = self._make_segment(self._name, nbytes, absent, is_fresh=is_fresh)
+        fresh.is_filling = is_filling
+        with self._lock:
+            self._refuse_if_closed()
+            self._segments.append(fresh)
+        return fresh
+
+    def _refuse_if_closed(self) -> None:
+        if self._is_closed:
+            raise OSError(errno.ESTALE, "another job has this node's memory now")
+
+    def _spare(self, nbytes: int, absent: frozenset[int]) -> Segment | None:
+        """What can be filled next: a segment without contents, else the oldest that is not wanted."""
+        old = unwanted(self._steps(), self._needed(), self._steps_wanted)
+        free = [each for each in self._segments if _has_shape(each, nbytes, absent) and _is_idle(each)]
+        there = {_sealed_of(each): each for each in free}
+        return next((there[sealed] for sealed in (None, *old) if sealed in there), None)
+
+    def _useless(self, nbytes: int, absent: frozenset[int]) -> list[Segment]:
+        """Those of another shape that will not be filled again: what a replica sends changes now and then."""
+        not_wanted = {None, *unwanted(self._steps(), self._needed(), self._steps_wanted)}
+        return [
+            each
+            for each in self._free(self._needed())
+            if each.nbytes != nbytes or (each.absent != absent and _sealed_of(each) in not_wanted)
+        ]
+
+    def _oldest_not_needed(self, nbytes: int, absent: frozenset[int]) -> Segment | None:
+        free = [each for each in self._free(self._needed()) if _has_shape(each, nbytes, absent)]
+        return min(free, key=lambda each: _sealed_of(each) or _NOTHING, default=None)
+
+    def _free(self, needed: frozenset[SealedStep]) -> list[Segment]:
+        return [each for each in self._segments if _is_idle(each) and _sealed_of(each) not in needed]
+
+    def _needed(self) -> frozenset[SealedStep]:
+        steps = self._steps()
+        return needed(steps, self._sent, pinned(steps, self._pins))
+
+    def _certified(self) -> frozenset[SealedStep]:
+        mark = self._pins.certified if self._pins is not None else None
+        found = mark.found_in(self._steps()) if mark is not None else None
+        return frozenset() if found is None else frozenset({found})
+
+    def _steps(self) -> list[SealedStep]:
+        return sorted((sealed for each in self._segments if (sealed := _sealed_of(each))), reverse=True)
+
+
+_NOTHING = SealedStep(generation=-1, step=-1)
+
+
+def _has_more(segment: Segment, contents: Contents, absent: frozenset[int]) -> bool:
+    return segment.contents is not None and segment.contents.seal == contents.seal and segment.absent < absent
+
+
+def _has_shape(segment: Segment, nbytes: int, absent: frozenset[int]) -> bool:
+    return segment.nbytes == nbytes and segment.absent == absent
+
+
+def _is_idle(segment: Segment) -> bool:
+    return not segment.is_filling and not segment.holds
+
+
+def _sealed_of(segment: Segment) -> SealedStep | None:
+    return segment.contents.sealed if segment.contents is not None else None

@@ -1,0 +1,81 @@
+"""All shelves of a node: those of its own ranks, and those of the ranks whose copies it keeps."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection
+
+from holdfast.node.vault.vault_wire import ShardName
+from holdfast_vault.assignments import Job, job_of
+from holdfast_vault.shelf.keeping import KEPT_MIN
+from holdfast_vault.shelf.pins import Pins
+from holdfast_vault.shelf.room import Room
+from holdfast_vault.shelf.shelf import Shelf
+
+
+class Shelves:
+    """One job's at a time: the memory of the one before is needed by the next."""
+
+    def __init__(
+        self,
+        nbytes_max: int = 0,
+        steps_wanted: int = KEPT_MIN,
+        left: Callable[[Collection[ShardName]], Collection[ShardName]] = lambda names: (),
+    ) -> None:
+        """`nbytes_max` for all of them together, 0: what the machine has; `steps_wanted` on each, if there is room.
+
+        `left` tells of which of these ranks the copies are kept elsewhere by now.
+        """
+        self._lock = threading.Lock()
+        self._job: Job | None = None
+        self._shelves: dict[ShardName, Shelf] = {}
+        self._steps_wanted = steps_wanted
+        self._pins: Pins | None = None
+        self._left = left
+        self._room = Room(nbytes_max, self._all)
+
+    def serve(self, job: Job) -> bool:
+        """From now on this node's memory is this job's. If it was another's, that is given back: True."""
+        with self._lock:
+            if self._job == job:
+                return False
+            self._job = job
+            self._clear()
+            return True
+
+    def of(self, name: ShardName) -> Shelf:
+        """The shelf of a rank. One of another job than this node serves is closed from the beginning."""
+        with self._lock:
+            shelf = self._shelves.get(name)
+            if shelf is None:
+                shelf = Shelf(f"holdfast-{name.job}-{name.rank}", self._room.make, self._steps_wanted)
+                shelf.pin(self._pins)
+                if job_of(name) == self._job:
+                    self._shelves[name] = shelf
+                else:
+                    shelf.close()
+            return shelf
+
+    def pin(self, pins: Pins) -> None:
+        """From now on these steps stay on every shelf."""
+        with self._lock:
+            self._pins = pins
+            for shelf in self._shelves.values():
+                shelf.pin(pins)
+
+    def close(self) -> None:
+        """Give all memory back."""
+        with self._lock:
+            self._job = None
+            self._clear()
+
+    def _all(self) -> list[tuple[Shelf, bool]]:
+        with self._lock:
+            shelves = dict(self._shelves)
+        left = self._left(shelves)
+        return [(shelf, name in left) for name, shelf in shelves.items()]
+
+    def _clear(self) -> None:
+        for shelf in self._shelves.values():
+            shelf.close()
+        self._shelves.clear()

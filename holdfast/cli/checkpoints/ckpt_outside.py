@@ -1,0 +1,78 @@
+"""What `holdfast ckpt export` and `import` do, and how they tell of it. Imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from holdfast.cli.checkpoints.ckpt_sizes import size_text
+from holdfast.cli.output.tables import cell
+from holdfast.trainer.checkpoint.errors import CheckpointError
+from holdfast.trainer.checkpoint.exchange.contents import Contents
+from holdfast.trainer.checkpoint.exchange.export import Selection, export_dcp, select, unpicklable
+from holdfast.trainer.checkpoint.exchange.importing import import_checkpoint, incoming, renamed
+from holdfast.trainer.checkpoint.exchange.safetensors_files import export_safetensors, fits
+from holdfast.trainer.checkpoint.storage.directory import Storage
+from holdfast.trainer.checkpoint.storage.folder import Found
+
+NAMES_SHOWN = 5
+
+OnBytes = Callable[[int], None]
+
+
+def export_step(
+    found: Found,
+    target: Path,
+    form: str,
+    only: Sequence[str],
+    shard: str | None,
+    shard_bytes_max: int,
+    on_bytes: OnBytes,
+) -> list[str]:
+    """Write the step; returns what there is to say of it."""
+    contents = Contents(found.folder)
+    selection = select(contents.values, shard=shard, only=only)
+    said = _said_of(selection)
+    if form == "dcp":
+        broken = unpicklable(contents, selection.outgoing)
+        outgoing = [it for it in selection.outgoing if it.name not in broken]
+        _refuse_nothing(outgoing)
+        export_dcp(contents, outgoing, target, on_bytes)
+        said += [f"left out, cannot be unpickled here: {cell(name)} ({cell(broken[name])})" for name in broken]
+    else:
+        outgoing = [it for it in selection.outgoing if fits(it)]
+        _refuse_nothing(outgoing)
+        export_safetensors(contents, outgoing, target, shard_bytes_max=shard_bytes_max, on_bytes=on_bytes)
+        if others := [it.name for it in selection.outgoing if not fits(it)]:
+            said.append(f"left out, safetensors has no form for it: {_some(others)}")
+    nbytes = sum(it.value.nbytes for it in outgoing)
+    return [f"step {found.step}: {len(outgoing)} values, {size_text(nbytes)}, in {target}", *said]
+
+
+def import_step(storage: Storage, source: Path, step: int, entry: str | None, on_bytes: OnBytes) -> tuple[str, int]:
+    """Publish the step; returns its location and bytes."""
+    values = incoming(source)
+    location = import_checkpoint(storage, step, renamed(values, entry) if entry else values, on_bytes)
+    return location, storage.manifest(step).nbytes
+
+
+def _said_of(selection: Selection) -> list[str]:
+    said: list[str] = []
+    if selection.apart:
+        said.append(
+            f"not merged, because PerShard and PerRank state cannot be: {_some(selection.apart)}; it has keys of its "
+            f'own, such as "{selection.apart[0]}/...". --shard LABEL exports one shard under plain names'
+        )
+    if selection.left_out:
+        said.append(f"left out: {_some(selection.left_out)}")
+    return said
+
+
+def _refuse_nothing(outgoing: Sequence[object]) -> None:
+    if not outgoing:
+        raise CheckpointError("nothing is left to export")
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+    return ", ".join(cell(name) for name in names[:NAMES_SHOWN]) + more

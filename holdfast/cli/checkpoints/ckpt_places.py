@@ -1,0 +1,220 @@
+"""Where the checkpoints of a job are, and what is there: from the disk, and from the catalogue in the database."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import asyncpg
+import click
+import msgspec
+
+from holdfast.cli.connect.addresses import reader_url
+from holdfast.cli.connect.database import Connection, read
+from holdfast.cli.names import checked_or_complain
+from holdfast.cli.output.tables import printable
+from holdfast.trainer.checkpoint.errors import CheckpointError, DamagedCheckpoint
+from holdfast.trainer.checkpoint.layout.manifest import Manifest
+from holdfast.trainer.checkpoint.storage.directory import Storage
+from holdfast.trainer.checkpoint.storage.folder import Found, StepState, missing_or_cut, read_manifest
+from holdfast.trainer.checkpoint.storage.places import is_url, open_storage
+
+_STEPS = "select job, step, path, bytes, saved_at from ckpt.steps where $1::text is null or job = $1"
+
+_STEP_PATH = re.compile(r"(.+?)(?:/generation-[^/]+/(?:vault-)?|/)step-[^/]+/?")
+
+
+PROBLEMS_SHOWN = 3
+
+
+class Place(NamedTuple):
+    """A directory or URL with checkpoints, and whose they are, if that is known."""
+
+    job: str | None
+    where: str
+
+
+class Wanted(NamedTuple):
+    """Whose checkpoints a command is about: a job's, those at a path, or all of this cluster's."""
+
+    job: str | None
+    path: str | None
+    directory: Path
+    database_url: str | None
+
+
+class Listed(msgspec.Struct, frozen=True, kw_only=True):
+    """A checkpoint as `holdfast ckpt ls` shows it. `world_size` and `mesh` are those that it was saved with."""
+
+    job: str | None
+    step: int
+    state: str
+    bytes: int | None
+    saved_at: datetime | None
+    world_size: int | None
+    mesh: dict[str, int] | None
+    where: str
+    note: str = ""
+
+
+class NowhereToLook(click.ClickException):
+    """There is neither a directory nor a catalogue."""
+
+
+class NothingKnown(click.ClickException):
+    """A checkpoint cannot be had; whether it is damaged is not known."""
+
+    exit_code = 2
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """What is wrong with a checkpoint is a message: with exit code 1 if it is damaged, 2 if that is not known."""
+    try:
+        yield
+    except DamagedCheckpoint as error:
+        raise click.ClickException(printable(str(error))) from error
+    except CheckpointError as error:
+        raise NothingKnown(printable(str(error))) from error
+
+
+def places(wanted: Wanted) -> tuple[list[Place], list[asyncpg.Record]]:
+    """Where to look, and what the catalogue says; it is asked unless a path is given.
+
+    Raises:
+        NowhereToLook: no directory, and no catalogue.
+    """
+    if wanted.path is not None:
+        if wanted.job is not None:
+            raise click.UsageError("name a job or a --path, not both")
+        return [Place(None, wanted.path)], []
+    if wanted.job is not None:
+        checked_or_complain(wanted.job, "job name")
+    found = {Place(path.parent.name, str(path)) for path in _directories(wanted)}
+    try:
+        catalogued = read(reader_url(wanted.directory, wanted.database_url), lambda database: _steps(database, wanted))
+    except click.ClickException as error:
+        if not found:
+            raise NowhereToLook(
+                f"{error.message}\nno checkpoints below {wanted.directory / 'jobs'} either: name their directory or "
+                "URL with --path"
+            ) from error
+        click.echo(f"the catalogue cannot be asked: {error.message}", err=True)
+        catalogued = []
+    found |= {Place(row["job"], root_of(row["path"])) for row in catalogued}
+    return sorted(found, key=lambda place: (place.job or "", place.where)), catalogued
+
+
+def one_place(wanted: Wanted, *, to_write: bool = False) -> Place:
+    """The only place that is meant.
+
+    Raises:
+        ClickException: there is none, or more than one.
+    """
+    if wanted.job is None and wanted.path is None:
+        raise click.UsageError("name a job, or the directory or URL of its checkpoints with --path")
+    try:
+        found, _ = places(wanted)
+    except NowhereToLook:
+        if not to_write:
+            raise
+        found = []
+    if to_write and not found:
+        return Place(wanted.job, str((wanted.directory / "jobs" / str(wanted.job) / "checkpoints").resolve()))
+    if len(found) != 1:
+        names = ", ".join(place.where for place in found) or "nowhere"
+        raise click.ClickException(f"checkpoints of job {wanted.job} are known at: {names}; name one place with --path")
+    if not to_write and not is_visible(found[0]):
+        raise NothingKnown(f"{found[0].where} cannot be seen from this machine")
+    return found[0]
+
+
+def is_visible(place: Place) -> bool:
+    """Whether it can be looked at from this machine; a directory may be one of another."""
+    return is_url(place.where) or Path(place.where).is_dir()
+
+
+def listed(wanted: Wanted) -> list[Listed]:
+    """Everything that is or was to be a checkpoint: newest last, and what only the catalogue knows."""
+    found, catalogued = places(wanted)
+    rows: list[Listed] = []
+    for place in found:
+        if is_visible(place):
+            rows += _rows(place, open_storage(place.where))
+        elif wanted.path is not None:
+            raise click.ClickException(f"there is no directory {place.where}")
+    rows += [_elsewhere(row) for row in catalogued if not is_visible(Place(row["job"], root_of(row["path"])))]
+    return sorted(rows, key=lambda row: (row.job or "", row.step, row.state != StepState.COMPLETE, row.where))
+
+
+def root_of(step_path: str) -> str:
+    """The place of a step, from where it lies itself."""
+    match = _STEP_PATH.fullmatch(step_path)
+    return match[1] if match else step_path
+
+
+def _directories(wanted: Wanted) -> list[Path]:
+    jobs = (wanted.directory / "jobs").resolve()
+    pattern = f"{wanted.job}/checkpoints" if wanted.job else "*/checkpoints"
+    return [path for path in jobs.glob(pattern) if path.is_dir()]
+
+
+async def _steps(connection: Connection, wanted: Wanted) -> list[asyncpg.Record]:
+    return await connection.fetch(_STEPS, wanted.job)
+
+
+def _rows(place: Place, storage: Storage) -> list[Listed]:
+    rows = [_row(place, found) for found in storage.survey()]
+    if not any(row.note for row in rows):
+        return rows
+    # A running job drops steps while they are looked at, and a step that is half gone is not one that is damaged.
+    still_there = {found.folder.name for found in storage.survey()}
+    return [row for row in rows if row.where in still_there]
+
+
+def _row(place: Place, found: Found) -> Listed:
+    manifest: Manifest | None = None
+    state, note = str(found.state), ""
+    nbytes: int | None = None
+    try:
+        if found.state is StepState.UNFINISHED:
+            nbytes = sum(found.folder.sizes().values())
+        else:
+            manifest = read_manifest(found.folder)
+            nbytes = manifest.nbytes
+            if problems := [f"{name}: {problem}" for name, problem in missing_or_cut(found.folder, manifest)]:
+                state, note = str(StepState.DAMAGED), "; ".join(problems[:PROBLEMS_SHOWN])
+    except DamagedCheckpoint as error:
+        state, note = str(StepState.DAMAGED), str(error)
+    except CheckpointError as error:
+        state, note = "unreadable", str(error)
+    seconds = manifest.created_at if manifest else found.folder.modified_at()
+    return Listed(
+        job=place.job,
+        step=found.step,
+        state=state,
+        bytes=nbytes,
+        saved_at=datetime.fromtimestamp(seconds, UTC) if seconds is not None else None,
+        world_size=manifest.world_size if manifest else None,
+        mesh=manifest.mesh if manifest else None,
+        where=found.folder.name,
+        note=note,
+    )
+
+
+def _elsewhere(row: Any) -> Listed:
+    return Listed(
+        job=row["job"],
+        step=row["step"],
+        state="elsewhere",
+        bytes=row["bytes"],
+        saved_at=row["saved_at"],
+        world_size=None,
+        mesh=None,
+        where=row["path"],
+        note="in the catalogue; its directory cannot be seen from this machine",
+    )

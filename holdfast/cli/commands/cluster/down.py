@@ -1,0 +1,82 @@
+"""`holdfast down`: end the embedded cluster."""
+
+import os
+import select
+from pathlib import Path
+
+import click
+
+from holdfast.cli.connect.directory import directory_option, explained
+from holdfast.embedded import fabric
+from holdfast.embedded.control import Stop, ask
+from holdfast.embedded.errors import EmbeddedError, NoCluster
+from holdfast.embedded.layout import ClusterInfo, Layout
+from holdfast.embedded.processes.leftovers import clear_node, end_leftovers
+
+
+@click.command()
+@directory_option
+@click.option("--force", is_flag=True, help="Kill everything at once; PostgreSQL recovers at the next start.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=0, max=86_400),
+    help="Seconds to wait for the end. [default: 90, and twice the stop_grace_s that the cluster runs with]",
+)
+def down(directory: Path, force: bool, timeout_s: float | None) -> None:
+    """End a cluster that `holdfast up` started; its data stays and the next `up` goes on from there.
+
+    Ranks are ended first, then the services, NATS and PostgreSQL. Jobs are not over: they go on at the next `up`. If
+    the supervisor itself is dead, whatever it left running is ended.
+    """
+    with explained():
+        layout = Layout(directory)
+        info = layout.info()
+        supervisor = None if info.pid is None else _open(info.pid)
+        try:
+            ask(layout, Stop(force=force))
+        except NoCluster:
+            click.echo(_clear_up(layout))
+            return
+        if supervisor is not None:
+            _wait(supervisor, layout, _patience_s(info) if timeout_s is None else timeout_s)
+        click.echo(f"The cluster in {layout.root} has ended; its data is kept.")
+
+
+def _patience_s(info: ClusterInfo) -> float:
+    """Agents and services have their limits one after the other, and both wait for ranks that end slowly."""
+    grace_s = next((float(row.value) for row in info.settings if row.key == "timeouts.stop_grace_s"), 0.0)
+    return 90.0 + 2 * grace_s
+
+
+def _open(pid: int) -> int | None:
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        return None
+
+
+def _wait(supervisor: int, layout: Layout, timeout_s: float) -> None:
+    poll = select.poll()
+    poll.register(supervisor, select.POLLIN)
+    if not poll.poll(timeout_s * 1000):
+        raise EmbeddedError(
+            f"the cluster in {layout.root} has not ended within {timeout_s:g} s. See {layout.log('supervisor')}; "
+            "`holdfast down --force` does not wait for anyone."
+        )
+
+
+def _clear_up(layout: Layout) -> str:
+    """End what a dead supervisor left. Raises AlreadyRunning if one is alive after all and only just starting."""
+    with layout.lock():
+        info = layout.info()
+        ended = end_leftovers(info)
+        ranks = sum(clear_node(layout, node) for node in info.nodes)
+        if info.fabric is not None:
+            fabric.remove(info.fabric)
+    if not ended and not ranks:
+        return f"No cluster is running in {layout.root}."
+    return (
+        f"The supervisor in {layout.root} was dead; ended what it left: "
+        f"{len(ended)} children, {ranks} processes on nodes."
+    )

@@ -1,0 +1,316 @@
+"""`holdfast inject`: faults on purpose, in a cluster that allows it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from holdfast.bus import event_message
+from holdfast.cli.connect.addresses import both_elsewhere
+from holdfast.cli.connect.ask import asked_by
+from holdfast.cli.connect.bus import connected
+from holdfast.cli.connect.directory import as_typed, directory_option, explained
+from holdfast.cli.connect.options import json_option
+from holdfast.cli.names import checked_or_complain
+from holdfast.cli.output.duration import Duration
+from holdfast.cli.output.tables import cell, json_text, render
+from holdfast.clock import system_now
+from holdfast.embedded.control import is_running
+from holdfast.embedded.errors import NoCluster
+from holdfast.embedded.layout import ClusterInfo, Layout
+from holdfast.events import FaultInjected
+from holdfast.exit_codes import NOT_PERMITTED
+from holdfast.faults.aim import Aim, NotThere, aim, ranks
+from holdfast.faults.fault import At, Fault, FaultRefused
+from holdfast.faults.record import Injected, Record
+from holdfast.faults.registry import FAULTS, find
+from holdfast.faults.rights import lacking
+from holdfast.fresh_ids import uuid7
+
+
+class _NotPermitted(click.ClickException):
+    exit_code = NOT_PERMITTED
+
+
+@click.command()
+@click.argument("fault", required=False)
+@click.option("--rank", type=click.IntRange(min=0), help="The rank to strike.")
+@click.option("--node", help="The node to strike.")
+@click.option("--job", help="The job that the rank is of, where several run.")
+@click.option("--option", "-o", "given", multiple=True, metavar="NAME=VALUE", help="Set something of the fault.")
+@click.option("--for", "for_s", type=Duration(), metavar="TIME", help="Undo it after so long (30s, 5m), or on Ctrl-C.")
+@click.option("--undo", is_flag=True, help="Undo what is in force: all of it, or the FAULT named (or its id).")
+@click.option("--list", "listed", is_flag=True, help="List the faults, what each needs, and what is in force.")
+@json_option
+@directory_option
+def inject(
+    fault: str | None,
+    rank: int | None,
+    node: str | None,
+    job: str | None,
+    given: tuple[str, ...],
+    for_s: float | None,
+    undo: bool,
+    listed: bool,
+    as_json: bool,
+    directory: Path,
+) -> None:
+    """Break something on purpose, as it breaks in the field, in a cluster that `holdfast up --allow-faults` started.
+
+    Nothing of the cluster plays along: signals, control groups, mounts, links and the kernel's log are what they are.
+    What is done is on record before it is done, here and in the history (event fault_injected), and is undone with
+    --for, on Ctrl-C, or by --undo, also after a crash. Only a cluster of this machine can be struck.
+
+    \b
+    holdfast inject --list
+    holdfast inject kill-rank --rank 3
+    holdfast inject freeze-rank --rank 5 --for 2m
+    holdfast inject slow-node --node node-1 -o cores=0.1
+    holdfast inject xid -o xid=79 -o pci=0000:3b:00
+    holdfast inject --undo
+    """
+    layout = Layout(directory)
+    with explained(), _refusals():
+        if listed:
+            _list(layout, as_json)
+        elif undo:
+            _undo(layout, fault, as_json)
+        elif fault is None:
+            raise click.UsageError("name a FAULT: `holdfast inject --list` shows them")
+        else:
+            wanted = find(fault)
+            settings = _parsed(given)
+            info = _permitted(layout)
+            for name, what in ((node, "node name"), (job, "job name")):
+                if name is not None:
+                    checked_or_complain(name, what)
+            target = _aimed(wanted, layout, info, rank, node, job)
+            _strike(wanted, target, settings, for_s, as_json)
+
+
+def _permitted(layout: Layout) -> ClusterInfo:
+    """The cluster. Raises ClickException if it is none of ours, does not run, or does not allow this."""
+    if both_elsewhere(None, None) is not None:
+        raise click.ClickException(
+            "faults can be injected into a cluster of this machine only: name its directory with --dir"
+        )
+    try:
+        info = layout.info()
+    except NoCluster:
+        raise click.ClickException(
+            f"no cluster here ({layout.root}): start one for drills with `holdfast up --allow-faults`"
+        ) from None
+    if not is_running(layout):
+        raise click.ClickException(
+            f"the cluster in {layout.root} is not running: start it with `{as_typed('up', layout.root)} --allow-faults`"
+        )
+    if not info.allows_faults:
+        raise _NotPermitted(
+            f"the cluster in {layout.root} does not allow faults: end it with `{as_typed('down', layout.root)}`, and "
+            f"start it with `{as_typed('up', layout.root)} --allow-faults` if its jobs may be hurt"
+        )
+    return info
+
+
+def _aimed(fault: Fault, layout: Layout, info: ClusterInfo, rank: int | None, node: str | None, job: str | None) -> Aim:
+    if fault.at is At.RANK and rank is None:
+        there = ", ".join(str(one.rank) for one in ranks(layout, info))
+        raise click.UsageError(f"{fault.name} strikes a rank: name it with --rank (there are: {there or 'none'})")
+    if fault.at is At.NODE and node is None:
+        raise click.UsageError(f"{fault.name} strikes a node: name it with --node ({', '.join(info.nodes)})")
+    if fault.at is not At.RANK and (rank is not None or job is not None):
+        raise click.UsageError(f"{fault.name} strikes a {fault.at}: leave out --rank and --job")
+    return aim(uuid7(), layout, info, node=node, rank=rank, job=job)
+
+
+def _strike(fault: Fault, target: Aim, given: dict[str, str], for_s: float | None, as_json: bool) -> None:
+    if reasons := [reason for need in fault.needs if (reason := lacking(need))]:
+        raise click.ClickException(f"{fault.name} cannot be injected here: {'; '.join(reasons)}")
+    options = fault.configured(given)
+    record = Record(target.layout)
+    injected = Injected(
+        id=target.id,
+        fault=fault.name,
+        at=system_now(),
+        by=asked_by(),
+        steps=fault.plan(target, options),  # type: ignore[arg-type]
+        symptom=fault.symptom_with(options) or "",
+        node=target.node,
+        job=target.job,
+        rank=target.rank.rank if target.rank else None,
+        options=given,
+    )
+    if for_s is not None and not injected.lasts:
+        raise click.UsageError(f"{fault.name} is over at once: leave out --for")
+    url = target.info.nats_url
+    asyncio.run(_say(url, injected, "injected"))
+    with _ended_by_signals():
+        record.inject(injected)
+        if for_s is None:
+            _tell(fault, injected, target, for_s, as_json)
+            return
+        try:
+            _tell(fault, injected, target, for_s, as_json)
+            time.sleep(for_s)
+        finally:
+            record.undo(injected)
+            asyncio.run(_say(url, injected, "undone"))
+            click.echo(f"{fault.name} is undone", err=True)
+
+
+def _undo(layout: Layout, which: str | None, as_json: bool) -> None:
+    record = Record(layout)
+    chosen = [one for one in record.all() if which is None or one.fault == which or one.id.startswith(which)]
+    if which is not None and not chosen:
+        there = ", ".join(f"{one.fault} ({one.id})" for one in record.all())
+        raise click.ClickException(f"no fault {which} is in force; there are: {there or 'none'}")
+    url = layout.info().nats_url if is_running(layout) else None
+    undone: list[Injected] = []
+    stays: list[str] = []
+    for injected in reversed(chosen):
+        try:
+            record.undo(injected)
+        except FaultRefused as error:
+            stays.append(str(error))
+            continue
+        undone.append(injected)
+        if url is not None:
+            asyncio.run(_say(url, injected, "undone"))
+    if as_json:
+        click.echo(json_text([_shown(injected) for injected in undone], indent=2))
+    elif undone:
+        click.echo("\n".join(f"undone: {_in_words(injected)}" for injected in undone))
+    elif not stays:
+        click.echo("no fault is in force")
+    if stays:
+        raise FaultRefused("; ".join(stays))
+
+
+def _list(layout: Layout, as_json: bool) -> None:
+    in_force = Record(layout).all()
+    rows: list[dict[str, Any]] = [
+        {
+            "fault": fault.name,
+            "symptom": fault.symptom,
+            "strikes": fault.at.value,
+            "what": fault.what,
+            "options": fault.settings(),
+            "needs": [need.value for need in fault.needs],
+            "undo": fault.undo,
+            "lacking": [reason for need in fault.needs if (reason := lacking(need))],
+        }
+        for fault in FAULTS.values()
+    ]
+    if as_json:
+        click.echo(json_text({"faults": rows, "in_force": [_shown(injected) for injected in in_force]}, indent=2))
+        return
+    click.echo(
+        render(
+            ["FAULT", "SYMPTOM", "STRIKES", "OPTIONS", "NEEDS", "WHAT HAPPENS", "UNDONE BY"],
+            [
+                (
+                    row["fault"],
+                    row["symptom"],
+                    row["strikes"],
+                    [f"{name}={'' if value is None else value}" for name, value in row["options"].items()],
+                    row["needs"],
+                    row["what"],
+                    row["undo"],
+                )
+                for row in rows
+            ],
+        )
+    )
+    for reason in dict.fromkeys(reason for row in rows for reason in row["lacking"]):
+        names = ", ".join(row["fault"] for row in rows if reason in row["lacking"])
+        click.echo(f"\nNot here: {names}: {reason}")
+    if in_force:
+        click.echo("\nIn force (`holdfast inject --undo`):")
+        click.echo("\n".join(f"  {_in_words(injected)}" for injected in in_force))
+
+
+def _tell(fault: Fault, injected: Injected, target: Aim, for_s: float | None, as_json: bool) -> None:
+    undo = ""
+    if injected.lasts and for_s is None:
+        undo = f"{as_typed('inject --undo', target.layout.root)} {injected.id}"
+    if as_json:
+        click.echo(json_text(_shown(injected) | {"undo": undo}, indent=2))
+    else:
+        click.echo(f"{_in_words(injected)}: {fault.what}")
+        if undo:
+            click.echo(f"  undo it ({fault.undo}): {undo}")
+        elif for_s is not None:
+            click.echo(f"  undone in {for_s:g} s, or by Ctrl-C ({fault.undo})")
+    sys.stdout.flush()
+
+
+async def _say(url: str, injected: Injected, state: str) -> None:
+    """Have it in the history. A fault that would leave no trace is not injected."""
+    event = FaultInjected(
+        id=injected.id if state == "injected" else uuid7(),
+        at=injected.at if state == "injected" else system_now(),
+        source="cli",
+        job=injected.job,
+        node=injected.node,
+        injection=injected.id,
+        fault=injected.fault,
+        by=injected.by,
+        state="injected" if state == "injected" else "undone",
+        symptom=injected.symptom,
+        rank=injected.rank,
+        options=tuple(f"{name}={value}" for name, value in injected.options.items()),
+    )
+    async with connected(url, "inject") as bus:
+        await bus.publish(event_message(event))
+
+
+def _parsed(given: tuple[str, ...]) -> dict[str, str]:
+    pairs = [text.partition("=") for text in given]
+    if wrong := [name for name, sign, _ in pairs if not name or not sign]:
+        raise click.UsageError(f"-o {wrong[0]}: give NAME=VALUE")
+    return {name: value for name, _, value in pairs}
+
+
+def _shown(injected: Injected) -> dict[str, Any]:
+    shown: dict[str, Any] = msgspec.to_builtins(injected, builtin_types=(type(injected.at),))
+    return shown
+
+
+def _in_words(injected: Injected) -> str:
+    where = [f"rank {injected.rank} of {injected.job}"] if injected.rank is not None else []
+    where += [injected.node] if injected.node else []
+    options = "".join(f", {name}={value}" for name, value in injected.options.items())
+    place = " on ".join(where) or "this machine"
+    return f"{injected.fault} on {place}{options} at {cell(injected.at)} UTC ({injected.id})"
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    try:
+        yield
+    except (FaultRefused, NotThere) as error:
+        raise click.ClickException(str(error)) from error
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP as Ctrl-C: what was injected for a time is undone."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

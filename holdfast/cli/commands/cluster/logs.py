@@ -1,0 +1,127 @@
+"""`holdfast logs`: what the processes of the embedded cluster wrote, and the ranks of its jobs."""
+
+import os
+import time
+from pathlib import Path
+from typing import BinaryIO
+
+import click
+
+from holdfast.cli.connect.directory import directory_option, explained
+from holdfast.cli.names import checked_or_complain
+from holdfast.cli.output.tables import printable
+from holdfast.embedded.errors import EmbeddedError, NoCluster
+from holdfast.embedded.layout import Layout
+from holdfast.embedded.processes.logfile import tail
+
+_LOOK_EVERY_S = 0.2
+
+_ELSEWHERE = (
+    " In a cluster elsewhere a service's log is where it runs, and a rank's on its node (`holdfast jobs JOB`), in "
+    "logs/JOB/rank-N.out and .err below --state-dir of the agent."
+)
+
+
+@click.command()
+@click.argument("service", metavar="[SERVICE|JOB]", required=False)
+@click.option("--rank", type=click.IntRange(min=0), help="Of a JOB, only this rank.")
+@click.option("--checks", is_flag=True, help="Of a JOB, what stop-time checks of its nodes printed.")
+@directory_option
+@click.option("--follow", "-f", is_flag=True, help="Go on printing as more is written; Ctrl-C ends it.")
+@click.option("--lines", "-n", type=click.IntRange(min=0), default=50, show_default=True, help="Lines to begin with.")
+def logs(service: str | None, rank: int | None, checks: bool, directory: Path, follow: bool, lines: int) -> None:
+    """Print the log of one process, the ends of all of them, or what the ranks of a job printed.
+
+    SERVICE is a name that `holdfast status` shows (postgres, nats, controller, node-0, ...) or supervisor. With --rank
+    the name is always a JOB's. Nodes keep the output of their last jobs ([retention] jobs_on_node_max).
+    """
+    if (rank is not None or checks) and service is None:
+        raise click.UsageError(f"{'--checks are those' if checks else '--rank is one'} of a JOB: name it")
+    with explained():
+        layout = Layout(directory)
+        try:
+            layout.info()
+        except NoCluster as error:
+            raise EmbeddedError(f"{error}{_ELSEWHERE}") from error
+        files = _files(layout, service, rank, checks)
+        prefixes = _prefixes(list(files))
+        followers = {}
+        for name, file in files.items():
+            size = file.stat().st_size
+            for line in tail(file, lines, size):
+                click.echo(prefixes[name] + printable(line, keep="\t"))
+            if follow:
+                followers[name] = Follower(file, size)
+    try:
+        while followers:
+            for name, follower in followers.items():
+                for line in follower.read():
+                    click.echo(prefixes[name] + printable(line, keep="\t"))
+            time.sleep(_LOOK_EVERY_S)
+    except KeyboardInterrupt:
+        return
+
+
+class Follower:
+    """New whole lines of a file, from a position on, across its rotation."""
+
+    def __init__(self, file: Path, position: int) -> None:
+        self._path = file
+        self._file: BinaryIO = open(file, "rb")  # noqa: SIM115 - open for as long as the command runs
+        self._file.seek(position)
+        self._begun = b""
+
+    def read(self) -> list[str]:
+        data = self._begun + self._file.read()
+        if self._rotated():
+            # What came between the read and the rotation is still in the old file.
+            data += self._file.read()
+            self._file.close()
+            self._file = open(self._path, "rb")  # noqa: SIM115
+            data += self._file.read()
+        *whole, self._begun = data.split(b"\n")
+        return [line.decode(errors="replace") for line in whole]
+
+    def _rotated(self) -> bool:
+        try:
+            return os.stat(self._path).st_ino != os.fstat(self._file.fileno()).st_ino
+        except FileNotFoundError:
+            # Between the two steps of a rotation.
+            return False
+
+
+def _files(layout: Layout, name: str | None, rank: int | None, checks: bool = False) -> dict[str, Path]:
+    known = {file.stem: file for file in sorted(layout.logs.glob("*.log"))}
+    if name is None:
+        return known
+    if rank is None and not checks and name in known:
+        return {name: known[name]}
+    if ranks := _of_ranks(layout, checked_or_complain(name, "job name"), rank, checks):
+        return ranks
+    what = repr(name) if rank is None else f"rank {rank} of job {name!r}"
+    what = f"checks of {what}" if checks else what
+    jobs = ", ".join(sorted({folder.name for folder in layout.nodes.glob("*/logs/*")})) or "none"
+    raise EmbeddedError(
+        f"there is no log of {what} in {layout.root}; there are {', '.join(known)}, and those of jobs: {jobs}."
+    )
+
+
+def _of_ranks(layout: Layout, job: str, rank: int | None, checks: bool) -> dict[str, Path]:
+    """The output of a job's ranks, of each from every node where it ran, by the name that it is shown under.
+
+    A run of checks is a folder below; of a job that is nothing but checks they are meant in any case.
+    """
+    named = f"rank-{'*' if rank is None else rank}"
+    folders = ("checks-*/",) if checks else ("", "checks-*/")
+    for folder in folders:
+        found = [file for end in ("out", "err") for file in layout.nodes.glob(f"*/logs/{job}/{folder}{named}.{end}")]
+        found.sort(key=lambda file: (int(file.stem.removeprefix("rank-")), file.stat().st_mtime))
+        if found:
+            above = 3 if folder else 2
+            return {f"{file.parents[above].name} {file.relative_to(file.parents[above - 2])}": file for file in found}
+    return {}
+
+
+def _prefixes(names: list[str]) -> dict[str, str]:
+    width = max(map(len, names), default=0)
+    return {name: "" if len(names) == 1 else f"{name.ljust(width)} | " for name in names}

@@ -1,0 +1,129 @@
+"""`holdfast nodes`: the inventory. Its subcommands change it, by asking the standby service."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import asyncpg
+import click
+
+from holdfast.cli.connect.addresses import both_urls, database_option, nats_option, reader_url
+from holdfast.cli.connect.addresses import nats_url as find_nats_url
+from holdfast.cli.connect.ask import ask, asked_by
+from holdfast.cli.connect.bus import connected
+from holdfast.cli.connect.database import Connection, as_dicts, read
+from holdfast.cli.connect.directory import directory_option, explained
+from holdfast.cli.connect.options import reading_options
+from holdfast.cli.names import checked_or_complain
+from holdfast.cli.output.tables import json_text, render
+from holdfast.embedded import control
+from holdfast.embedded.layout import Layout
+from holdfast.fresh_ids import uuid7
+from holdfast.requests import STANDBY_REQUESTS, ReleaseNode
+
+_NODES = """
+select key as node, state, job, epoch, blocked_until, reason, updated_at from standby.nodes order by key
+"""
+_BLOCKED = "select key from standby.nodes where blocked_until is not null order by key"
+
+
+@click.group(invoke_without_command=True)
+@reading_options
+@click.pass_context
+def nodes(context: click.Context, directory: Path, database_url: str | None, as_json: bool) -> None:
+    """List the nodes: state, the job each is handed to, and for how long and why one is blocked."""
+    if context.invoked_subcommand is not None:
+        if database_url:
+            command = context.invoked_subcommand
+            raise click.UsageError(
+                f"--database-url before `{command}` is for the list alone: name it after `{command}`"
+            )
+        return
+
+    async def fetch(connection: Connection) -> list[asyncpg.Record]:
+        return await connection.fetch(_NODES)
+
+    rows = read(reader_url(directory, database_url), fetch)
+    if as_json:
+        click.echo(json_text(as_dicts(rows), indent=2))
+    elif not rows:
+        click.echo("no nodes yet: each registers when its agent starts")
+    else:
+        click.echo(
+            render(
+                ["NODE", "STATE", "JOB", "EPOCH", "BLOCKED UNTIL", "REASON"],
+                [
+                    (row["node"], row["state"], row["job"], row["epoch"], row["blocked_until"], row["reason"])
+                    for row in rows
+                ],
+            )
+        )
+
+
+@nodes.command()
+@click.argument("node", required=False)
+@click.option("--all", "every", is_flag=True, help="All nodes that are on it.")
+@directory_option
+@nats_option
+@database_option
+def release(node: str | None, every: bool, directory: Path, nats_url: str | None, database_url: str | None) -> None:
+    """Take NODE off the blocklist. If its agent is heard and its self-check has passed, it is a standby at once.
+
+    Else it is said what is left to do: after a line of the kernel's log that speaks against the node (an Xid 79, say)
+    its agent must be started again, once the machine is repaired.
+    """
+    if (node is None) is not every:
+        raise click.UsageError("name one NODE, or give --all")
+    if node is not None:
+        checked_or_complain(node, "node name")
+        asyncio.run(_release([node], find_nats_url(directory, nats_url)))
+        return
+    bus, database = both_urls(directory, nats_url, database_url)
+
+    async def fetch(connection: Connection) -> list[asyncpg.Record]:
+        return await connection.fetch(_BLOCKED)
+
+    blocked = [row["key"] for row in read(database, fetch)]
+    if not blocked:
+        click.echo("no node is on the blocklist")
+    asyncio.run(_release(blocked, bus))
+
+
+async def _release(names: list[str], url: str) -> None:
+    async with connected(url, "nodes release") as bus:
+        for node in names:
+            request = ReleaseNode(id=uuid7(), asked_by=asked_by(), node=node)
+            answer = await ask(bus, STANDBY_REQUESTS, request, "standby service")
+            if not answer.accepted:
+                raise click.ClickException(answer.message)
+            click.echo(answer.message or f"{node} is off the blocklist; `holdfast nodes` shows what it is now")
+
+
+@nodes.command()
+@click.argument("node")
+@directory_option
+def poweroff(node: str, directory: Path) -> None:
+    """Lose NODE of the cluster on this machine: SIGKILL to its agent and ranks, and it stays off. For drills."""
+    with explained():
+        reply = control.ask(Layout(directory), control.PowerOff(node=node))
+    click.echo(f"{node} is off: {reply.killed} processes killed; `holdfast nodes poweron {node}` starts it again")
+
+
+@nodes.command()
+@click.argument("node")
+@directory_option
+def poweron(node: str, directory: Path) -> None:
+    """Start NODE of the cluster on this machine again."""
+    with explained():
+        control.ask(Layout(directory), control.PowerOn(node=node))
+    click.echo(f"{node} is on; if it was evicted meanwhile, `holdfast nodes release {node}` lets it back")
+
+
+@nodes.command()
+@directory_option
+def add(directory: Path) -> None:
+    """Add a node to the cluster on this machine."""
+    with explained():
+        reply = control.ask(Layout(directory), control.AddNode())
+    click.echo(f"{reply.node} has joined")

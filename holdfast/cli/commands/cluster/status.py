@@ -1,0 +1,116 @@
+"""`holdfast status`: how the embedded cluster is."""
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+import click
+import msgspec
+
+from holdfast.cli.connect.addresses import both_elsewhere, database_option, nats_option
+from holdfast.cli.connect.directory import as_typed, directory_option, explained
+from holdfast.cli.output.overview import Overview, cluster_overview, overview_section
+from holdfast.embedded.control import ChildStatus, Reply, Status, ask
+from holdfast.embedded.errors import NoCluster
+from holdfast.embedded.layout import ClusterInfo, Layout
+
+
+class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """What `holdfast status --json` prints; `children` is empty while no supervisor runs."""
+
+    directory: str
+    running: bool
+    ready: bool
+    supervisor_pid: int | None
+    nats_url: str
+    nats_monitor_url: str
+    nodes: list[str]
+    children: list[ChildStatus]
+    overview: Overview | None = None
+
+
+@click.command()
+@directory_option
+@nats_option
+@database_option
+@click.option("--json", "as_json", is_flag=True, help="Print JSON. It holds the bus password.")
+def status(directory: Path, nats_url: str | None, database_url: str | None, as_json: bool) -> None:
+    """Show a cluster: its processes, its nodes by state, jobs, open incidents, and messages that nobody could handle.
+
+    The exit code is 0 if all of it is up, 1 if the cluster or a part of it is not. The processes of a cluster that
+    `holdfast up` did not start (--nats-url and --database-url name it) are not known here.
+    """
+    if elsewhere := both_elsewhere(nats_url, database_url):
+        bus, database = elsewhere
+        _status_elsewhere(database, bus, as_json)
+    layout = Layout(directory)
+    with explained():
+        info = layout.info()
+        try:
+            reply: Reply | None = ask(layout, Status(), within_s=10.0)
+        except NoCluster:
+            reply = None
+    overview = None
+    if reply is not None:
+        database = database_url or info.database_urls["reader"]
+        overview = asyncio.run(cluster_overview(database, nats_url or info.nats_url))
+    if as_json:
+        click.echo(msgspec.json.encode(_as_data(layout, info, reply, overview)))
+    else:
+        click.echo(_children_section(layout, reply))
+        if overview is not None:
+            click.echo("\n" + overview_section(overview))
+    healthy = reply is not None and reply.ready and all(child.state == "ready" for child in reply.children)
+    sys.exit(0 if healthy else 1)
+
+
+def _status_elsewhere(database_url: str, nats_url: str, as_json: bool) -> NoReturn:
+    overview = asyncio.run(cluster_overview(database_url, nats_url))
+    click.echo(msgspec.json.encode({"overview": overview}) if as_json else overview_section(overview))
+    sys.exit(1 if overview.problems else 0)
+
+
+def _as_data(layout: Layout, info: ClusterInfo, reply: Reply | None, overview: Overview | None) -> ClusterStatus:
+    return ClusterStatus(
+        directory=str(layout.root),
+        running=reply is not None,
+        ready=reply is not None and reply.ready,
+        supervisor_pid=None if reply is None else info.pid,
+        nats_url=info.nats_url,
+        nats_monitor_url=info.nats_monitor_url,
+        nodes=info.nodes,
+        children=[] if reply is None else reply.children,
+        overview=overview,
+    )
+
+
+def _children_section(layout: Layout, reply: Reply | None) -> str:
+    if reply is None:
+        return f"The cluster in {layout.root} is not running. Start it with `{as_typed('up', layout.root)}`."
+    rows = [("NAME", "KIND", "STATE", "PID", "UP", "RESTARTS", "LAST EXIT")]
+    rows += [
+        (
+            child.name,
+            child.kind,
+            child.state,
+            "-" if child.pid is None else str(child.pid),
+            "-" if child.ready_s is None else _duration(child.ready_s),
+            str(child.restarts),
+            child.last_exit or "-",
+        )
+        for child in reply.children
+    ]
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join(lines if reply.ready else ["The cluster is still starting.", *lines])
+
+
+def _duration(seconds: float) -> str:
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    hours = whole // 3600
+    return f"{hours} h {whole % 3600 // 60} min" if hours < 24 else f"{hours // 24} d {hours % 24} h"

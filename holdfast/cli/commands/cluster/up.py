@@ -1,0 +1,110 @@
+"""`holdfast up`: start the embedded cluster."""
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from holdfast.cli.connect.directory import as_typed, explained, new_directory_option
+from holdfast.embedded.layout import ClusterInfo, Layout
+
+_PORT = click.IntRange(1, 65_535)
+
+
+@click.command()
+@click.option(
+    "--nodes",
+    type=click.IntRange(min=1),
+    help="Number of nodes, standbys included. [default: 4, and as many as it has for a cluster that exists]",
+)
+@new_directory_option
+@click.option("--postgres-port", type=_PORT, help="Port for PostgreSQL. [default: a free one, the same every time]")
+@click.option("--nats-port", type=_PORT, help="Port for NATS. [default: a free one, the same every time]")
+@click.option(
+    "--config", "file", type=click.Path(dir_okay=False), help="TOML file (default: holdfast.toml if there is one here)."
+)
+@click.option("--allow-faults", is_flag=True, help="Let `holdfast inject` break things in this cluster, until it ends.")
+@click.option(
+    "--namespaces",
+    is_flag=True,
+    help="Give each node a network of its own: for drills that pull, slow down or cut links. Needs root.",
+)
+@click.option("--detach", "-d", is_flag=True, help="Run in the background.")
+@click.option(
+    "--wait/--no-wait",
+    default=True,
+    show_default=True,
+    help="With --detach: come back when the whole cluster is ready, or at once.",
+)
+def up(
+    nodes: int | None,
+    directory: Path,
+    postgres_port: int | None,
+    nats_port: int | None,
+    file: str | None,
+    allow_faults: bool,
+    namespaces: bool,
+    detach: bool,
+    wait: bool,
+) -> None:
+    """Start a cluster on this machine: PostgreSQL, NATS, every service, and one agent per node.
+
+    All state lies in one directory; starting again there goes on where it stopped. In the foreground, Ctrl-C ends
+    the cluster and keeps its data; a second Ctrl-C does not wait. Whatever dies in between is started again.
+
+    \b
+    holdfast up                     4 nodes, state in .holdfast
+    holdfast up --nodes 5 -d        5 nodes, in the background; `holdfast down` ends it
+    holdfast up --dir /data/lab     a second cluster beside the first
+    holdfast up --allow-faults      one for drills: see `holdfast inject --list`
+    """
+    # Late, so that `holdfast --help` needs neither the database library nor the migrations.
+    from holdfast.embedded.configuration import find_configuration
+    from holdfast.embedded.launch import run_detached, run_foreground
+    from holdfast.embedded.services import cluster_plan
+    from holdfast.embedded.supervisor import Options
+    from holdfast.store.migrate import migrate
+
+    layout = Layout(directory)
+    options = Options(
+        nodes=nodes,
+        postgres_port=postgres_port,
+        nats_port=nats_port,
+        allow_faults=allow_faults,
+        namespaces=namespaces,
+    )
+    with explained():
+        layout.refuse_foreign()
+        configuration = find_configuration(os.environ, file)
+        if configuration.file is not None:
+            _tell(f"configuration from {configuration.file}")
+        plan = cluster_plan(migrate, configuration)
+        if detach:
+            run_detached(layout, plan, options, _tell, wait=wait)
+            if wait:
+                _say_how_to_go_on(layout, layout.info(), end=as_typed("down", layout.root))
+            else:
+                click.echo(f"Starting in the background; see `{as_typed('status', layout.root)}`.")
+        else:
+            run_foreground(layout, plan, options, _tell, lambda info: _say_how_to_go_on(layout, info, end="Ctrl-C"))
+
+
+def _tell(line: str) -> None:
+    click.echo(line)
+    sys.stdout.flush()
+
+
+def _say_how_to_go_on(layout: Layout, info: ClusterInfo, *, end: str) -> None:
+    count = len(info.nodes)
+    click.echo(
+        f"\nHoldfast is up with {count} node{'' if count == 1 else 's'}.\n"
+        f"  run a job     {as_typed('run', layout.root)} --nnodes {count} --nproc-per-node 1 train.py\n"
+        f"  look at it    {as_typed('status', layout.root)}\n"
+        f"  end it        {end}\n"
+    )
+    if any(layout.faults.glob("*.json")):
+        click.echo(
+            f"Faults of an earlier drill are in force: undo them with `{as_typed('inject --undo', layout.root)}`."
+        )
+    sys.stdout.flush()

@@ -1,0 +1,136 @@
+"""`holdfast telemetry`: models of what healthy training looks like from outside."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import asyncpg
+import click
+import msgspec
+
+from holdfast.cli.connect.addresses import both_urls, database_option, nats_option, reader_url
+from holdfast.cli.connect.ask import ask, asked_by
+from holdfast.cli.connect.bus import connected
+from holdfast.cli.connect.database import Connection, as_dicts, read
+from holdfast.cli.connect.directory import directory_option
+from holdfast.cli.connect.options import reading_options
+from holdfast.cli.output.duration import Duration
+from holdfast.cli.output.tables import json_text, render
+from holdfast.fresh_ids import uuid7
+from holdfast.requests import ANALYZER_REQUESTS, KeepModel
+from holdfast.settings import load
+
+_MODELS = """
+select key as version, made_at, windows, accuracy, precision, recall, body->'jobs' as jobs
+from analyzer.telemetry_models order by made_at desc
+"""
+
+
+@click.group()
+def telemetry() -> None:
+    """What healthy training looks like from outside: cores, memory, reading and writing, network, collectives.
+
+    Agents measure it every few seconds (`[telemetry] every_s`), and the analyzer says where a job or a rank does not do
+    what healthy ones do (`telemetry_anomaly`). It is a hint: nobody is evicted for it. For that it needs a model, which
+    is learned from the recorded history, and tested on a part of it that it has not seen: by the historian once a day
+    (`[telemetry] retrain_every_s`), or now, with `train`.
+
+    \b
+        holdfast telemetry train
+        holdfast telemetry models
+    """
+
+
+@telemetry.command()
+@click.option("--since", type=Duration(), default="2d", show_default=True, help="How far back the history is read.")
+@click.option("--job", "jobs", multiple=True, help="Learn from this job only; may be given several times.")
+@click.option("--dry-run", is_flag=True, help="Train and test, and leave the analyzer with what it has.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@directory_option
+@nats_option
+@database_option
+def train(
+    since: float,
+    jobs: tuple[str, ...],
+    dry_run: bool,
+    as_json: bool,
+    directory: Path,
+    nats_url: str | None,
+    database_url: str | None,
+) -> None:
+    """Learn a model from recorded history, test it, and have the analyzer use it.
+
+    The exit code is 1 if there is too little history, or the model fails its test; the analyzer then goes on with the
+    one that it has.
+    """
+    bus, database = both_urls(directory, nats_url, database_url)
+    if failure := _train_once(bus, database, timedelta(seconds=since), jobs, dry_run=dry_run, as_json=as_json):
+        raise click.ClickException(failure)
+
+
+@telemetry.command()
+@reading_options
+def models(directory: Path, database_url: str | None, as_json: bool) -> None:
+    """List the models that the analyzer keeps, newest first: it uses the newest that fits its settings."""
+
+    async def fetch(connection: Connection) -> list[asyncpg.Record]:
+        return await connection.fetch(_MODELS)
+
+    rows = read(reader_url(directory, database_url), fetch)
+    if as_json:
+        click.echo(json_text(as_dicts(rows), indent=2))
+    elif not rows:
+        click.echo("no model yet: `holdfast telemetry train` makes one")
+    else:
+        head = ["VERSION", "MADE", "WINDOWS", "ACCURACY", "PRECISION", "RECALL", "JOBS"]
+        click.echo(render(head, [(*list(row.values())[:6], ", ".join(row["jobs"][:4])) for row in rows]))
+
+
+def _train_once(
+    bus: str, database: str, since: timedelta, jobs: tuple[str, ...], *, dry_run: bool, as_json: bool
+) -> str:
+    """Why there is no new model; "": there is one."""
+    # NumPy is for those who need it.
+    from holdfast.engines.telemetry import learning
+
+    policy = load.load(os.environ)[0].telemetry
+    now = datetime.now(UTC)
+
+    async def history(connection: Connection) -> tuple[list[asyncpg.Record], list[asyncpg.Record]]:
+        measured = await connection.fetch(learning.MEASURED, now - since, list(jobs) or None, learning.EVENTS_MAX)
+        return measured, await connection.fetch(learning.INCIDENTS, now - since)
+
+    measured, incidents = read(database, history)
+    learned = learning.learn(measured, incidents, policy, now)
+    model = learned.model
+    if model is None or model.scores is None:
+        return learned.why_not
+    scores = model.scores
+    told = {"version": model.version, "windows": model.windows, **msgspec.to_builtins(scores)}
+    told |= {"accuracy": scores.accuracy, "precision": scores.precision, "recall": scores.recall}
+    told["discarded"] = learned.why_not
+    if as_json:
+        click.echo(json_text(told, indent=2))
+    else:
+        click.echo(
+            f"version {model.version}: learned from {model.windows} windows, tested on {scores.healthy} healthy ones "
+            f"({scores.false_alarms} false alarms), {scores.injected} made anomalies ({scores.injected_found} found) "
+            f"and {scores.recorded} recorded ones ({scores.recorded_found} found)"
+        )
+    if learned.why_not:
+        return learned.why_not
+    if not dry_run:
+        request = KeepModel(id=uuid7(), asked_by=asked_by(), model=msgspec.Raw(msgspec.json.encode(model)))
+        return asyncio.run(_bring(bus, request, quiet=as_json))
+    return ""
+
+
+async def _bring(url: str, request: KeepModel, *, quiet: bool) -> str:
+    async with connected(url, "telemetry") as bus:
+        answer = await ask(bus, ANALYZER_REQUESTS, request, "analyzer")
+    if answer.accepted and not quiet:
+        click.echo(answer.message)
+    return "" if answer.accepted else answer.message

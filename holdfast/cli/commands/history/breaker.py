@@ -1,0 +1,70 @@
+"""`holdfast breaker`: the circuit breaker that ends evictions when too many of a job's nodes were blamed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import asyncpg
+import click
+
+from holdfast.cli.connect.addresses import nats_option, reader_url
+from holdfast.cli.connect.addresses import nats_url as find_nats_url
+from holdfast.cli.connect.ask import asked_by, order
+from holdfast.cli.connect.database import Connection, as_dicts, read
+from holdfast.cli.connect.directory import directory_option
+from holdfast.cli.connect.options import reading_options
+from holdfast.cli.names import checked_or_complain
+from holdfast.cli.output.tables import json_text, render
+from holdfast.fresh_ids import uuid7
+from holdfast.requests import ResetBreaker
+
+_OPEN = """
+select job, at as open_since, (body->>'evictions')::bigint as evictions, body->>'reason' as reason
+from (
+    select distinct on (e.job) e.job, e.type, e.at, e.body from historian.events e
+    where e.type in ('breaker_opened', 'breaker_reset', 'job_finished') order by e.job, e.at desc
+) newest
+where type = 'breaker_opened' order by job
+"""
+
+
+@click.group(invoke_without_command=True)
+@click.pass_context
+def breaker(context: click.Context) -> None:
+    """Show the circuit breakers of jobs, or reset one.
+
+    A job may lose a share of its nodes to evictions within a window (`[ladder] evictions_share_max, evictions_min,
+    evictions_window_s`). What would blame more than that is more likely wrong than right: the breaker opens, no node
+    of the job is evicted any more, and what would have been is said (`withheld`). Nodes that are lost are replaced.
+    """
+    if context.invoked_subcommand is None:
+        context.invoke(show)
+
+
+@breaker.command()
+@reading_options
+def show(directory: Path, database_url: str | None, as_json: bool) -> None:
+    """List the jobs whose breaker is open."""
+
+    async def fetch(connection: Connection) -> list[asyncpg.Record]:
+        return await connection.fetch(_OPEN)
+
+    rows = read(reader_url(directory, database_url), fetch)
+    if as_json:
+        click.echo(json_text(as_dicts(rows), indent=2))
+    elif not rows:
+        click.echo("all breakers are closed")
+    else:
+        table = [(row["job"], row["open_since"], row["evictions"], row["reason"]) for row in rows]
+        click.echo(render(["JOB", "OPEN SINCE", "EVICTIONS", "REASON"], table))
+
+
+@breaker.command()
+@click.argument("job")
+@directory_option
+@nats_option
+def reset(job: str, directory: Path, nats_url: str | None) -> None:
+    """Let nodes of JOB be evicted again: when it is clear why so many were."""
+    checked_or_complain(job, "job name")
+    order("breaker", find_nats_url(directory, nats_url), ResetBreaker(id=uuid7(), asked_by=asked_by(), job=job))
+    click.echo(f"the circuit breaker of job {job} is closed again")

@@ -1,0 +1,65 @@
+"""`holdfast incidents`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import asyncpg
+import click
+
+from holdfast.cli.connect.addresses import reader_url
+from holdfast.cli.connect.database import Connection, as_dicts, read
+from holdfast.cli.connect.options import reading_options
+from holdfast.cli.output.tables import cell, json_text, render, seconds
+
+_INCIDENTS = """
+select c.key as incident, c.job, c.opened_at, c.closed_at, c.symptom, c.summary, h.node, h.rank, h.nodes_evicted,
+       c.attempts, coalesce(c.outcome, 'open') as outcome, h.seconds_to_recover
+from (select * from controller.incidents where $1::text is null or job = $1 order by opened_at desc limit $2) c
+left join lateral (select * from historian.incidents h where h.incident = c.key::uuid limit 1) h on true
+order by c.opened_at desc
+"""
+
+SHORT_ID_CHARS = 13
+
+
+def short_id(incident: str) -> str:
+    """As much of an id as tells incidents apart: the time to the millisecond."""
+    return incident[:SHORT_ID_CHARS]
+
+
+@click.command()
+@reading_options
+@click.option("--job", help="Only those of this job.")
+@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Newest incidents to show.")
+def incidents(directory: Path, database_url: str | None, as_json: bool, job: str | None, limit: int) -> None:
+    """List the incidents, newest first: symptom, attempts, evicted nodes, outcome, seconds to recover."""
+
+    async def fetch(connection: Connection) -> list[asyncpg.Record]:
+        return await connection.fetch(_INCIDENTS, job, limit)
+
+    rows = read(reader_url(directory, database_url), fetch)
+    if as_json:
+        click.echo(json_text(as_dicts(rows), indent=2))
+    elif not rows:
+        click.echo(f"no incidents of job {cell(job)}" if job else "no incidents")
+    else:
+        click.echo(
+            render(
+                ["INCIDENT", "JOB", "OPENED", "SYMPTOM", "ATTEMPTS", "EVICTED", "OUTCOME", "SECONDS", "SUMMARY"],
+                [
+                    (
+                        short_id(row["incident"]),
+                        row["job"],
+                        row["opened_at"],
+                        row["symptom"],
+                        row["attempts"],
+                        row["nodes_evicted"],
+                        row["outcome"],
+                        seconds(row["seconds_to_recover"]),
+                        row["summary"],
+                    )
+                    for row in rows
+                ],
+            )
+        )

@@ -1,0 +1,133 @@
+"""`holdfast show INCIDENT`: what happened, how long each phase took, what was decided and why, and the evidence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from holdfast.cli.connect.addresses import reader_url
+from holdfast.cli.connect.database import Connection, as_dicts, read
+from holdfast.cli.connect.options import reading_options
+from holdfast.cli.incident_ids import prefix_of, the_one
+from holdfast.cli.output.tables import cell, json_text, printable, render, seconds
+
+_RECORD = "select * from controller.incidents where key = $1"
+_INCIDENT = "select * from historian.incidents where incident = $1::uuid"
+_TIMELINE = """
+select nth, at, seconds, class, type, generation, node, rank, what, event
+from historian.incident_timeline where incident = $1::uuid order by nth
+"""
+_GENERATIONS = """
+select generation, cause, detect_s, decide_s, stop_s, start_s, first_step_s, total_s, restore_step, lost_steps,
+       nodes, outcome, started_at
+from historian.generations where job = $1 and incident = $2::uuid order by generation
+"""
+_EVIDENCE = """
+select e.body from historian.events e
+where e.type = 'process_exited' and e.id in (
+    select t.event from historian.incident_timeline t where t.incident = $1::uuid and t.type = 'process_exited')
+order by e.at
+"""
+
+LOG_LINES_SHOWN = 20
+
+
+@click.command()
+@click.argument("incident")
+@reading_options
+@click.option("--full", is_flag=True, help="Show all that was kept of each rank's log.")
+def show(incident: str, directory: Path, database_url: str | None, as_json: bool, full: bool) -> None:
+    """Show an INCIDENT, named by its id or the beginning of it: phases, timeline, decisions, evidence."""
+    prefix = prefix_of(incident)
+    found = read(reader_url(directory, database_url), lambda connection: _fetch(connection, prefix))
+    click.echo(json_text(found, indent=2) if as_json else "\n".join(_in_words(found, full)))
+
+
+async def _fetch(connection: Connection, prefix: str) -> dict[str, Any]:
+    key = await the_one(connection, prefix)
+    async with connection.transaction(isolation="repeatable_read", readonly=True):
+        truth = await connection.fetchrow(_RECORD, key)
+        recorded = await connection.fetchrow(_INCIDENT, key)
+        about = dict(recorded or {}) | (_columns_of_truth(dict(truth)) if truth else {})
+        generations = await connection.fetch(_GENERATIONS, about["job"], key)
+        timeline = await connection.fetch(_TIMELINE, key)
+        evidence = await connection.fetch(_EVIDENCE, key)
+    return {
+        "incident": about | {"incident": key},
+        "generations": as_dicts(generations),
+        "timeline": as_dicts(timeline),
+        "evidence": [row["body"] for row in evidence],
+    }
+
+
+def _columns_of_truth(row: dict[str, Any]) -> dict[str, Any]:
+    columns = {name: row[name] for name in ("job", "opened_at", "closed_at", "symptom", "summary", "attempts")}
+    return columns | {"outcome": row["outcome"] or "open"}
+
+
+def _in_words(found: dict[str, Any], full: bool) -> list[str]:
+    about = found["incident"]
+    lines = [
+        f"Incident {about['incident']} of job {cell(about['job'])}: {cell(about['outcome'])}",
+        f"  {cell(about['symptom'])}: {cell(about.get('summary'))}",
+        f"  opened {cell(about['opened_at'])}, closed {cell(about['closed_at'])}, attempts {about['attempts']}, "
+        f"nodes evicted {cell(about.get('nodes_evicted'))}",
+    ]
+    if about.get("seconds_to_recover") is not None:
+        lines.append(f"  from the fault to training again: {seconds(about['seconds_to_recover'])} s")
+    if not found["timeline"]:
+        return [*lines, "", "The historian has not recorded it yet: try again in a moment, or see `holdfast status`."]
+    if found["generations"]:
+        lines += ["", "Seconds per phase", _phases(found["generations"])]
+    lines += ["", "Timeline (seconds since the first sign)", _timeline(found["timeline"])]
+    for body in found["evidence"]:
+        lines += ["", *_evidence(body, full)]
+    lines += ["", f"More: holdfast sql \"select * from historian.events where incident = '{about['incident']}'\""]
+    return lines
+
+
+def _phases(generations: list[dict[str, Any]]) -> str:
+    phases = ("detect_s", "decide_s", "stop_s", "start_s", "first_step_s", "total_s")
+    headers = ["GENERATION", *(phase.removesuffix("_s").replace("_", " ").upper() for phase in phases)]
+    return render(
+        [*headers, "LOST STEPS", "OUTCOME", "NODES"],
+        [
+            (
+                row["generation"],
+                *(seconds(row[phase]) for phase in phases),
+                row["lost_steps"],
+                row["outcome"],
+                row["nodes"],
+            )
+            for row in generations
+        ],
+    )
+
+
+def _timeline(events: list[dict[str, Any]]) -> str:
+    return render(
+        ["SECONDS", "CLASS", "TYPE", "NODE", "WHAT"],
+        [(seconds(row["seconds"]), row["class"], row["type"], row["node"], row["what"]) for row in events],
+    )
+
+
+def _evidence(body: dict[str, Any], full: bool) -> list[str]:
+    title = f"Rank {cell(body.get('rank'))} on {cell(body.get('node'))}"
+    lines: list[str] = []
+    exception = body.get("exception")
+    if exception:
+        lines += [f"{title}: traceback", *_indented(exception.get("traceback", ""), None)]
+    tail = str(body.get("log_tail", ""))
+    if tail.strip():
+        lines += [f"{title}: end of its log", *_indented(tail, None if full else LOG_LINES_SHOWN)]
+    return lines or [f"{title}: left no traceback and no log"]
+
+
+def _indented(text: str, lines_max: int | None) -> list[str]:
+    # Splitting at line feeds only: the other line breaks of Unicode may move a terminal's cursor, and are escaped.
+    lines = text.rstrip("\n").split("\n")
+    shown = lines if lines_max is None else lines[-lines_max:]
+    left_out = [f"  ... {len(lines) - len(shown)} lines before; --full shows them"] if len(shown) < len(lines) else []
+    return left_out + [f"  {printable(line, keep=chr(9))}" for line in shown]

@@ -1,0 +1,57 @@
+"""`holdfast attach`."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import click
+import msgspec
+
+from holdfast.cli.connect.addresses import both_urls, database_option, nats_option
+from holdfast.cli.connect.database import Connection, read
+from holdfast.cli.connect.directory import directory_option
+from holdfast.cli.follow import following
+from holdfast.cli.follow.following import Standing
+from holdfast.cli.names import checked_or_complain
+from holdfast.cli.output.missing import missing
+from holdfast.cli.output.tables import printable
+
+_STANDING = """
+select c.key as job, c.phase, c.generation, c.exit_code,
+       coalesce(f.body->>'reason', 'why is not recorded yet') as reason,
+       (select count(*) from standby.nodes where job = c.key) as nodes
+from controller.jobs c
+left join lateral (
+    select e.body from historian.events e where e.type = 'job_finished' and e.job = c.key order by e.at desc limit 1
+) f on true
+where c.key = $1
+"""
+
+
+@click.command()
+@click.argument("job")
+@directory_option
+@nats_option
+@database_option
+def attach(job: str, directory: Path, nats_url: str | None, database_url: str | None) -> None:
+    """Follow JOB from now on: its output, what is decided, a status line. The exit code is the job's.
+
+    Of a job that is over it says why, and ends with its exit code at once. Ctrl-C leaves the job running, and so does
+    closing the terminal; `holdfast stop` ends it. What was printed before is in the logs: `holdfast logs JOB`.
+    """
+    checked_or_complain(job, "job name")
+    bus, database = both_urls(directory, nats_url, database_url)
+
+    async def fetch(connection: Connection) -> Standing:
+        row = await connection.fetchrow(_STANDING, job)
+        if row is None:
+            raise await missing(connection, job)
+        return msgspec.convert(dict(row), Standing)
+
+    standing = read(database, fetch)
+    if standing.exit_code is not None:
+        click.echo(f"[holdfast] job {job} is over, {printable(f'{standing.phase}: {standing.reason}')}", err=True)
+        sys.exit(standing.exit_code)
+    sys.exit(asyncio.run(following.attach(standing, bus, database)))

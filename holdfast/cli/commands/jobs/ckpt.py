@@ -1,0 +1,324 @@
+"""`holdfast ckpt`: list, verify, export and import checkpoints."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from threading import Lock
+from typing import Any, TypeVar
+
+import click
+import msgspec
+
+from holdfast.cli.checkpoints.ckpt_places import Listed, NothingKnown, Wanted, explained, listed, one_place
+from holdfast.cli.checkpoints.ckpt_sizes import age_text, size_text, typed_bytes
+from holdfast.cli.connect.addresses import database_option
+from holdfast.cli.connect.directory import directory_option
+from holdfast.cli.connect.options import json_option, reading_options
+from holdfast.cli.output.tables import cell, json_text, render
+from holdfast.trainer.checkpoint.errors import CheckpointError
+from holdfast.trainer.checkpoint.exchange.verify import Damage, verify
+from holdfast.trainer.checkpoint.storage.directory import Storage
+from holdfast.trainer.checkpoint.storage.folder import Found, StepState
+from holdfast.trainer.checkpoint.storage.places import open_storage
+
+# Importing torch takes a second, so only the commands that need it do, when they run.
+
+THREADS = min(8, os.cpu_count() or 1)
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+path_option = click.option(
+    "--path", metavar="DIR|URL", help="Checkpoints in this directory or at this URL (s3://, gs://), whoever's they are."
+)
+
+
+def _one_job(command: F) -> F:
+    """JOB or --path, and where the cluster is that knows the job."""
+    decorated: F = click.argument("job", required=False)(path_option(directory_option(database_option(command))))
+    return decorated
+
+
+@click.group()
+def ckpt() -> None:
+    """List, verify, export and import checkpoints.
+
+    A job is named as `holdfast jobs` names it, or its checkpoints by their directory or URL: --path.
+
+    \b
+        holdfast ckpt ls
+        holdfast ckpt verify my-job
+        holdfast ckpt export newest my-job --to out --format safetensors --only model
+        holdfast ckpt import out --path /shared/new-job/checkpoints --step 1
+    """
+
+
+@ckpt.command()
+@click.argument("job", required=False)
+@path_option
+@reading_options
+def ls(job: str | None, path: str | None, directory: Path, database_url: str | None, as_json: bool) -> None:
+    """List the checkpoints of JOB, of all jobs of this cluster, or at a --path.
+
+    \b
+    complete     published, every part there in full size; `holdfast ckpt verify` reads them too
+    damaged      set aside because it failed its checks, or found now with a part cut or missing
+    rolled-back  set aside because the job went back to an older step
+    unfinished   being written, or left by a generation that ended in the middle
+    unreadable   written by another version, or a right or a mount is missing
+    elsewhere    only the catalogue knows of it: its directory cannot be seen from here
+
+    Nothing is claimed or changed, so a running job does not notice.
+    """
+    with explained():
+        rows = listed(Wanted(job, path, directory, database_url))
+    if as_json:
+        click.echo(json_text(rows, indent=2))
+    elif not rows:
+        click.echo("no checkpoints: a script makes them with holdfast.trainer.checkpoint.Checkpointer")
+    else:
+        click.echo(_table(rows))
+
+
+def _table(rows: list[Listed]) -> str:
+    now = datetime.now(UTC)
+    headers = ["JOB", "STEP", "STATE", "SIZE", "AGE", "RANKS", "MESH", "WHERE", "NOTE"]
+    lines = [
+        (
+            row.job,
+            row.step,
+            row.state,
+            size_text(row.bytes),
+            age_text((now - row.saved_at).total_seconds() if row.saved_at else None),
+            row.world_size,
+            ",".join(f"{name}={size}" for name, size in (row.mesh or {}).items()),
+            row.where,
+            row.note,
+        )
+        for row in rows
+    ]
+    # A column that says nothing only takes room: nobody's job with --path, no notes when all is well.
+    shown = [place for place in range(len(headers)) if any(line[place] not in (None, "") for line in lines)]
+    return render([headers[place] for place in shown], [[line[place] for place in shown] for line in lines])
+
+
+class Verified(msgspec.Struct, frozen=True, kw_only=True):
+    """What `holdfast ckpt verify --json` prints for each checkpoint."""
+
+    step: int
+    where: str
+    whole: bool
+    checked_bytes: int
+    damage: tuple[Damage, ...]
+
+
+@ckpt.command("verify")
+@_one_job
+@click.option(
+    "--step",
+    "steps",
+    type=click.IntRange(min=0),
+    multiple=True,
+    help="Only this step, also if it was set aside; repeatable. Default: every published step.",
+)
+@click.option("--threads", type=click.IntRange(1, 64), default=THREADS, show_default=True, help="Parts read at once.")
+@json_option
+def verify_command(
+    job: str | None,
+    path: str | None,
+    directory: Path,
+    database_url: str | None,
+    steps: tuple[int, ...],
+    threads: int,
+    as_json: bool,
+) -> None:
+    """Read checkpoints of JOB, or at a --path, and compare every checksum. Says which bytes of which file are damaged.
+
+    The exit code is 0 if all are whole, 1 if anything is damaged, 2 if it cannot be told.
+    """
+    place = one_place(Wanted(job, path, directory, database_url))
+    verified: list[Verified] = []
+    with explained():
+        storage = open_storage(place.where)
+        for found in _to_verify(storage, steps):
+            try:
+                one = _verified(found, threads, show=not as_json)
+            except CheckpointError:
+                if _is_there(storage, found):
+                    raise
+                one = None
+            # A running job drops old steps, also while they are read.
+            if one is None or not (one.whole or _is_there(storage, found)):
+                click.echo(f"step {found.step} was dropped by its job meanwhile", err=True)
+                continue
+            verified.append(one)
+            if not as_json:
+                click.echo("\n".join(_in_words(one)))
+    if as_json:
+        click.echo(json_text(verified, indent=2))
+    sys.exit(0 if all(it.whole for it in verified) else 1)
+
+
+def _to_verify(storage: Storage, steps: tuple[int, ...]) -> list[Found]:
+    everything = sorted(storage.survey(), key=lambda found: (found.step, found.folder.name))
+    if not steps:
+        chosen = [found for found in everything if found.state is StepState.COMPLETE]
+        if not chosen:
+            raise NothingKnown("no published checkpoint is there; `holdfast ckpt ls` shows what is")
+        return chosen
+    chosen = [found for found in everything if found.step in steps and found.state is not StepState.UNFINISHED]
+    if missing := set(steps) - {found.step for found in chosen}:
+        raise NothingKnown(f"there is no step {', '.join(map(str, sorted(missing)))}; {_steps_text(storage)}")
+    return chosen
+
+
+def _is_there(storage: Storage, found: Found) -> bool:
+    return found.folder.name in {it.folder.name for it in storage.survey()}
+
+
+def _verified(found: Found, threads: int, *, show: bool) -> Verified:
+    total = sum(found.folder.sizes().values())
+    with _progress(f"step {found.step}", total, show=show) as on_bytes:
+        verdict = verify(found.folder, threads=threads, on_bytes=on_bytes)
+    return Verified(
+        step=found.step,
+        where=found.folder.name,
+        whole=not verdict.damage,
+        checked_bytes=verdict.checked_bytes,
+        damage=verdict.damage,
+    )
+
+
+def _in_words(one: Verified) -> list[str]:
+    head = f"step {one.step}: {size_text(one.checked_bytes)} read, {'whole' if one.whole else 'DAMAGED'}"
+    if one.whole:
+        return [head]
+    return [
+        f"{head} ({cell(one.where)})",
+        *(f"  {cell(it.file)}, bytes {it.begin} to {it.end}: {cell(it.what)}" for it in one.damage),
+    ]
+
+
+@ckpt.command()
+@click.argument("step")
+@_one_job
+@click.option("--to", "target", type=click.Path(path_type=Path), required=True, help="A directory that does not exist.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["dcp", "safetensors"]),
+    required=True,
+    help="dcp: what torch.distributed.checkpoint.load reads. safetensors: tensors only, with an index as on"
+    " Hugging Face.",
+)
+@click.option("--only", multiple=True, metavar="ENTRY", help="Only this entry of the state, such as model; repeatable.")
+@click.option("--shard", metavar="LABEL", help="Only this PerShard state, under its plain names, and what is global.")
+@click.option(
+    "--max-shard-size",
+    "shard_bytes_max",
+    default="5GB",
+    show_default=True,
+    callback=typed_bytes,
+    help="Of one safetensors file.",
+)
+def export(
+    step: str,
+    job: str | None,
+    path: str | None,
+    directory: Path,
+    database_url: str | None,
+    target: Path,
+    form: str,
+    only: tuple[str, ...],
+    shard: str | None,
+    shard_bytes_max: int,
+) -> None:
+    """Write STEP (or `newest`) of JOB, or at a --path, for use without Holdfast. Every byte is checked on the way.
+
+    State marked PerShard or PerRank is not merged: nothing in it says whether its tensors are slices or stages. It goes
+    out under keys of its own, such as "shard/pp=0/model.weight"; --shard takes one shard under its plain names.
+
+    What is no tensor is unpickled, which runs what the checkpoint says, as a restore does.
+    """
+    from holdfast.cli.checkpoints.ckpt_outside import export_step
+
+    place = one_place(Wanted(job, path, directory, database_url))
+    with explained():
+        found = _step_named(open_storage(place.where), step)
+        with _progress(f"step {found.step}", None, show=True) as on_bytes:
+            lines = export_step(found, target, form, only, shard, shard_bytes_max, on_bytes)
+    click.echo("\n".join(lines))
+
+
+@ckpt.command("import")
+@click.argument("source", type=click.Path(exists=True, path_type=Path))
+@_one_job
+@click.option("--step", type=click.IntRange(min=1), required=True, help="The step that it becomes.")
+@click.option("--entry", metavar="NAME", help="Put everything below this entry of the state, such as model.")
+@click.option("--replace", is_flag=True, help="Replace the step if there is one.")
+def import_command(
+    source: Path,
+    job: str | None,
+    path: str | None,
+    directory: Path,
+    database_url: str | None,
+    step: int,
+    entry: str | None,
+    replace: bool,
+) -> None:
+    """Make SOURCE, a directory of torch.distributed.checkpoint or of safetensors, a checkpoint of JOB or at a --path.
+
+    A script restores it if its state has the same keys: entry, dot, name of the tensor. What another program wrote
+    often lacks the entry; `--entry model` adds it. Other programs' checkpoints are unpickled, which runs what they say.
+    """
+    from holdfast.cli.checkpoints.ckpt_outside import import_step
+
+    place = one_place(Wanted(job, path, directory, database_url), to_write=True)
+    with explained():
+        storage = open_storage(place.where)
+        if step in storage.steps() and not replace:
+            raise click.ClickException(f"{place.where} has step {step} already; choose another, or --replace it")
+        with _progress(f"step {step}", None, show=True) as on_bytes:
+            location, nbytes = import_step(storage, source, step, entry, on_bytes)
+    click.echo(f"step {step}, {size_text(nbytes)}, is in {location}")
+
+
+def _step_named(storage: Storage, step: str) -> Found:
+    published = {found.step: found for found in storage.survey() if found.state is StepState.COMPLETE}
+    if step == "newest" and published:
+        return published[max(published)]
+    if not step.isdecimal() and step != "newest":
+        raise click.UsageError(f"{step!r} is no step: give its number, or newest")
+    if step == "newest" or int(step) not in published:
+        raise click.ClickException(f"there is no step {step}; {_steps_text(storage)}")
+    return published[int(step)]
+
+
+def _steps_text(storage: Storage) -> str:
+    steps = sorted(storage.steps())
+    return f"there are {', '.join(map(str, steps))}" if steps else "there is no published step"
+
+
+@contextmanager
+def _progress(label: str, total: int | None, *, show: bool) -> Iterator[Callable[[int], None]]:
+    """Bytes done, on a terminal; what is called may be called from any thread."""
+    lock, done = Lock(), 0
+    hidden = not show or not sys.stderr.isatty()
+
+    def told(nbytes: int) -> None:
+        nonlocal done
+        with lock:
+            done += nbytes
+            if not hidden:
+                of = f" of {size_text(total)}" if total else ""
+                click.echo(f"\r{label}: {size_text(done)}{of}".ljust(60), nl=False, err=True)
+
+    try:
+        yield told
+    finally:
+        if not hidden and done:
+            click.echo("\r" + " " * 60 + "\r", nl=False, err=True)

@@ -1,0 +1,34 @@
+"""`holdfast rollback`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from holdfast.cli.connect.addresses import nats_option
+from holdfast.cli.connect.addresses import nats_url as find_nats_url
+from holdfast.cli.connect.ask import asked_by, order
+from holdfast.cli.connect.directory import directory_option
+from holdfast.cli.names import checked_or_complain
+from holdfast.fresh_ids import uuid7
+from holdfast.requests import RollbackJob
+
+
+@click.command()
+@click.argument("job")
+@click.option(
+    "--to", metavar="VERSION", default="", help="A number or the beginning of a name, of `holdfast versions`."
+)
+@directory_option
+@nats_option
+def rollback(job: str, to: str, directory: Path, nats_url: str | None) -> None:
+    """Have JOB run an earlier version of its code, at once: the last good one, or --to VERSION.
+
+    Without --to the present version is found bad, and no rollback will ever choose it. While an update waits, that is
+    withdrawn, and the present version stays.
+    """
+    checked_or_complain(job, "job name")
+    url = find_nats_url(directory, nats_url)
+    order("rollback", url, RollbackJob(id=uuid7(), asked_by=asked_by(), job=job, to=to))
+    click.echo(f"done; `holdfast versions {job}` shows what job {job} runs")

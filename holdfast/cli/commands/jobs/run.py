@@ -1,0 +1,208 @@
+"""`holdfast run`: submit a job, show its output, return its exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import click
+
+from holdfast.cli.code_upload import asked_for, found_for
+from holdfast.cli.connect.addresses import both_elsewhere, both_urls, database_option, nats_option
+from holdfast.cli.connect.directory import directory_option
+from holdfast.cli.follow.following import follow
+from holdfast.cli.names import checked_or_complain
+from holdfast.code.snapshot import Snapshot
+from holdfast.events.parts.job import JobSpec
+from holdfast.fresh_ids import new_job_name
+from holdfast.node.rank_variables import RESERVED
+
+
+def _as_torchrun(option: str) -> str:
+    """torchrun takes its options in both spellings, and scripts that call it have either."""
+    return option.replace("_", "-")
+
+
+@click.command(context_settings={"allow_interspersed_args": False, "token_normalize_func": _as_torchrun})
+@click.option("--nnodes", type=click.IntRange(min=1), default=1, show_default=True, help="Nodes to run on.")
+@click.option("--nproc-per-node", type=click.IntRange(min=1), default=1, show_default=True, help="Ranks on each node.")
+@click.option(
+    "--mesh", help="Parallel dimensions, outermost first, for example pp=2,dp=2,tp=2 (default: all ranks dp)."
+)
+@click.option(
+    "--env",
+    "-e",
+    "env",
+    multiple=True,
+    metavar="NAME[=VALUE]",
+    help="Environment variable of the ranks; without a value, as it is here. Repeatable.",
+)
+@click.option("--name", help="The job's name (default: the script's name and a random part).")
+@click.option("--job-dir", type=click.Path(path_type=Path), help="Where checkpoints go; every node must reach it.")
+@click.option("--module", "-m", "is_module", is_flag=True, help="SCRIPT is a module, as in python -m.")
+@click.option(
+    "--start",
+    type=click.Choice(["fork", "exec"]),
+    default="fork",
+    show_default=True,
+    help="fork: ranks come from a process with torch already imported, in milliseconds. exec: a fresh interpreter, for"
+    " scripts whose environment must take effect at import.",
+)
+@click.option(
+    "--persist-every",
+    default="",
+    metavar="STEPS|TIME",
+    help="How often a step that the script keeps is also written to the disk, while it trains on: 500 (steps), 10m,"
+    " never. Default: as the cluster's [checkpoint] persist_every says, 10m.",
+)
+@click.option(
+    "--code",
+    metavar="DIR|none",
+    help="The source tree whose version is kept and run, so that it can be updated and rolled back. Default: the git"
+    " work tree of SCRIPT, or else this directory, if that is not large. none: SCRIPT runs where it lies.",
+)
+@click.option(
+    "--tag",
+    "tags",
+    multiple=True,
+    metavar="QUANTITY=TAG",
+    help="What the script's TensorBoard or W&B log calls a quantity, if it is none of the usual names: loss, grad_norm,"
+    " tokens_per_s, mfu, learning_rate. For example --tag loss=objective/total. Repeatable.",
+)
+@click.option(
+    "--training-log",
+    "training_logs",
+    multiple=True,
+    metavar="GLOB",
+    help="TensorBoard or W&B files to read besides those that ranks have open, seen from here. Repeatable.",
+)
+@click.option("--detach", "-d", is_flag=True, help="Submit and return; `holdfast attach` follows it.")
+@directory_option
+@nats_option
+@database_option
+@click.argument("script")
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+def run(
+    nnodes: int,
+    nproc_per_node: int,
+    mesh: str | None,
+    env: tuple[str, ...],
+    name: str | None,
+    job_dir: Path | None,
+    is_module: bool,
+    start: str,
+    persist_every: str,
+    code: str | None,
+    tags: tuple[str, ...],
+    training_logs: tuple[str, ...],
+    detach: bool,
+    directory: Path,
+    nats_url: str | None,
+    database_url: str | None,
+    script: str,
+    args: tuple[str, ...],
+) -> None:
+    """Run SCRIPT ARGS... under Holdfast, where torchrun ran it before.
+
+    Ranks get the environment that torchrun gives them. Rank 0's output is shown here; every rank's is kept on its
+    node. The exit code is the job's. Ctrl-C stops the job; pressed twice, it leaves it to stop by itself. Where nobody
+    reads the output any more (`| head`), the job goes on, and the exit code is 141; so it does when the terminal is
+    closed. `holdfast attach` follows it again.
+
+    Ranks run in the Python and with the environment in which their node's agent was started, here those of
+    `holdfast up`, and in this directory; of the environment of this command they get what --env names.
+
+    Ranks run the code as it is now, from a copy that each node has; to edit it changes nothing before `holdfast
+    update`. They run in this directory, and find what git ignores (data, say) beside their script as before.
+
+    Values of --env travel over the bus and are stored with the job. Who may only read the database does not see them,
+    but secrets belong in files or in the environment of the nodes.
+
+    \b
+        holdfast run --nnodes 4 --nproc-per-node 2 --mesh pp=2,dp=2,tp=2 train.py --steps 1000
+    """
+    name = checked_or_complain(name, "job name") if name else new_job_name(script if is_module else Path(script).stem)
+    if not is_module and not Path(script).is_file():
+        raise click.ClickException(f"there is no script {script}; name a file, or a module with -m")
+    job_directory = (job_dir or directory / "jobs" / name).resolve()
+    place = Path.cwd() / "-m" if is_module else Path(script).resolve()
+    found = _code(code, place, directory, job_directory)
+    try:
+        spec = JobSpec(
+            name=name,
+            script=script if is_module else str(Path(script).resolve()),
+            args=args,
+            is_module=is_module,
+            nnodes=nnodes,
+            nproc_per_node=nproc_per_node,
+            mesh=mesh,
+            env=_pairs(env, os.environ),
+            cwd=os.getcwd(),
+            directory=str(job_directory),
+            start=start,
+            persist_every=persist_every,
+            tags=_tags(tags),
+            training_logs=training_logs,
+            token=secrets.token_urlsafe(),
+            code_root=str(found.root) if found else "",
+            code_outside=found.outside if found else (),
+        )
+    except ValueError as error:
+        raise click.ClickException(str(error)) from error
+    if job_dir is not None and both_elsewhere(nats_url, database_url) is None:
+        _require_room(job_dir.resolve())
+    address, database = both_urls(directory, nats_url, database_url)
+    sys.exit(asyncio.run(follow(spec, address, database, detach=detach, code=found)))
+
+
+def _code(named: str | None, script: Path, *own: Path) -> Snapshot | None:
+    """The version that ranks are to run; None: the script where it lies."""
+    if named == "none":
+        return None
+    if named is None:
+        return found_for(script, *own)
+    root = Path(named).resolve()
+    if not script.is_relative_to(root):
+        raise click.ClickException(
+            f"--code {named}: {script.parent if script.name == '-m' else script} is not below it"
+        )
+    return asked_for(root, *own)
+
+
+def _require_room(directory: Path) -> None:
+    """Ranks on this machine would fail at their first save: better now. Leaves behind what was there before."""
+    made = [above for above in (directory, *directory.parents) if not above.exists()]
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except OSError as error:
+        raise click.ClickException(f"--job-dir {directory}: nothing can be written there: {error.strerror}") from error
+    finally:
+        for above in made:
+            with contextlib.suppress(OSError):
+                above.rmdir()
+
+
+def _tags(tags: tuple[str, ...]) -> dict[str, str]:
+    return {quantity: tag for quantity, _, tag in (entry.partition("=") for entry in tags)}
+
+
+def _pairs(env: tuple[str, ...], here: Mapping[str, str]) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for entry in env:
+        key, equals, value = entry.partition("=")
+        if not key:
+            raise click.ClickException(f"--env {entry!r} is not of the form NAME or NAME=VALUE")
+        if key in RESERVED:
+            raise click.ClickException(f"--env {key}: each rank gets its own from the launcher, as under torchrun")
+        if not equals and key not in here:
+            raise click.ClickException(f"--env {key}: there is no {key} in this environment; give {key}=VALUE")
+        pairs[key] = value if equals else here[key]
+    return pairs

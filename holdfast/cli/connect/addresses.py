@@ -1,0 +1,116 @@
+"""Where a command finds the database and the bus of its cluster; one rule for all commands.
+
+The first of these that names anything: the flags, --dir (or HOLDFAST_DIR), environment and configuration file, the
+directory that is found from here. All that a command needs comes from there: of two clusters, one would be told of
+jobs that the other runs. Only flags may replace one address of a directory that is named as well.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from holdfast.cli.connect.directory import as_typed, is_named
+from holdfast.embedded.control import is_running
+from holdfast.embedded.errors import EmbeddedError, NoCluster
+from holdfast.embedded.layout import ClusterInfo, Layout
+from holdfast.settings import load
+
+database_option = click.option(
+    "--database-url",
+    metavar="URL",
+    help="Database of a cluster elsewhere, for example postgresql://holdfast_reader@db/holdfast."
+    "  [env var: HOLDFAST_DATABASE_URL]",
+)
+
+nats_option = click.option(
+    "--nats-url",
+    metavar="URL",
+    help="NATS of a cluster elsewhere, for example nats://nats:4222.  [env var: HOLDFAST_NATS_URL]",
+)
+
+
+def reader_url(directory: str | Path, database_url: str | None) -> str:
+    """The database, in an embedded cluster as the reading role.
+
+    Raises:
+        ClickException: there is none, or only the other address of a cluster is named.
+    """
+    return _found(directory, {"database_url": database_url})["database_url"]
+
+
+def nats_url(directory: str | Path, nats_url: str | None) -> str:
+    """The bus. Raises as `reader_url` does."""
+    return _found(directory, {"nats_url": nats_url})["nats_url"]
+
+
+def both_urls(directory: str | Path, nats_url: str | None, database_url: str | None) -> tuple[str, str]:
+    """Bus and database of one cluster. Raises as `reader_url` does."""
+    found = _found(directory, {"nats_url": nats_url, "database_url": database_url})
+    return found["nats_url"], found["database_url"]
+
+
+def both_elsewhere(nats_url: str | None, database_url: str | None) -> tuple[str, str] | None:
+    """Bus and database of a cluster elsewhere, None if an embedded one is meant. Raises as `reader_url` does.
+
+    Of an embedded one that is named, one of the two may still be replaced.
+    """
+    found = _elsewhere({"nats_url": nats_url, "database_url": database_url})
+    return None if found is None else (found["nats_url"], found["database_url"])
+
+
+def _found(directory: str | Path, flags: dict[str, str | None]) -> dict[str, str]:
+    return _elsewhere(flags) or _embedded(directory, flags) | _given(flags)
+
+
+def _elsewhere(flags: dict[str, str | None]) -> dict[str, str] | None:
+    """What is needed (the keys of `flags`), if flags or, with no directory named, the settings name it."""
+    if is_named() and not all(flags.values()):
+        return None
+    if given := _given(flags):
+        if missing := [_flag(key) for key in flags if key not in given]:
+            raise click.ClickException(
+                f"{' and '.join(map(_flag, given))} names a cluster elsewhere: name its other address too, with "
+                f"{' and '.join(missing)}"
+            )
+        return given
+    try:
+        _, listed = load.load(os.environ)
+    except load.ConfigRefused as error:
+        raise click.ClickException(str(error)) from error
+    named = {row.key: row for row in listed if row.key in load.ADDRESSES and row.value}
+    if named and (missing := [key for key in flags if key not in named]):
+        by = ", ".join(f"{key} (by {row.origin})" for key, row in named.items())
+        raise click.ClickException(
+            f"a cluster elsewhere is named by its {by}, but not its {' and '.join(missing)}: set "
+            f"{' and '.join(map(load.variable_of, missing))} too, or name a cluster on this machine with --dir"
+        )
+    return {key: named[key].value for key in flags} if named else None
+
+
+def _given(flags: dict[str, str | None]) -> dict[str, str]:
+    return {key: value for key, value in flags.items() if value}
+
+
+def _flag(key: str) -> str:
+    return "--" + key.replace("_", "-")
+
+
+def _embedded(directory: str | Path, needed: dict[str, str | None]) -> dict[str, str]:
+    layout = Layout(directory)
+    try:
+        info = ClusterInfo.load(directory)
+    except NoCluster:
+        raise click.ClickException(
+            f"no cluster here ({layout.root}): start one with `holdfast up`, or name one with --dir, or with "
+            f"{' and '.join(map(_flag, needed))}"
+        ) from None
+    except EmbeddedError as error:
+        raise click.ClickException(str(error)) from error
+    if not is_running(layout):
+        raise click.ClickException(
+            f"the cluster in {layout.root} is not running: start it with `{as_typed('up', layout.root)}`"
+        )
+    return {"nats_url": info.nats_url, "database_url": info.database_urls["reader"]}

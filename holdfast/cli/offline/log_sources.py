@@ -1,0 +1,131 @@
+"""Reads logs from files, directories, gz and standard input in blocks of whole lines, whatever their size."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+import msgspec
+
+from holdfast.engines.crash.log import LINE_CHARS_MAX
+from holdfast.engines.crash.rules import RuleBook, rule_book
+from holdfast.engines.crash.scan import Scan, Scanned
+
+BLOCK_BYTES = 1 << 15
+STDIN = "-"
+
+_OF_RANK = re.compile(r"(?:^|[^a-z])rank[-_.]?(\d{1,6})(?!\d)", re.IGNORECASE)
+_OF_TORCHRUN = re.compile(r"attempt_\d+/(\d{1,4})/std(?:out|err)(?:\.log)?$")
+_IN_DIRECTORY = re.compile(r"\.(?:out|err|log|txt)(?:\.gz)?$|^std(?:out|err)$|^dmesg$")
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True):
+    """One log. `rank` is what its name says; `local`: only within its node."""
+
+    name: str
+    path: Path | None
+    rank: int | None
+    local: bool = False
+
+
+class Readable(Protocol):
+    """A file of bytes, as far as it is needed."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+
+class Unreadable(ValueError):
+    """A log that cannot be read, and why."""
+
+
+def sources(paths: list[str]) -> list[Source]:
+    """The logs that these paths name: files, `-`, or directories with everything in them that looks like a log.
+
+    Raises:
+        Unreadable: a path is not there, or a directory has no logs.
+    """
+    found: list[Source] = []
+    for given in paths:
+        if given == STDIN:
+            found.append(Source(name=STDIN, path=None, rank=None))
+            continue
+        path = Path(given)
+        if path.is_dir():
+            inside = sorted(file for file in path.rglob("*") if file.is_file() and _IN_DIRECTORY.search(file.name))
+            if not inside:
+                raise Unreadable(f"{given} has no logs: files that end in .out, .err, .log or .txt, or .gz after it")
+            found += [named(str(file), file) for file in inside]
+        elif path.exists():
+            found.append(named(given, path))
+        else:
+            raise Unreadable(f"{given} is not there")
+    return found
+
+
+def named(name: str, path: Path | None = None) -> Source:
+    """A log by its name, which may tell whose it is."""
+    if of_torchrun := _OF_TORCHRUN.search(name):
+        return Source(name=name, path=path, rank=int(of_torchrun[1]), local=True)
+    *_, folder, file = ("", *Path(name).parts) if name else ("", "")
+    of_rank = _OF_RANK.search(file) or _OF_RANK.search(folder)
+    return Source(name=name, path=path, rank=int(of_rank[1]) if of_rank else None)
+
+
+def scan(source: Source, book: RuleBook | None = None, on_bytes: Callable[[int], None] | None = None) -> Scanned:
+    """What is left of one log.
+
+    Raises:
+        Unreadable: it cannot be opened or read.
+    """
+    scanning = Scan(source.name, (book or rule_book()).hot, source.rank, local=source.local)
+    try:
+        if source.path is None:
+            for block in blocks(sys.stdin.buffer, on_bytes):
+                scanning.feed(block)
+        else:
+            with open(source.path, "rb") as file:
+                if _is_gzip(file):
+                    with gzip.GzipFile(fileobj=file) as unpacked:
+                        for block in blocks(unpacked):
+                            scanning.feed(block)
+                else:
+                    for block in blocks(file, on_bytes):
+                        scanning.feed(block)
+    except (OSError, EOFError) as error:
+        raise Unreadable(f"{source.name} cannot be read: {error}") from error
+    return scanning.end()
+
+
+def blocks(file: Readable, on_bytes: Callable[[int], None] | None = None) -> Iterator[bytes]:
+    """Blocks that end with a line. Of a line longer than a block only its beginning is kept."""
+    rest = b""
+    skipping = False
+    while data := file.read(BLOCK_BYTES):
+        if on_bytes:
+            on_bytes(len(data))
+        if skipping:
+            end = data.find(b"\n")
+            if end < 0:
+                continue
+            data, skipping = data[end + 1 :], False
+        data = rest + data
+        end = data.rfind(b"\n")
+        if end < 0 and len(data) > BLOCK_BYTES:
+            yield data[: 4 * LINE_CHARS_MAX] + b"\n"
+            rest, skipping = b"", True
+            continue
+        if end >= 0:
+            yield data[: end + 1]
+        rest = data[end + 1 :]
+    if rest:
+        yield rest if rest.endswith(b"\n") else rest + b"\n"
+
+
+def _is_gzip(file: BinaryIO) -> bool:
+    magic = file.read(2)
+    file.seek(0)
+    return magic == b"\x1f\x8b"

@@ -1,0 +1,201 @@
+"""The cluster at a glance: nodes, jobs, open incidents, dead letters. What cannot be asked is named, not hidden."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime
+
+import asyncpg
+import msgspec
+
+from holdfast.bus.nats_py import nats
+from holdfast.cli.connect.database import Connection, DatabaseUnreachable, reading
+from holdfast.cli.output.pace import in_words
+from holdfast.cli.output.tables import printable, render
+from holdfast.cli.output.waiting import Waiting, waiting
+from holdfast.subjects import DEAD_LETTER_STREAM
+
+NATS_TIMEOUT_S = 3.0
+
+_NODES = "select state, count(*) as nodes from standby.nodes group by state order by state"
+_JOBS = """
+select c.key as job, c.phase, c.generation, c.incident, h.last_step, t.step_s, t.tokens_per_s, t.mfu
+from controller.jobs c left join lateral (select * from historian.jobs h where h.job = c.key limit 1) h on true
+left join lateral (
+    select * from historian.throughput t where t.job = c.key and t.generation = c.generation order by t.at desc limit 1
+) t on true
+where c.exit_code is null
+order by c.submitted_at
+"""
+_INCIDENTS = """
+select key as incident, job, opened_at, symptom, summary, attempts
+from controller.incidents where closed_at is null order by opened_at
+"""
+_REJECTED = "select * from historian.dead_letters order by at desc limit 5"
+
+
+class JobLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that is not over; `last_step` None before the first, `waits` what nodes it waits for.
+
+    `step_s`, `tokens_per_s` and `mfu` (a share of 1) are its pace now, None where nobody told.
+    """
+
+    job: str
+    phase: str
+    generation: int
+    incident: str | None
+    last_step: int | None
+    step_s: float | None = None
+    tokens_per_s: float | None = None
+    mfu: float | None = None
+    waits: Waiting | None = None
+
+    @property
+    def pace(self) -> str | None:
+        """Its pace in words."""
+        return in_words(self.step_s, self.tokens_per_s, self.mfu)
+
+
+class IncidentLine(msgspec.Struct, frozen=True, kw_only=True):
+    """An open incident."""
+
+    incident: str
+    job: str
+    opened_at: datetime
+    symptom: str
+    summary: str
+    attempts: int
+
+
+class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest message that nobody could handle; `subject` is where it came from."""
+
+    at: datetime | None
+    consumer: str
+    subject: str
+    error: str
+    body_bytes: int
+
+
+class Rejection(msgspec.Struct, frozen=True, kw_only=True):
+    """A rejected message as the historian recorded it."""
+
+    at: datetime
+    consumer: str
+    subject: str
+    error: str
+    body_bytes: int
+    deliveries: int
+
+
+class Overview(msgspec.Struct, frozen=True, kw_only=True):
+    """The cluster at a glance. `problems` says what could not be asked; the fields it concerns are then empty."""
+
+    nodes: dict[str, int] = {}
+    jobs: tuple[JobLine, ...] = ()
+    open_incidents: tuple[IncidentLine, ...] = ()
+    dead_letters: int | None = None
+    newest_dead_letter: DeadLetter | None = None
+    rejections: tuple[Rejection, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+async def cluster_overview(database_url: str, nats_url: str) -> Overview:
+    """Ask database and bus side by side; one that does not answer becomes a problem of the overview."""
+    truth, letters = await asyncio.gather(_from_database(database_url), _from_bus(nats_url))
+    return msgspec.structs.replace(
+        truth,
+        dead_letters=letters.dead_letters,
+        newest_dead_letter=letters.newest_dead_letter,
+        problems=truth.problems + letters.problems,
+    )
+
+
+def overview_section(overview: Overview) -> str:
+    """The overview as text."""
+    nodes = printable(", ".join(f"{count} {state}" for state, count in sorted(overview.nodes.items()))) or "none yet"
+    parts = [f"Nodes: {nodes}"]
+    if overview.jobs:
+        rows = [[job.job, job.phase, job.generation, job.last_step, job.pace, job.incident] for job in overview.jobs]
+        parts.append(render(["JOB", "PHASE", "GENERATION", "STEP", "PACE", "INCIDENT"], rows))
+        parts += [printable(f"Job {job.job} {job.waits}") for job in overview.jobs if job.waits]
+    else:
+        parts.append("Jobs: none under way")
+    parts += [
+        printable(f"Open incident {incident.incident} of {incident.job}: {incident.summary}")
+        for incident in overview.open_incidents
+    ]
+    if overview.dead_letters:
+        newest = overview.newest_dead_letter
+        about = f"; the newest, from {newest.subject}, by the {newest.consumer}: {newest.error}" if newest else ""
+        parts.append(printable(f"Dead letters: {overview.dead_letters} messages that nobody could handle{about}"))
+    parts += [printable(f"Not known: {problem}") for problem in overview.problems]
+    return "\n".join(parts)
+
+
+async def _from_database(database_url: str) -> Overview:
+    try:
+        async with reading(database_url) as connection:
+            return await _truth(connection)
+    except DatabaseUnreachable as error:
+        return Overview(problems=(error.message,))
+    except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError) as error:
+        return Overview(problems=(f"the database has no tables of this version of Holdfast: {error}",))
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        return Overview(problems=(f"the database broke off: {error}",))
+
+
+async def _truth(connection: Connection) -> Overview:
+    async with connection.transaction(isolation="repeatable_read", readonly=True):
+        nodes = {row["state"]: row["nodes"] for row in await connection.fetch(_NODES)}
+        claims = await waiting(connection)
+        jobs = [
+            msgspec.convert(dict(row) | {"waits": claims.get(row["job"])}, JobLine)
+            for row in await connection.fetch(_JOBS)
+        ]
+        incidents = [msgspec.convert(dict(row), IncidentLine) for row in await connection.fetch(_INCIDENTS)]
+        rejected = [msgspec.convert(dict(row), Rejection) for row in await connection.fetch(_REJECTED)]
+    return Overview(nodes=nodes, jobs=tuple(jobs), open_incidents=tuple(incidents), rejections=tuple(rejected))
+
+
+async def _from_bus(nats_url: str) -> Overview:
+    async def silent(_: Exception) -> None:
+        """The problem is told in the overview, not on stderr."""
+
+    try:
+        async with asyncio.timeout(NATS_TIMEOUT_S):
+            client = await nats.connect(
+                nats_url,
+                name="holdfast-cli",
+                allow_reconnect=False,
+                connect_timeout=NATS_TIMEOUT_S,
+                error_cb=silent,
+            )
+            try:
+                stream = client.jetstream(timeout=NATS_TIMEOUT_S)
+                state = (await stream.stream_info(DEAD_LETTER_STREAM)).state
+                newest = await _letter(stream, state.last_seq) if state.messages else None
+            finally:
+                await client.close()
+    except nats.js.errors.NotFoundError:
+        return Overview(
+            problems=(f"the bus has no stream {DEAD_LETTER_STREAM} yet: a service makes it when it connects",)
+        )
+    except (OSError, nats.errors.Error, TimeoutError) as error:
+        return Overview(problems=(f"the bus does not answer: {str(error) or type(error).__name__}",))
+    return Overview(dead_letters=state.messages, newest_dead_letter=newest)
+
+
+async def _letter(stream: nats.js.JetStreamContext, sequence: int) -> DeadLetter | None:
+    try:
+        message = await stream.get_msg(DEAD_LETTER_STREAM, seq=sequence)
+    except nats.js.errors.NotFoundError:
+        return None
+    headers = message.headers or {}
+    return DeadLetter(
+        at=message.time,
+        consumer=(message.subject or "").rpartition(".")[2],
+        subject=headers.get("Holdfast-Subject", ""),
+        error=headers.get("Holdfast-Error", ""),
+        body_bytes=len(message.data or b""),
+    )

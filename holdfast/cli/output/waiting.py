@@ -1,0 +1,43 @@
+"""What jobs that wait for nodes wait for: the open claims, and what was said of them last."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.cli.connect.database import Connection
+
+_CLAIMS = """
+select c.job, c.wanted, (w.body->>'available')::bigint as available, w.body->>'behind' as behind,
+       (select count(*) from standby.nodes where blocked_until is not null) as blocked
+from standby.claims c
+left join lateral (
+    select e.body from historian.events e
+    where e.type = 'nodes_awaited' and e.job = c.job and e.body->>'claim' = c.body->>'id'
+    order by e.at desc limit 1
+) w on true
+where c.granted_at is null
+"""
+
+
+class Waiting(msgspec.Struct, frozen=True, kw_only=True):
+    """A job waits for `wanted` nodes; `available` are free, None while that is not recorded yet.
+
+    `behind` is the job that must get its nodes first. `blocked` nodes are on the blocklist.
+    """
+
+    job: str
+    wanted: int
+    available: int | None = None
+    behind: str | None = None
+    blocked: int = 0
+
+    def __str__(self) -> str:
+        free = "" if self.available is None else f", {self.available} free"
+        behind = f", behind job {self.behind}" if self.behind else ""
+        blocked = f"; {self.blocked} on the blocklist (`holdfast nodes release --all`)" if self.blocked else ""
+        return f"waits for {self.wanted} node{'' if self.wanted == 1 else 's'}{free}{behind}{blocked}"
+
+
+async def waiting(connection: Connection) -> dict[str, Waiting]:
+    """The claims that are open, by job."""
+    return {row["job"]: msgspec.convert(dict(row), Waiting) for row in await connection.fetch(_CLAIMS)}

@@ -1,0 +1,83 @@
+"""Messages that nobody could read or handle: kept whole, with the reason beside them, for someone to look at. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import datetime
+
+import msgspec
+
+from holdfast.bus import Message, event_message
+from holdfast.events import MessageRejected
+from holdfast.ids import uuid7_of
+from holdfast.subjects import dead_letter_subject
+
+TEXT_CHARS_MAX = 1000
+HEADERS_BYTES_MAX = 8192
+"""Room that a dead letter leaves for its headers below the bus's limit."""
+
+
+class Unhandled(msgspec.Struct, frozen=True, kw_only=True):
+    """A message that could not be handled, and by whom. `message_id` is its own id, if it had one."""
+
+    consumer: str
+    subject: str
+    body: bytes
+    error: str
+    message_id: str = ""
+    deliveries: int = 1
+    node: str | None = None
+
+
+def rejection(unhandled: Unhandled, now: datetime, message_bytes_max: int) -> tuple[Message, Message]:
+    """The dead letter, and the event that makes it visible to queries.
+
+    A crash between publishing these and settling the message publishes them again: their message ids follow from
+    what was rejected, so that the bus drops the repetition. A body that leaves no room for headers below
+    `message_bytes_max` loses its tail; a header says how long it was.
+    """
+    fingerprint = _fingerprint(unhandled)
+    room = max(0, message_bytes_max - HEADERS_BYTES_MAX)
+    letter = Message(
+        id=f"dead-{fingerprint.hex()}",
+        subject=dead_letter_subject(unhandled.consumer),
+        body=unhandled.body[:room],
+        headers={
+            "Nats-Msg-Id": f"dead-{fingerprint.hex()}",
+            "Holdfast-Error": _header(unhandled.error),
+            "Holdfast-Subject": _header(unhandled.subject),
+            "Holdfast-Deliveries": str(unhandled.deliveries),
+            "Holdfast-Body-Bytes": str(len(unhandled.body)),
+        },
+    )
+    report = event_message(
+        MessageRejected(
+            id=uuid7_of(int(now.timestamp() * 1000), fingerprint),
+            at=now,
+            source=f"agent/{unhandled.node}" if unhandled.node else unhandled.consumer,
+            node=unhandled.node,
+            subject=_printable(unhandled.subject),
+            consumer=unhandled.consumer,
+            error=_printable(unhandled.error),
+            body_bytes=len(unhandled.body),
+            deliveries=unhandled.deliveries,
+        )
+    )
+    own_id = f"rejected-{fingerprint.hex()}"
+    return letter, msgspec.structs.replace(report, id=own_id, headers={**report.headers, "Nats-Msg-Id": own_id})
+
+
+def _fingerprint(unhandled: Unhandled) -> bytes:
+    names = f"{unhandled.consumer}\0{unhandled.node}\0{unhandled.subject}\0{unhandled.message_id}\0"
+    digest = hashlib.sha256(names.encode("utf-8", "surrogateescape"))
+    digest.update(unhandled.body)
+    return digest.digest()
+
+
+def _printable(text: str) -> str:
+    # jsonb takes neither NUL nor lone surrogates.
+    return "".join(character if character.isprintable() else " " for character in text[:TEXT_CHARS_MAX])
+
+
+def _header(text: str) -> str:
+    return " ".join(_printable(text).split()).encode("ascii", "replace").decode()

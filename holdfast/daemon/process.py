@@ -1,0 +1,122 @@
+"""What every daemon does at its start and end: settings, logging, signals, an orderly stop.
+
+A daemon runs until SIGTERM or SIGINT, then ends with exit code 0. An error that nobody handles ends it with
+exit code 1 and a traceback in its log: whoever supervises it starts it again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+
+import msgspec
+import structlog
+
+from holdfast.settings import load
+from holdfast.settings.load import Settings
+from holdfast.settings.timeouts import Timeouts
+
+LEAVE_S = 8.0
+"""What a daemon has for its end beside the grace of its ranks: telling what became of them, closing its connections."""
+
+log = structlog.get_logger()
+
+
+class Process(msgspec.Struct, frozen=True, kw_only=True):
+    """A running daemon: its name, settings and the parsed flags of its own."""
+
+    name: str
+    settings: Settings
+    flags: argparse.Namespace
+
+
+def run(
+    name: str,
+    main: Callable[[Process], Awaitable[None]],
+    *,
+    description: str,
+    add_flags: Callable[[argparse.ArgumentParser], None] | None = None,
+    needs_database: bool = True,
+) -> None:
+    """Run `main` as the daemon `name`; does not return."""
+    parser = argparse.ArgumentParser(prog=f"python -m {name}", description=description)
+    parser.add_argument("--nats-url", help="address of NATS (HOLDFAST_NATS_URL), for example nats://nats:4222")
+    if needs_database:
+        parser.add_argument(
+            "--database-url", help="address of Postgres (HOLDFAST_DATABASE_URL), with this service's role"
+        )
+    parser.add_argument(
+        "--config", help="TOML file with settings (HOLDFAST_CONFIG; default holdfast.toml if there is one)"
+    )
+    if add_flags:
+        add_flags(parser)
+    flags = parser.parse_args()
+    given = {"nats_url": flags.nats_url, "database_url": getattr(flags, "database_url", None)}
+    try:
+        settings, _ = load.load(os.environ, given, flags.config)
+    except load.ConfigRefused as error:
+        parser.exit(2, f"{name}: {error}\n")
+    if not settings.nats_url:
+        parser.exit(2, f"{name}: no address of NATS: give --nats-url or set HOLDFAST_NATS_URL\n")
+    if needs_database and not settings.database_url:
+        parser.exit(2, f"{name}: no address of Postgres: give --database-url or set HOLDFAST_DATABASE_URL\n")
+    log_to_stderr(name)
+    sys.exit(asyncio.run(_until_stopped(main, Process(name=name, settings=settings, flags=flags))))
+
+
+async def _until_stopped(main: Callable[[Process], Awaitable[None]], process: Process) -> int:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    working = asyncio.ensure_future(main(process))
+    stopping = asyncio.create_task(stop.wait(), name="stop")
+    log.info("started", pid=os.getpid())
+    await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if not working.done():
+        working.cancel()
+        limit_s = leave_limit_s(process.settings.timeouts)
+        _, late = await asyncio.wait({working}, timeout=limit_s)
+        if late:
+            log.error("did not stop in time", limit_s=limit_s)
+            # The event loop would wait for this task once more, and that without a limit.
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(1)
+    if not working.cancelled() and (error := working.exception()) is not None:
+        log.error("ended by an error", exc_info=error)
+        return 1
+    log.info("stopped")
+    return 0
+
+
+def leave_limit_s(timeouts: Timeouts) -> float:
+    """Seconds after which a daemon that was asked to stop ends itself, done or not."""
+    return timeouts.stop_grace_s + LEAVE_S
+
+
+def log_to_stderr(name: str) -> None:
+    """Structured logs on stderr: JSON lines, or readable ones on a terminal or with HOLDFAST_LOG=console."""
+    readable = sys.stderr.isatty() or os.environ.get("HOLDFAST_LOG") == "console"
+    renderer: structlog.typing.Processor = (
+        structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()) if readable else structlog.processors.JSONRenderer()
+    )
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.StackInfoRenderer(),
+            *([] if readable else [structlog.processors.format_exc_info]),
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+    structlog.contextvars.bind_contextvars(service=name)

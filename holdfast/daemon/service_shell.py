@@ -1,0 +1,388 @@
+"""The shell that every deciding service shares: receive, decide, one transaction, publish, acknowledge.
+
+A service brings a `Decider`, which holds the state in memory and decides by pure functions. The shell makes
+its effects durable: rows, inbox and outbox in one transaction; then the decider adopts them, the relay
+publishes, and the message is acknowledged. Every input of a service passes through one queue, in turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime
+from typing import Any, TypeVar
+
+import msgspec
+import structlog
+
+from holdfast import events, requests
+from holdfast.bus import Bus, Delivery, Message, event_message
+from holdfast.clock import Now, system_now
+from holdfast.daemon.dead_letters import Unhandled, rejection
+from holdfast.daemon.effect_limits import EffectTooLarge, require_sendable
+from holdfast.daemon.liveness import TICK_S, Hearing
+from holdfast.daemon.ready import announce_ready
+from holdfast.daemon.relay import Relay
+from holdfast.events import AnyEvent, Event
+from holdfast.orders import backup
+from holdfast.orders.backup import BackupOrder
+from holdfast.orders.node import CodeWanted, NodeDesired, SlowWanted, TraceWanted
+from holdfast.orders.node import encode as encode_order
+from holdfast.requests import Answer, AnyRequest
+from holdfast.store import StaleState, Store, StoreUnavailable, Table
+from holdfast.subjects import (
+    DESIRED_BUCKET,
+    backup_key,
+    code_key,
+    desired_key,
+    event_subject,
+    kv_subject,
+    ping_subject,
+    slow_key,
+    stream_of,
+    trace_key,
+    type_filter,
+)
+
+HANDLING_TRIES_MAX = 5
+"""A message whose handling fails this often in one life of the process goes to the dead letters."""
+
+_STORE_RETRY_S = (0.05, 0.1, 0.2, 0.5, 1.0)
+_PRUNE_EVERY_S = 3600.0
+_QUEUE_MAX = 512
+
+T = TypeVar("T")
+Order = NodeDesired | BackupOrder | CodeWanted | SlowWanted | TraceWanted
+"""What nodes are told under a key of its own; each kind has one writer."""
+
+log = structlog.get_logger()
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """A row to write; None deletes it."""
+
+    table: Table[Any]
+    key: str
+    row: msgspec.Struct | None
+
+
+class Effect(msgspec.Struct, frozen=True, kw_only=True):
+    """What a decision changes and says. The answer goes to whoever made the request."""
+
+    rows: tuple[Row, ...] = ()
+    events: tuple[Event, ...] = ()
+    orders: tuple[Order, ...] = ()
+    answer: Answer = Answer(accepted=True)
+
+    @property
+    def is_nothing(self) -> bool:
+        """Nothing to write and nothing to say."""
+        return not (self.rows or self.events or self.orders)
+
+    def together(self, other: Effect) -> Effect:
+        """Both; the answer is this one's."""
+        return Effect(
+            rows=(*self.rows, *other.rows),
+            events=(*self.events, *other.events),
+            orders=(*self.orders, *other.orders),
+            answer=self.answer,
+        )
+
+    def messages(self) -> list[Message]:
+        """Everything said, in order: first why, then what."""
+        said = [event_message(event) for event in self.events]
+        return said + [order_message(order) for order in self.orders]
+
+
+def order_message(order: Order) -> Message:
+    """A node's order as a put into the bucket of desired state; its id names node and fence."""
+    if isinstance(order, BackupOrder):
+        key = backup_key(order.node)
+        return Message(
+            # Within a generation orders differ by what led to them.
+            id=f"{key}-{order.submitted_ms}-{order.generation}-{order.cause or ''}",
+            subject=kv_subject(DESIRED_BUCKET, key),
+            body=backup.encode(order),
+        )
+    if isinstance(order, CodeWanted):
+        key = code_key(order.job)
+        subject = kv_subject(DESIRED_BUCKET, key)
+        return Message(id=f"{key}-{order.cause or ''}", subject=subject, body=msgspec.json.encode(order))
+    if isinstance(order, SlowWanted):
+        key = slow_key(order.job)
+        subject = kv_subject(DESIRED_BUCKET, key)
+        return Message(id=f"{key}-{order.id}-{order.stage}", subject=subject, body=msgspec.json.encode(order))
+    if isinstance(order, TraceWanted):
+        key = trace_key(order.job)
+        subject = kv_subject(DESIRED_BUCKET, key)
+        return Message(id=f"{key}-{order.id}", subject=subject, body=msgspec.json.encode(order))
+    key = desired_key(order.node)
+    return Message(
+        id=f"{key}-{order.epoch}-{order.generation}-{order.cause or ''}-{order.supersedes or ''}",
+        subject=kv_subject(DESIRED_BUCKET, key),
+        body=encode_order(order),
+    )
+
+
+class Decider(ABC):
+    """One service's decisions. The three `on_…` methods change nothing by themselves; `adopt` follows a commit.
+
+    What a service does not need has a default: no tables, no requests, nothing that follows from the time alone.
+    """
+
+    name: str
+    handles: tuple[type[Event], ...]
+    tables: tuple[Table[Any], ...] = ()
+    requests_subject: str | None = None
+
+    def load(self, rows: Mapping[str, Mapping[str, Any]]) -> None:  # noqa: B027 - many services store no state
+        """Take the state as it is stored: table name -> key -> row."""
+
+    @abstractmethod
+    def on_event(self, event: AnyEvent, now: datetime) -> Effect:
+        """What follows from an event."""
+
+    def on_request(self, request: AnyRequest, now: datetime) -> Effect:
+        """What follows from a person's request; the answer is in the effect."""
+        return Effect(answer=Answer(accepted=False, message=f"the {self.name} does not serve this request"))
+
+    def on_time(self, now: datetime, hearing_since: datetime | None) -> Effect:
+        """What follows from the time alone, asked every half second. What has not been heard counts as missing only
+        from `hearing_since` on; None: nothing is heard now.
+        """
+        return Effect()
+
+    def adopt(self, effect: Effect) -> None:  # noqa: B027 - many services store no state
+        """The effect is committed: it is the state now."""
+
+
+async def answer_pings(bus: Bus, process: str) -> None:
+    """Tell whoever asks that this process is ready, for ever."""
+
+    async def ready(_: bytes) -> bytes:
+        return b"ready"
+
+    await bus.serve(ping_subject(process), ready)
+
+
+_DONE_BEFORE = Answer(accepted=True, message="done before")
+
+
+class _OnlyLooked(Exception):
+    """Ends a transaction that was begun only to look."""
+
+
+class _Asked(msgspec.Struct):
+    request: AnyRequest
+    answer: asyncio.Future[Answer]
+
+
+class ServiceShell:
+    """Runs one decider on a bus and a store."""
+
+    def __init__(self, decider: Decider, bus: Bus, store: Store, now: Now = system_now) -> None:
+        self.decider = decider
+        self.bus = bus
+        self.store = store
+        self.now = now
+        self.relay = Relay(store, bus)
+        self._queue: asyncio.Queue[Delivery | _Asked] = asyncio.Queue(_QUEUE_MAX)
+        self._turn = asyncio.Lock()
+        self._hearing = Hearing(bus, now)
+        self._failures: Counter[str] = Counter()
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        await self.load()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.relay.run(), name="relay")
+            group.create_task(self._work(), name="work")
+            if type(self.decider).on_time is not Decider.on_time:
+                group.create_task(self._keep_time(), name="time")
+            group.create_task(self._prune(), name="prune")
+            filters: dict[str, list[str]] = defaultdict(list)
+            for event_type in self.decider.handles:
+                filters[stream_of(event_type)].append(type_filter(event_type))
+            for stream, subjects in filters.items():
+                group.create_task(self._receive(stream, subjects), name=f"receive {stream}")
+            group.create_task(answer_pings(self.bus, self.decider.name), name="pings")
+            if self.decider.requests_subject:
+                group.create_task(self.bus.serve(self.decider.requests_subject, self._answer), name="requests")
+            announce_ready()
+
+    async def load(self) -> None:
+        """Read the state from the store, waiting for it as long as it takes."""
+
+        async def read() -> dict[str, dict[str, Any]]:
+            async with self.store.transaction() as tx:
+                return {table.name: await tx.load_all(table) for table in self.decider.tables}
+
+        self.decider.load(await self._patiently(read))
+
+    async def ask(self, request: AnyRequest) -> Answer:
+        """Handle one request. One that cannot be handled is refused; it must not take the service with it."""
+        try:
+            return await self._in_turn(self._decide_request, request)
+        except EffectTooLarge as error:
+            return Answer(accepted=False, message=str(error))
+        except Exception as error:
+            log.exception("a request could not be handled", request=type(request).__name__, id=request.id)
+            return Answer(accepted=False, message=f"it could not be handled: {type(error).__name__}: {error}")
+
+    async def _receive(self, stream: str, subjects: list[str]) -> None:
+        async for delivery in self.bus.consume(stream, self.decider.name, subjects):
+            await self._queue.put(delivery)
+
+    async def _work(self) -> None:
+        while True:
+            item = await self._queue.get()
+            if isinstance(item, _Asked):
+                answer = await self.ask(item.request)
+                if not item.answer.done():
+                    item.answer.set_result(answer)
+            else:
+                await self.handle(item)
+
+    async def _in_turn(self, decide: Callable[..., Awaitable[T]], *args: Any) -> T:
+        """Decisions of one service never interleave: one of them sees all the others' effects or none."""
+        async with self._turn:
+            return await decide(*args)
+
+    async def handle(self, delivery: Delivery) -> None:
+        """Handle one message and settle it."""
+        try:
+            event = events.decode(delivery.body)
+            if event_subject(event) != delivery.subject:
+                raise events.UnreadableEvent(f"body says {event_subject(event)!r}, not the subject it came on")
+        except events.UnreadableEvent as error:
+            await self._reject(delivery, str(error))
+            return
+        try:
+            await self._in_turn(self._decide_event, event)
+        except Exception as error:
+            self._failures[event.id] += 1
+            tries = self._failures[event.id]
+            log.exception("handling failed", type=event.type, id=event.id, tries=tries)
+            if tries < HANDLING_TRIES_MAX:
+                await delivery.retry(0.1 * 4**tries)
+                return
+            await self._reject(delivery, f"{type(error).__name__}: {error}")
+        else:
+            await delivery.ack()
+        self._failures.pop(event.id, None)
+
+    async def _decide_event(self, event: AnyEvent) -> None:
+        async def attempt() -> None:
+            effect = self.decider.on_event(event, self.now())
+            if not effect.is_nothing:
+                await self._commit(effect, event.id)
+
+        await self._patiently(attempt)
+
+    async def _decide_request(self, request: AnyRequest) -> Answer:
+        async def attempt() -> Answer:
+            effect = self.decider.on_request(request, self.now())
+            if effect.is_nothing:
+                return _DONE_BEFORE if await self._was_handled(request.id) else effect.answer
+            return effect.answer if await self._commit(effect, request.id) else _DONE_BEFORE
+
+        return await self._patiently(attempt)
+
+    async def _was_handled(self, message_id: str) -> bool:
+        """Whether the inbox has this message; looking leaves no trace."""
+        handled = False
+        try:
+            async with self.store.transaction() as tx:
+                handled = not await tx.first_time(message_id)
+                raise _OnlyLooked
+        except _OnlyLooked:
+            return handled
+
+    async def pass_time(self) -> None:
+        """Let the decider act on the present time; to be called every `TICK_S`."""
+        self._hearing.tick()
+
+        async def attempt() -> None:
+            effect = self.decider.on_time(self.now(), self._hearing.since)
+            if not effect.is_nothing:
+                await self._commit(effect, None)
+
+        await self._in_turn(self._patiently, attempt)
+
+    async def _commit(self, effect: Effect, message_id: str | None) -> bool:
+        """Make an effect durable and adopt it; False when the message had been handled before."""
+        messages = effect.messages()
+        require_sendable(messages, self.bus.message_bytes_max)
+        async with self.store.transaction() as tx:
+            if message_id is not None and not await tx.first_time(message_id):
+                # The commit that seemed to fail may be this one's: then nobody has been told of what it said.
+                self.relay.wake()
+                return False
+            for row in effect.rows:
+                if row.row is None:
+                    await tx.delete(row.table, row.key)
+                else:
+                    await tx.save(row.table, row.key, row.row)
+            await tx.say(messages)
+        self.decider.adopt(effect)
+        self.relay.wake()
+        return True
+
+    async def _patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Retry while the store is away. What was in memory may be stale then, so it is read again first."""
+        tries = 0
+        while True:
+            try:
+                if tries:
+                    self._hearing.interrupt()
+                    # What seemed to fail may have been committed, and said something.
+                    self.relay.wake()
+                    async with self.store.transaction() as tx:
+                        self.decider.load({table.name: await tx.load_all(table) for table in self.decider.tables})
+                return await attempt()
+            except (StoreUnavailable, StaleState) as error:
+                log.warning("store unavailable, trying again", error=str(error), tries=tries)
+                await asyncio.sleep(_STORE_RETRY_S[min(tries, len(_STORE_RETRY_S) - 1)])
+                tries += 1
+
+    async def _reject(self, delivery: Delivery, error: str) -> None:
+        """Keep a message that cannot be handled where it can be looked at, and go on."""
+        log.error("message rejected", subject=delivery.subject, error=error)
+        unhandled = Unhandled(
+            consumer=self.decider.name,
+            subject=delivery.subject,
+            body=delivery.body,
+            error=error,
+            message_id=delivery.headers.get("Nats-Msg-Id", ""),
+            deliveries=delivery.deliveries,
+        )
+        letter, report = rejection(unhandled, self.now(), self.bus.message_bytes_max)
+
+        async def attempt() -> None:
+            async with self.store.transaction() as tx:
+                await tx.say([letter, report])
+            self.relay.wake()
+
+        await self._in_turn(self._patiently, attempt)
+        await delivery.drop()
+
+    async def _answer(self, body: bytes) -> bytes:
+        try:
+            request = requests.decode(body)
+        except requests.UnreadableRequest as error:
+            return msgspec.json.encode(Answer(accepted=False, message=f"not a request that can be read: {error}"))
+        asked = _Asked(request, asyncio.get_running_loop().create_future())
+        await self._queue.put(asked)
+        return msgspec.json.encode(await asked.answer)
+
+    async def _keep_time(self) -> None:
+        while True:
+            await self.pass_time()
+            await asyncio.sleep(TICK_S)
+
+    async def _prune(self) -> None:
+        while True:
+            await asyncio.sleep(_PRUNE_EVERY_S)
+            await self._patiently(lambda: self.store.prune(self.now()))

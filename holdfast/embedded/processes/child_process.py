@@ -1,0 +1,180 @@
+"""One child process: started so that it cannot outlive its supervisor, its death known the moment it happens."""
+
+import asyncio
+import ctypes
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from holdfast.daemon.ready import READY_FD_VARIABLE
+from holdfast.embedded.layout import ChildRecord
+from holdfast.embedded.servers.identity import Identity
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_PR_SET_PDEATHSIG = 1
+
+
+class Process:
+    """A started process. All methods belong to the event loop on whose thread it was started."""
+
+    def __init__(self, popen: subprocess.Popen[bytes], ready_fd: int | None) -> None:
+        self._popen = popen
+        self._loop = asyncio.get_running_loop()
+        self._pidfd = os.pidfd_open(popen.pid)
+        self._exited: asyncio.Future[int] = self._loop.create_future()
+        self._loop.add_reader(self._pidfd, self._collect)
+        self._ready_fd = ready_fd
+        self.record = ChildRecord(pid=popen.pid, started_ticks=started_ticks(popen.pid) or 0)
+
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    async def wait(self) -> int:
+        """Wait for the end. Returns the exit code, or the negated signal number."""
+        return await asyncio.shield(self._exited)
+
+    async def announced(self) -> None:
+        """Wait until the process calls `holdfast.daemon.ready.announce_ready`; for ever if it never does."""
+        if self._ready_fd is None:
+            return
+        said: asyncio.Future[bool] = self._loop.create_future()
+        fd = self._ready_fd
+
+        def look() -> None:
+            self._loop.remove_reader(fd)
+            if not said.done():
+                said.set_result(bool(os.read(fd, 1)))
+
+        self._loop.add_reader(fd, look)
+        try:
+            if not await said:
+                # It closed the pipe without a word: its death, or the time limit, ends the wait.
+                await asyncio.Event().wait()
+        finally:
+            # Once collected, the number may already belong to someone else.
+            if self._ready_fd is not None:
+                self._loop.remove_reader(fd)
+
+    def send_signal(self, number: int) -> None:
+        if not self._exited.done():
+            try:
+                signal.pidfd_send_signal(self._pidfd, number)
+            except ProcessLookupError:
+                return
+
+    def kill_and_reap(self) -> None:
+        """The end at once, without the event loop: for a supervisor on its way out."""
+        if not self._exited.done():
+            self.send_signal(signal.SIGKILL)
+            self._collect()
+
+    def _collect(self) -> None:
+        self._loop.remove_reader(self._pidfd)
+        code = self._popen.wait()
+        os.close(self._pidfd)
+        if self._ready_fd is not None:
+            self._loop.remove_reader(self._ready_fd)
+            os.close(self._ready_fd)
+            self._ready_fd = None
+        if not self._exited.done():
+            self._exited.set_result(code)
+
+
+def spawn(
+    argv: Sequence[str],
+    *,
+    environment: Mapping[str, str],
+    directory: Path,
+    output: int,
+    death_signal: int,
+    identity: Identity = Identity.AS_IS,
+    announces: bool = False,
+) -> Process:
+    """Start a program, watched by the running event loop; the arguments are those of `start`.
+
+    With `announces` the program is handed the pipe for `announce_ready`. Raises OSError if it cannot be run.
+    """
+    if not announces:
+        return Process(start(argv, environment, directory, output, death_signal, identity), None)
+    reading, writing = os.pipe()
+    try:
+        environment = {**environment, READY_FD_VARIABLE: str(writing)}
+        popen = start(argv, environment, directory, output, death_signal, identity, keep=(writing,))
+    except OSError:
+        os.close(reading)
+        raise
+    finally:
+        os.close(writing)
+    return Process(popen, reading)
+
+
+def start(
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    directory: Path,
+    output: int,
+    death_signal: int,
+    identity: Identity,
+    keep: Sequence[int] = (),
+) -> subprocess.Popen[bytes]:
+    """Start a program in a session of its own, stdout and stderr to the descriptor `output`.
+
+    `death_signal` reaches it when this process dies. Call it on the main thread: the kernel takes the death of the
+    *thread* that forked for the death of the parent. `keep` are descriptors that it inherits. Raises OSError if the
+    program cannot be run.
+    """
+    return subprocess.Popen(
+        list(argv),
+        env=dict(environment),
+        cwd=directory,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        start_new_session=True,
+        pass_fds=tuple(keep),
+        preexec_fn=_child_setup(death_signal, identity),
+    )
+
+
+def _child_setup(death_signal: int, identity: Identity) -> Callable[[], None]:
+    parent = os.getpid()
+
+    def setup() -> None:
+        # Between fork and exec, maybe beside other threads: plain system calls only, nothing that takes a lock.
+        identity.enter()
+        # After the identity: a change of credentials clears the death signal.
+        _LIBC.prctl(_PR_SET_PDEATHSIG, death_signal)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return setup
+
+
+def started_ticks(pid: int) -> int | None:
+    """When a process started, in clock ticks since boot; None if it is gone or only its exit status is left."""
+    fields = stat_fields(pid)
+    return None if fields is None or fields[0] in ("Z", "X") else int(fields[19])
+
+
+def stat_fields(pid: int) -> list[str] | None:
+    """/proc/PID/stat from the state on (field 3 is index 0), or None if the process is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            text = file.read()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The name stands in parentheses and may itself hold spaces and parentheses.
+    return text[text.rindex(")") + 2 :].split()
+
+
+def describe_exit(code: int) -> str:
+    """An exit code as Popen gives it, in words."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"

@@ -1,0 +1,262 @@
+"""A supervised child: started, watched, started again when it ends, ended when it is no longer wanted."""
+
+import asyncio
+import contextlib
+import enum
+import signal
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from holdfast.embedded.errors import StartFailed
+from holdfast.embedded.layout import ChildRecord
+from holdfast.embedded.processes.child_process import Process, describe_exit, spawn
+from holdfast.embedded.processes.logfile import RotatingLog, tail
+from holdfast.embedded.processes.logpipe import LogPipe
+from holdfast.embedded.processes.restart import GiveUp, Restart, RestartPolicy, RestartRecord, after_exit
+from holdfast.embedded.servers.identity import Identity
+
+Probe = Callable[[], Awaitable[None]]
+_FAILURE_LOG_LINES = 15
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChildSpec:
+    """What to run, and how to know that it runs.
+
+    `environment` is complete, nothing is inherited. With `probe`, the child is ready when that returns; without, when
+    it calls `announce_ready`. A start that takes longer than `start_limit_s` counts as failed. To stop, it gets
+    `stop_signal`, and SIGKILL `stop_grace_s` later; `death_signal` is what the kernel sends it should the supervisor
+    die. `endpoint` is shown to people.
+    """
+
+    name: str
+    argv: tuple[str, ...]
+    environment: Mapping[str, str]
+    directory: Path
+    probe: Probe | None = None
+    start_limit_s: float = 60.0
+    stop_signal: int = signal.SIGTERM
+    stop_grace_s: float = 10.0
+    death_signal: int = signal.SIGKILL
+    restart: RestartPolicy = field(default_factory=RestartPolicy)
+    identity: Identity = Identity.AS_IS
+    endpoint: str = ""
+
+
+class ChildState(enum.StrEnum):
+    OFF = "off"
+    STARTING = "starting"
+    READY = "ready"
+    WAITING = "waiting to restart"
+    STOPPING = "stopping"
+    FAILED = "failed"
+
+
+Report = Callable[["Child", str | None], None]
+
+
+class Child:
+    """One child over all its lives.
+
+    `report` is called whenever something changed, with a line for people where it concerns them.
+    """
+
+    def __init__(self, spec: ChildSpec, log_file: Path, report: Report) -> None:
+        self.spec = spec
+        self.state = ChildState.OFF
+        self.restarts = 0
+        self.last_exit: str | None = None
+        self._log = RotatingLog(log_file)
+        self._pipes: list[LogPipe] = []
+        self._report = report
+        self._process: Process | None = None
+        self._ready_at: float | None = None
+        self._start_timed_out = False
+        self._record = RestartRecord()
+        self._wanted = asyncio.Event()
+        self._unwanted = asyncio.Event()
+        self._unwanted.set()
+        self._settled = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
+    def record(self) -> ChildRecord | None:
+        """The running process, None while there is none."""
+        return None if self._process is None else self._process.record
+
+    @property
+    def ready_s(self) -> float | None:
+        """For how many seconds it has been ready, None if it is not."""
+        return None if self._ready_at is None else asyncio.get_running_loop().time() - self._ready_at
+
+    def switch_on(self) -> None:
+        """Want it to run, from a clean record."""
+        self._record = RestartRecord()
+        self._settled.clear()
+        self._unwanted.clear()
+        self._wanted.set()
+
+    def switch_off(self) -> None:
+        """Want it not to run: it is asked to stop, and left off however it ends."""
+        self._wanted.clear()
+        self._unwanted.set()
+        self._settled.set()
+
+    async def until_ready(self) -> None:
+        """Wait until it is ready. Raises StartFailed, with the end of its log, if it cannot be brought up."""
+        await self._settled.wait()
+        if self._wanted.is_set():
+            # It was ready. Should it have ended since, it is being restarted.
+            return
+        lines = "".join(f"\n    {line}" for line in tail(self._log.path, _FAILURE_LOG_LINES)) or " (empty)"
+        raise StartFailed(f"{self.name} does not start: {self.last_exit}. The end of {self._log.path}:{lines}")
+
+    async def stop(self) -> None:
+        """Switch it off and wait until its process is gone; at most the grace and a moment."""
+        self.switch_off()
+        await self.until_ended()
+
+    async def until_ended(self) -> None:
+        await self._idle.wait()
+
+    def abandon(self) -> None:
+        """Leave it off from now on. Its process gets no signal: the caller ends it."""
+        self._wanted.clear()
+        self._settled.set()
+        if self._process is None:
+            # Nobody to signal, but a delay to end.
+            self._unwanted.set()
+
+    def kill(self) -> None:
+        """Switch it off without grace."""
+        self.switch_off()
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+
+    async def run(self) -> None:
+        """Live by the wishes of `switch_on` and `switch_off` until cancelled; then no process is left behind."""
+        try:
+            while True:
+                await self._wanted.wait()
+                if not self._wanted.is_set():
+                    # Switched off again before this task had its turn.
+                    continue
+                action = await self._one_life()
+                if self._wanted.is_set() and isinstance(action, Restart):
+                    self.state = ChildState.WAITING
+                    await self._until_unwanted(within_s=action.delay_s)
+                    self.restarts += self._wanted.is_set()
+                if not self._wanted.is_set():
+                    self.state = ChildState.OFF
+                elif isinstance(action, GiveUp):
+                    self.state = ChildState.FAILED
+                    self._wanted.clear()
+                    self._settled.set()
+        finally:
+            if self._process is not None:
+                self._process.kill_and_reap()
+            for pipe in self._pipes:
+                pipe.close()
+            self._log.close()
+
+    async def _one_life(self) -> Restart | GiveUp:
+        loop = asyncio.get_running_loop()
+        born_at = loop.time()
+        self.state = ChildState.STARTING
+        self._idle.clear()
+        try:
+            with self._logged() as output:
+                self._process = spawn(
+                    self.spec.argv,
+                    environment=self.spec.environment,
+                    directory=self.spec.directory,
+                    output=output,
+                    death_signal=self.spec.death_signal,
+                    identity=self.spec.identity,
+                    announces=self.spec.probe is None,
+                )
+        except OSError as error:
+            self.last_exit = f"cannot run {self.spec.argv[0]}: {error.strerror}"
+            ready_s = None
+        else:
+            self.last_exit = await self._oversee(self._process, born_at)
+            self._drain_logs()
+            ready_s = self.ready_s
+        self._process = None
+        self._ready_at = None
+        self._idle.set()
+        self._record, action, reason = after_exit(self._record, ready_s=ready_s, policy=self.spec.restart)
+        if self._wanted.is_set():
+            match action:
+                case Restart(delay_s=delay_s):
+                    plan = "restarting" if delay_s == 0 else f"restarting in {delay_s:g} s"
+                case GiveUp():
+                    plan = "giving up"
+            self._report(self, f"{self.name}: {self.last_exit}; {plan} ({reason})")
+        else:
+            self._report(self, f"{self.name} stopped")
+        return action
+
+    async def _oversee(self, process: Process, born_at: float) -> str:
+        """Watch one process from its start to its end. Returns how it ended, in words."""
+        async with asyncio.TaskGroup() as tasks:
+            helpers = (
+                tasks.create_task(self._bring_up(process, born_at), name=f"{self.name}: bring up"),
+                tasks.create_task(self._stop_when_unwanted(process), name=f"{self.name}: stop"),
+            )
+            code = await process.wait()
+            for helper in helpers:
+                helper.cancel()
+        return f"not ready after {self.spec.start_limit_s:g} s" if self._start_timed_out else describe_exit(code)
+
+    async def _bring_up(self, process: Process, born_at: float) -> None:
+        loop = asyncio.get_running_loop()
+        self._start_timed_out = False
+        self._report(self, None)
+        try:
+            async with asyncio.timeout(self.spec.start_limit_s):
+                await (process.announced() if self.spec.probe is None else self.spec.probe())
+        except TimeoutError:
+            self._start_timed_out = True
+            process.send_signal(signal.SIGKILL)
+            return
+        if not self._wanted.is_set():
+            return
+        self._ready_at = loop.time()
+        self.state = ChildState.READY
+        where = f" on {self.spec.endpoint}" if self.spec.endpoint else ""
+        self._report(self, f"{self.name} ready{where} ({self._ready_at - born_at:.2f} s)")
+        self._settled.set()
+
+    async def _stop_when_unwanted(self, process: Process) -> None:
+        await self._unwanted.wait()
+        self.state = ChildState.STOPPING
+        process.send_signal(self.spec.stop_signal)
+        # A stopped process would never see the signal.
+        process.send_signal(signal.SIGCONT)
+        await asyncio.sleep(self.spec.stop_grace_s)
+        process.send_signal(signal.SIGKILL)
+
+    async def _until_unwanted(self, *, within_s: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self._unwanted.wait()
+
+    @contextlib.contextmanager
+    def _logged(self) -> Iterator[int]:
+        pipe = LogPipe(self._log)
+        self._pipes = [known for known in self._pipes if known.open] + [pipe]
+        try:
+            yield pipe.writing_end
+        finally:
+            pipe.close_writing_end()
+
+    def _drain_logs(self) -> None:
+        for pipe in self._pipes:
+            pipe.drain()

@@ -1,0 +1,67 @@
+"""What a supervisor that was killed left behind, found again by pid and start time."""
+
+import os
+import select
+import signal
+
+from holdfast.embedded.layout import ChildRecord, ClusterInfo, Layout
+from holdfast.embedded.processes.child_process import started_ticks
+from holdfast.embedded.processes.proctree import kill_all, node_processes
+
+_LEAVE_WITHIN_S = 20.0
+
+
+def end_leftovers(info: ClusterInfo) -> list[str]:
+    """End the children of a dead supervisor, in order where possible. Returns the names of those still found.
+
+    Ranks are not touched: the next agent of their node adopts them. Blocks, at most 20 s for each child that does
+    not listen to its signal. Call it only while holding the cluster's lock.
+    """
+    pidfds: dict[str, int] = {}
+    try:
+        for name, record in info.children.items():
+            pidfd = _open(record)
+            if pidfd is not None:
+                pidfds[name] = pidfd
+                _send(pidfd, signal.SIGINT if name == "postgres" else signal.SIGTERM)
+                _send(pidfd, signal.SIGCONT)
+        for pidfd in pidfds.values():
+            if not _gone(pidfd, _LEAVE_WITHIN_S):
+                _send(pidfd, signal.SIGKILL)
+                _gone(pidfd, _LEAVE_WITHIN_S)
+        return list(pidfds)
+    finally:
+        for pidfd in pidfds.values():
+            os.close(pidfd)
+
+
+def clear_node(layout: Layout, node: str, agent: int | None = None) -> int:
+    """Kill whatever runs on a node and forget its zygote. Returns how many processes there were."""
+    killed = kill_all(lambda: node_processes(layout.node(node), agent))
+    layout.zygote_pid(node).unlink(missing_ok=True)
+    return killed
+
+
+def _open(record: ChildRecord) -> int | None:
+    try:
+        pidfd = os.pidfd_open(record.pid)
+    except ProcessLookupError:
+        return None
+    # Compared after opening: from here on the descriptor means this very process.
+    if started_ticks(record.pid) != record.started_ticks:
+        os.close(pidfd)
+        return None
+    return pidfd
+
+
+def _send(pidfd: int, number: int) -> None:
+    try:
+        signal.pidfd_send_signal(pidfd, number)
+    except ProcessLookupError:
+        return
+
+
+def _gone(pidfd: int, within_s: float) -> bool:
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(within_s * 1000))

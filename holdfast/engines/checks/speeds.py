@@ -1,0 +1,121 @@
+"""Which nodes of a run of checks are slow beside the others of it, and which are known not to be. Pure.
+
+Checks look for what is wrong; slow is only who is slow beside others. So a node is cleared of slowness once it has been
+compared: how fast it computes, with nodes of the same hardware, and its connections, with those of other pairs.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median_low
+
+import msgspec
+
+from holdfast.engines.checks.checks_verdict import Suspect, Unresolved, Verdict
+from holdfast.engines.checks.pairs import Pair
+from holdfast.engines.checks.pairs import judge as judge_pairs
+from holdfast.engines.checks.suites import ALL_GATHER, SPEED
+from holdfast.events import DiagnosticResult
+from holdfast.symptoms.table_one import TableOne
+
+SLOWER_BY = 0.25
+"""Share by which a slow node takes longer than most, as `[slow] compute_slower_by`."""
+
+LINKS_SLOWER_BY = 1.0
+"""The same of a connection beside the faster ones, as `[slow] links_slower_by`."""
+
+PAIRS_MIN = 2
+"""A connection alone is compared with nothing."""
+
+SYMPTOM = TableOne.MFU_DECLINE.value
+
+
+class _Found(msgspec.Struct, frozen=True):
+    """Slow nodes and why, slow connections, and the nodes that were compared."""
+
+    slow: dict[str, str]
+    links: dict[Pair, str]
+    compared: frozenset[str]
+
+
+def with_speeds(verdict: Verdict, nodes: Sequence[str], results: Iterable[DiagnosticResult]) -> Verdict:
+    """The verdict on `nodes`, with what rates say of them. `results` are those of all nodes of the run."""
+    known = [result for result in results if result.status == "passed" and result.value]
+    devices, links = _devices(known, nodes), _links(known)
+    slow = {
+        node: "; ".join(found.slow[node] for found in (devices, links) if node in found.slow)
+        for node in nodes
+        if node in devices.slow or node in links.slow
+    }
+    named = {suspect.node for suspect in verdict.suspects}
+    unresolved = [
+        Unresolved(nodes=tuple(node for node in pair if node in nodes), symptom=SYMPTOM, reason=reason)
+        for pair, reason in links.links.items()
+        if set(pair) & set(nodes)
+    ]
+    uncompared = [node for node in verdict.cleared if node not in devices.compared & links.compared | slow.keys()]
+    if uncompared:
+        reason = f"{', '.join(uncompared)} passed, and there was nobody to compare with"
+        unresolved.append(Unresolved(nodes=tuple(uncompared), symptom=SYMPTOM, reason=reason))
+    open_nodes = {node for entry in unresolved for node in entry.nodes}
+    return msgspec.structs.replace(
+        verdict,
+        suspects=(
+            *verdict.suspects,
+            *(
+                Suspect(node=node, symptom=SYMPTOM, confidence="high", reason=reason)
+                for node, reason in slow.items()
+                if node not in named
+            ),
+        ),
+        unresolved=(*verdict.unresolved, *unresolved),
+        cleared=tuple(node for node in verdict.cleared if node not in open_nodes and node not in slow),
+    )
+
+
+def _devices(results: Sequence[DiagnosticResult], suspects: Sequence[str]) -> _Found:
+    by_kind: defaultdict[tuple[str, str], dict[str, float]] = defaultdict(dict)
+    for result in results:
+        if result.test == SPEED and result.node and result.value:
+            rates = by_kind[result.hardware, result.unit]
+            rates[result.node] = min(result.value, rates.get(result.node, result.value))
+    slow: dict[str, str] = {}
+    compared: set[str] = set()
+    for (_, unit), rates in by_kind.items():
+        if len(rates) < 2:
+            continue
+        compared.update(rates)
+        # Beside those that nobody suspects; of two the faster one is what it could be.
+        well = [rate for node, rate in rates.items() if node not in suspects] or list(rates.values())
+        usual = 1.0 / median_low([1.0 / rate for rate in well])
+        for node, rate in rates.items():
+            if usual > (1.0 + SLOWER_BY) * rate:
+                slow[node] = f"it computes at {rate:.3g} {unit}, the others at {usual:.3g}"
+    return _Found(slow, {}, frozenset(compared))
+
+
+def _links(results: Sequence[DiagnosticResult]) -> _Found:
+    rates: dict[Pair, float] = {}
+    for result in results:
+        if result.test == ALL_GATHER and result.node and result.value and result.peers:
+            one, other = sorted((result.node, result.peers[0]))
+            rates[one, other] = min(result.value, rates.get((one, other), result.value))
+    if len(rates) < PAIRS_MIN:
+        return _Found({}, {}, frozenset())
+    # One slow node is an end of many pairs: what the faster ones reach is usual.
+    usual = sorted(rates.values(), reverse=True)[(len(rates) - 1) // 4]
+    fine = {pair: usual <= (1.0 + LINKS_SLOWER_BY) * rate for pair, rate in rates.items()}
+    found = judge_pairs(fine, ())
+    slow = {node: _in_words(node, rates, partners, usual) for node, partners in (found.bad | found.doubtful).items()}
+    links = {
+        pair: f"{pair[0]} and {pair[1]} reach {rates[pair]:.3g} GB/s with each other, others {usual:.3g}: "
+        "either of them, or what lies between"
+        for pair in found.links
+    }
+    return _Found(slow, links, frozenset(node for pair in rates for node in pair))
+
+
+def _in_words(node: str, rates: Mapping[Pair, float], partners: Iterable[str], usual: float) -> str:
+    with_them = [rate for pair, rate in rates.items() if node in pair and set(pair) & set(partners)]
+    return f"it reaches {max(with_them):.3g} GB/s with {', '.join(partners)}, other pairs {usual:.3g}"

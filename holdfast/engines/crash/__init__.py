@@ -1,0 +1,17 @@
+"""Diagnosis of a crash: logs and exit codes of all ranks in, one symptom with its proof out. See docs/classify.md."""
+
+from holdfast.engines.crash.diagnose import diagnose, diagnose_end, hands_of_log, rule_of_exception
+from holdfast.engines.crash.verdict import Diagnosis, Evidence, Other
+from holdfast.symptoms.crashes import PARENT, Crash
+
+__all__ = [
+    "PARENT",
+    "Crash",
+    "Diagnosis",
+    "Evidence",
+    "Other",
+    "diagnose",
+    "diagnose_end",
+    "hands_of_log",
+    "rule_of_exception",
+]

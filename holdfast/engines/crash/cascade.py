@@ -1,0 +1,277 @@
+"""Who failed first: what every rank says of its end, weighed against each other. Pure.
+
+1. A rank that ended for a reason of its own goes before every rank that lost a partner, whatever the clocks say.
+2. Among ranks with reasons of their own, time decides, where it can be compared: within one log the order of its lines,
+   between logs their time stamps, else what torchrun saw first. Where none of it decides, no rank is named.
+3. An end that says little (killed, aborted) is explained by hints, of its own log before those of others.
+4. If all ranks only lost a partner, the one that the others wait for is named if its log shows that: it is behind
+   them in the sequence of collectives, or it alone has not timed out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from holdfast.engines.crash.findings import Finding, collective, mixed_end, own_end
+from holdfast.symptoms.crashes import PARENT, Crash
+from holdfast.symptoms.table_one import TableOne
+
+_UNSURE = 0.5
+"""A rule that is no surer than this gives way to every other."""
+
+_NEAR_S = 900.0
+_NEAR_AFTER_S = 60.0
+"""So long before a rank's end, and so shortly after it, the kernel or a scheduler speaks of the same thing."""
+
+_RELATED = (
+    frozenset({TableOne.CUDA_ERROR, TableOne.GPU_MEMORY_ERROR, TableOne.GPU_UNAVAILABLE}),
+    frozenset({TableOne.DISK_FAULT, TableOne.FILESYSTEM_MOUNT, TableOne.INSUFFICIENT_DISK_SPACE}),
+)
+
+_BEHIND_MAX = 8
+"""Ranks of one group are never further apart; numbers that are belong to different groups, and compare nothing."""
+
+_ALONE = 0.7
+"""How much of its confidence a hint keeps that stands alone."""
+
+Key = tuple[str, int | None, bool]
+"""Of a stream: the file where no rank is named, else the rank; whether it counts only within its node."""
+
+
+class Weighed(msgspec.Struct, frozen=True, kw_only=True):
+    """What decided. `rank` is None where none can be named. `confidence` is the rule's, lowered where it was close."""
+
+    finding: Finding
+    proof: tuple[Finding, ...]
+    rank: int | None
+    local_rank: int | None
+    confidence: float
+    others: tuple[Finding, ...]
+    why: str
+
+
+def weigh(
+    found: Mapping[Key, Sequence[Finding]],
+    *,
+    mixed: frozenset[Key] = frozenset(),
+    observed_first: int | None = None,
+    ranks: frozenset[int] = frozenset(),
+) -> Weighed | None:
+    """The decision; None if nothing proves anything. `mixed`: streams that hold several unnamed ranks' lines.
+
+    `observed_first` is the rank that torchrun saw fail first, `ranks` are all that are known.
+    """
+    ends = {key: end for key, said in found.items() if (end := (mixed_end if key in mixed else own_end)(said))}
+    everything = sorted((one for said in found.values() for one in said), key=lambda one: one.number)
+    cascade = [one for one in everything if one.hand == "cascade"]
+    vague = [one for one in everything if one.hand == "vague" and not _is_echo(one, found)]
+    if ends:
+        return _of_first_hand(ends, everything, vague, observed_first)
+    hints = [one for one in everything if one.hand == "hint" and one.rule.symptom is not Crash.UNKNOWN]
+    if vague:
+        return _of_vague(vague, hints, cascade, observed_first)
+    if cascade:
+        return _of_cascade(cascade, hints, ranks)
+    alone = [hint for hint in hints if hint.rule.alone]
+    return _of_hint(alone[-1]) if alone else None
+
+
+def _of_first_hand(
+    ends: Mapping[Key, Finding], everything: Sequence[Finding], vague: Sequence[Finding], observed_first: int | None
+) -> Weighed:
+    sure = [end for end in ends.values() if end.rule.confidence > _UNSURE]
+    candidates = sorted(sure or ends.values(), key=lambda end: (end.rule.generic, end.place, end.number))
+    candidates = [end for end in candidates if not _is_unrelated(end, candidates)]
+    named_symptoms = {end.rule.symptom for end in candidates if end.rank is not None}
+    # What the kernel or a launcher says besides is the same thing seen from outside.
+    candidates = [end for end in candidates if end.rank is not None or end.rule.symptom not in named_symptoms]
+    earliest = _earliest(candidates)
+    by_launcher = next((end for end in candidates if end.rank is not None and end.rank == observed_first), None)
+    confidence = 1.0
+    symptoms = {end.rule.symptom for end in candidates}
+    if len(candidates) == 1:
+        chosen, named = candidates[0], True
+    elif by_launcher and not by_launcher.local:
+        chosen, named = by_launcher, True
+    elif earliest is not None:
+        chosen, named = earliest, True
+    else:
+        chosen, named = candidates[0], False
+        confidence = 1.0 if len(symptoms) == 1 else 0.6
+    proof = tuple(
+        one
+        for one in everything
+        if one is not chosen and one.rank == chosen.rank and one.rule.symptom is chosen.rule.symptom
+    )
+    rank: int | None = None
+    local: int | None = None
+    if named:
+        rank, local = _named(chosen)
+    why = "" if named else "several ranks show it, and nothing tells which was first"
+    if rank is None and local is None and chosen.rank is None and observed_first is not None:
+        rank, why = observed_first, "torchrun saw this rank fail first"
+    killed = {one.rank for one in vague if one.rank is not None and one.rule.symptom is Crash.KILLED and not one.local}
+    if rank is None and local is None and chosen.rank is None and len(killed) == 1:
+        rank = next(iter(killed))
+        why = "the one rank that was killed"
+    others = _others(everything, rank)
+    return Weighed(
+        finding=chosen,
+        proof=proof[:3],
+        rank=rank,
+        local_rank=local,
+        confidence=chosen.rule.confidence * confidence,
+        others=others,
+        why=why,
+    )
+
+
+def _of_vague(
+    vague: Sequence[Finding], hints: Sequence[Finding], cascade: Sequence[Finding], observed_first: int | None
+) -> Weighed:
+    first = min(vague, key=lambda one: (one.place, one.number))
+    named = {one.rank for one in vague if one.rank is not None}
+    alone = next(iter(named)) if len(named) == 1 else None
+    if first.rule.symptom is not Crash.NCCL_ERROR:
+        # What another rank saw of the network is how it lost this one.
+        hints = [hint for hint in hints if hint.rank is None or hint.local or hint.rank in named]
+    own = [hint for hint in hints if hint.rank is not None and hint.rank == alone]
+    hint = min(own or hints, key=lambda one: (one.place, one.number), default=None)
+    chosen = hint or first
+    rank: int | None = alone
+    local: int | None = None
+    if any(one.local for one in vague if one.rank == alone):
+        rank, local = None, alone
+    if rank is None and local is None and observed_first is not None:
+        rank = observed_first if not named or observed_first in named else None
+    return Weighed(
+        finding=chosen,
+        proof=(first,) if hint else (),
+        rank=rank,
+        local_rank=local,
+        confidence=chosen.rule.confidence,
+        others=_others((*vague, *cascade), rank),
+        why="",
+    )
+
+
+def _of_cascade(cascade: Sequence[Finding], hints: Sequence[Finding], ranks: frozenset[int]) -> Weighed:
+    chosen = min(cascade, key=lambda one: (one.place, one.number))
+    rank, why = _awaited(cascade, ranks)
+    hint = min(hints, key=lambda one: (one.place, one.number), default=None)
+    if hint is not None:
+        local = hint.rank if hint.local else None
+        owners = {one.rank for one in hints if one.rule.name == hint.rule.name}
+        own = hint.rank if len(owners) == 1 and not hint.local else None
+        return Weighed(
+            finding=hint,
+            proof=(chosen,),
+            rank=own if own is not None else rank,
+            local_rank=local,
+            confidence=hint.rule.confidence,
+            others=_others(cascade, own if own is not None else rank),
+            why=why if own is None else "",
+        )
+    return Weighed(
+        finding=chosen,
+        proof=(),
+        rank=rank,
+        local_rank=None,
+        confidence=chosen.rule.confidence,
+        others=_others(cascade, rank),
+        why=why,
+    )
+
+
+def _of_hint(hint: Finding) -> Weighed:
+    rank, local = _named(hint)
+    return Weighed(
+        finding=hint,
+        proof=(),
+        rank=rank,
+        local_rank=local,
+        confidence=hint.rule.confidence * _ALONE,
+        others=(),
+        why="nothing else speaks of an end",
+    )
+
+
+def _awaited(cascade: Sequence[Finding], ranks: frozenset[int]) -> tuple[int | None, str]:
+    """The rank that the others waited for, if their watchdogs' lines tell it."""
+    waited: dict[int, tuple[int, str]] = {}
+    for one in cascade:
+        work = collective(one)
+        if work and one.rank is not None and not one.local:
+            waited[one.rank] = min(work, waited.get(one.rank, work))
+    if len(waited) < 2:
+        return None, ""
+    missing = ranks - waited.keys()
+    if len(missing) == 1 and len(waited) > 2 and len(set(waited.values())) == 1:
+        (rank,) = missing
+        return rank, f"all ranks but {rank} timed out in the same collective: they waited for it"
+    behind = sorted((number, rank) for rank, (number, _) in waited.items())
+    if not missing and len(behind) > 2 and behind[0][0] < behind[1][0] == behind[-1][0] <= behind[0][0] + _BEHIND_MAX:
+        return behind[0][
+            1
+        ], f"rank {behind[0][1]} is behind all others: at collective {behind[0][0]}, they at {behind[-1][0]}"
+    return None, ""
+
+
+def _earliest(ends: Sequence[Finding]) -> Finding | None:
+    """The end that came before all others, if that can be told."""
+    # The order in which a launcher lists its ranks' exit codes is none of time.
+    is_told = any(end.rule.where == "code" for end in ends)
+    if not is_told and len({end.file for end in ends}) == 1 and all(end.lines for end in ends):
+        return min(ends, key=lambda end: end.number)
+    times = [end.at for end in ends]
+    known = sorted(at for at in times if at is not None)
+    if len(known) < len(ends) or len(known) < 2 or known[0] == known[1]:
+        return None
+    return ends[times.index(known[0])]
+
+
+def _is_unrelated(end: Finding, ends: Sequence[Finding]) -> bool:
+    """A line of a log of its own, as the kernel's, that speaks of another time or another thing than a rank's end."""
+    ranked = [one for one in ends if one.rank is not None and one.file != end.file]
+    if end.rank is not None or not ranked:
+        return False
+    for one in ranked:
+        if end.at is not None and one.at is not None:
+            if -_NEAR_AFTER_S <= one.at - end.at <= _NEAR_S:
+                return False
+        elif any({PARENT.get(one.rule.symptom), PARENT.get(end.rule.symptom)} <= rows for rows in _RELATED):
+            return False
+    return True
+
+
+def _named(finding: Finding) -> tuple[int | None, int | None]:
+    return (None, finding.rank) if finding.local else (finding.rank, None)
+
+
+def _is_echo(finding: Finding, found: Mapping[Key, Sequence[Finding]]) -> bool:
+    """An abort or a kill of a rank that says itself that it had lost a partner."""
+    if finding.rank is None:
+        # A line without a name: an abort may be any rank's, a kill is nobody's answer to a lost partner.
+        aborted = finding.rule.symptom is Crash.ABORTED
+        return any(
+            one.hand == "cascade"
+            and one.rule.excuses
+            and (aborted or one.rank is None)
+            and one.file == finding.file
+            and bool(one.lines)
+            for said in found.values()
+            for one in said
+        )
+    return any(one.hand == "cascade" and one.rank == finding.rank for said in found.values() for one in said)
+
+
+def _others(found: Sequence[Finding], rank: int | None) -> tuple[Finding, ...]:
+    seen: dict[int, Finding] = {}
+    for one in found:
+        if one.rank is None or one.local or one.rank == rank or one.hand not in ("cascade", "vague"):
+            continue
+        if one.rank not in seen or (one.hand == "cascade" and seen[one.rank].hand == "vague"):
+            seen[one.rank] = one
+    return tuple(seen[other] for other in sorted(seen))

@@ -1,0 +1,293 @@
+"""From logs and exit codes of all ranks to one diagnosis. Pure: logs come as they were scanned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from holdfast.engines.crash.cascade import Key, Weighed, weigh
+from holdfast.engines.crash.elastic import Ended, ends, of_signal
+from holdfast.engines.crash.findings import Finding, findings
+from holdfast.engines.crash.log import Line
+from holdfast.engines.crash.rules import Rule, RuleBook, rule_book
+from holdfast.engines.crash.scan import Scan, Scanned
+from holdfast.engines.crash.verdict import Diagnosis, Evidence, Other, parent_of, unknown
+
+_BY_EXIT = {
+    -4: "exit_illegal_instruction",
+    -6: "exit_aborted",
+    -7: "exit_bus_error",
+    -8: "exit_floating_point",
+    -9: "exit_killed",
+    -11: "exit_segfault",
+    -15: "exit_terminated",
+    -2: "exit_interrupted",
+    130: "exit_interrupted",
+    126: "exit_not_executable",
+    127: "exit_command_not_found",
+}
+"""The rule that an exit code stands for."""
+
+EVIDENCE_LINES_MAX = 8
+TEXT_CHARS_MAX = 400
+OVERTAKEN_BY_MAX = 10
+_LAUNCHER = "(launcher)"
+_BY_LAUNCHER = -15
+_CANCELLED = "slurm_cancelled"
+_SIGNALLED = 128
+"""Exit codes below it are a process's own."""
+
+
+def diagnose(
+    scans: Sequence[Scanned], exit_codes: Mapping[int, int] | None = None, book: RuleBook | None = None
+) -> Diagnosis:
+    """The symptom of a job's end. `exit_codes`: by rank, negative for signals."""
+    book = book or rule_book()
+    codes = {rank: of_signal(code) for rank, code in (exit_codes or {}).items()}
+    if codes and not any(codes.values()):
+        return unknown("every rank ended with exit code 0: nothing failed")
+    told_in = [(scan.file, ends(_all_lines(scan))) for scan in scans]
+    told = [ended for _, all_of_file in told_in for ended in all_of_file]
+    for ended in told:
+        if ended.rank is not None:
+            codes.setdefault(ended.rank, ended.code)
+    fine = {rank for rank, code in (exit_codes or {}).items() if code == 0}
+    found: dict[Key, list[Finding]] = {}
+    mixed: set[Key] = set()
+    ranks: set[int] = set(codes)
+    for scan in scans:
+        streams = _attempt(book, scan, has_raised=set(codes.values()) <= {0, 1, _BY_LAUNCHER} and 1 in codes.values())
+        ranks |= {rank for rank, local in streams if rank is not None and not local}
+        named = {rank for rank, _ in streams if rank is not None}
+        for (rank, local), said in streams.items():
+            if rank in fine and not local:
+                continue
+            key: Key = ("" if rank is not None and not local else scan.file, rank, local)
+            found.setdefault(key, []).extend(said)
+            if rank is None and (len(named) > 1 or len(told) > 1):
+                mixed.add(key)
+    for rank, code in codes.items():
+        if name := _BY_EXIT.get(code):
+            found.setdefault(("", rank, False), []).append(_by_exit(book, name, rank, told, scans))
+    for ended in told:
+        if ended.rank is None and (name := _BY_EXIT.get(of_signal(ended.code))) and not codes:
+            file = next((scan.file for scan in scans if ended.line in _all_lines(scan)), "")
+            local = ended.local_rank is not None
+            finding = _exit_finding(book, name, ended.local_rank, (ended.proof,), file, local=local)
+            found.setdefault((file, ended.local_rank, local), []).append(finding)
+    _without_answers_of_slurm(found, told_in)
+    first = [
+        ended
+        for ended in told
+        if ended.is_first and ended.rank is not None and ended.code != _BY_LAUNCHER and _is_alone(ended, told)
+    ]
+    decided = weigh(
+        found,
+        mixed=frozenset(mixed),
+        observed_first=first[-1].rank if first else None,
+        ranks=frozenset(ranks),
+    )
+    if decided is None:
+        return _nothing(scans, codes)
+    if decided.rank is None and decided.local_rank is not None:
+        decided = msgspec.structs.replace(decided, rank=_global(decided.local_rank, told))
+    return _diagnosis(decided, codes, first)
+
+
+def diagnose_end(
+    *,
+    exception_type: str = "",
+    message: str = "",
+    trace: str = "",
+    exit_code: int | None = None,
+    signal: int | None = None,
+    log_tail: str = "",
+    rank: int | None = None,
+    book: RuleBook | None = None,
+) -> Diagnosis:
+    """The symptom of one rank's end, for who sees it from outside as it happens."""
+    book = book or rule_book()
+    code = -signal if signal else exit_code
+    scan = Scan("log", book.hot, rank)
+    if log_tail:
+        scan.feed(log_tail.encode(errors="replace") + b"\n")
+    text = trace.rstrip("\n")
+    if exception_type:
+        # The record is the exception itself; the log may have it as well, or have lost it in what came after.
+        name = exception_type.rsplit(".", 1)[-1]
+        last = f"{name}: {message}"
+        body = text if text.startswith("Traceback") else ""
+        scan.feed(f"{body or 'Traceback (most recent call last):'}\n{'' if body else last}\n".encode(errors="replace"))
+        if body:
+            scan.feed(
+                f"The above exception was the direct cause of the following exception:\n{last}\n".encode(
+                    errors="replace"
+                )
+            )
+    return diagnose([scan.end()], {} if code is None or rank is None else {rank: code}, book)
+
+
+def _without_answers_of_slurm(found: dict[Key, list[Finding]], told_in: Sequence[tuple[str, list[Ended]]]) -> None:
+    """Slurm cancels what is left of a step after a task that failed: then nobody from outside has asked for it."""
+    failed = {
+        file: min(lines)
+        for file, told in told_in
+        if (lines := [ended.line.number for ended in told if 0 < ended.code < _SIGNALLED])
+    }
+    for said in found.values():
+        said[:] = [
+            one for one in said if one.rule.name != _CANCELLED or one.number < failed.get(one.file, one.number + 1)
+        ]
+
+
+def _all_lines(scan: Scanned) -> list[Line]:
+    return [line for attempt in (*scan.attempts, scan.overtaken) for lines in attempt.values() for line in lines]
+
+
+def _is_alone(first: Ended, told: Sequence[Ended]) -> bool:
+    """Whether no other rank ended in the same second: torchrun counts no finer, and of equals takes the lowest."""
+    return all(
+        ended.rank == first.rank or ended.at is None or ended.at != first.at or ended.code == _BY_LAUNCHER
+        for ended in told
+    )
+
+
+def _global(local_rank: int, told: Sequence[Ended]) -> int | None:
+    """The rank that a launcher's report gives to this local rank, if it is one only."""
+    ranks = {ended.rank for ended in told if ended.rank is not None and ended.local_rank == local_rank}
+    return ranks.pop() if len(ranks) == 1 else None
+
+
+def _attempt(
+    book: RuleBook, scan: Scanned, *, has_raised: bool = False
+) -> dict[tuple[int | None, bool], list[Finding]]:
+    """What a log says: its last attempt that ended for reasons of its own, else all of it.
+
+    Steps may stand behind an error only because they were written late: of a rank that is known to have raised
+    (`has_raised`), or among a few steps before partners were lost, the error counts.
+    """
+    said: list[dict[tuple[int | None, bool], list[Finding]]] = []
+    for attempt in scan.attempts:
+        streams = {
+            key: findings(book, lines, file=scan.file, rank=key[0], local=key[1]) for key, lines in attempt.items()
+        }
+        if any(one.hand in ("first", "vague") for found in streams.values() for one in found):
+            return streams
+        said.append(streams)
+    lost_partner = any(one.hand == "cascade" for found in said[0].values() for one in found)
+    if scan.overtaken and (
+        (has_raised and not lost_partner) or (lost_partner and scan.overtaken_by <= OVERTAKEN_BY_MAX)
+    ):
+        overtaken = {
+            key: findings(book, lines, file=scan.file, rank=key[0], local=key[1])
+            for key, lines in scan.overtaken.items()
+        }
+        return {key: overtaken.get(key, []) + said[0].get(key, []) for key in overtaken | said[0]}
+    return said[0] if said else {}
+
+
+def _by_exit(book: RuleBook, name: str, rank: int, told: Sequence[Ended], scans: Sequence[Scanned]) -> Finding:
+    by = next((ended for ended in told if ended.rank == rank), None)
+    file = next((scan.file for scan in scans if by is not None and by.line in _all_lines(scan)), "")
+    return _exit_finding(book, name, rank, (by.proof,) if by else (), file)
+
+
+def _exit_finding(
+    book: RuleBook, name: str, rank: int | None, lines: tuple[Line, ...], file: str, *, local: bool = False
+) -> Finding:
+    met = book.named(name)
+    return Finding(rule=met.rule, place=met.place, rank=rank, local=local, file=file, lines=lines)
+
+
+def _diagnosis(decided: Weighed, codes: Mapping[int, int], first: Sequence[Ended]) -> Diagnosis:
+    rule = decided.finding.rule
+    evidence = [*_evidence(decided.finding), *(one for finding in decided.proof for one in _evidence(finding))]
+    if decided.rank is not None and (code := codes.get(decided.rank)):
+        evidence.append(
+            Evidence(rank=decided.rank, file="(exit code)", line=0, text=_code_in_words(decided.rank, code))
+        )
+    if decided.rank is not None and first and first[-1].rank == decided.rank:
+        line = first[-1].line
+        evidence.append(Evidence(rank=decided.rank, file=_LAUNCHER, line=line.number, text=_short(line.text)))
+    others = tuple(
+        Other(rank=one.rank, rule=one.rule.name, text=_short(one.lines[0].text) if one.lines else "")
+        for one in decided.others
+        if one.rank is not None
+    )
+    if rule.symptom.value == "unknown":
+        return unknown(
+            f"{_count(others)} only tell of another rank's end, and none of them ended for a reason of its own",
+            tuple(dict.fromkeys(evidence))[:EVIDENCE_LINES_MAX],
+            others,
+        )
+    where = "" if decided.rank is None else f"rank {decided.rank}: "
+    if decided.rank is None and decided.local_rank is not None:
+        where = f"local rank {decided.local_rank} of a node: "
+    said = _short(decided.finding.lines[0].text.strip()) if decided.finding.lines else ""
+    if not said:
+        said = next((one.text for one in evidence), rule.symptom.value)
+    return Diagnosis(
+        symptom=rule.symptom,
+        table_one=parent_of(rule.symptom),
+        root=rule.root,
+        first_rank=decided.rank,
+        first_local_rank=decided.local_rank if decided.rank is None else None,
+        confidence=round(decided.confidence, 2),
+        rule=rule.name,
+        summary=where + said + (f" ({decided.why})" if decided.why else ""),
+        advice=rule.advice,
+        evidence=tuple(dict.fromkeys(evidence))[:EVIDENCE_LINES_MAX],
+        others=others,
+    )
+
+
+def _nothing(scans: Sequence[Scanned], codes: Mapping[int, int]) -> Diagnosis:
+    last = [
+        Evidence(rank=line.rank, file=scan.file, line=line.number, text=_short(line.text))
+        for scan in scans
+        for line in scan.tail
+    ]
+    ended = [
+        Evidence(rank=rank, file="(exit code)", line=0, text=_code_in_words(rank, code))
+        for rank, code in codes.items()
+        if code
+    ]
+    return unknown("no rule knows this end", (*ended, *last)[:EVIDENCE_LINES_MAX])
+
+
+def _evidence(finding: Finding) -> list[Evidence]:
+    return [
+        Evidence(rank=finding.rank, file=finding.file, line=line.number, text=_short(line.text))
+        for line in finding.lines
+    ]
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= TEXT_CHARS_MAX else text[:TEXT_CHARS_MAX] + "..."
+
+
+def _count(others: Sequence[Other]) -> str:
+    return f"{len(others)} ranks" if len(others) > 1 else "these logs"
+
+
+def _code_in_words(rank: int, code: int) -> str:
+    return f"rank {rank} was ended by signal {-code}" if code < 0 else f"rank {rank} ended with exit code {code}"
+
+
+def rule_of_exception(type_: str, message: str, book: RuleBook | None = None) -> Rule | None:
+    """What an exception says by its type and words alone; of a message of several lines each may tell."""
+    first, *rest = message.splitlines() or [""]
+    met = (book or rule_book()).of_exception(type_, first)
+    for line in rest:
+        said = (book or rule_book()).of_line(line.strip(), "")
+        if said and (met is None or met.rule.generic or met.rule.hand == "vague") and said.rule.hand != "hint":
+            met = said if met is None or met.rule.generic or said.place < met.place else met
+    return met.rule if met else None
+
+
+def hands_of_log(text: str, book: RuleBook | None = None) -> frozenset[str]:
+    """Which hands (see `rules`) the lines of a log show."""
+    scan = Scan("log", (book or rule_book()).hot)
+    scan.feed(text.encode(errors="replace") + b"\n")
+    return frozenset(one.hand for found in _attempt(book or rule_book(), scan.end()).values() for one in found)

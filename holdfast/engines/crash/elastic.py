@@ -1,0 +1,100 @@
+"""What launchers (torchrun, DeepSpeed, Composer, srun, mpirun) say of their ranks: exit codes, who was first. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import msgspec
+
+from holdfast.engines.crash.log import Line, moment
+
+_ENDED = re.compile(r"failed \(exitcode: (-?\d+)\),? (?:local_)?rank: (\d+) \(pid: \d+\)")
+_RANK = re.compile(r"^\s*rank\s*: (\d+) \(local_rank: (\d+)\)")
+_EXIT = re.compile(r"^\s*exitcode\s*: (-?\d+)")
+_TIME = re.compile(r"^\s*time\s*: ")
+_ROOT_CAUSE = re.compile(r"Root Cause \(first observed failure\)")
+_COMMAND = re.compile(r"\] exits with return code = (-?\d+)\s*$")
+_COMPOSER = re.compile(r"(?:Global r|R)ank (\d+) (?:\(PID \d+\) )?(?:crashed|exited) with (?:exit )?code (-?\d+)")
+_SRUN_TASK = re.compile(
+    r"srun: error: \S+: tasks? ([\d,-]{1,400}): "
+    r"(Segmentation fault|Bus error|Aborted|Killed|Terminated|Illegal instruction|"
+    r"Floating point exception|Exited with exit code (\d+))"
+)
+_TASKS_MAX = 65536
+_MPIRUN = re.compile(r"process rank (\d+) with PID \d+ on node \S+ exited on signal (\d+)")
+_SIGNALS = {
+    "Segmentation fault": -11,
+    "Bus error": -7,
+    "Aborted": -6,
+    "Killed": -9,
+    "Terminated": -15,
+    "Illegal instruction": -4,
+    "Floating point exception": -8,
+}
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
+    """A rank's end as its launcher tells it. `code` is negative for a signal."""
+
+    rank: int | None
+    local_rank: int | None
+    code: int
+    line: Line
+    is_first: bool = False
+    at: float | None = None
+
+    @property
+    def proof(self) -> Line:
+        """The line that tells it; what a collector stamped on a table's line is when the table was printed."""
+        return self.line if self.at is None else self.line._replace(at=None)
+
+
+def ends(lines: Iterable[Line]) -> list[Ended]:
+    """The ends that launchers tell of in these lines. A task of srun that starts torchrun is a node, and no rank."""
+    lines = tuple(lines)
+    has_agents = any("elastic" in line.text or "torchrun" in line.text for line in lines)
+    found: list[Ended] = []
+    rank: int | None = None
+    local: int | None = None
+    is_first = False
+    at: float | None = None
+    for line in lines:
+        text = line.text
+        if _ROOT_CAUSE.search(text):
+            is_first = True
+        elif _TIME.match(text):
+            at = moment(text)
+        elif match := _RANK.match(text):
+            rank, local = int(match[1]), int(match[2])
+        elif (match := _EXIT.match(text)) and rank is not None:
+            found.append(Ended(rank=rank, local_rank=local, code=int(match[1]), line=line, is_first=is_first, at=at))
+            rank = None
+        elif match := _ENDED.search(text):
+            found.append(Ended(rank=None, local_rank=int(match[2]), code=int(match[1]), line=line))
+        elif (match := _SRUN_TASK.search(text)) and not has_agents:
+            code = _SIGNALS.get(match[2], int(match[3] or 0))
+            found += [Ended(rank=task, local_rank=None, code=code, line=line) for task in _tasks(match[1])]
+        elif match := _COMMAND.search(text):
+            # DeepSpeed names the last rank that it started, whichever failed.
+            found.append(Ended(rank=None, local_rank=None, code=int(match[1]), line=line))
+        elif match := _COMPOSER.search(text):
+            found.append(Ended(rank=int(match[1]), local_rank=None, code=int(match[2]), line=line))
+        elif match := _MPIRUN.search(text):
+            found.append(Ended(rank=int(match[1]), local_rank=None, code=-int(match[2]), line=line))
+    return found
+
+
+def _tasks(text: str) -> list[int]:
+    """The tasks that srun names: `2,4-5,7`."""
+    found: list[int] = []
+    for one in text.split(","):
+        first, _, last = one.partition("-")
+        if first.isdigit():
+            found += range(int(first), min(int(last), int(first) + _TASKS_MAX) + 1) if last.isdigit() else [int(first)]
+    return found
+
+
+def of_signal(code: int) -> int:
+    """An exit code with a shell's 128 + signal as the signal's negative."""
+    return 128 - code if 128 < code <= 128 + 64 else code

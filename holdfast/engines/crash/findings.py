@@ -1,0 +1,172 @@
+"""What the lines of one rank, or of one log that names none, say of its end. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from holdfast.engines.crash import traceback
+from holdfast.engines.crash.log import Line
+from holdfast.engines.crash.rules import Compiled, Rule, RuleBook
+from holdfast.engines.crash.traceback import Raised
+
+_UNSURE = 0.5
+_FAR_LINES = 60
+"""What follows an exception within so many lines is its echo: a crash while the process unwinds."""
+
+_QUOTED = re.compile(r'"[^"]{20,}(?:"|$)')
+
+_RECORD = re.compile(r'"(?:message|msg|error|exception|exc_info|log|level|severity)" ?: ?')
+"""A log's line in JSON has one of these, a sample of a data set has others."""
+
+_INIT = frozenset({"barrier", "init_process_group", "_lazy_init", "set_device"})
+_UNPICKLERS = frozenset({"serialization.py", "_weights_only_unpickler.py", "pickle.py"})
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """A rule that something met. `lines` prove it, the telling one first; exit codes have none.
+
+    `place` is the rule's place in the order, `is_exception` whether a Python exception says it.
+    """
+
+    rule: Rule
+    place: int
+    rank: int | None
+    local: bool
+    file: str
+    lines: tuple[Line, ...]
+    is_exception: bool = False
+    is_aside: bool = False
+    block: int = 0
+
+    @property
+    def number(self) -> int:
+        """The telling line's number."""
+        return self.lines[0].number if self.lines else 0
+
+    @property
+    def at(self) -> float | None:
+        """When it was said, if the log tells."""
+        return self.lines[0].at if self.lines else None
+
+    @property
+    def hand(self) -> str:
+        """As in the rules; what ended only a thread is a hint."""
+        return "hint" if self.is_aside and self.rule.hand in ("first", "vague") else self.rule.hand
+
+
+def findings(
+    book: RuleBook, lines: Sequence[Line], *, file: str, rank: int | None, local: bool = False
+) -> list[Finding]:
+    """All that the lines of one stream say, in their order."""
+    raised, rest = traceback.exceptions(lines)
+    found: list[Finding] = []
+    for one in raised:
+        met = book.of_exception(one.type, one.message)
+        if met is None:
+            continue
+        if instead := _by_stack(met.rule.name, one):
+            met = book.named(instead)
+        if met.rule.generic and not one.has_traceback and one.line.text[:1].isspace():
+            continue
+        proof = (one.line, one.frame) if one.frame else (one.line,)
+        found.append(_finding(met, file, rank, local, proof, is_exception=True, is_aside=one.is_aside, block=one.block))
+    for line in rest:
+        met = book.of_line(_unquoted(line.text), line.level)
+        if met is not None:
+            found.append(_finding(met, file, rank, local, (line,)))
+    return sorted(found, key=lambda finding: finding.number)
+
+
+def _unquoted(text: str) -> str:
+    """A line without what it only quotes: samples of a data set speak of errors as well. JSON is all quotes."""
+    is_record = text.lstrip()[:1] in ("{", '"') and _RECORD.search(text) is not None
+    return text if is_record else _QUOTED.sub('""', text)
+
+
+def _by_stack(rule: str, raised: Raised) -> str | None:
+    """The rule that an exception's stack asks for, where its words do not say enough."""
+    if rule == "cuda_oom_of_driver" and _INIT & set(raised.functions):
+        return "cuda_oom_at_start"
+    if rule == "launcher_summary" and raised.type == "EOFError" and _UNPICKLERS & set(raised.files):
+        return "checkpoint_empty"
+    return None
+
+
+def _finding(
+    met: Compiled,
+    file: str,
+    rank: int | None,
+    local: bool,
+    lines: tuple[Line, ...],
+    *,
+    is_exception: bool = False,
+    is_aside: bool = False,
+    block: int = 0,
+) -> Finding:
+    return Finding(
+        rule=met.rule,
+        place=met.place,
+        rank=rank,
+        local=local,
+        file=file,
+        lines=lines,
+        is_exception=is_exception,
+        is_aside=is_aside,
+        block=block,
+    )
+
+
+def own_end(found: Sequence[Finding]) -> Finding | None:
+    """Of what one process says, the end that it had for reasons of its own.
+
+    Of several tracebacks the last one ended it: what came before was handled. Of one chain the most special rule
+    counts. A crash that follows at once is the process coming down; a line before it that names hardware explains it.
+    """
+    first = [finding for finding in found if finding.hand == "first"]
+    raised = [finding for finding in first if finding.is_exception]
+    said = [finding for finding in first if not finding.is_exception]
+    if not raised:
+        return _most_special(said)
+    ending = raised[-1]
+    last = _most_special([one for one in raised if (one.file, one.block) == (ending.file, ending.block)])
+    assert last is not None
+    # A line that was long before, or only a remark, explains an exception that says little by itself.
+    unsure = last.rule.confidence <= _UNSURE
+    before = [
+        finding
+        for finding in said
+        if finding.lines
+        and finding.number < last.number
+        and not finding.rule.generic
+        and (unsure or (finding.number >= last.number - _FAR_LINES and finding.lines[0].level != "quiet"))
+    ]
+    after = [finding for finding in said if finding.number > last.number + _FAR_LINES]
+    if before and (special := _most_special(before)) and special.place < last.place:
+        return special
+    return _most_special(after) or last
+
+
+def mixed_end(found: Sequence[Finding]) -> Finding | None:
+    """The same where lines of many processes stand in one log without names: the first, and of its chain the best."""
+    first = [finding for finding in found if finding.hand == "first"]
+    sure = [finding for finding in first if finding.rule.confidence > _UNSURE]
+    earliest = min(sure or first, key=lambda finding: finding.number, default=None)
+    if earliest is None or not earliest.is_exception:
+        return earliest
+    return _most_special([finding for finding in first if finding.block == earliest.block and finding.is_exception])
+
+
+def _most_special(found: Iterable[Finding]) -> Finding | None:
+    return min(found, key=lambda finding: (finding.rule.generic, finding.place, finding.number), default=None)
+
+
+_TIMED_OUT = re.compile(r"WorkNCCL\(SeqNum=(\d+), OpType=(\w+)")
+
+
+def collective(finding: Finding) -> tuple[int, str] | None:
+    """Which collective a watchdog's line is about: its number and kind."""
+    found = _TIMED_OUT.search(finding.lines[0].text) if finding.lines else None
+    return (int(found[1]), found[2]) if found else None

@@ -1,0 +1,271 @@
+"""Reads one log in a stream and keeps, in bounded memory, the lines that may tell of its end. Pure.
+
+What training went on after is dropped: an error that three further steps followed did not end the job. Nor did an
+earlier attempt in the same file, unless the last one shows nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+
+from holdfast.engines.crash.log import END_CHARS, LINE_CHARS_MAX, Line, cut, dissect, looks_labelled, progress, task_of
+from holdfast.engines.crash.rules import Hot
+
+HEAD_LINES = 150
+"""Kept of each rank: the first lines that tell something, and below the last ones."""
+TAIL_LINES = 250
+STREAMS_MAX = 8192
+_HEAD_BYTES = 8192
+_ADVANCES = 3
+"""So many later steps prove that training survived a line: the ranks of a job are never so far apart."""
+_AFTER_FRAME = 4
+
+_RESTART = re.compile(
+    r"will restart worker group|Restarting worker group|Setting OMP_NUM_THREADS environment variable for each process"
+    r"|using world size: \d+, data-parallel|WORLD INFO DICT|\[launcher\] starting attempt"
+)
+_COMPLETED = re.compile(
+    r"^\W*(?:training|Training|TRAINING)(?: is| has)? ?(?:complete|completed|finished|done|ended)\b"
+)
+_EXCEPTION_LIKE = re.compile(r"^[A-Za-z_][\w.]*(?:: .*)?$")
+_MARKS = (
+    b"will restart",
+    b"Restarting",
+    b"OMP_NUM_THREADS",
+    b"world size",
+    b"WORLD INFO",
+    b"starting attempt",
+    b"raining",
+)
+
+
+class _Kept:
+    """The first and the last lines of one rank."""
+
+    __slots__ = ("head", "tail")
+
+    def __init__(self) -> None:
+        self.head: list[Line] = []
+        self.tail: deque[Line] = deque(maxlen=TAIL_LINES)
+
+    def add(self, line: Line) -> None:
+        if len(self.head) < HEAD_LINES:
+            self.head.append(line)
+        else:
+            self.tail.append(line)
+
+    def drop_before(self, number: int) -> None:
+        lines = [line for line in (*self.head, *self.tail) if line.number >= number]
+        self.head = lines[:HEAD_LINES]
+        self.tail = deque(lines[HEAD_LINES:], maxlen=TAIL_LINES)
+
+    def lines(self) -> tuple[Line, ...]:
+        return (*self.head, *self.tail)
+
+
+Streams = dict[tuple[int | None, bool], _Kept]
+Lines = dict[tuple[int | None, bool], tuple[Line, ...]]
+
+
+class Scanned:
+    """What is left of a log: for each (rank, local) its lines, the last attempt's and those of the one before.
+
+    `overtaken` are lines that steps came after which are no later ones: output that was buffered, or two streams in one
+    file. `overtaken_by` is how many steps these are, more or less.
+    """
+
+    def __init__(self, file: str, attempts: list[Lines], lines: int, overtaken: Lines) -> None:
+        self.file = file
+        self.attempts = attempts
+        self.lines = lines
+        self.overtaken = overtaken
+        self.overtaken_by = 0
+        self.tail: tuple[Line, ...] = ()
+
+
+class Scan:
+    """Takes blocks of whole lines. `rank` is whose log it is, where its name says so; `hot` finds what to look at."""
+
+    def __init__(self, file: str, hot: Hot, rank: int | None = None, *, local: bool = False) -> None:
+        self._file = file
+        self._hot = hot
+        self._rank = rank
+        self._local = local
+        self._number = 0
+        self._streams: Streams = {}
+        self._earlier: Streams | None = None
+        self._oldest: int | None = None
+        self._advances: deque[tuple[int, int]] = deque(maxlen=_ADVANCES)
+        self._step: int | None = None
+        self._step_before: int | None = None
+        self._overtaken: Lines = {}
+        self._overtaken_by = 0
+        self._by_task: bool | None = None
+        self._tasks_are_nodes = False
+        self._at: dict[int | None, float] = {}
+        self._open: int = 0
+        self._last_block = b""
+        self._cold_block = b""
+        self._marked = False
+
+    def feed(self, block: bytes) -> None:
+        """The next lines of the log; none is cut."""
+        if self._by_task is None:
+            head = block[:_HEAD_BYTES].decode(errors="replace").split("\n")[:40]
+            self._by_task = self._rank is None and looks_labelled(head)
+        if not self._open and not self._hot.in_block(block) and not _is_marked(block):
+            if self._oldest is not None:
+                self._look_for_steps(block)
+            elif self._overtaken:
+                self._overtaken_by += block.count(b"\n")
+            self._number += block.count(b"\n")
+            self._cold_block = block
+        else:
+            if self._oldest is None and self._cold_block:
+                self._number -= self._cold_block.count(b"\n")
+                self._look_for_steps(self._cold_block)
+                self._number += self._cold_block.count(b"\n")
+            self._cold_block = b""
+            self._marked = _is_marked(block)
+            for raw in block.split(b"\n")[: -1 if block.endswith(b"\n") else None]:
+                self._number += 1
+                if b"\r" in raw:
+                    for part in raw.split(b"\r"):
+                        self._take(part)
+                else:
+                    self._take(raw)
+        if block.strip():
+            self._last_block = block
+
+    def end(self) -> Scanned:
+        """What is left when all was read."""
+        attempts = [_lines_of(streams) for streams in (self._streams, self._earlier or {}) if streams]
+        overtaken = self._overtaken
+        if self._by_task:
+            attempts = [_with_tasks(lines, are_nodes=self._tasks_are_nodes) for lines in attempts]
+            overtaken = _with_tasks(overtaken, are_nodes=self._tasks_are_nodes)
+        scanned = Scanned(self._file, attempts or [{}], self._number, overtaken)
+        scanned.overtaken_by = self._overtaken_by
+        last = [raw for raw in self._last_block[-4096:].split(b"\n") if raw.strip()][-3:]
+        scanned.tail = tuple(
+            dissect(raw[:LINE_CHARS_MAX].decode(errors="replace"), self._number - len(last) + 1 + place)
+            for place, raw in enumerate(last)
+        )
+        return scanned
+
+    def _look_for_steps(self, block: bytes) -> None:
+        # Only the last lines matter here: whether training has gone on.
+        first = self._number + block.count(b"\n") - block[-_HEAD_BYTES:].count(b"\n")
+        for place, raw in enumerate(block[-_HEAD_BYTES:].split(b"\n")):
+            if b"\r" in raw:
+                raw = raw[raw.rfind(b"\r") + 1 :]
+            self._progress(raw[:LINE_CHARS_MAX].decode(errors="replace"), first + place)
+
+    def _take(self, raw: bytes) -> None:
+        hot = self._hot.in_line(raw, LINE_CHARS_MAX)
+        if not hot and len(raw) > LINE_CHARS_MAX:
+            hot = self._hot.in_line(raw[-END_CHARS:], END_CHARS)
+        if not hot and not self._open:
+            if raw:
+                text = raw[:LINE_CHARS_MAX].decode(errors="replace")
+                self._progress(text, self._number)
+                self._mark(text, raw)
+            return
+        text = cut(raw)
+        task, text = task_of(text) if self._by_task else (None, text)
+        line = dissect(text, self._number)
+        if task is not None:
+            if line.rank is None:
+                # Negative until the end, when it is known whether tasks are ranks.
+                line = line._replace(rank=-1 - task)
+            elif line.rank != task or line.local:
+                self._tasks_are_nodes = True
+        if self._rank is not None and (line.rank is None or (line.local and not self._local)):
+            line = line._replace(rank=self._rank, local=self._local)
+        if line.at is not None:
+            self._at[line.rank] = line.at
+        else:
+            line = line._replace(at=self._at.get(line.rank))
+        is_frame = 'File "' in line.text
+        if not hot:
+            self._open -= 1
+            self._progress(line.text, self._number)
+            if line.text[:1] in (" ", "\t", "") or not _EXCEPTION_LIKE.match(line.text):
+                return
+        elif self._mark(line.text, raw):
+            return
+        if is_frame:
+            self._open = _AFTER_FRAME
+        self._keep(line)
+
+    def _keep(self, line: Line) -> None:
+        key = (line.rank, line.local)
+        kept = self._streams.get(key)
+        if kept is None:
+            if len(self._streams) >= STREAMS_MAX:
+                return
+            kept = self._streams[key] = _Kept()
+        kept.add(line)
+        if self._oldest is None:
+            self._oldest = line.number
+            self._advances.clear()
+            self._step_before = self._step
+
+    def _progress(self, text: str, number: int) -> None:
+        step = progress(text)
+        if step is None or step == self._step:
+            return
+        self._step = step
+        self._advances.append((number, step))
+        if len(self._advances) == _ADVANCES and self._oldest is not None and self._oldest < self._advances[0][0]:
+            first, first_step = self._advances[0]
+            overtaken = self._step_before is None or first_step <= self._step_before
+            lines = _lines_of(self._streams)
+            self._drop_before(first)
+            self._overtaken = (self._overtaken or lines) if overtaken else {}
+            self._overtaken_by = _ADVANCES
+        elif self._overtaken:
+            self._overtaken_by += 1
+
+    def _drop_before(self, number: int) -> None:
+        for key in list(self._streams):
+            kept = self._streams[key]
+            kept.drop_before(number)
+            if not kept.head:
+                del self._streams[key]
+        self._oldest = min((kept.head[0].number for kept in self._streams.values()), default=None)
+        self._earlier = None
+
+    def _mark(self, text: str, raw: bytes) -> bool:
+        """A new attempt, or the end of a job that went well."""
+        if not self._marked or not _is_marked(raw):
+            return False
+        if _RESTART.search(text):
+            if self._streams:
+                self._earlier = self._streams
+                self._streams = {}
+                self._oldest = None
+            return True
+        if _COMPLETED.search(text):
+            self._drop_before(self._number)
+            self._overtaken = {}
+            return True
+        return False
+
+
+def _lines_of(streams: Streams) -> Lines:
+    return {key: kept.lines() for key, kept in streams.items()}
+
+
+def _with_tasks(streams: Lines, *, are_nodes: bool) -> Lines:
+    """The lines of labelled tasks under their ranks; of tasks that are nodes, whose launcher speaks, under none."""
+    found: dict[tuple[int | None, bool], list[Line]] = {}
+    for (rank, local), lines in streams.items():
+        named = rank if rank is None or rank >= 0 else None if are_nodes else -1 - rank
+        found.setdefault((named, local), []).extend(line._replace(rank=named) for line in lines)
+    return {key: tuple(sorted(lines, key=lambda line: line.number)) for key, lines in found.items()}
+
+
+def _is_marked(data: bytes) -> bool:
+    return any(mark in data for mark in _MARKS)

@@ -1,0 +1,120 @@
+"""Python's exceptions in a log: which block they belong to, and whether the block ended anything. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import msgspec
+
+from holdfast.engines.crash.log import Line
+
+_EXCEPTION = re.compile(
+    r"^[\s|+]{0,16}(?P<type>(?:[A-Za-z_]\w*\.)*(?:[A-Za-z_]\w*(?:Error|Exception|Exit|Timeout|Failure|Fault|Failed|NotFound|OutOfResources|BadZipFile|Unavailable|"
+    r"Closed|Refused|Denied|Exceeded|Mismatch|Missing)|"
+    r"KeyboardInterrupt|StopIteration|StopAsyncIteration|MemoryError|Empty|timeout|error|gaierror|GeneratorExit|CancelledError|"
+    r"UnrecoverableError|ExceptionGroup|BaseExceptionGroup|MissingMandatoryValue|OutOfResources|HTTPException))"
+    r"(?:: ?(?P<message>.*))?$"
+)
+_CUSTOM = re.compile(r"^(?P<type>(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?:: (?P<message>.*))?$")
+_QUOTED = re.compile(r"^\s*(?:raise\b|return\b|assert\b|self\.|if\b|for\b|with\b|except\b|def\b|print\(|\w+ = )")
+_HEADER = "Traceback (most recent call last)"
+_CHAIN = re.compile(
+    r"During handling of the above exception|was the direct cause of the following|^\W*Original Traceback"
+)
+_ASIDE = re.compile(
+    r"Exception ignored (?:in|on)|Error in atexit|Error in sys\.excepthook|Exception in thread|Exception in callback"
+)
+_FRAME = re.compile(r'File "(?P<file>[^"]{1,400})", line (?P<line>\d+)(?:, in (?P<function>\S+))?')
+_LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python\d|<frozen |/torch/|importlib")
+_FRAMES = 40
+_GROUP = re.compile(r"^\s*[|+][-+ |]*(?:\d+ -+)?")
+_INDENTED = re.compile(r"^\s{2,}\S")
+
+
+class Raised(msgspec.Struct, frozen=True, kw_only=True):
+    """An exception as the log shows it, its `type` with the module where the log has it. `block` counts tracebacks;
+    those of one chain share it.
+
+    `frame` is the innermost frame in code that is no library's. `is_aside`: it ended a thread or nothing.
+    `has_traceback` is False where only its last line is there. `functions` and their `files` are its stack.
+    """
+
+    type: str
+    message: str
+    line: Line
+    block: int
+    is_aside: bool
+    has_traceback: bool
+    frame: Line | None
+    functions: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+
+
+def exceptions(lines: Iterable[Line]) -> tuple[list[Raised], list[Line]]:
+    """The exceptions among a rank's lines, and the lines that are none and quote none."""
+    raised: list[Raised] = []
+    rest: list[Line] = []
+    block, chained, aside, open_ = 0, False, False, False
+    frame: Line | None = None
+    functions: list[str] = []
+    files: list[str] = []
+    last_frame = -2
+    in_group = False
+    for line in lines:
+        text = line.text
+        decorated = _GROUP.match(text)
+        in_group = "Exception Group Traceback" in text or (in_group and decorated is not None)
+        if in_group and decorated:
+            text = text[decorated.end() :]
+        if _CHAIN.search(text):
+            chained = True
+            if _HEADER not in text:
+                continue
+        if _ASIDE.search(text):
+            aside = True
+            continue
+        if _HEADER in text:
+            if not chained:
+                block += 1
+                frame = None
+            functions, files = [], []
+            open_ = True
+            continue
+        if found := _FRAME.search(text):
+            if "torch/distributed/elastic" not in found["file"] and not _LIBRARY.search(found["file"]):
+                frame = line
+            functions.append(found["function"] or "")
+            files.append(found["file"].rpartition("/")[2])
+            last_frame = line.number
+            continue
+        if line.number == last_frame + 1 and _INDENTED.match(text):
+            # The source of the frame above.
+            continue
+        match = _EXCEPTION.match(text)
+        if match is None and open_ and not text[:1].isspace():
+            match = _CUSTOM.match(text)
+        if match is None or (match["message"] is None and not open_ and match["type"] in ("error", "timeout", "Empty")):
+            if not (_QUOTED.match(text) and text[:2] == "  "):
+                rest.append(line)
+            continue
+        if line.level == "quiet":
+            continue
+        if not open_ and not chained and not in_group:
+            block += 1
+        raised.append(
+            Raised(
+                type=match["type"],
+                message=match["message"] or "",
+                line=line,
+                block=block,
+                is_aside=aside,
+                has_traceback=open_ or in_group,
+                frame=frame,
+                functions=tuple(functions[-_FRAMES:]),
+                files=tuple(files[-_FRAMES:]),
+            )
+        )
+        open_, chained, aside = False, False, False
+        functions, files = [], []
+    return raised, rest

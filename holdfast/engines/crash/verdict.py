@@ -1,0 +1,70 @@
+"""What is said about a crash. Pure."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.symptoms.crashes import PARENT, Crash
+from holdfast.symptoms.table_one import Root
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+    """A line that proves something. `line` counts from 1, 0 for an exit code; `file` is as it was given."""
+
+    rank: int | None
+    file: str
+    line: int
+    text: str
+
+
+class Other(msgspec.Struct, frozen=True, kw_only=True):
+    """A rank that ended because another one had: what it said of it."""
+
+    rank: int
+    rule: str
+    text: str
+
+
+class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
+    """One symptom for the end of a job. `first_rank` is None where no evidence tells which rank failed first.
+
+    `first_local_rank` is set where a log names a rank only within its node. `confidence` is 0 for unknown, at most 1.
+    `rule` is the one that decided. `others` are ranks of the cascade.
+    """
+
+    symptom: Crash
+    table_one: str | None
+    root: Root
+    first_rank: int | None
+    first_local_rank: int | None = None
+    confidence: float
+    rule: str
+    summary: str
+    advice: str
+    evidence: tuple[Evidence, ...] = ()
+    others: tuple[Other, ...] = ()
+
+
+NOTHING = "Nothing here proves a cause. Give the logs of all ranks with their exit codes, and the nodes' kernel logs."
+
+
+def unknown(summary: str, evidence: tuple[Evidence, ...] = (), others: tuple[Other, ...] = ()) -> Diagnosis:
+    """The answer where nothing is proven."""
+    return Diagnosis(
+        symptom=Crash.UNKNOWN,
+        table_one=None,
+        root=Root.UNKNOWN,
+        first_rank=None,
+        confidence=0.0,
+        rule="",
+        summary=summary,
+        advice=NOTHING,
+        evidence=evidence,
+        others=others,
+    )
+
+
+def parent_of(symptom: Crash) -> str | None:
+    """The row of Table 1 above a name."""
+    row = PARENT.get(symptom)
+    return row.value if row else None

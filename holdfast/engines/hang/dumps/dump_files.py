@@ -1,0 +1,266 @@
+"""What a dump is, by its first bytes, and the processes in it: from py-spy or faulthandler, of any cluster. Pure.
+
+Whose a dump is stands in it rarely. It is told, in this order, by a rank that a label, a key or a file name names, by a
+local rank on the command line and the number of its node, and by the order of processes on a node.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from holdfast.engines.hang.dumps.faulthandler_text import is_fault_text, read_fault_text
+from holdfast.engines.hang.dumps.process_kinds import kind_of, node_in_name, rank_in_folder, rank_in_name
+from holdfast.engines.hang.dumps.py_spy_json import is_py_spy_threads, read_py_spy_threads
+from holdfast.engines.hang.dumps.py_spy_text import DumpedProcess, is_py_spy_text, read_py_spy_text
+from holdfast.events.parts.traces import ProcessKind, ProcessStacks
+
+T = TypeVar("T")
+
+DumpFormat = Literal["py_spy_text", "py_spy_json", "faulthandler", "process_stacks"]
+
+_TIMES = re.compile(r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[.,\d]*(?:Z|[+-]\d\d:?\d\d)? ?", re.MULTILINE)
+_RANK_OF_COMMAND = re.compile(r"(?:^|\s)(?:RANK=|--(?:global[-_])?rank[= ])(\d+)\b")
+_LOCAL_RANK = re.compile(r"--local[-_]rank[= ](\d{1,4})\b")
+_NUMBER = re.compile(r"(\d+)(?!.*\d)")
+_WRAPPERS = ("dumps", "stacks", "ranks", "processes", "results", "data")
+_RANK_KEYS = ("rank", "global_rank", "RANK")
+_NODE_KEYS = ("node", "host", "hostname", "node_name", "machine")
+_DUMP_KEYS = ("threads", "stack", "stacks", "dump", "py_spy", "pyspy", "text", "stdout", "output", "traceback", "trace")
+
+
+class Unreadable(ValueError):
+    """A dump that holds nothing which can be read, and why."""
+
+
+class Dumped(msgspec.Struct, frozen=True, kw_only=True):
+    """A process of a dump; `rank` and `node` as far as names say, `file` where it was found."""
+
+    process: DumpedProcess
+    kind: ProcessKind
+    file: str
+    rank: int | None = None
+    node: str = ""
+    state: str = ""
+
+
+def read_stacks_text(text: str, name: str) -> tuple[DumpFormat, list[Dumped]] | None:
+    """The processes of a text; None: it is no dump of stacks."""
+    text = _TIMES.sub("", text)
+    if is_py_spy_text(text):
+        return "py_spy_text", _named(read_py_spy_text(text), name, name)
+    if is_fault_text(text):
+        return "faulthandler", _named(read_fault_text(text), name, name)
+    return None
+
+
+def read_stacks_json(document: Any, name: str) -> tuple[DumpFormat, list[Dumped]] | None:
+    """The processes of a decoded JSON document; None: it is no dump of stacks.
+
+    Raises:
+        Unreadable: it is one, but is broken.
+    """
+    try:
+        found = list(_in_document(document, name, None, ""))
+    except (msgspec.ValidationError, TypeError, ValueError) as error:
+        raise Unreadable(f"{name}: stacks in JSON that cannot be read: {error}") from error
+    if not found:
+        return None
+    return "py_spy_json", found
+
+
+def _in_document(document: Any, name: str, rank: int | None, node: str) -> Iterator[Dumped]:
+    """Threads, a text, or an object or list of those by rank or with their rank in them, however deep (at most 4)."""
+    if isinstance(document, str):
+        if read := read_stacks_text(document, ""):
+            yield from _with(read[1], name, rank, node)
+    elif is_py_spy_threads(document):
+        yield from _with(_named(read_py_spy_threads(document), "", name), name, rank, node)
+    elif isinstance(document, list):
+        for one in document:
+            if isinstance(one, dict | list | str):
+                yield from _in_document(one, name, rank, node)
+    elif isinstance(document, dict):
+        own = next((document[key] for key in _RANK_KEYS if isinstance(document.get(key), int)), rank)
+        where = next((str(document[key]) for key in _NODE_KEYS if isinstance(document.get(key), str | int)), node)
+        known = [key for key in (*_DUMP_KEYS, *_WRAPPERS) if isinstance(document.get(key), dict | list | str)]
+        if is_py_spy_threads([document]):
+            yield from _with(_named(read_py_spy_threads([document]), "", name), name, own, where)
+        elif known:
+            for found in (each for key in known for each in _in_document(document[key], name, own, where)):
+                yield _in_envelope(found, document)
+        else:
+            for key, value in document.items():
+                if isinstance(value, dict | list | str):
+                    theirs = rank_in_name(str(key))
+                    here = node_in_name(str(key)) or where
+                    yield from _in_document(value, name, own if theirs is None else theirs, here)
+
+
+def _in_envelope(found: Dumped, envelope: Mapping[str, Any]) -> Dumped:
+    """What stands beside a dump in its object: the process's number, command line and state."""
+    process = found.process
+    pid, command = envelope.get("pid"), envelope.get("cmdline", envelope.get("command"))
+    if isinstance(command, list):
+        command = " ".join(map(str, command))
+    process = msgspec.structs.replace(
+        process,
+        pid=process.pid or (pid if isinstance(pid, int) else 0),
+        command=process.command or (command if isinstance(command, str) else ""),
+    )
+    state = envelope.get("state")
+    return msgspec.structs.replace(
+        found,
+        process=process,
+        kind=kind_of(process.command, process.threads),
+        state=found.state or (state[:1] if isinstance(state, str) else ""),
+    )
+
+
+def _with(found: Sequence[Dumped], name: str, rank: int | None, node: str) -> Iterator[Dumped]:
+    for one in found:
+        yield msgspec.structs.replace(
+            one, file=name, rank=one.rank if rank is None else rank, node=node or one.node or node_in_name(name)
+        )
+
+
+def _named(processes: Sequence[DumpedProcess], name: str, file: str) -> list[Dumped]:
+    return [
+        Dumped(
+            process=process,
+            kind=kind_of(process.command, process.threads),
+            file=file,
+            rank=_own_rank(process),
+            node=_told(node_in_name, process) or node_in_name(name),
+        )
+        for process in processes
+    ]
+
+
+def _own_rank(process: DumpedProcess) -> int | None:
+    told = _told(rank_in_name, process)
+    if told is None and (found := _RANK_OF_COMMAND.search(process.command)):
+        return int(found[1])
+    return told
+
+
+def _told(what: Callable[[str], T], process: DumpedProcess) -> T:
+    by_label = what(process.label)
+    return what(process.section) if by_label is None or by_label == "" else by_label
+
+
+def processes_of(dumped: Sequence[Dumped], ranks_per_node: int | None) -> tuple[list[ProcessStacks], list[str]]:
+    """The processes with their ranks, and notes on how these were told where no name says them."""
+    notes: list[str] = []
+    ranks = _by_names(dumped)
+    if None in ranks:
+        ranks, note = _by_local_ranks(dumped, ranks, ranks_per_node)
+        notes += note
+    parents = {(one.file, one.process.pid): rank for one, rank in zip(dumped, ranks, strict=True) if rank is not None}
+    processes = [
+        ProcessStacks(
+            kind=one.kind,
+            rank=parents.get((one.file, one.process.parent_pid), rank) if one.kind != "rank" else rank,
+            node=one.node,
+            pid=one.process.pid,
+            threads=one.process.threads,
+            state=one.state,
+            unread=one.process.unread,
+        )
+        for one, rank in zip(dumped, ranks, strict=True)
+    ]
+    return processes, notes
+
+
+def _by_names(dumped: Sequence[Dumped]) -> list[int | None]:
+    """A rank that stands at the process; else that of its file, if the file has but one rank's process."""
+    mains: defaultdict[str, set[int]] = defaultdict(set)
+    for one in dumped:
+        if one.kind == "rank" and one.rank is None:
+            mains[one.file].add(one.process.pid)
+    files = sorted({one.file for one in dumped})
+    by_file = _unless_local({file: rank_in_name(file) for file in files}, dumped)
+    by_folder = {file: rank_in_folder(file) for file, rank in by_file.items() if rank is None}
+    # A folder that holds the dumps of several ranks is named after something else.
+    told = Counter(rank for file, rank in by_folder.items() if mains[file])
+    by_file |= {file: rank for file, rank in by_folder.items() if told[rank] <= 1}
+    if (
+        len(files) > 1
+        and all(len(mains[file]) <= 1 for file in files)
+        and not any(rank is not None for rank in by_file.values())
+    ):
+        by_file = _by_numbers(files)
+    return [
+        one.rank if one.rank is not None else by_file[one.file] if _is_whose_file(one, mains[one.file]) else None
+        for one in dumped
+    ]
+
+
+def _unless_local(by_file: dict[str, int | None], dumped: Sequence[Dumped]) -> dict[str, int | None]:
+    """Ranks by files, unless several machines have files with one number: these count within a machine then."""
+    nodes: defaultdict[int, set[str]] = defaultdict(set)
+    for one in dumped:
+        number = by_file[one.file]
+        if number is not None and one.rank is None and one.kind == "rank" and one.node:
+            nodes[number].add(one.node)
+    return dict.fromkeys(by_file) if any(len(places) > 1 for places in nodes.values()) else by_file
+
+
+def _is_whose_file(one: Dumped, mains: set[int]) -> bool:
+    """Whether a process is the rank that its file is of, or a child of it; a second program in it is neither."""
+    return len(mains) <= 1 or (one.kind == "rank" and one.process.pid == min(mains))
+
+
+def _by_numbers(files: Sequence[str]) -> dict[str, int | None]:
+    """Files with one rank's process each whose names differ in their last number: `worker-7.txt` is of rank 7."""
+    numbers = {file: int(found[1]) if (found := _NUMBER.search(file)) else None for file in files}
+    known = [number for number in numbers.values() if number is not None]
+    if len(set(known)) == len(files) and max(known) < 4 * len(files):
+        return dict(numbers)
+    return dict.fromkeys(files)
+
+
+def _by_local_ranks(
+    dumped: Sequence[Dumped], ranks: list[int | None], ranks_per_node: int | None
+) -> tuple[list[int | None], list[str]]:
+    """Ranks by node and place in it: the place by the command line, or else by the order of process numbers."""
+    if not ranks_per_node:
+        return ranks, []
+    by_node: defaultdict[str, list[int]] = defaultdict(list)
+    for index, one in enumerate(dumped):
+        if one.kind == "rank":
+            by_node[one.node or one.file].append(index)
+    nodes = {node: int(found[1]) if (found := _NUMBER.search(node)) else None for node in by_node}
+    if len(nodes) == 1:
+        nodes = dict.fromkeys(nodes, 0)
+    known = [number for number in nodes.values() if number is not None]
+    if len(known) < len(nodes) or len(set(known)) < len(nodes):
+        return ranks, []
+    # Nodes are counted from 0 by launchers, and from 1 by some that name them.
+    first = 0 if 0 in known or max(known) >= len(known) + 1 else min(known)
+    told = list(ranks)
+    for node, indexes in by_node.items():
+        places = _places(dumped, indexes, ranks_per_node)
+        for index in indexes:
+            if told[index] is None and (local := places.get(index)) is not None:
+                told[index] = ((nodes[node] or 0) - first) * ranks_per_node + local
+    count = sum(rank is not None for rank in told) - sum(rank is not None for rank in ranks)
+    if not count or len({rank for rank in told if rank is not None}) < sum(rank is not None for rank in told):
+        return ranks, []
+    return told, [f"the ranks of {count} processes are told by their node and their order on it"]
+
+
+def _places(dumped: Sequence[Dumped], indexes: Sequence[int], ranks_per_node: int) -> dict[int, int]:
+    """The place of each process on its machine: by its command line, the number of its file, or its own number."""
+    in_order = sorted(indexes, key=lambda index: dumped[index].process.pid)
+    places = dict(zip(in_order, range(len(indexes)), strict=True)) if len(indexes) == ranks_per_node else {}
+    numbers = {index: rank_in_name(dumped[index].file) for index in indexes}
+    known = [number for number in numbers.values() if number is not None and number < ranks_per_node]
+    if len(set(known)) == len(indexes):
+        places = {index: number for index, number in numbers.items() if number is not None}
+    by_command = {index: _LOCAL_RANK.search(dumped[index].process.command) for index in indexes}
+    return places | {index: int(found[1]) for index, found in by_command.items() if found}

@@ -1,0 +1,43 @@
+"""Traces as events carry them: an event says from when its times count, and they count from there. Pure.
+
+Nanoseconds since 1970 are beyond the integers that every reader of JSON has exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+from holdfast.events.parts.traces import RankTrace
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_TIMES = ("created_ns", "started_ns", "ended_ns")
+
+
+def carried(traces: Iterable[RankTrace]) -> tuple[datetime, tuple[RankTrace, ...]]:
+    """From when the times count, and the traces with such times. 0 stays what it is: not known, or not yet."""
+    traces = tuple(traces)
+    known = [time for trace in traces for time in _times(trace) if time]
+    # A whole microsecond before the first, so that none of them becomes 0.
+    origin_us = max(0, min(known, default=0) // 1000 - 1)
+    return _EPOCH + timedelta(microseconds=origin_us), tuple(_shifted(trace, -origin_us * 1000) for trace in traces)
+
+
+def restored(origin: datetime, traces: Iterable[RankTrace]) -> tuple[RankTrace, ...]:
+    """The traces with times since 1970 again."""
+    by_ns = (origin - _EPOCH) // timedelta(microseconds=1) * 1000
+    return tuple(_shifted(trace, by_ns) for trace in traces)
+
+
+def _times(trace: RankTrace) -> list[int]:
+    return [trace.taken_ns, *(getattr(record, name) for record in trace.records for name in _TIMES)]
+
+
+def _shifted(trace: RankTrace, by_ns: int) -> RankTrace:
+    records = tuple(
+        msgspec.structs.replace(record, **{name: time + by_ns for name in _TIMES if (time := getattr(record, name))})
+        for record in trace.records
+    )
+    return msgspec.structs.replace(trace, records=records, taken_ns=trace.taken_ns + by_ns if trace.taken_ns else 0)

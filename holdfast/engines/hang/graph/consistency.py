@@ -1,0 +1,57 @@
+"""Dumps that cannot be of one moment: of an earlier hang, or of a job that went on while they were taken. Pure.
+
+Nobody is through with most collectives before all have joined. Where a dump says that a rank has not joined one which
+another dump has as ended, the first is older.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import msgspec
+
+from holdfast.engines.hang.graph.progress import Progress, ends_together, is_pairwise
+from holdfast.events.parts.traces import RankTrace
+
+
+def latest_of_each(traces: Sequence[RankTrace]) -> tuple[list[RankTrace], list[int]]:
+    """One trace of each rank, the one that came furthest; and the ranks that have several."""
+    by_rank: defaultdict[int, list[RankTrace]] = defaultdict(list)
+    for trace in traces:
+        by_rank[trace.rank].append(trace)
+    several = sorted(rank for rank, own in by_rank.items() if sum(not trace.unread for trace in own) > 1)
+    return [max(own, key=lambda each: (not each.unread, each.taken_ns)) for own in by_rank.values()], several
+
+
+def older(traces: Sequence[RankTrace], progress: Progress) -> list[int]:
+    """Ranks whose trace is from before what others have ended. O(records)."""
+    through: dict[str, int] = {}
+    for trace in traces:
+        local = progress.local.get(trace.rank, {})
+        for record in trace.records:
+            operation = record.operation
+            if record.state != "completed" or record.is_p2p or not ends_together(operation) or is_pairwise(operation):
+                continue
+            key = local[record.group].key
+            through[key] = max(through.get(key, -1), record.sequence)
+    return sorted(
+        trace.rank
+        for trace in traces
+        if any(
+            entered < through.get(progress.local[trace.rank][name].key, -1)
+            for name, entered in trace.entered.items()
+            if trace.rank in progress.local
+        )
+    )
+
+
+def without(traces: Sequence[RankTrace], ranks: Sequence[int]) -> list[RankTrace]:
+    """The traces, with those of `ranks` as if they had not been read."""
+    gone = set(ranks)
+    return [
+        msgspec.structs.replace(trace, groups=(), records=(), entered={}, completed={}, unread="older than the others")
+        if trace.rank in gone
+        else trace
+        for trace in traces
+    ]

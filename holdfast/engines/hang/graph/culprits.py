@@ -1,0 +1,356 @@
+"""Where chains of waiting end, and the fewest ranks that explain an end with several of them. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Sequence, Set
+from typing import Literal, TypeVar
+
+import msgspec
+
+from holdfast.engines.hang.graph.collective_graph import WaitGraph
+from holdfast.engines.hang.graph.cycles import closed_circles
+from holdfast.engines.hang.graph.launch_order import out_of_order
+from holdfast.engines.hang.graph.progress import Group
+from holdfast.engines.wording import ranks_in_words
+
+T = TypeVar("T", bound=Hashable)
+
+
+class Ends(msgspec.Struct):
+    """Where chains end: in ranks (and the operation in which most wait for each), operations, circles of both.
+
+    `exchanges`: messages that all have joined and that end together. `lost`: operations missed by ranks of which no
+    trace tells what they wait for.
+    """
+
+    ranks: dict[int, int] = {}
+    operations: list[int] = []
+    circles: list[tuple[list[int], list[int]]] = []
+    exchanges: list[list[int]] = []
+    lost: list[int] = []
+
+
+class Candidates(msgspec.Struct, frozen=True, kw_only=True):
+    """Ranks of which at least one is at fault. `operation`: the one that shows it; `because`: all that do."""
+
+    ranks: tuple[int, ...]
+    kind: Literal["never_joined", "joined_not_moving", "no_dump"]
+    operation: int
+    because: tuple[int, ...]
+    confidence: float
+    words: tuple[str, ...] = ()
+
+
+def ends(graph: WaitGraph, apart: set[int], settled: set[int], waiting: Set[int]) -> Ends:
+    """Follow every chain to its end.
+
+    `waiting`: ranks without a trace that are known to wait.
+
+    `apart`: ranks that are known to be at fault and wait for nobody therefore. `settled`: operations whose members
+    differ; chains end there, and nothing more is to be said of them.
+    """
+    operations = graph.operations
+    # An operation is the node -1 - index, a rank its own number.
+    out: dict[int, list[int]] = {rank: [] if rank in apart else waits for rank, waits in graph.waits_in.items()}
+    out = {rank: [-1 - index for index in waits] for rank, waits in out.items()}
+    late: defaultdict[str, set[int]] = defaultdict(set)
+    for rank in apart.intersection(graph.lags):
+        for lag in graph.lags[rank]:
+            late[lag.group.key].add(rank)
+    for index, operation in enumerate(operations):
+        edges = [*operation.missing_here, *late.get(operation.group.key, ())]
+        if index in settled:
+            edges = []
+        elif operation.before is not None:
+            edges.append(-1 - operation.before)
+        elif not edges:
+            # Of a batch nothing comes first; and a message ends when all of the batch on either end has come.
+            batch = graph.issued_with(index)
+            earlier = _begun_before(graph, index) - batch
+            edges = [-1 - other for other in (earlier if operation.silent else earlier | batch)]
+        out[-1 - index] = edges
+    into: defaultdict[int, list[int]] = defaultdict(list)
+    for node, edges in out.items():
+        for target in edges:
+            into[target].append(node)
+    lost = {
+        -1 - index
+        for index, operation in enumerate(operations)
+        if operation.silent and waiting >= set(operation.silent) and not _idle(operation.joined, operation.started)
+    }
+    lost = {node for node in lost if not out[node] and -1 - node not in settled}
+    last = [node for node, edges in out.items() if not edges and (node < 0 or into[node]) and node not in lost]
+    explained = set(last)
+    todo = list(last)
+    while todo:
+        for node in into[todo.pop()]:
+            if node not in explained:
+                explained.add(node)
+                todo.append(node)
+    found = Ends(
+        lost=sorted(-1 - node for node in lost),
+        operations=sorted(-1 - node for node in last if node < 0 and -1 - node not in settled),
+    )
+    for rank in last:
+        if rank >= 0:
+            found.ranks[rank] = max((-1 - node for node in into[rank]), key=lambda index: len(operations[index].joined))
+    left = {node: edges for node, edges in out.items() if node not in explained and edges}
+    for circle in closed_circles(left):
+        ranks, of_circle = [node for node in circle if node >= 0], sorted(-1 - node for node in circle if node < 0)
+        if ranks:
+            found.circles.append((ranks, of_circle))
+        else:
+            found.exchanges.append(of_circle)
+    return found
+
+
+def _begun_before(graph: WaitGraph, index: int) -> set[int]:
+    """What the members of an operation that all have joined began before it: first of all, and just before it.
+
+    In which order those began that no record is left of nothing tells.
+    """
+    found: set[int] = set()
+    for rank in graph.operations[index].joined:
+        waits = graph.waits_in[rank]
+        if graph.is_lost(rank, index):
+            found.update(other for other in waits if other != index and graph.is_lost(rank, other))
+        elif waits[0] != index:
+            found.add(waits[0])
+            found.add(waits[waits.index(index) - 1])
+    return found
+
+
+def joined_candidates(graph: WaitGraph, index: int, waiting: Set[int]) -> Candidates:
+    """Who may be at fault where all that left a trace have joined an operation that does not end."""
+    operation = graph.operations[index]
+    joined = operation.joined
+    idle = _idle(joined, operation.started)
+    # Of those without a trace that wait like others no more is to be expected than of others.
+    if operation.silent and not (idle and waiting >= set(operation.silent)):
+        ranks = tuple(rank for rank in operation.silent if rank not in waiting)
+        if not ranks:
+            return Candidates(
+                ranks=tuple(sorted((*joined, *operation.silent))),
+                kind="joined_not_moving",
+                operation=index,
+                because=(index,),
+                confidence=0.4,
+                words=(f"no trace of {ranks_in_words(operation.silent)}, which wait like the others",),
+            )
+        return _without_dump(ranks, (index,))
+    if operation.group.is_inferred and (unplaced := _unplaced(graph, operation.group)):
+        return Candidates(
+            ranks=tuple(unplaced),
+            kind="never_joined",
+            operation=index,
+            because=(index,),
+            confidence=0.5,
+            words=(f"no dump tells the members of the group; {ranks_in_words(unplaced)} mention none of its kind",),
+        )
+    return _not_moving(graph, (index,))
+
+
+def exchange_candidates(graph: WaitGraph, indices: Sequence[int], waiting: Set[int]) -> Candidates:
+    """Who may be at fault where operations do not end that were issued together, or in an order that is not known."""
+    silent = sorted({rank for index in indices for rank in graph.operations[index].silent} - waiting)
+    if silent:
+        return _without_dump(silent, tuple(indices))
+    joined = sorted({rank for index in indices for rank in graph.operations[index].joined})
+    return disorderly(graph, joined, indices[0], tuple(indices[:16])) or _not_moving(graph, tuple(indices))
+
+
+def _without_dump(ranks: Sequence[int], indices: tuple[int, ...]) -> Candidates:
+    return Candidates(
+        ranks=tuple(ranks),
+        kind="no_dump",
+        operation=indices[0],
+        because=indices[:16],
+        confidence=0.85 if len(ranks) == 1 else 0.6,
+        words=(f"no dump of {ranks_in_words(ranks)}; all others have joined",),
+    )
+
+
+def _not_moving(graph: WaitGraph, indices: tuple[int, ...]) -> Candidates:
+    joined = sorted({rank for index in indices for rank in graph.operations[index].joined})
+    started = {rank for index in indices for rank in graph.operations[index].started}
+    idle = _idle(joined, started)
+    behind = _behind(graph, set(joined), indices)
+    if idle:
+        ranks, confidence = tuple(idle), 0.85
+        words = (f"its kernel has not started on {ranks_in_words(idle)}",)
+    elif behind:
+        ranks, confidence = tuple(behind), 0.75
+        words = (f"{ranks_in_words(behind)} came less far than the others that wait in it",)
+    else:
+        ranks, confidence, words = tuple(joined), 0.5, ("nothing in the traces tells its members apart",)
+    return Candidates(
+        ranks=ranks,
+        kind="joined_not_moving",
+        operation=indices[0],
+        because=indices[:16],
+        confidence=confidence if len(ranks) == 1 else min(confidence, 0.6),
+        words=words,
+    )
+
+
+def _idle(joined: Sequence[int], started: Set[int]) -> list[int]:
+    """The few members on whose device the kernel of an operation has not started, while it has on the others'."""
+    idle = [rank for rank in joined if rank not in started]
+    return idle if started and 2 * len(idle) <= len(joined) else []
+
+
+def _unplaced(graph: WaitGraph, group: Group) -> list[int]:
+    """Ranks that wait for nobody and mention no group like `group`: they may be members that have not come yet."""
+    placed = {
+        rank
+        for other in graph.progress.groups.values()
+        if other.description == group.description
+        for rank in other.entered
+    }
+    return sorted(rank for rank, waits in graph.waits_in.items() if not waits and rank not in placed)
+
+
+def _behind(graph: WaitGraph, members: set[int], indices: Sequence[int]) -> list[int]:
+    """The few members of operations for which their other members wait in a later collective as well."""
+    behind: set[int] = set()
+    for other in {other for rank in members for other in graph.waits_in[rank]}.difference(indices):
+        if not graph.operations[other].is_p2p:
+            behind.update(members.intersection(graph.missing(other)))
+    return sorted(behind) if 2 * len(behind) < len(members) else []
+
+
+def lost_candidates(graph: WaitGraph, lost: Sequence[int], waiting: Set[int]) -> list[Candidates]:
+    """Who may be at fault where every chain leads to ranks without a trace that wait like others."""
+    if not lost:
+        return []
+    # What such operations have in common is only the trace that was lost.
+    unknown = [joined_candidates(graph, index, waiting) for index in lost]
+    ranks = tuple(sorted({rank for each in unknown for rank in each.ranks}))
+    return [msgspec.structs.replace(unknown[0], ranks=ranks, because=tuple(lost[:16]))]
+
+
+def passed_over(graph: WaitGraph) -> Candidates | None:
+    """Those few whom a collective lacks, and who did things in another order than their peers."""
+    missed: dict[int, int] = {}
+    for index, operation in enumerate(graph.operations):
+        # Of the silent most have joined, like those who speak.
+        others = len(operation.joined) + len(operation.silent)
+        if not operation.is_p2p and 2 * len(operation.missing_here) < others:
+            missed.update(dict.fromkeys(operation.missing_here, index))
+    found = disorderly(graph, sorted(missed), 0, ()) if missed else None
+    if found is None:
+        return None
+    because = tuple(sorted({missed[rank] for rank in found.ranks}))
+    return msgspec.structs.replace(found, operation=because[0], because=because)
+
+
+def disorderly(graph: WaitGraph, ranks: Sequence[int], shown: int, because: tuple[int, ...]) -> Candidates | None:
+    """Those of `ranks` that did things in another order than their peers; None: nobody, or too many."""
+    crossed = out_of_order(graph, ranks)
+    most = max(crossed.values(), default=0)
+    odd = [rank for rank in ranks if crossed[rank] == most]
+    if not most or (2 * len(odd) >= len(ranks) and len(odd) > 1):
+        return None
+    return Candidates(
+        ranks=tuple(sorted(odd)),
+        kind="never_joined",
+        operation=shown,
+        because=because,
+        confidence=0.85 if len(odd) == 1 else 0.6,
+        words=(f"{ranks_in_words(odd)} entered collectives in another order than its peers, or left one out",),
+    )
+
+
+def circle_candidates(graph: WaitGraph, circle: tuple[list[int], list[int]], waiting: Set[int]) -> Candidates:
+    """Who breaks a circle: whoever is out of order, or else alone, in most collectives, in being in it or not."""
+    ranks, operations = circle
+    shown = max(operations, key=lambda index: len(graph.operations[index].joined))
+    because = tuple(operations[:16])
+    silent = sorted({rank for index in operations for rank in graph.operations[index].silent} - waiting)
+    if silent:
+        return Candidates(
+            ranks=tuple(silent), kind="no_dump", operation=shown, because=because, confidence=0.5, words=("no dump",)
+        )
+    concerned = sorted({*ranks, *(rank for index in operations for rank in graph.operations[index].joined)})
+    if found := disorderly(graph, concerned, shown, because):
+        return found
+    within = set(ranks)
+    alone: Counter[int] = Counter()
+    for index, operation in enumerate(graph.operations):
+        missing = [] if operation.is_p2p else graph.missing(index)
+        few, many = sorted((operation.joined, missing), key=len)
+        if few and len(few) < len(many):
+            alone.update(within.intersection(few))
+    most = max(alone.values(), default=0)
+    odd = [rank for rank in ranks if alone[rank] == most]
+    if most and len(odd) < len(ranks):
+        words = f"{ranks_in_words(odd)} is alone in {most} collectives with what it joined or did not join"
+        return Candidates(
+            ranks=tuple(odd),
+            kind="never_joined",
+            operation=shown,
+            because=because,
+            confidence=0.8 if len(odd) == 1 else 0.5,
+            words=(words,),
+        )
+    return Candidates(
+        ranks=tuple(sorted(ranks)),
+        kind="never_joined",
+        operation=shown,
+        because=because,
+        confidence=0.4,
+        words=(f"{ranks_in_words(ranks)} wait for each other in a circle",),
+    )
+
+
+def narrowed(found: Sequence[Candidates], node_of: Callable[[int], str]) -> list[Candidates]:
+    """The fewest ranks, or else machines, that explain all of `found`.
+
+    Several operations that do not end seldom have a cause each: what they have in common is suspected.
+    """
+    if len(found) < 2:
+        return list(found)
+    by_rank = _cover([set(each.ranks) for each in found])
+    by_node = _cover([{node_of(rank) for rank in each.ranks} - {""} for each in found])
+    use_nodes = by_node is not None and (by_rank is None or len(by_node) < len(by_rank))
+    cover = by_node if use_nodes else by_rank
+    if cover is None:
+        return list(found)
+    result: list[Candidates] = []
+    for chosen, covered in cover:
+        parts = [found[index] for index in covered]
+        ranks = {rank for each in parts for rank in each.ranks if (node_of(rank) if use_nodes else rank) in chosen}
+        best = max(parts, key=lambda each: each.confidence)
+        what = "machine" if use_nodes else "ranks"
+        shared = f"the only {what} that all {len(parts)} operations that do not end have in common"
+        is_one = len(chosen) == 1
+        result.append(
+            msgspec.structs.replace(
+                best,
+                ranks=tuple(sorted(ranks)),
+                because=tuple(index for each in parts for index in each.because)[:16],
+                confidence=round(min(0.9, best.confidence + (0.2 if is_one and len(parts) > 1 else 0.0)), 2),
+                words=(*best.words, shared) if len(parts) > 1 else best.words,
+            )
+        )
+    return result
+
+
+def _cover(sets: list[set[T]]) -> list[tuple[set[T], list[int]]] | None:
+    """Greedily, the fewest values that hit every set; each with those that hit the same sets, and these sets."""
+    if not all(sets):
+        return None
+    left = dict(enumerate(sets))
+    cover: list[tuple[set[T], list[int]]] = []
+    while left:
+        hits: defaultdict[T, list[int]] = defaultdict(list)
+        for index, values in left.items():
+            for value in values:
+                hits[value].append(index)
+        most = max(map(len, hits.values()))
+        covered = next(indices for indices in hits.values() if len(indices) == most)
+        cover.append(({value for value, indices in hits.items() if indices == covered}, covered))
+        for index in covered:
+            del left[index]
+    return cover

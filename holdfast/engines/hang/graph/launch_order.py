@@ -1,0 +1,123 @@
+"""Ranks that run the same program and have come through it in another order than the rest. Pure.
+
+Of two ranks with one program one is ahead of the other in every group, or level with it. Who is ahead in one group and
+behind in another has left something out, or does things in another order; and so has who lacks a collective, and has
+entered one that its peers began after that, or who began what is pending on both in another order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from holdfast.engines.hang.graph.collective_graph import WaitGraph
+from holdfast.engines.hang.graph.progress import Group, is_recorded
+
+PEERS_MAX = 256
+
+
+def out_of_order(graph: WaitGraph, ranks: Iterable[int]) -> dict[int, int]:
+    """For each of `ranks` with how many of its peers it is out of order."""
+    wanted = set(ranks)
+    peers: dict[int, set[int]] = {rank: set() for rank in wanted}
+    for group in _alike(graph):
+        for rank in wanted.intersection(group.ranks):
+            if len(peers[rank]) < PEERS_MAX:
+                peers[rank].update(other for other in group.ranks[:PEERS_MAX] if other != rank)
+    compared = _Compared(graph, wanted.union(*peers.values()))
+    return {rank: sum(compared.are_crossed(rank, other) for other in others) for rank, others in peers.items()}
+
+
+_Kind = tuple[int, bool]
+
+
+class _Standing(msgspec.Struct, frozen=True):
+    """How far a rank came in each kind of group, what is pending on it, and the place of each in the order begun."""
+
+    progress: dict[_Kind, int]
+    pending: tuple[tuple[_Kind, int], ...]
+    places: dict[tuple[_Kind, int], int]
+
+
+class _Compared:
+    """Ranks beside each other; those that stand alike are compared once."""
+
+    def __init__(self, graph: WaitGraph, ranks: set[int]) -> None:
+        progress = _progress(graph, ranks)
+        numbers: dict[object, int] = {}
+        self._number: dict[int, int] = {}
+        self._standings: list[_Standing] = []
+        for rank in ranks:
+            waits = graph.progress.pending.get(rank, ())
+            pending = tuple((_kind(each.group, each.record.is_p2p), each.record.sequence) for each in waits)
+            in_order = tuple(step for step, each in zip(pending, waits, strict=True) if is_recorded(each.record))
+            key = frozenset(progress[rank].items()), pending, in_order
+            if key not in numbers:
+                numbers[key] = len(numbers)
+                places = {step: place for place, step in enumerate(dict.fromkeys(in_order))}
+                self._standings.append(_Standing(progress[rank], pending, places))
+            self._number[rank] = numbers[key]
+        self._known: dict[tuple[int, int], bool] = {}
+
+    def are_crossed(self, rank: int, other: int) -> bool:
+        pair = self._number[rank], self._number[other]
+        if pair not in self._known:
+            one, two = self._standings[pair[0]], self._standings[pair[1]]
+            self._known[pair] = (
+                _is_ahead_and_behind(one, two) or _has_passed_over(one, two) or _began_otherwise(one, two)
+            )
+        return self._known[pair]
+
+
+def _alike(graph: WaitGraph) -> list[Group]:
+    """Groups whose members run the same program: none of them sends to another one, as stages of a pipeline do."""
+    messages = [operation for operation in graph.operations if operation.is_p2p]
+    ends = {(operation.joined[0], other) for operation in messages for other in (*operation.joined[1:],)}
+    ends |= {(operation.joined[0], other) for operation in messages for other in operation.missing_here}
+    ends |= {(operation.joined[0], other) for operation in messages for other in operation.silent}
+    found: list[Group] = []
+    for group in graph.progress.groups.values():
+        members = set(group.ranks)
+        if len(members) > 1 and not group.has_p2p and not any(a in members and b in members for a, b in ends):
+            found.append(group)
+    return found
+
+
+def _progress(graph: WaitGraph, ranks: set[int]) -> dict[int, dict[_Kind, int]]:
+    """How many collectives each rank has begun, by what its groups are for."""
+    progress: dict[int, dict[_Kind, int]] = {rank: {} for rank in ranks}
+    # Several groups of one kind on a rank cannot be told apart by it; their sum still only grows.
+    for group in graph.progress.groups.values():
+        for is_message, counts in ((False, {} if group.has_p2p else group.entered), (True, group.messages)):
+            key = _kind(group, is_message)
+            for rank in (rank for rank in ranks.intersection(counts) if counts[rank] >= 0):
+                progress[rank][key] = progress[rank].get(key, 0) + counts[rank]
+    return progress
+
+
+def _is_ahead_and_behind(one: _Standing, two: _Standing) -> bool:
+    differences = [one.progress[kind] - two.progress[kind] for kind in one.progress.keys() & two.progress.keys()]
+    return any(difference > 0 for difference in differences) and any(difference < 0 for difference in differences)
+
+
+def _has_passed_over(one: _Standing, two: _Standing) -> bool:
+    """Whether of what is pending on the second the first lacks something, and something after it not."""
+    lacks = False
+    for kind, sequence in two.pending:
+        count = one.progress.get(kind)
+        if count is not None and sequence > count:
+            lacks = True
+        elif count is not None and lacks:
+            return True
+    return False
+
+
+def _began_otherwise(one: _Standing, two: _Standing) -> bool:
+    """Whether both began the same operations in different orders."""
+    places = [two.places[step] for step in one.places if step in two.places]
+    return places != sorted(places)
+
+
+def _kind(group: Group, is_message: bool) -> _Kind:
+    return group.kind, is_message

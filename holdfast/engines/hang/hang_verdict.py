@@ -1,0 +1,281 @@
+"""Stacks and collectives put together: which machines hold up a job that stands still. Pure.
+
+What a rank did in its collectives shows that others wait for it, its stack shows what it does instead: where both name
+a rank, it is that one. Stacks alone may be alike on those who wait and the one that they wait for; how far each came
+tells them apart. Collectives alone leave several ranks where all have joined, or where point-to-point operations are
+not recorded; stacks then drop those who stand in a wait themselves. Where a link is cut all members of a collective
+show the same; what their nodes know of the network then names the ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import msgspec
+
+from holdfast.engines.hang.graph.wait_for import BlamedInCollective, WaitVerdict, judge_collectives
+from holdfast.engines.hang.silent_links import narrowed_by_ports, silent_links
+from holdfast.engines.hang.stacks.process_state import Eye
+from holdfast.engines.hang.stacks.stack_groups import StackVerdict, judge_stacks
+from holdfast.engines.wording import in_ranges, machines_in_words, ranks_in_words
+from holdfast.events.parts.traces import Blamed, NodeLinks, ProcessStacks, RankTrace
+from holdfast.topology import Mesh
+
+_STRONG = 0.8
+"""Stacks that are this sure saw a rank busy with something of its own, or stopped."""
+
+STOPPED = frozenset({"T", "t", "stopped", "Z", "X", "dead", "zombie"})
+
+_SUSPECT_MOST = 4
+"""Times more suspects from stacks than from collectives are no help."""
+
+_EVIDENCE_MOST = 12
+
+
+class HangVerdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Who holds the job up.
+
+    `suspects`: the most probable first; one entry with several ranks means: one of these, and nothing says which.
+    `ranks`, `nodes`: all of theirs. `scope`: the evidence names single machines, only a group, or nobody.
+    `victims` wait for the suspects. `summary` is a sentence for people; `evidence` lines can be checked by hand.
+    """
+
+    suspects: tuple[Blamed, ...] = ()
+    ranks: tuple[int, ...] = ()
+    nodes: tuple[str, ...] = ()
+    scope: Literal["machine", "group", "nobody"] = "nobody"
+    confidence: float = 0.0
+    victims: tuple[int, ...] = ()
+    summary: str = ""
+    evidence: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    collectives: WaitVerdict | None = None
+    stacks: StackVerdict | None = None
+
+
+def judge_hang(
+    stacks: Sequence[ProcessStacks],
+    traces: Sequence[RankTrace],
+    mesh: Mesh | None = None,
+    ranks_per_node: int | None = None,
+    node_of_rank: Mapping[int, str] | None = None,
+    links: Sequence[NodeLinks] = (),
+) -> HangVerdict:
+    """Each kind of evidence may be absent, or be there for some ranks only. O(processes + records)."""
+    nodes = _Nodes(stacks, traces, ranks_per_node, node_of_rank)
+    by_stack = judge_stacks(stacks, mesh, ranks_per_node) if stacks else None
+    by_wait = judge_collectives(traces, mesh, ranks_per_node, _waiting(stacks, traces)) if traces else None
+    suspects, notes = _combined(by_wait, by_stack, stacks)
+    suspects = _with_network(suspects, by_wait, by_stack, traces, links, nodes, notes)
+    suspects = [msgspec.structs.replace(each, nodes=nodes.of(each.ranks) or each.nodes) for each in suspects]
+    suspects.sort(key=lambda each: (-each.confidence, each.ranks))
+    return _said(suspects, notes, by_wait, by_stack)
+
+
+def _with_network(
+    suspects: list[Blamed],
+    by_wait: WaitVerdict | None,
+    by_stack: StackVerdict | None,
+    traces: Sequence[RankTrace],
+    links: Sequence[NodeLinks],
+    nodes: _Nodes,
+    notes: list[str],
+) -> list[Blamed]:
+    """What the network explains better than traces do: a cut shows there as ranks that are late or never come.
+
+    A stack that shows what a rank does instead of waiting is not explained by it.
+    """
+    silent, more = silent_links(links)
+    notes += more
+    if by_stack and any(each.confidence >= _STRONG for each in by_stack.blamed):
+        notes += [link.reason for link in silent]
+        return suspects
+    if silent:
+        return [
+            Blamed(
+                ranks=nodes.on(link.nodes),
+                nodes=link.nodes,
+                reason=link.reason,
+                confidence=link.confidence,
+                evidence=link.evidence,
+            )
+            for link in silent
+        ]
+    waited = by_wait.blamed if by_wait else ()
+    if not waited or any(each.kind != "joined_not_moving" for each in waited):
+        return suspects
+    found = [narrowed_by_ports(each, _members(each, traces), links, nodes.of) for each in waited]
+    return [each for each in found if each is not None] or suspects
+
+
+def _members(blamed: BlamedInCollective, traces: Sequence[RankTrace]) -> tuple[int, ...]:
+    """All ranks of the group whose collective does not end."""
+    groups = (group for trace in traces for group in trace.groups if group.name == blamed.group)
+    return next((group.ranks for group in groups if set(blamed.ranks) <= set(group.ranks)), blamed.ranks)
+
+
+class _Nodes:
+    """The machines of ranks, from whoever names them first."""
+
+    def __init__(
+        self,
+        stacks: Sequence[ProcessStacks],
+        traces: Sequence[RankTrace],
+        ranks_per_node: int | None,
+        given: Mapping[int, str] | None,
+    ) -> None:
+        self._names = {trace.rank: trace.node for trace in traces if trace.node}
+        self._names |= {process.rank: process.node for process in stacks if process.rank is not None and process.node}
+        self._names |= dict(given or {})
+        ranks = {trace.rank for trace in traces} | {each.rank for each in stacks if each.rank is not None}
+        self._ranks = sorted(ranks | self._names.keys())
+        self._ranks_per_node = ranks_per_node
+
+    def of(self, ranks: Sequence[int]) -> tuple[str, ...]:
+        """Each machine once; none where one of them is not known."""
+        found: dict[str, None] = {}
+        for rank in ranks:
+            name = self._names.get(rank) or (str(rank // self._ranks_per_node) if self._ranks_per_node else "")
+            if not name:
+                return ()
+            found[name] = None
+        return tuple(found)
+
+    def on(self, nodes: Sequence[str]) -> tuple[int, ...]:
+        """The ranks that are known to be on these machines."""
+        return tuple(rank for rank in self._ranks if set(self.of((rank,))) & set(nodes))
+
+
+def _waiting(stacks: Sequence[ProcessStacks], traces: Sequence[RankTrace]) -> set[int]:
+    """Ranks without a trace that stand where others, whose traces show that they wait, stand as well."""
+    traced = {trace.rank for trace in traces if not trace.unread}
+    own = [each for each in stacks if each.kind == "rank" and each.threads and each.state not in STOPPED]
+    if all(each.rank in traced for each in own):
+        return set()
+    eye = Eye()
+    waits = {trace.rank for trace in traces if any(record.state != "completed" for record in trace.records)}
+    places = {eye.look(each).lines for each in own if each.rank in waits}
+    return {
+        each.rank
+        for each in own
+        if each.rank is not None and each.rank not in traced and eye.look(each).lines in places
+    }
+
+
+def _combined(
+    by_wait: WaitVerdict | None, by_stack: StackVerdict | None, stacks: Sequence[ProcessStacks]
+) -> tuple[list[Blamed], list[str]]:
+    notes = [*(by_wait.notes if by_wait else ()), *(by_stack.notes if by_stack else ())]
+    waited = list(by_wait.blamed) if by_wait else []
+    stood = list(by_stack.blamed) if by_stack else []
+    if not waited:
+        return stood, notes
+    victims = set(by_wait.victims) if by_wait else set()
+    contradicted = [each for each in stood if set(each.ranks) <= victims and each.confidence < _STRONG]
+    notes += [f"the stacks blame {ranks_in_words(each.ranks)}, which wait in a collective" for each in contradicted]
+    stood = [each for each in stood if each not in contradicted]
+    if not stood:
+        return _without_waiting(waited, stacks, notes), notes
+    both = [_agreed(each, stood) for each in waited if _meets(each, stood)]
+    strong = [each for each in stood if each.confidence >= _STRONG]
+    if both:
+        # A stack that shows a rank stopped or busy explains why others wait for it; the others are late by its fault.
+        sure = {rank for each in strong for rank in each.ranks}
+        rest = [each for each in waited if not _meets(each, stood)]
+        kept = rest if not sure else [each for each in rest if _is_evident(each)]
+        return [*both, *_without_waiting(kept, stacks, notes, keep_all=False)], notes
+    if strong and not any(_is_evident(each) for each in waited):
+        return strong, notes
+    if all(len(each.ranks) > _SUSPECT_MOST * max(len(one.ranks) for one in stood) for each in waited):
+        return stood, notes
+    return _without_waiting(waited, stacks, notes), notes
+
+
+def _is_evident(blamed: Blamed) -> bool:
+    return len(blamed.ranks) == 1 and blamed.confidence >= _STRONG
+
+
+def _meets(each: BlamedInCollective, stood: Sequence[Blamed]) -> bool:
+    return any(set(each.ranks) & set(one.ranks) for one in stood)
+
+
+def _agreed(each: BlamedInCollective, stood: Sequence[Blamed]) -> Blamed:
+    """What both say, with the evidence of both: the ranks that both name, where the stacks are sure."""
+    best = max(
+        (one for one in stood if set(one.ranks) & set(each.ranks)), key=lambda one: (one.confidence, -len(one.ranks))
+    )
+    doubt = (1 - each.confidence) * (1 - best.confidence)
+    # Those who wait for the same collective may stand apart from most without any fault of theirs.
+    tells_apart = best.confidence >= _STRONG
+    return Blamed(
+        ranks=tuple(rank for rank in each.ranks if rank in best.ranks or not tells_apart),
+        nodes=each.nodes,
+        reason=f"{each.reason}; {best.reason}",
+        confidence=round(min(0.99, 1 - doubt), 2),
+        evidence=(*each.evidence, *best.evidence),
+    )
+
+
+def _without_waiting(
+    waited: Sequence[BlamedInCollective], stacks: Sequence[ProcessStacks], notes: list[str], *, keep_all: bool = True
+) -> list[Blamed]:
+    """Drop those whose stacks show them in a wait of their own, if that leaves anybody (or `keep_all` is not asked)."""
+    absent = [each for each in waited if each.kind in ("never_joined", "no_dump")]
+    suspected = {rank for each in absent for rank in each.ranks}
+    if len(suspected) < 2 and keep_all:
+        return list(waited)
+    eye = Eye()
+    waits = {
+        process.rank
+        for process in stacks
+        if process.kind == "rank" and process.rank in suspected and eye.look(process).activity.doing == "others"
+    }
+    if keep_all and suspected <= waits:
+        return list(waited)
+    kept: list[Blamed] = []
+    for each in waited:
+        ranks = tuple(rank for rank in each.ranks if rank not in waits) if each in absent else each.ranks
+        if ranks:
+            kept.append(msgspec.structs.replace(each, ranks=ranks))
+    if waits & suspected:
+        notes.append(
+            f"{ranks_in_words(sorted(waits & suspected))} waits as well, by its stack, in what is not recorded"
+        )
+    return kept
+
+
+def _said(
+    suspects: Sequence[Blamed], notes: Sequence[str], by_wait: WaitVerdict | None, by_stack: StackVerdict | None
+) -> HangVerdict:
+    ranks = tuple(sorted({rank for each in suspects for rank in each.ranks}))
+    nodes = tuple(dict.fromkeys(node for each in suspects for node in each.nodes))
+    victims = tuple(rank for rank in (by_wait.victims if by_wait else ()) if rank not in ranks)
+    is_single = bool(suspects) and all(len(each.nodes or each.ranks) == 1 for each in suspects)
+    scope: Literal["machine", "group", "nobody"] = "machine" if is_single else "group" if suspects else "nobody"
+    return HangVerdict(
+        suspects=tuple(suspects),
+        ranks=ranks,
+        nodes=nodes,
+        scope=scope,
+        confidence=max((each.confidence for each in suspects), default=0.0),
+        victims=victims,
+        summary=_summary(suspects, nodes, victims, scope),
+        evidence=tuple(dict.fromkeys(line for each in suspects for line in each.evidence))[:_EVIDENCE_MOST],
+        notes=tuple(dict.fromkeys(notes)),
+        collectives=by_wait,
+        stacks=by_stack,
+    )
+
+
+def _summary(suspects: Sequence[Blamed], nodes: Sequence[str], victims: Sequence[int], scope: str) -> str:
+    if not suspects:
+        return "nothing shows who holds the job up"
+    first = suspects[0]
+    where = f" ({machines_in_words(nodes)})" if nodes else ""
+    more = f"; {len(suspects) - 1} more suspects" if len(suspects) > 1 else ""
+    waiting = f"; {len(victims)} ranks wait for it" if victims else ""
+    sure = "" if scope == "machine" else "; the evidence names no single machine"
+    ranks = {rank for each in suspects for rank in each.ranks}
+    whole = f" [suspects: ranks {in_ranges(ranks)}]" if len(suspects) > 1 else ""
+    return f"{first.reason}{where}{more}{waiting}{sure}{whole}"

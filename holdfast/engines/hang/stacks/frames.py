@@ -1,0 +1,159 @@
+"""Stacks made comparable between nodes: without addresses, install prefixes, wrappers and version noise. Pure."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from holdfast.events.parts.traces import Frame
+
+_LIBRARY = re.compile(r".*/(?:site|dist)-packages/|.*/lib/python\d[\d.]*t?/(?:lib-dynload/)?|.*\.zip/")
+_PYTHON = re.compile(r"\.py[xiw]?$|^<.*>$|ipython-input|ipykernel")
+_NOTEBOOK = re.compile(r"ipython-input|ipykernel")
+_COMPILED = re.compile(r"torchinductor_[^/]*/|/inductor_cache/")
+_RESUMED = re.compile(r"^torch_dynamo_resume_in_(.+)_at_\d+$")
+_ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
+_NUMBERED = re.compile(r"[._]\d+(?=>|$)")
+_CLONE = re.compile(r"(?:\.(?:constprop|isra|part|cold|lto_priv|llvm)(?:\.\d+)?)+$|@+[A-Z]\w*[\d.]*$|::h[0-9a-f]{16}$")
+_MANGLED_PART = re.compile(r"(\d+)")
+
+_WRAPPERS = frozenset(
+    {
+        ("wrapper", "c10d_logger.py"),
+        ("decorate_context", "_contextlib.py"),
+        ("_call_impl", "module.py"),
+        ("_wrapped_call_impl", "module.py"),
+        ("inner", "contextlib.py"),
+        ("_fn", "eval_frame.py"),
+        ("wrapped_fn", "nvtx.py"),
+        ("log_wrapper", "comm.py"),
+        ("wrapper", "collectives.py"),
+        ("_run_code", "runpy.py"),
+        ("_run_code", "<frozen runpy>"),
+        ("_run_module_as_main", "runpy.py"),
+        ("_run_module_as_main", "<frozen runpy>"),
+        ("_bootstrap", "threading.py"),
+        ("_bootstrap_inner", "threading.py"),
+        ("run", "threading.py"),
+    }
+)
+_BIRTHS = frozenset({("_bootstrap", "process.py"), ("_main", "spawn.py"), ("_launch", "popen_fork.py")})
+
+
+class Call(msgspec.Struct, frozen=True):
+    """One call, comparable. `path`: the file within its library, or as it was given."""
+
+    function: str
+    file: str
+    path: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.function} ({self.file})"
+
+
+class Stack(msgspec.Struct, frozen=True):
+    """One thread's calls, innermost first; `native`: the symbols of compiled code above the innermost call."""
+
+    calls: tuple[Call, ...]
+    native: tuple[str, ...] = ()
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """What is compared first: functions and files, no lines."""
+        return tuple(str(call) for call in self.calls)
+
+    @property
+    def lines(self) -> tuple[int, ...]:
+        """What is compared next: the lines from which calls were made; that of a wait itself moves with its loop."""
+        return tuple(call.line for call in self.calls[1:])
+
+
+def comparable(frames: tuple[Frame, ...]) -> Stack:
+    """A thread's calls without what differs between nodes and says nothing.
+
+    Calls of compiled code among Python's are left out; those above the innermost one are kept apart. What lies below
+    the birth of a forked process is its parent's and left out as well.
+    """
+    calls: list[Call] = []
+    native: list[str] = []
+    for frame in frames:
+        if not is_python(frame):
+            if not calls and (symbol := symbol_of(frame.function)):
+                native.append(symbol)
+            continue
+        call = _call(frame)
+        if (call.function, call.file) in _BIRTHS:
+            break
+        if (call.function, call.file) not in _WRAPPERS:
+            calls.append(call)
+    return Stack(tuple(calls), tuple(native))
+
+
+def is_python(frame: Frame) -> bool:
+    """Whether a frame is Python's, not compiled code's."""
+    if frame.function.startswith("0x"):
+        return False
+    return bool(_PYTHON.search(frame.file)) or frame.function == "<module>" or (not frame.file and frame.line > 0)
+
+
+def _call(frame: Frame) -> Call:
+    path = frame.file.replace("\\", "/")
+    path = _LIBRARY.sub("", path, count=1)
+    if _NOTEBOOK.search(path):
+        path = "<notebook>"
+    elif _COMPILED.search(path):
+        path = "<inductor>"
+    elif path.startswith("<"):
+        path = _NUMBERED.sub(
+            "", path.replace("<frozen importlib._bootstrap_external>", "<frozen importlib._bootstrap>")
+        )
+    folder, _, name = path.rpartition("/")
+    if name == "__init__.py" and folder:
+        name = f"{folder.rpartition('/')[2]}/{name}"
+    function = frame.function.rpartition(".")[2] or frame.function
+    if resumed := _RESUMED.match(function):
+        function = resumed[1]
+    return Call(_ADDRESS.sub("0x", function), name, path, frame.line)
+
+
+def symbol_of(function: str) -> str:
+    """A symbol of compiled code without templates, parameters, clones and addresses; nothing for a bare address."""
+    if function.startswith("0x"):
+        return ""
+    name = _demangled(function) if function.startswith("_Z") else function
+    name = _CLONE.sub("", name)
+    name = _outside(_outside(name, "<", ">"), "(", ")")
+    name = _ADDRESS.sub("", name).replace(" const", "").strip()
+    return name.rpartition(" ")[2] or name
+
+
+def _outside(text: str, opening: str, closing: str) -> str:
+    """What stands outside brackets. `operator<` and an anonymous namespace lose theirs, on every node alike."""
+    if opening not in text:
+        return text
+    depth, kept = 0, []
+    for character in text.replace("->", "__"):
+        if character == opening:
+            depth += 1
+        elif character == closing:
+            depth = max(depth - 1, 0)
+        elif depth == 0:
+            kept.append(character)
+    return "".join(kept)
+
+
+def _demangled(symbol: str) -> str:
+    """The names within an Itanium-mangled symbol, `c10d::Work::wait` of `_ZN4c10d4Work4waitE...`; no parameters."""
+    rest = symbol[2:]
+    is_nested = rest.startswith("N")
+    rest = rest.lstrip("NKL") if is_nested else rest.lstrip("L")
+    names: list[str] = []
+    while found := _MANGLED_PART.match(rest):
+        size = int(found[1])
+        names.append(rest[found.end() : found.end() + size])
+        rest = rest[found.end() + size :]
+        if not is_nested:
+            break
+    return "::".join(names) or symbol

@@ -1,0 +1,64 @@
+"""Ranks of which there is no stack although there should be: which of them a dead machine or process explains. Pure.
+
+Reading fails now and then on a healthy rank as well. What speaks against one: its whole machine is silent, its process
+is gone, or it alone is missing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from holdfast.engines.hang.group_cover import natural
+from holdfast.topology import Mesh
+
+_GONE = re.compile(
+    r"no such process|no longer|not running|not found|exited|is gone|dead|defunct|zombie|unreachable|lost",
+    re.IGNORECASE,
+)
+
+_SILENT_MOST = 1 / 8
+"""Of the ranks: if more say nothing, it is the reading that failed. One machine may."""
+
+
+class Silence(msgspec.Struct, frozen=True, kw_only=True):
+    """Ranks of one machine ("": not known) that said nothing, in a way that counts."""
+
+    ranks: tuple[int, ...]
+    node: str
+    confidence: float
+    evidence: tuple[str, ...]
+
+
+def silences(
+    unread: Mapping[int, str], read: set[int], mesh: Mesh | None, node_of: Callable[[int], str]
+) -> list[Silence]:
+    """`unread`: rank -> why it could not be read; `read`: ranks that were. Of a mesh, the others are missing."""
+    missing = set(range(mesh.world_size)) - read - set(unread) if mesh else set()
+    quiet = missing | set(unread)
+    speaking_nodes = {node_of(rank) for rank in read}
+    by_node: defaultdict[str, list[int]] = defaultdict(list)
+    for rank in sorted(quiet):
+        by_node[node_of(rank)].append(rank)
+    whole = {node: ranks for node, ranks in by_node.items() if node and node not in speaking_nodes and len(ranks) > 1}
+    counted = [rank for ranks in whole.values() for rank in ranks]
+    if not counted:
+        counted = sorted(rank for rank, why in unread.items() if _GONE.search(why))
+    if not counted and len(missing) == 1:
+        counted = sorted(missing)
+    nodes = sorted({node_of(rank) for rank in counted}, key=natural)
+    is_few = len(counted) <= _SILENT_MOST * (len(read) + len(quiet)) or (len(nodes) == 1 and nodes[0] != "")
+    if not is_few or len(counted) > len(read):
+        return []
+    return [
+        Silence(
+            ranks=tuple(rank for rank in counted if node_of(rank) == node),
+            node=node,
+            confidence=0.6 if node in whole or any(rank in unread for rank in counted) else 0.5,
+            evidence=tuple(f"rank {rank}: {unread[rank]}" for rank in by_node[node][:8] if unread.get(rank)),
+        )
+        for node in nodes
+    ]

@@ -1,0 +1,394 @@
+"""Whom the stacks of a job that stands still blame. Pure.
+
+Who waits for others is their victim; who is stopped, or busy with something of its own while most wait, keeps them
+waiting. Where everybody waits, those who wait elsewhere than most share a parallel group with the one at fault
+(ByteRobust §5.1), and two groups along different dimensions cross where it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from holdfast.engines.hang.group_cover import Cover, SharedGroup, covering, natural
+from holdfast.engines.hang.stacks.outliers import STAGES
+from holdfast.engines.hang.stacks.process_state import Seen
+from holdfast.engines.hang.stacks.silent_ranks import silences
+from holdfast.engines.wording import machines_in_words, ranks_in_words
+from holdfast.events.parts.traces import Blamed, ProcessKind, ProcessStacks
+from holdfast.topology import Mesh
+
+NodeOf = Callable[[int], str]
+
+_STOPPED = frozenset({"T", "t", "stopped"})
+_DEAD = frozenset({"Z", "X", "dead", "zombie"})
+_IN_KERNEL = frozenset({"D", "disk-sleep"})
+
+_LIBRARIES = re.compile(
+    r"(?:^|/)(?:torch|megatron|deepspeed|transformer_engine|apex|flash_attn|xformers|transformers|accelerate|colossalai"
+    r"|fairscale|nemo|torchtitan|triton|numpy)/|^<"
+)
+
+_WAIT_MOST = 1 / 2
+"""Of the ranks that must wait for others before anybody is to blame for it."""
+
+_STAND_MOST = 3 / 4
+"""Of the ranks that must wait, or stand with many others, where it does not show of half of them that they wait."""
+
+_SHARED_LEAST = 1 / 8
+"""Of the ranks that stand at one place, for it to be one where ranks stand still."""
+
+_CALLS_SHOWN = 4
+_EVIDENCE_MOST = 8
+
+
+class Member(msgspec.Struct, frozen=True, gc=False):
+    """A process, what it shows, and its rank or that of the rank whose child it is."""
+
+    process: ProcessStacks
+    seen: Seen
+    rank: int | None
+
+
+class Judged(msgspec.Struct, frozen=True, kw_only=True):
+    """Processes of one kind; `like_most` and `outliers` are indexes of `members`, compared `by` what."""
+
+    kind: ProcessKind
+    members: tuple[Member, ...] = ()
+    by: str = "function"
+    like_most: frozenset[int] = frozenset()
+    outliers: frozenset[int] = frozenset()
+
+    @property
+    def has_strangers(self) -> bool:
+        """Whether one stands in something of its own, unlike most."""
+        return any(
+            member.process.threads and index not in self.like_most and _own_reason(member)
+            for index, member in enumerate(self.members)
+        )
+
+
+class Blame(msgspec.Struct, frozen=True, kw_only=True):
+    """Who is blamed, and the groups that outliers share."""
+
+    blamed: tuple[Blamed, ...] = ()
+    shared: tuple[SharedGroup, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def blame(ranks: Judged, children: Sequence[Judged], mesh: Mesh | None, node_of: NodeOf) -> Blame:
+    """The ranks, or the group of ranks, that the stacks hold to be at fault."""
+    if not ranks.members:
+        return Blame(notes=("no process looks like a rank",))
+    return _Blaming(ranks, children, mesh, node_of).blame()
+
+
+class _Blaming:
+    def __init__(self, ranks: Judged, children: Sequence[Judged], mesh: Mesh | None, node_of: NodeOf) -> None:
+        self._ranks = ranks
+        self._members = ranks.members
+        self._children = children
+        self._mesh = mesh
+        self._node_of = node_of
+        self._readable = [index for index, member in enumerate(self._members) if member.process.threads]
+        self._stopped = {
+            index: "is stopped" if member.process.state in _STOPPED else "is dead"
+            for index, member in enumerate(self._members)
+            if member.process.state in _STOPPED | _DEAD
+        }
+        self._waiting = [
+            index for index in self._readable if _waits(self._members[index]) and index not in self._stopped
+        ]
+        places = Counter(self._members[index].seen.place for index in self._readable)
+        standing = [
+            index
+            for index in self._readable
+            if self._members[index].seen.activity.doing != "own"
+            and places[self._members[index].seen.place] >= max(2, _SHARED_LEAST * len(self._readable))
+        ]
+        self._mostly_stands = len(set(standing) | set(self._waiting)) >= _STAND_MOST * len(self._readable) > 0
+        self._stand_still = len(self._waiting) >= _WAIT_MOST * len(self._readable) and bool(self._waiting)
+
+    def blame(self) -> Blame:
+        weak = [index for index in sorted(self._ranks.outliers) if index not in self._stopped]
+        cover = self._covered(weak)
+        if strong := self._strong():
+            return Blame(blamed=tuple(self._each_machine(strong)), shared=cover.groups, notes=cover.notes)
+        if silent := self._silent():
+            return Blame(blamed=silent, shared=cover.groups, notes=cover.notes)
+        if unclear := self._unclear():
+            return Blame(blamed=tuple(self._each_machine(unclear)), shared=cover.groups, notes=cover.notes)
+        if found := self._weakly(weak, cover):
+            return Blame(blamed=found, shared=cover.groups, notes=cover.notes)
+        return Blame(shared=cover.groups, notes=(*cover.notes, self._why_nobody()))
+
+    def _weakly(self, weak: list[int], cover: Cover) -> tuple[Blamed, ...]:
+        """Whom those blame who wait elsewhere than most."""
+        if not self._stand_still:
+            is_clear = len(self._ranks.like_most) >= _STAND_MOST * len(self._readable)
+            if is_clear and self._mostly_stands and weak and len(cover.groups) + len(cover.alone) == 1:
+                return tuple(self._groups(weak, cover, 0.6))
+            return ()
+        if weak and len(weak) * 2 <= len(self._readable):
+            return tuple(self._groups(weak, cover))
+        return self._checkpoints()
+
+    def _strong(self) -> dict[int, tuple[str, float]]:
+        """Those who keep others waiting by themselves: why, and how sure that is."""
+        found = {index: (reason, 0.95) for index, reason in self._stopped.items()}
+        if not self._stand_still and not self._mostly_stands:
+            return found if len(found) * 2 <= len(self._members) else {}
+        sure = 1.0 if self._stand_still else 0.7
+        for index in self._readable:
+            if index not in self._ranks.like_most and index not in found and (why := _own_reason(self._members[index])):
+                found[index] = (why, 0.85 * sure)
+        return found if len(found) * 2 <= len(self._members) else {}
+
+    def _unclear(self) -> dict[int, tuple[str, float]]:
+        """Those of whom nothing shows that they wait, on one machine, where everybody else stands with many.
+
+        A call within a library may wait for the device without a word. Where others stand elsewhere as well, only one
+        rank in code of the program itself counts.
+        """
+        indexes = [
+            index
+            for index in self._readable
+            if index not in self._ranks.like_most and self._members[index].seen.activity.doing == "unclear"
+        ]
+        if not (self._mostly_stands or self._stand_still) or not indexes or len(self._machines(indexes)) > 1:
+            return {}
+        is_alone = all(index in self._ranks.outliers for index in indexes)
+        if len(self._ranks.outliers - set(indexes) - set(self._stopped)) > 0:
+            indexes = [index for index in indexes if not _in_library(self._members[index].seen)]
+            is_alone = is_alone and len(indexes) == 1
+        others_wait = len(self._waiting) + len(indexes) >= len(self._readable)
+        if not is_alone and not (len(indexes) == 1 and others_wait):
+            return {}
+        sure = (0.7 if is_alone else 0.6) * (1.0 if self._stand_still else 0.7)
+        return dict.fromkeys(indexes, ("is in none of the waits of the others", sure))
+
+    def _each_machine(self, strong: dict[int, tuple[str, float]]) -> list[Blamed]:
+        by_machine: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
+        for index, (reason, _) in strong.items():
+            by_machine[self._machine(index), reason].append(index)
+        sure = 1.0 if len({machine for machine, _ in by_machine}) <= 3 else 0.7
+        said = [
+            Blamed(
+                ranks=self._numbers(indexes),
+                nodes=(machine,) if machine else (),
+                reason=f"{self._named(indexes)} {reason} while {self._most_wait()}",
+                confidence=round(strong[indexes[0]][1] * sure, 2),
+                evidence=self._evidence(indexes),
+            )
+            for (machine, reason), indexes in by_machine.items()
+        ]
+        return sorted(said, key=lambda one: (-one.confidence, one.ranks))
+
+    def _groups(self, weak: list[int], cover: Cover, sure: float = 1.0) -> list[Blamed]:
+        """Blames machines that outliers lie on alone, or the groups that they share."""
+        sure *= 1.0 if self._ranks.by == "function" else 0.8
+        standing = f"stand elsewhere (by {self._ranks.by}) than most, and {self._most_wait()}"
+        if cover.crossing:
+            on_it = [index for index in weak if self._machine(index) in cover.crossing]
+            met = " and ".join(f"the {'-'.join(group.dims)} group of {_nodes(group)}" for group in cover.groups)
+            return [self._blamed(on_it, f"{met} hang and meet on {machines_in_words(cover.crossing)}", 0.65 * sure)]
+        said = []
+        for group in cover.groups:
+            inside = [index for index in weak if self._machine(index) in group.nodes]
+            if not inside:
+                # Only partners of those who wait lie on it.
+                continue
+            reason = f"{self._named(inside)} {standing}; they share the {'-'.join(group.dims)} group of {_nodes(group)}"
+            said.append(
+                Blamed(
+                    ranks=group.ranks,
+                    nodes=group.nodes if self._machine(inside[0]) else (),
+                    reason=reason,
+                    confidence=round((0.6 if len(cover.groups) == 1 else 0.45) * sure, 2),
+                    evidence=self._evidence(inside),
+                )
+            )
+        inside = [index for index in weak if self._unit(index) in cover.alone]
+        if inside:
+            confidence = 0.7 if not cover.groups and len(cover.alone) == 1 else 0.4
+            said.append(self._blamed(inside, f"{self._named(inside)} {standing}", confidence * sure))
+        return said
+
+    def _silent(self) -> tuple[Blamed, ...]:
+        """Ranks that should have a stack and have none, where nearly all others stand still."""
+        members = [member for index, member in enumerate(self._members) if index not in self._stopped]
+        if not self._mostly_stands or any(member.rank is None for member in members):
+            return ()
+        unread = {member.rank: member.process.unread for member in members if not member.process.threads}
+        read = {member.rank for member in self._members} - set(unread)
+        found = silences(
+            {rank: why for rank, why in unread.items() if rank is not None},
+            {rank for rank in read if rank is not None},
+            self._mesh,
+            self._node_of,
+        )
+        return tuple(
+            Blamed(
+                ranks=one.ranks,
+                nodes=(one.node,) if one.node else (),
+                reason=f"{ranks_in_words(one.ranks)} gave no stack while {self._most_wait()}",
+                confidence=one.confidence,
+                evidence=one.evidence,
+            )
+            for one in found
+        )
+
+    def _checkpoints(self) -> tuple[Blamed, ...]:
+        """Writers of checkpoints that stand elsewhere than most, where no rank does."""
+        writers = next((one for one in self._children if one.kind == "checkpoint"), None)
+        if writers is None:
+            return ()
+        members = [writers.members[index] for index in sorted(writers.outliers)]
+        ranks = tuple(sorted({member.rank for member in members if member.rank is not None}))
+        machines = sorted({self._node_of(rank) for rank in ranks}, key=natural)
+        if len(machines) != 1:
+            return ()
+        reason = f"the checkpoint writer of {ranks_in_words(ranks)} stands elsewhere than most, and every rank waits"
+        evidence = tuple(_line(member) for member in members[:_EVIDENCE_MOST])
+        nodes = (machines[0],) if machines[0] else ()
+        return (Blamed(ranks=ranks, nodes=nodes, reason=reason, confidence=0.5, evidence=evidence),)
+
+    def _blamed(self, indexes: list[int], reason: str, confidence: float) -> Blamed:
+        return Blamed(
+            ranks=self._numbers(indexes),
+            nodes=tuple(sorted({machine for index in indexes if (machine := self._machine(index))}, key=natural)),
+            reason=reason,
+            confidence=round(confidence, 2),
+            evidence=self._evidence(indexes),
+        )
+
+    def _covered(self, indexes: list[int]) -> Cover:
+        if not indexes or len(indexes) * 2 > len(self._readable):
+            return Cover()
+        mesh = None if any(self._members[index].rank is None for index in indexes) else self._mesh
+        units = {self._members[index].rank: self._unit(index) for index in indexes}
+        numbers = [rank for rank in units if rank is not None]
+        if mesh is None:
+            return Cover(alone=tuple(sorted(set(units.values()), key=natural)))
+        return covering(
+            numbers,
+            mesh,
+            lambda rank: units.get(rank) or self._node_of(rank) or f"rank {rank}",
+            self._pipeline_partners(indexes, mesh),
+        )
+
+    def _pipeline_partners(self, indexes: list[int], mesh: Mesh) -> list[int]:
+        """Other stages of those who wait in a point-to-point operation: one that went on without it looks healthy."""
+        waiting = [
+            rank
+            for index in indexes
+            if self._members[index].seen.activity.is_p2p and (rank := self._members[index].rank) is not None
+        ]
+        stages = [dim for dim in mesh.names if dim in STAGES]
+        return sorted({peer for dim in stages for rank in waiting for peer in mesh.group_of(rank, dim)} - set(waiting))
+
+    def _evidence(self, indexes: list[int]) -> tuple[str, ...]:
+        """A line for each place where the ranks stand, for what their children do, and for where most stand."""
+        lines = self._places(indexes)[:_EVIDENCE_MOST]
+        theirs = set(self._numbers(indexes))
+        for one in self._children:
+            odd = [
+                member
+                for index, member in enumerate(one.members)
+                if member.rank in theirs and index not in one.like_most and member.process.threads
+            ]
+            lines += [_line(member) for member in odd[:2]]
+        rest = sorted(set(self._readable) - set(indexes))
+        return (*lines, *self._places(rest)[:1])
+
+    def _places(self, indexes: Sequence[int]) -> list[str]:
+        by_place: defaultdict[tuple[int, str, str], list[int]] = defaultdict(list)
+        for index in indexes:
+            member = self._members[index]
+            by_place[member.seen.lines, member.process.state, member.process.unread].append(index)
+        most_first = sorted(by_place.values(), key=lambda members: -len(members))
+        return [_line(self._members[members[0]], self._named(members)) for members in most_first]
+
+    def _why_nobody(self) -> str:
+        if not self._readable:
+            return "no stack of a rank could be read"
+        if self._stand_still:
+            return f"{self._most_wait()}, and none stands where only the one at fault would: the stacks blame nobody"
+        doing = Counter(self._members[index].seen.activity.what for index in self._readable)
+        what, count = doing.most_common(1)[0]
+        most = f"; {count} of {len(self._readable)} stand in {what}" if what else ""
+        return f"fewer than half of the ranks wait for others{most}: the stacks blame nobody for it"
+
+    def _most_wait(self) -> str:
+        whats = Counter(self._members[index].seen.activity.what for index in self._waiting)
+        if not whats:
+            return f"{len(self._ranks.like_most)} of {len(self._members)} ranks stand where most do"
+        shown = ", ".join(what for what, _ in whats.most_common(3))
+        return f"{len(self._waiting)} of {len(self._members)} ranks wait for others ({shown})"
+
+    def _numbers(self, indexes: Sequence[int]) -> tuple[int, ...]:
+        return tuple(sorted({rank for index in indexes if (rank := self._members[index].rank) is not None}))
+
+    def _named(self, indexes: Sequence[int]) -> str:
+        numbers = self._numbers(indexes)
+        if numbers:
+            return ranks_in_words(numbers)
+        return ", ".join(f"process {self._members[index].process.pid}" for index in indexes[:_EVIDENCE_MOST])
+
+    def _machine(self, index: int) -> str:
+        member = self._members[index]
+        return member.process.node or ("" if member.rank is None else self._node_of(member.rank))
+
+    def _unit(self, index: int) -> str:
+        """The machine, or where it is not known the rank itself."""
+        rank = self._members[index].rank
+        return self._machine(index) or (f"process {index}" if rank is None else f"rank {rank}")
+
+    def _machines(self, indexes: Sequence[int]) -> list[str]:
+        return sorted({self._unit(index) for index in indexes}, key=natural)
+
+
+def _waits(member: Member) -> bool:
+    return member.seen.activity.doing == "others" or member.seen.activity.is_backward
+
+
+def _in_library(seen: Seen) -> bool:
+    return bool(seen.stack.calls) and bool(_LIBRARIES.search(seen.stack.calls[0].path))
+
+
+def _own_reason(member: Member) -> str:
+    if member.process.state in _IN_KERNEL and member.seen.activity.doing != "others":
+        return "waits for a device or a file system"
+    if member.seen.activity.doing == "own":
+        return f"waits for {member.seen.activity.what}"
+    return ""
+
+
+def _line(member: Member, whose: str = "") -> str:
+    process = member.process
+    whose = whose or (f"rank {process.rank}" if process.rank is not None else f"process {process.pid}")
+    kind = "" if process.kind == "rank" else f", {process.kind.replace('_', ' ')} {process.pid}"
+    state = f", state {process.state}" if process.state else ""
+    if not process.threads:
+        return f"{whose}{kind}{state}: {process.unread or 'no stack'}"
+    others = (thread for thread in process.threads if thread.frames and not thread.is_main)
+    holder = next((thread for thread in others if thread.holds_gil), None)
+    held = f"; thread {holder.name} holds the interpreter lock in {holder.frames[0].function}" if holder else ""
+    return f"{whose}{kind}{state}: {_calls(member.seen)}{held}"
+
+
+def _calls(seen: Seen) -> str:
+    calls = [
+        f"{call.function} ({call.file}:{call.line})" if call.line else str(call)
+        for call in seen.stack.calls[:_CALLS_SHOWN]
+    ]
+    return " < ".join(calls) or "no calls"
+
+
+def _nodes(group: SharedGroup) -> str:
+    if group.nodes[0].startswith("rank "):
+        return ranks_in_words(group.ranks)
+    return machines_in_words(group.nodes)

@@ -1,0 +1,166 @@
+"""Who stands elsewhere than the others: stacks grouped by string match (ByteRobust §5.1). Pure.
+
+Kinds of processes are kept apart, and ranks are compared with those that do the same work in other replicas. Stacks are
+compared by functions first; only where nobody stands out so, by the lines of calls and then by native symbols.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from holdfast.engines.hang.group_cover import SharedGroup
+from holdfast.engines.hang.stacks.frames import Call
+from holdfast.engines.hang.stacks.outliers import standings
+from holdfast.engines.hang.stacks.process_state import Eye, Seen
+from holdfast.engines.hang.stacks.stack_blame import Judged, Member, blame
+from holdfast.engines.wording import in_ranges
+from holdfast.events.parts.traces import Blamed, ProcessKind, ProcessStacks
+from holdfast.topology import Mesh
+
+_BY: tuple[tuple[str, Callable[[Seen], int]], ...] = (
+    ("function", lambda seen: seen.place),
+    ("line", lambda seen: seen.lines),
+    ("native symbol", lambda seen: seen.symbols),
+)
+
+
+class StackGroup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Processes of one kind that stand at one place. `stack`: of one of them, innermost first; `ranks`: theirs."""
+
+    kind: ProcessKind
+    stack: tuple[str, ...]
+    waits_for: str = ""
+    count: int
+    ranks: tuple[int, ...] = ()
+    is_healthy: bool
+
+
+class StackVerdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the stacks of a job say. Nobody blamed: nothing in them proves who is at fault; `notes` say why.
+
+    `outliers` are ranks. `shared`: the smallest set of parallel groups that covers those who are suspects.
+    """
+
+    groups: tuple[StackGroup, ...]
+    outliers: tuple[int, ...] = ()
+    shared: tuple[SharedGroup, ...] = ()
+    blamed: tuple[Blamed, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def judge_stacks(processes: Sequence[ProcessStacks], mesh: Mesh | None, ranks_per_node: int | None) -> StackVerdict:
+    """Group processes by stack, tell the outliers, and name whom they have in common. O(processes).
+
+    `ranks_per_node` tells machines where processes do not name theirs; without both a machine is a rank.
+    """
+    eye = Eye()
+    members: defaultdict[ProcessKind, list[Member]] = defaultdict(list)
+    for process in _latest(processes):
+        members[process.kind].append(Member(process, eye.look(process), process.rank))
+    judged = [_judged(kind, members[kind], mesh) for kind in ("rank", "data_loader", "checkpoint") if members[kind]]
+    ranks = next((one for one in judged if one.kind == "rank"), Judged(kind="rank"))
+    children = [one for one in judged if one.kind != "rank"]
+    verdict = blame(ranks, children, mesh, node_names(processes, ranks_per_node))
+    groups = [group for one in judged for group in _groups(one)]
+    if members["other"]:
+        groups += _groups(Judged(kind="other", members=tuple(members["other"])))
+    return StackVerdict(
+        groups=tuple(groups),
+        outliers=tuple(sorted({rank for index in ranks.outliers if (rank := ranks.members[index].rank) is not None})),
+        shared=verdict.shared,
+        blamed=verdict.blamed,
+        notes=(*_notes(processes, members, mesh), *verdict.notes),
+    )
+
+
+def node_names(processes: Sequence[ProcessStacks], ranks_per_node: int | None) -> Callable[[int], str]:
+    """The machine of a rank: as its processes name it, or its number; "" where neither is known."""
+    named = {process.rank: process.node for process in processes if process.rank is not None and process.node}
+
+    def name(rank: int) -> str:
+        return named.get(rank) or (str(rank // ranks_per_node) if ranks_per_node else "")
+
+    return name
+
+
+def _latest(processes: Sequence[ProcessStacks]) -> list[ProcessStacks]:
+    """One process for each rank: the last that could be read. Children have no number of their own."""
+    ranks: dict[int, ProcessStacks] = {}
+    others: list[ProcessStacks] = []
+    for process in processes:
+        if process.kind != "rank" or process.rank is None:
+            others.append(process)
+        elif process.threads or process.rank not in ranks:
+            ranks[process.rank] = process
+    return [ranks[rank] for rank in sorted(ranks)] + others
+
+
+def _judged(kind: ProcessKind, members: list[Member], mesh: Mesh | None) -> Judged:
+    readable = [index for index, member in enumerate(members) if member.process.threads]
+    numbers = [members[index].rank for index in readable]
+    judged = Judged(kind=kind, members=tuple(members))
+    for by, key in _BY:
+        standing = standings([key(members[index].seen) for index in readable], numbers, mesh)
+        if by != "function" and len(standing.like_most) * 2 <= len(readable):
+            break
+        found = Judged(
+            kind=kind,
+            members=tuple(members),
+            by=by,
+            like_most=frozenset(readable[place] for place in standing.like_most),
+            outliers=frozenset(readable[place] for place in standing.alone),
+        )
+        if by == "function" or found.outliers:
+            judged = found
+        if found.outliers or kind != "rank" or found.has_strangers:
+            break
+    return judged
+
+
+def _groups(judged: Judged) -> list[StackGroup]:
+    by_place: defaultdict[tuple[int, bool], list[Member]] = defaultdict(list)
+    key = dict(_BY)[judged.by]
+    for index, member in enumerate(judged.members):
+        if member.process.threads:
+            by_place[key(member.seen), index in judged.outliers].append(member)
+    return [
+        StackGroup(
+            kind=judged.kind,
+            stack=tuple(map(_shown, members[0].seen.stack.calls)),
+            waits_for=members[0].seen.activity.what,
+            count=len(members),
+            ranks=tuple(sorted({member.rank for member in members if member.rank is not None})),
+            is_healthy=not is_outlier,
+        )
+        for (_, is_outlier), members in sorted(by_place.items(), key=lambda item: (item[0][1], -len(item[1])))
+    ]
+
+
+def _shown(call: Call) -> str:
+    return f"{call.function} ({call.path or call.file}:{call.line})" if call.line else str(call)
+
+
+def _notes(
+    processes: Sequence[ProcessStacks], members: dict[ProcessKind, list[Member]], mesh: Mesh | None
+) -> list[str]:
+    notes: list[str] = []
+    unread = [process for process in processes if not process.threads]
+    by_reason: defaultdict[str, list[int]] = defaultdict(list)
+    for process in unread:
+        by_reason[process.unread or "no stack in it"].append(-1 if process.rank is None else process.rank)
+    for reason, ranks in list(by_reason.items())[:8]:
+        known = sorted(rank for rank in ranks if rank >= 0)
+        whose = f"ranks {in_ranges(known)}" if known else f"{len(ranks)} processes"
+        notes.append(f"{whose} not read: {reason}")
+    unnumbered = sum(member.rank is None for member in members["rank"])
+    if unnumbered:
+        notes.append(f"{unnumbered} processes that look like ranks do not say which rank they are")
+    outside = [m.rank for m in members["rank"] if mesh and m.rank is not None and m.rank >= mesh.world_size]
+    if mesh and outside:
+        notes.append(
+            f"mesh {mesh} has {mesh.world_size} ranks, yet there are stacks of rank {outside[-1]}: not compared"
+        )
+    return notes

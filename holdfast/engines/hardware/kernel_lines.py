@@ -1,0 +1,129 @@
+"""What a line of the kernel's log says of a machine's health, by `holdfast.engines.hardware.kernel_rules`. Pure."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from holdfast.engines.hardware.kernel_rules import RULES, WORTH_A_LOOK, About, Confidence, Rule
+from holdfast.engines.hardware.xid import explained
+from holdfast.pci import pci_address
+from holdfast.symptoms.table_one import TableOne
+
+
+class KernelTrouble(msgspec.Struct, frozen=True, kw_only=True):
+    """What one line says. `device` is what people call it; `about` says which of the names below tell whose it is.
+
+    `is_global`: a process is named, and the trouble is the machine's.
+    """
+
+    kind: str
+    about: About
+    confidence: Confidence
+    symptom: str
+    detail: str
+    device: str = ""
+    pci: str = ""
+    interface: str = ""
+    block: str = ""
+    pid: int | None = None
+    memcg: str = ""
+    is_global: bool = False
+    xid: int | None = None
+
+
+_COMPILED = tuple((rule, tuple(map(re.compile, rule.patterns))) for rule in RULES)
+
+
+def read_line(line: str) -> KernelTrouble | None:
+    """What the line says, None: nothing about health that is known."""
+    if not any(words in line for words in WORTH_A_LOOK):
+        return None
+    for rule, patterns in _COMPILED:
+        for pattern in patterns:
+            if found := pattern.search(line):
+                return _told(rule, found)
+    return None
+
+
+def _told(rule: Rule, found: re.Match[str]) -> KernelTrouble:
+    names = {name: value for name, value in found.groupdict().items() if value}
+    pci = pci_address(names["pci"]) if "pci" in names else ""
+    pid = int(names["pid"]) if "pid" in names else None
+    device = names.get("interface") or names.get("block") or pci or names.get("device", "")
+    trouble = KernelTrouble(
+        kind=rule.kind,
+        about=rule.about,
+        confidence=rule.confidence,
+        symptom=rule.symptom.value,
+        detail=rule.detail,
+        device=f"{device}[{pid}]" if pid is not None else device,
+        pci=pci,
+        interface=names.get("interface", ""),
+        block=names.get("block", ""),
+        pid=pid,
+        memcg=names.get("memcg", ""),
+        is_global=rule.reads == "anybody",
+    )
+    match rule.reads:
+        case "xid":
+            return _by_xid(trouble, int(names["number"]), found.string)
+        case "severity":
+            return _by_severity(trouble, names["severity"])
+        case "switch":
+            trouble = msgspec.structs.replace(trouble, detail=f"SXid {names['number']}: {trouble.detail}")
+            return _by_severity(trouble, names["severity"])
+        case "pcie":
+            symptom = {"nvidia": TableOne.GPU_UNAVAILABLE, "pcieport": TableOne.OS_KERNEL_PANIC}
+            named = symptom.get(names["driver"], TableOne.INFINIBAND_ERROR).value
+            return _by_severity(msgspec.structs.replace(trouble, symptom=named), names["severity"])
+        case _:
+            return trouble
+
+
+def _by_xid(trouble: KernelTrouble, number: int, line: str) -> KernelTrouble:
+    xid = explained(number)
+    return msgspec.structs.replace(
+        trouble,
+        kind=f"xid {number}",
+        xid=number,
+        confidence=xid.confidence_of(line),
+        symptom=xid.symptom,
+        detail=f"Xid {number}: {xid.meaning}",
+    )
+
+
+def _by_severity(trouble: KernelTrouble, severity: str) -> KernelTrouble:
+    """Only what is fatal is without doubt; what was corrected, or says that it harms nothing, is a hint."""
+    word = severity.lower()
+    confidence: Confidence = trouble.confidence
+    if word == "fatal":
+        confidence = "evict"
+    elif word == "recoverable":
+        confidence = "tolerate"
+    return msgspec.structs.replace(trouble, confidence=confidence, detail=f"{trouble.detail} ({word})")
+
+
+_STAMPS = tuple(
+    map(
+        re.compile,
+        (
+            r"^<\d+>",  # dmesg --raw
+            r"^\w+\s*:\w+\s*: ",  # dmesg --decode
+            r"^\d{4}-\d\d-\d\dT\S+ ",  # dmesg --time-format iso, rsyslog
+            r"^\w{3} +\d+ \d\d:\d\d:\d\d ",  # syslog, journalctl
+            r"^\S+ kernel: ",
+            r"^\[[^\]]*\] ?",
+            r"^\d+,\d+,\d+,[^;]*;",  # /dev/kmsg
+        ),
+    )
+)
+
+
+def without_stamp(line: str) -> str:
+    """The kernel's own words in a line as dmesg, journalctl or a syslog prints it."""
+    # Some print two of them, in either order.
+    for stamp in (*_STAMPS, *_STAMPS):
+        line = stamp.sub("", line, count=1)
+    return line.rstrip("\n")

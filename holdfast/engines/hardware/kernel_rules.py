@@ -1,0 +1,362 @@
+"""Which lines of the kernel's log say something of a machine's health, as data: in order, the first decides. Pure.
+
+Names in a pattern tell whose the line is: `pci`, `interface`, `block` (a disk), `pid`, `memcg`; `device` only what
+people call it. `severity`, `driver`, `number` change what is said (`holdfast.engines.hardware.kernel_lines`).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from holdfast.symptoms.table_one import TableOne
+
+Confidence = Literal["evict", "tolerate", "hint"]
+About = Literal["gpu", "nic", "pci", "disk", "process", "machine"]
+Reads = Literal["", "xid", "severity", "switch", "pcie", "anybody"]
+
+
+class Rule(msgspec.Struct, frozen=True):
+    """`about` says which names tell whose the line is, `reads` what else of the line matters."""
+
+    kind: str
+    about: About
+    confidence: Confidence
+    symptom: TableOne
+    detail: str
+    patterns: tuple[str, ...]
+    reads: Reads = ""
+
+
+_PCI = r"(?P<pci>(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)"
+_DISK = r"(?P<block>(?!loop|zram|ram|fd|sr)[\w-]+)"
+_DRIVERS = [
+    "mlx4_core",
+    "mlx4_en",
+    "mlx5_core",
+    "bnxt_en",
+    "bnxt_re",
+    "ice",
+    "i40e",
+    "iavf",
+    "ixgbe",
+    "igb",
+    "e1000e",
+    "irdma",
+    "ena",
+    "efa",
+    "gve",
+    "qede",
+    "qed",
+    "hns3",
+    "cxgb4",
+    "tg3",
+]
+_NIC = rf"\b(?:{'|'.join(_DRIVERS)}) {_PCI}(?: (?P<interface>[\w.@-]+))?: "
+
+_GPUS = (
+    Rule("xid", "gpu", "hint", TableOne.CUDA_ERROR, "", (rf"NVRM: Xid \((?:PCI:)?{_PCI}\): (?P<number>\d+)",), "xid"),
+    Rule(
+        "fallen off the bus",
+        "gpu",
+        "evict",
+        TableOne.GPU_UNAVAILABLE,
+        "the GPU is not reachable over PCIe any more",
+        (rf"NVRM: (?:GPU )?(?:at )?(?:PCI:)?{_PCI}:? .*(?:fallen off the bus|is lost)",),
+    ),
+    Rule(
+        "not initialised",
+        "gpu",
+        "evict",
+        TableOne.GPU_UNAVAILABLE,
+        "the driver could not initialise the GPU",
+        (rf"NVRM: GPU (?:PCI:)?{_PCI}: RmInitAdapter failed",),
+    ),
+    Rule(
+        "switch",
+        "machine",
+        "hint",
+        TableOne.GPU_UNAVAILABLE,
+        "an NVLink switch reported an error",
+        (
+            r"nvidia-nvswitch\d*: SXid \((?:PCI:)?(?P<device>[0-9a-fA-F:.]+)\): (?P<number>\d+), "
+            r"(?P<severity>Fatal|Non-fatal)",
+        ),
+        "switch",
+    ),
+)
+
+_VICTIM = r"task_memcg=(?P<memcg>[^,]*),task=(?P<device>[^,]*),pid=(?P<pid>\d+)"
+_KILLED = r"out of memory: Kill(?:ed)? process (?P<pid>\d+)(?:, UID \d+,)? \((?P<device>[^)]*)\)"
+
+_MEMORY = (
+    Rule(
+        "oom kill",
+        "process",
+        "hint",
+        TableOne.CPU_OOM,
+        "the kernel killed a process at the limit of its memory cgroup",
+        (rf"oom-kill:constraint=CONSTRAINT_MEMCG,.*?{_VICTIM}", rf"Memory cgroup {_KILLED}"),
+    ),
+    Rule(
+        "oom kill",
+        "process",
+        "hint",
+        TableOne.CPU_OOM,
+        "the kernel killed a process, for the machine's memory ran out",
+        (rf"oom-kill:constraint=\w+,.*?{_VICTIM}", _KILLED.replace("out of", "Out of")),
+        "anybody",
+    ),
+)
+
+_KERNEL = (
+    Rule(
+        "panic",
+        "machine",
+        "evict",
+        TableOne.OS_KERNEL_PANIC,
+        "the kernel panicked",
+        (r"Kernel panic - not syncing",),
+    ),
+    Rule(
+        "oops",
+        "machine",
+        "evict",
+        TableOne.OS_KERNEL_PANIC,
+        "the kernel met an error of its own",
+        (
+            r"BUG: unable to handle",
+            r"BUG: kernel NULL pointer dereference",
+            r"Unable to handle kernel",
+            r"kernel BUG at",
+            r"Oops: .*\[#\d+\]",
+            r"general protection fault.*\[#\d+\]",
+        ),
+    ),
+    Rule(
+        "hard lockup",
+        "machine",
+        "evict",
+        TableOne.OS_KERNEL_PANIC,
+        "a processor does not even answer interrupts",
+        (r"[Ww]atchdog.*hard LOCKUP on cpu (?P<device>\d+)",),
+    ),
+    Rule(
+        "soft lockup",
+        "machine",
+        "tolerate",
+        TableOne.OS_KERNEL_PANIC,
+        "a processor is stuck in the kernel",
+        (r"BUG: soft lockup - (?P<device>CPU#\d+) stuck for \d+s",),
+    ),
+    Rule(
+        "rcu stall",
+        "machine",
+        "hint",
+        TableOne.OS_KERNEL_PANIC,
+        "a processor keeps the kernel from going on",
+        (r"rcu(?:: INFO: rcu)?_\w+ (?:self-)?detected (?:expedited )?stalls?",),
+    ),
+    Rule(
+        "hung task",
+        "process",
+        "hint",
+        TableOne.JOB_HANG,
+        "a process has been waiting in the kernel for minutes",
+        (r"INFO: task (?P<device>.+):(?P<pid>\d+) blocked (?:in I/O wait )?for more than \d+ seconds",),
+        "anybody",
+    ),
+    Rule(
+        "files",
+        "machine",
+        "hint",
+        TableOne.OS_KERNEL_PANIC,
+        "no more files can be opened on this machine",
+        (r"VFS: file-max limit \d+ reached",),
+    ),
+)
+
+_PROCESSORS = (
+    Rule(
+        "memory",
+        "machine",
+        "evict",
+        TableOne.OS_KERNEL_PANIC,
+        "the machine's memory has an error that cannot be corrected",
+        (
+            r"Memory failure: 0x[0-9a-f]+: (?:Killing|.*recovery action.*: (?:Failed|Ignored))",
+            r"mce: Uncorrected hardware memory error",
+            r"EDAC (?P<device>\S+): \d+ UE ",
+        ),
+    ),
+    Rule(
+        "hardware",
+        "machine",
+        "hint",
+        TableOne.OS_KERNEL_PANIC,
+        "the firmware reported an error of the hardware",
+        (r"\[Hardware Error\]: event severity: (?P<severity>fatal|recoverable|corrected)",),
+        "severity",
+    ),
+    Rule(
+        "machine check",
+        "machine",
+        "hint",
+        TableOne.OS_KERNEL_PANIC,
+        "a processor reported an error of the hardware",
+        (r"mce: \[Hardware Error\]: (?P<device>CPU \d+): Machine Check", r"EDAC (?P<device>\S+): \d+ CE "),
+    ),
+    Rule(
+        "cpu temperature",
+        "machine",
+        "hint",
+        TableOne.MFU_DECLINE,
+        "a processor is slowed down by its temperature",
+        (r"(?P<device>CPU\d+): (?:Core|Package) temperature (?:is )?above threshold",),
+    ),
+)
+
+_DISKS = (
+    Rule(
+        "read-only",
+        "disk",
+        "evict",
+        TableOne.DISK_FAULT,
+        "a file system became read-only after an error",
+        (
+            rf"EXT[234]-fs \({_DISK}\): Remounting filesystem read-only",
+            rf"BTRFS info \(device {_DISK}.*\): forced readonly",
+        ),
+    ),
+    Rule(
+        "file system",
+        "disk",
+        "evict",
+        TableOne.DISK_FAULT,
+        "a file system met an error",
+        (
+            rf"EXT[234]-fs error \(device {_DISK}\)",
+            rf"XFS \({_DISK}\): (?:.*[Ss]hutting down filesystem|.*has been shut down)",
+            rf"XFS \({_DISK}\): (?:metadata I/O error|log I/O error|Corruption)",
+            rf"BTRFS(?:: error| error| critical) \(device {_DISK}",
+        ),
+    ),
+    Rule(
+        "i/o error",
+        "disk",
+        "evict",
+        TableOne.DISK_FAULT,
+        "a disk could not be read or written",
+        (
+            rf"(?:I/O error|critical (?:medium|target|nexus) error), dev {_DISK}, sector",
+            rf"Buffer I/O error on dev(?:ice)? {_DISK}",
+        ),
+    ),
+    Rule(
+        "nvme gone",
+        "disk",
+        "evict",
+        TableOne.DISK_FAULT,
+        "an NVMe disk is given up",
+        (
+            r"nvme (?P<block>nvme\d+): (?:Removing after probe failure|Device not ready)",
+            r"nvme (?P<block>nvme\d+): (?:.*[Dd]isabling controller|.*frozen state error)",
+        ),
+    ),
+    Rule(
+        "nvme",
+        "disk",
+        "tolerate",
+        TableOne.DISK_FAULT,
+        "an NVMe disk does not answer",
+        (r"nvme (?P<block>nvme\d+): (?:controller is down|I/O .*timeout|.*reset controller)",),
+    ),
+    Rule(
+        "disk command",
+        "machine",
+        "hint",
+        TableOne.DISK_FAULT,
+        "a disk's command failed",
+        (
+            r"(?P<device>ata\d+(?:\.\d+)?): (?:failed command|SError|hard resetting link|disabled|exception Emask)",
+            r"sd (?P<device>[\d:]+): rejecting I/O to offline device",
+        ),
+    ),
+    Rule(
+        "server",
+        "machine",
+        "tolerate",
+        TableOne.FILESYSTEM_MOUNT,
+        "a file server does not answer",
+        (
+            r"nfs: server (?P<device>\S+) not responding",
+            r"Lustre: (?P<device>[\w.-]+): Connection to .* was lost",
+            r"ceph: (?P<device>mds\d+) (?:hung|caps stale)",
+        ),
+    ),
+)
+
+_NETWORK = (
+    Rule(
+        "transmit timeout",
+        "nic",
+        "tolerate",
+        TableOne.INFINIBAND_ERROR,
+        "a network card does not send any more",
+        (
+            r"NETDEV WATCHDOG: (?P<interface>[\w.-]+) \([\w-]+\): transmit queue",
+            rf"\S+ {_PCI} (?P<interface>[\w.-]+): NETDEV WATCHDOG: ",
+        ),
+    ),
+    Rule(
+        "nic driver",
+        "nic",
+        "tolerate",
+        TableOne.INFINIBAND_ERROR,
+        "the driver of a network card reports a failure",
+        (
+            _NIC + r".*(?:health compromised|health recovery failed|assert_exit_ptr|[Ff]atal|Hardware Error)",
+            _NIC + r".*[Ff]irmware.*(?:error|timeout|unresponsive|not respond|assert)",
+            _NIC + r".*(?:[Tt]imeout\. Will cause a leak|[Tt][Xx] ?timeout|tx_timeout|[Kk]eep.?alive watchdog timeout)",
+            _NIC
+            + r".*(?:Device reset|[Rr]eset (?:adapter|failed)|Adapter (?:removed|failed)|PCIe? (?:link lost|error))",
+            _NIC + r".*(?:Cable error|Power budget exceeded|[Hh]igh [Tt]emperature)",
+        ),
+    ),
+    # The counters of the interface say the same exactly, and one flap is to be one alert.
+    Rule(
+        "link down",
+        "nic",
+        "hint",
+        TableOne.INFINIBAND_ERROR,
+        "a network link went down",
+        (
+            _NIC + r".*(?:[Ll]ink (?:is )?[Dd]own|Cable unplugged)",
+            r"^(?P<interface>[\w.-]+): (?:NIC )?[Ll]ink is [Dd]own",
+        ),
+    ),
+    Rule(
+        "pcie",
+        "pci",
+        "tolerate",
+        TableOne.OS_KERNEL_PANIC,
+        "a PCIe device reported an error that was not corrected",
+        (
+            rf"(?P<driver>[\w-]+) {_PCI}: (?:AER: )?PCIe Bus Error: "
+            r"severity=Uncorrect\w* \((?P<severity>Fatal|Non-Fatal)\)",
+        ),
+        "pcie",
+    ),
+)
+
+RULES: tuple[Rule, ...] = (*_GPUS, *_MEMORY, *_KERNEL, *_PROCESSORS, *_DISKS, *_NETWORK)
+
+WORTH_A_LOOK = (
+    *("NVRM: ", "SXid", "oom-kill", "ut of memory", "Kernel panic", "BUG", "nable to handle", "Oops"),
+    *("protection fault", "LOCKUP", "stall", "blocked ", "file-max", "Memory failure", "Hardware Error", "mce: "),
+    *("EDAC", "temperature", "EXT", "BTRFS", "XFS", "/O error", "critical ", "nvme", "ata", "offline", "nfs: "),
+    *("Lustre", "ceph", "WATCHDOG", "PCIe Bus", "ink is ", "ink down", "ink Down"),
+    *(f"{driver} " for driver in _DRIVERS),
+)
+"""A line without any of these says nothing: that is quicker to see than that no rule fits."""

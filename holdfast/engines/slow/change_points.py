@@ -1,0 +1,244 @@
+"""When iterations got slower or faster for good (GREYHOUND §4.2). Pure.
+
+A change point that `run_lengths` is sure of is verified: the times since then are compared with the level before. What
+differs by less than 10 % is jitter. So is what is over again before three iterations went by, and what does not stand
+out of the noise that the series has.
+
+The level is that of the first iterations of a pace and then stays: a job that gets slower in steps of less than 10 %,
+or little by little, has become slow once it is 10 % slower than it was.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import deque
+from typing import NamedTuple
+
+import msgspec
+
+from holdfast.engines.slow.run_lengths import RunLengths
+
+SURE = 0.9  # GREYHOUND §4.2
+CHANGED_BY = 0.10  # GREYHOUND §4.2
+WARM_UP = 10
+"""Iterations that say nothing: connections, caches, compilation."""
+FIRST_SAMPLES = 12
+"""Iterations after these that tell the first level, and the noise."""
+LEVEL_SAMPLES = 32
+"""Iterations that a level is the mean of."""
+AFTER_MIN = 3
+"""Iterations at the new pace that make it one."""
+STANDS_OUT = 6.0
+"""Standard errors: thousands of iterations of thousands of jobs are looked at."""
+UNLIKE_MIN = 8
+"""Iterations that make a pace where they are not alike."""
+ALIKE = 0.5
+NOISE_APART = 6.0
+"""Alike: apart by less than this share of the change, or by so many standard deviations."""
+MARGIN = 3.0
+"""Standard errors that a change must be above 10 % to be one at once."""
+WINDOW = 64
+CREEP_EVERY = 8
+"""What creeps has no change point: so often it is compared with the level."""
+CREEP_SAMPLES = 24
+JITTERS_MAX = 32
+JITTERS_OFTEN = 3
+OFTEN_MIN = 5
+JITTER_LASTS = 1_000
+"""Iterations after which a jitter is forgotten."""
+JITTER_SIZE = 0.5
+"""A jitter that was less than this share of a change says nothing of it."""
+NOISE_FLOOR = 0.003
+NOISE_SAMPLES = 200.0
+CLIP = 3.0
+"""Standard deviations that a sample counts for at most."""
+JITTER_SURE = 2.0
+"""Standard errors that a difference must be below 10 % to be jitter for good."""
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """`index` of the first sample at the new pace, counted from 0, and how many it took to be sure."""
+
+    index: int
+    before_s: float
+    after_s: float
+    detected_after: int
+
+    @property
+    def is_slower(self) -> bool:
+        return self.after_s > self.before_s
+
+
+class _Jitter(NamedTuple):
+    lasted: int
+    size: float
+    at: int
+
+
+class _Jitters:
+    """What was off for an iteration or several, and came back by itself: it may do so again, and twice in a row."""
+
+    def __init__(self, least: float) -> None:
+        self._least = least
+        self._off: list[float] = []
+        self._known: deque[_Jitter] = deque(maxlen=JITTERS_MAX)
+
+    def observe(self, index: int, off: float) -> None:
+        if abs(off) >= self._least and (not self._off or off * self._off[0] > 0.0):
+            if len(self._off) < CREEP_SAMPLES:
+                self._off.append(off)
+            return
+        if self._off:
+            self._known.append(_Jitter(len(self._off), max(self._off, key=abs), index))
+        self._off.clear()
+
+    def forget_present(self) -> None:
+        """What is off now is a change of pace."""
+        self._off.clear()
+
+    def outlasted_by(self, index: int, difference: float) -> int:
+        """How many iterations a change of this size must last: two more than any jitter of about the size; longer than
+        two of them in a row, where they come often."""
+        while self._known and index - self._known[0].at > JITTER_LASTS:
+            self._known.popleft()
+        lasted = [jitter.lasted for jitter in self._known if jitter.size / difference > JITTER_SIZE]
+        longest = max(lasted, default=1)
+        if len(lasted) < JITTERS_OFTEN:
+            return longest + 2
+        return max(longest + 2, min(UNLIKE_MIN, OFTEN_MIN + 2 * (longest - 1)))
+
+
+class ChangePoints:
+    """The changes of pace of one series. O(1) for each sample, bounded memory."""
+
+    def __init__(self, changed_by: float = CHANGED_BY, sure: float = SURE) -> None:
+        self._least = math.log1p(changed_by)
+        self._sure = sure
+        self._runs = RunLengths()
+        self._index = -1
+        self._window: deque[float] = deque(maxlen=WINDOW)
+        self._run_start = 0
+        self._level = self._anchor = 0.0
+        self._level_count = 0
+        self._before: float | None = None
+        self._variance = NOISE_FLOOR**2
+        self._variance_count = float(FIRST_SAMPLES)
+        self._jitters = _Jitters(self._least)
+
+    def observe(self, duration_s: float) -> Change | None:
+        """Take in the time of an iteration, in seconds. The change of pace that is certain with it.
+
+        Raises:
+            ValueError: not a positive number of seconds.
+        """
+        if not 0.0 < duration_s < math.inf:
+            raise ValueError(f"an iteration took {duration_s} s: it must be a positive number of seconds")
+        self._index += 1
+        if self._index < WARM_UP:
+            return None
+        value = math.log(duration_s)
+        self._window.append(value)
+        if self._before is None and self._level_count < FIRST_SAMPLES:
+            self._level_count += 1
+            if self._level_count == FIRST_SAMPLES:
+                self._begin()
+            return None
+        noise = math.sqrt(self._variance)
+        self._runs.observe(self._index, value, self._level, noise)
+        is_changed = self._runs.changed_since(self._run_start) >= self._sure
+        change = self._candidate(noise) if is_changed else self._creeping(noise)
+        if change is None:
+            self._jitters.observe(self._index, value - self._level)
+            if not is_changed:
+                self._settle(value, noise)
+        return change
+
+    def _begin(self) -> None:
+        self._level = self._anchor = statistics.median(self._window)
+        # Of normal samples half lie within 0.6745 standard deviations.
+        deviation = statistics.median(abs(value - self._level) for value in self._window) / 0.6745
+        self._variance = max(NOISE_FLOOR, deviation) ** 2
+
+    def _candidate(self, noise: float) -> Change | None:
+        """The probable change point, verified."""
+        run = self._runs.likeliest()
+        count = self._index - run.start + 1
+        if run.start <= self._run_start or count < AFTER_MIN:
+            return None
+        after = self._last(count)
+        if change := self._compared(after, noise):
+            return change
+        off = abs(statistics.median(after) - self._level)
+        if count >= CREEP_SAMPLES or off + JITTER_SURE * noise / math.sqrt(count) < self._least:
+            # Jitter, or a change that is none: it is this run that the next change ends.
+            self._run_start = run.start
+        return None
+
+    def _creeping(self, noise: float) -> Change | None:
+        if self._index % CREEP_EVERY or len(self._window) < CREEP_SAMPLES:
+            return None
+        after = self._last(CREEP_SAMPLES)
+        return self._compared(after, noise) or self._returned(after)
+
+    def _returned(self, after: list[float]) -> Change | None:
+        """A change that was hardly 10 % may be over by less than that."""
+        if self._before is None:
+            return None
+        centre = statistics.median(after)
+        if abs(centre - self._before) > self._least / 2 or abs(centre - self._anchor) < self._least / 2:
+            return None
+        return self._changed(after, centre)
+
+    def _compared(self, after: list[float], noise: float) -> Change | None:
+        centre = statistics.median(after)
+        difference = centre - self._level
+        error = noise / math.sqrt(len(after))
+        # What is hardly 10 % has to last: three iterations do not measure it.
+        margin = 0.0 if len(after) >= CREEP_SAMPLES else MARGIN * error
+        if abs(difference) < max(self._least + margin, STANDS_OUT * error):
+            return None
+        if len(after) < self._jitters.outlasted_by(self._index, difference):
+            return None
+        # A pace is one: jitters in a row are of any size. Its first iteration may have begun at the old pace.
+        apart = max(after[1:]) - min(after[1:])
+        if len(after) < UNLIKE_MIN and apart > max(NOISE_APART * noise, ALIKE * abs(difference)):
+            return None
+        # Each of the last ones is nearer to the new pace: a spike of two iterations is over by now.
+        if any((value - self._level) / difference < 0.5 for value in after[-AFTER_MIN:]):
+            return None
+        return self._changed(after, centre)
+
+    def _changed(self, after: list[float], centre: float) -> Change:
+        start = self._index - len(after) + 1
+        change = Change(
+            index=start,
+            before_s=math.exp(self._level),
+            after_s=math.exp(centre),
+            detected_after=len(after),
+        )
+        self._run_start = start
+        self._runs.began(start)
+        self._before = self._level
+        self._level, self._level_count = centre, len(after)
+        self._anchor = centre
+        self._jitters.forget_present()
+        self._window = deque(after, maxlen=WINDOW)
+        return change
+
+    def _settle(self, value: float, noise: float) -> None:
+        """The sample belongs to the present pace. What is far off counts as less far."""
+        off = max(-CLIP * noise, min(CLIP * noise, value - self._level))
+        if self._level_count < LEVEL_SAMPLES:
+            self._level_count += 1
+            self._level += off / self._level_count
+        run = self._runs.likeliest()
+        centre = run.mean if run.count >= CREEP_EVERY else self._level
+        off = min(CLIP * noise, abs(value - centre))
+        self._variance_count = min(NOISE_SAMPLES, self._variance_count + 1.0)
+        self._variance += (off * off - self._variance) / self._variance_count
+        self._variance = max(NOISE_FLOOR**2, self._variance)
+
+    def _last(self, count: int) -> list[float]:
+        count = min(count, len(self._window))
+        return [self._window[place] for place in range(len(self._window) - count, len(self._window))]

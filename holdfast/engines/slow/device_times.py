@@ -1,0 +1,73 @@
+"""What collectives took on a rank's device, from its flight recorder (NCCL with `TORCH_NCCL_ENABLE_TIMING`). Pure.
+
+The time of a kernel is its wait for those that come later and its transfer, as a wait on the CPU is. How long it ran is
+by the clock of the device; that it has ended the host sees when its watchdog looks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+from holdfast.events.parts.traces import CollectiveRecord, RankTrace
+from holdfast.node.collectives.ring_layout import GroupEntry, RingRecord, runs_of
+
+WATCHDOG_LOOKS_EVERY_NS: Final = 100_000_000
+
+_BYTES: Final = {
+    "Double": 8,
+    "Long": 8,
+    "ComplexFloat": 8,
+    "ComplexDouble": 16,
+    "Float": 4,
+    "Int": 4,
+    "Half": 2,
+    "BFloat16": 2,
+    "Short": 2,
+}
+"""Of an element; all others take one."""
+
+
+def with_device_times(
+    records: Sequence[RingRecord], groups: Sequence[GroupEntry], device: RankTrace
+) -> tuple[list[RingRecord], list[GroupEntry]]:
+    """The records of a rank's ring with what its device says in place of what the host saw of it, by when they began.
+
+    Groups that only the device knows are behind those of the ring. Nothing changes if kernels are not timed.
+    """
+    timed = [record for record in device.records if record.took_ns and not record.is_p2p]
+    if not timed:
+        return list(records), list(groups)
+    places = {group.name: place for place, group in enumerate(groups)}
+    all_groups = list(groups)
+    for group in device.groups:
+        if group.name not in places:
+            places[group.name] = len(all_groups)
+            all_groups.append(GroupEntry(group.name, group.description, runs_of(group.ranks)))
+    told = [_as_waited(index, record, places[record.group]) for index, record in enumerate(timed)]
+    kept = [record for record in records if not record.is_on_device]
+    return sorted((*kept, *told), key=lambda record: record.entered_ns), all_groups
+
+
+def bytes_of(record: CollectiveRecord) -> int:
+    """What goes in."""
+    return sum(math.prod(shape) for shape in record.input_sizes) * _BYTES.get(record.dtype, 1)
+
+
+def _as_waited(index: int, record: CollectiveRecord, group: int) -> RingRecord:
+    # It ended before the watchdog saw it, and not before it can have run.
+    ended_ns = max(record.created_ns + record.took_ns, record.ended_ns - WATCHDOG_LOOKS_EVERY_NS)
+    return RingRecord(
+        index=index,
+        entered_ns=record.created_ns,
+        waited_ns=ended_ns - record.took_ns,
+        left_ns=ended_ns,
+        bytes=bytes_of(record),
+        sequence=record.sequence,
+        peer=None,
+        group=group,
+        operation=record.operation,
+        is_p2p=False,
+        is_on_device=True,
+    )

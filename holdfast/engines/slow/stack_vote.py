@@ -1,0 +1,90 @@
+"""The parallel group that holds a slow job up, by its stacks: five rounds, ten seconds apart (ByteRobust §5.1). Pure.
+
+Each round groups the stacks and flags the parallel group with the most outliers; the group that was flagged most is the
+degrader. A job that goes on has its ranks at many places of a step, so one round says little. Further than the paper:
+a machine is a group as well, and the degrader must be flagged in most rounds, or what moves about, as long sequences
+do, would evict somebody.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+
+import msgspec
+
+from holdfast.engines.wording import ranks_in_words
+from holdfast.topology import Mesh
+
+MACHINE = "machine"
+"""The kind of a group that is the ranks of one machine."""
+
+CONFIDENCE_MAX = 0.9
+"""Of a group that was flagged in every round: stacks show where ranks are, and no test has said why."""
+
+
+class Group(msgspec.Struct, frozen=True, kw_only=True, order=True):
+    """A parallel group: the mesh dimension along which it lies, or `MACHINE`, and its global ranks."""
+
+    kind: str
+    ranks: tuple[int, ...]
+
+
+class Vote(msgspec.Struct, frozen=True, kw_only=True):
+    """The degrader, if there is one, and in how many of the rounds each group was flagged, most often first."""
+
+    degrader: Group | None
+    flagged: tuple[tuple[Group, int], ...]
+    rounds: int
+    confidence: float = 0.0
+    reason: str
+
+
+def flagged(outliers: Collection[int], mesh: Mesh, ranks_per_node: int = 0) -> Group | None:
+    """The parallel group with the most outliers; of those with equally many the smallest. None: none has any, or most
+    ranks are outliers. O(outliers x dimensions).
+
+    `ranks_per_node` tells machines; 0: they are not known, and no machine is flagged by itself.
+    """
+    ranks = set(outliers)
+    if not ranks or 2 * len(ranks) > mesh.world_size:
+        return None
+    # What all ranks are in has no rank that is not.
+    dims = [dim for dim in mesh.names if 1 < mesh.size(dim) < mesh.world_size]
+    kinds: list[tuple[str, Callable[[int], range]]] = []
+    if 0 < ranks_per_node < mesh.world_size:
+        kinds.append((MACHINE, lambda rank: _machine(rank, ranks_per_node)))
+    kinds += [(dim, lambda rank, dim=dim: mesh.group_of(rank, dim)) for dim in reversed(dims)]  # type: ignore[misc]
+    found: dict[Group, tuple[int, int]] = {}
+    for place, (kind, group_of) in enumerate(kinds):
+        left = set(ranks)
+        while left:
+            group = Group(kind=kind, ranks=tuple(group_of(left.pop())))
+            found[group] = len(ranks.intersection(group.ranks)), place
+            left.difference_update(group.ranks)
+    return min(found, key=lambda it: (-found[it][0], len(it.ranks), found[it][1], it.ranks), default=None)
+
+
+def _machine(rank: int, ranks_per_node: int) -> range:
+    first = rank - rank % ranks_per_node
+    return range(first, first + ranks_per_node)
+
+
+def degrader(rounds: Sequence[Group | None]) -> Vote:
+    """The group that was flagged in most of the rounds."""
+    counts = Counter(group for group in rounds if group is not None)
+    ordered = tuple(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+    if not ordered:
+        return Vote(degrader=None, flagged=(), rounds=len(rounds), reason="no round had outliers")
+    group, count = ordered[0]
+    words = f"{in_words(group)} was flagged in {count} of {len(rounds)} rounds"
+    if 2 * count <= len(rounds):
+        reason = f"{words}, no more than half: the outliers move about"
+        return Vote(degrader=None, flagged=ordered, rounds=len(rounds), reason=reason)
+    confidence = round(CONFIDENCE_MAX * count / len(rounds), 2)
+    return Vote(degrader=group, flagged=ordered, rounds=len(rounds), confidence=confidence, reason=words)
+
+
+def in_words(group: Group) -> str:
+    """How the group is called."""
+    return f"the {group.kind}{'' if group.kind == MACHINE else ' group'} of {ranks_in_words(group.ranks)}"

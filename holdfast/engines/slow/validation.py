@@ -1,0 +1,211 @@
+"""Who of the suspects is slow: which tests to run while training is held, and what they say (GREYHOUND §4.3). Pure.
+
+Computation: GEMM on the suspects and on their like, all at once. Communication: the links of a group's ring and tree,
+cut into passes in which no rank takes part twice, so that their number does not depend on the size of the group. Groups
+of one kind share no rank, and are tested side by side.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
+
+from holdfast.engines.slow.imbalance import STAGE_DIMENSION
+from holdfast.engines.slow.slow_findings import (
+    Located,
+    Pass,
+    SlowLink,
+    Transfer,
+    ValidationPlan,
+    ValidationResults,
+    Verdict,
+)
+from holdfast.topology import Topology
+
+SLOWER_BY = 0.10  # GREYHOUND §4.3: over the median
+SLOW_TURNS = 0.75
+"""Share of the turns in which a slow rank is slow: one that is only disturbed is not so for long."""
+LIKE_MAX = 8
+"""Healthy ranks that are tested beside the suspects, to compare them with."""
+
+
+def ring_passes(ranks: Sequence[int]) -> tuple[Pass, ...]:
+    """Every link of the ring in two passes; a ring of an odd number of ranks needs a third for the one left over."""
+    size = len(ranks)
+    if size < 2:
+        return ()
+    even = tuple(_transfer(ranks, place, place + 1) for place in range(0, size - 1, 2))
+    odd = tuple(_transfer(ranks, place, (place + 1) % size) for place in range(1, size - size % 2, 2))
+    left_over = (_transfer(ranks, size - 1, 0),) if size % 2 else ()
+    return tuple(found for found in (even, odd, left_over) if found)
+
+
+def tree_passes(ranks: Sequence[int]) -> tuple[Pass, ...]:
+    """Every link of the binary tree, from child to parent, in four passes: left and right children of even and odd
+    levels. Who sends in a pass receives in none of it."""
+    passes: list[list[Transfer]] = [[], [], [], []]
+    for place in range(1, len(ranks)):
+        level = (place + 1).bit_length() - 1
+        is_right = place % 2 == 0
+        passes[2 * (level % 2) + is_right].append(_transfer(ranks, place, (place - 1) // 2))
+    return tuple(tuple(found) for found in passes if found)
+
+
+def _transfer(ranks: Sequence[int], sender: int, receiver: int) -> Transfer:
+    return Transfer(sender=ranks[sender], receiver=ranks[receiver])
+
+
+def plan_validation(located: Located, topology: Topology) -> ValidationPlan:
+    """What to test. Empty: nobody is under suspicion."""
+    by_kind: dict[str, list[tuple[int, ...]]] = {}
+    for found in located.suspicions:
+        if found.cause == "communication" and found.ranks not in by_kind.setdefault(found.kind, []):
+            by_kind[found.kind].append(found.ranks)
+    tested: set[Transfer] = set()
+    passes: list[Pass] = []
+    for groups in by_kind.values():
+        for batch in _disjoint(groups):
+            for shape in (ring_passes, tree_passes):
+                for together in zip_longest(*map(shape, batch), fillvalue=()):
+                    new = tuple(transfer for of_group in together for transfer in of_group if transfer not in tested)
+                    tested.update(new)
+                    passes += [new] if new else []
+    suspects = located.ranks("computation")
+    return ValidationPlan(compute_ranks=_with_like(suspects, topology), passes=tuple(passes))
+
+
+def _disjoint(groups: Sequence[tuple[int, ...]]) -> list[list[tuple[int, ...]]]:
+    """Groups in batches that share no rank; those of one mesh dimension are one batch."""
+    batches: list[tuple[set[int], list[tuple[int, ...]]]] = []
+    for group in groups:
+        for ranks, batch in batches:
+            if ranks.isdisjoint(group):
+                ranks.update(group)
+                batch.append(group)
+                break
+        else:
+            batches.append((set(group), [group]))
+    return [batch for _, batch in batches]
+
+
+def _with_like(suspects: tuple[int, ...], topology: Topology) -> tuple[int, ...]:
+    if not suspects:
+        return ()
+    mesh = topology.mesh
+    stage: Callable[[int], int] = (
+        (lambda rank: mesh.coordinates(rank)[STAGE_DIMENSION]) if STAGE_DIMENSION in mesh.names else (lambda rank: 0)
+    )
+    stages = {stage(rank) for rank in suspects}
+    nodes = {topology.node_rank_of(rank) for rank in suspects}
+    # The same GEMM takes as long on every rank: those of the suspects' stages on other nodes first, then any.
+    like = sorted(
+        (rank for rank in range(mesh.world_size) if rank not in suspects),
+        key=lambda rank: (topology.node_rank_of(rank) in nodes, stage(rank) not in stages, rank),
+    )
+    # A majority of the tested must be healthy for the median to be.
+    return tuple(sorted((*suspects, *like[: max(LIKE_MAX, len(suspects) + 1)])))
+
+
+def judge_validation(
+    results: ValidationResults,
+    topology: Topology,
+    compute_slower_by: float = SLOWER_BY,
+    transfer_slower_by: float = SLOWER_BY,
+) -> Verdict:
+    """Who is slow by the tests; nobody, if all that was tested is alike, and as fast as a reference that there is."""
+    slow_ranks, of_ranks = _slow_ranks(results, compute_slower_by)
+    slow_links, fast_links, of_links = _links(results, topology, transfer_slower_by)
+    by_links = _nodes_of(slow_links, fast_links)
+    nodes = tuple(sorted({*map(topology.node_rank_of, slow_ranks), *by_links}))
+    said: list[str] = []
+    if slow_ranks:
+        named = ", ".join(map(str, slow_ranks))
+        said.append(f"ranks {named} compute slowly" if len(slow_ranks) > 1 else f"rank {named} computes slowly")
+    if by_links:
+        said += [f"every tested link of node {node} is slow, one way or both" for node in by_links]
+    lone = [link for link in slow_links if link.sender not in by_links and link.receiver not in by_links]
+    said += [f"the link from node {link.sender} to node {link.receiver} is slow" for link in lone]
+    return Verdict(
+        slow_ranks=slow_ranks,
+        slow_links=slow_links,
+        nodes=nodes,
+        reason="; ".join(said) or "all that was tested is as fast as its like",
+        evidence=(*of_ranks, *of_links),
+    )
+
+
+def _slow_ranks(results: ValidationResults, slower_by: float) -> tuple[tuple[int, ...], list[str]]:
+    """Ranks that take longer than their like in nearly every turn: what others do on a busy machine is not in all of
+    them, and ranks are compared with what their like took at that time."""
+    turns = max(map(len, results.compute_s.values()), default=0)
+    ratios: dict[int, list[float]] = {}
+    for turn in range(turns):
+        took = {rank: took_s[turn] for rank, took_s in results.compute_s.items() if turn < len(took_s)}
+        usual_s = statistics.median_low(list(took.values()))
+        if results.compute_reference_s > 0:
+            usual_s = min(usual_s, results.compute_reference_s)
+        for rank, took_s in took.items():
+            ratios.setdefault(rank, []).append(took_s / usual_s)
+    longer = {rank: sum(ratio > 1.0 + slower_by for ratio in of_rank) for rank, of_rank in ratios.items()}
+    slow = [rank for rank, of_rank in ratios.items() if longer[rank] >= SLOW_TURNS * len(of_rank)]
+    slow.sort(key=lambda rank: -statistics.median(ratios[rank]))
+    lines = [
+        f"GEMM on rank {rank} takes {statistics.median(results.compute_s[rank]):.3g} s, "
+        f"{statistics.median(ratios[rank]):.2f} times what its like take, longer in {longer[rank]} of "
+        f"{len(ratios[rank])} turns"
+        for rank in slow
+    ]
+    return tuple(sorted(slow)), lines
+
+
+def _links(
+    results: ValidationResults, topology: Topology, slower_by: float
+) -> tuple[tuple[SlowLink, ...], list[tuple[int, int]], list[str]]:
+    """Slow links, links that are not, and what is to be said of the slow ones."""
+    times: dict[tuple[int, int], list[float]] = {}
+    for found in results.transfers:
+        link = topology.node_rank_of(found.sender), topology.node_rank_of(found.receiver)
+        times.setdefault(link, []).append(found.seconds)
+    slow: list[SlowLink] = []
+    fast: list[tuple[int, int]] = []
+    lines: list[str] = []
+    for is_within in (True, False):
+        # What others send for a moment is not in the way each time; a slow link is slow each time.
+        took_s = {link: min(found) for link, found in times.items() if (link[0] == link[1]) is is_within}
+        if not took_s:
+            continue
+        usual_s = statistics.median_low(list(took_s.values()))
+        if not is_within and results.transfer_reference_s > 0:
+            usual_s = min(usual_s, results.transfer_reference_s)
+        for link, link_s in sorted(took_s.items(), key=lambda item: -item[1]):
+            if link_s <= (1.0 + slower_by) * usual_s:
+                fast.append(link)
+                continue
+            slow.append(SlowLink(sender=link[0], receiver=link[1], ratio=link_s / usual_s))
+            lines.append(
+                f"node {link[0]} to node {link[1]}: {link_s:.3g} s, {link_s / usual_s:.2f} times the usual "
+                f"{usual_s:.3g} s"
+            )
+    return tuple(slow), fast, lines
+
+
+def _nodes_of(slow: Sequence[SlowLink], fast: Sequence[tuple[int, int]]) -> tuple[int, ...]:
+    """Nodes that explain slow links: those within them; and those with slow links to two others or more, none of whose
+    links in that direction is fast."""
+    found = {link.sender for link in slow if link.sender == link.receiver}
+    between = [(link.sender, link.receiver) for link in slow if link.sender != link.receiver]
+    ends: dict[int, set[int]] = {}
+    for sender, receiver in between:
+        ends.setdefault(sender, set()).add(receiver)
+        ends.setdefault(receiver, set()).add(sender)
+    for node, others in ends.items():
+        sends = any(sender == node for sender, _ in between)
+        receives = any(receiver == node for _, receiver in between)
+        is_cleared = any(
+            sender != receiver and ((sends and sender == node) or (receives and receiver == node))
+            for sender, receiver in fast
+        )
+        if len(others) > 1 and not is_cleared:
+            found.add(node)
+    return tuple(sorted(found))

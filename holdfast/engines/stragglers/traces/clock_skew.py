@@ -1,0 +1,90 @@
+"""Clocks of workers that differ, set right by what ends at one moment on several of them. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from heapq import heappop, heappush
+from math import ceil
+
+import numpy as np
+
+from holdfast.engines.stragglers.traces.operations import Floats
+from holdfast.engines.stragglers.traces.own_times import issued_together
+from holdfast.engines.stragglers.traces.served_passes import served_passes
+from holdfast.engines.stragglers.traces.step_shape import StepShape
+from holdfast.engines.stragglers.what_if.dependencies import OF_ALL, nodes_of
+
+_AGREE = 0.25
+_AGREE_MIN = 3
+_SKEW_S = 0.002
+"""Less is within what the ends of one transfer differ by."""
+
+
+def without_skew(shape: StepShape) -> tuple[StepShape, float]:
+    """The steps by one clock, and by how much the workers' differed at most, in seconds (0.0: too little to matter)."""
+    behind_s = _behind(shape)
+    greatest_s = float(np.ptp(behind_s)) if len(behind_s) else 0.0
+    if greatest_s < _SKEW_S:
+        return shape, 0.0
+    return shape._replace(start_s=shape.start_s - behind_s[shape.worker][:, None]), greatest_s
+
+
+def _behind(shape: StepShape) -> Floats:
+    """How much later each worker's clock shows the same moment than the first one's, in seconds.
+
+    The surest comparisons first: clocks are compared along a tree.
+    """
+    near: dict[int, list[tuple[float, int, float]]] = defaultdict(list)
+    for (a, b), found in _differences(shape).items():
+        later_s, strays_s = _most_agree_on(np.concatenate(found))
+        near[a].append((strays_s, b, later_s))
+        near[b].append((strays_s, a, -later_s))
+    behind_s = np.zeros(shape.dp_size * shape.pp_size)
+    reached: set[int] = set()
+    for root in sorted(near):
+        waiting = [(0.0, root, 0.0)] if root not in reached else []
+        while waiting:
+            _, one, is_behind_s = heappop(waiting)
+            if one not in reached:
+                reached.add(one)
+                behind_s[one] = is_behind_s
+                for strays_s, other, later_s in near[one]:
+                    heappush(waiting, (strays_s, other, is_behind_s + later_s))
+    return behind_s
+
+
+def _differences(shape: StepShape) -> dict[tuple[int, int], list[Floats]]:
+    """How much later than the first of a pair of workers the second shows the end of what both took part in."""
+    node_of, is_transfer = nodes_of(shape, served_passes(shape))
+    # The end of what was issued together is that of the last of it.
+    alone = np.ones(len(shape.kind), bool)
+    for rows in issued_together(shape):
+        real = [row for row in rows if is_transfer[node_of[row]]]
+        alone[real] = len(real) < 2
+    # Workers leave what all take part in when they have done their own share of it, not at one moment.
+    apart = np.isin(shape.kind, [number for number, kind in enumerate(shape.kinds) if kind not in OF_ALL])
+    members: dict[int, list[int]] = defaultdict(list)
+    for row in np.flatnonzero(is_transfer[node_of] & apart).tolist():
+        members[int(node_of[row])].append(row)
+    ends_s = np.where(shape.was_recorded, shape.end_s, np.nan)
+    sure: dict[tuple[int, int], list[Floats]] = defaultdict(list)
+    unsure: dict[tuple[int, int], list[Floats]] = defaultdict(list)
+    for first, *others in members.values():
+        for row in others:
+            a, b = (first, row) if shape.worker[first] < shape.worker[row] else (row, first)
+            found = sure if alone[a] and alone[b] else unsure
+            later_s = ends_s[b] - ends_s[a]
+            found[int(shape.worker[a]), int(shape.worker[b])].append(later_s[~np.isnan(later_s)])
+    return {pair: found for pair, found in (unsure | sure).items() if any(map(len, found))}
+
+
+def _most_agree_on(values: Floats) -> tuple[float, float]:
+    """The value around which values are densest, and how far those stray that do.
+
+    What was issued together ends late on one side or the other, by this or that; where it does not, at one moment.
+    """
+    count = max(ceil(_AGREE * len(values)), min(len(values), _AGREE_MIN))
+    values = np.sort(values)
+    widths = values[count - 1 :] - values[: len(values) - count + 1]
+    first = int(np.argmin(widths))
+    return float(np.median(values[first : first + count])), float(widths[first])

@@ -1,0 +1,70 @@
+"""Times of operations that were not recorded in some steps, as those recorded around them suggest. Pure."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast.engines.stragglers.traces.operations import Floats, Ints
+
+_NEIGHBORS = 4
+_STEPS_MIN = 2
+"""In fewer steps nothing tells which neighbour an operation begins or ends with."""
+
+
+def filled(start_s: Floats, end_s: Floats, worker: Ints) -> tuple[Floats, Floats]:
+    """Starts and ends, rows x steps, with values in place of NaN.
+
+    An operation begins, and ends, at a fixed distance from the beginning or the end of some neighbour on its worker:
+    that with which it does so most exactly in the other steps says when it did in this one.
+    """
+    start_s, end_s = start_s.copy(), end_s.copy()
+    order = np.argsort(worker, kind="stable")
+    for own in np.split(order, np.flatnonzero(np.diff(worker[order])) + 1):
+        if np.isnan(start_s[own]).any():
+            start_s[own], end_s[own] = _of_worker(start_s[own], end_s[own])
+    return start_s, end_s
+
+
+def _of_worker(start_s: Floats, end_s: Floats) -> tuple[Floats, Floats]:
+    usual_s = np.nanmedian(start_s, axis=1)
+    order = np.argsort(usual_s, kind="stable")
+    back = np.argsort(order, kind="stable")
+    start_s, end_s, usual_s = start_s[order], end_s[order], usual_s[order]
+    duration_s = np.nanmedian(end_s - start_s, axis=1)
+    starts_s, ends_s = start_s.copy(), end_s.copy()
+    for row in np.flatnonzero(np.isnan(start_s).any(axis=1)).tolist():
+        near = [one for one in range(row - _NEIGHBORS, row + _NEIGHBORS + 1) if one != row and 0 <= one < len(start_s)]
+        anchors_s = np.concatenate((start_s[near], end_s[near]))
+        starts_s[row] = _beside(start_s[row], anchors_s)
+        ends_s[row] = _beside(end_s[row], anchors_s)
+    for column in np.flatnonzero(np.isnan(starts_s).any(axis=0)).tolist():
+        _by_distance(starts_s[:, column], usual_s)
+    ends_s = np.where(np.isnan(ends_s), starts_s + duration_s[:, None], ends_s)
+    return starts_s[back], np.maximum(starts_s, ends_s)[back]
+
+
+def _beside(times_s: Floats, anchors_s: Floats) -> Floats:
+    """The times (steps), and where they are NaN, what the steadiest of the anchors (anchors x steps) says."""
+    missing = np.isnan(times_s)
+    apart_s = times_s - anchors_s
+    known = (~np.isnan(apart_s)).sum(axis=1) >= _STEPS_MIN
+    if not known.any():
+        return times_s
+    anchors_s, apart_s = anchors_s[known], apart_s[known]
+    usual_s = np.nanmedian(apart_s, axis=1, keepdims=True)
+    strays_s = np.nanmedian(np.abs(apart_s - usual_s), axis=1)
+    for anchor in np.argsort(strays_s, kind="stable")[::-1]:
+        says: NDArray[np.bool_] = missing & ~np.isnan(anchors_s[anchor])
+        times_s = np.where(says, anchors_s[anchor] + usual_s[anchor], times_s)
+    return times_s
+
+
+def _by_distance(times_s: Floats, usual_s: Floats) -> None:
+    """Fill what no neighbour tells: as far from what is known as usual."""
+    there = ~np.isnan(times_s)
+    if there.any():
+        behind_s = np.interp(usual_s, usual_s[there], (times_s - usual_s)[there])
+        times_s[~there] = (usual_s + behind_s)[~there]
+    else:
+        times_s[:] = usual_s

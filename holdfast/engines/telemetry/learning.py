@@ -1,0 +1,89 @@
+"""From recorded history to a model that may be used, or the reason why there is none. Pure.
+
+What is recorded is asked with `MEASURED` and `INCIDENTS`; rows are read by the names of their columns.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Protocol
+
+import msgspec
+
+from holdfast.engines.telemetry import training
+from holdfast.engines.telemetry.history import Trouble, cut
+from holdfast.engines.telemetry.model import Model, Settings
+from holdfast.engines.telemetry.windows import METRICS, Sample
+from holdfast.settings.telemetry import TelemetryPolicy
+
+EVENTS_MAX = 200_000
+"""The newest that a model is learned from: a day of seventy nodes."""
+
+TESTED_ON = 0.25
+"""The newest share of the time is what a model is tested on."""
+
+SILENT = ("job_hang", "mfu_decline", "fail_slow")
+"""Symptoms that metrics can show before anything is said."""
+
+MEASURED = """
+select job, coalesce(generation, 0) as generation, at, body->'ranks' as ranks,
+       (body->>'interval_s')::float8 as interval_s from historian.events
+where type = 'telemetry_measured' and at >= $1 and ($2::text[] is null or job = any($2))
+order by at desc limit $3
+"""
+INCIDENTS = """
+select job, opened_at, coalesce(closed_at, now()) as closed_at, symptom from historian.incidents
+where coalesce(closed_at, now()) >= $1
+"""
+
+
+class Row(Protocol):
+    """A row, by the names of its columns."""
+
+    def __getitem__(self, name: str, /) -> Any: ...
+
+
+class Learned(msgspec.Struct, frozen=True, kw_only=True):
+    """A model with its scores, if there was enough to learn from. `why_not` it is to be used; "": it is."""
+
+    model: Model | None = None
+    learned_until: datetime | None = None
+    why_not: str = ""
+
+
+def learn(measured: Sequence[Row], incidents: Sequence[Row], policy: TelemetryPolicy, made_at: datetime) -> Learned:
+    """Learn a model from what was recorded, and put it to the test on the newest part of it."""
+    intervals = Counter(row["interval_s"] for row in measured)
+    interval_s = intervals.most_common(1)[0][0] if intervals else policy.every_s
+    measured = [row for row in measured if row["interval_s"] == interval_s]
+    until = max((row["at"] for row in measured), default=None)
+    settings = Settings(interval_s=interval_s, window=policy.window, length=policy.length)
+
+    def slot(at: datetime) -> int:
+        return int(at.timestamp() // interval_s)
+
+    samples = (
+        (row["job"], row["generation"], Sample(rank["rank"], slot(row["at"]), tuple(map(rank.get, METRICS))))
+        for row in measured
+        for rank in row["ranks"]
+    )
+    troubles = [
+        Trouble(row["job"], slot(row["opened_at"]), slot(row["closed_at"]), row["symptom"] in SILENT)
+        for row in incidents
+    ]
+    recorded = cut(samples, troubles, settings, policy.level_after)
+    known = round(len(recorded.healthy) * (1.0 - TESTED_ON))
+    jobs = sorted({row["job"] for row in measured})
+    try:
+        model = training.train(recorded.healthy[:known], settings, f"{made_at:%Y%m%d-%H%M%S}", made_at, jobs)
+    except training.NothingToLearn as error:
+        return Learned(learned_until=until, why_not=str(error))
+    scores = training.put_to_the_test(model, recorded.healthy[known:], recorded.troubled)
+    why = training.why_discarded(scores)
+    return Learned(
+        model=msgspec.structs.replace(model, scores=scores),
+        learned_until=until,
+        why_not=f"version {model.version} is discarded: {why}" if why else "",
+    )

@@ -1,0 +1,39 @@
+"""Names, times and numbers as every event field uses them, with the limits of the JSON that carries them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+import msgspec
+
+Id = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$(?!\n)")]
+"""A UUID in its canonical form; events carry version 7."""
+
+
+Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?$(?!\n)")]
+"""A job's or a node's name: one token of a subject."""
+
+
+Moment = Annotated[datetime, msgspec.Meta(tz=True)]
+"""A point in time, with its zone."""
+
+
+INTEGER_MAX = (1 << 53) - 1
+"""Integers beyond this are not exact in every JSON reader, and no honest count comes near it."""
+
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=INTEGER_MAX)]
+"""How many, or the number of something that is counted from 0."""
+
+
+Step = Annotated[int, msgspec.Meta(ge=-1, le=INTEGER_MAX)]
+"""A training step; -1 before any is completed."""
+
+
+Code = Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
+"""An exit code or the number of a signal."""
+
+
+Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
+"""A TCP port."""

@@ -1,0 +1,163 @@
+"""Ranks and nodes with less than they need, by control groups: memory below their use, a share of a core."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import msgspec
+
+from holdfast.faults import cgroups, memory
+from holdfast.faults.aim import Aim, Proc
+from holdfast.faults.fault import At, Fault, FaultRefused, Options, Step
+from holdfast.faults.helpers import Helper
+from holdfast.faults.kinds.load import BURNERS_MAX
+from holdfast.faults.rights import Need
+from holdfast.symptoms.table_one import TableOne
+
+_PERIOD_US = 100_000
+_SHARE_MIN = 0.01
+
+
+class Member(msgspec.Struct, frozen=True, kw_only=True):
+    """A process, and the group that it was in, below the hierarchy's root."""
+
+    process: Proc
+    came_from: str
+
+
+class Confine(Step, frozen=True, kw_only=True, tag="confine"):
+    """A group with these limits, and these processes in it. What they start is in it as well, and leaves with them."""
+
+    root: str
+    name: str
+    limits: dict[str, str]
+    members: tuple[Member, ...]
+
+    def do(self) -> None:
+        self._group.mkdir()
+        for file, value in self.limits.items():
+            (self._group / file).write_text(value)
+        for member in self.members:
+            if member.process.is_alive:
+                cgroups.move(member.process.pid, self._group)
+
+    def undo(self) -> None:
+        came_from = {member.process.pid: member.came_from for member in self.members}
+        common = self.members[0].came_from if self.members else ""
+        while left := cgroups.members(self._group):
+            for pid in left:
+                cgroups.move(pid, Path(self.root) / came_from.get(pid, common))
+        cgroups.remove(self._group)
+
+    @property
+    def _group(self) -> Path:
+        return Path(self.root) / self.name
+
+
+class OnePageMore(Step, frozen=True, kw_only=True, tag="one_page_more"):
+    """The process gets a page that it has not asked for yet, charged to its group; it reads as before. For a process
+    that would not ask for one itself in a while.
+    """
+
+    process: Proc
+
+    @property
+    def lasts(self) -> bool:
+        return False
+
+    def do(self) -> None:
+        # What it may not have, or who is killed meanwhile, is not written to.
+        with contextlib.suppress(OSError):
+            if (page := memory.untouched(self.process.pid)) is not None:
+                memory.write(self.process.pid, page, bytes(8))
+
+
+class SlowOptions(Options, frozen=True, kw_only=True):
+    """`cores`: what all processes of the node together have left."""
+
+    cores: float = 0.2
+
+
+class OverloadOptions(Options, frozen=True, kw_only=True):
+    """`cores`: what the node has, with `burners` processes that want all of it."""
+
+    cores: float = 1.0
+    burners: int = 8
+
+
+def _oom_kill(aim: Aim, _: Options) -> tuple[Step, ...]:
+    assert aim.rank is not None
+    process = aim.rank.process
+    # What it has stays with the group that it was charged to: the next page is one too many.
+    limits = {1: {"memory.limit_in_bytes": "0"}, 2: {"memory.max": "0"}}
+    return (_confine(aim, "memory", limits, (process,)), OnePageMore(process=process))
+
+
+def _slow_node(aim: Aim, options: SlowOptions) -> tuple[Step, ...]:
+    if not options.cores >= _SHARE_MIN:
+        raise FaultRefused(f"cores={options.cores:g}: give {_SHARE_MIN:g} or more")
+    quota_us = round(options.cores * _PERIOD_US)
+    limits = {
+        1: {"cpu.cfs_period_us": str(_PERIOD_US), "cpu.cfs_quota_us": str(quota_us)},
+        2: {"cpu.max": f"{quota_us} {_PERIOD_US}"},
+    }
+    return (_confine(aim, "cpu", limits, aim.processes()),)
+
+
+def _overload_node(aim: Aim, options: OverloadOptions) -> tuple[Step, ...]:
+    if not 0 < options.burners <= BURNERS_MAX:
+        raise FaultRefused(f"burners={options.burners}: give 1 to {BURNERS_MAX}")
+    (share,) = _slow_node(aim, SlowOptions(cores=options.cores))
+    assert isinstance(share, Confine)
+    group = str(Path(share.root) / share.name)
+    return (
+        share,
+        Helper(mark=aim.mark, module="holdfast.faults.kinds.load", arguments=(str(options.burners), group)),
+    )
+
+
+def _confine(aim: Aim, controller: str, limits: dict[int, dict[str, str]], processes: tuple[Proc, ...]) -> Confine:
+    root, version = cgroups.hierarchy(controller)
+    return Confine(
+        root=str(root),
+        name=aim.mark,
+        limits=limits[version],
+        members=tuple(
+            Member(process=process, came_from=cgroups.group_of(process.pid, controller, version))
+            for process in processes
+        ),
+    )
+
+
+FAULTS = (
+    Fault(
+        "oom-kill",
+        TableOne.CPU_OOM,
+        At.RANK,
+        "a memory cgroup that gives the rank nothing more: the kernel kills it and logs why",
+        _oom_kill,
+        needs=(Need.MEMORY_CGROUP,),
+        undo="the cgroup is removed",
+    ),
+    Fault(
+        "slow-node",
+        TableOne.MFU_DECLINE,
+        At.NODE,
+        "a CPU quota for all processes of the node",
+        _slow_node,
+        needs=(Need.CPU_CGROUP,),
+        options=SlowOptions,
+        undo="the processes are moved back, the cgroup is removed",
+    ),
+    Fault(
+        "overload-node",
+        TableOne.CPU_OVERLOAD,
+        At.NODE,
+        "the node has the processors of a small container, and strangers in it that burn them",
+        _overload_node,
+        needs=(Need.CPU_CGROUP,),
+        options=OverloadOptions,
+        undo="the strangers are killed, its processes are moved back, the cgroup is removed",
+    ),
+)

@@ -1,0 +1,238 @@
+"""Disks that are full, have no inodes left, cannot be written, are gone, or do not answer.
+
+All of it is mounted over one directory and changes nothing below. What has a file open goes on with the file
+underneath; whoever opens one meets the fault. A full disk is a tiny file system laid over the directory (overlayfs):
+what was there can be read, and nothing more can be written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import sys
+from pathlib import Path
+from typing import Literal
+
+from holdfast.faults import mounts
+from holdfast.faults.aim import Aim, Proc
+from holdfast.faults.fault import At, Fault, FaultRefused, Options, Step
+from holdfast.faults.helpers import READY, Helper
+from holdfast.faults.rights import Need
+from holdfast.symptoms.table_one import TableOne
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_SPACE = "64m"
+_INODES_OF_OVERLAY = 16
+
+
+class Overlay(Step, frozen=True, kw_only=True, tag="overlay"):
+    """The directory as it is, under a layer in memory that has no bytes or no inodes to give, or takes no writes."""
+
+    mark: str
+    directory: str
+    scratch: str
+    without: Literal["bytes", "inodes", "writes"]
+    processes: tuple[Proc, ...]
+
+    def do(self) -> None:
+        mounts.where_seen_by(self.processes, self._cover)
+
+    def undo(self) -> None:
+        mounts.unmount(Path(self.directory), self.mark)
+        mounts.unmount(Path(self.scratch), self.mark)
+        shutil.rmtree(self.scratch, ignore_errors=True)
+
+    def _cover(self) -> None:
+        upper = Path(self.scratch)
+        upper.mkdir(parents=True, exist_ok=True)
+        room = f"size={_SPACE},nr_inodes={_INODES_OF_OVERLAY}" if self.without == "inodes" else f"size={_PAGE_BYTES}"
+        mounts.mount(self.mark, upper, "tmpfs", data=f"mode=0700,{room}")
+        for name in ("upper", "work"):
+            (upper / name).mkdir()
+        shutil.copystat(self.directory, upper / "upper")
+        layers = f"lowerdir={_escaped(self.directory)}"
+        # Without redirect_dir directories from below cannot be renamed (EXDEV), which no full disk refuses.
+        layers += f",upperdir={_escaped(upper / 'upper')},workdir={_escaped(upper / 'work')},redirect_dir=on"
+        flags = mounts.RDONLY if self.without == "writes" else 0
+        mounts.mount(self.mark, Path(self.directory), "overlay", flags, layers)
+        with contextlib.suppress(OSError):
+            # Until nothing more goes in, to the last.
+            if self.without == "inodes":
+                for number in range(_INODES_OF_OVERLAY):
+                    (upper / f"inode-{number}").touch()
+            else:
+                (upper / "full").write_bytes(bytes(2 * _PAGE_BYTES))
+
+
+class Empty(Step, frozen=True, kw_only=True, tag="empty"):
+    """An empty directory in its place, as where a file system should be mounted and is not."""
+
+    mark: str
+    directory: str
+    processes: tuple[Proc, ...]
+
+    def do(self) -> None:
+        mounts.where_seen_by(self.processes, self._cover)
+
+    def undo(self) -> None:
+        mounts.unmount(Path(self.directory), self.mark)
+
+    def _cover(self) -> None:
+        data = f"mode=0755,size={_PAGE_BYTES}"
+        mounts.mount(self.mark, Path(self.directory), "tmpfs", mounts.RDONLY, data)
+
+
+class Unmount(Step, frozen=True, kw_only=True, tag="unmount"):
+    """Nothing to do but to take away what a helper has mounted."""
+
+    mark: str
+    directory: str
+
+    def do(self) -> None:
+        """The helper does."""
+
+    def undo(self) -> None:
+        mounts.unmount(Path(self.directory), self.mark)
+
+
+class DiskOptions(Options, frozen=True, kw_only=True):
+    """`path`: the directory; "" for the node's state directory."""
+
+    path: str = ""
+
+
+def _full(aim: Aim, options: DiskOptions) -> tuple[Step, ...]:
+    return (_overlay(aim, options, "bytes"),)
+
+
+def _no_inodes(aim: Aim, options: DiskOptions) -> tuple[Step, ...]:
+    return (_overlay(aim, options, "inodes"),)
+
+
+def _overlay(aim: Aim, options: DiskOptions, without: Literal["bytes", "inodes", "writes"]) -> Overlay:
+    directory, scratch = str(directory_apart(aim, options)), str(aim.place)
+    return Overlay(mark=aim.mark, directory=directory, scratch=scratch, without=without, processes=aim.processes())
+
+
+def _read_only(aim: Aim, options: DiskOptions) -> tuple[Step, ...]:
+    return (_overlay(aim, options, "writes"),)
+
+
+def _unmounted(aim: Aim, options: DiskOptions) -> tuple[Step, ...]:
+    return (Empty(mark=aim.mark, directory=str(directory_of(aim, options)), processes=aim.processes()),)
+
+
+def _hanging(aim: Aim, options: DiskOptions) -> tuple[Step, ...]:
+    directory = str(directory_of(aim, options))
+    seen_by = str(aim.agent.pid if aim.agent and aim.agent.is_alive else os.getpid())
+    return (
+        Unmount(mark=aim.mark, directory=directory),
+        Helper(mark=aim.mark, module="holdfast.faults.kinds.disk", arguments=(aim.mark, directory, seen_by)),
+    )
+
+
+def directory_of(aim: Aim, options: DiskOptions) -> Path:
+    """The directory that is meant.
+
+    Raises:
+        FaultRefused: there is none, or it is more than should be broken.
+    """
+    directory = Path(options.path).resolve() if options.path else aim.directory
+    if not directory.is_dir():
+        raise FaultRefused(f"{directory} is no directory")
+    if directory == Path("/"):
+        raise FaultRefused("the root of all files is more than a drill should break: name a directory with -o path=...")
+    return directory
+
+
+def directory_apart(aim: Aim, options: DiskOptions) -> Path:
+    """The directory that is meant, for a fault that needs a place outside of it.
+
+    Raises:
+        FaultRefused: as `directory_of`, or what the fault keeps for itself lies in it.
+    """
+    directory = directory_of(aim, options)
+    if aim.place.is_relative_to(directory):
+        raise FaultRefused(f"{directory} holds the cluster's own directory: name one of a node or a job in it")
+    return directory
+
+
+def _escaped(path: str | Path) -> str:
+    """As overlayfs wants its directories."""
+    return "".join(f"\\{character}" if character in "\\:," else character for character in str(path))
+
+
+def main() -> None:
+    """Mount a file system (FUSE) and answer nothing that is asked of it, until it is unmounted."""
+    mark, directory, seen_by = sys.argv[1:]
+    device = os.open("/dev/fuse", os.O_RDWR)
+    data = f"fd={device},rootmode=40000,user_id={os.getuid()},group_id={os.getgid()}"
+    try:
+        mounts.enter(int(seen_by))
+        mounts.mount(mark, Path(directory), "fuse.holdfast", mounts.NOSUID | mounts.NODEV, data)
+    except OSError as error:
+        sys.exit(str(error))
+    os.write(1, READY)
+    gone = select.poll()
+    gone.register(device, 0)
+    while not any(events & select.POLLERR for _, events in gone.poll()):
+        continue
+
+
+FAULTS = (
+    Fault(
+        "disk-full",
+        TableOne.INSUFFICIENT_DISK_SPACE,
+        At.NODE,
+        "nothing more can be written into a directory (ENOSPC); what is there can be read",
+        _full,
+        needs=(Need.MOUNT, Need.OVERLAY),
+        options=DiskOptions,
+        undo="it is unmounted, and all is as before",
+    ),
+    Fault(
+        "inodes-full",
+        TableOne.INSUFFICIENT_DISK_SPACE,
+        At.NODE,
+        "no new file can be made in a directory (ENOSPC) although there is room",
+        _no_inodes,
+        needs=(Need.MOUNT, Need.OVERLAY),
+        options=DiskOptions,
+        undo="it is unmounted, and all is as before",
+    ),
+    Fault(
+        "read-only",
+        TableOne.FILESYSTEM_MOUNT,
+        At.NODE,
+        "a directory is read-only (EROFS), as after an error of its disk",
+        _read_only,
+        needs=(Need.MOUNT, Need.OVERLAY),
+        options=DiskOptions,
+        undo="it is unmounted",
+    ),
+    Fault(
+        "unmounted",
+        TableOne.FILESYSTEM_MOUNT,
+        At.NODE,
+        "a directory is empty, as where a file system should be mounted and is not",
+        _unmounted,
+        needs=(Need.MOUNT,),
+        options=DiskOptions,
+        undo="it is unmounted, and what was there is back",
+    ),
+    Fault(
+        "mount-hangs",
+        TableOne.FILESYSTEM_MOUNT,
+        At.NODE,
+        "whoever looks into a directory waits for ever, as for a file server that is gone",
+        _hanging,
+        needs=(Need.MOUNT, Need.FUSE),
+        options=DiskOptions,
+        undo="who waits gets an error, it is unmounted, and what was there is back",
+    ),
+)
+
+if __name__ == "__main__":
+    main()

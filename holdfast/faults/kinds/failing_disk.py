@@ -1,0 +1,118 @@
+"""A disk that fails: a directory of a node on a real block device, which from then on can neither be read nor written.
+
+The device is a file (loop) with a file system of its own, with what was in the directory. Then the file is emptied and
+the device told of it: whatever is not in memory yet ends with EIO, as with a medium that is gone. What the kernel
+writes about it into its log is no drill: it names the device, and nothing of another node lies on that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from holdfast.faults import mounts
+from holdfast.faults.aim import Aim, Proc
+from holdfast.faults.fault import At, Fault, FaultRefused, Step
+from holdfast.faults.kinds.disk import DiskOptions, directory_apart
+from holdfast.faults.rights import Need
+from holdfast.symptoms.table_one import TableOne
+
+ROOM_BYTES = 256 << 20
+"""Of the new disk, beyond what it starts with; the file has holes."""
+CONTENT_BYTES_MAX = 1 << 30
+
+
+class FailingDisk(Step, frozen=True, kw_only=True, tag="failing_disk"):
+    """The directory on a disk of its own, `image`, that fails as soon as it is there."""
+
+    directory: str
+    image: str
+    processes: tuple[Proc, ...]
+
+    def do(self) -> None:
+        image = Path(self.image)
+        image.parent.mkdir(parents=True, exist_ok=True)
+        content_bytes = sum(_sizes(Path(self.directory)))
+        if content_bytes > CONTENT_BYTES_MAX:
+            raise FaultRefused(
+                f"{self.directory} holds {content_bytes >> 20} MiB, which would have to be copied: name a directory "
+                f"with {CONTENT_BYTES_MAX >> 20} MiB at most with -o path=..."
+            )
+        with image.open("wb") as file:
+            file.truncate(content_bytes + ROOM_BYTES)
+        _run("mkfs.ext4", "-q", "-F", "-m", "0", self.image)
+        _run("losetup", "--find", self.image)
+        (device,) = self._devices()
+        self._copying.mkdir()
+        mounts.mount(device, self._copying, "ext4")
+        _copy(Path(self.directory), self._copying)
+        mounts.unmount(self._copying, device)
+        mounts.where_seen_by(
+            self.processes, lambda: mounts.mount(device, Path(self.directory), "ext4", data="errors=remount-ro")
+        )
+        image.open("wb").close()
+        _run("losetup", "--set-capacity", device)
+
+    def undo(self) -> None:
+        for device in self._devices():
+            mounts.unmount(self._copying, device)
+            mounts.unmount(Path(self.directory), device)
+            _run("losetup", "--detach", device)
+        shutil.rmtree(Path(self.image).parent, ignore_errors=True)
+
+    @property
+    def _copying(self) -> Path:
+        return Path(self.image).with_name("content")
+
+    def _devices(self) -> list[str]:
+        """Those that the image is behind; more than one if a first try was cut short."""
+        return _run("losetup", "--noheadings", "--output", "NAME", "--associated", self.image).split()
+
+
+def _fails(aim: Aim, options: DiskOptions) -> tuple[Step, ...]:
+    directory, image = str(directory_apart(aim, options)), str(aim.place / "disk")
+    return (FailingDisk(directory=directory, image=image, processes=aim.processes()),)
+
+
+def _sizes(directory: Path) -> Iterator[int]:
+    for parent, _, names in os.walk(directory):
+        for name in names:
+            # What is removed meanwhile is not copied either.
+            with contextlib.suppress(FileNotFoundError):
+                yield os.lstat(os.path.join(parent, name)).st_size
+
+
+def _copy(source: Path, target: Path) -> None:
+    """All that stays there for long enough: whoever writes there goes on meanwhile."""
+
+    def copy(one: str, other: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            shutil.copy2(one, other)
+
+    with contextlib.suppress(shutil.Error):
+        shutil.copytree(source, target, symlinks=True, copy_function=copy, dirs_exist_ok=True)
+
+
+def _run(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise OSError(f"`{' '.join(command)}` failed: {done.stderr.strip()}")
+    return done.stdout
+
+
+FAULTS = (
+    Fault(
+        "disk-fails",
+        TableOne.DISK_FAULT,
+        At.NODE,
+        "the disk below a directory gives I/O errors (EIO), and the kernel logs them",
+        _fails,
+        needs=(Need.MOUNT, Need.LOOP),
+        options=DiskOptions,
+        undo="it is unmounted, and what was there is back",
+    ),
+)

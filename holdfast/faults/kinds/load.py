@@ -1,0 +1,60 @@
+"""A machine with too much to do: processes that burn its cores."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from holdfast.faults import cgroups
+from holdfast.faults.aim import Aim
+from holdfast.faults.fault import At, Fault, FaultRefused, Options, Step
+from holdfast.faults.helpers import READY, Helper
+from holdfast.symptoms.table_one import TableOne
+
+BURNERS_MAX = 4096
+
+
+class OverloadOptions(Options, frozen=True, kw_only=True):
+    """`burners`: processes for each core."""
+
+    burners: int = 4
+
+
+def _overload(aim: Aim, options: OverloadOptions) -> tuple[Step, ...]:
+    count = options.burners * len(os.sched_getaffinity(0))
+    if not 0 < count <= BURNERS_MAX:
+        raise FaultRefused(f"burners={options.burners}: give 1 or more for each core, {BURNERS_MAX} in all at most")
+    return (Helper(mark=aim.mark, module="holdfast.faults.kinds.load", arguments=(str(count),)),)
+
+
+def main() -> None:
+    """Burn with so many processes until killed; all of them carry this one's environment, and with it the mark.
+
+    In a control group, if one is named.
+    """
+    for group in sys.argv[2:]:
+        cgroups.move(os.getpid(), Path(group))
+    for _ in range(int(sys.argv[1]) - 1):
+        if os.fork() == 0:
+            break
+    else:
+        os.write(1, READY)
+    while True:
+        pass
+
+
+FAULTS = (
+    Fault(
+        "overload",
+        TableOne.CPU_OVERLOAD,
+        At.HOST,
+        "processes that burn all cores of this machine",
+        _overload,
+        options=OverloadOptions,
+        undo="they are killed",
+    ),
+)
+
+if __name__ == "__main__":
+    main()

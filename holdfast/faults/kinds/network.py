@@ -1,0 +1,215 @@
+"""Links of nodes: pulled, flapping, slow; two nodes, or a node and the bus, that cannot reach each other.
+
+Only where each node has a network of its own (`holdfast up --namespaces`): on loopback there is no link to pull.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+from pathlib import Path
+
+from holdfast.embedded.fabric import DEVICE
+from holdfast.embedded.layout import Fabric
+from holdfast.faults.aim import Aim
+from holdfast.faults.fault import At, Fault, FaultRefused, Options, Step
+from holdfast.faults.rights import Need
+from holdfast.symptoms.table_one import TableOne
+
+BUS = "bus"
+_NOBODY = "02:00:00:00:00:00"
+_RATE = re.compile(r"[1-9]\d{0,8}[kmg]?bit")
+
+
+class LinkDown(Step, frozen=True, kw_only=True, tag="link_down"):
+    """The machine's end of a node's link is down: the node sees its carrier lost. With `flaps`, it comes and goes."""
+
+    link: str
+    flaps: int = 0
+    every_s: float = 0.5
+
+    @property
+    def lasts(self) -> bool:
+        return not self.flaps
+
+    def do(self) -> None:
+        for _ in range(self.flaps):
+            self._set("down")
+            time.sleep(self.every_s / 2)
+            self._set("up")
+            time.sleep(self.every_s / 2)
+        if not self.flaps:
+            self._set("down")
+
+    def undo(self) -> None:
+        if Path(f"/sys/class/net/{self.link}").exists():
+            self._set("up")
+
+    def _set(self, state: str) -> None:
+        _run("ip", "link", "set", self.link, state)
+
+
+class Slow(Step, frozen=True, kw_only=True, tag="slow"):
+    """A token bucket at both ends of a node's link."""
+
+    link: str
+    namespace: str
+    rate: str
+
+    def do(self) -> None:
+        for where, device in self._ends:
+            bucket = ("tbf", "rate", self.rate, "burst", "64kb", "latency", "100ms")
+            _run("tc", *where, "qdisc", "replace", "dev", device, "root", *bucket)
+
+    def undo(self) -> None:
+        for where, device in self._ends:
+            if _is_there(where, device) and "tbf" in _run("tc", *where, "qdisc", "show", "dev", device, "root"):
+                _run("tc", *where, "qdisc", "del", "dev", device, "root")
+
+    @property
+    def _ends(self) -> tuple[tuple[tuple[str, ...], str], ...]:
+        return ((), self.link), (("-n", self.namespace), DEVICE)
+
+
+class Deaf(Step, frozen=True, kw_only=True, tag="deaf"):
+    """What goes from here to one address is sent to nobody, without a word. `namespace` "": from the machine itself."""
+
+    namespace: str
+    device: str
+    address: str
+
+    def do(self) -> None:
+        entry = (self.address, "lladdr", _NOBODY, "nud", "permanent", "dev", self.device)
+        _run("ip", *self._where, "neigh", "replace", *entry)
+
+    def undo(self) -> None:
+        if _is_there(self._where, self.device):
+            entry = (self.address, "dev", self.device)
+            if _NOBODY in _run("ip", *self._where, "neigh", "show", *entry):
+                _run("ip", *self._where, "neigh", "del", *entry)
+
+    @property
+    def _where(self) -> tuple[str, ...]:
+        return ("-n", self.namespace) if self.namespace else ()
+
+
+class FlapOptions(Options, frozen=True, kw_only=True):
+    """`times` down and up, one every `every_s` seconds."""
+
+    times: int = 3
+    every_s: float = 0.5
+
+
+class SlowOptions(Options, frozen=True, kw_only=True):
+    """`rate`: as tc has it, such as 10mbit."""
+
+    rate: str = "10mbit"
+
+
+class CutOptions(Options, frozen=True, kw_only=True):
+    """`off`: the node that cannot be reached, or the bus."""
+
+    off: str = BUS
+
+
+def _link_down(aim: Aim, _: Options) -> tuple[Step, ...]:
+    fabric, node = _fabric(aim)
+    return (LinkDown(link=fabric.link(node)),)
+
+
+def _link_flap(aim: Aim, options: FlapOptions) -> tuple[Step, ...]:
+    fabric, node = _fabric(aim)
+    if not 0 < options.times <= 1000 or not 0 < options.every_s <= 600:
+        raise FaultRefused("give times=1 to 1000, and every_s of more than 0 and up to 600")
+    return (LinkDown(link=fabric.link(node), flaps=options.times, every_s=options.every_s),)
+
+
+def _slow_link(aim: Aim, options: SlowOptions) -> tuple[Step, ...]:
+    fabric, node = _fabric(aim)
+    if not _RATE.fullmatch(options.rate):
+        raise FaultRefused(f"rate={options.rate} is none: give one such as 500kbit or 10mbit")
+    return (Slow(link=fabric.link(node), namespace=fabric.namespace(node), rate=options.rate),)
+
+
+def _cut(aim: Aim, options: CutOptions) -> tuple[Step, ...]:
+    fabric, node = _fabric(aim)
+    others = [other for other in aim.info.nodes if other != node]
+    if options.off != BUS and options.off not in others:
+        raise FaultRefused(f"off={options.off}: give {BUS}, or another node: {', '.join(others)}")
+    here, there = (fabric.namespace(node), DEVICE), ("", fabric.bridge)
+    address = fabric.gateway
+    if options.off != BUS:
+        there, address = (fabric.namespace(options.off), DEVICE), fabric.address(options.off)
+    return (
+        Deaf(namespace=here[0], device=here[1], address=address),
+        Deaf(namespace=there[0], device=there[1], address=fabric.address(node)),
+    )
+
+
+def _fabric(aim: Aim) -> tuple[Fabric, str]:
+    assert aim.node is not None
+    if aim.info.fabric is None:
+        raise FaultRefused(
+            "the nodes of this cluster share this machine's loopback, where there is no link to break: start it with "
+            "`holdfast up --allow-faults --namespaces`"
+        )
+    return aim.info.fabric, aim.node
+
+
+def _is_there(where: tuple[str, ...], device: str) -> bool:
+    """Whether the device is still there; a cluster that has ended takes its own along."""
+    if where:
+        return Path(f"/run/netns/{where[1]}").exists()
+    return Path(f"/sys/class/net/{device}").exists()
+
+
+def _run(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise FaultRefused(f"`{' '.join(command)}` failed: {done.stderr.strip()}")
+    return done.stdout
+
+
+_NEEDS = (Need.LINKS,)
+
+FAULTS = (
+    Fault(
+        "link-down",
+        TableOne.INFINIBAND_ERROR,
+        At.NODE,
+        "the node's link loses its carrier",
+        _link_down,
+        needs=_NEEDS,
+        undo="the link is up",
+    ),
+    Fault(
+        "link-flap",
+        TableOne.INFINIBAND_ERROR,
+        At.NODE,
+        "the node's link loses its carrier and gets it back, several times",
+        _link_flap,
+        needs=_NEEDS,
+        options=FlapOptions,
+    ),
+    Fault(
+        "slow-link",
+        TableOne.MFU_DECLINE,
+        At.NODE,
+        "the node's link carries less, both ways",
+        _slow_link,
+        needs=_NEEDS,
+        options=SlowOptions,
+        undo="the limit is removed",
+    ),
+    Fault(
+        "cut",
+        TableOne.INFINIBAND_ERROR,
+        At.NODE,
+        "the node and the bus, or the node and another (-o off=NODE), cannot reach each other; nothing says so",
+        _cut,
+        needs=_NEEDS,
+        options=CutOptions,
+        undo="they can",
+    ),
+)

@@ -1,0 +1,169 @@
+"""Processes killed, crashed and frozen: one rank, a data loader's worker, all of a node."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Literal
+
+from holdfast.embedded.control import PowerOff, PowerOn, ask
+from holdfast.embedded.errors import ControlRefused, NoCluster
+from holdfast.embedded.layout import Layout
+from holdfast.embedded.processes.proctree import kill_all, node_processes
+from holdfast.faults.aim import Aim, Proc
+from holdfast.faults.fault import At, Fault, FaultRefused, Options, Step
+from holdfast.symptoms.table_one import TableOne
+
+
+class Signal(Step, frozen=True, kw_only=True, tag="signal"):
+    """One signal that its process does not outlive."""
+
+    process: Proc
+    number: int
+
+    @property
+    def lasts(self) -> bool:
+        return False
+
+    def do(self) -> None:
+        if not self.process.signal(self.number):
+            raise FaultRefused(f"process {self.process.pid} ended before the signal: try again")
+
+
+class Freeze(Step, frozen=True, kw_only=True, tag="freeze"):
+    """SIGSTOP, and SIGCONT to those that are left."""
+
+    processes: tuple[Proc, ...]
+
+    def do(self) -> None:
+        if not [process for process in self.processes if process.signal(signal.SIGSTOP)]:
+            raise FaultRefused("nothing is left of it to be stopped: try again")
+
+    def undo(self) -> None:
+        for process in self.processes:
+            process.signal(signal.SIGCONT)
+
+
+class LoseNode(Step, frozen=True, kw_only=True, tag="lose_node"):
+    """All processes of a node die at one stroke, and its agent does not come back until it is switched on."""
+
+    root: str
+    node: str
+
+    def do(self) -> None:
+        try:
+            ask(Layout(self.root), PowerOff(node=self.node))
+        except (ControlRefused, NoCluster) as error:
+            raise FaultRefused(str(error)) from error
+
+    def undo(self) -> None:
+        try:
+            ask(Layout(self.root), PowerOn(node=self.node))
+        except (ControlRefused, NoCluster):
+            # On already; or the whole cluster is down, and starts with all of its nodes.
+            return
+
+
+class KillContainer(Step, frozen=True, kw_only=True, tag="kill_container"):
+    """All processes of a node die at one stroke; its supervisor starts the agent again, as kubelet a container."""
+
+    directory: str
+    agent: Proc | None
+
+    @property
+    def lasts(self) -> bool:
+        return False
+
+    def do(self) -> None:
+        agent = self.agent.pid if self.agent and self.agent.is_alive else None
+        kill_all(lambda: node_processes(Path(self.directory), agent))
+
+
+class CrashOptions(Options, frozen=True, kw_only=True):
+    """`signal`: how it dies."""
+
+    signal: Literal["SEGV", "ABRT", "BUS", "ILL", "FPE"] = "SEGV"
+
+
+def _kill_rank(aim: Aim, _: Options) -> tuple[Step, ...]:
+    return (Signal(process=_of_rank(aim), number=signal.SIGKILL),)
+
+
+def _crash_rank(aim: Aim, options: CrashOptions) -> tuple[Step, ...]:
+    return (Signal(process=_of_rank(aim), number=signal.Signals[f"SIG{options.signal}"]),)
+
+
+def _freeze_rank(aim: Aim, _: Options) -> tuple[Step, ...]:
+    return (Freeze(processes=(_of_rank(aim),)),)
+
+
+def _kill_worker(aim: Aim, _: Options) -> tuple[Step, ...]:
+    rank = _of_rank(aim)
+    workers = Path(f"/proc/{rank.pid}/task/{rank.pid}/children").read_text().split()
+    alive = [process for pid in workers if (process := Proc.of(int(pid))) is not None]
+    if not alive:
+        raise FaultRefused(f"rank process {rank.pid} has no child: its script uses no workers (num_workers=0)")
+    return (Signal(process=alive[0], number=signal.SIGKILL),)
+
+
+def _lose_node(aim: Aim, _: Options) -> tuple[Step, ...]:
+    assert aim.node is not None
+    return (LoseNode(root=str(aim.layout.root), node=aim.node),)
+
+
+def _kill_container(aim: Aim, _: Options) -> tuple[Step, ...]:
+    return (KillContainer(directory=str(aim.directory), agent=aim.agent),)
+
+
+def _freeze_node(aim: Aim, _: Options) -> tuple[Step, ...]:
+    return (Freeze(processes=aim.processes()),)
+
+
+def _of_rank(aim: Aim) -> Proc:
+    assert aim.rank is not None
+    return aim.rank.process
+
+
+FAULTS = (
+    Fault("kill-rank", None, At.RANK, "SIGKILL to the rank's process", _kill_rank),
+    Fault(
+        "crash-rank",
+        TableOne.CUDA_ERROR,
+        At.RANK,
+        "a deadly signal, as a driver's or a library's crash ends a rank",
+        _crash_rank,
+        options=CrashOptions,
+    ),
+    Fault(
+        "freeze-rank",
+        TableOne.JOB_HANG,
+        At.RANK,
+        "SIGSTOP to the rank: its partners wait for it in their collectives",
+        _freeze_rank,
+        undo="SIGCONT",
+    ),
+    Fault("kill-worker", None, At.RANK, "SIGKILL to a data loader's worker of the rank", _kill_worker),
+    Fault(
+        "lose-node",
+        TableOne.OS_KERNEL_PANIC,
+        At.NODE,
+        "agent, zygote, vault and ranks die at one stroke and stay away, as a machine's whose kernel panics",
+        _lose_node,
+        undo="the node is switched on (release it from the blocklist yourself)",
+    ),
+    Fault(
+        "kill-container",
+        TableOne.CONTAINER_ERROR,
+        At.NODE,
+        "agent, zygote, vault and ranks die at one stroke; the agent is started again",
+        _kill_container,
+    ),
+    Fault(
+        "freeze-node",
+        TableOne.JOB_HANG,
+        At.NODE,
+        "SIGSTOP to all processes of the node, its agent's included",
+        _freeze_node,
+        undo="SIGCONT",
+    ),
+)

@@ -1,0 +1,68 @@
+"""The agent's side of a hold: a rank's training stands still inside its hooks until a moment, or until it is let go.
+
+The request is in the rank's ring of collectives (`holdfast.node.collectives.ring_layout`); the rank obeys it at the
+end of a step or at a collective, and ends it by itself when its time is over: whoever asked may be gone.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from holdfast.node.collectives.ring_layout import HELD_OFFSET, HOLD, HOLD_OFFSET, WORD
+from holdfast.node.collectives.ring_reader import RingReader
+
+
+class Hold:
+    """One hold of one rank."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Of the rank with this ring.
+
+        Raises:
+            FileNotFoundError: there is none.
+            RingError: as `RingReader`.
+        """
+        RingReader(path).close()
+        self._descriptor = os.open(Path(path), os.O_RDWR | os.O_CLOEXEC)
+        # Of this machine since it started: no other hold has it.
+        self.number = time.monotonic_ns()
+
+    def begin(self, after_step: int, until_ns: int) -> None:
+        """Nothing begins after this step, until `until_ns` of the monotonic clock."""
+        self._write(1, after_step, until_ns, 0)
+        self._write(0, self.number)
+
+    def multiply(self, duration_s: float) -> None:
+        """Have the rank multiply matrices for so long, on the device that it trains on."""
+        # The rank writes here only while it multiplies.
+        os.pwrite(self._descriptor, WORD.pack(0), HELD_OFFSET + 2 * WORD.size)
+        self._write(3, round(duration_s * 1e9))
+
+    def end(self) -> None:
+        """Let training go on."""
+        self._write(0, 0)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the rank stands in it now."""
+        return self._held()[0] == self.number
+
+    @property
+    def product_s(self) -> float | None:
+        """What a matrix product took the last time; None: that is not known yet."""
+        _, _, took_ns, number = self._held()
+        return took_ns / 1e9 if number == self.number and took_ns else None
+
+    def close(self) -> None:
+        """Close the file; a hold that was not ended runs out."""
+        os.close(self._descriptor)
+
+    def _write(self, place: int, *words: int) -> None:
+        for number, word in enumerate(words, start=place):
+            os.pwrite(self._descriptor, WORD.pack(word), HOLD_OFFSET + number * WORD.size)
+
+    def _held(self) -> tuple[int, int, int, int]:
+        data = os.pread(self._descriptor, HOLD.size, HELD_OFFSET)
+        return HOLD.unpack(data) if len(data) == HOLD.size else (0, 0, 0, 0)

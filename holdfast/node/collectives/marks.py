@@ -1,0 +1,47 @@
+"""The agent's side of marks: a rank is asked how far its device has come, and has some time to answer.
+
+A thread of the rank does, between two looks of half a second; not one of a rank that is stopped or holds the
+interpreter's lock. Of that one nothing more is known than before.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from holdfast.node.collectives.ring_layout import MARKS_OFFSET, WORD
+from holdfast.node.collectives.ring_reader import RingReader
+
+ANSWER_S = 0.9
+_LOOK_EVERY_S = 0.02
+
+
+def ask_for_marks(path: str | os.PathLike[str], within_s: float = ANSWER_S) -> bool:
+    """Have the rank with this ring write into it what its marks say; False: it puts none, or has not answered.
+
+    Raises:
+        FileNotFoundError: there is no ring.
+        RingError: as `RingReader`.
+    """
+    ring = RingReader(path)
+    try:
+        if not ring.marks()[2]:
+            return False
+        number, until = time.monotonic_ns(), time.monotonic() + within_s
+        _write(Path(path), number)
+        while ring.marks()[1] != number:
+            if time.monotonic() >= until:
+                return False
+            time.sleep(_LOOK_EVERY_S)
+        return True
+    finally:
+        ring.close()
+
+
+def _write(path: Path, number: int) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.pwrite(descriptor, WORD.pack(number), MARKS_OFFSET)
+    finally:
+        os.close(descriptor)

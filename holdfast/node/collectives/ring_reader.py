@@ -1,0 +1,270 @@
+"""The reading side of a rank's ring of collectives (`holdfast.node.collectives.ring_layout`), also of a rank that
+hangs.
+
+It reads with system calls, so that a file cut short raises instead of ending the process, and copies twice: a record
+counts where both copies agree and its ends are equal.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+
+import msgspec
+
+from holdfast.decoding import UNREADABLE
+from holdfast.events.parts.traces import CollectiveRecord, ProcessGroup, RankTrace
+from holdfast.node.collectives.ring_layout import (
+    COUNTER_BYTES,
+    COUNTERS,
+    COUNTERS_OFFSET,
+    FILE_BYTES,
+    GROUP_UNKNOWN,
+    GROUPS_MAX,
+    HEADER,
+    IS_P2P,
+    MAGIC,
+    MARKS_OFFSET,
+    ON_DEVICE,
+    OPERATIONS,
+    REACHED,
+    RECORD,
+    RING_OFFSET,
+    RING_RECORDS,
+    STATE_OFFSET,
+    TABLE_BYTES,
+    TABLE_LENGTH,
+    TABLE_OFFSET,
+    VERSION,
+    WORDS,
+    GroupCounts,
+    GroupEntry,
+    RingError,
+    RingRecord,
+    ranks_of,
+)
+
+__all__ = ["GroupCounts", "RingError", "RingReader", "RingRecord"]
+
+UNKNOWN_GROUP = "?"
+"""The name of a group that the table of its rank had no room for."""
+
+
+class RingReader:
+    """The ring of one rank. `records_read` are known already, the next call of `new_records` goes on from there."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Open the ring at `path`.
+
+        Raises:
+            FileNotFoundError: there is none (yet).
+            RingError: the file is cut short, is no ring, or has a version that this release cannot read.
+        """
+        self.path = Path(path)
+        self.records_read = 0
+        self._groups: tuple[GroupEntry, ...] = ()
+        self._groups_bytes = 0
+        self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            size = os.fstat(self._descriptor).st_size
+            head = os.pread(self._descriptor, HEADER.size, 0)
+            if len(head) < HEADER.size or head[: len(MAGIC)] != MAGIC:
+                raise RingError(f"{self.path} is no ring of collectives: it does not begin with {MAGIC.decode()}")
+            _, version, file_bytes, self.pid, self.rank, self.generation, self.created_ns, self._offset = HEADER.unpack(
+                head
+            )
+            if version != VERSION:
+                raise RingError(
+                    f"{self.path} has version {version} of a ring of collectives, this release reads {VERSION}: "
+                    "restart the job's ranks with the node's present release"
+                )
+            if file_bytes != FILE_BYTES or size < FILE_BYTES:
+                raise RingError(f"{self.path} is cut short: {size} of {FILE_BYTES} bytes")
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+
+    def count(self) -> int:
+        """How many records the rank has begun.
+
+        Raises:
+            RingError: the file was cut short.
+        """
+        begun, _, _ = WORDS.unpack(self._read(STATE_OFFSET, WORDS.size))
+        return int(begun)
+
+    def groups(self) -> tuple[GroupEntry, ...]:
+        """The table of process groups: those that the rank has used.
+
+        Raises:
+            RingError: the file was cut short, or the table is damaged.
+        """
+        _, used, _ = WORDS.unpack(self._read(STATE_OFFSET, WORDS.size))
+        if used == self._groups_bytes:
+            return self._groups
+        if not 0 <= used <= TABLE_BYTES:
+            raise RingError(f"{self.path} is damaged: a group table of {used} bytes")
+        table, found, at = self._read(TABLE_OFFSET, used), [], 0
+        try:
+            while at < used:
+                (length,) = TABLE_LENGTH.unpack_from(table, at)
+                at += TABLE_LENGTH.size
+                found.append(msgspec.msgpack.decode(table[at : at + length], type=GroupEntry))
+                at += length
+        except (struct.error, *UNREADABLE) as error:
+            raise RingError(f"{self.path} is damaged: its group table cannot be read: {error}") from error
+        self._groups, self._groups_bytes = tuple(found), used
+        return self._groups
+
+    def counts(self) -> tuple[GroupCounts, ...]:
+        """How far the rank is in each group of the table."""
+        size = len(self.groups()) * COUNTER_BYTES
+        return tuple(GroupCounts(*row) for row in COUNTERS.iter_unpack(self._read(COUNTERS_OFFSET, size)))
+
+    def records(self, since: int = 0) -> tuple[list[RingRecord], int]:
+        """The records from number `since` on, oldest first, and how many of them are overwritten or not whole.
+
+        Raises:
+            RingError: the file was cut short.
+        """
+        end = self.count()
+        first = max(since, end - RING_RECORDS)
+        missed = max(0, first - since)
+        found: list[RingRecord] = []
+        while first < end:
+            place = first % RING_RECORDS
+            several = min(end - first, RING_RECORDS - place)
+            offset, size = RING_OFFSET + place * RECORD.size, several * RECORD.size
+            one, two = self._read(offset, size), self._read(offset, size)
+            for number, fields in enumerate(RECORD.iter_unpack(one)):
+                index = first + number
+                at = number * RECORD.size
+                if fields[0] == fields[-1] == index + 1 and one[at : at + RECORD.size] == two[at : at + RECORD.size]:
+                    found.append(self._record(index, fields))
+                else:
+                    missed += 1
+            first += several
+        return found, missed
+
+    def new_records(self) -> tuple[list[RingRecord], int]:
+        """The records that have ended since the last call, and how many were missed.
+
+        It stops before the first that has not ended, as long as the ring keeps it.
+        """
+        found, missed = self.records(self.records_read)
+        if not found:
+            self.records_read += missed
+            return [], missed
+        first_open = next((place for place, record in enumerate(found) if not record.left_ns), len(found))
+        behind = found[-1].index + 1 - self.records_read
+        if first_open < len(found) and behind > RING_RECORDS // 2:
+            # Something is never waited for: the others shall not be lost over it.
+            first_open = len(found)
+        ended = [record for record in found[:first_open] if record.left_ns]
+        self.records_read = found[first_open].index if first_open < len(found) else found[-1].index + 1
+        return ended, missed
+
+    def trace(self, *, node: str = "", taken_ns: int = 0) -> RankTrace:
+        """All that the ring has, as analysis takes it.
+
+        Of operations on a device only how many have begun: when they end the ring does not know.
+
+        Raises:
+            RingError: the file was cut short, or its group table is damaged.
+        """
+        records, _ = self.records()
+        groups, counts = self.groups(), self.counts()
+        on_device = {record.group for record in records if record.is_on_device}
+        return RankTrace(
+            rank=self.rank,
+            node=node,
+            groups=tuple(
+                ProcessGroup(name=entry.name, description=entry.description, ranks=ranks_of(entry.runs))
+                for entry in groups
+            ),
+            records=tuple(_observed(record, groups) for record in records if not record.is_on_device),
+            entered={
+                entry.name: max(count.entered, count.backend_entered)
+                for entry, count in zip(groups, counts, strict=True)
+            },
+            completed={
+                entry.name: count.completed
+                for place, (entry, count) in enumerate(zip(groups, counts, strict=True))
+                if place not in on_device
+            },
+            taken_ns=taken_ns,
+        )
+
+    def marks(self) -> tuple[int, int, bool]:
+        """What the rank's marks were asked for with, what it answered last, and whether it marks at all.
+
+        Raises:
+            RingError: the file was cut short.
+        """
+        asked, answered, are_put = WORDS.unpack(self._read(MARKS_OFFSET, WORDS.size))
+        return asked, answered, bool(are_put)
+
+    def on_device(self) -> tuple[CollectiveRecord, ...]:
+        """What runs on the rank's device, oldest first: `started` where the device had come when marks were asked for.
+
+        Raises:
+            RingError: the file was cut short, or its group table is damaged.
+        """
+        records, _ = self.records()
+        groups = self.groups()
+        return tuple(
+            msgspec.structs.replace(
+                _observed(record, groups), state="started" if record.is_reached else "scheduled", ended_ns=0
+            )
+            for record in records
+            if record.is_on_device
+        )
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._descriptor)
+
+    def _record(self, index: int, fields: tuple[int, ...]) -> RingRecord:
+        _, entered, waited, left, size, sequence, peer, group, operation, flags, mark, _ = fields
+        offset = self._offset
+        return RingRecord(
+            index=index,
+            entered_ns=entered + offset,
+            waited_ns=waited + offset if waited else 0,
+            left_ns=left + offset if left else 0,
+            bytes=size,
+            sequence=sequence,
+            peer=peer if peer >= 0 else None,
+            group=group,
+            operation=OPERATIONS[operation] if operation < len(OPERATIONS) else OPERATIONS[0],
+            is_p2p=bool(flags & IS_P2P),
+            is_on_device=bool(flags & ON_DEVICE),
+            is_reached=mark == REACHED,
+        )
+
+    def _read(self, offset: int, size: int) -> bytes:
+        data = os.pread(self._descriptor, size, offset)
+        if len(data) < size:
+            raise RingError(f"{self.path} was cut short while it was read, at {offset + len(data)} bytes")
+        return data
+
+
+def group_name(groups: tuple[GroupEntry, ...], place: int) -> str:
+    """The name of the group of a record."""
+    return groups[place].name if place < min(len(groups), GROUPS_MAX) and place != GROUP_UNKNOWN else UNKNOWN_GROUP
+
+
+def _observed(record: RingRecord, groups: tuple[GroupEntry, ...]) -> CollectiveRecord:
+    return CollectiveRecord(
+        group=group_name(groups, record.group),
+        sequence=record.sequence,
+        operation=record.operation,
+        state="completed" if record.left_ns else "scheduled",
+        is_p2p=record.is_p2p,
+        peer=record.peer,
+        bytes=record.bytes,
+        created_ns=record.entered_ns,
+        ended_ns=record.left_ns,
+        is_waited_for=bool(record.waited_ns) and not record.left_ns,
+    )

@@ -1,0 +1,392 @@
+"""The ledger: a small mapped file in which a rank notes where it stands, readable by others even while it hangs.
+
+One writer (the rank), any number of readers, no locks and no system calls on the writing side. The file is laid out as
+`holdfast.node.ledger.ledger_layout` says.
+
+Consistency is a seqlock that needs no retry on the writer's side: each record is written in ascending order by one C
+call under the interpreter lock, its sequence first and last, alternating between two slots. So a rank killed in the
+middle of a write leaves the previous record whole. A reader copies the records twice; a slot counts when both copies
+agree and its two sequences are equal. Stores must become visible in program order, as on x86-64.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from holdfast.node.ledger.ledger_layout import (
+    COLLECTIVE,
+    COLLECTIVE_OFFSETS,
+    FILE_BYTES,
+    HAS_GRAD_NORM,
+    HAS_LOSS,
+    HAS_TOKENS,
+    HEADER,
+    IS_NUMBERED,
+    MAGIC,
+    PHASE_NAME_BYTES,
+    PHASE_OF_NUMBER,
+    PHASES,
+    RECORDS_BYTES,
+    RING_OFFSET,
+    RING_STEPS,
+    RUNNING,
+    STATE,
+    STATE_OFFSETS,
+    STEP,
+    VERSION,
+    CollectiveState,
+    LedgerError,
+    Phase,
+    Snapshot,
+    StepRecord,
+)
+
+READ_ATTEMPTS_MAX = 64
+
+__all__ = [
+    "FILE_BYTES",
+    "RING_STEPS",
+    "CollectiveState",
+    "LedgerError",
+    "LedgerReader",
+    "LedgerWriter",
+    "Phase",
+    "Snapshot",
+    "StepRecord",
+]
+
+
+class LedgerWriter:
+    """A rank's own side. A call costs about a microsecond; numbers that are None are kept apart from NaN."""
+
+    def __init__(self, path: str | os.PathLike[str], *, rank: int, generation: int, pid: int | None = None) -> None:
+        """Create the ledger at `path`, in place of an older one.
+
+        Raises:
+            OSError: the file cannot be created.
+        """
+        self.path = Path(path)
+        now = time.time_ns()
+        part = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            # Reserve the blocks: a store into a mapped hole of a full disk would end the rank with SIGBUS.
+            os.posix_fallocate(descriptor, 0, FILE_BYTES)
+            self._map = mmap.mmap(descriptor, FILE_BYTES)
+        finally:
+            os.close(descriptor)
+        own_pid = os.getpid() if pid is None else pid
+        HEADER.pack_into(self._map, 0, MAGIC, VERSION, FILE_BYTES, own_pid, rank, generation, now)
+
+        self._sequence = 0
+        self._step = -1
+        self._steps_done = 0
+        self._step_started_ns = now
+        self._step_started_mono_ns = time.monotonic_ns()
+        self._phase: int = Phase.INIT
+        self._phase_name = b"init"
+        self._phase_started_ns = now
+        self._first_step_ns = 0
+        self._exit_code = RUNNING
+        self._loss = 0.0
+        self._grad_norm = 0.0
+        self._tokens = 0
+        self._flags = 0
+        self._is_numbered = False
+
+        self._collective_sequence = 0
+        self._entered = 0
+        self._entered_ns = 0
+        self._left_ns = 0
+        self._in_flight = 0
+        self._collective_name = b""
+        self._depth = _Depth()
+
+        self._write_state(now)
+        self._write_collective()
+        os.replace(part, self.path)
+
+    @property
+    def step(self) -> int:
+        """The last completed step, -1 before any."""
+        return self._step
+
+    @property
+    def steps_done(self) -> int:
+        """How many steps were completed in this generation."""
+        return self._steps_done
+
+    @property
+    def phase_name(self) -> str:
+        """The present phase."""
+        return self._phase_name.decode(errors="replace")
+
+    def complete_step(
+        self,
+        step: int | None = None,
+        loss: float | None = None,
+        grad_norm: float | None = None,
+        tokens: int | None = None,
+        at_ns: tuple[int, int] | None = None,
+    ) -> None:
+        """Note that `step` (default: the one after the last) is completed now, or was at `at_ns` (real, monotonic)."""
+        now, mono = at_ns or (time.time_ns(), time.monotonic_ns())
+        self._is_numbered = self._is_numbered or step is not None
+        flags = IS_NUMBERED if self._is_numbered else 0
+        if loss is None:
+            loss = 0.0
+        else:
+            flags |= HAS_LOSS
+        if grad_norm is None:
+            grad_norm = 0.0
+        else:
+            flags |= HAS_GRAD_NORM
+        if tokens is None:
+            tokens = 0
+        else:
+            flags |= HAS_TOKENS
+        self._step = step = self._step + 1 if step is None else step
+        self._loss = loss
+        self._grad_norm = grad_norm
+        self._tokens = tokens
+        self._flags = flags
+        index = self._steps_done
+        self._steps_done = count = index + 1
+        duration = mono - self._step_started_mono_ns
+        offset = RING_OFFSET + (index % RING_STEPS) * STEP.size
+        STEP.pack_into(self._map, offset, count, step, now, duration, loss, grad_norm, tokens, flags, 0, count)
+        self._step_started_ns = now
+        self._step_started_mono_ns = mono
+        if not index:
+            self._first_step_ns = now
+        self._write_state(now)
+
+    def go_on_from(self, steps: int) -> None:
+        """So many steps were completed before this generation: the next one, unless it is numbered, is counted on."""
+        self._is_numbered = True
+        if not self._steps_done:
+            self._step = steps - 1
+            self._write_state(time.time_ns())
+
+    def enter_phase(self, name: str) -> str:
+        """Note that a phase begins; gives the name of the one before, for coming back to it."""
+        before = self._phase_name
+        self._phase = PHASES.get(name, Phase.OTHER)
+        self._phase_name = name.encode()[:PHASE_NAME_BYTES]
+        self._phase_started_ns = now = time.time_ns()
+        self._write_state(now)
+        return before.decode(errors="replace")
+
+    def enter_collective(self, name: bytes) -> None:
+        """Note that a collective or a point-to-point call begins. One that is called by another is part of it."""
+        depth = self._depth
+        depth.here += 1
+        if depth.here == 1:
+            self._entered += 1
+            self._in_flight += 1
+            self._collective_name = name
+            self._entered_ns = time.time_ns()
+            self._write_collective()
+
+    def leave_collective(self) -> None:
+        """Note that the collective entered last by this thread is over."""
+        depth = self._depth
+        depth.here -= 1
+        if depth.here == 0:
+            self._in_flight -= 1
+            self._left_ns = time.time_ns()
+            self._write_collective()
+
+    def end(self, exit_code: int) -> None:
+        """Note that the script has ended by itself: the done marker."""
+        self._exit_code = exit_code
+        self.enter_phase("exit")
+
+    def close(self) -> None:
+        """Unmap; the file stays."""
+        self._map.close()
+
+    def _write_state(self, now: int) -> None:
+        self._sequence = sequence = self._sequence + 1
+        STATE.pack_into(
+            self._map,
+            STATE_OFFSETS[sequence & 1],
+            sequence,
+            self._step,
+            self._steps_done,
+            self._step_started_ns,
+            self._phase_started_ns,
+            self._first_step_ns,
+            now,
+            self._exit_code,
+            self._loss,
+            self._grad_norm,
+            self._tokens,
+            self._phase,
+            self._flags,
+            self._phase_name,
+            sequence,
+        )
+
+    def _write_collective(self) -> None:
+        self._collective_sequence = sequence = self._collective_sequence + 1
+        COLLECTIVE.pack_into(
+            self._map,
+            COLLECTIVE_OFFSETS[sequence & 1],
+            sequence,
+            self._entered,
+            self._entered_ns,
+            self._left_ns,
+            self._in_flight,
+            0,
+            self._collective_name,
+            sequence,
+        )
+
+
+class _Depth(threading.local):
+    """How deep the present thread is inside collectives that call each other."""
+
+    here = 0
+
+
+class LedgerReader:
+    """Anyone else's side: it reads with system calls, so that a file cut short raises instead of ending the process."""
+
+    def __init__(self, path: str | os.PathLike[str], steps_read: int = 0) -> None:
+        """Open the ledger at `path`; its first `steps_read` steps are known already.
+
+        Raises:
+            FileNotFoundError: there is none (yet).
+            LedgerError: the file is cut short, is no ledger, or has a version that this release cannot read.
+        """
+        self.path = Path(path)
+        self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        self.steps_read = steps_read
+        try:
+            size = os.fstat(self._descriptor).st_size
+            head = os.pread(self._descriptor, HEADER.size, 0)
+            if len(head) < HEADER.size or head[: len(MAGIC)] != MAGIC:
+                raise LedgerError(f"{self.path} is no ledger: it does not begin with {MAGIC.decode()}")
+            _, version, file_bytes, self.pid, self.rank, self.generation, self.created_ns = HEADER.unpack(head)
+            if version != VERSION:
+                raise LedgerError(
+                    f"{self.path} has ledger version {version}, this release reads {VERSION}: "
+                    "restart the job's ranks with the node's present release"
+                )
+            if file_bytes != FILE_BYTES or size < FILE_BYTES:
+                raise LedgerError(f"{self.path} is cut short: {size} of {FILE_BYTES} bytes")
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+
+    def snapshot(self) -> Snapshot:
+        """The rank's state, whole.
+
+        Raises:
+            LedgerError: the file was cut short, or no whole record was met in many attempts.
+        """
+        for _ in range(READ_ATTEMPTS_MAX):
+            first = self._read(0, RECORDS_BYTES)
+            second = self._read(0, RECORDS_BYTES)
+            state = _newest(first, second, STATE, STATE_OFFSETS)
+            collective = _newest(first, second, COLLECTIVE, COLLECTIVE_OFFSETS)
+            if state is not None and collective is not None:
+                return self._snapshot(state, collective)
+        raise LedgerError(
+            f"{self.path} had no whole record in {READ_ATTEMPTS_MAX} attempts: is something else writing it?"
+        )
+
+    def new_steps(self) -> tuple[list[StepRecord], int]:
+        """The steps completed since the last call, oldest first, and how many were overwritten before they were read.
+
+        Raises:
+            LedgerError: as in `snapshot`.
+        """
+        count = self.snapshot().steps_done
+        first = max(self.steps_read, count - RING_STEPS)
+        missed = first - self.steps_read
+        ring = self._read(RING_OFFSET, RING_STEPS * STEP.size) if first < count else b""
+        again = self._read(RING_OFFSET, RING_STEPS * STEP.size) if first < count else b""
+        steps: list[StepRecord] = []
+        for index in range(first, count):
+            place = index % RING_STEPS * STEP.size
+            entry = ring[place : place + STEP.size]
+            head, step, ended, duration, loss, grad_norm, tokens, flags, _, tail = STEP.unpack(entry)
+            if head != index + 1 or tail != head or entry != again[place : place + STEP.size]:
+                missed += 1
+                continue
+            steps.append(
+                StepRecord(
+                    step=step,
+                    ended_ns=ended,
+                    duration_ns=duration,
+                    loss=loss if flags & HAS_LOSS else None,
+                    grad_norm=grad_norm if flags & HAS_GRAD_NORM else None,
+                    tokens=tokens if flags & HAS_TOKENS else None,
+                )
+            )
+        self.steps_read = count
+        return steps, missed
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._descriptor)
+
+    def _read(self, offset: int, size: int) -> bytes:
+        data = os.pread(self._descriptor, size, offset)
+        if len(data) < size:
+            raise LedgerError(f"{self.path} was cut short while it was read, at {offset + len(data)} bytes")
+        return data
+
+    def _snapshot(self, state: tuple[Any, ...], collective: tuple[Any, ...]) -> Snapshot:
+        _, step, done, step_start, phase_start, first, changed, code, loss, norm, tokens, phase, flags, name, _ = state
+        _, entered, entered_ns, left_ns, in_flight, _, collective_name, _ = collective
+        return Snapshot(
+            pid=self.pid,
+            rank=self.rank,
+            generation=self.generation,
+            step=step,
+            steps_done=done,
+            step_started_ns=step_start,
+            phase=PHASE_OF_NUMBER.get(phase, Phase.OTHER),
+            phase_name=_text(name),
+            phase_started_ns=phase_start,
+            first_step_ns=first,
+            changed_ns=changed,
+            exit_code=None if code == RUNNING else code,
+            loss=loss if flags & HAS_LOSS else None,
+            grad_norm=norm if flags & HAS_GRAD_NORM else None,
+            tokens=tokens if flags & HAS_TOKENS else None,
+            is_numbered=bool(flags & IS_NUMBERED),
+            collective=CollectiveState(
+                name=_text(collective_name),
+                entered=entered,
+                in_flight=in_flight,
+                entered_ns=entered_ns,
+                left_ns=left_ns,
+            ),
+        )
+
+
+def _newest(first: bytes, second: bytes, record: struct.Struct, offsets: tuple[int, int]) -> tuple[Any, ...] | None:
+    """The newest whole record of two slots; None when neither is whole."""
+    best: tuple[Any, ...] | None = None
+    for offset in offsets:
+        raw = first[offset : offset + record.size]
+        if raw != second[offset : offset + record.size]:
+            continue
+        fields = record.unpack(raw)
+        if fields[0] == fields[-1] and fields[0] and (best is None or fields[0] > best[0]):
+            best = fields
+    return best
+
+
+def _text(raw: bytes) -> str:
+    return raw.rstrip(b"\0").decode(errors="replace")

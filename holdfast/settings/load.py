@@ -1,0 +1,266 @@
+"""What can be set, read once per process: defaults, then a TOML file, then the environment, then flags.
+
+    # holdfast.toml
+    nats_url = "nats://nats:4222"
+    [timeouts]
+    node_lost_s = 10
+    [ladder]
+    attempts_max = 5
+    [pool]
+    size = 2
+    [retention]
+    ended_jobs_days = 90
+    [checkpoint]
+    backup_strategy = "ring"
+    [corruption]
+    certified_after_steps = 20
+    [mechanisms]
+    stop_time_checks = "observe"
+    [inspections]
+    gpu_s = 5
+    [inspections.commands.fans]
+    command = "/usr/local/bin/check_fans --quiet"
+    [code]
+    good_after_steps = 500
+    [signals]
+    read_training_logs = false
+
+    [slow]
+    test = false
+
+    [hang]
+    floor_s = 20
+    [telemetry]
+    every_s = 10
+
+In the environment the same keys are HOLDFAST_NATS_URL, HOLDFAST_TIMEOUTS_NODE_LOST_S and so on; a table is JSON there.
+A value may be read from a file named by the same variable with `_FILE` added, as container secrets are.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from holdfast.settings.checkpoint import CheckpointPolicy
+from holdfast.settings.code import CodePolicy
+from holdfast.settings.corruption import CorruptionPolicy
+from holdfast.settings.hang import HangPolicy
+from holdfast.settings.inspections import CommandCheck, InspectionPolicy
+from holdfast.settings.ladder import LadderPolicy
+from holdfast.settings.mechanisms import MechanismPolicy
+from holdfast.settings.pool import PoolPolicy
+from holdfast.settings.retention import HistoryPolicy, RetentionPolicy
+from holdfast.settings.signals import SignalsPolicy
+from holdfast.settings.slow import SlowPolicy
+from holdfast.settings.telemetry import TelemetryPolicy
+from holdfast.settings.timeouts import Timeouts
+
+PREFIX = "HOLDFAST_"
+DEFAULT_FILE = "holdfast.toml"
+
+
+class ConfigRefused(ValueError):
+    """A setting is unknown, of the wrong type, or contradicts another; the message names it and where it came from."""
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything that can be set."""
+
+    nats_url: str = ""
+    database_url: str = ""
+    timeouts: Timeouts = Timeouts()
+    ladder: LadderPolicy = LadderPolicy()
+    pool: PoolPolicy = PoolPolicy()
+    history: HistoryPolicy = HistoryPolicy()
+    retention: RetentionPolicy = RetentionPolicy()
+    checkpoint: CheckpointPolicy = CheckpointPolicy()
+    corruption: CorruptionPolicy = CorruptionPolicy()
+    mechanisms: MechanismPolicy = MechanismPolicy()
+    inspections: InspectionPolicy = InspectionPolicy()
+    code: CodePolicy = CodePolicy()
+    signals: SignalsPolicy = SignalsPolicy()
+    hang: HangPolicy = HangPolicy()
+    telemetry: TelemetryPolicy = TelemetryPolicy()
+    slow: SlowPolicy = SlowPolicy()
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """One setting, for people: its key, its value and where that came from."""
+
+    key: str
+    value: str
+    origin: str
+
+
+_SECTIONS: dict[str, type[msgspec.Struct]] = {
+    "timeouts": Timeouts,
+    "ladder": LadderPolicy,
+    "pool": PoolPolicy,
+    "history": HistoryPolicy,
+    "retention": RetentionPolicy,
+    "checkpoint": CheckpointPolicy,
+    "corruption": CorruptionPolicy,
+    "mechanisms": MechanismPolicy,
+    "inspections": InspectionPolicy,
+    "code": CodePolicy,
+    "signals": SignalsPolicy,
+    "hang": HangPolicy,
+    "telemetry": TelemetryPolicy,
+    "slow": SlowPolicy,
+}
+_TABLES: dict[str, type[msgspec.Struct]] = {"inspections.commands": CommandCheck}
+"""Settings that are tables themselves: each name that a user chose has settings of its own."""
+
+ADDRESSES = ("nats_url", "database_url")
+_TOP_LEVEL = ", ".join((*ADDRESSES, *(f"[{section}]" for section in _SECTIONS)))
+_KEYS = (*ADDRESSES, *(f"{section}.{name}" for section, kind in _SECTIONS.items() for name in kind.__struct_fields__))
+
+
+def load(
+    environ: Mapping[str, str], flags: Mapping[str, str | None] | None = None, file: str | Path | None = None
+) -> tuple[Settings, list[Setting]]:
+    """The settings, and where each came from. `flags` holds top-level keys given on the command line.
+
+    Raises:
+        ConfigRefused: unreadable, unknown, of the wrong type, or contradictory.
+    """
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for key, value, origin in (*_from_file(environ, file), *_from_environment(environ), *_from_flags(flags or {})):
+        values[key] = value
+        origins[key] = origin
+    tree: dict[str, Any] = {key: values[key] for key in ADDRESSES if key in values}
+    for section in _SECTIONS:
+        tree[section] = {key.split(".", 1)[1]: value for key, value in values.items() if key.startswith(section + ".")}
+    try:
+        settings = msgspec.convert(tree, Settings, strict=False)
+    except (msgspec.ValidationError, ValueError) as error:
+        raise ConfigRefused(_in_words(error, values, origins)) from error
+    return settings, _listed(settings, origins)
+
+
+def timeouts_of(listed: Iterable[Setting]) -> Timeouts:
+    """The timeouts among settings that were listed."""
+    values = {row.key.removeprefix("timeouts."): row.value for row in listed if row.key.startswith("timeouts.")}
+    try:
+        return msgspec.convert(values, Timeouts, strict=False)
+    except msgspec.ValidationError as error:
+        raise ConfigRefused(_in_words(error, {}, {})) from error
+
+
+def _from_file(environ: Mapping[str, str], file: str | Path | None) -> list[tuple[str, Any, str]]:
+    named = file or environ.get(PREFIX + "CONFIG")
+    path = Path(named or DEFAULT_FILE)
+    if not named and not path.is_file():
+        return []
+    try:
+        data = tomllib.loads(path.read_text())
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise ConfigRefused(f"cannot read the configuration file {path}: {error}") from error
+    found: list[tuple[str, Any, str]] = []
+    for key, value in data.items():
+        if key in ADDRESSES:
+            found.append((key, value, str(path)))
+        elif key in _SECTIONS and isinstance(value, dict):
+            found.extend((f"{key}.{name}", inner, str(path)) for name, inner in value.items())
+        else:
+            raise ConfigRefused(f"{path}: {_unknown(key)}")
+    return found
+
+
+def _from_environment(environ: Mapping[str, str]) -> list[tuple[str, Any, str]]:
+    found: list[tuple[str, Any, str]] = []
+    _refuse_misspelt(environ)
+    for key in _KEYS:
+        variable = variable_of(key)
+        if variable + "_FILE" in environ:
+            path = Path(environ[variable + "_FILE"])
+            try:
+                found.append((key, _of_text(key, path.read_text().strip(), f"{variable}_FILE"), f"{variable}_FILE"))
+            except OSError as error:
+                raise ConfigRefused(f"{variable}_FILE: cannot read {path}: {error.strerror}") from error
+        if variable in environ:
+            found.append((key, _of_text(key, environ[variable], variable), variable))
+    return found
+
+
+def _of_text(key: str, text: str, origin: str) -> Any:
+    if key not in _TABLES:
+        return text
+    try:
+        return msgspec.json.decode(text or "{}")
+    except msgspec.DecodeError as error:
+        raise ConfigRefused(f"{origin}: {key} is a table, in the environment as JSON: {error}") from error
+
+
+def _refuse_misspelt(environ: Mapping[str, str]) -> None:
+    known = {variable + suffix for variable in map(variable_of, _KEYS) for suffix in ("", "_FILE")}
+    for section in _SECTIONS:
+        prefix = variable_of(section) + "_"
+        for name in environ:
+            if name.startswith(prefix) and name not in known:
+                raise ConfigRefused(f"{name}: {_unknown(f'{section}.{name.removeprefix(prefix).lower()}')}")
+
+
+def variable_of(key: str) -> str:
+    """The environment variable of a setting."""
+    return PREFIX + key.replace(".", "_").upper()
+
+
+def _from_flags(flags: Mapping[str, str | None]) -> list[tuple[str, Any, str]]:
+    return [(key, value, "--" + key.replace("_", "-")) for key, value in flags.items() if value]
+
+
+def _in_words(error: Exception, values: Mapping[str, Any], origins: Mapping[str, str]) -> str:
+    """What is wrong, by the names that people know, and who set it."""
+    what, _, path = str(error).partition(" - at `$")
+    key = path.strip(".`")
+    table, inside, _ = key.partition("[...]")
+    if inside and isinstance(entries := values.get(table), dict):
+        return _in_words_of_entry(table, entries, origins[table])
+    if unknown := re.fullmatch("Object contains unknown field `(.*)`", what):
+        key = f"{key}.{unknown[1]}"
+        return f"{origins.get(key, 'set')}: {_unknown(key)}"
+    if key in values:
+        return f"{key} = {values[key]!r} (by {origins[key]}): {what[:1].lower()}{what[1:].replace('`', '')}"
+    by = ", ".join(f"{other} by {origin}" for other, origin in sorted(origins.items()) if other.startswith(key))
+    return f"[{key}] {what} (set: {by})"
+
+
+def _in_words_of_entry(table: str, entries: Mapping[str, Any], origin: str) -> str:
+    for name, entry in entries.items():
+        try:
+            msgspec.convert(entry, _TABLES[table], strict=False)
+        except (msgspec.ValidationError, ValueError) as error:
+            return f"[{table}.{name}] (by {origin}): {str(error).replace('`', '').replace('$.', '')}"
+    return f"[{table}] (by {origin}): its names are texts"
+
+
+def _unknown(key: str) -> str:
+    near = difflib.get_close_matches(key, _KEYS, n=1)
+    meant = f", perhaps {near[0]} is meant" if near else ""
+    kind = _SECTIONS.get(key.split(".")[0])
+    # Not a word of `holdfast config`: it refuses the same.
+    there = f"[{key.split('.')[0]}] has {', '.join(kind.__struct_fields__)}" if kind else f"there are {_TOP_LEVEL}"
+    return f"unknown setting {key}{meant}: {there}"
+
+
+def _listed(settings: Settings, origins: Mapping[str, str]) -> list[Setting]:
+    rows = [(key, str(getattr(settings, key))) for key in ADDRESSES]
+    for key in _KEYS[len(ADDRESSES) :]:
+        section, name = key.split(".")
+        rows.append((key, _shown(getattr(getattr(settings, section), name))))
+    return [Setting(key=key, value=value, origin=origins.get(key, "default")) for key, value in rows]
+
+
+def _shown(value: str | float | dict[str, msgspec.Struct]) -> str:
+    if isinstance(value, dict):
+        return msgspec.json.encode(value).decode() if value else ""
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,46 @@
+"""Checkpoints of a job: `from holdfast.trainer.checkpoint import Checkpointer`.
+
+The names below are loaded on first use: `Checkpointer` imports torch, and the vault and the command line read
+manifests and folders without it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from holdfast.trainer.checkpoint.checkpointer import (
+        Checkpointer,
+        CheckpointError,
+        CheckpointMismatch,
+        DamagedCheckpoint,
+        DirectoryStorage,
+        PerRank,
+        PerShard,
+        RngState,
+        SavedCheckpoint,
+        Storage,
+        Superseded,
+    )
+
+__all__ = [
+    "CheckpointError",
+    "CheckpointMismatch",
+    "Checkpointer",
+    "DamagedCheckpoint",
+    "DirectoryStorage",
+    "PerRank",
+    "PerShard",
+    "RngState",
+    "SavedCheckpoint",
+    "Storage",
+    "Superseded",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from holdfast.trainer.checkpoint import checkpointer
+
+    return getattr(checkpointer, name)

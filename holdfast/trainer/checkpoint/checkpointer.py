@@ -1,0 +1,392 @@
+"""Checkpoints that a job can trust: published atomically, checked before use, agreed upon by all ranks.
+
+::
+
+    checkpointer = Checkpointer()                       # $HOLDFAST_JOB_DIR/checkpoints
+    step = checkpointer.restore(state)                  # 0 when there is nothing to restore
+    ...
+    checkpointer.save(step, state)
+
+The state is a dict of ``Stateful`` objects (modules, optimizers, loaders) and plain values, as for
+``torch.distributed.checkpoint``; see `holdfast.trainer.checkpoint.layout.state_marks` for entries that differ between
+ranks.
+
+DCP's planners decide what each rank writes and reads. Its drivers (``dcp.save``, ``dcp.load``) are not used: on every
+call they gather every rank's plan at rank 0, pickled, and they leave no room between "all ranks have verified their
+bytes" and "the model has been overwritten", where the ranks must agree.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import msgspec
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint.planner import ReadItem
+from torch.distributed.device_mesh import DeviceMesh
+
+from holdfast.exit_codes import SUPERSEDED
+from holdfast.node.vault.vault_wire import PersistTo, SealedStep
+from holdfast.orders.replay import ReplaySettings
+from holdfast.trainer.checkpoint import environment
+from holdfast.trainer.checkpoint.agreement import Ranks, Verdict
+from holdfast.trainer.checkpoint.choice import Choice, OnlyLooking
+from holdfast.trainer.checkpoint.errors import CheckpointError, CheckpointMismatch, DamagedCheckpoint, Superseded
+from holdfast.trainer.checkpoint.layout.dtensors import laid_out
+from holdfast.trainer.checkpoint.layout.part_format import LoadPlanner, PartReader, PartWriter, plan_part
+from holdfast.trainer.checkpoint.layout.state_marks import GLOBAL, KeyedState, PerRank, PerShard, RngState
+from holdfast.trainer.checkpoint.memory_steps import UNUSABLE, MemoryTier
+from holdfast.trainer.checkpoint.storage.directory import DirectoryStorage, Manifest, Part, Storage, decode_part
+from holdfast.trainer.checkpoint.storage.places import is_url, open_storage
+from holdfast.trainer.checkpoint.storage.retention import Retention
+from holdfast.trainer.checkpoint.storage.workplace import UNFENCED
+from holdfast.trainer.phases import phase, resumed
+from holdfast.trainer.replay_run import job_rank, job_world_size, replay
+from holdfast.trainer.report import checkpoint_saved
+
+__all__ = [
+    "CheckpointError",
+    "CheckpointMismatch",
+    "Checkpointer",
+    "DamagedCheckpoint",
+    "DirectoryStorage",
+    "PerRank",
+    "PerShard",
+    "RngState",
+    "SavedCheckpoint",
+    "Storage",
+    "Superseded",
+]
+
+log = logging.getLogger("holdfast.trainer.checkpoint")
+
+PART_RECORD_BYTES = 1024
+"""Room for one rank's part in the gather that ends a save."""
+
+
+@dataclass(frozen=True)
+class SavedCheckpoint:
+    """A checkpoint that has just become restorable, and all the ``steps`` that now are.
+
+    ``took_s`` is the time that training stood still on rank 0.
+    """
+
+    step: int
+    path: str
+    nbytes: int
+    took_s: float
+    steps: tuple[int, ...] = ()
+
+
+def _report(saved: SavedCheckpoint) -> None:
+    checkpoint_saved(
+        step=saved.step, path=saved.path, checkpoint_bytes=saved.nbytes, took_s=saved.took_s, steps=saved.steps
+    )
+
+
+@dataclass(frozen=True)
+class _Verified:
+    """A checkpoint whose bytes this rank has read and checked, and where they are to go."""
+
+    reader: PartReader
+    planner: LoadPlanner
+    items: list[ReadItem]
+    state_dict: dict[str, Any]
+
+
+class Checkpointer:
+    """Saves and restores the job's state, all ranks together."""
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str] | None = None,
+        *,
+        keep: int = 3,
+        keep_bytes: int = 0,
+        process_group: dist.ProcessGroup | None = None,
+        mesh: DeviceMesh | Mapping[str, int] | None = None,
+        on_saved: Callable[[SavedCheckpoint], None] = _report,
+        storage: Storage | None = None,
+    ) -> None:
+        """Every rank of ``process_group`` (default: the whole job) makes one, with the same arguments.
+
+        Args:
+            directory: shared by all nodes, or a URL (``s3://bucket/run``, ``gs://``, ``az://``). Default:
+                ``$HOLDFAST_JOB_DIR/checkpoints``, else ``./checkpoints``.
+            keep: how many of the newest steps to keep, at least 1.
+            keep_bytes: how many bytes they may take together; 0: any number. The newest is kept whatever it takes.
+            mesh: recorded with each checkpoint, to explain a mismatch. Default: ``$HOLDFAST_MESH``.
+            on_saved: called on rank 0 when a checkpoint has become restorable. Default: tell Holdfast.
+            storage: keeps the bytes instead of ``directory``.
+        """
+        if keep < 1:
+            raise ValueError(f"keep={keep}: at least one checkpoint must be kept, or a job has nothing to restart from")
+        if storage is not None and directory is not None:
+            raise ValueError("give either a directory or a storage, not both")
+        self._replay = replay()
+        self._owner = environment.owner() if self._replay is None else UNFENCED
+        self._storage = storage or open_storage(directory or environment.default_directory(), owner=self._owner)
+        self._retention = Retention(keep, keep_bytes)
+        self._mesh = environment.mesh_sizes(mesh)
+        self._on_saved = on_saved
+        self._ranks = Ranks(process_group)
+        self._choice = (Choice if self._replay is None else OnlyLooking)(self._storage, self._ranks)
+        self._rank = self._ranks.rank
+        self._place = job_rank(self._rank) if process_group is None else self._rank
+        # A part of the job has no shards of its own: their names are those of the whole job's ranks.
+        name = environment.shard_name(self._owner, self._rank, self._ranks.size) if process_group is None else None
+        self._memory = MemoryTier(name, self._owner.generation, self._persist_to(directory, storage))
+
+    def keep(self, step: int, state: dict[str, Any]) -> bool:
+        """Keep the state as of the completed ``step`` in the memory of this rank's node: meant for every step.
+
+        It returns as soon as the state may be changed; what is changed afterwards is not in it. Every so many steps,
+        as the job says, the node brings one to the directory while training goes on (`holdfast run --persist-every`).
+        False if it is not kept; training may go on. A replay keeps nothing.
+        """
+        if step < 1:
+            raise ValueError(f"step {step}: the first completed step is 1")
+        if self._replay is not None:
+            return False
+        keyed = KeyedState(state, self._rank)
+        kept = keyed.state_dict()
+        return self._memory.keep(step, kept, lambda: keyed.part_plan(plan_part(kept, keyed.writes)))
+
+    def save(self, step: int, state: dict[str, Any]) -> None:
+        """Save the state as of the completed ``step``; on return it is durable and restorable, on every rank.
+
+        Training stands still meanwhile. It is meant for steps that must be on the disk before the script goes on, such
+        as the last, and for jobs without a vault.
+
+        Raises CheckpointError on every rank when any rank fails to write; what was there before stays restorable.
+        A rank that a newer generation has replaced ends here. A replay saves nothing.
+        """
+        if step < 1:
+            raise ValueError(f"step {step}: the first completed step is 1")
+        if self._replay is not None:
+            return
+        started = time.monotonic()
+        with phase("checkpoint"), _ended_if_superseded():
+            try:
+                record = self._write_part(step, state)
+            except Exception:
+                # Without this the other ranks would wait for a part that never comes.
+                self._finish_save(step, b"")
+                raise
+            saved = self._finish_save(step, record)
+        if saved is not None:
+            path, nbytes, steps = saved
+            self._on_saved(SavedCheckpoint(step, path, nbytes, time.monotonic() - started, steps))
+
+    def restore(self, state: dict[str, Any]) -> int:
+        """Load the newest whole checkpoint into ``state`` on all ranks; returns its step, 0 when there is none.
+
+        ``$HOLDFAST_RESTORE_STEP`` on rank 0 bounds the step: newer checkpoints are set aside, for a rollback abandons
+        the history they belong to. A checkpoint that fails its checks is set aside too and the next older one is taken.
+
+        Raises:
+            CheckpointMismatch: on all ranks, when a whole checkpoint does not fit this job's state or world size.
+            CheckpointError: on all ranks, when it cannot be read, or when every checkpoint there was is damaged, or
+                newer than the bound.
+        """
+        with phase("restore"), _ended_if_superseded():
+            step = self._restore(state) if self._replay is None else self._restore_for_replay(state, self._replay)
+        resumed(step)
+        return step
+
+    def _persist_to(self, directory: str | os.PathLike[str] | None, storage: Storage | None) -> PersistTo | None:
+        if storage is not None:
+            return None  # an object of this process: no other can write there
+        place = os.fspath(directory or environment.default_directory())
+        return PersistTo(
+            place=place if is_url(place) else os.path.abspath(place),
+            steps_max=self._retention.steps_max,
+            nbytes_max=self._retention.nbytes_max,
+            mesh=self._mesh,
+        )
+
+    def _restore(self, state: dict[str, Any]) -> int:
+        started = time.monotonic()
+        keyed = KeyedState(state, self._rank)
+        at_most = self._ranks.agree_on_bound(environment.restore_step() if self._rank == 0 else None)
+        in_memory, unusable = self._memory.common(self._ranks.all_gather, at_most), list[SealedStep]()
+        newest = partial(self._choice.newest, newer_in_memory=self._memory.has_newer)
+        manifest = newest(or_nothing=bool(in_memory))
+        while in_memory or manifest is not None:
+            if manifest is not None and not (in_memory and in_memory[0].step >= manifest.step):
+                if self._restore_saved(manifest, keyed):
+                    self._log_restored(manifest.step, "disk", started)
+                    saved = SealedStep(generation=manifest.generation, step=manifest.step)
+                    self._memory.go_on_from(saved, from_disk=True)
+                    return manifest.step
+                manifest = newest(or_nothing=bool(in_memory))
+                continue
+            kept = in_memory.pop(0)
+            if self._restore_kept(kept, keyed):
+                self._log_restored(kept.step, "memory", started)
+                self._memory.go_on_from(kept)
+                return kept.step
+            unusable.append(kept)
+            if not in_memory and manifest is None:
+                manifest = newest()
+        if at_most != 0:
+            self._memory.begin_anew(unusable)
+        self._memory.go_on_from(None)
+        return 0
+
+    def _restore_for_replay(self, state: dict[str, Any], settings: ReplaySettings) -> int:
+        """The newest step on the disk, the same for all groups; this rank takes the place of one of the job's."""
+        if settings.layers:
+            return 0  # what was saved has more of them: the script's own beginning is the same for all groups
+        started, keyed = time.monotonic(), KeyedState(state, self._place)
+        while (manifest := self._choice.newest()) is not None:
+            if self._restore_saved(manifest, keyed):
+                self._log_restored(manifest.step, "disk", started)
+                return manifest.step
+        return 0
+
+    def _log_restored(self, step: int, source: str, started: float) -> None:
+        if self._rank == 0:
+            log.info("restored step %d from %s in %.1f ms", step, source, (time.monotonic() - started) * 1e3)
+
+    def _restore_saved(self, manifest: Manifest, keyed: KeyedState) -> bool:
+        """Load a checkpoint on disk; False if it is damaged, and set aside.
+
+        Raises:
+            CheckpointError: on all ranks, when it cannot be read or used by one of them.
+        """
+        verified: _Verified | None = None
+        problem: CheckpointError | None = None
+        try:
+            verified = self._verify(manifest, keyed)
+        except CheckpointError as error:
+            problem = error
+        verdict = self._ranks.agree_on_verdict(problem)
+        if verdict is Verdict.UNUSABLE:
+            raise problem or CheckpointMismatch(f"step {manifest.step}: another rank cannot use it, see its log")
+        if verdict is Verdict.DAMAGED or verified is None:
+            self._choice.set_aside(manifest.step, problem)
+            return False
+        verified.reader.apply(verified.items, verified.planner)
+        keyed.load(verified.state_dict)
+        return True
+
+    def _restore_kept(self, kept: SealedStep, keyed: KeyedState) -> bool:
+        """Load a step from memory if every rank can; what is loaded is only views until all of them have it."""
+        loaded: dict[str, Any] = {}
+        problem: CheckpointError | None = None
+        try:
+            loaded = laid_out(self._memory.load(kept), keyed.state_dict())
+        except (*UNUSABLE, CheckpointMismatch) as error:
+            log.warning("step %d in memory cannot be used: %s", kept.step, error)
+            problem = DamagedCheckpoint(str(error))
+        if self._ranks.agree_on_verdict(problem) is not Verdict.GOOD:
+            return False
+        keyed.load(loaded, borrowed=True)
+        return True
+
+    def _write_part(self, step: int, state: dict[str, Any]) -> bytes:
+        keyed = KeyedState(state, self._rank)
+        writer = PartWriter(keyed.state_dict(), keyed.writes)
+        name = f"rank-{self._rank:05d}.part"
+        size = self._storage.write(step, name, writer.chunks())
+        holds = tuple(sorted({keyed.space_of(key) for key in writer.keys}))
+        part = Part(name=name, size=size, index_offset=writer.index_offset, index_crc32=writer.index_crc32, holds=holds)
+        record = msgspec.json.encode(part)
+        if len(record) > PART_RECORD_BYTES:
+            raise ValueError(
+                f"a part's record takes {len(record)} bytes of {PART_RECORD_BYTES}: shorten the shard labels"
+            )
+        return record
+
+    def _finish_save(self, step: int, record: bytes) -> tuple[str, int, tuple[int, ...]] | None:
+        """Publish once all parts are written. What `_publish` returns on rank 0; an empty record says "I failed"."""
+        records = self._ranks.gather(record, PART_RECORD_BYTES)
+        failed = [rank for rank, record in enumerate(records) if not record]
+        saved: tuple[str, int, tuple[int, ...]] | None = None
+        if self._rank == 0:
+            if failed:
+                self._storage.discard(step)
+            else:
+                try:
+                    saved = self._publish(step, records)
+                except Exception:
+                    self._ranks.broadcast(torch.tensor([0]))
+                    raise
+        blame = int(self._ranks.broadcast(torch.tensor([failed[0] if failed else -1])).item())
+        if blame >= 0 and record:
+            # If that is because a newer generation is there, this rank must end just as quietly.
+            self._storage.claim()
+            raise CheckpointError(
+                f"step {step} was not saved: rank {blame} could not do its part, its log says why; older checkpoints "
+                "are untouched"
+            )
+        return saved
+
+    def _publish(self, step: int, records: list[bytes]) -> tuple[str, int, tuple[int, ...]]:
+        """Location and bytes of the step, and the steps that are there now."""
+        manifest = Manifest(
+            step=step,
+            generation=self._owner.generation,
+            world_size=self._ranks.size,
+            mesh=self._mesh,
+            created_at=time.time(),
+            parts=tuple(decode_part(record) for record in records),
+        )
+        path = self._storage.publish(manifest)
+        self._storage.retain(self._retention._replace(certified_up_to=self._memory.certified_up_to()))
+        return path, manifest.nbytes, tuple(sorted(self._storage.steps()))
+
+    def _verify(self, manifest: Manifest, keyed: KeyedState) -> _Verified:
+        """Plan the reads, read and check the bytes; the state is not touched."""
+        self._refuse_other_shape(manifest, keyed)
+        parts = [part for part in manifest.parts if keyed.spaces.intersection(part.holds)]
+        reader = PartReader(self._storage, manifest.step, parts, keyed.wants)
+        planner, state_dict = LoadPlanner(), keyed.state_dict()
+        try:
+            planner.set_up_planner(state_dict, reader.metadata())
+            items = planner.create_local_plan().items
+        except (RuntimeError, ValueError) as error:
+            if isinstance(error, CheckpointError):
+                raise
+            raise CheckpointMismatch(
+                f"the checkpoint of step {manifest.step} does not fit this job's state: {error} It was saved "
+                f"{self._shape(manifest)}: start with the model and mesh of then, or name another checkpoint directory"
+            ) from error
+        reader.fetch(items)
+        return _Verified(reader, planner, items, state_dict)
+
+    def _refuse_other_shape(self, manifest: Manifest, keyed: KeyedState) -> None:
+        held = {space for part in manifest.parts for space in part.holds}
+        per_rank = any(space.startswith("rank/") for space in keyed.spaces)
+        missing = keyed.spaces - held - {GLOBAL}
+        if not missing and not (per_rank and manifest.world_size != job_world_size(self._ranks.size)):
+            return
+        raise CheckpointMismatch(
+            f"the checkpoint of step {manifest.step} was saved {self._shape(manifest)}; this job runs with "
+            f"{environment.shape_words(self._ranks.size, self._mesh)} and needs "
+            f"{', '.join(sorted(missing)) or 'as many ranks'}. "
+            "State marked PerRank or PerShard cannot be resharded: restart with the mesh of then, keep it in DTensors "
+            "(they reshard), or name another checkpoint directory to start afresh"
+        )
+
+    def _shape(self, manifest: Manifest) -> str:
+        return f"with {environment.shape_words(manifest.world_size, manifest.mesh)}"
+
+
+@contextmanager
+def _ended_if_superseded() -> Iterator[None]:
+    # No script that goes on when a save fails may go on with this: what it trains is trained elsewhere as well.
+    try:
+        yield
+    except Superseded as error:
+        log.critical("this rank ends: %s", error)
+        raise SystemExit(SUPERSEDED) from error

@@ -1,0 +1,129 @@
+"""Which checkpoint on disk is restored: rank 0 chooses, the others are told and need not look at the directory."""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+import torch
+
+from holdfast.trainer.checkpoint import environment
+from holdfast.trainer.checkpoint.agreement import Ranks
+from holdfast.trainer.checkpoint.errors import CheckpointError, DamagedCheckpoint, Superseded
+from holdfast.trainer.checkpoint.storage.directory import Manifest, Storage, decode_manifest, newest_first
+from holdfast.trainer.checkpoint.storage.folder import StepState
+
+log = logging.getLogger("holdfast.trainer.checkpoint")
+
+
+class Choice:
+    """One rank's part in it."""
+
+    def __init__(self, storage: Storage, ranks: Ranks) -> None:
+        self._storage = storage
+        self._ranks = ranks
+
+    def newest(self, *, newer_in_memory: bool = False, or_nothing: bool = False) -> Manifest | None:
+        """The newest step that is complete and may be restored, the same on all ranks; None if there is none.
+
+        Raises CheckpointError if there were some and none of them may be: a run is not begun anew unasked.
+        `or_nothing`: there is something else to go on from, so neither that nor unreadable storage is an error.
+        """
+        if self._ranks.rank == 0:
+            try:
+                manifest = self._newest_complete(newer_in_memory, or_nothing)
+            except Exception:
+                self._ranks.broadcast(torch.tensor([-1]))
+                raise
+            record = b"" if manifest is None else msgspec.json.encode(manifest)
+            self._ranks.broadcast(torch.tensor([len(record)]))
+            if record:
+                self._ranks.broadcast(torch.frombuffer(bytearray(record), dtype=torch.uint8))
+            return manifest
+        size = int(self._ranks.broadcast(torch.tensor([0])).item())
+        if size < 0:
+            # If that is because a newer generation is there, this rank must end just as quietly.
+            self._storage.claim()
+            raise CheckpointError("rank 0 could not choose a checkpoint, its log says why")
+        if size == 0:
+            return None
+        record = self._ranks.broadcast(torch.empty(size, dtype=torch.uint8)).cpu().numpy().tobytes()
+        return decode_manifest(record)
+
+    def set_aside(self, step: int, problem: CheckpointError | None) -> None:
+        """This step is damaged; `problem` is what this rank has found, None if another rank did."""
+        if self._ranks.rank == 0:
+            self._set_aside_damaged(step, problem or "another rank found it damaged, see its log")
+        elif problem is not None:
+            log.warning("checkpoint of step %d is damaged: %s", step, problem)
+
+    def _newest_complete(self, newer_in_memory: bool, or_nothing: bool) -> Manifest | None:
+        at_most = environment.restore_step()
+        self._storage.claim()
+        try:
+            return self._newest_of(at_most, newer_in_memory, or_nothing)
+        except Superseded:
+            raise
+        except (CheckpointError, OSError) as error:
+            # What a rollback abandons has to be set aside before anything is gone on from.
+            if not or_nothing or at_most is not None:
+                raise
+            log.warning("the checkpoints on disk cannot be looked at, going on from memory: %s", error)
+            return None
+
+    def _newest_of(self, at_most: int | None, newer_in_memory: bool, or_nothing: bool) -> Manifest | None:
+        published = self._storage.steps()
+        candidates = newest_first(published, at_most)
+        if at_most and not candidates and not or_nothing and (newer_in_memory or self._has_newer(published)):
+            raise CheckpointError(
+                f"no checkpoint of step {at_most} or before it is left, and newer ones are not to be restored; "
+                "starting from scratch unasked would throw the run away. Set HOLDFAST_RESTORE_STEP to a newer one that "
+                "you trust (one that was set aside is renamed without .rolled-back first), or to 0 to start afresh"
+            )
+        for step in sorted(set(published) - set(candidates)):
+            log.warning("checkpoint of step %d is newer than the rollback's target %s, set aside", step, at_most)
+            self._storage.set_aside(step, "rolled-back")
+        for step in candidates:
+            try:
+                return self._storage.manifest(step)
+            except DamagedCheckpoint as error:
+                self._set_aside_damaged(step, error)
+        damaged = self._storage.damaged()
+        if damaged and at_most != 0 and not or_nothing:
+            raise CheckpointError(
+                f"no checkpoint is left to restore and those of steps {sorted(damaged)} are damaged; starting from "
+                "scratch unasked would throw the run away. Repair one (rename it without .damaged), or set "
+                "HOLDFAST_RESTORE_STEP=0 to start afresh"
+            )
+        return None
+
+    def _has_newer(self, published: list[int]) -> bool:
+        """Whether there was anything: what an earlier try has set aside counts as well."""
+        return bool(published) or any(found.state is StepState.ROLLED_BACK for found in self._storage.survey())
+
+    def _set_aside_damaged(self, step: int, reason: object) -> None:
+        log.warning("checkpoint of step %d is damaged, set aside, trying an older one: %s", step, reason)
+        self._storage.set_aside(step, "damaged")
+
+
+class OnlyLooking(Choice):
+    """For a replay: it chooses as the job would, and changes nothing of what is there."""
+
+    def __init__(self, storage: Storage, ranks: Ranks) -> None:
+        super().__init__(storage, ranks)
+        self._passed_over: set[int] = set()
+
+    def set_aside(self, step: int, problem: CheckpointError | None) -> None:
+        """This step is damaged: the next older one is tried."""
+        self._passed_over.add(step)
+        if problem is not None:
+            log.warning("checkpoint of step %d is damaged, a replay leaves it where it is: %s", step, problem)
+
+    def _newest_complete(self, newer_in_memory: bool, or_nothing: bool) -> Manifest | None:
+        for step in newest_first(self._storage.steps(), environment.restore_step()):
+            try:
+                if step not in self._passed_over:
+                    return self._storage.manifest(step)
+            except DamagedCheckpoint as error:
+                self.set_aside(step, error)
+        return None

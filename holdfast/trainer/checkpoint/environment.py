@@ -1,0 +1,59 @@
+"""What a rank's environment says of its checkpoints."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from torch.distributed.device_mesh import DeviceMesh
+
+from holdfast.node.vault.vault_wire import ShardName
+from holdfast.trainer.checkpoint.errors import CheckpointError
+from holdfast.trainer.checkpoint.storage.workplace import Owner
+
+
+def owner() -> Owner:
+    """Who writes: under Holdfast a generation of a job, else what torchrun counts."""
+    generation = os.environ.get("HOLDFAST_GENERATION") or os.environ.get("TORCHELASTIC_RESTART_COUNT") or "0"
+    submitted_ms = os.environ.get("HOLDFAST_JOB_SUBMITTED_MS") or "0"
+    return Owner(os.environ.get("HOLDFAST_JOB", ""), int(submitted_ms), int(generation))
+
+
+def default_directory() -> Path:
+    """The job's own, else one here."""
+    job_directory = os.environ.get("HOLDFAST_JOB_DIR")
+    return Path(job_directory, "checkpoints") if job_directory else Path("checkpoints")
+
+
+def restore_step() -> int | None:
+    """The step after which nothing may be restored; None if all may."""
+    value = os.environ.get("HOLDFAST_RESTORE_STEP", "")
+    if not value:
+        return None
+    if not value.isdigit():
+        raise CheckpointError(f"HOLDFAST_RESTORE_STEP={value!r} is no step: set it to a number from 0, or unset it")
+    return int(value)
+
+
+def shard_name(owner: Owner, rank: int, world_size: int) -> ShardName | None:
+    """Whose shard this rank's is in the memory of its node; None outside of Holdfast."""
+    if not owner.job:
+        return None
+    return ShardName(job=owner.job, submitted_ms=owner.submitted_ms, world_size=world_size, rank=rank)
+
+
+def mesh_sizes(mesh: DeviceMesh | Mapping[str, int] | None) -> dict[str, int]:
+    """The job's mesh by the names of its dimensions: what the script gives, else what the job was started with."""
+    if isinstance(mesh, DeviceMesh):
+        return dict(zip(mesh.mesh_dim_names or (), mesh.shape, strict=True))
+    if mesh is not None:
+        return dict(mesh)
+    pairs = (pair.split("=") for pair in os.environ.get("HOLDFAST_MESH", "").split(",") if pair)
+    return {name.strip(): int(size) for name, size in pairs}
+
+
+def shape_words(world_size: int, mesh: Mapping[str, int]) -> str:
+    """How many ranks there are, and how they are cut."""
+    dims = ",".join(f"{name}={size}" for name, size in mesh.items())
+    return f"{world_size} ranks" + (f" as {dims}" if dims else "")

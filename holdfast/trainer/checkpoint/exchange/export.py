@@ -1,0 +1,239 @@
+"""A checkpoint for those who do not have Holdfast: what of it goes out under which name, and as plain DCP.
+
+State marked `PerShard` or `PerRank` is not merged, for nothing in it says how: a shard's tensors may be slices of one,
+or stages of a pipeline that number their layers anew. It goes out under the keys that it has here, which no two shards
+share; or one shard alone, under the names that it had in the script.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import shutil
+import warnings
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorProperties
+from torch.distributed.checkpoint.planner import (
+    BytesIOWriteData,
+    SavePlan,
+    SavePlanner,
+    TensorWriteData,
+    WriteItem,
+    WriteItemType,
+)
+from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.checkpoint.storage import WriteResult
+from torch.futures import Future
+
+from holdfast.trainer.checkpoint.errors import CheckpointError
+from holdfast.trainer.checkpoint.exchange.contents import Contents, Key, Value, torch_dtype
+from holdfast.trainer.checkpoint.layout.manifest import Entry
+
+OnBytes = Callable[[int], None]
+
+DCP_FILE_BYTES = 256 << 20
+"""About what an export to DCP holds in memory; a larger tensor has a file of its own."""
+
+
+class Outgoing(NamedTuple):
+    """A value, and its name and path outside."""
+
+    name: str
+    path: tuple[str | int, ...]
+    value: Value
+
+
+class Selection(NamedTuple):
+    """What goes out. `apart`: the spaces whose state is not merged; `left_out`: those whose state stays here."""
+
+    outgoing: tuple[Outgoing, ...]
+    apart: tuple[str, ...]
+    left_out: tuple[str, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(it.value.nbytes for it in self.outgoing)
+
+
+def select(values: Mapping[str, Value], *, shard: str | None = None, only: Collection[str] = ()) -> Selection:
+    """Choose what goes out.
+
+    Args:
+        shard: this one's state, under plain names, beside what is everyone's; no other shard's and no rank's.
+        only: these entries of the state.
+
+    Raises:
+        CheckpointError: there is no such shard or entry, or two values would have one name.
+    """
+    keys = {key: Key.of(key) for key in values}
+    entries = {key.entry for key in keys.values()}
+    if unknown := set(only) - entries:
+        raise CheckpointError(
+            f"the checkpoint has no entry {', '.join(sorted(unknown))}; it has {', '.join(sorted(entries))}"
+        )
+    chosen = {name: key for name, key in keys.items() if not only or key.entry in only}
+    spaces = sorted({key.space for key in keys.values() if key.space})
+    if shard is None:
+        apart = sorted({key.space for key in chosen.values() if key.space})
+        return Selection(tuple(Outgoing(name, values[name].path, values[name]) for name in chosen), tuple(apart), ())
+    wanted = f"shard/{shard}"
+    if wanted not in spaces:
+        labels = [space.removeprefix("shard/") for space in spaces if space.startswith("shard/")]
+        raise CheckpointError(
+            f"the checkpoint has no shard {shard!r}; it has {', '.join(labels) or 'none: all of it is everyone’s'}"
+        )
+    outgoing: dict[str, Outgoing] = {}
+    for name, key in chosen.items():
+        if key.space not in ("", wanted):
+            continue
+        plain = f"{key.entry}.{key.rest}" if key.rest else key.entry
+        if plain in outgoing:
+            raise CheckpointError(f"{plain} is both everyone's and the shard's: choose one with --only, or no shard")
+        outgoing[plain] = Outgoing(plain, (key.entry, *values[name].path[1:]), values[name])
+    return Selection(tuple(outgoing.values()), (), tuple(space for space in spaces if space != wanted))
+
+
+@contextmanager
+def appearing(target: Path) -> Iterator[Path]:
+    """A directory to write into, which becomes `target` once all is well.
+
+    Raises CheckpointError when there is something already.
+    """
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise CheckpointError(f"{target} exists: name a directory that does not, or an empty one")
+    draft = target.absolute().with_name(f".{target.absolute().name}.unfinished-{os.getpid()}")
+    try:
+        draft.mkdir(parents=True)
+        yield draft
+        os.rename(draft, target)
+    except OSError as error:
+        raise CheckpointError(f"{target} cannot be written: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def export_dcp(contents: Contents, outgoing: Iterable[Outgoing], target: Path, on_bytes: OnBytes) -> None:
+    """Write a checkpoint of torch.distributed.checkpoint, tensors in the pieces in which they are here."""
+    with appearing(target) as draft, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # that is what no_dist asks for
+        planner = _FromContents(contents, outgoing, on_bytes)
+        try:
+            save({}, storage_writer=_InFilesOf(draft, DCP_FILE_BYTES), planner=planner, no_dist=True)
+        except CheckpointException as error:
+            # DCP has wrapped what the only rank there is met, in something that nobody catches by accident.
+            (cause, _) = error.failures[0]
+            raise cause from error
+
+
+class _InFilesOf(FileSystemWriter):
+    """Writes several files one after the other: of each, FileSystemWriter holds all tensors until it is written."""
+
+    def __init__(self, path: Path, nbytes: int) -> None:
+        super().__init__(path)
+        self._nbytes = nbytes
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        results: list[WriteResult] = []
+        for number, items in enumerate(_filled(plan.items, self._nbytes)):
+            storage = replace(plan.storage_data, prefix=f"__{number}_")
+            results += super().write_data(replace(plan, items=items, storage_data=storage), planner).wait()
+        written: Future[list[WriteResult]] = Future()
+        written.set_result(results)
+        return written
+
+
+def _filled(items: Iterable[WriteItem], nbytes_max: int) -> list[list[WriteItem]]:
+    groups: list[list[WriteItem]] = []
+    room = 0
+    for item in items:
+        nbytes = _nbytes(item)
+        if not groups or nbytes > room:
+            groups.append([])
+            room = nbytes_max
+        groups[-1].append(item)
+        room -= nbytes
+    return groups
+
+
+def _nbytes(item: WriteItem) -> int:
+    if item.tensor_data is None:
+        return item.bytes_io_data.nbytes if item.bytes_io_data else 0
+    return math.prod(item.tensor_data.chunk.sizes) * item.tensor_data.properties.dtype.itemsize
+
+
+class _FromContents(DefaultSavePlanner):
+    """Plans what a checkpoint holds, and reads each piece only when it is its turn to be written."""
+
+    def __init__(self, contents: Contents, outgoing: Iterable[Outgoing], on_bytes: OnBytes) -> None:
+        super().__init__()
+        self._contents = contents
+        self._outgoing = {it.name: it for it in outgoing}
+        self._pieces: dict[MetadataIndex, tuple[str, Entry]] = {}
+        self._on_bytes = on_bytes
+
+    def create_local_plan(self) -> SavePlan:
+        items = [item for it in self._outgoing.values() for item in self._items(it)]
+        self.plan = SavePlan(items, planner_data={it.name: it.path for it in self._outgoing.values()})
+        return self.plan
+
+    def resolve_data(self, write_item: WriteItem) -> torch.Tensor | io.BytesIO:
+        outgoing = self._outgoing[write_item.index.fqn]
+        if outgoing.value.is_object:
+            data = io.BytesIO()
+            torch.save(self._contents.unpickled(outgoing.value), data)
+            self._on_bytes(outgoing.value.nbytes)
+            return data
+        name, entry = self._pieces[write_item.index]
+        self._on_bytes(entry.nbytes)
+        return self._contents.piece(name, entry)
+
+    def _items(self, outgoing: Outgoing) -> Iterator[WriteItem]:
+        value = outgoing.value
+        if value.is_object:
+            index = MetadataIndex(outgoing.name)
+            yield WriteItem(index, WriteItemType.BYTE_IO, bytes_io_data=BytesIOWriteData(value.nbytes))
+            return
+        for number, (name, entry) in enumerate(value.pieces):
+            index = MetadataIndex(outgoing.name, torch.Size(entry.chunk_offset), number)
+            self._pieces[index] = (name, entry)
+            yield WriteItem(
+                index,
+                WriteItemType.TENSOR if len(value.pieces) == 1 else WriteItemType.SHARD,
+                tensor_data=TensorWriteData(
+                    chunk=ChunkStorageMetadata(torch.Size(entry.chunk_offset), torch.Size(entry.chunk_shape)),
+                    properties=TensorProperties(dtype=torch_dtype(entry.dtype)),
+                    size=torch.Size(value.shape),
+                ),
+            )
+
+
+def unpicklable(contents: Contents, outgoing: Iterable[Outgoing]) -> dict[str, Exception]:
+    """The values that cannot be read here, for their classes are the script's own; and why."""
+    problems: dict[str, Exception] = {}
+    for it in outgoing:
+        if it.value.is_object:
+            problem = _problem(partial(contents.unpickled, it.value))
+            if problem is not None:
+                problems[it.name] = problem
+    return problems
+
+
+def _problem(attempt: Callable[[], Any]) -> Exception | None:
+    try:
+        attempt()
+    except CheckpointError:
+        raise
+    except Exception as error:  # noqa: BLE001 - what a pickle runs may raise anything
+        return error
+    return None

@@ -1,0 +1,128 @@
+"""What a checkpoint says of itself: its manifest, and the index at the end of each of its parts.
+
+Nothing here needs torch, so that a command can list and verify checkpoints in the time that importing torch takes.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+import msgspec
+
+from holdfast.trainer.checkpoint.errors import DamagedCheckpoint
+
+MANIFEST = "manifest.json"
+FORMAT = 1
+
+ALIGNMENT = 64
+"""Bytes. Tensors are read as views into the file's bytes, so each must start at a multiple of its element size."""
+
+OBJECT = "object"
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """One file of a checkpoint: data, then an index of ``size - index_offset`` bytes.
+
+    The index holds a CRC-32 of every entry and ``index_crc32`` covers the index, so a reader that needs a slice of the
+    file checks what it reads and nothing else.
+    """
+
+    name: str
+    size: int
+    index_offset: int
+    index_crc32: int
+    holds: tuple[str, ...]
+    """The key spaces with entries in this part: "" for global keys, "shard/pp=0", "rank/3"."""
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a checkpoint consists of. Written last: without it there is no checkpoint."""
+
+    format: int = FORMAT
+    step: int
+    generation: int
+    world_size: int
+    mesh: dict[str, int]
+    created_at: float
+    parts: tuple[Part, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(part.size for part in self.parts)
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True):
+    """Where one value of the state lies in its part. ``dtype`` is "object" for anything but a tensor (pickled)."""
+
+    key: str
+    path: tuple[str | int, ...]
+    dtype: str
+    shape: tuple[int, ...]
+    chunk_offset: tuple[int, ...]
+    chunk_shape: tuple[int, ...]
+    offset: int
+    nbytes: int
+    crc32: int
+
+
+decode_manifest = msgspec.json.Decoder(Manifest).decode
+decode_part = msgspec.json.Decoder(Part).decode
+_entries = msgspec.json.Decoder(tuple[Entry, ...])
+
+
+def decode_index(part: Part, index: memoryview | bytes) -> tuple[Entry, ...]:
+    """The entries of a part, in the order in which they lie there. Raises DamagedCheckpoint."""
+    if zlib.crc32(index) != part.index_crc32:
+        raise DamagedCheckpoint(f"part {part.name}: the index fails its checksum")
+    return _entries.decode(index)
+
+
+class PartLayout:
+    """Keeps the index of a part while it is written from its beginning to its end."""
+
+    def __init__(self) -> None:
+        self._entries: list[Entry] = []
+        self.index_offset = 0
+        self.index_crc32 = 0
+
+    def add(
+        self,
+        key: str,
+        path: tuple[str | int, ...],
+        data: memoryview | bytes,
+        *,
+        dtype: str = OBJECT,
+        shape: tuple[int, ...] = (),
+        chunk_offset: tuple[int, ...] = (),
+        chunk_shape: tuple[int, ...] = (),
+    ) -> bytes:
+        """Note that `data` comes next. Returns the padding that has to follow it."""
+        nbytes, crc32 = memoryview(data).nbytes, zlib.crc32(data)
+        return self.note(
+            key, path, nbytes, crc32, dtype=dtype, shape=shape, chunk_offset=chunk_offset, chunk_shape=chunk_shape
+        )
+
+    def note(
+        self,
+        key: str,
+        path: tuple[str | int, ...],
+        nbytes: int,
+        crc32: int,
+        *,
+        dtype: str,
+        shape: tuple[int, ...],
+        chunk_offset: tuple[int, ...],
+        chunk_shape: tuple[int, ...],
+    ) -> bytes:
+        """The same for data of which only this is known."""
+        offset = self.index_offset
+        self._entries.append(Entry(key, path, dtype, shape, chunk_offset, chunk_shape, offset, nbytes, crc32))
+        padding = bytes(-nbytes % ALIGNMENT)
+        self.index_offset += nbytes + len(padding)
+        return padding
+
+    def index(self) -> bytes:
+        """The part's last bytes, once everything is added."""
+        index = msgspec.json.encode(self._entries)
+        self.index_crc32 = zlib.crc32(index)
+        return index

@@ -1,0 +1,199 @@
+"""The newest steps of a job in the memory of its nodes: each rank keeps its own, all agree when they come back.
+
+A step counts only if every rank's vault has it sealed by the same generation: what one rank has of a step that another
+lost was never a state of the job.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from holdfast.node.vault.vault_wire import PersistTo, SealedStep, ShardName, VaultWireError
+from holdfast.trainer.checkpoint.errors import CheckpointError
+from holdfast.trainer.checkpoint.layout.recipe import PartPlan
+from holdfast.trainer.vault_client.client import BrokenSeal, MemoryRefused, VaultClient
+
+VAULT_VARIABLE = "HOLDFAST_VAULT"
+STEPS_TOLD_MAX = 8
+RECONNECT_S = 5.0
+RESTARTED_WITHIN_S = 5.0
+"""A vault that ended is started again by its agent; with it the copies on other nodes are within reach."""
+_POLL_S = 0.1
+
+AllGather = Callable[[torch.Tensor], list[torch.Tensor]]
+
+log = logging.getLogger("holdfast.trainer.checkpoint")
+
+
+class MemoryTier:
+    """One rank's part. Where there is no vault, nothing is kept and nothing found; training goes on all the same."""
+
+    def __init__(self, name: ShardName | None, generation: int, persist_to: PersistTo | None = None) -> None:
+        """`name` None: this process is no rank of a job of Holdfast's. `persist_to`: where the vault brings steps."""
+        directory = os.environ.get(VAULT_VARIABLE)
+        self._directory = Path(directory) if directory and name is not None else None
+        self._name = name
+        self._generation = generation
+        self._persist_to = persist_to
+        self._client: VaultClient | None = None
+        self._tried_at = -RECONNECT_S
+        self._told = ""
+        self.has_newer = False
+        """Whether any rank had steps above the limit when `common` was asked last."""
+        self._of_some: set[SealedStep] = set()
+        self._all_answered = True
+        self._certified_up_to: int | None = None
+
+    def keep(self, step: int, state: dict[str, Any], plan: Callable[[], PartPlan] | None = None) -> bool:
+        """Keep the state as it is now; False if it is not kept, which is logged once for each reason.
+
+        `plan` says what of it this rank would write to a disk, for the vault to do it; None: the vault does not.
+        """
+        client = self._connected()
+        if client is None:
+            return False
+        try:
+            client.save(step, state, plan)
+        except MemoryRefused as error:
+            self._tell(f"step {step} is not kept in memory: {error}")
+            return False
+        except VaultWireError as error:
+            self._lose(error)
+            return False
+        return True
+
+    def common(self, all_gather: AllGather, at_most: int | None) -> list[SealedStep]:
+        """The steps that all ranks have, newest first; all of them must call it, and get the same answer."""
+
+        def may_be(sealed: SealedStep) -> bool:
+            return at_most is None or sealed.step <= at_most
+
+        mine = torch.full((1 + STEPS_TOLD_MAX, 2), -1, dtype=torch.int64)
+        here = self._sealed(at_most)
+        mine[0] = int(here is not None)
+        told = sorted(here or (), key=lambda sealed: (may_be(sealed), sealed), reverse=True)
+        for row, sealed in enumerate(told[:STEPS_TOLD_MAX], start=1):
+            mine[row] = torch.tensor((sealed.generation, sealed.step))
+        everyone = [rows.tolist() for rows in all_gather(mine)]
+        self._all_answered = all(did_answer for (did_answer, _), *_ in everyone)
+        found = [{SealedStep(generation=g, step=s) for g, s in rows if s >= 0} for _, *rows in everyone]
+        self.has_newer = not all(map(may_be, set.union(*found)))
+        self._of_some = set(filter(may_be, set.union(*found)))
+        return sorted(filter(may_be, set.intersection(*found)), reverse=True)
+
+    def begin_anew(self, unusable: Sequence[SealedStep]) -> None:
+        """There is nothing to go on from: `unusable` are steps that all ranks have, of which some cannot be used.
+
+        Raises:
+            CheckpointError: on all ranks, if that would throw away what may still be had.
+        """
+        steps = sorted(sealed.step for sealed in self._of_some)
+        why = ""
+        if unusable:
+            why = "they cannot be used, the logs of the ranks say why"
+        elif steps and not self._all_answered:
+            why = "the vault of another rank does not answer"
+        if why:
+            raise CheckpointError(
+                f"steps {steps} are in memory, but {why}; none is on disk, and starting from scratch unasked would "
+                "throw the run away. Set HOLDFAST_RESTORE_STEP=0 to start afresh"
+            )
+        if steps:
+            log.warning("steps %s are in the memory of some ranks only, none is on disk: starting from scratch", steps)
+
+    def load(self, sealed: SealedStep) -> dict[str, Any]:
+        """What was given to `keep` at this step.
+
+        Raises:
+            BrokenSeal, MemoryRefused, VaultWireError: it cannot be had.
+        """
+        try:
+            return self._awaited().restore(sealed)
+        except VaultWireError as error:
+            # The next vault of this node has it from another one.
+            self._lose(error)
+            return self._awaited().restore(sealed)
+
+    def go_on_from(self, sealed: SealedStep | None, *, from_disk: bool = False) -> None:
+        """All ranks went on from this (None: from nothing that is known): what else is kept is of an abandoned past."""
+        client = self._connected()
+        if client is None:
+            return
+        try:
+            client.keep_only(sealed, from_disk=from_disk)
+        except VaultWireError as error:
+            self._lose(error)
+
+    def certified_up_to(self) -> int | None:
+        """Of the steps on a disk the newest up to this one is to stay; None: none has to, as far as is known here."""
+        client = self._connected()
+        try:
+            up_to = client.certified_up_to() if client is not None else None
+        except VaultWireError as error:
+            self._lose(error)
+            up_to = None
+        # A vault that is away or new knows of none: what was certified is so still.
+        self._certified_up_to = max((it for it in (up_to, self._certified_up_to) if it is not None), default=None)
+        return self._certified_up_to
+
+    def _sealed(self, at_most: int | None) -> tuple[SealedStep, ...] | None:
+        """None: the vault does not answer."""
+        if self._directory is None:
+            return ()
+        for _ in range(2):
+            try:
+                return self._awaited().steps(at_most)
+            except VaultWireError as error:
+                self._lose(error)
+            except MemoryRefused as error:
+                self._tell(f"no step can be had from memory: {error}")
+                return None
+        return None
+
+    def _awaited(self) -> VaultClient:
+        """The vault. Who was there before waits for it to come back.
+
+        Raises:
+            MemoryRefused: there is none.
+        """
+        until = time.monotonic() + (RESTARTED_WITHIN_S if self._generation > 1 else 0)
+        while (client := self._connected()) is None and self._directory is not None and time.monotonic() < until:
+            time.sleep(_POLL_S)
+            self._tried_at = -RECONNECT_S
+        if client is None:
+            raise MemoryRefused("there is no vault")
+        return client
+
+    def _connected(self) -> VaultClient | None:
+        if self._client is not None or self._directory is None or self._name is None:
+            return self._client
+        if time.monotonic() - self._tried_at < RECONNECT_S:
+            return None
+        self._tried_at = time.monotonic()
+        try:
+            self._client = VaultClient(self._directory, self._name, self._generation, self._persist_to)
+        except (VaultWireError, MemoryRefused) as error:
+            self._tell(f"checkpoints are not kept in memory: {error}")
+        return self._client
+
+    def _lose(self, error: VaultWireError) -> None:
+        self._tell(f"the node's vault is gone, and the checkpoints in its memory: {error}")
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def _tell(self, what: str) -> None:
+        if what != self._told:
+            log.warning("%s", what)
+            self._told = what
+
+
+UNUSABLE = (BrokenSeal, MemoryRefused, VaultWireError)
+"""Why a shard cannot be had: another copy, or an older step, must serve."""

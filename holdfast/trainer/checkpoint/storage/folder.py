@@ -1,0 +1,152 @@
+"""One checkpoint's files, wherever they lie: the manifest, the parts, and whether they are all there."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import msgspec
+import numpy as np
+
+from holdfast.trainer.checkpoint.errors import CheckpointError, CheckpointMismatch, DamagedCheckpoint
+from holdfast.trainer.checkpoint.layout.manifest import FORMAT, MANIFEST, Manifest, decode_manifest
+
+
+class Folder(Protocol):
+    """A checkpoint's files, for reading. What cannot be read is a CheckpointError, what is broken a DamagedCheckpoint.
+
+    A file that is missing is damage to `get`, not to `read`: who reads parts has seen them listed, or rank 0 has.
+    """
+
+    @property
+    def name(self) -> str:
+        """Where it is, for people."""
+        ...
+
+    def sizes(self) -> dict[str, int]:
+        """The bytes of every file in it."""
+        ...
+
+    def modified_at(self) -> float | None:
+        """When it was last changed, in seconds of Unix time, if that is known."""
+        ...
+
+    def get(self, name: str) -> bytes:
+        """A small file, all of it."""
+        ...
+
+    def read(self, name: str, offset: int, size: int) -> memoryview:
+        """A piece of a file, in writable memory owned by the caller. Raises DamagedCheckpoint when short."""
+        ...
+
+
+class StepState(StrEnum):
+    """What became of a checkpoint."""
+
+    COMPLETE = "complete"
+    DAMAGED = "damaged"
+    ROLLED_BACK = "rolled-back"
+    UNFINISHED = "unfinished"
+
+
+class Found(NamedTuple):
+    """A checkpoint, or what is left of one. `state` is what its place says of it; nothing was read."""
+
+    step: int
+    state: StepState
+    folder: Folder
+
+
+def read_manifest(folder: Folder) -> Manifest:
+    """Raises DamagedCheckpoint, or CheckpointMismatch when another version wrote it."""
+    record = folder.get(MANIFEST)
+    try:
+        manifest = decode_manifest(record)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise DamagedCheckpoint(f"{folder.name}: {MANIFEST} cannot be read: {error}") from error
+    if manifest.format != FORMAT:
+        raise CheckpointMismatch(
+            f"{folder.name} has checkpoint format {manifest.format}, this Holdfast reads {FORMAT}: restore it "
+            "with the version that wrote it, or name another directory"
+        )
+    return manifest
+
+
+def missing_or_cut(folder: Folder, manifest: Manifest) -> Iterator[tuple[str, str]]:
+    """The parts that are not there in full size, and what is wrong with each."""
+    sizes = folder.sizes()
+    for part in manifest.parts:
+        size = sizes.get(part.name)
+        if size is None:
+            yield part.name, os.strerror(errno.ENOENT)
+        elif size != part.size:
+            yield part.name, f"has {size} bytes, the manifest says {part.size}"
+
+
+def whole_manifest(folder: Folder) -> Manifest:
+    """The manifest, if every part is there in full size. Raises DamagedCheckpoint."""
+    manifest = read_manifest(folder)
+    for name, problem in missing_or_cut(folder, manifest):
+        raise DamagedCheckpoint(f"{folder.name}: part {name}: {problem}")
+    return manifest
+
+
+class DirectoryFolder:
+    """A checkpoint in a directory."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    @property
+    def name(self) -> str:
+        return str(self._path)
+
+    def sizes(self) -> dict[str, int]:
+        try:
+            return {entry.name: entry.stat().st_size for entry in os.scandir(self._path)}
+        except OSError as error:
+            raise _unreadable(self._path, error, missing_is_damage=True) from error
+
+    def modified_at(self) -> float | None:
+        try:
+            return self._path.stat().st_mtime
+        except OSError:
+            return None
+
+    def get(self, name: str) -> bytes:
+        try:
+            return (self._path / name).read_bytes()
+        except OSError as error:
+            raise _unreadable(self._path / name, error, missing_is_damage=True) from error
+
+    def read(self, name: str, offset: int, size: int) -> memoryview:
+        path = self._path / name
+        target = np.empty(size, np.uint8).data  # not zeroed first, unlike a bytearray
+        done = 0
+        try:
+            with open(path, "rb", buffering=0) as file:
+                file.seek(offset)
+                while done < size and (count := file.readinto(target[done:])):
+                    done += count
+        except OSError as error:
+            raise _unreadable(path, error, missing_is_damage=False) from error
+        if done < size:
+            raise DamagedCheckpoint(f"{path}: ends after {offset + done} bytes, {offset + size} are needed")
+        return target
+
+
+def _unreadable(path: Path, error: OSError, *, missing_is_damage: bool) -> CheckpointError:
+    # A stale mount, a missing right, or a failing disk of one node must not make a job discard whole checkpoints. EIO
+    # is what a file server that is gone gives as well, and it tells nothing of what the others would read.
+    if missing_is_damage and isinstance(error, FileNotFoundError):
+        return DamagedCheckpoint(f"{path}: {error.strerror}")
+    if isinstance(error, FileNotFoundError):
+        return CheckpointError(
+            f"{path} is not here, though rank 0 sees it: the checkpoint directory must be shared by all nodes; "
+            "mount it at the same path everywhere, or set HOLDFAST_JOB_DIR to one that is"
+        )
+    return CheckpointError(f"{path} cannot be read: {error.strerror}; check the mount and its permissions")

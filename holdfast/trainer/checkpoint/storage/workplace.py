@@ -1,0 +1,212 @@
+"""Keeps an older generation of a job from changing the checkpoints of a newer one.
+
+A node that is cut off lets its ranks train. If they need no other node they go on, and save, beside the generation that
+has taken their place. Asking "am I still the newest?" before a rename is not enough: the answer may be out of date when
+the rename is done, and a lock may be lost by a node that does not know it.
+
+So each generation has a directory of its own below the root, its workplace, and whatever it does to a step that
+others can see is one rename out of its workplace (publish) or into it (drop, set aside). A newer generation first makes
+its own workplace, then removes those of its predecessors, and only then looks at the steps. From that moment the
+renames of the older one fail by themselves, whenever they come. A rank of an older generation that comes late sees the
+newer workplace and gives its own back; the newest workplace is never removed.
+
+Guaranteed, once `claim` has returned: no older generation of this job publishes, replaces, drops or sets aside a step.
+What one published before that is a checkpoint like any other; what it had not finished is gone, but for steps that were
+being set aside: they come back to the root first, or a job whose only step is damaged would not know that it had one.
+A process killed between the two renames of replacing a step loses that step.
+
+Not guaranteed: anything on a medium where a rename is a copy (object stores mounted as directories), or where a node
+may for long not see what another has made. Different jobs in one directory are not kept apart.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+from uuid import uuid4
+
+from holdfast.trainer.checkpoint.errors import CheckpointError, Superseded
+
+REMOVALS_MAX = 100
+
+_WORKPLACE = re.compile(r"(?:revoked-[0-9a-f]+\.)?(generation-(\d+)(?:\.([A-Za-z0-9-]+)\.(\d+))?)")
+_ASIDE = "aside-"
+
+
+class Owner(NamedTuple):
+    """Who writes: a generation of one submission of a job.
+
+    Without a job nothing is fenced, for outside of Holdfast the count of restarts may begin at 0 again.
+    """
+
+    job: str = ""
+    submitted_ms: int = 0
+    generation: int = 0
+
+    @property
+    def name(self) -> str:
+        """What its workplace is called."""
+        return f"generation-{self.generation}" + (f".{self.job}.{self.submitted_ms}" if self.job else "")
+
+    def precedes(self, other: Owner) -> bool:
+        """Whether `other` has taken this one's place."""
+        return self.job == other.job and self[1:] < other[1:]
+
+
+class Workplace:
+    """One owner's directory below a root that all nodes share."""
+
+    def __init__(self, root: Path, owner: Owner) -> None:
+        self._root = root
+        self._owner = owner
+        self._is_claimed = False
+        self.path = root / owner.name
+
+    def claim(self) -> None:
+        """Take the root over from all predecessors; asked again, make sure that nobody else has.
+
+        Raises:
+            Superseded: a newer generation is there.
+        """
+        self._refuse_if_superseded()
+        if self._is_claimed:
+            return
+        self.path.mkdir(parents=True, exist_ok=True)
+        sync_directory(self._root)
+        try:
+            self._refuse_if_superseded()
+        except Superseded:
+            with suppress(OSError):
+                self.path.rmdir()
+            raise
+        if self._owner.job:
+            self.sweep()
+        self._is_claimed = True
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """What is done inside fails as `Superseded` if it fails because the workplace was taken away."""
+        self.claim()
+        try:
+            yield
+        except OSError:
+            self._refuse_if_superseded()
+            raise
+
+    def drop(self, directory: Path) -> None:
+        """Remove a directory of the root, at once for all who look."""
+        doomed = self.path / f"dropped-{uuid4().hex}"
+        os.rename(directory, doomed)
+        shutil.rmtree(doomed)
+
+    def set_aside(self, directory: Path, name: str) -> None:
+        """Give a directory of the root this name there, or one like it if that is taken."""
+        if not self._owner.job:
+            os.rename(directory, self._free(name))
+            sync_directory(self._root)
+            return
+        # Through the workplace: a newer generation may be reading what this one holds for damaged.
+        on_the_way = self.path / f"{_ASIDE}{name}"
+        os.rename(directory, on_the_way)
+        os.rename(on_the_way, self._free(name))
+        sync_directory(self._root)
+
+    def sweep(self) -> None:
+        """Take the workplaces of all predecessors away, and remove what is left of those that were.
+
+        Raises:
+            CheckpointError: one cannot be, so an older generation may still change what is here.
+        """
+        try:
+            for workplace in self._predecessors():
+                self._rename(workplace)
+            for workplace in self._predecessors():
+                self._empty(workplace)
+        except OSError as error:
+            raise CheckpointError(
+                f"{error.filename} cannot be removed ({error.strerror}), so an older generation may still change the "
+                "checkpoints; remove it, or run as the user whose it is"
+            ) from error
+
+    def _refuse_if_superseded(self) -> None:
+        if not self._owner.job:
+            return
+        if newer := [owner for owner, path in self._workplaces() if self._owner.precedes(owner) and _is_whole(path)]:
+            raise Superseded(
+                f"generation {max(newer).generation} of job {self._owner.job} has taken the checkpoints over from "
+                f"generation {self._owner.generation}, which this rank belongs to, and nothing was changed; if the "
+                f"controller's database was restored to an earlier state since, remove {self._root / max(newer).name}"
+            )
+
+    # Renamed, for those who go by the path; emptied and removed, for clients that remember the directory itself. Other
+    # ranks of this generation may be at it as well, and what is not there any more was done by one of them.
+
+    def _rename(self, workplace: Path) -> None:
+        if _is_whole(workplace):
+            with suppress(FileNotFoundError):
+                os.rename(workplace, self._root / f"revoked-{uuid4().hex}.{workplace.name}")
+
+    def _empty(self, workplace: Path) -> None:
+        if _is_whole(workplace):
+            return  # made since by one who comes late, and will give it back
+        for _ in range(REMOVALS_MAX):
+            self._bring_back(workplace)
+            shutil.rmtree(workplace, ignore_errors=True)
+            if not workplace.exists():
+                return
+        raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), str(workplace))
+
+    def _bring_back(self, workplace: Path) -> None:
+        """Finish what the owner began: to set a step aside."""
+        strays: list[str] = []
+        with suppress(FileNotFoundError):
+            strays = [name for name in os.listdir(workplace) if name.startswith(_ASIDE)]
+        for stray in strays:
+            with suppress(FileNotFoundError):
+                os.rename(workplace / stray, self._free(stray.removeprefix(_ASIDE)))
+        if strays:
+            sync_directory(self._root)
+
+    def _free(self, name: str) -> Path:
+        numbered = (self._root / f"{name}-{number}" for number in itertools.count(2))
+        return next(path for path in itertools.chain([self._root / name], numbered) if not path.exists())
+
+    def _predecessors(self) -> list[Path]:
+        return [path for owner, path in self._workplaces() if owner.precedes(self._owner)]
+
+    def _workplaces(self) -> list[tuple[Owner, Path]]:
+        """Whose workplaces are here, those included that were taken away and are not removed yet."""
+        if not self._root.is_dir():
+            return []
+        named = [(owner_of(entry.name), entry.name) for entry in os.scandir(self._root)]
+        return [(owner, self._root / name) for owner, name in named if owner is not None]
+
+
+UNFENCED = Owner()
+
+
+def owner_of(workplace: str) -> Owner | None:
+    """Whose a workplace of this name is, or was; None if that is no such name."""
+    match = _WORKPLACE.fullmatch(workplace)
+    return Owner(match[3] or "", int(match[4] or 0), int(match[2])) if match else None
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _is_whole(workplace: Path) -> bool:
+    """Whether it is its owner's still: one that was taken away has another name."""
+    return workplace.name.startswith("generation-")

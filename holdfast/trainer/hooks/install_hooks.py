@@ -1,0 +1,217 @@
+"""Hooks that fill the ledger of a script that knows nothing of Holdfast.
+
+They are put in place while torch is being imported (or at once, if it is imported already), so a script may still set
+environment variables before its own `import torch`. Modules that import a collective by name get the hooked one.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.abc
+import importlib.machinery
+import os
+import sys
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+from holdfast.trainer.hooks import flight_recorder, kernel_starts
+from holdfast.trainer.hooks.collective_hooks import patch_process_groups, put_marks
+from holdfast.trainer.hooks.ddp_times import note_buckets, patch_ddp
+from holdfast.trainer.hooks.holding import stand_if_held
+from holdfast.trainer.hooks.log_hooks import patch_event_files
+from holdfast.trainer.phases import binding
+from holdfast.trainer.replay_run import make_deterministic
+
+COLLECTIVES = (
+    "_all_gather_base",
+    "_reduce_scatter_base",
+    "all_gather",
+    "all_gather_coalesced",
+    "all_gather_into_tensor",
+    "all_gather_object",
+    "all_gather_single",
+    "all_reduce",
+    "all_reduce_coalesced",
+    "all_to_all",
+    "all_to_all_single",
+    "barrier",
+    "batch_isend_irecv",
+    "broadcast",
+    "broadcast_object_list",
+    "gather",
+    "gather_object",
+    "irecv",
+    "isend",
+    "monitored_barrier",
+    "recv",
+    "recv_object_list",
+    "reduce",
+    "reduce_scatter",
+    "reduce_scatter_single",
+    "reduce_scatter_tensor",
+    "scatter",
+    "scatter_object_list",
+    "send",
+    "send_object_list",
+)
+"""Calls of torch.distributed that can wait for another rank; names that a release lacks are passed over."""
+
+
+def install() -> None:
+    """Put the hooks in place, now or when torch is imported. A second call changes nothing."""
+    if any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        return
+    sys.meta_path.insert(0, _Finder())
+    for name, patch in _PATCHES.items():
+        module = sys.modules.get(name)
+        if module is not None:
+            patch(module)
+            _republish(module)
+
+
+def _republish(module: ModuleType) -> None:
+    """Give the package that re-exports a module's names the hooked ones."""
+    package = sys.modules.get("torch.distributed")
+    if package is None or module.__name__ != "torch.distributed.distributed_c10d":
+        return
+    for name in (*COLLECTIVES, "init_process_group"):
+        if hasattr(package, name) and hasattr(module, name):
+            setattr(package, name, getattr(module, name))
+
+
+def _patch_distributed(module: ModuleType) -> None:
+    for name in COLLECTIVES:
+        original = getattr(module, name, None)
+        if original is not None:
+            setattr(module, name, _recorded(original, name.encode()))
+    module.init_process_group = _in_rendezvous(module.init_process_group)  # type: ignore[attr-defined]
+    work = getattr(module, "Work", None)
+    if work is not None:
+        patch_process_groups(module)
+        # An asynchronous collective blocks in its wait, not in the call.
+        work.wait = _recorded_wait(work.wait)
+
+
+def _patch_optimizer(module: ModuleType) -> None:
+    # Before anything stands still at the end of the step.
+    module.register_optimizer_step_post_hook(note_buckets)
+    module.register_optimizer_step_post_hook(_on_optimizer_step)
+
+
+def _recorded(original: Callable[..., Any], name: bytes) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        ledger = binding.ledger
+        if ledger is None:
+            return original(*args, **kwargs)
+        ledger.enter_collective(name)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            ledger.leave_collective()
+
+    return call
+
+
+def _recorded_wait(original: Callable[..., Any]) -> Callable[..., Any]:
+    def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
+        ledger = binding.ledger
+        if ledger is None:
+            return original(self, *args, **kwargs)
+        ledger.enter_collective(b"wait")
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            ledger.leave_collective()
+
+    return wait
+
+
+def _in_rendezvous(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        ledger = binding.ledger
+        if ledger is None:
+            return original(*args, **kwargs)
+        before = ledger.enter_phase("rendezvous")
+        if kernel_starts.choose(os.environ):
+            put_marks(kernel_starts.Marks(kernel_starts.Cuda()))
+        try:
+            made = original(*args, **kwargs)
+        finally:
+            ledger.enter_phase(before)
+        flight_recorder.serve(ledger.path)
+        return made
+
+    return call
+
+
+class _Counted:
+    """The optimizer whose steps are the job's steps: the first one to step, for as long as it exists."""
+
+    optimizer: weakref.ref[Any] | None = None
+
+
+def _on_optimizer_step(optimizer: Any, args: Any, kwargs: Any) -> None:
+    ledger, recorder = binding.ledger, binding.recorder
+    if recorder is None and (ledger is None or binding.explicit):
+        return
+    counted = _Counted.optimizer() if _Counted.optimizer is not None else None
+    if counted is None:
+        _Counted.optimizer = weakref.ref(optimizer)
+    is_counted = counted is None or counted is optimizer
+    if recorder is not None:
+        recorder.optimizer_stepped(optimizer, is_counted=is_counted)
+    if ledger is None or binding.explicit or not is_counted:
+        return
+    if binding.unsettled_ns is None and ledger.steps_done == 0:
+        binding.unsettled_ns = (time.time_ns(), time.monotonic_ns())
+        return
+    binding.settle()
+    ledger.complete_step()
+    stand_if_held()
+
+
+def _patch_torch(module: ModuleType) -> None:
+    if binding.recorder is not None:
+        make_deterministic(module)
+
+
+_PATCHES: dict[str, Callable[[ModuleType], None]] = {
+    "torch.distributed.distributed_c10d": _patch_distributed,
+    "torch.nn.parallel.distributed": patch_ddp,
+    "torch.optim.optimizer": _patch_optimizer,
+    "tensorboard.summary.writer.event_file_writer": patch_event_files,
+    "torch": _patch_torch,
+}
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds the modules to be hooked as the other finders do, and hooks them after they ran."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        patch = _PATCHES.get(fullname)
+        if patch is None:
+            return None
+        for finder in sys.meta_path:
+            spec = None if finder is self else finder.find_spec(fullname, path, target)
+            if spec is not None:
+                if spec.loader is not None:
+                    _hook_loader(spec.loader, patch)
+                return spec
+        return None
+
+
+def _hook_loader(loader: Any, patch: Callable[[ModuleType], None]) -> None:
+    execute = loader.exec_module
+
+    def exec_module(module: ModuleType) -> None:
+        execute(module)
+        patch(module)
+
+    loader.exec_module = exec_module

@@ -1,0 +1,224 @@
+"""The writing side of a rank's ring of collectives (`holdfast.node.collectives.ring_layout`).
+
+No locks and no system calls: what a call writes is in the file even if the rank is stopped or killed right afterwards.
+"""
+
+from __future__ import annotations
+
+import itertools
+import mmap
+import os
+import struct
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from holdfast.node.collectives.ring_layout import (
+    COUNTER_BYTES,
+    COUNTERS_OFFSET,
+    FILE_BYTES,
+    GROUP_UNKNOWN,
+    GROUPS_MAX,
+    HEADER,
+    HELD_OFFSET,
+    HOLD_OFFSET,
+    IS_P2P,
+    MAGIC,
+    MARKS_OFFSET,
+    NOT_REACHED,
+    ON_DEVICE,
+    REACHED,
+    RECORD,
+    RING_OFFSET,
+    RING_RECORDS,
+    STATE_OFFSET,
+    TABLE_BYTES,
+    TABLE_LENGTH,
+    TABLE_OFFSET,
+    VERSION,
+    GroupEntry,
+    runs_of,
+)
+
+_WORD = 8
+_STATE = STATE_OFFSET // _WORD
+_HOLD = HOLD_OFFSET // _WORD
+_HELD = HELD_OFFSET // _WORD
+_MARKS = MARKS_OFFSET // _WORD
+_COUNTERS = COUNTERS_OFFSET // _WORD
+_COUNTER_WORDS = COUNTER_BYTES // _WORD
+_RING = RING_OFFSET // _WORD
+_RECORD_WORDS = RECORD.size // _WORD
+_MASK = RING_RECORDS - 1
+_WAITED, _LEFT, _WHAT = 2, 3, 6
+_WHAT_MASK = 0xFFFFFFFF
+_ENDED, _P2P, _BACKEND = 1, 2, 4
+_SEQUENCE_MAX = 0xFFFFFFFF
+_RECORD_BYTES = RECORD.size
+_PACK = struct.Struct("@8q").pack_into
+"""A record as words: to pack its fields one by one takes longer."""
+_monotonic_ns = time.monotonic_ns
+
+
+class RingWriter:
+    """A rank's own side; `enter` and `leave` together cost about a microsecond.
+
+    By the time an operation is waited for or ends, the ring may have gone around: its place is another's then, as the
+    number in it says.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, rank: int, generation: int) -> None:
+        """Create the ring at `path`, in place of an older one.
+
+        Raises:
+            OSError: the file cannot be created.
+        """
+        self.path = Path(path)
+        part = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            # Reserve the blocks: a store into a mapped hole of a full disk would end the rank with SIGBUS.
+            os.posix_fallocate(descriptor, 0, FILE_BYTES)
+            self._map = mmap.mmap(descriptor, FILE_BYTES)
+        finally:
+            os.close(descriptor)
+        now = time.time_ns()
+        self._offset_ns = offset = now - time.monotonic_ns()
+        HEADER.pack_into(self._map, 0, MAGIC, VERSION, FILE_BYTES, os.getpid(), rank, generation, now, offset)
+        self._words = memoryview(self._map).cast("q")
+        self._count = itertools.count()
+        self._groups = 0
+        self._table_used = 0
+        os.replace(part, self.path)
+
+    def add_group(self, name: str, description: str, ranks: tuple[int, ...]) -> int:
+        """Note a process group; its place in the table, `GROUP_UNKNOWN` if there is no more room."""
+        entry = msgspec.msgpack.encode(GroupEntry(name, description, runs_of(ranks)))
+        place = self._groups
+        end = self._table_used + TABLE_LENGTH.size + len(entry)
+        if place == GROUPS_MAX or end > TABLE_BYTES:
+            return GROUP_UNKNOWN
+        start = TABLE_OFFSET + self._table_used
+        self._map[start : TABLE_OFFSET + end] = TABLE_LENGTH.pack(len(entry)) + entry
+        self._groups = place + 1
+        self._table_used = end
+        self._words[_STATE + 1] = end
+        return place
+
+    def enter(self, group: int, sequence: int, operation: int, size: int, peer: int, flags: int) -> int:
+        """An operation begins, and its caller waits for it; gives the number that `leave` asks for.
+
+        `flags`: `IS_P2P`, `ON_DEVICE`.
+        """
+        index = next(self._count)
+        number = index + 1
+        now = _monotonic_ns()
+        place = peer << 32 | sequence & _SEQUENCE_MAX
+        what = group | operation << 16 | flags << 24
+        _PACK(self._map, RING_OFFSET + (index & _MASK) * _RECORD_BYTES, number, now, now, 0, size, place, what, number)
+        words = self._words
+        words[_STATE] = number
+        if group < GROUPS_MAX:
+            words[_COUNTERS + group * _COUNTER_WORDS + _P2P * (flags & IS_P2P)] = sequence
+        return index
+
+    def add_past(
+        self, group: int, sequence: int, operation: int, size: int, *, entered_ns: int, waited_ns: int, left_ns: int
+    ) -> None:
+        """An operation that is over and was not seen while it went on; times are Unix ns."""
+        index = next(self._count)
+        number = index + 1
+        place = -1 << 32 | sequence & _SEQUENCE_MAX
+        times = (time_ns - self._offset_ns for time_ns in (entered_ns, waited_ns, left_ns))
+        at = RING_OFFSET + (index & _MASK) * _RECORD_BYTES
+        _PACK(self._map, at, number, *times, size, place, group | operation << 16, number)
+        self._words[_STATE] = number
+
+    def issued(self, index: int) -> None:
+        """The call has come back, the operation goes on: nobody waits for it now."""
+        place = _RING + (index & _MASK) * _RECORD_WORDS
+        if self._words[place] == index + 1:
+            self._words[place + _WAITED] = 0
+
+    def wait(self, index: int) -> None:
+        """Somebody waits for the operation from now on."""
+        place = _RING + (index & _MASK) * _RECORD_WORDS
+        if self._words[place] == index + 1:
+            self._words[place + _WAITED] = _monotonic_ns()
+
+    def leave(self, index: int, group: int, sequence: int, flags: int) -> None:
+        """The operation is over; one on a device: the host goes on."""
+        words = self._words
+        place = _RING + (index & _MASK) * _RECORD_WORDS
+        if words[place] == index + 1:
+            words[place + _LEFT] = _monotonic_ns()
+        if group < GROUPS_MAX and not flags & ON_DEVICE:
+            ended = _COUNTERS + group * _COUNTER_WORDS + _P2P * flags + _ENDED
+            # They may be waited for in any order.
+            if words[ended] < sequence:
+                words[ended] = sequence
+
+    @property
+    def hold_wanted(self) -> int:
+        """The number of the hold that is wanted and was not left yet; 0: none."""
+        wanted = self._words[_HOLD]
+        return wanted if wanted and wanted != self._words[_HELD + 1] else 0
+
+    @property
+    def hold_wanted_after(self) -> int:
+        """The step after which nothing is to begin."""
+        return self._words[_HOLD + 1]
+
+    @property
+    def hold_until_ns(self) -> int:
+        """When the hold ends by itself, by the monotonic clock."""
+        return self._words[_HOLD + 2]
+
+    def take_product_wanted(self) -> int:
+        """For how many ns matrices are to be multiplied; asked for once."""
+        wanted = self._words[_HOLD + 3]
+        if wanted:
+            self._words[_HOLD + 3] = 0
+        return wanted
+
+    def product_took(self, took_ns: int, number: int) -> None:
+        """What a matrix product took in this hold."""
+        self._words[_HELD + 2] = took_ns
+        self._words[_HELD + 3] = number
+
+    def held(self, number: int) -> None:
+        """The rank stands in this hold."""
+        self._words[_HELD] = number
+
+    def held_no_more(self, number: int) -> None:
+        """It has left it, and does not come back to it."""
+        self._words[_HELD + 1] = number
+        self._words[_HELD] = 0
+
+    def backend_has_begun(self, group: int, sequence: int) -> None:
+        """What a group's backend has begun so far, whoever called it."""
+        if group < GROUPS_MAX:
+            self._words[_COUNTERS + group * _COUNTER_WORDS + _BACKEND] = sequence
+        self._words[_STATE + 2] = time.monotonic_ns()
+
+    def marks_are_put(self) -> None:
+        """From now on the rank answers what its marks say."""
+        self._words[_MARKS + 2] = 1
+
+    @property
+    def marks_wanted(self) -> int:
+        """With what the marks were asked for; 0: nobody waits for an answer."""
+        wanted = self._words[_MARKS]
+        return wanted if wanted != self._words[_MARKS + 1] else 0
+
+    def marks_say(self, wanted: int, marks: Iterable[tuple[int, bool]]) -> None:
+        """What the marks say, for whoever asked with `wanted`: of each operation whether the device has come to it."""
+        words = self._words
+        for index, is_reached in marks:
+            place = _RING + (index & _MASK) * _RECORD_WORDS
+            if words[place] == index + 1:
+                what = words[place + _WHAT] & _WHAT_MASK
+                words[place + _WHAT] = what | (REACHED if is_reached else NOT_REACHED) << 32
+        words[_MARKS + 1] = wanted

@@ -1,0 +1,259 @@
+"""A rank's side of its node's vault: the state is copied out of this process while the process goes on.
+
+`save` finds where the tensors lie, asks the vault to keep them as they are at this moment, and returns as soon as they
+may be changed: the vault has write-protected their pages, and copies each before anybody can write to it
+(holdfast_vault.shelf.snapshot). Where the kernel does not allow that, the vault copies at once and `save` waits for it.
+
+`restore` maps the shard that outlived the last process privately: its tensors are views into that memory, nothing is
+parsed or unpickled but the values that are no tensors. The vault compares all of it with its seal before it answers,
+and begins with that when the last process ends (holdfast_vault.shelf.shard_checks).
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from holdfast.node.vault import seals, userfaultfd, vault_socket, vault_wire
+from holdfast.node.vault.huge_pages import collapse
+from holdfast.node.vault.mmap_file import map_file
+from holdfast.node.vault.seals import BrokenSeal
+from holdfast.node.vault.vault_wire import (
+    AskCertified,
+    AskShard,
+    AskSteps,
+    Certified,
+    Join,
+    KeepOnly,
+    Lay,
+    PersistTo,
+    Refused,
+    Repair,
+    Save,
+    SealedStep,
+    Shard,
+    ShardName,
+    Steps,
+)
+from holdfast.trainer.checkpoint.layout.recipe import PartPlan
+from holdfast.trainer.vault_client.shard_layout import (
+    NotKeepable,
+    Place,
+    aligned,
+    lay,
+    place,
+    put_together,
+    take_apart,
+    view,
+)
+
+PAGE_BYTES = mmap.PAGESIZE
+DIRECT_BYTES = 1 << 20
+"""A smaller tensor is first copied aside: its pages may hold other things, whose writers would wait without need."""
+
+
+class MemoryRefused(RuntimeError):
+    """The vault cannot do it; the message is its reason."""
+
+
+class VaultClient:
+    """The connection of one rank to its node's vault."""
+
+    def __init__(self, directory: Path, name: ShardName, generation: int, persist_to: PersistTo | None = None) -> None:
+        """`directory` is the node's state directory. Steps also go where `persist_to` says, every now and then.
+
+        Raises:
+            VaultWireError: there is no vault.
+        """
+        try:
+            self._link = vault_socket.connect(directory)
+        except OSError as error:
+            raise vault_wire.VaultWireError(f"no vault answers in {directory}: {error.strerror}") from error
+        self._join = Join(
+            name=name, generation=generation, pid=os.getpid(), ledger=os.environ.get("HOLDFAST_LEDGER", "")
+        )
+        self._places: tuple[Place, ...] | None = None
+        self._aside = np.empty(0, np.uint8)
+        # Memory that is given back is not protected any more: what is being copied must not be freed before it is.
+        # Storages, for a tensor that is held may still get other memory (`tensor.data = ...`).
+        self._held: list[object] = []
+        self._to_populate: tuple[tuple[int, int], ...] = ()
+        self.protects = False
+        self._ask(self._join)
+        if persist_to is not None:
+            self._ask(persist_to)
+
+    def save(self, step: int, state: dict[str, Any], plan: Callable[[], PartPlan] | None = None) -> None:
+        """Keep the state as it is now; on return everything in it may be changed.
+
+        `plan` says what the rank would write of it to a disk. It is asked only when tensors have changed place.
+
+        Raises:
+            MemoryRefused: it is not kept; what was kept before still is.
+        """
+        try:
+            leaves, objects = take_apart(state)
+        except NotKeepable as error:
+            raise MemoryRefused(str(error)) from error
+        distinct = {leaf.memory: leaf.tensor for leaf in leaves}
+        large = {
+            memory: tensor for memory, tensor in distinct.items() if tensor.nbytes >= DIRECT_BYTES and _is_plain(tensor)
+        }
+        small = [(memory, tensor) for memory, tensor in distinct.items() if memory not in large]
+        self._make_room_aside(sum(aligned(tensor.nbytes) for _, tensor in small))
+        addresses = {memory: tensor.data_ptr() for memory, tensor in large.items()}
+        base, at = self._aside.ctypes.data, 0
+        for memory, tensor in small:
+            addresses[memory] = base + at if tensor.nbytes else 0
+            aside = view(self._aside[at : at + tensor.nbytes], tensor.dtype, tuple(tensor.shape))
+            aside.copy_(tensor.detach())
+            at += aligned(tensor.nbytes)
+        places = tuple(place(leaf, addresses[leaf.memory]) for leaf in leaves)
+        if places != self._places:
+            self._lay(places, plan() if plan is not None else None)
+        try:
+            _populate(self._to_populate)
+        except userfaultfd.NotSupported as error:
+            raise MemoryRefused(str(error)) from error
+        self._ask(Save(step=step, objects=objects))
+        # Its answer comes after the seal of the save before.
+        self._held = [*(tensor.untyped_storage() for tensor in large.values()), self._aside]
+
+    def steps(self, at_most: int | None = None) -> tuple[SealedStep, ...]:
+        """The steps of this rank that the vault has whole, newest first; if none is `at_most`, also those of others."""
+        answer, _ = self._ask(AskSteps(at_most=at_most))
+        assert isinstance(answer, Steps)
+        return answer.sealed
+
+    def keep_only(self, sealed: SealedStep | None, *, from_disk: bool = False) -> None:
+        """The job goes on from this step (None: from none there was): all others are forgotten.
+
+        `from_disk`: it was not read from memory. In either case certified steps behind it stay.
+        """
+        self._ask(KeepOnly(sealed=sealed, from_disk=from_disk))
+
+    def certified_up_to(self) -> int | None:
+        """Of the steps on a disk the newest up to this one is to stay; None: none has to."""
+        answer, _ = self._ask(AskCertified())
+        assert isinstance(answer, Certified)
+        return answer.up_to
+
+    def restore(self, sealed: SealedStep) -> dict[str, Any]:
+        """The state of a step; its tensors are views into a private mapping of the shard, its DTensors `DPart`s.
+
+        Bytes that are not those that were saved are first replaced from the other nodes that have them.
+
+        Raises:
+            MemoryRefused: the vault does not have it, there is no memory to map it, or this code cannot read it.
+            BrokenSeal: it is damaged, and nobody has another copy.
+        """
+        try:
+            return self._read(sealed)
+        except BrokenSeal as damage:
+            try:
+                self._ask(Repair(sealed=sealed))
+            except MemoryRefused as error:
+                raise BrokenSeal(f"{damage}; it cannot be mended: {error}") from error
+            return self._read(sealed)
+
+    def _read(self, sealed: SealedStep) -> dict[str, Any]:
+        shard, descriptor = self._ask(AskShard(sealed=sealed))
+        assert isinstance(shard, Shard) and descriptor is not None
+        what = f"step {sealed.step} of rank {self._join.name.rank}"
+        try:
+            memory = map_file(descriptor, shard.seal.nbytes, private=True)
+        except OSError as error:
+            raise MemoryRefused(f"{what} cannot be mapped: {error.strerror}") from error
+        finally:
+            os.close(descriptor)
+        seals.check_notes(shard.seal, (shard.index, shard.objects), what)
+        if shard.damaged:
+            raise seals.broken(shard.seal, shard.damaged, what)
+        try:
+            return put_together(shard.index, shard.objects, memory)
+        except Exception as error:
+            # Unpickling runs the script's own code, which may have changed since: its classes can fail in any way.
+            raise MemoryRefused(f"{what} cannot be read by this code: {type(error).__name__}: {error}") from error
+
+    def close(self) -> None:
+        """End the connection; what is sealed stays."""
+        self._link.close()
+
+    def _lay(self, places: tuple[Place, ...], plan: PartPlan | None) -> None:
+        """Tell the vault where the tensors lie now."""
+        index, pieces, nbytes = lay(places, plan)
+        protected = _pages_of(pieces)
+        if self.protects:
+            # Memory belongs to one descriptor: the vault lets go of the one that it has.
+            self._ask(self._join)
+        descriptor = self._protect(protected)
+        try:
+            self._ask(self._join, descriptor)
+        finally:
+            if descriptor is not None:
+                # Were it held here too, nobody would ever be released if the vault ended.
+                os.close(descriptor)
+        self.protects = descriptor is not None
+        self._ask(Lay(nbytes=nbytes, index=index, pieces=pieces, protected=protected if self.protects else ()))
+        self._places = places
+
+    def _protect(self, ranges: tuple[tuple[int, int], ...]) -> int | None:
+        """A descriptor by which the vault can protect these pages; None where the kernel has none for us."""
+        try:
+            descriptor = userfaultfd.open_descriptor()
+        except userfaultfd.NotSupported:
+            return None
+        try:
+            for address, nbytes in ranges:
+                collapse(address, nbytes)
+                userfaultfd.register(descriptor, address, nbytes)
+            self._to_populate = () if userfaultfd.marks_absent_pages() else ranges
+            _populate(self._to_populate)
+        except userfaultfd.NotSupported:
+            os.close(descriptor)
+            self._to_populate = ()
+            return None
+        return descriptor
+
+    def _make_room_aside(self, nbytes: int) -> None:
+        if nbytes > self._aside.size:
+            memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            self._aside = np.frombuffer(memory, np.uint8)
+
+    def _ask(self, request: vault_wire.Request, descriptor: int | None = None) -> tuple[vault_wire.Answer, int | None]:
+        vault_wire.send(self._link, request, descriptor)
+        answer, beside = vault_wire.receive_answer(self._link)
+        if isinstance(answer, Refused):
+            raise MemoryRefused(answer.reason)
+        return answer, beside
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Its bytes lie in this process's memory one after the other."""
+    return tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+
+
+def _populate(ranges: Sequence[tuple[int, int]]) -> None:
+    for address, nbytes in ranges:
+        userfaultfd.populate(address, nbytes)
+
+
+def _pages_of(pieces: Sequence[tuple[int, int, int]]) -> tuple[tuple[int, int], ...]:
+    """The page-aligned ranges that hold the pieces, those that touch made one."""
+    merged: list[list[int]] = []
+    for address, nbytes, _ in sorted(pieces):
+        first, last = address // PAGE_BYTES * PAGE_BYTES, -(-(address + nbytes) // PAGE_BYTES) * PAGE_BYTES
+        if merged and first <= merged[-1][1]:
+            merged[-1][1] = max(merged[-1][1], last)
+        else:
+            merged.append([first, last])
+    return tuple((first, last - first) for first, last in merged)
+
+
+__all__ = ["BrokenSeal", "MemoryRefused", "VaultClient"]

@@ -1,0 +1,182 @@
+"""How a state lies in a shard: tensors one after the other, described by an index; the rest as bytes beside them.
+
+Tensors are never pickled, and neither is a leaf that is bytes. What else a state has (numbers, strings, the state of
+random generators) is, each value by itself.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Hashable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import torch
+from torch.distributed.tensor import DTensor
+
+from holdfast.node.vault.seals import Bytes
+from holdfast.trainer.checkpoint.layout.dtensors import DPart, KeyPath, Spread, leaves, local_of, spread_of
+from holdfast.trainer.checkpoint.layout.part_format import set_element
+from holdfast.trainer.checkpoint.layout.recipe import Kind, Object, PartPlan, Recipe, Row, decode_objects
+
+ALIGNMENT = 64
+
+
+class NotKeepable(ValueError):
+    """The state has something that this layout has no place for; the message says what and where."""
+
+
+class Leaf(NamedTuple):
+    """One tensor of a state; `spread` where it is a part of a DTensor.
+
+    `memory` is equal for tensors that are the same memory read in the same way, as tied weights are.
+    """
+
+    path: KeyPath
+    tensor: torch.Tensor
+    memory: Hashable
+    spread: Spread | None
+
+
+class Place(msgspec.Struct, frozen=True, array_like=True):
+    """One tensor of the state, and where it lies now. Equal places mean that the vault knows them already."""
+
+    path: KeyPath
+    dtype: str
+    shape: tuple[int, ...]
+    nbytes: int
+    address: int
+    spread: Spread | None
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True):
+    """Where one tensor lies in a shard: `offset` in bytes, elements in row-major order."""
+
+    path: KeyPath
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    spread: Spread | None = None
+
+
+class _Index(msgspec.Struct, frozen=True, array_like=True):
+    entries: tuple[Entry, ...]
+    recipe: Recipe | None = None
+
+
+_index = msgspec.msgpack.Decoder(_Index)
+_PLAIN = frozenset({int, float, bool, str, type(None)})
+
+
+def take_apart(state: dict[str, Any]) -> tuple[list[Leaf], bytes]:
+    """The tensors of a nested state, and everything else as bytes.
+
+    Raises:
+        NotKeepable: there is a DTensor where only whole values are kept.
+    """
+    tensors: list[Leaf] = []
+    objects: list[Object] = []
+    for path, value in leaves(state):
+        if isinstance(value, DTensor):
+            tensors.append(_leaf(path, local_of(value), spread_of(value)))
+        elif isinstance(value, torch.Tensor):
+            tensors.append(_leaf(path, value, None))
+        elif type(value) is bytes:
+            objects.append(Object(path, Kind.BYTES, value))
+        elif value == {} and type(value) is dict:
+            objects.append(Object(path, Kind.EMPTY))
+        else:
+            objects.append(Object(path, Kind.PICKLED, _pickled(value)))
+    return tensors, msgspec.msgpack.encode(objects)
+
+
+def _leaf(path: KeyPath, tensor: torch.Tensor, spread: Spread | None) -> Leaf:
+    where = tensor.data_ptr() if tensor.nbytes else 0
+    memory = where, tensor.device, tensor.dtype, tensor.shape, tensor.stride(), tensor.is_conj(), tensor.is_neg()
+    return Leaf(path, tensor, memory, spread)
+
+
+def place(leaf: Leaf, address: int) -> Place:
+    """`leaf` as it lies at `address`."""
+    tensor = leaf.tensor
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return Place(leaf.path, dtype, tuple(tensor.shape), tensor.nbytes, address, leaf.spread)
+
+
+def lay(places: Sequence[Place], plan: PartPlan | None = None) -> tuple[bytes, tuple[tuple[int, int, int], ...], int]:
+    """Index, pieces (address, bytes, offset) and size of a shard of these. The same memory is in it once.
+
+    With a plan the index also says how the shard becomes a part of a checkpoint on disk.
+    """
+    offsets: dict[tuple[int, int], int] = {}
+    entries: list[Entry] = []
+    end = 0
+    for it in places:
+        memory = it.address, it.nbytes
+        if memory not in offsets:
+            offsets[memory] = end
+            end += aligned(it.nbytes)
+        entries.append(Entry(it.path, it.dtype, it.shape, offsets[memory], it.spread))
+    pieces = tuple((address, nbytes, offset) for (address, nbytes), offset in offsets.items() if nbytes)
+    recipe = _recipe(plan, {entry.path: (entry.offset, it.nbytes) for entry, it in zip(entries, places, strict=True)})
+    return msgspec.msgpack.encode(_Index(tuple(entries), recipe)), pieces, end
+
+
+def _recipe(plan: PartPlan | None, there: dict[KeyPath, tuple[int, int]]) -> Recipe | None:
+    if plan is None:
+        return None
+    rows = tuple(Row(path, chunk, *there[path]) for path, chunk in plan.chunks.items())
+    return Recipe(rows, plan.spaces, plan.objects_of)
+
+
+def put_together(index: bytes, objects: bytes, memory: Bytes) -> dict[str, Any]:
+    """The state that was taken apart: tensors are views of `memory`, of DTensors there are this rank's parts."""
+    state: dict[str, Any] = {}
+    for entry in _index.decode(index).entries:
+        dtype = getattr(torch, entry.dtype)
+        nbytes = int(np.prod(entry.shape, dtype=np.int64)) * dtype.itemsize
+        tensor = view(memory[entry.offset : entry.offset + nbytes], dtype, entry.shape)
+        set_element(state, entry.path, tensor if entry.spread is None else DPart(tensor, entry.spread))
+    for it in decode_objects(objects):
+        set_element(state, it.path, _value(it))
+    return state
+
+
+def _value(kept: Object) -> Any:
+    match kept.kind:
+        case Kind.BYTES:
+            return kept.data
+        case Kind.EMPTY:
+            return {}
+        case Kind.PICKLED:
+            return pickle.loads(kept.data)
+
+
+def view(memory: Bytes, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+    """These bytes as a tensor."""
+    if not memory.size:
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(memory, dtype=dtype).reshape(shape)
+
+
+def aligned(nbytes: int) -> int:
+    """What a tensor of this size takes of a shard."""
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def _pickled(value: Any) -> bytes:
+    if type(value) in _PLAIN:
+        return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+    stream = io.BytesIO()
+    _Pickler(stream, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
+    return stream.getvalue()
+
+
+class _Pickler(pickle.Pickler):
+    def reducer_override(self, obj: Any) -> Any:
+        # It would bring a mesh of the process before along.
+        if isinstance(obj, DTensor):
+            raise NotKeepable("a DTensor lies in a tuple, or in a dict whose keys are no strings: keep it in neither")
+        return NotImplemented

@@ -1,0 +1,270 @@
+"""What the processes of a job were seen to do, judged: who holds it up, and whether they only work. Pure.
+
+The judgement itself is that of `holdfast.engines.hang`: stacks by groups, collectives by who waits for whom.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Generic, Literal, TypeVar
+
+import msgspec
+
+from holdfast.engines.hang.event_times import restored
+from holdfast.engines.hang.hang_verdict import HangVerdict, judge_hang
+from holdfast.engines.hang.stacks.process_state import Eye
+from holdfast.engines.hang.stacks.stack_groups import StackGroup
+from holdfast.events import CollectiveTrace, StackDump
+from holdfast.events.parts.ranks import HangSuspect, StandingPlace
+from holdfast.events.parts.traces import NodeLinks, ProcessStacks, RankTrace
+from holdfast.settings.hang import HangPolicy
+from holdfast.topology import Mesh
+
+Scope = Literal["machine", "group", "nobody"]
+RANKS_TOLD_MAX = 256
+PLACES_TOLD_MAX = 24
+SUSPECTS_TOLD_MAX = 16
+FRAMES_TOLD_MAX = 16
+LINES_TOLD_MAX = 24
+_LINE_CHARS_MAX = 400
+SILENT_CONFIDENCE = 0.8
+STUCK_STATES = frozenset({"T", "t", "D"})
+"""Stopped, or waiting inside the kernel where no signal reaches."""
+
+
+Part = TypeVar("Part", StackDump, CollectiveTrace)
+
+
+class _Parts(Generic[Part]):
+    """One kind of answer of some nodes; `owed` are those of which it is not whole."""
+
+    def __init__(self, nodes: Iterable[str]) -> None:
+        self._of: dict[str, dict[int, Part]] = {node: {} for node in nodes}
+        self.owed = set(self._of)
+
+    def add(self, event: Part) -> None:
+        if event.node not in self.owed:
+            return
+        parts = self._of[event.node]
+        of_first = next(iter(parts.values()), event).parts
+        if event.parts == of_first and 1 <= event.part <= of_first:
+            parts[event.part] = event
+        if len(parts) >= of_first:
+            self.owed.discard(event.node)
+
+    def __iter__(self) -> Iterator[tuple[str, Part]]:
+        return ((node, part) for node, parts in self._of.items() for part in parts.values())
+
+
+class Answers:
+    """What has come from each node, in any order and in parts. Nobody speaks for the ranks of another node."""
+
+    def __init__(self, node_of_rank: Mapping[int, str]) -> None:
+        self._node_of_rank = node_of_rank
+        self._dumps = _Parts[StackDump](node_of_rank.values())
+        self._traces = _Parts[CollectiveTrace](node_of_rank.values())
+
+    def add(self, event: StackDump | CollectiveTrace) -> None:
+        """Take in a part; one that comes again changes nothing, nor does one of a node that has no rank of the job."""
+        if isinstance(event, StackDump):
+            self._dumps.add(event)
+        else:
+            self._traces.add(event)
+
+    @property
+    def are_complete(self) -> bool:
+        """Whether every node has answered."""
+        return not (self._dumps.owed or self._traces.owed)
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The nodes of which something has not come yet."""
+        return tuple(sorted(self._dumps.owed | self._traces.owed))
+
+    @property
+    def processes(self) -> tuple[ProcessStacks, ...]:
+        """All that were looked at."""
+        return tuple(
+            process if process.node == node else msgspec.structs.replace(process, node=node)
+            for node, dump in self._dumps
+            for process in dump.processes
+            if process.rank is not None and self._node_of_rank.get(process.rank) == node
+        )
+
+    @property
+    def traces(self) -> tuple[RankTrace, ...]:
+        """What the ranks remember."""
+        return tuple(
+            rank
+            for node, trace in self._traces
+            for rank in restored(
+                trace.origin, (rank for rank in trace.ranks if self._node_of_rank.get(rank.rank) == node)
+            )
+        )
+
+    @property
+    def links(self) -> tuple[NodeLinks, ...]:
+        """What the nodes know of their network."""
+        told = ((node, dump.links) for node, dump in self._dumps if dump.links is not None)
+        return tuple(msgspec.structs.replace(links, node=node) for node, links in told)
+
+
+class Judged(msgspec.Struct, frozen=True, kw_only=True):
+    """What the answers come to; lists are cut to what can be told. `is_excused`: nothing but work was seen.
+    `somebody_waits`: a rank stands in a wait for others, by its stack."""
+
+    suspects: tuple[HangSuspect, ...]
+    ranks: tuple[int, ...]
+    nodes: tuple[str, ...]
+    verdict: HangVerdict
+    places: tuple[StandingPlace, ...]
+    working: tuple[int, ...]
+    is_excused: bool
+    is_machine: bool
+    somebody_waits: bool
+    unread: tuple[str, ...]
+    summary: str
+    evidence: tuple[str, ...]
+    confidence: float
+    scope: Scope
+    processes: int
+
+
+def judge(
+    answers: Answers,
+    *,
+    mesh: Mesh | None,
+    nproc_per_node: int,
+    node_of_rank: Mapping[int, str],
+    outside: frozenset[int],
+    unanswered: tuple[str, ...],
+    policy: HangPolicy,
+    moves_data: bool = False,
+) -> Judged:
+    """Who holds the job up. `outside`: the ranks that stand outside of collectives, by their ledgers.
+
+    `moves_data`: in a phase of its own, such as a checkpoint, a rank may read or write while a thread of it waits.
+    """
+    processes = answers.processes
+    looked_at = [process for process in processes if not process.is_tracers_fault]
+    verdict = judge_hang(looked_at, answers.traces, mesh, nproc_per_node or None, node_of_rank, answers.links)
+    eye = Eye()
+    suspects = tuple(
+        HangSuspect(
+            ranks=ranks[:RANKS_TOLD_MAX],
+            nodes=_nodes_of(ranks, node_of_rank)[:RANKS_TOLD_MAX],
+            reason=_cut(blamed.reason),
+            confidence=blamed.confidence,
+            evidence=tuple(map(_cut, blamed.evidence[:LINES_TOLD_MAX])),
+        )
+        for blamed in verdict.suspects[:SUSPECTS_TOLD_MAX]
+        if (ranks := _of_job(blamed.ranks, node_of_rank))
+    )
+    ranks = _of_job(verdict.ranks, node_of_rank)
+    nodes = _nodes_of(ranks, node_of_rank)
+    scope: Scope = verdict.scope if ranks else "nobody"
+    confidence, summary = verdict.confidence if ranks else 0.0, verdict.summary
+    if not ranks and (silent := _silent(processes, node_of_rank, unanswered)):
+        ranks, nodes = silent, _nodes_of(silent, node_of_rank)
+        scope, confidence = "machine" if len(nodes) == 1 else "group", SILENT_CONFIDENCE
+        summary = _cut(f"{', '.join(nodes)} gave no stacks of what its ranks do, the others did")
+        told, told_nodes = ranks[:RANKS_TOLD_MAX], nodes[:RANKS_TOLD_MAX]
+        suspects = (HangSuspect(ranks=told, nodes=told_nodes, reason=summary, confidence=confidence),)
+    working = _working(processes, policy)
+    speaks_against = {
+        process.rank
+        for process in processes
+        if process.kind == "rank"
+        and (process.state in STUCK_STATES or (process.unread and not process.is_tracers_fault))
+    }
+    busy = working & outside | (_working(processes, policy, by_cpu=False) if moves_data else set())
+    own = [process for process in processes if process.rank in ranks]
+    return Judged(
+        suspects=suspects,
+        ranks=ranks,
+        nodes=nodes,
+        verdict=verdict,
+        places=_places(verdict.stacks.groups if verdict.stacks else ()),
+        working=tuple(sorted(working)),
+        # Who waits in a collective may burn CPU there: only what is done outside of them is work.
+        is_excused=bool(busy) and (not ranks or busy >= set(ranks)),
+        is_machine=bool(ranks)
+        and all(rank in speaks_against or node_of_rank.get(rank) in unanswered for rank in ranks),
+        somebody_waits=any(
+            process.kind == "rank" and eye.look(process).activity.doing == "others" for process in processes
+        ),
+        unread=tuple(
+            _cut(f"rank {process.rank}, pid {process.pid}: {process.unread}") for process in processes if process.unread
+        )[:LINES_TOLD_MAX],
+        summary=_cut(_with_states(summary, own)),
+        evidence=tuple(map(_cut, verdict.evidence[:LINES_TOLD_MAX])),
+        confidence=confidence,
+        scope=scope,
+        processes=len(processes),
+    )
+
+
+def _of_job(ranks: Iterable[int], node_of_rank: Mapping[int, str]) -> tuple[int, ...]:
+    """Without those that only a rank's records name, as members of a group: there are no such ranks."""
+    return tuple(rank for rank in ranks if rank in node_of_rank)
+
+
+def _silent(
+    processes: Iterable[ProcessStacks], node_of_rank: Mapping[int, str], unanswered: tuple[str, ...]
+) -> tuple[int, ...]:
+    """Ranks that gave no stacks though the tracer had time and right to read them; none if they are not the few."""
+    unread = {
+        process.rank
+        for process in processes
+        if process.kind == "rank" and process.unread and not process.is_tracers_fault
+    }
+    silent = tuple(rank for rank, node in sorted(node_of_rank.items()) if rank in unread or node in unanswered)
+    return silent if 2 * len(silent) <= len(node_of_rank) else ()
+
+
+def _working(processes: Iterable[ProcessStacks], policy: HangPolicy, *, by_cpu: bool = True) -> set[int]:
+    """The ranks of whose processes one computes (`by_cpu`), reads or writes."""
+    return {
+        process.rank
+        for process in processes
+        if process.rank is not None
+        and (
+            (by_cpu and (process.cpu_share or 0.0) >= policy.working_cpu_share)
+            or (process.io_bytes_per_s or 0.0) >= policy.working_bytes_per_s
+        )
+    }
+
+
+def _with_states(summary: str, processes: Iterable[ProcessStacks]) -> str:
+    """The summary, with what the kernel says of the suspects' processes."""
+    words = {"T": "is stopped", "t": "is stopped by a debugger", "D": "waits inside the kernel"}
+    said = [
+        f"process {process.pid} of rank {process.rank} {words[process.state]}"
+        + (f" ({process.waits_in})" if process.state == "D" and process.waits_in else "")
+        for process in processes
+        if process.state in words
+    ]
+    return "; ".join([summary, *said[:4]]) if said else summary
+
+
+def _places(groups: Iterable[StackGroup]) -> tuple[StandingPlace, ...]:
+    most_crowded = sorted(groups, key=lambda group: -group.count)[:PLACES_TOLD_MAX]
+    return tuple(
+        StandingPlace(
+            kind=group.kind,
+            count=group.count,
+            stack=tuple(map(_cut, group.stack[:FRAMES_TOLD_MAX])),
+            waits_for=group.waits_for,
+            ranks=group.ranks[:RANKS_TOLD_MAX],
+            is_usual=group.is_healthy,
+        )
+        for group in most_crowded
+    )
+
+
+def _nodes_of(ranks: Iterable[int], node_of_rank: Mapping[int, str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(node_of_rank[rank] for rank in ranks if rank in node_of_rank))
+
+
+def _cut(line: str) -> str:
+    return line[:_LINE_CHARS_MAX]

@@ -1,0 +1,350 @@
+"""A job that got slow without a word (GREYHOUND §4): noticed, located, tested while training is held, said. Pure.
+
+    watching   the iterations of one rank of each node are tracked
+    profiling  all nodes are asked how their ranks spent the last iterations
+    testing    training is held, suspects are tested
+    voting     the finding is said, it names nobody: stacks are taken in rounds, while training goes on
+    watching   the finding is said, training goes on
+
+What is to be said stays until it was committed; a stage whose nodes do not answer in time ends with what there is.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from holdfast.engines.slow.calls import IterationTime
+from holdfast.engines.slow.sent_profiles import ITERATIONS_MAX
+from holdfast.engines.slow.slow_findings import Located, PaceChange
+from holdfast.engines.slow.tracker import JobPace
+from holdfast.events import (
+    CollectivesProfiled,
+    CollectiveTrace,
+    Event,
+    FailSlowOnset,
+    FailSlowRelieved,
+    MfuDeclined,
+    SlownessTested,
+    StackDump,
+    StepsMeasured,
+)
+from holdfast.events.parts.samples import StepSample
+from holdfast.ids import derived_id
+from holdfast.orders.node import SlowTests, SlowWanted, TraceWanted
+from holdfast.settings.slow import SlowPolicy
+from holdfast.symptoms.table_one import TableOne
+from holdfast_analyzer.engines.slow.slow_analysis import Analysis
+from holdfast_analyzer.engines.slow.slow_answers import fits, was_measured_by
+from holdfast_analyzer.engines.slow.slow_location import (
+    Judged,
+    Profiles,
+    by_collectives,
+    by_tests,
+    hold_of,
+    profiles_of,
+    transfers_of,
+)
+from holdfast_analyzer.engines.slow.slow_vote import Ballot, place_of
+
+SOURCE = "analyzer"
+SLOW_ITERATIONS_MIN = 4
+"""At the new pace, before all nodes are asked: medians of fewer are of single iterations."""
+ASK_ANYWAY = timedelta(seconds=3)
+STEPS_FIRST = 20
+"""Steps that all nodes have told, before they may be taken in place of what repeats in their collectives."""
+FINER_THAN_STEPS = 1.5
+
+OLD = timedelta(seconds=30)
+"""Iterations from before say nothing of now."""
+
+IMBALANCES = ("stage_imbalance", "sequence_imbalance")
+"""What makes a job slow and is no machine's fault."""
+
+Said = Event | SlowWanted | TraceWanted
+
+
+class FailSlow:
+    """One job. `pending` is what is still to be said, in order; `said` takes from it."""
+
+    def __init__(self, job: str, policy: SlowPolicy) -> None:
+        self.job = job
+        self._policy = policy
+        self._generation = 0
+        self._pace = JobPace(policy.slower_by)
+        self._newest: dict[int, int] = {}
+        self._told_steps = 0
+        self._told_iterations = 0
+        self._by_steps = False
+        self._onset: tuple[PaceChange, str, datetime] | None = None
+        self._declined: MfuDeclined | None = None
+        self._pending: list[Said] = []
+        self.analysis: Analysis | None = None
+        self.heard_at: datetime | None = None
+
+    # --- what is seen -----------------------------------------------------------------------------
+
+    def take(self, event: StepsMeasured, now: datetime) -> None:
+        """Take in the iterations of one node."""
+        generation = event.generation or 0
+        # Agents say their last measurements again to a bus that lost them: what a job was once is no news.
+        if generation < self._generation or now - event.at > OLD:
+            return
+        if generation > self._generation:
+            self._begin(generation)
+        self.heard_at = now
+        for sample in self._samples(event):
+            if sample.iteration <= self._newest.get(sample.rank, -1):
+                continue
+            self._newest[sample.rank] = sample.iteration
+            for change in self._pace.observe(sample):
+                self._changed(change, event, now)
+        if self._onset is not None and self._is_ripe(now):
+            change, cause, _ = self._onset
+            self._onset = None
+            since = min(ITERATIONS_MAX, max(2, self._slow_for(change)))
+            self._ask(derived_id(cause, "slow"), now, iterations=since, slow=(change.after_s, change.healthy_s))
+
+    def declined(self, event: MfuDeclined) -> None:
+        """The job's pace was found to have declined: what crept in, or what is told by a training log only."""
+        if not self._policy.locate or (event.generation or 0) < self._generation:
+            return
+        if (event.generation or 0) > self._generation:
+            self._begin(event.generation or 0)
+        # Iterations that got longer at once were looked at when they did.
+        if self.analysis is None and self._onset is None and not self._pace.is_slow:
+            self._declined = event
+
+    def break_off_rounds(self) -> None:
+        """Rounds of stacks are over, unless somebody waits for them: the job hangs, or is to be looked at anew."""
+        if self.analysis is not None and self.analysis.ballot is not None and not self.analysis.by_stacks:
+            self.analysis = None
+
+    def _samples(self, event: StepsMeasured) -> list[IterationTime]:
+        steps = self._steps_of(event)
+        by_steps = self._is_better_by_steps(event, len(steps))
+        if by_steps is not self._by_steps:
+            self._by_steps = by_steps
+            self._newest.clear()
+            self._pace = JobPace(self._policy.slower_by)
+        if not by_steps:
+            return [
+                IterationTime(
+                    rank=sample.rank,
+                    iteration=sample.iteration,
+                    duration_s=sample.duration_s,
+                    pattern=sample.pattern,
+                    in_calls_s=sample.in_calls_s,
+                )
+                for sample in event.iterations
+            ]
+        return [
+            IterationTime(rank=step.rank, iteration=max(0, step.step), duration_s=step.duration_s) for step in steps
+        ]
+
+    def _steps_of(self, event: StepsMeasured) -> list[StepSample]:
+        rank = min((sample.rank for sample in event.samples), default=0)
+        return [sample for sample in event.samples if sample.rank == rank and sample.duration_s > 0]
+
+    def _is_better_by_steps(self, event: StepsMeasured, steps: int) -> bool:
+        """Whether steps tell the pace better.
+
+        DDP calls its collectives from C++, where nobody sees them; what repeats more often than steps is a part of one.
+        """
+        self._told_steps += steps
+        self._told_iterations += len(event.iterations)
+        if self._told_steps < STEPS_FIRST:
+            return False
+        return not self._told_iterations or self._told_iterations > FINER_THAN_STEPS * self._told_steps
+
+    def take_profile(self, event: CollectivesProfiled) -> None:
+        """What a node tells of its ranks."""
+        if self.analysis is None or event.asked != self.analysis.wanted.id or self.analysis.tests is not None:
+            return
+        if fits(event, self.analysis.told.values()):
+            self.analysis.told.setdefault(event.node_rank, event)
+
+    def take_tests(self, event: SlownessTested) -> None:
+        """What a node has measured."""
+        if self.analysis is None or event.asked != self.analysis.wanted.id:
+            return
+        if was_measured_by(event, self.analysis.told.get(event.node_rank)):
+            self.analysis.tested[event.stage][event.node_rank] = event
+
+    def take_stacks(self, event: StackDump | CollectiveTrace) -> bool:
+        """What the processes of a node do; whether it was asked for here."""
+        ballot = self.analysis.ballot if self.analysis is not None else None
+        if ballot is None or not ballot.takes(event.trace):
+            return False
+        ballot.add(event)
+        return True
+
+    def by_hand(self, asked: str, asked_by: str, now: datetime, *, tests: bool, stacks: bool) -> None:
+        """Somebody wants to know; by rounds of stacks, or by collectives and, if so wanted, tests."""
+        self._ask(asked, now, slow=self._pace.slow, asked_by=asked_by, tests=tests, by_stacks=stacks)
+
+    # --- what is said -----------------------------------------------------------------------------
+
+    def due(self, now: datetime) -> tuple[Said, ...]:
+        """What is to be said now."""
+        if self.analysis is None and self._declined is not None:
+            event, self._declined = self._declined, None
+            self._ask(derived_id(event.id, "slow"), now, share_left=event.share_left)
+        if self.analysis is not None:
+            self._go_on(self.analysis, now)
+        return tuple(self._pending)
+
+    def said(self, what: Said) -> None:
+        """This was said."""
+        self._pending = [other for other in self._pending if other is not what]
+
+    # --- tracking ---------------------------------------------------------------------------------
+
+    def _begin(self, generation: int) -> None:
+        self._generation = generation
+        self._pace = JobPace(self._policy.slower_by)
+        self._newest.clear()
+        self._told_steps = self._told_iterations = 0
+        self._by_steps = False
+        self._onset = self._declined = None
+        self.analysis = None
+
+    def _changed(self, change: PaceChange, cause: StepsMeasured, now: datetime) -> None:
+        is_onset = change.direction == "onset"
+        common: dict[str, Any] = {
+            # Seen twice, it is the same finding to the letter: the record has it once.
+            "id": derived_id(cause.id, change.direction, change.iteration),
+            "at": cause.at,
+            "cause": cause.id,
+            **self._common,
+            "before_s": change.before_s,
+            "after_s": change.after_s,
+            "healthy_s": change.healthy_s,
+            "iteration": change.iteration,
+            "detected_after": change.detected_after,
+            "ranks": change.ranks,
+        }
+        if is_onset or change.is_over:
+            # What the rounds have shown so far was another pace.
+            self.break_off_rounds()
+        if is_onset:
+            found = FailSlowOnset(**common, symptom=TableOne.MFU_DECLINE)
+            self._pending.append(found)
+            self._onset = (change, found.id, now) if self._policy.locate and self.analysis is None else None
+        else:
+            self._pending.append(FailSlowRelieved(**common, is_over=change.is_over))
+            self._onset = None
+
+    def _is_ripe(self, now: datetime) -> bool:
+        assert self._onset is not None
+        change, _, at = self._onset
+        return self._slow_for(change) >= SLOW_ITERATIONS_MIN or now - at >= ASK_ANYWAY
+
+    def _slow_for(self, change: PaceChange) -> int:
+        return (
+            max((newest for rank, newest in self._newest.items() if rank in change.ranks), default=0) - change.iteration
+        )
+
+    # --- locating ---------------------------------------------------------------------------------
+
+    def _ask(
+        self, asked: str, now: datetime, *, iterations: int = ITERATIONS_MAX, tests: bool = True, **known: Any
+    ) -> None:
+        until = now + timedelta(seconds=self._policy.answer_s)
+        wanted = SlowWanted(id=asked, job=self.job, generation=self._generation, until=until, iterations=iterations)
+        may_test = tests and (self._policy.test or bool(known.get("asked_by")))
+        self.analysis = Analysis(wanted, now, tests=may_test, by_steps=self._by_steps, **known)
+        self._pending.append(wanted)
+
+    def _go_on(self, analysis: Analysis, now: datetime) -> None:
+        if analysis.ballot is not None:
+            self._vote(analysis, analysis.ballot, now)
+        elif analysis.tests is None:
+            self._profiled(analysis, now)
+        else:
+            assert analysis.profiles is not None
+            assert analysis.located is not None
+            self._tested(analysis, analysis.profiles, analysis.located, analysis.tests, now)
+
+    def _profiled(self, analysis: Analysis, now: datetime) -> None:
+        told = analysis.told
+        nnodes = max((event.nnodes for event in told.values()), default=1)
+        if len(told) < nnodes and now < analysis.wanted.until:
+            return
+        analysis.profiles = profiles = profiles_of(told)
+        if analysis.by_stacks and place_of(told) is not None:
+            self._begin_rounds(analysis, now)
+            return
+        if profiles is None:
+            self._end(analysis, Judged(cause="unknown", summary="no node tells how its ranks spend their time"), now)
+            return
+        if not profiles.works:
+            summary = (
+                "what its ranks call shows no iterations: collectives of DTensor, called from C++, have no times here"
+            )
+            self._end(analysis, Judged(cause="unknown", summary=summary), now)
+            return
+        analysis.located = profiles.locate()
+        may_test = analysis.may_test and len(told) == nnodes and bool(analysis.located.suspicions)
+        hold = hold_of(profiles, analysis.located, self._policy, now) if may_test else None
+        if hold is None:
+            self._end(analysis, by_collectives(profiles, analysis.located), now)
+            return
+        analysis.tests, analysis.passes = hold
+        self._pending.append(self._wanted(analysis, analysis.tests.until, tests=analysis.tests))
+
+    def _tested(
+        self, analysis: Analysis, profiles: Profiles, located: Located, tests: SlowTests, now: datetime
+    ) -> None:
+        held = analysis.tested["hold"]
+        done = analysis.tested["transfers"] if tests.passes else held
+        if len(done) < len(analysis.told) and now < tests.until:
+            return
+        # A rank that goes on trains over the links that are to be tested.
+        all_held = len(held) == len(analysis.told) and all(event.held for event in held.values())
+        if analysis.passes and not tests.passes and all_held:
+            analysis.tests = transfers_of(profiles, tests, analysis.passes, self._policy, now)
+            self._pending.append(self._wanted(analysis, analysis.tests.until, tests=analysis.tests))
+            return
+        tested = [event for stage in analysis.tested.values() for event in stage.values()]
+        self._end(analysis, by_tests(profiles, located, tested, self._policy), now)
+
+    def _wanted(self, analysis: Analysis, until: datetime, **stage: Any) -> SlowWanted:
+        return SlowWanted(id=analysis.wanted.id, job=self.job, generation=self._generation, until=until, **stage)
+
+    def _end(self, analysis: Analysis, judged: Judged, now: datetime) -> None:
+        if analysis.tests is not None:
+            until = max(analysis.tests.until, now) + timedelta(seconds=self._policy.answer_s)
+            self._pending.append(self._wanted(analysis, until, is_over=True))
+        self._pending.append(analysis.finding(judged, now, self._common))
+        is_explained = bool(judged.nodes or judged.links) or judged.cause in IMBALANCES
+        if is_explained or not self._policy.vote or not self._is_slow(analysis):
+            self.analysis = None
+            return
+        # Whoever was held a moment ago stands there still.
+        self._begin_rounds(analysis, now, wait_s=self._policy.vote_every_s if analysis.tests is not None else 0.0)
+
+    # --- rounds of stacks -------------------------------------------------------------------------
+
+    def _is_slow(self, analysis: Analysis) -> bool:
+        return self._pace.is_slow or analysis.share_left is not None
+
+    def _begin_rounds(self, analysis: Analysis, now: datetime, wait_s: float = 0.0) -> None:
+        place = place_of(analysis.told)
+        if place is None:
+            self.analysis = None
+            return
+        first = now + timedelta(seconds=wait_s)
+        analysis.ballot = Ballot(analysis.wanted.id, self.job, self._generation, place, self._policy, first)
+        self._vote(analysis, analysis.ballot, now)
+
+    def _vote(self, analysis: Analysis, ballot: Ballot, now: datetime) -> None:
+        if (wanted := ballot.due(now)) is not None:
+            self._pending.append(wanted)
+        if ballot.is_over:
+            self._pending.append(analysis.voted(ballot, now, self._common))
+            self.analysis = None
+
+    @property
+    def _common(self) -> dict[str, Any]:
+        return {"source": SOURCE, "job": self.job, "generation": self._generation}

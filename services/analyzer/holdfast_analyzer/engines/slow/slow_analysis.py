@@ -1,0 +1,139 @@
+"""One look at a slow job, from the question to the finding: what was asked, what came, and how it is told. Pure."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from holdfast.engines.slow.slow_findings import Located
+from holdfast.events import CollectivesProfiled, FailSlowLocated, SlownessTested
+from holdfast.events.parts.samples import SlowStage
+from holdfast.ids import derived_id
+from holdfast.orders.node import SlowTests, SlowWanted
+from holdfast_analyzer.engines.slow.slow_location import EVIDENCE_MAX, Judged, Passes, Profiles
+from holdfast_analyzer.engines.slow.slow_vote import RANKS_TOLD_MAX, Ballot
+
+FLAGGED_TOLD_MAX = 8
+VOTED = "voted"
+
+
+class Analysis:
+    """One look. `slow`: the pace of a job that got slow, and the one before; `share_left`: what is left of that, where
+    no more than its decline is known.
+
+    `by_stacks`: somebody wants rounds of stacks, and nothing else. `by_steps`: that pace is told by steps.
+    """
+
+    def __init__(
+        self,
+        wanted: SlowWanted,
+        began: datetime,
+        *,
+        slow: tuple[float, float] | None = None,
+        share_left: float | None = None,
+        asked_by: str = "",
+        tests: bool = True,
+        by_stacks: bool = False,
+        by_steps: bool = False,
+    ) -> None:
+        self.wanted = wanted
+        self.began = began
+        self.slow = slow
+        self.share_left = share_left
+        self.asked_by = asked_by
+        self.may_test = tests
+        self.by_stacks = by_stacks
+        self.by_steps = by_steps
+        self.told: dict[int, CollectivesProfiled] = {}
+        self.tested: dict[SlowStage, dict[int, SlownessTested]] = {"hold": {}, "transfers": {}}
+        self.profiles: Profiles | None = None
+        self.located: Located | None = None
+        self.passes: Passes = ()
+        self.tests: SlowTests | None = None
+        self.ballot: Ballot | None = None
+
+    @property
+    def is_of_slow_job(self) -> bool:
+        """Whether the job was known to be slow when it was begun."""
+        return self.slow is not None or self.share_left is not None
+
+    def finding(self, judged: Judged, now: datetime, common: dict[str, Any]) -> FailSlowLocated:
+        """What it comes to; `common` are the fields that all findings of the job have."""
+        profiles = self.profiles
+        names = profiles.node if profiles else str
+        return FailSlowLocated(
+            id=derived_id(self.wanted.id, "located"),
+            at=now,
+            **common,
+            cause=self.wanted.id,
+            asked=self.wanted.id,
+            fault=judged.cause,
+            nodes=tuple(map(names, judged.nodes)),
+            ranks=judged.ranks,
+            links=tuple((names(sender), names(receiver)) for sender, receiver in judged.links),
+            suspects=tuple(map(names, judged.suspects)),
+            is_validated=judged.is_validated,
+            **self._paces(),
+            summary=judged.summary,
+            evidence=judged.evidence,
+            harmless=judged.harmless,
+            **(profiles.shown() if profiles else {}),
+            took_s=(now - self.began).total_seconds(),
+            held_s=max((event.held_s for stage in self.tested.values() for event in stage.values()), default=0.0),
+            unanswered=self._unanswered(),
+            asked_by=self.asked_by,
+        )
+
+    def voted(self, ballot: Ballot, now: datetime, common: dict[str, Any]) -> FailSlowLocated:
+        """What the rounds of stacks come to.
+
+        Of a job that nobody has called slow they name suspects only: where ranks stand is no fault by itself.
+        """
+        vote, profiles = ballot.vote, self.profiles
+        ranks = vote.degrader.ranks if vote.degrader else ()
+        nodes = ballot.nodes_of(vote.degrader) if vote.degrader else ()
+        return FailSlowLocated(
+            # By hand it is what was asked for; else it follows what collectives and tests have said.
+            id=derived_id(self.wanted.id, VOTED),
+            at=now,
+            **common,
+            cause=self.wanted.id if self.by_stacks else derived_id(self.wanted.id, "located"),
+            asked=self.wanted.id if self.by_stacks else derived_id(self.wanted.id, "rounds"),
+            suspects=nodes,
+            ranks=ranks[:RANKS_TOLD_MAX],
+            one_of=nodes if self.is_of_slow_job else (),
+            confidence=vote.confidence,
+            **self._paces(),
+            summary=f"by its stacks: {vote.reason}",
+            evidence=tuple(ballot.lines[-EVIDENCE_MAX:]),
+            flagged=ballot.flagged[:FLAGGED_TOLD_MAX],
+            rounds=tuple(ballot.rounds),
+            **(profiles.shown() if profiles and self.by_stacks else {}),
+            took_s=(now - self.began).total_seconds(),
+            asked_by=self.asked_by,
+        )
+
+    def _paces(self) -> dict[str, Any]:
+        """The pace now, the one before, and how many times as long an iteration takes."""
+        pace_s = self.profiles.pace_s if self.profiles else 0.0
+        healthy_s = self.profiles.healthy_s if self.profiles else 0.0
+        if self.slow is not None:
+            # The newest pace, unless it is of another kind: what repeats in collectives may be finer than a step.
+            newest_s, (pace_s, healthy_s) = pace_s, self.slow
+            if newest_s and not self.by_steps:
+                pace_s = newest_s
+        elif self.share_left:
+            healthy_s = pace_s * self.share_left
+            return {"pace_s": pace_s, "healthy_s": healthy_s, "slowdown": 1.0 / self.share_left}
+        return {
+            "pace_s": pace_s,
+            "healthy_s": healthy_s,
+            "slowdown": pace_s / healthy_s if pace_s and healthy_s else 1.0,
+        }
+
+    def _unanswered(self) -> tuple[str, ...]:
+        """Nodes that have told how their ranks spend their time, and not what they measured."""
+        if self.tests is None:
+            return ()
+        tested = self.tested["transfers" if self.tests.passes else "hold"]
+        return tuple(event.node or "" for rank, event in sorted(self.told.items()) if rank not in tested)

@@ -1,0 +1,252 @@
+"""What the profiles and tests of a slow job's nodes come to: what to test, and who is slow. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from holdfast.engines.slow.locating import locate
+from holdfast.engines.slow.sent_profiles import group_times, works
+from holdfast.engines.slow.slow_findings import Located, TransferTime, ValidationPlan, ValidationResults, Verdict
+from holdfast.engines.slow.validation import judge_validation, plan_validation
+from holdfast.events import CollectivesProfiled, SlownessTested
+from holdfast.events.parts.samples import GroupPace, RankPace, SlowCause
+from holdfast.orders.node import SlowTests
+from holdfast.settings.slow import SlowPolicy
+from holdfast.topology import Mesh, MeshError, Topology
+
+GROUPS_SHOWN = 32
+SHARE_MIN = 0.02
+"""Of an iteration, that a kind of collective takes: what takes less makes no job slow."""
+EVIDENCE_MAX = 16
+
+
+Passes = tuple[tuple[tuple[int, int], ...], ...]
+"""Links by node rank, sender and receiver; those of one pass share no node."""
+
+
+class Profiles:
+    """What the nodes of a job have told, by node rank, joined."""
+
+    def __init__(self, told: Mapping[int, CollectivesProfiled]) -> None:
+        """Of one node at least.
+
+        Raises:
+            MeshError: the job's mesh is not that of its ranks.
+        """
+        self.told = told
+        one = next(iter(told.values()))
+        mesh = Mesh.parse(one.mesh) if one.mesh else None
+        self.topology = Topology.of(one.nnodes, one.nproc_per_node, mesh)
+        self.ranks = [rank for event in told.values() for rank in event.ranks]
+        per_iteration = {
+            (calls.group, calls.operation, calls.bytes): calls.count / len(rank.iterations_s)
+            for rank in self.ranks
+            for calls in rank.calls
+            if rank.iterations_s
+        }
+        self.all_groups = group_times(self.ranks, mesh)
+        self.works = works(self.ranks)
+        self.step = max((rank.step for rank in self.ranks), default=-1)
+        paces = [statistics.median(rank.iterations_s) for rank in self.ranks if rank.iterations_s]
+        self.pace_s = statistics.median(paces) if paces else 0.0
+        self.groups = [
+            group
+            for group in self.all_groups
+            if group.transfer_s * per_iteration.get((group.group, group.operation, group.bytes), 0.0)
+            >= SHARE_MIN * self.pace_s
+        ]
+        healthy = [rank.healthy_s for rank in self.ranks if rank.healthy_s]
+        self.healthy_s = statistics.median(healthy) if healthy else 0.0
+
+    def locate(self) -> Located:
+        """Who is under suspicion."""
+        return locate(self.groups, self.works, self.topology)
+
+    def node(self, node_rank: int) -> str:
+        """The name of a node."""
+        event = self.told.get(node_rank)
+        return (event.node or "") if event is not None else ""
+
+    def shown(self) -> dict[str, Any]:
+        """The figures, for whoever reads the finding."""
+        slowest = sorted(self.all_groups, key=lambda group: -group.transfer_s * group.occurrences)[:GROUPS_SHOWN]
+        return {
+            "pace": tuple(
+                RankPace(
+                    rank=rank.rank,
+                    node=self.node(self.topology.node_rank_of(rank.rank)),
+                    iteration_s=statistics.median(rank.iterations_s),
+                    work_s=statistics.median(rank.iterations_s) - statistics.median(rank.in_calls_s),
+                    in_calls_s=statistics.median(rank.in_calls_s),
+                )
+                for rank in sorted(self.ranks, key=lambda rank: rank.rank)
+                if rank.iterations_s
+            ),
+            "groups": tuple(
+                GroupPace(
+                    group=group.group,
+                    kind=group.kind,
+                    operation=group.operation,
+                    bytes=group.bytes,
+                    ranks=len(group.ranks),
+                    transfer_s=group.transfer_s,
+                    waiting_s=max(group.waiting_s, default=0.0),
+                )
+                for group in slowest
+            ),
+        }
+
+
+def profiles_of(told: Mapping[int, CollectivesProfiled]) -> Profiles | None:
+    """None if nothing was told that fits together."""
+    if not told:
+        return None
+    try:
+        return Profiles(told)
+    except MeshError:
+        return None
+
+
+def hold_of(profiles: Profiles, located: Located, policy: SlowPolicy, now: datetime) -> tuple[SlowTests, Passes] | None:
+    """The hold with its matrix products, and the transfers for later; None: nothing can be tested, or nobody knows at
+    which step."""
+    if profiles.step < 0:
+        return None
+    plan = plan_validation(located, profiles.topology)
+    passes = _between_nodes(plan, profiles)
+    if not plan.compute_ranks and not passes:
+        return None
+    # Far enough ahead that the word is with every node before its ranks are there.
+    ahead = 1 + (int(policy.ahead_s / profiles.pace_s) if profiles.pace_s else 0)
+    # The end of a step may be far; who is held earlier does not wait for this.
+    held_by = now + timedelta(seconds=policy.ahead_s + (ahead + 2) * profiles.pace_s + policy.answer_s)
+    compute_s = policy.compute_s if plan.compute_ranks else 0.0
+    hold = SlowTests(
+        after_step=profiles.step + ahead,
+        held_by=held_by,
+        until=held_by + timedelta(seconds=compute_s + policy.answer_s),
+        compute_ranks=plan.compute_ranks,
+        compute_s=compute_s,
+    )
+    return hold, passes
+
+
+def transfers_of(profiles: Profiles, hold: SlowTests, passes: Passes, policy: SlowPolicy, now: datetime) -> SlowTests:
+    """The transfers, once all are held: each link twice, some time apart."""
+    passes = (*passes, *passes)
+    passes_at = now + timedelta(seconds=policy.ahead_s)
+    return SlowTests(
+        after_step=hold.after_step,
+        held_by=now,
+        until=passes_at + timedelta(seconds=len(passes) * policy.pass_s + policy.answer_s),
+        passes=passes,
+        passes_at=passes_at,
+        pass_s=policy.pass_s,
+        endpoints={rank: event.endpoint for rank, event in profiles.told.items() if event.endpoint is not None},
+        transfer_bytes=policy.transfer_bytes,
+    )
+
+
+def _between_nodes(plan: ValidationPlan, profiles: Profiles) -> Passes:
+    """The passes by nodes: what passes within a node goes over no network, and many ranks share a link.
+
+    Links of one pass that meet at a node would slow each other down: they come in passes of their own.
+    """
+    node_of = profiles.topology.node_rank_of
+    seen: set[tuple[int, int]] = set()
+    passes: list[list[tuple[int, int]]] = []
+    for together in plan.passes:
+        begun: list[list[tuple[int, int]]] = []
+        for transfer in together:
+            link = node_of(transfer.sender), node_of(transfer.receiver)
+            if link[0] == link[1] or link in seen:
+                continue
+            seen.add(link)
+            fitting = (links for links in begun if not {end for one in links for end in one} & set(link))
+            if (place := next(fitting, None)) is None:
+                begun.append(place := [])
+            place.append(link)
+        passes += begun
+    return tuple(tuple(links) for links in passes)
+
+
+class Judged(msgspec.Struct, frozen=True, kw_only=True):
+    """Who is slow, by node rank. `is_validated`: by tests."""
+
+    cause: SlowCause
+    nodes: tuple[int, ...] = ()
+    ranks: tuple[int, ...] = ()
+    links: tuple[tuple[int, int], ...] = ()
+    suspects: tuple[int, ...] = ()
+    is_validated: bool = False
+    summary: str
+    evidence: tuple[str, ...] = ()
+    harmless: tuple[str, ...] = ()
+
+
+def by_collectives(profiles: Profiles, located: Located) -> Judged:
+    """Who is slow by the collectives alone: suspects, nobody is named for more than that."""
+    worst = max(located.suspicions, key=lambda found: found.ratio, default=None)
+    everyone = len(located.suspicions) > 0 and all(found.ratio == 1.0 for found in located.suspicions)
+    harmless = tuple(found.reason for found in located.harmless)
+    if worst is None or everyone:
+        cause: SlowCause = located.harmless[0].cause if located.harmless else "unknown"
+        return Judged(cause=cause, summary=located.reason, harmless=harmless)
+    ranks = located.ranks("computation") if worst.cause == "computation" else worst.ranks
+    suspects = tuple(sorted({profiles.topology.node_rank_of(rank) for rank in ranks}))
+    return Judged(
+        cause=worst.cause,
+        ranks=ranks,
+        suspects=suspects,
+        summary=located.reason,
+        evidence=tuple(found.reason for found in located.suspicions)[:EVIDENCE_MAX],
+        harmless=harmless,
+    )
+
+
+def by_tests(profiles: Profiles, located: Located, tested: Sequence[SlownessTested], policy: SlowPolicy) -> Judged:
+    """Who is slow by the tests; by the collectives, where nothing could be tested."""
+    suspected = by_collectives(profiles, located)
+    first = profiles.topology.ranks_of
+    results = ValidationResults(
+        compute_s={
+            **{rank: (took_s,) for event in tested for rank, took_s in event.compute_s},
+            **{rank: turns_s for event in tested for rank, turns_s in event.compute_turns_s},
+        },
+        transfers=tuple(
+            TransferTime(sender=first(sender).start, receiver=first(receiver).start, seconds=took_s)
+            for event in tested
+            for sender, receiver, took_s in event.transfers
+        ),
+    )
+    unread = tuple(f"{event.node}: {line}" for event in tested for line in event.unread)
+    if not results.compute_s and not results.transfers:
+        return msgspec.structs.replace(suspected, evidence=(*suspected.evidence, *unread)[:EVIDENCE_MAX])
+    verdict: Verdict = judge_validation(results, profiles.topology, policy.compute_slower_by, policy.links_slower_by)
+    evidence = (*verdict.evidence, *suspected.evidence, *unread)[:EVIDENCE_MAX]
+    if not verdict.slow_ranks and not verdict.slow_links:
+        # What has passed by itself meanwhile is nobody's fault any more.
+        return Judged(
+            cause="unknown",
+            suspects=suspected.suspects,
+            is_validated=True,
+            summary=f"{verdict.reason}; before the tests: {located.reason}",
+            evidence=evidence,
+            harmless=suspected.harmless,
+        )
+    return Judged(
+        cause="computation" if verdict.slow_ranks else "communication",
+        nodes=verdict.nodes,
+        ranks=verdict.slow_ranks,
+        links=tuple((link.sender, link.receiver) for link in verdict.slow_links),
+        suspects=suspected.suspects,
+        is_validated=True,
+        summary=verdict.reason,
+        evidence=evidence,
+        harmless=suspected.harmless,
+    )

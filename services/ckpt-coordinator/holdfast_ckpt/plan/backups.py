@@ -1,0 +1,237 @@
+"""Orders to the vaults of a job's nodes: who keeps whose copies, and where to look for those from before. Pure.
+
+A plan follows from each start of a generation, and holds until the next. It is stored whole, so that the same orders
+can be given again at any time.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+
+from holdfast.events import GenerationStarted
+from holdfast.events.parts.persist_every import PersistEvery
+from holdfast.orders.backup import BackupOrder, Replica, VaultAddress, submission_ms
+from holdfast.settings.checkpoint import CheckpointPolicy
+from holdfast.topology import Mesh, Topology
+from holdfast_ckpt.plan.backup_plan import BackupStrategy, Protects, plan_backups
+from holdfast_ckpt.plan.certified import still_certified, still_held
+from holdfast_ckpt.plan.checkpoint_state import HeldShards, JobBackups, Layout
+from holdfast_ckpt.plan.replica_groups import replica_groups
+
+LAYOUTS_REMEMBERED = 4
+"""Layouts of a job besides the present one: where shards are looked for that nobody has reported."""
+
+SOURCES_MAX = 4
+"""Vaults that a node is sent to for shards from before. Each that is gone costs the restart a failed connection."""
+
+NAMED_MAX = 4
+"""Nodes that a reason names."""
+
+
+def planned(
+    before: JobBackups | None,
+    event: GenerationStarted,
+    policy: CheckpointPolicy,
+    held: Mapping[int, HeldShards],
+    decision: str,
+) -> JobBackups | None:
+    """The backups of a generation that starts; None: it is not newer than what is planned, or says too little.
+
+    `held` is what is known to be in memory, by node rank; `decision` the id of what is decided here.
+    """
+    assert event.job is not None
+    if event.submitted_at is None or not event.nproc_per_node:
+        return None  # said by a controller that did not know of backups
+    submitted_ms, generation = submission_ms(event.submitted_at), event.generation or 0
+    if before and (before.submitted_ms, before.generation) >= (submitted_ms, generation):
+        return None
+    if before and before.submitted_ms != submitted_ms:
+        before = None
+    mesh = Mesh.parse(event.mesh) if event.mesh else None
+    plan = plan_backups(
+        Topology.of(len(event.nodes), event.nproc_per_node, mesh), BackupStrategy(policy.backup_strategy)
+    )
+    vaults = event.vaults if len(event.vaults) == len(event.nodes) else ("",) * len(event.nodes)
+    keepers = tuple(
+        keeper if keeper != node and vaults[node] and vaults[keeper] else None
+        for node, keeper in enumerate(plan.keeper)
+    )
+    protects, reason = plan.protects, plan.reason
+    if missing := [node for node, vault in zip(event.nodes, vaults, strict=True) if not vault]:
+        protects = Protects.NOTHING
+        if len(missing) == len(event.nodes):
+            reason = "no node has a vault: there are no copies"
+        else:
+            reason += f"; but {_names(missing)} without a vault can neither send copies nor keep them"
+    layout = Layout(nodes=event.nodes, vaults=vaults, keepers=keepers)
+    wanted, step_s = event.persist_every or policy.persist_every, before.step_s if before else None
+    past = [old for old in _past(before) if len(old.nodes) == len(layout.nodes)]
+    return JobBackups(
+        job=event.job,
+        submitted_ms=submitted_ms,
+        generation=generation,
+        nproc_per_node=event.nproc_per_node,
+        planned_at=event.at,
+        ordered_by=decision,
+        strategy=plan.strategy,
+        protects=protects,
+        reason=reason,
+        every=max(policy.backup_every, before.every) if before else policy.backup_every,
+        layout=layout,
+        sources=_sources(layout, past, held),
+        earlier=tuple(old for old in past if old != layout)[:LAYOUTS_REMEMBERED],
+        held=still_held(before.held, event.restore_at_most) if before else None,
+        certified_up_to=still_certified(before.certified_up_to, event.restore_at_most) if before else None,
+        step_s=step_s,
+        persist=wanted,
+        persist_every=PersistEvery.parse(wanted).in_steps(step_s, before.persist_every if before else 0),
+        mesh=event.mesh or "",
+        # Copies that were shared are put together again by the same groups.
+        replicas_max=before.replicas_max if before else policy.replicas_max,
+    )
+
+
+def orders(plan: JobBackups) -> list[BackupOrder]:
+    """What the nodes of a job are told; the same plan gives the same orders."""
+    kept: defaultdict[int | None, list[int]] = defaultdict(list)
+    for node_rank, keeper in enumerate(plan.layout.keepers):
+        kept[keeper].append(node_rank)
+    alike = replica_groups(plan.topology.mesh, plan.replicas_max)
+    replicas = [_replica(plan, node_rank) for node_rank in range(len(plan.layout.nodes))] if alike else []
+    found = []
+    for node_rank in range(len(plan.layout.nodes)):
+        own = alike[node_rank * plan.nproc_per_node : (node_rank + 1) * plan.nproc_per_node]
+        others = sorted({rank // plan.nproc_per_node for each in own for rank in each})
+        found.append(_order(plan, node_rank, kept[node_rank], own, [replicas[other] for other in others]))
+    return found
+
+
+def idle_orders(plan: JobBackups, cause: str, reason: str) -> list[BackupOrder]:
+    """What nodes are told when the job is over: neither send nor look for anything.
+
+    A node that only left the job is told nothing: it goes on answering those that look for what it holds.
+    """
+    return [
+        BackupOrder(
+            node=node,
+            job=plan.job,
+            submitted_ms=plan.submitted_ms,
+            world_size=len(plan.layout.nodes) * plan.nproc_per_node,
+            generation=plan.generation,
+            node_rank=node_rank,
+            nproc_per_node=plan.nproc_per_node,
+            reason=reason,
+            cause=cause,
+        )
+        for node, node_rank in _ever_at(plan).items()
+    ]
+
+
+def holders(plans: Iterable[JobBackups]) -> dict[str, str]:
+    """The job that each node serves: if two plans name it, the one of the later start."""
+    return {node: plan.job for plan in sorted(plans, key=lambda plan: plan.planned_at) for node in plan.layout.nodes}
+
+
+def _order(
+    plan: JobBackups,
+    node_rank: int,
+    keeps: Iterable[int],
+    alike: Iterable[tuple[int, ...]],
+    replicas: Iterable[Replica],
+) -> BackupOrder:
+    layout = plan.layout
+    keeper = layout.keepers[node_rank]
+    return BackupOrder(
+        node=layout.nodes[node_rank],
+        job=plan.job,
+        submitted_ms=plan.submitted_ms,
+        world_size=len(layout.nodes) * plan.nproc_per_node,
+        generation=plan.generation,
+        node_rank=node_rank,
+        nproc_per_node=plan.nproc_per_node,
+        every=plan.every,
+        every_before=plan.every_before,
+        every_from=plan.every_from,
+        persist_every=plan.persist_every,
+        keeper=None if keeper is None else _address(layout.nodes[keeper], layout.vaults[keeper]),
+        keeps=tuple(keeps),
+        sources=plan.sources[node_rank],
+        alike=tuple(alike),
+        replicas=tuple(replicas),
+        certified_step=plan.held.step if plan.held else None,
+        certified_generation=plan.held.generation if plan.held else 0,
+        coming_step=plan.coming,
+        certified_up_to=plan.certified_up_to,
+        reason=plan.reason,
+        cause=plan.ordered_by,
+    )
+
+
+def _replica(plan: JobBackups, node_rank: int) -> Replica:
+    layout = plan.layout
+    keeper = layout.keepers[node_rank]
+    others = dict.fromkeys(plan.sources[node_rank])
+    if keeper is not None:
+        others[_address(layout.nodes[keeper], layout.vaults[keeper])] = None
+    vault = layout.vaults[node_rank]
+    return Replica(
+        node_rank=node_rank,
+        vault=_address(layout.nodes[node_rank], vault) if vault else None,
+        others=tuple(others),
+    )
+
+
+def _ever_at(plan: JobBackups) -> dict[str, int]:
+    """The nodes that the job has, and those remembered that it had, with their last node ranks."""
+    found: dict[str, int] = {}
+    for layout in _past(plan):
+        for node_rank, node in enumerate(layout.nodes):
+            found.setdefault(node, node_rank)
+    return found
+
+
+def _past(before: JobBackups | None) -> tuple[Layout, ...]:
+    return (before.layout, *before.earlier) if before else ()
+
+
+def _sources(
+    layout: Layout, past: list[Layout], held: Mapping[int, HeldShards]
+) -> tuple[tuple[VaultAddress, ...], ...]:
+    """By node rank, whom to ask for its shards, the likeliest first.
+
+    Whether they are alive is for the asker to find out: what was decided elsewhere meanwhile is not known here.
+    """
+    if not past:
+        return ((),) * len(layout.nodes)
+    vaults: dict[str, str] = {}
+    for known in (layout, *past):
+        for node, vault in zip(known.nodes, known.vaults, strict=True):
+            vaults.setdefault(node, vault)
+    found = []
+    for node_rank, own in enumerate(layout.nodes):
+        names = dict.fromkeys(_who_had(node_rank, past, held.get(node_rank)))
+        there = [_address(name, vaults[name]) for name in names if name != own and vaults.get(name)]
+        found.append(tuple(there[:SOURCES_MAX]))
+    return tuple(found)
+
+
+def _who_had(node_rank: int, past: list[Layout], held: HeldShards | None) -> Iterator[str]:
+    # A keeper before the owner: that one left the job for a reason.
+    if held:
+        yield held.keeper
+        yield held.node
+    for layout in past:
+        if (keeper := layout.keepers[node_rank]) is not None:
+            yield layout.nodes[keeper]
+        yield layout.nodes[node_rank]
+
+
+def _address(node: str, vault: str) -> VaultAddress:
+    host, _, port = vault.rpartition(":")
+    return VaultAddress(node=node, host=host, port=int(port))
+
+
+def _names(nodes: list[str]) -> str:
+    more = f" and {len(nodes) - NAMED_MAX} more" if len(nodes) > NAMED_MAX else ""
+    return ", ".join(nodes[:NAMED_MAX]) + more

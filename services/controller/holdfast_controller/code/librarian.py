@@ -1,0 +1,175 @@
+"""Takes the code that people bring into the controller's keeping, and puts it on the bus again for nodes that miss it.
+
+The bus carries code, Postgres has it: a version is held once every byte of it is in Postgres and was hashed there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator, Mapping
+
+import msgspec
+import structlog
+
+from holdfast import requests
+from holdfast.bus import Bus, BusError
+from holdfast.code.manifest import Manifest, NoManifest, decode, digest_of, short
+from holdfast.requests import CODE_REQUESTS, Answer, AnyCodeRequest, KeepCode
+from holdfast.store import StoreUnavailable
+from holdfast.subjects import CODE_BUCKET
+from holdfast_controller.code.shelf import CodeShelf
+
+BATCH_BYTES = 8 << 20
+"""What is in memory at once on its way from one place to the other."""
+OFFERED_S = 10.0
+"""When many nodes miss the same, one offer serves them all."""
+TIDY_EVERY_S = 3600.0
+_RETRY_S = 0.5
+
+log = structlog.get_logger(__name__)
+
+
+class _Refused(Exception):
+    """A request cannot be met; the message says why."""
+
+
+class Librarian:
+    """Serves requests about code.
+
+    `manifests` has those of versions that decisions may be about: of jobs that are not over, and what was just brought.
+    """
+
+    def __init__(self, bus: Bus, shelf: CodeShelf) -> None:
+        self._bus = bus
+        self._shelf = shelf
+        self._offered: dict[str, float] = {}
+        self._brought: dict[str, float] = {}
+        self._turn = asyncio.Lock()
+        self.manifests: dict[str, Manifest] = {}
+
+    async def load(self) -> None:
+        """Read what the present jobs run, waiting for the store as long as it takes."""
+        while True:
+            try:
+                for version in await self._shelf.of_live_jobs():
+                    await self._held(version)
+            except StoreUnavailable as error:
+                log.warning("store unavailable, trying again", error=str(error))
+                await asyncio.sleep(_RETRY_S)
+            else:
+                return
+
+    async def _held(self, version: str) -> Manifest | None:
+        """The manifest of a version that is held whole."""
+        if version not in self.manifests and (body := await self._shelf.manifest(version)) is not None:
+            try:
+                self.manifests[version] = decode(body)
+            except NoManifest as error:
+                # Of a newer release, that was here before this one. What differs cannot be told then; jobs go on.
+                log.error("a code version cannot be read", version=short(version), reason=str(error))
+        return self.manifests.get(version)
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._bus.serve(CODE_REQUESTS, self.answer), name="code requests")
+            group.create_task(self._keep_tidy(), name="tidy code")
+
+    async def answer(self, body: bytes) -> bytes:
+        """Answer one request; what cannot be done now is refused with the reason."""
+        try:
+            request = requests.decode_code_request(body)
+        except requests.UnreadableRequest as error:
+            return _encoded(Answer(accepted=False, message=f"not a request that can be read: {error}"))
+        async with self._turn:
+            try:
+                await self._serve(request)
+            except (_Refused, NoManifest, BusError, StoreUnavailable) as error:
+                name = short(request.version)
+                return _encoded(Answer(accepted=False, message=f"code version {name}: {error}"))
+        return _encoded(Answer(accepted=True))
+
+    async def _serve(self, request: AnyCodeRequest) -> None:
+        if isinstance(request, KeepCode):
+            await self._keep(request.version)
+        else:
+            await self._offer(request.version)
+
+    async def _keep(self, version: str) -> None:
+        self._brought[version] = time.monotonic()
+        if await self._held(version) is not None:
+            return
+        body = (await self._bus.get_objects(CODE_BUCKET, [version])).get(version)
+        if body is None:
+            raise _Refused("its manifest is not on the bus")
+        if digest_of(body) != version:
+            raise _Refused("what is on the bus under its name is something else")
+        manifest = decode(body)
+        sizes = manifest.digests
+        missing = await self._shelf.missing(sizes)
+        for batch in _batches({digest: sizes[digest] for digest in sorted(missing)}):
+            contents = await self._bus.get_objects(CODE_BUCKET, batch)
+            wrong = [digest for digest in batch if digest not in contents or digest_of(contents[digest]) != digest]
+            if wrong:
+                raise _Refused(f"{len(wrong)} of its {len(sizes)} files are not on the bus, or not whole")
+            await self._shelf.put(contents)
+        await self._shelf.put_manifest(version, body)
+        self.manifests[version] = manifest
+        self._offered[version] = time.monotonic()
+        log.info("code is held", version=short(version), files=len(manifest.entries), new=len(missing))
+
+    async def _offer(self, version: str) -> None:
+        manifest = await self._held(version)
+        if manifest is None:
+            raise _Refused("it is not held here")
+        if time.monotonic() - self._offered.get(version, float("-inf")) < OFFERED_S:
+            return
+        for batch in _batches(manifest.digests):
+            await self._bus.put_objects(CODE_BUCKET, await self._shelf.contents(batch))
+        # Last: who finds it finds the rest.
+        await self._bus.put_objects(CODE_BUCKET, await self._shelf.contents([version]))
+        self._offered[version] = time.monotonic()
+        log.info("code is on the bus again", version=short(version), files=len(manifest.entries))
+
+    async def _keep_tidy(self) -> None:
+        while True:
+            await asyncio.sleep(TIDY_EVERY_S)
+            try:
+                async with self._turn:
+                    await self.tidy()
+            except StoreUnavailable as error:
+                log.warning("code of forgotten jobs stays for now", reason=str(error))
+
+    async def tidy(self) -> None:
+        """Forget the code of jobs that are forgotten; have in memory what the present ones run."""
+        if await self._shelf.unused():
+            needed: set[str] = set()
+            for version in await self._shelf.versions():
+                manifest = await self._held(version)
+                if manifest is None:
+                    return
+                needed |= manifest.digests.keys() | {version}
+            await self._shelf.sweep(needed)
+        live, now = await self._shelf.of_live_jobs(), time.monotonic()
+        for version in [*self.manifests]:
+            if version not in live and now - self._brought.get(version, float("-inf")) > TIDY_EVERY_S:
+                del self.manifests[version]
+                self._brought.pop(version, None)
+
+
+def _batches(sizes: Mapping[str, int]) -> Iterator[list[str]]:
+    batch: list[str] = []
+    total = 0
+    for digest, size in sizes.items():
+        if batch and total + size > BATCH_BYTES:
+            yield batch
+            batch, total = [], 0
+        batch.append(digest)
+        total += size
+    if batch:
+        yield batch
+
+
+def _encoded(answer: Answer) -> bytes:
+    return msgspec.json.encode(answer)

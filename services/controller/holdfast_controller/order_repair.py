@@ -1,0 +1,42 @@
+"""What the bus must have under the key of a node's order; see `holdfast.daemon.order_repair`.
+
+Agents refuse what they cannot read or what is older than what they know; this restores the true order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+
+import msgspec
+
+from holdfast.daemon.order_repair import Correction
+from holdfast.orders import node
+from holdfast.orders.node import NodeDesired
+from holdfast.subjects import desired_key
+
+
+def truths(orders: Iterable[NodeDesired]) -> dict[str, Correction]:
+    """For each key the correction of what is there."""
+    return {desired_key(order.node): partial(_corrected, order) for order in orders}
+
+
+def correction(body: bytes | None, truth: NodeDesired) -> NodeDesired | None:
+    """What to put in the place of `body`, None if that is as it should be.
+
+    The truth is never older than what was published of it: a higher fence on the bus was never given by the controller.
+    """
+    try:
+        there = node.decode(body) if body is not None else None
+    except node.UnreadableOrder:
+        there = None
+    if there is None or there.fence < truth.fence:
+        return truth
+    if there.fence > truth.fence:
+        return msgspec.structs.replace(truth, supersedes=there.fence)
+    return truth if there.placement != truth.placement else None
+
+
+def _corrected(truth: NodeDesired, body: bytes | None) -> bytes | None:
+    right = correction(body, truth)
+    return None if right is None else node.encode(right)

@@ -1,0 +1,177 @@
+"""Dual-phase replays under way: what the groups say, the next phase, what follows (ByteRobust Alg. 1). Pure.
+
+Each phase is a generation of its own: every group of the job's nodes trains again, apart from the others, from the same
+checkpoint. When all groups are over, or time is, their digests are compared.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.engines.checks.replay_groups import Located, in_both, locate
+from holdfast.engines.checks.replay_outcome import Compared, GroupReplay, compare, deviating
+from holdfast.events import ProcessExited, ReplayEnded, ReplayResult
+from holdfast_controller.plan.draft import Draft
+from holdfast_controller.plan.incident.classify import in_words
+from holdfast_controller.plan.incident.ladder import named_by_replay, within_limits
+from holdfast_controller.plan.incident.recovery import Rules, act, chosen
+from holdfast_controller.plan.job import JobState, Replay
+
+
+def found(draft: Draft, event: ReplayResult, rules: Rules) -> None:
+    """A rank has come to the end of its replay; the last one of a node says that the node has."""
+    state, replay = draft.state, draft.state.replay
+    if replay is None or event.generation != state.generation or event.node not in state.nodes:
+        return
+    machine = state.nodes.index(event.node)
+    group = replay.plan.members(replay.plan.group_of(machine, replay.phase), replay.phase)
+    if event.rank // state.spec.nproc_per_node != group.index(machine):
+        return  # that is another machine's place
+    known = replay.replays if event.replay in replay.replays else (*replay.replays, event.replay)
+    of_node = replay.results.get(event.node, {}) | {event.rank: known.index(event.replay)}
+    _update(draft, replays=known, results=replay.results | {event.node: of_node})
+    # Not the end of its ranks, which may be heard of before their results.
+    if len(of_node) == state.spec.nproc_per_node:
+        _update(draft, over=replay.over | {event.node})
+        _conclude_if_over(draft, rules)
+
+
+def broke_off(draft: Draft, event: ProcessExited, rules: Rules) -> None:
+    """A rank ended badly: its group is over."""
+    state, replay = draft.state, draft.state.replay
+    if replay is None or event.node not in state.nodes:
+        return
+    assert event.node is not None
+    _update(draft, died={event.node: in_words(event), **replay.died})
+    _conclude_if_over(draft, rules)
+
+
+def overdue(draft: Draft, rules: Rules) -> None:
+    """Time is over for the groups that have not answered."""
+    _conclude_phase(draft, rules)
+
+
+def _conclude_if_over(draft: Draft, rules: Rules) -> None:
+    replay = draft.state.replay
+    if replay is not None and all(_is_over(draft.state, group) for group in range(replay.plan.groups)):
+        _conclude_phase(draft, rules)
+
+
+def _conclude_phase(draft: Draft, rules: Rules) -> None:
+    replay = draft.state.replay
+    assert replay is not None
+    took_s = (draft.now - replay.phase_began_at).total_seconds()
+    groups = tuple(_answer(draft.state, group, took_s) for group in range(replay.plan.groups))
+    is_second = replay.phase == "vertical"
+    known = [answer for answer in replay.answers if answer] if is_second else []
+    compared = compare(groups, replay.earlier, known)
+    found = f"{replay.phase}: {compared.reason}"
+    replay = _with(replay, compared, groups, found)
+    if (compared.repeat or (is_second and compared.undecided)) and not replay.earlier:
+        draft.order_replay(_begun(draft, replay, earlier=groups), f"{found}: once more", repeat=True)
+    elif compared.hopeless:
+        _conclude(draft, replay, Located(reason=compared.reason), rules)
+    elif not is_second and (replay.plan.size > 1 or not compared.faulty):
+        # Where each machine is a group of its own, the other phase has the same groups: it only looks once more.
+        draft.order_replay(_begun(draft, replay, phase="vertical", earlier=()), f"{found}; now across these groups")
+    else:
+        _conclude(draft, replay, _located(replay, rules.ladder.replay_suspects_max), rules)
+
+
+def _with(replay: Replay, compared: Compared, groups: tuple[GroupReplay, ...], found: str) -> Replay:
+    """The replay with what a phase says; which answer is right may tell what the first phase could not."""
+    faulty = replay.faulty | {replay.phase: compared.faulty or compared.undecided}
+    undecided = (replay.undecided | {replay.phase}) if compared.undecided else (replay.undecided - {replay.phase})
+    if replay.phase == "vertical" and "horizontal" in undecided and compared.right:
+        faulty["horizontal"] = deviating(replay.answers, compared.right)
+        undecided -= {"horizontal"}
+    return msgspec.structs.replace(
+        replay,
+        findings=(*replay.findings, found),
+        faulty=faulty,
+        undecided=undecided,
+        answers=replay.answers if replay.phase == "vertical" else tuple(group.answer for group in groups),
+    )
+
+
+def _located(replay: Replay, suspects_max: int) -> Located:
+    rows, columns = replay.faulty.get("horizontal", ()), replay.faulty.get("vertical", ())
+    if not replay.undecided:
+        return locate(replay.plan, rows, columns, suspects_max)
+    # Of a phase in which nothing deviates every group counts: what computes wrongly may do so only at times.
+    everyone = tuple(range(replay.plan.groups))
+    among = in_both(replay.plan, rows or everyone, columns or everyone)
+    return Located(
+        candidates=among, reason=f"{len(among)} machines are in groups of which it cannot be told who is right"
+    )
+
+
+def _conclude(draft: Draft, replay: Replay, located: Located, rules: Rules) -> None:
+    state = draft.state
+    assert state.incident is not None
+    suspects, candidates = (
+        tuple(state.nodes[machine] for machine in machines) for machines in (located.suspects, located.candidates)
+    )
+    draft.say(
+        ReplayEnded,
+        suspects=suspects,
+        candidates=candidates,
+        findings=replay.findings,
+        took_s=(draft.now - replay.began_at).total_seconds(),
+        reason=located.reason,
+    )
+    failure = replay.failure
+    incident = msgspec.structs.replace(state.incident, replayed=frozenset(state.nodes))
+    draft.state = state.update(incident=incident, replay=None, awaiting=None)
+    said = f"{located.reason}: one of {', '.join(candidates)}" if candidates else located.reason
+    choice = named_by_replay(failure, suspects, said, one_of=located.one_of)
+    if choice is None:
+        choice = chosen(draft, incident, failure, rules)
+        choice = msgspec.structs.replace(choice, reason=f"{choice.reason}; dual-phase replay: {said}")
+    act(draft, failure, within_limits(choice, incident, failure, rules.ladder), rules)
+
+
+def _begun(draft: Draft, replay: Replay, **changes: object) -> Replay:
+    """The replay at the beginning of a phase."""
+    round_ = replay.settings.round + 1
+    return msgspec.structs.replace(
+        replay,
+        settings=msgspec.structs.replace(replay.settings, round=round_),
+        phase_began_at=draft.now,
+        results={},
+        replays=(),
+        over=frozenset(),
+        died={},
+        **changes,
+    )
+
+
+def _is_over(state: JobState, group: int) -> bool:
+    replay = state.replay
+    assert replay is not None
+    nodes = _nodes(state, replay, group)
+    return set(nodes) <= replay.over or any(node in replay.died for node in nodes)
+
+
+def _answer(state: JobState, group: int, took_s: float) -> GroupReplay:
+    replay = state.replay
+    assert replay is not None
+    nodes = _nodes(state, replay, group)
+    if died := [replay.died[node] for node in nodes if node in replay.died]:
+        return GroupReplay(failed=died[0])
+    if silent := [node for node in nodes if node not in replay.over]:
+        return GroupReplay(failed=f"{', '.join(silent)} had not answered after {took_s:.0f} s")
+    results = {place: replay.replays[it] for node in nodes for place, it in replay.results[node].items()}
+    ranks = tuple(result for _, result in sorted(results.items()))
+    if idle := [str(place) for place, result in sorted(results.items()) if result.last < 0]:
+        return GroupReplay(failed=f"rank {', '.join(idle)} of {', '.join(nodes)} ended without a step of an optimizer")
+    return GroupReplay(ranks=ranks)
+
+
+def _nodes(state: JobState, replay: Replay, group: int) -> tuple[str, ...]:
+    return tuple(state.nodes[machine] for machine in replay.plan.members(group, replay.phase))
+
+
+def _update(draft: Draft, **changes: object) -> None:
+    assert draft.state.replay is not None
+    draft.state = draft.state.update(replay=msgspec.structs.replace(draft.state.replay, **changes))

@@ -1,0 +1,58 @@
+"""The version of a job's code that waits comes with a restart: an update, or a rollback. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast.code.difference import Changes, difference, in_words
+from holdfast.code.manifest import Manifest
+from holdfast.events import Event, HotUpdate, Rollback
+
+if TYPE_CHECKING:
+    from holdfast_controller.plan.draft import Draft
+
+
+def bring_in(draft: Draft, restart_reason: str) -> None:
+    """The version that waits becomes the present one from the next generation on."""
+    state, code, pending = draft.state, draft.state.code, draft.state.code.pending
+    new = code.known(pending.version) if pending else None
+    if pending is None or new is None:
+        draft.state = state.update(code=code.update(first_step=None))
+        return
+    changes = _changes(draft.manifests, code.version, new.version, backwards=pending.goes_back)
+    said: dict[str, Any] = {
+        "version": new.version,
+        "number": new.number,
+        "previous": code.version,
+        "added": changes.added,
+        "changed": changes.changed,
+        "removed": changes.removed,
+        "changed_files": changes.count,
+    }
+    if pending.goes_back and code.version:
+        since = f"since {new.name}: {in_words(changes)}"
+        event: Event = draft.say(
+            Rollback, is_automatic=not pending.asked_by, reason=f"{pending.reason}; {since}", **said
+        )
+    else:
+        rides = state.incident is not None and not pending.is_urgent
+        why = pending.reason if pending.is_urgent else f"{pending.reason}; {restart_reason}"
+        event = draft.say(HotUpdate, commit=new.commit, rides_on_failure=rides, reason=why, **said)
+    if state.incident is None:
+        draft.cause = event.id
+    else:
+        # What the old code did does not come again with the new one.
+        forgiven = msgspec.structs.replace(state.incident, user_error=None)
+        state = state.update(incident=forgiven)
+    code = code.update(version=new.version, pending=None, since_generation=state.generation + 1, first_step=None)
+    draft.state = state.update(code=code, settled=None)
+
+
+def _changes(manifests: Mapping[str, Manifest], old: str | None, new: str, *, backwards: bool) -> Changes:
+    before, after = manifests.get(old or ""), manifests.get(new)
+    if before is None or after is None:
+        return Changes()
+    return difference(after, before) if backwards else difference(before, after)

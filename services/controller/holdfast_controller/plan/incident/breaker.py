@@ -1,0 +1,23 @@
+"""The circuit breaker: whoever blames too many of a job's machines within a short time is more likely wrong. Pure."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from holdfast.settings.ladder import LadderPolicy
+
+
+def counted(evictions: tuple[datetime, ...], now: datetime, policy: LadderPolicy) -> tuple[datetime, ...]:
+    """The evictions that are recent enough to count."""
+    window = timedelta(seconds=policy.evictions_window_s)
+    return tuple(at for at in evictions if now - at < window)
+
+
+def evictions_max(nnodes: int, policy: LadderPolicy) -> int:
+    """How many of a job's `nnodes` nodes may be evicted within the window."""
+    return max(policy.evictions_min, int(policy.evictions_share_max * nnodes))
+
+
+def opens(evictions: tuple[datetime, ...], more: int, nnodes: int, now: datetime, policy: LadderPolicy) -> bool:
+    """Whether `more` evictions would be too many."""
+    return len(counted(evictions, now, policy)) + more > evictions_max(nnodes, policy)

@@ -1,0 +1,73 @@
+"""What follows from a job that hangs (docs/adr/0020-hangs.md). Pure.
+
+A machine that speaks against itself is evicted: a process there is stopped, stuck in the kernel, or cannot be read.
+What else stands still may be the script's doing: it is restarted, and what comes again tells whose fault it is.
+"""
+
+from __future__ import annotations
+
+from holdfast.events import HangFound, Withheld
+from holdfast.symptoms.table_one import Root
+from holdfast_controller.plan.draft import Draft
+from holdfast_controller.plan.incident.incident import Failure, RankError, Rung, Symptom
+from holdfast_controller.plan.incident.ladder import HANGS
+from holdfast_controller.plan.incident.recovery import Rules, failed
+from holdfast_controller.plan.job import LIVE, JobState
+
+SIGNATURE = "hang"
+"""What is the same of a hang wherever it comes again: at one step and on other nodes, it follows the job."""
+
+
+USUAL = ("init", "train")
+"""Phases that say nothing: a script that names none stays in the one it was in."""
+
+
+def hung(draft: Draft, event: HangFound, rules: Rules) -> None:
+    """The ranks of a generation stand still: of the present one, or it is over already."""
+    state = draft.state
+    if event.generation != state.generation or state.phase not in LIVE:
+        return
+    failure = _failure(state, event, rules)
+    if rules.mechanisms.hangs == "observe":
+        rung = Rung.EVICT if failure.suspects else Rung.REATTEMPT
+        draft.say(Withheld, mechanism=HANGS, rung=rung, node=failure.node, reason=failure.text)
+        return
+    draft.went_past(event.step)
+    failed(draft, failure, rules)
+
+
+def _failure(state: JobState, event: HangFound, rules: Rules) -> Failure:
+    named = tuple(node for node in event.nodes if node in state.nodes)
+    is_named = bool(named) and event.confidence >= rules.hang.evict_confidence_min
+    some_are_left = len(named) < len(state.nodes) or len(state.nodes) == 1
+    may_go = some_are_left and len(named) <= rules.hang.suspects_max
+    is_certain = is_named and may_go and event.is_machine
+    # That nothing tells them apart is what makes the evidence weak: that one of them holds the others up is certain.
+    is_group = len(named) > 1 and may_go and event.confidence >= rules.hang.group_confidence_min
+    step = max(event.step, state.step)
+    return Failure(
+        symptom=Symptom.HANG,
+        root=Root.INFRASTRUCTURE if is_certain else Root.UNKNOWN,
+        generation=state.generation,
+        step=step,
+        text=_in_words(event),
+        node=named[0] if is_named and len(named) == 1 else None,
+        rank=event.ranks[0] if len(event.ranks) == 1 else None,
+        evidence=(event.id,),
+        error=RankError(
+            generation=state.generation,
+            signature=SIGNATURE,
+            step=step,
+            on_first_step=False,
+            traceback="\n".join((event.summary, *event.evidence)),
+            exit_code=1,
+        ),
+        suspects=named if is_certain else (),
+        group=named if is_group else (),
+    )
+
+
+def _in_words(event: HangFound) -> str:
+    whose = f"; {event.summary}" if event.summary else "; nobody is named"
+    phase = f" in phase {event.phase}" if event.phase not in USUAL else ""
+    return f"no progress for {event.still_s:.1f} s{phase} behind step {event.step}{whose}"

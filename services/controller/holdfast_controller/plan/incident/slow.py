@@ -1,0 +1,109 @@
+"""What follows from a machine that makes its job slow, or from a few of which one does. Pure.
+
+A restart costs time as well, and what is slow may pass by itself: the machine is replaced once it has cost as much as
+a restart would. So at worst twice what was needed is lost, however long it lasts. Whoever has to go is tested beside
+training (`retest.py`).
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from holdfast.events import FailSlowLocated, FailSlowRelieved, Withheld
+from holdfast.settings.ladder import SETTLED_S_MAX
+from holdfast.symptoms.table_one import Root, TableOne
+from holdfast_controller.plan.draft import Draft
+from holdfast_controller.plan.incident.incident import Failure, Rung, Symptom
+from holdfast_controller.plan.incident.ladder import FAIL_SLOW
+from holdfast_controller.plan.incident.recovery import Rules, failed
+from holdfast_controller.plan.job import JobPhase, JobState, SlowNode
+
+
+def located(draft: Draft, event: FailSlowLocated, rules: Rules) -> None:
+    """A machine of the job, or a few of which it is one, are named: note when that will have cost enough."""
+    state = draft.state
+    if event.generation != state.generation or event.slowdown <= 1.0:
+        return
+    suspects = _suspects(event, rules)
+    if not suspects or not set(suspects) <= set(state.nodes) or len(suspects) >= max(2, len(state.nodes)):
+        # A restart without several machines at once, or none, is for people to decide.
+        return
+    lost_share, cost_s = 1.0 - 1.0 / event.slowdown, rules.ladder.slow_cost_max_s
+    if lost_share * SETTLED_S_MAX < cost_s:
+        # A week would not be enough for it to cost as much.
+        return
+    known = state.slow if state.slow and state.slow.generation == state.generation else None
+    if known and (known.suspects == suspects or known.is_tested > event.is_validated):
+        return
+    alone = suspects[0] if len(suspects) == 1 else ""
+    who = f"{alone} makes" if alone else f"one of {', '.join(suspects)} makes"
+    slow = SlowNode(
+        generation=state.generation,
+        node=alone,
+        one_of=() if alone else suspects,
+        is_tested=event.is_validated,
+        since=event.at,
+        due_at=event.at + timedelta(seconds=cost_s / lost_share),
+        text=f"{who} the job slow: an iteration takes {event.pace_s:.3g} s, {event.healthy_s:.3g} s before; "
+        f"{event.summary}",
+        event=event.id,
+    )
+    draft.state = state.update(slow=slow)
+
+
+def _suspects(event: FailSlowLocated, rules: Rules) -> tuple[str, ...]:
+    """Who is to go: the machine that tests name, both ends of a slow link, or the group that stacks name."""
+    if not event.is_validated:
+        found = event.one_of if event.confidence >= rules.ladder.slow_confidence_min else ()
+    elif event.nodes:
+        found = event.nodes if len(event.nodes) == 1 else ()
+    else:
+        found = tuple(sorted({end for link in event.links for end in link}))
+    return found if len(found) <= rules.ladder.slow_suspects_max else ()
+
+
+def relieved(draft: Draft, event: FailSlowRelieved) -> None:
+    """The job is as fast as it was."""
+    if event.is_over and event.generation == draft.state.generation:
+        draft.state = draft.state.update(slow=None)
+
+
+def is_due(state: JobState, now: datetime, hearing_since: datetime) -> bool:
+    """Whether it has cost enough; that it is well again would have been heard. An incident is awaited."""
+    slow = state.slow
+    if slow is None or now - max(slow.since, hearing_since) < slow.due_at - slow.since:
+        return False
+    return not _is_present(state, slow) or (state.phase is JobPhase.RUNNING and state.incident is None)
+
+
+def _is_present(state: JobState, slow: SlowNode) -> bool:
+    return slow.generation == state.generation and set(slow.suspects) <= set(state.nodes)
+
+
+def due(draft: Draft, rules: Rules) -> None:
+    """Replace them, and go on from the newest step that all have sealed."""
+    state, slow = draft.state, draft.state.slow
+    assert slow is not None
+    draft.state = state.update(slow=None)
+    # What names the machine is what leads to this; time only said that it is enough.
+    draft.cause = slow.event
+    if not _is_present(state, slow):
+        return
+    lasted_s = (draft.now - slow.since).total_seconds()
+    reason = f"{slow.text}; for {lasted_s:.0f} s, which has cost more than a restart"
+    if rules.mechanisms.fail_slow == "observe":
+        for node in slow.suspects:
+            draft.say(Withheld, mechanism=FAIL_SLOW, rung=Rung.EVICT, node=node, reason=reason)
+        return
+    failure = Failure(
+        symptom=Symptom.SLOW,
+        named=TableOne.MFU_DECLINE,
+        root=Root.INFRASTRUCTURE,
+        generation=state.generation,
+        step=state.step,
+        text=reason,
+        node=slow.node or None,
+        group=slow.suspects,
+        evidence=(slow.event,),
+    )
+    failed(draft, failure, rules)

@@ -1,0 +1,90 @@
+"""What each node of a job should run, as its state stands. The same state gives the same orders, at any time."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.engines.checks.checks_program import are_checks, checks_of
+from holdfast.events.parts.job import Grant
+from holdfast.orders.node import CodeWanted, NodeDesired, Placement
+from holdfast_controller.plan.job import OVER, JobPhase, JobState, Replay
+
+
+def standing_orders(state: JobState) -> list[NodeDesired]:
+    """The orders that hold now for the job's nodes; none while the next ones are still being worked out."""
+    if state.suspended or state.phase is JobPhase.STOPPING:
+        return [_order(state, member, None) for _, member in _members(state)]
+    if state.phase in (JobPhase.STARTING, JobPhase.RUNNING, JobPhase.CHECKING, JobPhase.REPLAYING):
+        return [_order(state, member, _placement(state, rank)) for rank, member in _members(state)]
+    return []
+
+
+def code_wanted(state: JobState, cause: str | None = None) -> CodeWanted:
+    """The versions of the code that its nodes may need next."""
+    versions = () if state.phase in OVER else state.code.wanted
+    spec = state.spec
+    return CodeWanted(job=state.job, versions=versions, root=spec.code_root, outside=spec.code_outside, cause=cause)
+
+
+def leaving_order(state: JobState, member: Grant) -> NodeDesired:
+    """What a node is told that leaves the job: run nothing, whatever generation the others are at."""
+    return _order(state.update(generation=state.generation + 1), member, None)
+
+
+def _members(state: JobState) -> list[tuple[int, Grant]]:
+    return [(rank, member) for rank, member in enumerate(state.members) if member]
+
+
+def _placement(state: JobState, node_rank: int) -> Placement:
+    if state.replay is not None:
+        return _in_group(state, state.replay, node_rank)
+    host = _members(state)[0][1]
+    if state.checks is not None:
+        return Placement(
+            job=checks_of(state.spec, state.checks.suite),
+            node_rank=node_rank,
+            master_addr=host.address,
+            master_port=host.store_ports[state.generation % len(host.store_ports)],
+            submitted_at=state.submitted_at,
+            purpose="checks",
+        )
+    return Placement(
+        job=state.spec,
+        node_rank=node_rank,
+        master_addr=host.address,
+        master_port=host.store_ports[state.generation % len(host.store_ports)],
+        restore_at_most=state.restore_at_most,
+        code_version=state.code.version,
+        submitted_at=state.submitted_at,
+        purpose="checks" if are_checks(state.spec) else "train",
+    )
+
+
+def _in_group(state: JobState, replay: Replay, node_rank: int) -> Placement:
+    plan = replay.plan
+    group = plan.members(plan.group_of(node_rank, replay.phase), replay.phase)
+    host = state.members[group[0]]
+    assert host is not None, "a replay ends when the job loses a node"
+    return Placement(
+        job=msgspec.structs.replace(state.spec, nnodes=plan.size, mesh=plan.mesh if state.spec.mesh else None),
+        node_rank=group.index(node_rank),
+        master_addr=host.address,
+        master_port=host.store_ports[state.generation % len(host.store_ports)],
+        restore_at_most=replay.restore_at_most,
+        code_version=state.code.version,
+        submitted_at=state.submitted_at,
+        purpose="replay",
+        replay=replay.settings,
+    )
+
+
+def _order(state: JobState, member: Grant, placement: Placement | None) -> NodeDesired:
+    return NodeDesired(
+        node=member.node,
+        epoch=member.epoch,
+        generation=state.generation,
+        job=state.job,
+        placement=placement,
+        cause=state.ordered_by,
+        incident=state.incident.id if state.incident else None,
+    )

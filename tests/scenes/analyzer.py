@@ -1,0 +1,130 @@
+"""Two ranks that say their steps, of a noisy training too, and an analyzer that hears them and can be restarted."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
+
+from holdfast import events
+from holdfast.daemon.service_shell import Effect
+from holdfast.events import AnyEvent, BadNumber, StepsCertified, StepsMeasured
+from holdfast.events.parts.samples import StepSample
+from holdfast.ids import named_id
+from holdfast_analyzer.engines.bad_numbers.bad_numbers import SAY_EVERY
+from holdfast_analyzer.service import Analyzer
+from holdfast_analyzer.store import KNOWN, MODELS
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+NODES = ("a", "b")
+Number = float | None
+
+
+def noisy(step: int, rng: random.Random) -> float:
+    """A loss as language models have it: it falls by a power law, each batch by its own."""
+    return 11.0 * step**-0.2 * rng.lognormvariate(0.0, 0.08)
+
+
+def spiky(step: int, rng: random.Random) -> float:
+    """A gradient norm: high at first, then low, and now and then a bad batch."""
+    spike = 20.0 if rng.random() < 0.02 else 1.0
+    return (0.4 + 30.0 / step) * rng.lognormvariate(0.0, 0.4) * spike
+
+
+class Ranks:
+    """Two ranks on two nodes that say their steps; JSON lies between them and the analyzer."""
+
+    def __init__(self) -> None:
+        self.said: dict[tuple[str, int], int] = {}
+        self.number = 0
+
+    def measured(
+        self,
+        rank: int,
+        steps: Iterable[int],
+        loss: Callable[[int], Number] = lambda step: 1.0,
+        norm: Callable[[int], Number] = lambda step: None,
+        generation: int = 1,
+    ) -> StepsMeasured:
+        node = NODES[rank]
+        samples = tuple(_sample(rank, step, loss(step), norm(step)) for step in steps)
+        before = self.said.get((node, generation), 0)
+        self.said[node, generation] = before + len(samples)
+        self.number += 1
+        event = StepsMeasured(
+            id=named_id(START, self.number),
+            at=START,
+            source=f"agent/{node}",
+            node=node,
+            job="job",
+            generation=generation,
+            samples=samples,
+            before=before,
+            world_size=2,
+        )
+        decoded = events.decode(events.encode(event))
+        assert isinstance(decoded, StepsMeasured)
+        return decoded
+
+    def both(self, steps: Iterable[int], generation: int = 1) -> list[StepsMeasured]:
+        steps = list(steps)
+        return [self.measured(rank, steps, generation=generation) for rank in (0, 1)]
+
+
+def _sample(rank: int, step: int, loss: Number, norm: Number) -> StepSample:
+    read = {"loss": loss, "grad_norm": norm}
+    not_finite = {name: str(value) for name, value in read.items() if value is not None and not math.isfinite(value)}
+    finite = {name: None if name in not_finite else value for name, value in read.items()}
+    return StepSample(rank=rank, step=step, ended_at=START, duration_s=1.0, not_finite=not_finite, **finite)  # type: ignore[arg-type]
+
+
+class Scene:
+    """An analyzer, the rows it wrote and what it said."""
+
+    def __init__(self, event_every: timedelta = SAY_EVERY) -> None:
+        self.event_every = event_every
+        self.rows: dict[str, dict[str, object]] = {KNOWN.name: {}, MODELS.name: {}}
+        self.said: list[BadNumber | StepsCertified] = []
+        self.now = START
+        self.restart()
+
+    def restart(self) -> None:
+        self.analyzer = Analyzer()
+        self.analyzer.load(self.rows)
+
+    def hear(self, *heard: AnyEvent, commits: bool = True) -> Effect:
+        effect = Effect()
+        for event in heard:
+            self.now += self.event_every
+            effect = self.analyzer.on_event(event, self.now)
+            if not commits:
+                continue
+            self.analyzer.adopt(effect)
+            for row in effect.rows:
+                if row.row is None:
+                    del self.rows[row.table.name][row.key]
+                else:
+                    self.rows[row.table.name][row.key] = row.row
+            self.said += [said for said in effect.events if isinstance(said, BadNumber | StepsCertified)]
+        return effect
+
+    @property
+    def certified(self) -> tuple[int, int] | None:
+        """The generation and step that was said last."""
+        said = [(it.generation or 0, it.step) for it in self.said if isinstance(it, StepsCertified)]
+        return said[-1] if said else None
+
+    @property
+    def faults(self) -> list[BadNumber]:
+        return [it for it in self.said if isinstance(it, BadNumber)]
+
+
+def in_turns(
+    ranks: Ranks, steps: range, loss: Callable[[int], Number], norm: Callable[[int], Number]
+) -> list[StepsMeasured]:
+    return [
+        ranks.measured(rank, range(at, min(at + 7, steps.stop)), loss, norm)
+        for at in range(steps.start, steps.stop, 7)
+        for rank in (0, 1)
+    ]

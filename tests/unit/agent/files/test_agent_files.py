@@ -1,0 +1,254 @@
+"""What the agent and the zygote keep in files: output, the spool, reports, and the environment they hand on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from holdfast.bus import Message
+from holdfast.events import CheckpointSaved
+from holdfast.events.parts.job import JobSpec
+from holdfast.node.rank_variables import RESERVED
+from holdfast.orders.node import NodeDesired, Placement
+from holdfast.trainer import checkpoint_saved, phase, report, step
+from holdfast_agent.companions.environment import RankFiles, public_environment, rank_environment
+from holdfast_agent.files.spool import MEASUREMENTS_MAX, SAID_AGAIN_MAX, Lane, Spool
+from holdfast_agent.watching.reports import ReportFile, event_of
+from holdfast_agent.zygote.logs import LINE_BYTES_MAX, Output, RotatingFile, Tail
+from holdfast_agent.zygote.wire import Attach, Frames, WireError, decode_command, decode_report, frame
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def message(number: int) -> Message:
+    return Message(id=f"m{number}", subject="s", body=b"%d" % number, headers={"a": "b"})
+
+
+def test_a_full_file_is_moved_aside_and_the_oldest_is_forgotten(tmp_path: Path) -> None:
+    file = RotatingFile(tmp_path / "logs" / "rank-0.out", bytes_max=10, files_max=3)
+    for number in range(5):
+        file.write(b"line %d\n\n" % number)
+    file.close()
+    found = {path.name: path.read_bytes()[:6] for path in (tmp_path / "logs").iterdir()}
+    assert found == {"rank-0.out": b"line 4", "rank-0.out.1": b"line 3", "rank-0.out.2": b"line 2"}
+    again = RotatingFile(tmp_path / "logs" / "rank-0.out", bytes_max=100, files_max=3)
+    again.write(b"more")
+    assert (tmp_path / "logs" / "rank-0.out").read_bytes() == b"line 4\n\nmore"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_full_disk_costs_lines_and_nothing_else() -> None:
+    file = RotatingFile(Path("/dev/full"))
+    file.write(b"lost")
+    file.write(b"too")
+    assert file.lost_bytes == 7
+
+
+def test_the_tail_keeps_the_end() -> None:
+    tail = Tail(bytes_max=8)
+    for number in range(100):
+        tail.add(b"%02d\n" % number)
+    tail.add(b"\xff")
+    assert tail.text() == "7\n98\n99\n"[-7:] + "\ufffd"
+
+
+def test_output_goes_to_file_tail_and_follower(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    tail, lines = Tail(), []
+    output = Output(reading, RotatingFile(tmp_path / "out"), tail)
+    os.write(writing, b"before anyone follows\n")
+    assert output.pump()
+    output.follower = lines.extend
+    os.write(writing, b"one\ntw")
+    assert output.pump()
+    os.write(writing, b"o\n" + b"x" * (LINE_BYTES_MAX + 1))
+    assert output.pump()
+    os.write(writing, b"last")
+    os.close(writing)
+    assert not output.pump()
+    output.close()
+    assert lines == ["one", "two", "x" * LINE_BYTES_MAX, "last"]
+    assert tail.text().startswith("before anyone follows\none\ntwo\n")
+    assert (tmp_path / "out").read_bytes().endswith(b"xlast")
+
+
+async def test_the_spool_survives_and_keeps_order_and_lanes_apart(tmp_path: Path) -> None:
+    spool = Spool(tmp_path / "agent.db")
+    spool.commit([message(1), message(2)], {"standing": b"x"})
+    spool.commit([message(3)], lane=Lane.MEASUREMENTS)
+    spool.close()
+    spool = Spool(tmp_path / "agent.db")
+    evidence = spool.outbox(Lane.EVIDENCE)
+    pending = await evidence.pending(10)
+    assert [it for _, it in pending] == [message(1), message(2)]
+    assert spool.recall("standing") == b"x"
+    assert spool.recall("other") is None
+    waiting = asyncio.create_task(evidence.until_empty())
+    await evidence.published([pending[0][0]])
+    assert [it.id for _, it in await evidence.pending(10)] == ["m2"]
+    assert not waiting.done()
+    await evidence.published([pending[1][0]])
+    await waiting
+    assert [it.id for _, it in await spool.outbox(Lane.MEASUREMENTS).pending(10)] == ["m3"]
+
+
+async def test_measurements_are_said_again_to_a_bus_that_may_have_lost_them(tmp_path: Path) -> None:
+    spool = Spool(tmp_path / "agent.db")
+    lane = spool.outbox(Lane.MEASUREMENTS)
+    spool.commit([message(number) for number in range(SAID_AGAIN_MAX + 5)], lane=Lane.MEASUREMENTS)
+    await lane.published([position for position, _ in await lane.pending(1000)])
+    assert await lane.pending(10) == []
+    spool.commit([message(1000)], lane=Lane.MEASUREMENTS)
+    spool.say_measurements_again()
+    again = [it.id for _, it in await lane.pending(1000)]
+    assert again == [*(f"m{number}" for number in range(5, SAID_AGAIN_MAX + 5)), "m1000"]
+    assert await spool.outbox(Lane.EVIDENCE).pending(10) == []
+
+
+async def test_the_oldest_measurements_are_given_up(tmp_path: Path) -> None:
+    spool = Spool(tmp_path / "agent.db")
+    spool.commit([message(0)])
+    spool.commit([message(number) for number in range(MEASUREMENTS_MAX + 5)], lane=Lane.MEASUREMENTS)
+    assert spool.forget_measurements() == 5
+    assert spool.forget_measurements() == 0
+    assert (await spool.outbox(Lane.MEASUREMENTS).pending(1))[0][1].id == "m5"
+    assert len(await spool.outbox(Lane.EVIDENCE).pending(10)) == 1
+
+
+def test_reports_are_read_from_where_the_agent_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "job.jsonl"
+    monkeypatch.setenv("HOLDFAST_REPORTS", str(path))
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("HOLDFAST_GENERATION", "2")
+    reports = ReportFile(path, 0)
+    assert reports.read() == []
+    checkpoint_saved(step=7, path="/c/7", checkpoint_bytes=12, took_s=0.5, steps=[5, 7])
+    (first,) = reports.read()
+    assert (first.rank, first.generation) == (3, 2)
+    order = NodeDesired(node="n", epoch=1, generation=2, job="j")
+    saved = event_of(first, order, "n", NOW)
+    assert isinstance(saved, CheckpointSaved)
+    assert (saved.step, saved.path, saved.checkpoint_bytes, saved.steps) == (7, "/c/7", 12, (5, 7))
+    assert (saved.job, saved.node, saved.generation, saved.took_s) == ("j", "n", 2, 0.5)
+    with path.open("ab") as file:
+        file.write(b"{ half a line")
+    report("note", text="hello")
+    with path.open("ab") as file:
+        file.write(b'{"kind": "unfinished')
+    (note,) = ReportFile(path, reports.offset).read()
+    assert (note.kind, event_of(note, order, "n", NOW)) == ("note", None)
+
+
+def test_outside_holdfast_the_library_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOLDFAST_REPORTS", raising=False)
+    step(step=1, loss=0.1)
+    report("nothing")
+    with phase("forward"):
+        pass
+
+
+def test_a_rank_gets_torchruns_variables_and_no_addresses(tmp_path: Path) -> None:
+    job = JobSpec(
+        name="j",
+        script="s",
+        nnodes=2,
+        nproc_per_node=2,
+        cwd="/",
+        directory="/d",
+        mesh="dp=4",
+        env=dict.fromkeys(RESERVED, "of another job") | {"OMP_NUM_THREADS": "4"},
+    )
+    placement = Placement(
+        job=job,
+        node_rank=1,
+        master_addr="10.0.0.1",
+        master_port=29500,
+        restore_at_most=40,
+        submitted_at=datetime(2026, 1, 1, tzinfo=UTC),
+    )
+    order = NodeDesired(node="n", epoch=1, generation=3, job="j", placement=placement)
+    base = {"PATH": "/bin", "HOLDFAST_NATS_URL": "nats://secret", "HOLDFAST_NODE_DIR": "/n"}
+    files = RankFiles(vault=tmp_path, ledger=tmp_path / "l", reports=tmp_path / "r", error=tmp_path / "e")
+    found = rank_environment(base, order, placement, 3, files)
+    assert "HOLDFAST_NATS_URL" not in found
+    assert found["HOLDFAST_NODE_DIR"] == "/n"
+    wanted = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1"}
+    wanted |= {"TORCHELASTIC_RESTART_COUNT": "2", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500", "PATH": "/bin"}
+    wanted |= {"HOLDFAST_MESH": "dp=4", "HOLDFAST_RESTORE_STEP": "40", "HOLDFAST_JOB_DIR": "/d"}
+    wanted |= {"HOLDFAST_JOB": "j", "HOLDFAST_GENERATION": "3", "HOLDFAST_JOB_SUBMITTED_MS": "1767225600000"}
+    assert wanted.items() <= found.items()
+    assert found["OMP_NUM_THREADS"] == "4"
+    assert found.keys() >= RESERVED
+    assert "of another job" not in found.values()
+    assert public_environment(base) == {"PATH": "/bin", "HOLDFAST_NODE_DIR": "/n"}
+    anywhere = msgspec.structs.replace(placement, restore_at_most=None)
+    found = rank_environment({"HOLDFAST_RESTORE_STEP": "0"}, order, anywhere, 3, files)
+    assert "HOLDFAST_RESTORE_STEP" not in found, "it would cut at each restart what was trained since"
+
+
+def test_frames_come_out_as_they_went_in_however_they_are_cut() -> None:
+    data = frame(Attach(orphan_s=1.5)) * 3
+    frames = Frames()
+    bodies = [body for index in range(len(data)) for body in frames.feed(data[index : index + 1])]
+    assert [decode_command(body) for body in bodies] == [Attach(orphan_s=1.5)] * 3
+    with pytest.raises(WireError):
+        list(Frames().feed(b"\xff" * 8))
+    with pytest.raises(WireError):
+        decode_report(msgspec.msgpack.encode({"type": "attach"}))
+
+
+HOOKED = """
+import os, sys
+os.environ["HOLDFAST_LEDGER"] = sys.argv[1]
+os.environ["RANK"] = "0"
+from holdfast.node.ledger.ledger_file import LedgerReader, LedgerWriter
+from holdfast.trainer import phases, step
+from holdfast.trainer.hooks import install_hooks
+install_hooks.install()
+import torch, torch.distributed as dist
+from torch.distributed.distributed_c10d import all_reduce
+assert dist.all_reduce is all_reduce and all_reduce.__wrapped__
+phases.bind(LedgerWriter(sys.argv[1], rank=0, generation=1))
+reader = LedgerReader(sys.argv[1])
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+assert reader.snapshot().phase_name == "init"
+model = torch.nn.Linear(2, 2)
+main, side = torch.optim.SGD(model.parameters()), torch.optim.SGD(model.parameters())
+for _ in range(3):
+    dist.all_reduce(torch.zeros(1))
+    work = dist.all_reduce(torch.zeros(1), async_op=True)
+    work.wait()
+    main.step()
+    side.step()
+seen = reader.snapshot()
+assert seen.steps_done == 3 and seen.step == 2, seen
+assert seen.collective.entered == 9 and seen.collective.in_flight == 0, seen
+assert seen.collective.name == "wait"
+step(step=100, loss=torch.tensor(1.5), tokens=8)
+main.step()
+seen = reader.snapshot()
+assert (seen.step, seen.loss, seen.tokens, seen.steps_done) == (100, 1.5, 8, 4), seen
+if os.fork() == 0:
+    step(step=7)
+    os._exit(0)
+os.wait()
+assert reader.snapshot().step == 100
+"""
+
+
+def test_hooks_fill_the_ledger_of_a_script_that_knows_nothing(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", HOOKED, str(tmp_path / "ledger")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,90 @@
+"""What an agent says of what its vault tells."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from holdfast.bus.in_memory import MemoryBroker
+from holdfast.events import CheckpointSaved, CopiesMeasured, Event, ShardDamaged, ShardsBackedUp, StepNotPersisted
+from holdfast.fresh_ids import uuid7
+from holdfast.node.vault.vault_wire import Damaged, Fetched, NotPersisted, Persisted, SealedStep, ShardName
+from holdfast.orders import backup
+from holdfast.orders.backup import BackupOrder
+from holdfast.subjects import DESIRED_BUCKET, backup_key
+from holdfast_agent.companions.backups import Backups
+from holdfast_agent.companions.vault_link import VaultLink
+from holdfast_agent.plan.backup_tally import BackupSum, BackupTally
+
+NAME = ShardName(job="before", submitted_ms=1, world_size=2, rank=1)
+SEALED = SealedStep(generation=3, step=7)
+
+
+def test_damage_is_said_also_of_a_job_that_the_agent_has_no_order_of(tmp_path: Path) -> None:
+    said: list[Event] = []
+    vault = VaultLink(tmp_path, "127.0.0.1", 1.0, None)
+    Backups("a", vault, said.append, lambda *_: None, lambda: datetime(2026, 1, 1, tzinfo=UTC))
+    vault.on_notice(Fetched(name=NAME, sealed=SEALED, source="b", nbytes=1, took_s=0.1))
+    vault.on_notice(Damaged(name=NAME, sealed=SEALED, detail="one of four chunks"))
+    (event,) = said
+    assert isinstance(event, ShardDamaged)
+    assert (event.job, event.generation, event.rank, event.step) == ("before", 3, 1, 7)
+    assert (event.held_by, event.cause, event.detail) == ("a", None, "one of four chunks")
+
+
+async def test_steps_on_the_disk_are_said_and_those_that_are_not_every_half_minute(tmp_path: Path) -> None:
+    said: list[Event] = []
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    vault = VaultLink(tmp_path, "127.0.0.1", 1.0, None)
+    backups = Backups("a", vault, said.append, lambda *_: None, lambda: now)
+    order = BackupOrder(
+        node="a", job="before", submitted_ms=1, world_size=2, generation=3, node_rank=0, nproc_per_node=2, cause=uuid7()
+    )
+    bus = MemoryBroker().client("agent")
+    await bus.put(DESIRED_BUCKET, backup_key("a"), backup.encode(order))
+    following = asyncio.create_task(backups.follow(bus))
+
+    def tell(step: int) -> None:
+        vault.on_notice(NotPersisted(name=NAME, sealed=SealedStep(generation=3, step=step), reason=f"not {step}"))
+
+    try:
+        while not said:
+            vault.on_notice(Persisted(name=NAME, sealed=SEALED, path="/p", nbytes=9, took_s=0.5, steps=(5, 7)))
+            await asyncio.sleep(0)
+        for step in (8, 9, 10):
+            tell(step)
+        now += timedelta(seconds=31)
+        tell(11)
+    finally:
+        following.cancel()
+    saved, first, second = said
+    assert isinstance(saved, CheckpointSaved)
+    assert (saved.step, saved.path, saved.checkpoint_bytes, saved.steps) == (7, "/p", 9, (5, 7))
+    assert (saved.job, saved.generation, saved.node, saved.cause) == ("before", 3, "a", order.cause)
+    assert isinstance(first, StepNotPersisted) and isinstance(second, StepNotPersisted)
+    assert (first.step, first.reason, first.others) == (8, "not 8", 0)
+    assert (second.step, second.reason, second.others) == (11, "not 11", 2)
+
+
+def test_every_report_is_a_metric_and_a_keeper_that_has_the_first_whole_step_an_action(tmp_path: Path) -> None:
+    said: list[Event] = []
+    vault = VaultLink(tmp_path, "127.0.0.1", 1.0, None)
+    backups = Backups("a", vault, said.append, lambda *_: None, lambda: datetime(2026, 1, 1, tzinfo=UTC))
+    order = BackupOrder(
+        node="a", job="job", submitted_ms=1, world_size=2, generation=2, node_rank=1, nproc_per_node=1, reason="test"
+    )
+    tally = BackupTally(order)
+    for generation, step, keeper in ((1, 7, "b"), (2, 5, "b"), (2, 6, "b"), (2, 7, "b"), (2, 8, "c"), (2, 9, "c")):
+        sealed = SealedStep(generation=generation, step=step)
+        backups._copied(
+            tally, BackupSum(sealed=sealed, keeper=keeper, nbytes=10, nbytes_shared=0, took_s=0.1, skipped=0)
+        )
+    measured = [event for event in said if isinstance(event, CopiesMeasured)]
+    assert [event.step for event in measured] == [7, 5, 6, 7, 8, 9]
+    actions = [event for event in said if isinstance(event, ShardsBackedUp)]
+    assert [(event.generation, event.step, event.keeper) for event in actions] == [
+        (1, 7, "b"),
+        (2, 5, "b"),
+        (2, 8, "c"),
+    ]

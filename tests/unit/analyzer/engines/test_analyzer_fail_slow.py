@@ -1,0 +1,379 @@
+"""A job that gets slow: noticed, located by what its nodes tell, tested while training is held, and said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from holdfast.daemon.service_shell import Effect
+from holdfast.events import (
+    AnyEvent,
+    CollectivesProfiled,
+    Event,
+    FailSlowLocated,
+    FailSlowOnset,
+    FailSlowRelieved,
+    JobFinished,
+    SlownessTested,
+    StepsMeasured,
+)
+from holdfast.events.parts.job import Endpoint
+from holdfast.events.parts.samples import IterationSample, ProfiledCalls, RankProfile, StepSample
+from holdfast.ids import named_id
+from holdfast.orders.node import SlowWanted
+from holdfast.requests import LocateSlowness
+from holdfast.settings.slow import SlowPolicy
+from holdfast_analyzer.service import Analyzer
+from tests.scenes.analyzer import START
+
+STEP_S = 1.0
+NODES = 3
+
+
+class Scene:
+    """A job of three nodes with a rank each, and an analyzer. What it says is kept; every event comes twice."""
+
+    def __init__(self, policy: SlowPolicy | None = None) -> None:
+        self.analyzer = Analyzer(slow=policy)
+        self.now = START
+        self.iteration = 0
+        self.numbers = 0
+        self.said: list[Event] = []
+        self.wanted: list[SlowWanted] = []
+
+    def hear(self, event: AnyEvent) -> None:
+        for _ in range(2):
+            self._adopt(self.analyzer.on_event(event, self.now))
+
+    def pass_s(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+        self._adopt(self.analyzer.on_time(self.now, START))
+
+    def ask(self, *, test: bool = False) -> str:
+        request = LocateSlowness(id=self.new_id(), asked_by="somebody", job="job", test=test)
+        effect = self.analyzer.on_request(request, self.now)
+        self._adopt(effect)
+        return effect.answer.message
+
+    def _adopt(self, effect: Effect) -> None:
+        self.analyzer.adopt(effect)
+        self.said += [event for event in effect.events if event.type.startswith("fail_slow")]
+        self.wanted += [order for order in effect.orders if isinstance(order, SlowWanted)]
+
+    def new_id(self) -> str:
+        self.numbers += 1
+        return named_id(START, "scene", self.numbers)
+
+    def common(self, node: int, generation: int = 1) -> dict[str, Any]:
+        return {
+            "id": self.new_id(),
+            "at": self.now,
+            "source": f"agent/node-{node}",
+            "node": f"node-{node}",
+            "job": "job",
+            "generation": generation,
+        }
+
+    def train(self, iterations: int, step_s: Callable[[int], float] | float = STEP_S, *, told: int = 1) -> None:
+        """`told`: iterations that the collectives of each step seem to have."""
+        for _ in range(iterations):
+            took_s = step_s(self.iteration) if callable(step_s) else step_s
+            # Iterations are never of quite the same length.
+            took_s *= 1.0 + 0.01 * (self.iteration * 7 % 5 - 2)
+            self.now += timedelta(seconds=took_s)
+            for node in range(NODES):
+                sample = StepSample(rank=node, step=self.iteration, ended_at=self.now, duration_s=took_s)
+                parts = tuple(
+                    IterationSample(
+                        rank=node,
+                        iteration=self.iteration * told + part,
+                        duration_s=took_s if told == 1 else 0.001,
+                        in_calls_s=0.1,
+                    )
+                    for part in range(told)
+                )
+                self.hear(
+                    StepsMeasured(
+                        **self.common(node),
+                        samples=(sample,),
+                        iterations=parts,
+                        world_size=3,
+                    )
+                )
+            self.iteration += 1
+
+    def tell(self, works_s: tuple[float, ...], transfer_s: float = 0.01, *, nodes: int = NODES) -> None:
+        """Every node answers what is wanted: what its rank works, the rest of the longest it waits for the others."""
+        longest = max(works_s)
+        for node in range(nodes):
+            waited = (longest - works_s[node] + transfer_s,) * 4
+            calls = ProfiledCalls(
+                group="0",
+                description="default_pg",
+                runs=((0, 3, 1),),
+                operation="all_reduce",
+                bytes=1 << 20,
+                sequences=(10, 11, 12, 13),
+                seconds=waited,
+                before=(5, 6, 7),
+                before_s=(0.01,) * 3,
+                count=4,
+                total_s=sum(waited),
+            )
+            rank = RankProfile(
+                rank=node,
+                step=self.iteration,
+                iterations_s=(longest + transfer_s,) * 4,
+                in_calls_s=waited,
+                healthy_s=STEP_S,
+                healthy_work_s=STEP_S - 0.01,
+                calls=(calls,),
+            )
+            self.hear(
+                CollectivesProfiled(
+                    **self.common(node),
+                    asked=self.wanted[-1].id,
+                    ranks=(rank,),
+                    node_rank=node,
+                    nnodes=NODES,
+                    nproc_per_node=1,
+                    endpoint=Endpoint(address="10.0.0.1", port=1000 + node),
+                )
+            )
+
+    def hold(self, compute_s: tuple[float, ...] = (), slow_links: tuple[tuple[int, int], ...] = ()) -> None:
+        """Every node holds its rank and measures what is wanted of it."""
+        self._measure(compute_s, ())
+        if self.wanted[-1].stage == "transfers":
+            self._measure((), slow_links)
+
+    def _measure(self, compute_s: tuple[float, ...], slow_links: tuple[tuple[int, int], ...]) -> None:
+        tests = self.wanted[-1].tests
+        assert tests is not None
+        stage = self.wanted[-1].stage
+        for node in range(NODES):
+            self.hear(
+                SlownessTested(
+                    **self.common(node),
+                    asked=self.wanted[-1].id,
+                    node_rank=node,
+                    stage=stage,
+                    held=(node,),
+                    compute_s=tuple((rank, compute_s[rank]) for rank in tests.compute_ranks if rank == node),
+                    transfers=tuple(
+                        (sender, receiver, 0.25 if (sender, receiver) in slow_links else 0.01)
+                        for links in tests.passes
+                        for sender, receiver in links
+                        if sender == node
+                    ),
+                    held_s=0.7,
+                )
+            )
+
+    @property
+    def located(self) -> FailSlowLocated:
+        (found,) = (event for event in self.said if isinstance(event, FailSlowLocated))
+        return found
+
+
+def slow_scene(policy: SlowPolicy | None = None) -> Scene:
+    scene = Scene(policy)
+    scene.train(30)
+    assert not scene.said
+    scene.train(3, 2.0)
+    return scene
+
+
+def test_onset_and_relief_are_seen_within_three_iterations_and_said_once() -> None:
+    scene = slow_scene(SlowPolicy(locate=False))
+    (onset,) = scene.said
+    assert isinstance(onset, FailSlowOnset)
+    assert (onset.iteration, onset.ranks, onset.generation) == (30, (0, 1), 1)
+    assert onset.detected_after <= 3
+    assert abs(onset.before_s - 1.0) < 0.05
+    assert abs(onset.after_s - 2.0) < 0.1
+    scene.train(20, 2.0)
+    scene.train(3)
+    (_, relief) = scene.said
+    assert isinstance(relief, FailSlowRelieved)
+    assert (relief.is_over, relief.iteration) == (True, 53)
+    assert relief.detected_after <= 3
+    assert not scene.wanted
+
+
+def test_a_slow_node_is_found_tested_and_named() -> None:
+    scene = slow_scene()
+    scene.train(2, 2.0)
+    (asked,) = scene.wanted
+    assert (asked.tests, asked.is_over, asked.generation) == (None, False, 1)
+    # Only those since the onset: what was before is what it is compared with.
+    assert 2 <= asked.iterations <= 5
+    scene.tell((0.99, 1.99, 0.99))
+    (_, tested) = scene.wanted
+    assert tested.tests is not None
+    assert 1 in tested.tests.compute_ranks
+    assert set(tested.tests.compute_ranks) > {1}
+    assert tested.tests.after_step > scene.iteration
+    assert scene.now < tested.tests.held_by < tested.tests.until
+    scene.hold((0.01, 0.05, 0.01))
+    assert [wanted.stage for wanted in scene.wanted] == ["profile", "hold", "over"]
+    found = scene.located
+    assert (found.fault, found.nodes, found.ranks, found.is_validated) == ("computation", ("node-1",), (1,), True)
+    assert 1.9 < found.slowdown < 2.1
+    assert (found.held_s, found.asked, found.asked_by) == (0.7, asked.id, "")
+    assert any("GEMM on rank 1" in line for line in found.evidence)
+    assert [rank.node for rank in found.pace] == ["node-0", "node-1", "node-2"]
+
+
+def test_a_slow_link_is_named_and_no_node_for_it() -> None:
+    scene = slow_scene()
+    scene.train(2, 2.0)
+    scene.tell((0.99, 0.99, 0.99), transfer_s=1.0)
+    scene.hold((0.01, 0.01, 0.01), slow_links=((1, 2),))
+    assert [wanted.stage for wanted in scene.wanted] == ["profile", "hold", "transfers", "over"]
+    hold, tests = scene.wanted[1].tests, scene.wanted[2].tests
+    assert hold is not None
+    assert tests is not None
+    assert (tests.after_step, tests.endpoints[1].port) == (hold.after_step, 1001)
+    for links in tests.passes:
+        ends = [end for link in links for end in link]
+        assert len(ends) == len(set(ends))
+    assert {link for links in tests.passes for link in links} >= {(0, 1), (1, 2), (2, 0)}
+    found = scene.located
+    assert (found.fault, found.nodes, found.links) == ("communication", (), (("node-1", "node-2"),))
+
+
+def test_what_has_passed_by_the_time_of_the_tests_is_nobodys_fault() -> None:
+    scene = slow_scene()
+    scene.train(2, 2.0)
+    scene.tell((0.99, 1.99, 0.99))
+    scene.hold((0.01, 0.01, 0.01))
+    found = scene.located
+    assert (found.fault, found.nodes, found.is_validated, found.suspects) == ("unknown", (), True, ("node-1",))
+
+
+def test_without_tests_there_are_only_suspects() -> None:
+    scene = slow_scene(SlowPolicy(test=False))
+    scene.train(2, 2.0)
+    scene.tell((0.99, 1.99, 0.99))
+    found = scene.located
+    assert (found.fault, found.nodes, found.suspects, found.is_validated) == ("computation", (), ("node-1",), False)
+    assert len(scene.wanted) == 1
+
+
+def test_nodes_that_do_not_answer_are_not_waited_for() -> None:
+    scene = slow_scene()
+    scene.train(2, 2.0)
+    scene.tell((0.99, 1.99, 0.99), nodes=2)
+    scene.pass_s(1.0)
+    assert len(scene.said) == 1
+    scene.pass_s(5.0)
+    # Not all are there: nothing is held.
+    assert (scene.located.is_validated, len(scene.wanted)) == (False, 1)
+
+
+def test_nodes_that_do_not_tell_what_they_measured_are_not_waited_for_either() -> None:
+    scene = slow_scene()
+    scene.train(2, 2.0)
+    scene.tell((0.99, 1.99, 0.99))
+    tests = scene.wanted[-1].tests
+    assert tests is not None
+    scene.pass_s((tests.until - scene.now).total_seconds() + 0.1)
+    assert scene.wanted[-1].is_over
+    found = scene.located
+    assert (found.is_validated, found.suspects) == (False, ("node-1",))
+    assert found.unanswered == ("node-0", "node-1", "node-2")
+
+
+def test_a_person_may_ask_at_any_time() -> None:
+    scene = Scene(SlowPolicy(test=False))
+    assert "no agent tells of a job job" in scene.ask()
+    scene.train(5)
+    assert scene.ask(test=True) == ""
+    assert "being looked at just now" in scene.ask()
+    scene.tell((0.99, 1.2, 0.99))
+    scene.hold((0.01, 0.02, 0.01))
+    assert (scene.located.nodes, scene.located.asked_by) == (("node-1",), "somebody")
+    assert scene.ask() == ""
+
+
+@pytest.mark.parametrize("told", [0, 6])
+def test_where_collectives_tell_no_iterations_or_only_parts_of_them_steps_do(told: int) -> None:
+    """DDP calls them from C++; layers and micro-batches repeat as well."""
+    scene = Scene(SlowPolicy(locate=False))
+    scene.train(50, told=told)
+    scene.train(3, 2.0, told=told)
+    assert [type(event) for event in scene.said] == [FailSlowOnset]
+
+
+def test_a_new_generation_begins_anew_and_a_finished_job_is_over() -> None:
+    scene = slow_scene()
+    scene.train(2, 2.0)
+    scene.hear(StepsMeasured(**scene.common(0, generation=2), samples=(), iterations=()))
+    scene.tell((0.99, 1.99, 0.99))
+    scene.pass_s(10)
+    assert not [event for event in scene.said if isinstance(event, FailSlowLocated)]
+    scene.hear(JobFinished(**scene.common(0), outcome="completed", exit_code=0, reason="done"))
+    assert "no agent tells" in scene.ask()
+
+
+def test_nothing_is_said_of_a_job_that_trains_at_its_pace() -> None:
+    scene = Scene()
+    scene.train(200)
+    assert not scene.said
+    assert datetime.fromisoformat(scene.now.isoformat()) > START
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rank": 7},
+        {"iterations_s": (1.0,) * 4, "in_calls_s": ()},
+        {"iterations_s": (-1.0,) * 4},
+        {"runs": ((0, 1 << 53, 1),)},
+        {"runs": ((0, 3, 1 << 60),)},
+        {"sequences": ()},
+        {"nnodes": 1 << 53},
+        {"nnodes": NODES + 1},
+        {"node_rank": NODES},
+        {"mesh": "a mesh that is none"},
+    ],
+)
+def test_an_answer_that_fits_no_job_is_none(changes: dict[str, Any]) -> None:
+    scene = Scene()
+    scene.train(60)
+    asked = scene.ask()
+    scene.tell((0.1, 0.1, 0.1), nodes=NODES - 1)
+    node = NODES - 1
+    calls: dict[str, Any] = {"group": "0", "description": "", "runs": ((0, 3, 1),), "operation": "all_reduce"}
+    calls |= {"bytes": 8, "sequences": (1,), "seconds": (0.1,)}
+    rank: dict[str, Any] = {"rank": node, "iterations_s": (1.0,) * 4, "in_calls_s": (0.1,) * 4}
+    event: dict[str, Any] = {"asked": asked, "node_rank": node, "nnodes": NODES, "nproc_per_node": 1}
+    calls, rank, event = (about | {k: v for k, v in changes.items() if k in about} for about in (calls, rank, event))
+    event |= {"mesh": changes["mesh"]} if "mesh" in changes else {}
+    profile = RankProfile(**rank, calls=(ProfiledCalls(**calls),))
+    scene.hear(CollectivesProfiled(**scene.common(node), ranks=(profile,), **event))
+    scene.pass_s(10)
+    assert len(scene.located.pace) == NODES - 1
+
+
+def test_who_measured_something_else_or_nothing_has_not_measured() -> None:
+    scene = Scene()
+    scene.train(60)
+    scene.ask(test=True)
+    scene.tell((0.1, 0.1, 0.1))
+    wanted = scene.wanted[-1]
+    assert wanted.stage == "hold"
+    for node, fields in (
+        (0, {"compute_s": ((0, 0.0),)}),
+        (1, {"compute_s": ((0, 0.1),)}),
+        (2, {"transfers": ((2, 99, 0.1),)}),
+        (2, {"node_rank": 1, "compute_s": ((1, 9.0),)}),
+    ):
+        about = {"asked": wanted.id, "node_rank": node} | fields
+        scene.hear(SlownessTested(**scene.common(node), **about))
+    scene.pass_s(1000)
+    assert not scene.located.is_validated and not scene.located.nodes

@@ -1,0 +1,175 @@
+"""Who answers what was asked of a job that stands still: late, in parts, twice, or for others."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import pytest
+
+from holdfast import events
+from holdfast.events import (
+    CollectiveTrace,
+    HangFound,
+    JobFinished,
+    JobTraced,
+    Progress,
+    StackDump,
+)
+from holdfast.events.parts.ranks import RankProgress
+from holdfast.events.parts.traces import CollectiveRecord, ProcessGroup, ProcessStacks, RankTrace
+from holdfast.fresh_ids import uuid7
+from holdfast.ids import named_id
+from holdfast.requests import TraceJob
+from holdfast_analyzer.engines.hang.progress_watch import ProgressWatch, Standing
+from tests.scenes.hang import NODES, START, Scene, hanging, train
+
+
+def test_a_node_that_does_not_answer_is_asked_again_before_it_is_blamed() -> None:
+    scene = hanging()
+    scene.answer("a", "b", "d", guilty=None)
+    for _ in range(3):
+        scene.second()
+    assert len(scene.wanted) == 2 and not scene.of(JobTraced)
+    scene.answer("a", "b", "d", guilty=None)
+    for _ in range(10):
+        scene.second()
+    (found,), (traced,) = scene.of(HangFound), scene.of(JobTraced)
+    assert traced.unanswered == ("c",)
+    assert (found.nodes, found.ranks, found.is_machine) == (("c",), (2,), True)
+
+
+def test_answers_come_in_parts_and_of_other_traces() -> None:
+    scene = hanging()
+    stray = uuid7()
+    scene.hear(StackDump(**scene.common("c"), trace=stray, processes=()))
+    scene.answer("a", "b", "d", parts=3)
+    assert not scene.of(JobTraced)
+    scene.answer("c", parts=3, state="T")
+    assert scene.of(HangFound)[0].ranks == (2,)
+
+
+def test_nothing_is_concluded_while_a_node_is_not_heard_of() -> None:
+    scene = Scene()
+    train(scene)
+    scene.second()
+    for _ in range(60):
+        scene.second(nodes=("a", "b", "d"))
+    assert not scene.wanted
+    scene.adopt(scene.analyzer.on_time(scene.now, None))
+    assert not scene.wanted
+
+
+def test_an_effect_that_is_not_committed_comes_again() -> None:
+    scene = Scene()
+    train(scene)
+    for _ in range(3):
+        scene.second()
+    scene.now += timedelta(seconds=0.1)
+    scene.still_s += 1
+    for rank, node in enumerate(NODES):
+        inside = rank != 2
+        told = RankProgress(
+            rank=rank, step=20, phase="train", steps_done=20, since_change_s=4.5, in_collective=int(inside)
+        )
+        scene.hear(Progress(**scene.common(node), ranks=(told,), world_size=4, nproc_per_node=1))
+    lost = scene.analyzer.on_time(scene.now, START)
+    again = scene.analyzer.on_time(scene.now, START)
+    if scene.wanted:
+        assert not lost.events and not again.events, "it was asked already"
+        return
+    assert lost.events and lost == again
+    scene.adopt(again)
+    assert scene.analyzer.on_time(scene.now, START).is_nothing
+
+
+def test_words_of_long_ago_are_none_of_now() -> None:
+    scene = Scene()
+    train(scene)
+    for rank, node in enumerate(NODES):
+        old = scene.common(node) | {"at": scene.now - timedelta(hours=1)}
+        told = RankProgress(rank=rank, step=20, phase="train", steps_done=20, since_change_s=100.0)
+        scene.hear(Progress(**old, ranks=(told,), world_size=4, nproc_per_node=1))
+    assert scene.analyzer.on_time(scene.now, START).is_nothing
+
+
+def test_nobody_answers_for_a_node_but_itself() -> None:
+    scene = hanging()
+    trace = scene.wanted[-1].id
+    lies = (ProcessStacks(rank=0, node="a", pid=1, state="T"), ProcessStacks(rank=7, pid=1, state="T"))
+    for node in ("stranger", "b"):
+        told = RankTrace(rank=0, node="a", entered={"g": 9})
+        scene.hear(StackDump(**scene.common(node), trace=trace, processes=lies))
+        scene.hear(CollectiveTrace(**scene.common(node), trace=trace, origin=START, ranks=(told,)))
+    scene.answer("a", "d")
+    assert not scene.of(JobTraced), "one has not answered, whoever else has"
+    scene.answer("c", state="T")
+    (traced,) = scene.of(JobTraced)
+    assert (traced.processes, traced.suspects[0].ranks) == (3, (2,)), "what b says is nothing of its own"
+
+
+def test_a_part_that_fits_no_other_is_no_answer() -> None:
+    scene = hanging()
+    scene.answer("a", "b", "d")
+    trace = scene.wanted[-1].id
+    for part, parts in ((0, 1), (5, 2), (1, 2), (2, 3)):
+        scene.hear(StackDump(**scene.common("c"), trace=trace, processes=(), part=part, parts=parts))
+    assert not scene.of(JobTraced)
+    scene.answer("c", parts=2, state="T")
+    assert scene.of(HangFound)[0].ranks == (2,)
+
+
+def test_an_answer_is_missing_only_if_it_would_have_been_heard() -> None:
+    scene = hanging()
+    scene.answer("a", "b", "d", guilty=None)
+    for _ in range(20):
+        scene.second(deaf=True)
+    assert len(scene.wanted) == 1 and not scene.of(JobTraced), "the bus was away"
+    scene.answer("c", state="T")
+    assert scene.of(HangFound)[0].ranks == (2,)
+
+
+def test_what_could_not_be_committed_is_kept_no_longer_than_the_job() -> None:
+    scene = Scene()
+    train(scene)
+    for _ in range(10):
+        scene.second(moves=True)
+    for number in range(20):
+        scene.analyzer.on_request(TraceJob(id=named_id(START, number), asked_by="ada", job="job"), scene.now)
+    assert len(scene.analyzer._to_commit) == 1
+    common = scene.common("a") | {"source": "controller", "node": None}
+    scene.hear(JobFinished(**common, outcome="completed", exit_code=0, reason="done"))
+    assert not scene.analyzer._to_commit
+
+
+def test_a_job_of_many_nodes_is_looked_at_as_a_whole_only_once_all_have_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scene = hanging()
+    looks: list[datetime] = []
+    standing = ProgressWatch.standing
+
+    def look(watch: ProgressWatch, step_s: float | None, now: datetime) -> Standing | None:
+        looks.append(now)
+        return standing(watch, step_s, now)
+
+    monkeypatch.setattr(ProgressWatch, "standing", look)
+    scene.answer("a", "b", "d", parts=5)
+    assert not looks
+    scene.answer("c", parts=5, state="T")
+    assert len(looks) == 1 and scene.of(HangFound)
+
+
+def test_ranks_that_only_a_rank_speaks_of_are_none() -> None:
+    scene = Scene(mesh="a mesh that is none")
+    train(scene)
+    scene.until_asked()
+    trace = scene.wanted[-1].id
+    for rank, node in enumerate(NODES):
+        group = ProcessGroup(name="g", ranks=(0, 1, 2, 3, -1, 1 << 60))
+        waits = CollectiveRecord(group="g", sequence=9, operation="all_reduce", is_waited_for=True, created_ns=5)
+        told = RankTrace(rank=rank, groups=(group,), records=(waits,), entered={"g": 9}, completed={"g": 8})
+        scene.hear(StackDump(**scene.common(node), trace=trace, processes=()))
+        scene.hear(CollectiveTrace(**scene.common(node), trace=trace, origin=START, ranks=(told,)))
+    (traced,) = scene.of(JobTraced)
+    events.decode(events.encode(traced))
+    assert {rank for suspect in traced.suspects for rank in suspect.ranks} <= {0, 1, 2, 3}

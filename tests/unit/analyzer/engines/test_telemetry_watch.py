@@ -1,0 +1,171 @@
+"""The telemetry of a running job: judged against its own level by a model, and its lines of trouble counted."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast.daemon.service_shell import Row
+from holdfast.engines.telemetry import training as learning
+from holdfast.engines.telemetry.model import Model, Settings
+from holdfast.engines.telemetry.windows import METRICS
+from holdfast.events import LogSignature, TelemetryAnomaly, TelemetryMeasured
+from holdfast.events.parts.samples import RankTelemetry
+from holdfast.fresh_ids import uuid7
+from holdfast.requests import KeepModel
+from holdfast.settings.telemetry import TelemetryPolicy
+from holdfast_analyzer.engines.telemetry.telemetry import MODELS_KEPT, Telemetries
+from tests.scenes.telemetry import history, training
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+POLICY = TelemetryPolicy()
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    made = learning.train(history(60), Settings(), "v1", START, ["job"])
+    return msgspec.structs.replace(made, scores=learning.put_to_the_test(made, history(8, seed=4), []))
+
+
+def brought(model: Model) -> KeepModel:
+    return KeepModel(id=uuid7(), asked_by="ada", model=msgspec.Raw(msgspec.json.encode(model)))
+
+
+class Scene:
+    """Eight ranks on four nodes, told slot by slot."""
+
+    def __init__(self, model: Model | None) -> None:
+        self.telemetries = Telemetries(POLICY)
+        if model is not None:
+            self.keep(model)
+        self.values = training(1, ranks=8, slots=200).values
+        self.said: list[TelemetryAnomaly] = []
+
+    def keep(self, model: Model) -> Any:
+        effect = self.telemetries.keep(brought(model))
+        for row in effect.rows:
+            self.telemetries.adopt(row)
+        return effect.answer
+
+    def play(self, slots: range, generation: int = 1, interval_s: float = POLICY.every_s) -> list[TelemetryAnomaly]:
+        for slot in slots:
+            at = START + timedelta(seconds=slot * POLICY.every_s)
+            for node in range(4):
+                ranks = tuple(
+                    RankTelemetry(rank=rank, **dict(zip(METRICS, self.values[rank, :, slot].tolist(), strict=True)))
+                    for rank in (2 * node, 2 * node + 1)
+                )
+                self.telemetries.take(
+                    "job",
+                    TelemetryMeasured(
+                        id=uuid7(),
+                        at=at,
+                        source="agent",
+                        job="job",
+                        generation=generation,
+                        node=f"node-{node}",
+                        ranks=ranks,
+                        interval_s=interval_s,
+                    ),
+                )
+            self.look(at + timedelta(seconds=1))
+        return self.said
+
+    def look(self, now: datetime) -> None:
+        for finding in self.telemetries.findings(now):
+            self.telemetries.said(finding)
+            self.said.append(finding)
+
+
+def test_a_rank_that_stops_is_named_with_its_node_once(model: Model) -> None:
+    scene = Scene(model)
+    scene.values[5, (0, 4), 100:] = 0.0
+    assert scene.play(range(100)) == []
+    (found,) = scene.play(range(100, 115))
+    assert (found.by, found.ranks, found.nodes, found.version) == ("metrics", (5,), ("node-2",), "v1")
+    assert len(found.detectors) >= 2 and len(found.strange) == len(found.detectors) and min(found.strange) > 1
+    assert "rank 5 does not do what healthy training does" in found.reason
+
+
+def test_it_is_said_again_after_a_while_if_it_lasts(model: Model) -> None:
+    scene = Scene(model)
+    scene.values[5, (0, 4), 60:] = 0.0
+    assert len(scene.play(range(60 + int(POLICY.again_after_s / POLICY.every_s)))) == 1
+    assert len(scene.play(range(120, 140))) == 2
+
+
+def test_the_beginning_of_a_generation_is_not_judged(model: Model) -> None:
+    scene = Scene(model)
+    scene.play(range(60))
+    scene.values[:, :, 60 : 60 + POLICY.level_after - 2] = 0.0
+    assert scene.play(range(60, 60 + POLICY.level_after - 2), generation=2) == []
+
+
+def test_without_a_model_or_with_one_of_another_interval_nothing_is_found(model: Model) -> None:
+    scene = Scene(None)
+    scene.values[5, :, 60:] = 0.0
+    assert scene.play(range(80)) == []
+    answer = scene.keep(
+        msgspec.structs.replace(model, settings=msgspec.structs.replace(model.settings, interval_s=60.0))
+    )
+    assert not answer.accepted and "train a new one" in answer.message
+    other = Scene(model)
+    other.values[5, :, 60:] = 0.0
+    assert other.play(range(80), interval_s=60.0) == []
+
+
+def test_only_what_is_a_model_and_passed_its_test_is_kept(model: Model) -> None:
+    scene = Scene(None)
+    assert model.scores is not None
+    bad = msgspec.structs.replace(model.scores, false_alarms=model.scores.healthy)
+    for refused, why in (
+        (msgspec.structs.replace(model, scores=None), "has not been tested"),
+        (msgspec.structs.replace(model, scores=bad), "failed its test"),
+        (msgspec.structs.replace(model, format=0), "another version of Holdfast"),
+        (msgspec.structs.replace(model, bags=msgspec.structs.replace(model.bags, data=b"")), "this is no model"),
+    ):
+        answer = scene.keep(refused)
+        assert not answer.accepted and why in answer.message
+    nothing = KeepModel(id=uuid7(), asked_by="ada", model=msgspec.Raw(b'{"version": 3}'))
+    effect = scene.telemetries.keep(nothing)
+    assert effect.answer and not effect.answer.accepted and effect.rows == ()
+    assert scene.keep(model).accepted and not scene.keep(model).accepted
+
+
+def test_old_models_go(model: Model) -> None:
+    scene = Scene(None)
+    for number in range(MODELS_KEPT + 1):
+        newer = msgspec.structs.replace(model, version=f"v{number}", made_at=START + timedelta(hours=number))
+        effect = scene.telemetries.keep(brought(newer))
+        for row in effect.rows:
+            scene.telemetries.adopt(row)
+    gone = [row for row in effect.rows if isinstance(row, Row) and row.row is None]
+    assert [row.key for row in gone] == ["v0"]
+
+
+def test_many_lines_of_trouble_name_who_printed_the_first() -> None:
+    scene = Scene(None)
+    for second, node, rank, count in ((5, "node-1", 2, 15), (3, "node-2", 5, 4), (6, "node-3", 6, 5)):
+        scene.telemetries.take(
+            "job",
+            LogSignature(
+                id=uuid7(),
+                at=START + timedelta(seconds=second),
+                source="agent",
+                job="job",
+                node=node,
+                rank=rank,
+                signature="traceback",
+                stream="err",
+                lines=(f"first of {node}",),
+                count=count,
+            ),
+        )
+    scene.look(START + timedelta(seconds=7))
+    (found,) = scene.said
+    assert (found.by, found.first_node, found.line, found.lines) == ("errors", "node-2", "first of node-2", 24)
+    scene.look(START + timedelta(seconds=70))
+    assert len(scene.said) == 1

@@ -1,0 +1,165 @@
+"""Machines that compute wrongly, now and then or always, in jobs of any shape: decided by the production code."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.events import (
+    BadNumber,
+    DeadlinePassed,
+    Eviction,
+    FirstStep,
+    NodesGranted,
+    RanksStarted,
+    ReplayEnded,
+    ReplayResult,
+    ReplayStarted,
+    StepRestorable,
+)
+from holdfast.events.parts.job import Grant, JobSpec
+from holdfast.events.parts.ranks import RankReplay
+from holdfast.ids import named_id
+from holdfast.requests import SubmitJob
+from holdfast.settings.ladder import LadderPolicy
+from holdfast.settings.mechanisms import MechanismPolicy
+from holdfast.settings.timeouts import Timeouts
+from holdfast_controller.plan.draft import Outcome
+from holdfast_controller.plan.job import JobPhase, JobState
+from holdfast_controller.plan.planner import Planner
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+NEVER_CHECKS = MechanismPolicy(stop_time_checks="observe")
+
+
+class Machines:
+    """A job on machines of which some compute wrongly; `wrong` gives the chance that one does so in a replay."""
+
+    def __init__(self, pp: int, dp: int, wrong: dict[int, float], seed: int) -> None:
+        self._planner = Planner(Timeouts(), LadderPolicy(replay_suspects_max=1000), mechanisms=NEVER_CHECKS)
+        self._ids = (named_id(START, number) for number in count())
+        self._random = Random(seed)
+        self.names = [f"m{machine}" for machine in range(pp * dp)]
+        self._wrong = {self.names[machine]: chance for machine, chance in wrong.items()}
+        self.now = START
+        self.said: list[Any] = []
+        spec = JobSpec(
+            name="job", script="t.py", nnodes=pp * dp, mesh=f"dp={dp},pp={pp}", cwd="/", directory="/jobs/job"
+        )
+        request = SubmitJob(id=next(self._ids), asked_by="ada", spec=spec)
+        self.state = self._taken(self._planner.submit(None, request, START))
+        grants = tuple(Grant(node=name, epoch=1, address=name, store_ports=(1,)) for name in self.names)
+        self.hear(NodesGranted, claim=self.state.claim, grants=grants)
+        self._train()
+        self.hear(StepRestorable, step=40, path="/c", checkpoint_bytes=1)
+
+    def hear(self, event_type: Any, /, **fields: Any) -> None:
+        self.now += timedelta(seconds=0.01)
+        generation = fields.pop("generation", self.state.generation)
+        event = event_type(id=next(self._ids), at=self.now, source="test", job="job", generation=generation, **fields)
+        self._taken(self._planner.event(self.state, event, self.now))
+
+    def fail_twice(self) -> None:
+        for step in (50, 57):
+            self.hear(BadNumber, step=step, quantity="loss", kind="nan", certified=46)
+            if self.state.phase is JobPhase.STARTING:
+                self._train()
+
+    def replay(self) -> None:
+        """Every phase that is asked for, to the end."""
+        while self.state.phase is JobPhase.REPLAYING:
+            started = [it for it in self.said if isinstance(it, ReplayStarted)][-1]
+            for group in started.groups:
+                is_wrong = any(self._random.random() < self._wrong.get(name, 0) for name in group)
+                digest = f"{self._random.random()}" if is_wrong else "right"
+                for place, name in enumerate(group):
+                    replay = RankReplay(first=41, last=60, digest=f"{digest} {place}")
+                    self.hear(ReplayResult, node=name, rank=place, replay=replay)
+
+    @property
+    def evicted(self) -> set[int]:
+        return {self.names.index(it.node) for it in self.said if isinstance(it, Eviction)}
+
+    def _train(self) -> None:
+        for name in self.names:
+            self.hear(RanksStarted, node=name, ranks=(), took_s=0.1)
+        for name in self.names:
+            self.hear(FirstStep, node=name, step=47, completed_at=self.now)
+
+    def _taken(self, outcome: Outcome) -> JobState:
+        assert outcome.state is not None
+        self.state = outcome.state
+        self.said += outcome.events
+        return self.state
+
+
+shapes = st.tuples(st.integers(1, 4), st.integers(2, 9))
+
+
+@given(shapes, st.data())
+@settings(max_examples=40, deadline=None)
+def test_a_machine_that_is_always_wrong_is_evicted_and_no_other_unless_the_shape_cannot_tell(
+    shape: tuple[int, int], data: st.DataObject
+) -> None:
+    pp, dp = shape
+    culprit = data.draw(st.integers(0, pp * dp - 1))
+    machines = Machines(pp, dp, {culprit: 1.0}, data.draw(st.integers()))
+    machines.fail_twice()
+    machines.replay()
+    started = next(it for it in machines.said if isinstance(it, ReplayStarted))
+    size, groups = len(started.groups[0]), len(started.groups)
+    if size <= groups:
+        assert machines.evicted == {culprit}
+        assert machines.state.phase is JobPhase.CLAIMING
+    else:
+        (ended,) = (it for it in machines.said if isinstance(it, ReplayEnded))
+        named = {*ended.suspects, *ended.candidates}
+        assert machines.names[culprit] in named
+        assert len(named) <= -(-size // groups)
+
+
+@given(shapes, st.data())
+@settings(max_examples=40, deadline=None)
+def test_a_machine_that_is_wrong_now_and_then_never_costs_another_one_its_place(
+    shape: tuple[int, int], data: st.DataObject
+) -> None:
+    pp, dp = shape
+    culprit = data.draw(st.integers(0, pp * dp - 1))
+    machines = Machines(pp, dp, {culprit: 0.6}, data.draw(st.integers()))
+    machines.fail_twice()
+    machines.replay()
+    assert machines.state.replay is None
+    if pp <= dp:
+        assert machines.evicted <= {culprit}
+
+
+@pytest.mark.parametrize("heard", [False, True])
+def test_who_is_silent_until_the_deadline_is_the_one(heard: bool) -> None:
+    machines = Machines(1, 4, {}, 1)
+    machines.fail_twice()
+    for name in machines.names[:3]:
+        machines.hear(ReplayResult, node=name, rank=0, replay=RankReplay(first=41, last=60, digest="right"))
+    machines.now += timedelta(seconds=1801)
+    machines._taken(machines._planner.time(machines.state, machines.now, START if heard else None))
+    assert machines.evicted == ({3} if heard else set())
+    assert [it.missing_nodes for it in machines.said if isinstance(it, DeadlinePassed)] == [("m3",)] * heard
+
+
+def test_a_result_in_the_place_of_another_machine_is_no_result() -> None:
+    machines = Machines(2, 4, {}, 1)
+    machines.fail_twice()
+    started = next(it for it in machines.said if isinstance(it, ReplayStarted))
+    for number, group in enumerate(started.groups):
+        for place, name in enumerate(group):
+            rank = 0 if number == 0 else place
+            machines.hear(ReplayResult, node=name, rank=rank, replay=RankReplay(first=41, last=60, digest=f"{rank}"))
+    machines.now += timedelta(seconds=1801)
+    machines._taken(machines._planner.time(machines.state, machines.now, START))
+    silent = [it.missing_nodes for it in machines.said if isinstance(it, DeadlinePassed)]
+    assert silent == [tuple(started.groups[0][1:])]

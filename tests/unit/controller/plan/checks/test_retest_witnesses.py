@@ -1,0 +1,207 @@
+"""Evicted nodes are tested with witnesses: free nodes that tell a bad one from a bad partner, and show who is slow."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.events import (
+    JobFinished,
+    NodeLost,
+    NodesAwaited,
+    NodesGranted,
+    NodesReleased,
+    NodesRequested,
+    SuspectsTested,
+)
+from holdfast.events.parts.job import Grant
+from holdfast_controller.plan.incident.incident import Incident, Symptom
+from holdfast_controller.plan.job import JobPhase
+from tests.scenes.suspect_test import CAUSE, NOW, TRAINING, Run
+
+
+def test_two_suspects_are_tested_with_a_witness_which_tells_them_apart() -> None:
+    run = Run("a", "b")
+    claim = run.one(NodesRequested)
+    assert (claim.only, claim.count, claim.witnesses) == (("a", "b"), 3, 1)
+    run.start("w", "a", "b")
+    run.meet(wa="failed", wb="passed", ab="failed")
+    found = run.one(SuspectsTested)
+    assert ([it.node for it in found.at_fault], found.cleared, found.in_doubt) == (["a"], ("b",), ())
+    assert run.revoked() == {"b": 5} and "tested with w" in found.reason
+
+
+def test_of_two_whose_link_alone_fails_one_comes_back() -> None:
+    run = Run("a", "b")
+    run.start("w", "a", "b")
+    run.meet(wa="passed", wb="passed", ab="failed")
+    found = run.one(SuspectsTested)
+    assert (found.at_fault, found.cleared, found.in_doubt) == ((), ("a",), ("b",))
+    assert run.revoked() == {"a": 5}
+
+
+def test_a_witness_that_fails_with_both_speaks_against_neither() -> None:
+    run = Run("a", "b")
+    run.start("w", "a", "b")
+    run.meet(wa="failed", wb="failed", ab="passed")
+    found = run.one(SuspectsTested)
+    assert (found.at_fault, found.cleared, found.in_doubt) == ((), ("a", "b"), ()), "it is the witness"
+    assert "w, a witness, fails" in found.reason
+
+
+def test_one_that_a_witness_cannot_reach_is_at_fault_though_its_partner_was_not_met() -> None:
+    run = Run("a", "b")
+    run.start("w", "a", "b")
+    run.meet(wa="failed", wb="passed")
+    found = run.one(SuspectsTested)
+    assert ([it.node for it in found.at_fault], found.cleared, found.in_doubt) == (["a"], ("b",), ())
+    run = Run("a")
+    run.start("w", "a")
+    run.meet(wa="failed")
+    assert [it.node for it in run.one(SuspectsTested).at_fault] == ["a"] and not run.revoked()
+
+
+def test_without_a_witness_two_are_tested_alone_and_one_is_not() -> None:
+    run = Run("a", "b")
+    run.hear(NodesAwaited, wanted=3, available=2, missing="no other node is free")
+    run.wait()
+    claim = [event for event in run.said if isinstance(event, NodesRequested)][-1]
+    assert (claim.only, claim.count, claim.witnesses) == (("a", "b"), 2, 0)
+    run.start("a", "b")
+    run.meet(ab="failed")
+    assert run.one(SuspectsTested).in_doubt == ("a", "b") and not run.revoked()
+
+    run = Run("a")
+    run.hear(NodesAwaited, wanted=2, available=1, missing="no other node is free")
+    run.wait()
+    assert run.state.phase is JobPhase.FAILED and run.one(SuspectsTested).in_doubt == ("a",)
+    assert "no other node is free to test a with" in run.one(JobFinished).reason
+
+
+def test_a_suspect_that_is_gone_does_not_cost_the_other_its_witness() -> None:
+    run = Run("a", "b")
+    run.hear(NodesAwaited, wanted=3, available=2, missing="b is lost", missing_nodes=("b",))
+    run.wait()
+    claim = [event for event in run.said if isinstance(event, NodesRequested)][-1]
+    assert (claim.only, claim.count, claim.witnesses) == (("a",), 2, 1)
+    run.start("w", "a")
+    run.meet(wa="passed")
+    found = run.one(SuspectsTested)
+    assert (found.cleared, found.in_doubt) == (("a",), ("b",)) and run.revoked() == {"a": 5}
+
+
+SLOWED = TRAINING.update(
+    incident=Incident(id=CAUSE, opened_at=NOW, symptom=Symptom.SLOW, failed_step=7, named="mfu_decline")
+)
+QUARTET = [("a", "b"), ("a", "x"), ("a", "y"), ("b", "x"), ("b", "y"), ("x", "y")]
+
+
+def test_who_was_slow_is_tested_beside_others_that_go_back_to_the_pool() -> None:
+    run = Run("a", of=SLOWED)
+    claim = run.one(NodesRequested)
+    assert (claim.only, claim.count, claim.witnesses) == (("a",), 1, 2)
+    run.start("x", "y", "a")
+    assert run.state.nodes == ("x", "y", "a")
+    run.reach({"a": 10.0, "x": 30.0, "y": 29.0}, {("a", "x"): 1.0, ("a", "y"): 1.1, ("x", "y"): 1.0})
+    found = run.one(SuspectsTested)
+    assert (found.cleared, [it.node for it in found.at_fault], found.in_doubt) == ((), ["a"], ())
+    assert "it computes at 10 GFLOP/s, the others at 30" in found.reason
+    assert not run.revoked()
+    (released,) = (event for event in run.said if isinstance(event, NodesReleased))
+    assert released.nodes == ("x", "y", "a")
+
+
+def test_who_is_as_fast_as_others_comes_back() -> None:
+    run = Run("a", of=SLOWED)
+    run.start("x", "y", "a")
+    run.reach({"a": 27.0, "x": 30.0, "y": 29.0}, {("a", "x"): 1.0, ("a", "y"): 0.6, ("x", "y"): 1.0})
+    assert (run.one(SuspectsTested).cleared, run.revoked()) == (("a",), {"a": 5})
+
+
+@pytest.mark.parametrize(
+    ("slow", "cleared", "at_fault", "in_doubt"),
+    [
+        ([("a", "b")], (), [], ("a", "b")),
+        ([("a", "b"), ("a", "x"), ("a", "y")], ("b",), ["a"], ()),
+        ([], ("a", "b"), [], ()),
+    ],
+)
+def test_of_both_ends_of_a_slow_link_the_one_at_fault_is_told(
+    slow: list[tuple[str, str]], cleared: tuple[str, ...], at_fault: list[str], in_doubt: tuple[str, ...]
+) -> None:
+    run = Run("a", "b", of=SLOWED)
+    run.start("x", "y", "a", "b")
+    run.reach(dict.fromkeys("abxy", 30.0), {pair: 0.1 if pair in slow else 1.0 for pair in QUARTET})
+    found = run.one(SuspectsTested)
+    assert (found.cleared, [it.node for it in found.at_fault], found.in_doubt) == (cleared, at_fault, in_doubt)
+
+
+def test_whom_nobody_is_beside_stays_out() -> None:
+    run = Run("a", of=SLOWED)
+    run.start("a")
+    run.reach({"a": 30.0}, {})
+    found = run.one(SuspectsTested)
+    assert (found.cleared, found.in_doubt) == ((), ("a",)) and "nobody to compare with" in found.reason
+
+
+def test_one_that_only_came_along_is_not_waited_for() -> None:
+    run = Run("a", of=SLOWED)
+    run.hear(NodeLost, node="x", last_heard_at=run.now, silent_s=7.0, epoch=5)
+    run.start("x", "y", "a")
+    assert (run.state.nodes, run.state.vacancies, run.state.phase) == (("y", "a"), 0, JobPhase.STARTING)
+    run.hear(NodeLost, node="y", last_heard_at=run.now, silent_s=7.0, epoch=5)
+    run.reach({"a": 30.0}, {})
+    assert run.one(SuspectsTested).in_doubt == ("a",)
+
+
+def test_a_grant_that_its_claim_has_outlived_costs_no_suspect_its_place() -> None:
+    run = Run("a", "b", of=SLOWED)
+    first = run.state.claim
+    run.hear(NodesAwaited, wanted=2, available=1, missing="b is lost", missing_nodes=("b",))
+    run.wait()
+    grants = tuple(Grant(node=node, epoch=5, address="10.0.0.1", store_ports=(29500,)) for node in "xyab")
+    run.hear(NodesGranted, grants=grants, claim=first)
+    assert (run.state.nodes, run.state.phase) == (("x", "y", "a", "b"), JobPhase.STARTING)
+
+
+def test_a_needed_witness_that_is_lost_before_it_comes_is_asked_for_again_and_comes_first() -> None:
+    run = Run("a", "b")
+    run.hear(NodeLost, node="w", last_heard_at=run.now, silent_s=7.0, epoch=5)
+    run.start("w", "a", "b")
+    assert (run.state.nodes, run.state.phase) == (("a", "b"), JobPhase.CLAIMING)
+    claim = [event for event in run.said if isinstance(event, NodesRequested)][-1]
+    assert (claim.only, claim.count, claim.witnesses) == ((), 1, 1)
+    run.start("x")
+    assert (run.state.nodes, run.state.phase) == (("x", "a", "b"), JobPhase.STARTING)
+
+
+def test_a_needed_witness_that_is_lost_again_is_done_without() -> None:
+    run = Run("a", "b")
+    run.hear(NodeLost, node="w", last_heard_at=run.now, silent_s=7.0, epoch=5)
+    run.start("w", "a", "b")
+    run.hear(NodesAwaited, wanted=1, available=0, missing="no other node is free")
+    run.wait()
+    assert (run.state.nodes, run.state.phase) == (("a", "b"), JobPhase.STARTING)
+    run.meet(ab="passed")
+    assert run.one(SuspectsTested).cleared == ("a", "b")
+
+
+def test_a_witness_that_is_lost_while_a_suspect_is_awaited_is_replaced() -> None:
+    run = Run("a", "b")
+    run.hear(NodeLost, node="b", last_heard_at=run.now, silent_s=7.0, epoch=5)
+    run.start("w", "a", "b")
+    run.hear(NodeLost, node="w", last_heard_at=run.now, silent_s=7.0, epoch=5)
+    run.hear(NodesAwaited, wanted=1, available=0, missing="b is lost", missing_nodes=("b",))
+    run.wait()
+    claim = [event for event in run.said if isinstance(event, NodesRequested)][-1]
+    assert (claim.only, claim.count, claim.witnesses) == ((), 1, 1)
+    run.start("x")
+    run.meet(xa="passed")
+    assert run.one(SuspectsTested).cleared == ("a",)
+
+
+def test_of_those_that_were_slow_a_broken_connection_to_a_witness_speaks_against_the_suspect() -> None:
+    run = Run("a", "b", of=SLOWED)
+    run.start("x", "y", "a", "b")
+    run.meet(ax="failed", ay="passed", bx="passed", by="passed", ab="passed", xy="passed")
+    found = run.one(SuspectsTested)
+    assert [it.node for it in found.at_fault] == ["a"] and "a" not in found.cleared

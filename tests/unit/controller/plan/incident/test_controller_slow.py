@@ -1,0 +1,209 @@
+"""A machine that makes its job slow is replaced once it has cost as much as a restart, and not before."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from holdfast.daemon.service_shell import Effect
+from holdfast.events import DeadlinePassed, Eviction, FailSlowLocated, FailSlowRelieved, IncidentOpened, Withheld
+from holdfast.events.parts.job import Grant, JobSpec
+from holdfast.fresh_ids import uuid7
+from holdfast.settings.ladder import LadderPolicy
+from holdfast.settings.mechanisms import MechanismPolicy
+from holdfast.settings.timeouts import Timeouts
+from holdfast_controller.plan.incident.incident import Incident, Symptom
+from holdfast_controller.plan.job import Await, Ending, JobPhase, JobState
+from holdfast_controller.service import Controller
+from holdfast_controller.store import INCIDENTS, JOBS, USED_NAMES
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+POLICY = LadderPolicy(slow_cost_max_s=60)
+ENDING = Ending(phase=JobPhase.STOPPED, reason="asked", exit_code=143)
+
+
+class Scene:
+    """A job of three nodes that trains, and a controller."""
+
+    def __init__(self, mechanisms: MechanismPolicy | None = None) -> None:
+        grants = tuple(
+            Grant(node=f"node-{number}", epoch=1, address="10.0.0.1", store_ports=(29500,)) for number in range(3)
+        )
+        state = JobState(
+            spec=JobSpec(name="job", script="t.py", cwd="/", directory="/jobs/job", nnodes=3),
+            phase=JobPhase.RUNNING,
+            submitted_at=NOW,
+            members=grants,
+            generation=2,
+            ordered_by=uuid7(),
+            step=100,
+        )
+        self.controller = Controller(Timeouts(), POLICY, mechanisms=mechanisms)
+        self.controller.load({JOBS.name: {"job": state}, INCIDENTS.name: {}, USED_NAMES.name: {}})
+
+    def hear(self, event: FailSlowLocated | FailSlowRelieved) -> Effect:
+        effect = self.controller.on_event(event, event.at)
+        self.controller.adopt(effect)
+        return effect
+
+    def at(self, after_s: float, hearing_since: datetime | None = NOW) -> Effect:
+        effect = self.controller.on_time(NOW + timedelta(seconds=after_s), hearing_since)
+        self.controller.adopt(effect)
+        return effect
+
+
+def located(**changes: Any) -> FailSlowLocated:
+    fields: dict[str, Any] = {
+        "generation": 2,
+        "nodes": ("node-1",),
+        "ranks": (1,),
+        "slowdown": 2.0,
+        "is_validated": True,
+        "pace_s": 2.0,
+        "healthy_s": 1.0,
+        "fault": "computation",
+        "summary": "rank 1 computes slowly",
+    }
+    return FailSlowLocated(id=uuid7(), at=NOW, source="analyzer", job="job", asked=uuid7(), **(fields | changes))
+
+
+def incident() -> Incident:
+    """One that is open until the job is past step 120."""
+    return Incident(id=uuid7(), opened_at=NOW, symptom=Symptom.KILLED, failed_step=120)
+
+
+def relieved(*, is_over: bool) -> FailSlowRelieved:
+    return FailSlowRelieved(
+        id=uuid7(),
+        at=NOW,
+        source="analyzer",
+        job="job",
+        generation=2,
+        before_s=2.0,
+        after_s=1.0,
+        healthy_s=1.0,
+        iteration=50,
+        detected_after=2,
+        is_over=is_over,
+    )
+
+
+def test_it_is_replaced_once_it_has_cost_as_much_as_a_restart() -> None:
+    scene = Scene()
+    assert not scene.hear(located()).events
+    # Half of the time is lost: a minute's worth takes two.
+    assert scene.at(119).is_nothing
+    events = scene.at(120).events
+    (opened,) = (event for event in events if isinstance(event, IncidentOpened))
+    (eviction,) = (event for event in events if isinstance(event, Eviction))
+    assert (opened.symptom, opened.root, opened.node) == ("mfu_decline", "infrastructure", "node-1")
+    assert (eviction.node, eviction.together) == ("node-1", ("node-1",))
+    assert "an iteration takes 2 s, 1 s before; rank 1 computes slowly; for 120 s" in eviction.reason
+    assert scene.at(300).is_nothing
+
+
+def test_who_only_observes_says_what_it_would_have_done() -> None:
+    scene = Scene(MechanismPolicy(fail_slow="observe"))
+    scene.hear(located())
+    (withheld,) = scene.at(120).events
+    assert isinstance(withheld, Withheld)
+    assert (withheld.mechanism, withheld.rung, withheld.node) == ("fail_slow", "evict", "node-1")
+    assert scene.at(300).is_nothing
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"is_validated": False},
+        {"nodes": ()},
+        {"nodes": ("node-0", "node-1")},
+        {"nodes": (), "links": (("node-0", "node-1"), ("node-1", "node-2"))},
+        {"nodes": (), "one_of": ("node-0", "node-1"), "confidence": 0.9},
+        {"is_validated": False, "one_of": ("node-0", "node-1"), "confidence": 0.4},
+        {"is_validated": False, "one_of": ("node-0", "node-1", "node-2"), "confidence": 0.9},
+        {"nodes": ("elsewhere",)},
+        {"slowdown": 1.0},
+        {"slowdown": 1.0 + 1e-15},
+        {"slowdown": 1.00001},
+        {"generation": 1},
+    ],
+)
+def test_nobody_is_replaced_for_less(changes: dict[str, Any]) -> None:
+    scene = Scene()
+    event = located(**changes)
+    scene.hear(event)
+    assert scene.at(10_000).is_nothing
+
+
+def test_what_passes_by_itself_costs_nobody_a_machine() -> None:
+    scene = Scene()
+    scene.hear(located())
+    scene.hear(relieved(is_over=False))
+    assert scene.controller.jobs["job"].slow is not None
+    scene.hear(relieved(is_over=True))
+    assert scene.at(10_000).is_nothing
+
+
+def test_relief_may_be_on_its_way_to_who_was_cut_off() -> None:
+    scene = Scene()
+    scene.hear(located())
+    assert scene.at(130, hearing_since=None).is_nothing
+    assert scene.at(130, hearing_since=NOW + timedelta(seconds=100)).is_nothing
+    assert scene.at(220, hearing_since=NOW + timedelta(seconds=100)).events
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"nodes": (), "links": (("node-0", "node-1"),)},
+        {"nodes": (), "links": (("node-0", "node-1"), ("node-1", "node-0"))},
+        {"nodes": (), "is_validated": False, "one_of": ("node-0", "node-1"), "confidence": 0.54},
+    ],
+)
+def test_where_one_of_a_few_is_slow_all_of_them_go_and_are_tested(changes: dict[str, Any]) -> None:
+    scene = Scene()
+    scene.hear(located(**changes))
+    assert scene.at(119).is_nothing
+    events = scene.at(120).events
+    evictions = [event for event in events if isinstance(event, Eviction)]
+    assert [(it.node, it.together) for it in evictions] == [
+        ("node-0", ("node-0", "node-1")),
+        ("node-1", ("node-0", "node-1")),
+    ]
+    (opened,) = (event for event in events if isinstance(event, IncidentOpened))
+    assert opened.node is None and "one of node-0, node-1 makes the job slow" in opened.reason
+    (run,) = (state for state in scene.controller.jobs.values() if state.retest)
+    assert run.retest is not None and run.spec.only_nodes == run.retest.nodes == ("node-0", "node-1")
+    assert (run.retest.for_speed, run.retest.witnesses) == (True, 2)
+
+
+def test_what_tests_say_is_not_overruled_by_stacks() -> None:
+    scene = Scene()
+    scene.hear(located())
+    scene.hear(located(nodes=(), is_validated=False, one_of=("node-0", "node-2"), confidence=0.9))
+    (eviction,) = (event for event in scene.at(120).events if isinstance(event, Eviction))
+    assert eviction.node == "node-1"
+
+
+def test_it_is_not_forgotten_over_an_incident_that_is_open_when_it_is_due() -> None:
+    scene = Scene()
+    scene.hear(located())
+    job = scene.controller.jobs["job"]
+    scene.controller.jobs["job"] = job.update(incident=incident())
+    assert scene.at(130).is_nothing and scene.at(200).is_nothing
+    scene.controller.jobs["job"] = scene.controller.jobs["job"].update(incident=None)
+    assert any(isinstance(event, Eviction) for event in scene.at(201).events)
+
+
+def test_while_it_waits_other_limits_hold() -> None:
+    scene = Scene()
+    scene.hear(located())
+    until = NOW + timedelta(seconds=300)
+    job = scene.controller.jobs["job"]
+    scene.controller.jobs["job"] = job.update(
+        phase=JobPhase.STOPPING, ending=ENDING, awaiting=Await(what="ranks_stopped", since=NOW, until=until)
+    )
+    assert scene.at(299).is_nothing
+    assert any(isinstance(event, DeadlinePassed) for event in scene.at(301).events)

@@ -1,0 +1,77 @@
+"""Two jobs believe to hold a node, one of them wrongly; and claims follow each other even if the clock does not."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+from holdfast.events import NodesReleased, NodesRequested, OrderRefused
+from holdfast.events.parts.job import Grant, JobSpec
+from holdfast.fresh_ids import uuid7
+from holdfast.settings.ladder import LadderPolicy
+from holdfast.settings.timeouts import Timeouts
+from holdfast_controller.plan.draft import Draft
+from holdfast_controller.plan.job import JobPhase, JobState
+from holdfast_controller.service import Controller
+from holdfast_controller.store import INCIDENTS, JOBS, USED_NAMES
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def job(name: str, epoch: int, generation: int) -> JobState:
+    return JobState(
+        spec=JobSpec(name=name, script="t.py", cwd="/", directory=f"/jobs/{name}"),
+        phase=JobPhase.RUNNING,
+        submitted_at=NOW,
+        members=(Grant(node="node-0", epoch=epoch, address="10.0.0.1", store_ports=(29500,)),),
+        generation=generation,
+        ordered_by=uuid7(),
+    )
+
+
+def controller(*jobs: JobState) -> Controller:
+    made = Controller(Timeouts(), LadderPolicy())
+    made.load({JOBS.name: {state.job: state for state in jobs}, INCIDENTS.name: {}, USED_NAMES.name: {}})
+    return made
+
+
+def refused(name: str, order: tuple[int, int], newest: tuple[int, int]) -> OrderRefused:
+    return OrderRefused(
+        id=uuid7(),
+        at=NOW,
+        source="agent/node-0",
+        job=name,
+        node="node-0",
+        epoch=order[0],
+        generation=order[1],
+        newest_epoch=newest[0],
+        newest_generation=newest[1],
+    )
+
+
+def test_the_order_of_the_job_that_holds_the_node_is_no_forgery_to_the_one_that_lost_it() -> None:
+    there = controller(job("lost", 1, 3), job("holds", 2, 4))
+    assert not there.on_event(refused("lost", (1, 3), (2, 4)), NOW).orders
+    assert [order.fence for order in there.standing_orders()] == [(2, 4)]
+
+
+def test_who_holds_the_node_supersedes_what_was_forged() -> None:
+    there = controller(job("lost", 1, 3), job("holds", 2, 4))
+    assert not there.on_event(refused("lost", (1, 3), (10**9, 1)), NOW).orders
+    (order,) = there.on_event(refused("holds", (2, 4), (10**9, 1)), NOW).orders
+    assert (order.job, order.supersedes) == ("holds", (10**9, 1))
+
+
+def test_a_newer_claim_is_never_dated_before_an_older_one() -> None:
+    draft = Draft(job("job", 1, 1), uuid7(), NOW, Timeouts())
+    draft.claim("first")
+    later = Draft(draft.outcome().state or draft.state, uuid7(), NOW - timedelta(hours=1), Timeouts())
+    later.claim("second, after the clock was set back")
+    later.release_all("the job is over")
+    said = [*draft.outcome().events, *later.outcome().events]
+    first, second = (event for event in said if isinstance(event, NodesRequested))
+    (released,) = (event for event in said if isinstance(event, NodesReleased))
+    assert first.at < second.at < released.at
+    assert released.at - first.at < timedelta(seconds=1)
+    assert msgspec.json.decode(msgspec.json.encode(second.at), type=datetime) > first.at

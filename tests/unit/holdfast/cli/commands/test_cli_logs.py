@@ -1,0 +1,58 @@
+"""Whose logs `holdfast logs` finds below a cluster's directory."""
+
+from pathlib import Path
+
+import click
+import pytest
+
+from holdfast.cli.commands.cluster.logs import _files, _prefixes
+from holdfast.embedded.errors import EmbeddedError
+from holdfast.embedded.layout import Layout
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    layout = Layout(tmp_path)
+    layout.create()
+    layout.log("controller").touch()
+    for node, rank in (("node-0", 0), ("node-1", 1), ("node-2", 10), ("node-3", 1)):
+        for job in ("gpt", "controller"):
+            folder = layout.node(node) / "logs" / job
+            folder.mkdir(parents=True)
+            (folder / f"rank-{rank}.out").touch()
+            (folder / f"rank-{rank}.err.1").touch()
+    return layout
+
+
+def test_the_ranks_of_a_job_in_their_order_wherever_they_ran(layout: Layout) -> None:
+    found = list(_files(layout, "gpt", None))
+    assert [name.split()[1] for name in found] == ["rank-0.out", "rank-1.out", "rank-1.out", "rank-10.out"]
+    assert set(_files(layout, "gpt", 1)) == {"node-1 rank-1.out", "node-3 rank-1.out"}
+    assert _prefixes(found)[found[0]] == "node-0 rank-0.out  | "
+    assert _prefixes(found[:1]) == {found[0]: ""}
+
+
+def test_a_service_goes_before_a_job_of_its_name(layout: Layout) -> None:
+    assert _files(layout, "controller", None) == {"controller": layout.log("controller")}
+    assert list(_files(layout, "controller", 0)) == ["node-0 rank-0.out"]
+
+
+def test_what_is_not_there_is_said_with_what_is(layout: Layout) -> None:
+    with pytest.raises(EmbeddedError, match=r"no log of 'other' .* there are controller, .* jobs: controller, gpt\.$"):
+        _files(layout, "other", None)
+    with pytest.raises(EmbeddedError, match="no log of rank 7 of job 'gpt'"):
+        _files(layout, "gpt", 7)
+    with pytest.raises(click.ClickException, match="is not a valid name"):
+        _files(layout, "../*", 0)
+
+
+def test_what_checks_printed_is_found_by_asking_for_it_or_where_there_is_nothing_else(layout: Layout) -> None:
+    for job, run in (("gpt", "checks-1-4"), ("diagnose-1", "checks-2-1")):
+        folder = layout.node("node-0") / "logs" / job / run
+        folder.mkdir(parents=True)
+        (folder / "rank-0.out").touch()
+    assert list(_files(layout, "gpt", None, checks=True)) == ["node-0 checks-1-4/rank-0.out"]
+    assert list(_files(layout, "diagnose-1", None)) == ["node-0 checks-2-1/rank-0.out"]
+    assert "node-0 rank-0.out" in _files(layout, "gpt", None)
+    with pytest.raises(EmbeddedError, match="no log of checks of 'controller'"):
+        _files(layout, "controller", None, checks=True)

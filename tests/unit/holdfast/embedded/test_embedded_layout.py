@@ -1,0 +1,115 @@
+import os
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from holdfast.embedded.configuration import Configuration
+from holdfast.embedded.errors import AlreadyRunning, EmbeddedError, NoCluster
+from holdfast.embedded.layout import SERVICES, ClusterInfo, Layout, Ports
+from holdfast.embedded.servers import credentials
+from holdfast.embedded.services import agent_spec, service_specs
+
+PORTS = Ports(postgres=1, nats=2, nats_monitor=3)
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    layout = Layout(tmp_path / "state")
+    layout.create()
+    return layout
+
+
+def describe(layout: Layout) -> ClusterInfo:
+    known = credentials.load_or_create(layout)
+    return ClusterInfo(
+        version="0",
+        pid=os.getpid(),
+        ports=PORTS,
+        nats_url=credentials.nats_url(known, PORTS),
+        nats_monitor_url="http://127.0.0.1:3",
+        database_urls=credentials.database_urls(known, PORTS),
+        nodes=["node-0"],
+    )
+
+
+def test_cluster_json_comes_back_and_only_its_owner_reads_it(layout: Layout) -> None:
+    info = describe(layout)
+    layout.write_info(info)
+    assert ClusterInfo.load(layout.root) == info
+    assert set(info.database_urls) == {"admin", "reader", *SERVICES}
+    for file in (layout.cluster_file, layout.secrets_file):
+        assert file.stat().st_mode & 0o777 == 0o600
+    assert layout.root.stat().st_mode & 0o777 == 0o700
+
+
+def test_fields_of_a_newer_holdfast_do_not_hurt(layout: Layout) -> None:
+    data = msgspec.to_builtins(describe(layout)) | {"invented_later": 1}
+    layout.cluster_file.write_bytes(msgspec.json.encode(data))
+    assert ClusterInfo.load(layout.root) == describe(layout)
+
+
+def test_no_cluster_and_a_damaged_one_are_told_apart(layout: Layout) -> None:
+    with pytest.raises(NoCluster, match="holdfast up"):
+        ClusterInfo.load(layout.root)
+    layout.cluster_file.write_text("{")
+    with pytest.raises(EmbeddedError, match="damaged"):
+        ClusterInfo.load(layout.root)
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(EmbeddedError, match="--dir"):
+        Layout(tmp_path / "file" / "state").create()
+
+
+def test_the_lock_lets_one_in_and_names_it(layout: Layout) -> None:
+    with layout.lock(), pytest.raises(AlreadyRunning, match=f"supervisor pid {os.getpid()}"), layout.lock():
+        pytest.fail("unreachable")
+    with layout.lock():
+        pass
+
+
+def test_passwords_are_made_once(layout: Layout) -> None:
+    first = credentials.load_or_create(layout)
+    assert credentials.load_or_create(layout) == first
+    assert len({first.postgres, first.nats, *first.roles.values()}) == 2 + len(SERVICES) + 1
+
+
+def test_lost_passwords_of_a_live_database_are_not_replaced(layout: Layout) -> None:
+    (layout.postgres / "data").mkdir()
+    with pytest.raises(EmbeddedError, match="Put the file back"):
+        credentials.load_or_create(layout)
+
+
+def test_every_service_gets_its_own_role_and_an_agent_only_the_bus(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_DATABASE_URL", "postgresql://another/cluster")
+    monkeypatch.setenv("HOLDFAST_NODE_DIR", "/another/node")
+    info = describe(layout)
+    for spec in service_specs(Configuration(), layout, info):
+        assert f"//holdfast_{spec.name}:" in spec.environment["HOLDFAST_DATABASE_URL"]
+        assert spec.environment["HOLDFAST_NATS_URL"] == info.nats_url
+        assert "HOLDFAST_NODE_DIR" not in spec.environment
+        assert spec.argv[-1] == f"holdfast_{spec.name}"
+        assert not any("holdfast:" in argument for argument in spec.argv)
+    agent = agent_spec(Configuration(), layout, info, "node-0")
+    assert "HOLDFAST_DATABASE_URL" not in agent.environment
+    assert agent.environment["HOLDFAST_NODE_DIR"] == str(layout.node("node-0"))
+
+
+def test_a_cluster_is_not_made_among_other_files(tmp_path: Path) -> None:
+    thesis = Layout(tmp_path / "thesis")
+    thesis.refuse_foreign()
+    thesis.root.mkdir()
+    thesis.refuse_foreign()
+    (thesis.root / "chapter-1.tex").touch()
+    with pytest.raises(EmbeddedError, match=r"holds other things \(chapter-1.tex, ...\) and no cluster"):
+        thesis.refuse_foreign()
+    # A start that failed leaves its lock.
+    thesis.lock_file.touch()
+    thesis.refuse_foreign()
+    ours = Layout(tmp_path / ".holdfast")
+    (ours.root / "demo").mkdir(parents=True)
+    ours.refuse_foreign()

@@ -1,0 +1,235 @@
+"""How logs are read: whose line it is, when it was written, what training survived; memory is bounded."""
+
+import io
+
+import pytest
+
+from holdfast.cli.offline.log_sources import BLOCK_BYTES, blocks, named
+from holdfast.engines.crash import Crash, Diagnosis, diagnose, diagnose_end
+from holdfast.engines.crash.log import dissect, progress
+from holdfast.engines.crash.rules import rule_book
+from holdfast.engines.crash.scan import HEAD_LINES, TAIL_LINES, Scan
+from holdfast.symptoms.table_one import Root
+
+OOM = 'Traceback (most recent call last):\n  File "t.py", line 1, in f\ntorch.OutOfMemoryError: CUDA out of memory.\n'
+KEY_ERROR = 'Traceback (most recent call last):\n  File "/job/t.py", line 2, in <module>\n    x["a"]\nKeyError: \'a\'\n'
+RESET = "RuntimeError: [pair.cc:598] Connection closed by peer [10.0.0.2]:31231\n"
+
+
+def steps(first: int, last: int) -> str:
+    return "".join(f"step {number} loss 2.1 lr 0.1\n" for number in range(first, last + 1))
+
+
+def of(**logs: str) -> Diagnosis:
+    """The diagnosis of logs by name; `rank_3` is that of rank 3."""
+    scans = []
+    for name, text in logs.items():
+        scan = Scan(name, rule_book().hot, named(name).rank)
+        scan.feed(text.encode())
+        scans.append(scan.end())
+    return diagnose(scans)
+
+
+@pytest.mark.parametrize(
+    ("line", "rank", "local", "text"),
+    [
+        ("[rank3]: Traceback", 3, False, "Traceback"),
+        ("[rank12]:[E515 10:00:01.2 x.cpp:1] y", 12, False, "[E515 10:00:01.2 x.cpp:1] y"),
+        ("[default3]:Traceback", 3, True, "Traceback"),
+        ("[trainer0]: Traceback", 0, True, "Traceback"),
+        ("[1,2]<stderr>:Traceback", 2, False, "Traceback"),
+        ("2024-05-15T10:00:00.123456789Z stderr F [rank1]: KeyError: 'a'", 1, False, "KeyError: 'a'"),
+        ("(TrainWorker pid=4711, ip=10.0.0.2) KeyError: 'a'", None, False, "KeyError: 'a'"),
+        ("[E ProcessGroupNCCL.cpp:475] [Rank 7] Watchdog", 7, False, "[E ProcessGroupNCCL.cpp:475] [Rank 7] Watchdog"),
+        ("[PG ID 0 PG GUID 0(default_pg) Rank 5] x", 5, False, "[PG ID 0 PG GUID 0(default_pg) Rank 5] x"),
+        ("\x1b[31m[rank4]: KeyError: 'a'\x1b[0m", 4, False, "KeyError: 'a'"),
+        ("12: not a rank", None, False, "12: not a rank"),
+        ("gpu-node-07: [rank5]: KeyError: 'a'", 5, False, "KeyError: 'a'"),
+        ("gpu-node-07: KeyError: 'a'", None, False, "KeyError: 'a'"),
+        ("train.py: KeyError: 'a'", None, False, "train.py: KeyError: 'a'"),
+        ("trainer-1  | KeyError: 'a'", None, False, "KeyError: 'a'"),
+        ("41.7s\t12\tKeyError: 'a'", None, False, "KeyError: 'a'"),
+        ("2024-05-15 10:00:00,100 - launch - INFO - [rank2]: KeyError: 'a'", 2, False, "KeyError: 'a'"),
+        ("\t[rank1]: KeyError: 'a'", 1, False, "KeyError: 'a'"),
+        ("(raylet, ip=10.0.0.2) KeyError: 'a'", None, False, "KeyError: 'a'"),
+        ("(W pid=4711) [repeated 7x across cluster] KeyError: 'a'", None, False, "KeyError: 'a'"),
+        ("#033[31m[rank4]: KeyError: 'a'#033[0m", 4, False, "KeyError: 'a'"),
+        ("[PG 7 Rank 1] x", None, False, "[PG 7 Rank 1] x"),
+    ],
+)
+def test_whose_line_it_is(line: str, rank: int | None, local: bool, text: str) -> None:
+    taken = dissect(line, 1)
+    assert (taken.rank, taken.local, taken.text) == (rank, local, text)
+
+
+def test_when_a_collector_took_a_line_of_torchruns_table_is_not_when_the_rank_ended() -> None:
+    table = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\nFailures:\n" + "".join(
+        f"{head}  time      : 2024-05-15_10:00:07\n"
+        f"  rank      : {rank} (local_rank: {rank})\n  exitcode  : -11 (pid: 4)\n"
+        for rank, head in ((1, "[1]:\n"), (0, "Root Cause (first observed failure):\n[0]:\n"))
+    )
+    stamped = "".join(
+        f"2024-05-15T10:00:{10 + number}.5Z stderr F {line}\n" for number, line in enumerate(table.splitlines())
+    )
+    for log in (table, stamped):
+        assert (of(log=log).symptom, of(log=log).first_rank) == (Crash.SEGFAULT, None)
+
+
+def test_of_a_long_line_head_and_end_are_read() -> None:
+    long = "x" * 5000
+    assert of(log=f"launch.py:{long}] exits with return code = -11\n").symptom is Crash.SEGFAULT
+    assert of(log=f"RuntimeError: CUDA error: an illegal memory access was encountered {long}\n").symptom is (
+        Crash.ILLEGAL_MEMORY_ACCESS
+    )
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later"),
+    [
+        ("2024-05-15 10:00:00,100 INFO x", "2024-05-15 10:00:00,200 INFO x"),
+        ("E0515 10:00:00.100000 1 x.cpp:1] y", "2024-05-15T10:00:01Z y"),
+        ("[rank0]:[E515 10:00:00.1 x.cpp:1] y", "[2024-05-15 10:00:00,900] [INFO] y"),
+        ("[Wed May 15 10:00:00 2024] x", "May 15 10:00:01 node kernel: x"),
+        ("  time      : 2024-05-15_10:00:00", "2024/05/15 10:00:01 x"),
+    ],
+)
+def test_times_of_many_forms_compare(earlier: str, later: str) -> None:
+    first, second = dissect(earlier, 1).at, dissect(later, 2).at
+    assert first is not None and second is not None and first < second
+
+
+@pytest.mark.parametrize(
+    ("line", "number"),
+    [
+        (" iteration    31214/  115311 | lm loss: 2.1E+00 |", 31214),
+        ("step 7 loss 2.1", 7),
+        ("{'loss': 1.2, 'learning_rate': 9.1e-06, 'epoch': 0.31}", 310000),
+        ("Epoch 0:  6%|##  | 32040/500150 [6:28:43<94:39:17, 1.37it/s, loss=2.6]", 32040),
+        ("Epoch [1][50/7330]\tlr: 1.978e-03, time: 1.090, loss: 2.1", 50),
+        ("Loading checkpoint shards:  57% 4/7 [00:37<00:28,  9.42s/it]", None),
+        ("step 7 failed: loss is not there", None),
+        ("loss 2.1", None),
+    ],
+)
+def test_steps_are_told_from_other_numbers(line: str, number: int | None) -> None:
+    assert progress(line) == number
+
+
+def test_an_error_that_training_went_on_after_ended_nothing() -> None:
+    assert of(log=steps(1, 3) + OOM + steps(4, 9)).symptom is Crash.UNKNOWN
+    assert of(log=steps(1, 3) + OOM + steps(4, 9) + KEY_ERROR).symptom is Crash.USER_CODE_ERROR
+
+
+def test_a_last_step_of_another_rank_hides_no_error() -> None:
+    assert of(log=steps(1, 3) + OOM + steps(4, 4)).symptom is Crash.CUDA_OOM
+
+
+def test_what_goes_on_in_blocks_without_trouble_is_seen() -> None:
+    scan = Scan("log", rule_book().hot)
+    for block in (OOM, steps(4, 900), steps(901, 1800)):
+        scan.feed(block.encode())
+    assert diagnose([scan.end()]).symptom is Crash.UNKNOWN
+
+
+def test_steps_that_were_buffered_hide_no_error() -> None:
+    scan = Scan("rank-0.log", rule_book().hot, 0)
+    scan.feed((KEY_ERROR + steps(1, 60)).encode())
+    assert diagnose([scan.end()], {0: 1}).symptom is Crash.USER_CODE_ERROR
+    assert of(log=KEY_ERROR + steps(1, 5) + RESET).symptom is Crash.USER_CODE_ERROR
+
+
+def test_an_error_handled_at_the_start_explains_no_later_end() -> None:
+    scan = Scan("rank-0.log", rule_book().hot, 0)
+    scan.feed((KEY_ERROR + steps(1, 60)).encode())
+    assert diagnose([scan.end()], {0: -9}).symptom is Crash.KILLED
+    assert of(log=KEY_ERROR + steps(1, 60) + RESET).symptom is Crash.UNKNOWN
+    assert of(log=KEY_ERROR + steps(1, 60)).symptom is Crash.UNKNOWN
+
+
+def test_only_the_last_attempt_counts() -> None:
+    restart = "I0515 10:00:00.1 1 agent/api.py:900] Worker group FAILED. 2/3 attempts left; will restart worker group\n"
+    assert of(log=OOM + restart + KEY_ERROR).symptom is Crash.USER_CODE_ERROR
+    assert of(log=OOM + restart + "waiting\n").symptom is Crash.CUDA_OOM
+
+
+def test_a_cascade_never_goes_before_a_first_hand_end_however_early_it_was_said() -> None:
+    early = "2024-05-15 10:00:00,000 ERROR x\n" + RESET
+    late = "2024-05-15 10:09:00,000 ERROR x\n" + KEY_ERROR
+    said = of(**{"rank-0.err": early, "rank-1.err": early, "rank-2.err": late})
+    assert (said.symptom, said.first_rank) == (Crash.USER_CODE_ERROR, 2)
+    assert [other.rank for other in said.others] == [0, 1]
+
+
+def test_time_decides_between_equals_and_without_it_nobody_is_named() -> None:
+    at = "2024-05-15 10:00:0{},000 ERROR x\n"
+    assert of(**{"rank-0.err": at.format(5) + OOM, "rank-1.err": at.format(3) + OOM}).first_rank == 1
+    assert of(**{"rank-0.err": OOM, "rank-1.err": OOM}).first_rank is None
+
+
+def test_a_kernel_line_of_another_time_or_thing_explains_no_end_of_a_rank() -> None:
+    xid = "[Tue May 14 10:00:00 2024] NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.\n"
+    stamped = "2024-05-15 10:00:00,000 ERROR x\n" + KEY_ERROR
+    assert of(**{"rank-0.err": stamped, "dmesg.log": xid}).symptom is Crash.USER_CODE_ERROR
+    assert of(**{"rank-0.err": KEY_ERROR, "dmesg.log": xid}).symptom is Crash.USER_CODE_ERROR
+    near = xid.replace("May 14", "May 15")
+    lost = "2024-05-15 10:00:09,000 ERROR x\nRuntimeError: CUDA error: unknown error\n"
+    said = of(**{"rank-0.err": lost, "dmesg.log": near})
+    assert (said.symptom, said.root) == (Crash.GPU_LOST, Root.INFRASTRUCTURE)
+
+
+def test_a_rank_that_ended_well_has_no_error() -> None:
+    scan = Scan("rank-0.err", rule_book().hot, 0)
+    scan.feed(OOM.encode())
+    assert diagnose([scan.end()], {0: 0, 1: -11}).first_rank == 1
+
+
+def test_an_exit_code_beside_a_traceback_is_how_it_came_down() -> None:
+    scan = Scan("rank-0.err", rule_book().hot, 0)
+    scan.feed(KEY_ERROR.encode())
+    assert diagnose([scan.end()], {0: -11}).symptom is Crash.USER_CODE_ERROR
+
+
+def test_a_block_that_is_noise_is_harmless() -> None:
+    noise = bytes(range(256)) * 2000 + b"\nerror " + b"x" * 5_000_000 + b"\n"
+    scan = Scan("log", rule_book().hot)
+    for block in blocks(io.BytesIO(noise + KEY_ERROR.encode())):
+        assert len(block) <= 2 * BLOCK_BYTES
+        scan.feed(block)
+    said = diagnose([scan.end()])
+    assert said.symptom is Crash.USER_CODE_ERROR
+
+
+def test_memory_is_bounded_however_much_is_said() -> None:
+    scan = Scan("log", rule_book().hot)
+    for _ in range(20):
+        scan.feed(b"ERROR something failed again\n" * 1000)
+    (attempt,) = scan.end().attempts
+    assert [len(lines) for lines in attempt.values()] == [HEAD_LINES + TAIL_LINES]
+
+
+def test_line_numbers_count_all_lines() -> None:
+    said = of(log="fine\n" * 70_000 + KEY_ERROR)
+    assert said.evidence[0].line == 70_004
+
+
+@pytest.mark.parametrize(
+    ("name", "rank", "local"),
+    [
+        ("rank-3.err", 3, False),
+        ("logs/job/rank-12.out", 12, False),
+        ("stderr_rank_5.log.gz", 5, False),
+        ("run/attempt_0/2/stderr.log", 2, True),
+        ("ranking.log", None, False),
+        ("train.log", None, False),
+    ],
+)
+def test_names_tell_whose_log_it_is(name: str, rank: int | None, local: bool) -> None:
+    assert (named(name).rank, named(name).local) == (rank, local)
+
+
+def test_one_end_by_itself() -> None:
+    said = diagnose_end(exception_type="builtins.KeyError", message="'a'", trace=KEY_ERROR, exit_code=1, rank=4)
+    assert (said.symptom, said.first_rank) == (Crash.USER_CODE_ERROR, 4)
+    assert diagnose_end(signal=11, rank=4).symptom is Crash.SEGFAULT
+    assert diagnose_end(signal=9, rank=4, log_tail="step 1\n").symptom is Crash.KILLED
+    assert diagnose_end(exit_code=3, rank=4).symptom is Crash.UNKNOWN

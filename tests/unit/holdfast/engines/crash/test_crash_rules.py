@@ -1,0 +1,100 @@
+"""The rules as data: each finds its own examples and no rule before it does; harmless lines are left alone."""
+
+import pytest
+
+from holdfast.engines.crash import PARENT, Crash
+from holdfast.engines.crash.findings import findings
+from holdfast.engines.crash.log import LINE_CHARS_MAX, dissect
+from holdfast.engines.crash.rules import RulesRefused, parsed, rule_book
+
+BOOK = rule_book()
+EXAMPLES = [(one.rule.name, example) for one in BOOK.compiled for example in one.rule.examples]
+FRIENDS = [(one.rule.name, friend) for one in BOOK.compiled for friend in one.rule.friends]
+
+RULE = """
+anchors = ["x"]
+block_anchors = ["x"]
+[[rule]]
+name = "one"
+symptom = "segfault"
+root = "unknown"
+hand = "first"
+confidence = 0.5
+advice = "a"
+"""
+
+
+def met(line: str) -> str | None:
+    found = findings(BOOK, [dissect(line, 1)], file="log", rank=None)
+    return found[0].rule.name if found else None
+
+
+@pytest.mark.parametrize(("name", "example"), EXAMPLES)
+def test_an_example_meets_its_rule(name: str, example: str) -> None:
+    assert met(example) == name
+
+
+@pytest.mark.parametrize(("name", "example"), EXAMPLES)
+def test_an_example_is_not_skipped_while_reading(name: str, example: str) -> None:
+    raw = example.encode()
+    assert BOOK.hot.in_block(raw), f"block_anchors: none is in the example of {name}"
+    assert BOOK.hot.in_line(raw, LINE_CHARS_MAX), f"anchors: none is in the example of {name}"
+
+
+@pytest.mark.parametrize(("name", "friend"), FRIENDS)
+def test_a_harmless_line_does_not_meet_the_rule(name: str, friend: str) -> None:
+    assert met(friend) != name
+
+
+def test_every_rule_that_lines_meet_has_an_example() -> None:
+    assert [one.rule.name for one in BOOK.compiled if one.rule.where != "code" and not one.rule.examples] == []
+
+
+def test_every_name_has_a_row_of_table_one_above_it() -> None:
+    assert set(Crash) - set(PARENT) == {Crash.UNKNOWN}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "args: error_on_nan=True timeout=600 nan_policy=raise",
+        "step 12 loss 2.3 errors 0 failed 0",
+        "INFO: retry succeeded after Connection reset by peer",
+        "node-0:1:1 [0] NCCL INFO NET/IB : No device found.",
+        "node-0:1:1 [0] NCCL INFO Call to connect returned Connection refused, retrying",
+        "    raise RuntimeError('CUDA out of memory')",
+        "FutureWarning: `torch.cuda.amp.autocast(args...)` is deprecated",
+        "downloading: killed processes are restarted automatically",
+        "[INFO] preemption is enabled for this queue",
+        "iteration 100 | number of nan iterations: 0 | loss scale: 1.0",
+        "WARNING:root:NaN or Inf found in input tensor.",
+        "faulthandler is registered for SIGSEGV and SIGABRT",
+        "Killed 3 stale workers of an earlier run",
+        "resumed; job preempted: False",
+        "FATAL: cannot decode image 12.jpg",
+        "[W socket.cpp:436] [c10d] The server socket has failed to bind (errno: 98 - Address already in use).",
+        "Epoch 3: val_loss did not improve, exit criterion not met",
+    ],
+)
+def test_ordinary_output_meets_no_rule(line: str) -> None:
+    assert met(line) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (RULE, "rule one: neither patterns nor types"),
+        (RULE + "patterns = ['(']\n", "rule one: "),
+        (RULE.replace("0.5", "1.5") + "patterns = ['x']\n", "rule one: confidence is 1.5"),
+        (RULE.replace("segfault", "segfalt") + "patterns = ['x']\n", "segfalt"),
+        (RULE + "pattern = 'x'\n", "pattern"),
+        (
+            RULE + "patterns = ['x']\n" + RULE.partition("]\n[[")[2].join(["[[", "patterns = ['x']\n"]),
+            "two rules have one name",
+        ),
+        ("rule = [", "the rules cannot be read"),
+    ],
+)
+def test_rules_that_are_not_as_they_must_be_are_refused(text: str, why: str) -> None:
+    with pytest.raises(RulesRefused, match="(?s)" + why.replace("(", r"\(")):
+        parsed(text)

@@ -1,0 +1,45 @@
+"""Nonsense on a connection is an error of this protocol, and leaves nothing open."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import struct
+
+import msgspec
+import pytest
+
+from holdfast.node.vault.vault_wire import VaultWireError, read_answer, receive_request
+
+NO_TEXT = msgspec.msgpack.encode({"type": "join", "ledger": "??"}).replace(b"??", b"\xff\xfe")
+NO_TEXT_BACK = msgspec.msgpack.encode({"type": "refused", "reason": "??"}).replace(b"??", b"\xff\xfe")
+TOO_DEEP = b"\x82\xa4type\xa4join\xa1x" + b"\x91" * 100_000
+NO_MESSAGE = b"\x93\x01\x02\x03"
+
+
+def framed(body: bytes) -> bytes:
+    return struct.pack("<I", len(body)) + body
+
+
+@pytest.mark.parametrize("body", [NO_TEXT, TOO_DEEP, NO_MESSAGE])
+def test_nonsense_is_refused_and_the_descriptor_beside_it_closed(body: bytes) -> None:
+    ours, theirs = socket.socketpair()
+    beside, kept = os.pipe()
+    with ours, theirs:
+        socket.send_fds(theirs, [framed(body)], [kept])
+        os.close(kept)
+        with pytest.raises(VaultWireError, match="not a message of this protocol"):
+            receive_request(ours)
+        # The end of the pipe is seen once nobody has its other end any more.
+        os.set_blocking(beside, False)
+        assert os.read(beside, 1) == b""
+        os.close(beside)
+
+
+@pytest.mark.parametrize("body", [NO_TEXT_BACK, NO_MESSAGE])
+async def test_nonsense_is_refused_by_those_who_wait_for_many_things(body: bytes) -> None:
+    reader = asyncio.StreamReader()
+    reader.feed_data(framed(body))
+    with pytest.raises(VaultWireError, match="not a message of this protocol"):
+        await read_answer(reader)

@@ -1,0 +1,260 @@
+"""Memory and disk as one choice: what is whole is found, and nothing is cut before something else has proved usable."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from holdfast.node.vault.seals import BrokenSeal
+from holdfast.node.vault.vault_wire import SealedStep, ShardName, VaultWireError
+from holdfast.trainer.checkpoint import Checkpointer, CheckpointError, CheckpointMismatch, memory_steps
+from holdfast.trainer.checkpoint.memory_steps import VAULT_VARIABLE, MemoryRefused, MemoryTier
+
+NAME = ShardName(job="job", submitted_ms=1, world_size=2, rank=0)
+
+
+class Vault:
+    """What the node has, and how it fails; it takes the place of the client and its connection."""
+
+    def __init__(self, *steps: int) -> None:
+        self.states: dict[SealedStep, dict[str, Any]] = {
+            SealedStep(generation=1, step=step): {"x": step} for step in steps
+        }
+        self.cuts: list[SealedStep | None] = []
+        self.from_disk = False
+        self.certified: int | None = None
+        self.broken = False
+        self.connections_lost = 0
+        self.calls_lost = 0
+
+    def connect(self, *_: object) -> Vault:
+        if self.connections_lost:
+            self.connections_lost -= 1
+            raise VaultWireError("no vault answers")
+        return self
+
+    def steps(self, at_most: int | None = None) -> tuple[SealedStep, ...]:
+        return tuple(sorted(self.states, reverse=True))
+
+    def restore(self, sealed: SealedStep) -> dict[str, Any]:
+        if self.calls_lost:
+            self.calls_lost -= 1
+            raise VaultWireError("the connection has ended")
+        if self.broken:
+            raise BrokenSeal("flipped")
+        return self.states[sealed]
+
+    def certified_up_to(self) -> int | None:
+        if self.calls_lost:
+            self.calls_lost -= 1
+            raise VaultWireError("the connection has ended")
+        return self.certified
+
+    def keep_only(self, sealed: SealedStep | None, *, from_disk: bool = False) -> None:
+        self.cuts.append(sealed)
+        self.from_disk = from_disk
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+@pytest.fixture(autouse=True)
+def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HOLDFAST_RESTORE_STEP", "HOLDFAST_JOB_DIR", "HOLDFAST_MESH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(VAULT_VARIABLE, str(tmp_path))
+    monkeypatch.setenv("HOLDFAST_JOB", "job")
+    monkeypatch.setenv("HOLDFAST_GENERATION", "2")
+
+
+def serve(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> Vault:
+    monkeypatch.setattr(memory_steps, "VaultClient", vault.connect)
+    return vault
+
+
+def saved(directory: Path, *steps: int) -> Checkpointer:
+    checkpointer = Checkpointer(directory)
+    for step in steps:
+        checkpointer.save(step, {"x": step})
+    return checkpointer
+
+
+def damage(directory: Path, step: int) -> None:
+    (directory / f"step-{step:08d}/rank-00000.part").write_bytes(b"")
+
+
+@pytest.mark.parametrize("in_memory", [15, 25])
+def test_damage_on_disk_stops_no_job_whose_memory_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_memory: int
+) -> None:
+    vault = serve(Vault(in_memory), monkeypatch)
+    checkpointer = saved(tmp_path, 10, 20)
+    damage(tmp_path, 10)
+    damage(tmp_path, 20)
+    state = {"x": 0}
+    assert checkpointer.restore(state) == in_memory
+    assert state == {"x": in_memory}
+    assert vault.cuts == [SealedStep(generation=1, step=in_memory)]
+
+
+def test_the_newest_of_memory_and_disk_is_taken_and_of_equals_that_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vault = serve(Vault(5, 10), monkeypatch)
+    checkpointer = saved(tmp_path, 10, 20)
+    assert checkpointer.restore({"x": 0}) == 20
+    assert (vault.cuts, vault.from_disk) == ([SealedStep(generation=2, step=20)], True)
+    damage(tmp_path, 20)
+    assert checkpointer.restore({"x": 0}) == 10
+    assert (vault.cuts[1:], vault.from_disk) == ([SealedStep(generation=1, step=10)], False)
+
+
+def test_storage_that_cannot_be_read_stops_no_job_whose_memory_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreadable() -> list[int]:
+        raise OSError("stale file handle")
+
+    vault = serve(Vault(25), monkeypatch)
+    checkpointer = saved(tmp_path, 10)
+    monkeypatch.setattr(checkpointer._storage, "steps", unreadable)
+    assert checkpointer.restore({"x": 0}) == 25
+    # What a rollback abandons could not be set aside.
+    monkeypatch.setenv("HOLDFAST_RESTORE_STEP", "30")
+    with pytest.raises(OSError, match="stale"):
+        checkpointer.restore({"x": 0})
+    monkeypatch.delenv("HOLDFAST_RESTORE_STEP")
+    vault.broken = True
+    with pytest.raises(OSError, match="stale"):
+        checkpointer.restore({"x": 0})
+    assert vault.cuts == [SealedStep(generation=1, step=25)]
+
+
+def test_the_newest_certified_step_stays_on_the_disk_though_a_script_saves_later_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vault = serve(Vault(), monkeypatch)
+    monkeypatch.setattr(memory_steps, "RECONNECT_S", 0)
+    checkpointer = Checkpointer(tmp_path, keep=1)
+
+    def there_after(step: int) -> list[int]:
+        checkpointer.save(step, {"x": step})
+        return sorted(checkpointer._storage.steps())
+
+    assert [there_after(step) for step in (10, 20)] == [[10], [20]]
+    vault.certified = 25
+    assert there_after(30) == [20, 30]
+    # What is known stays known while the vault is away, and when it comes back without its orders.
+    vault.calls_lost = 1
+    assert there_after(40) == [20, 40]
+    vault.certified = None
+    assert there_after(50) == [20, 50]
+    vault.certified = 50
+    assert there_after(60) == [50, 60]
+
+
+def test_nothing_is_cut_before_the_disk_has_proved_usable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    vault = serve(Vault(), monkeypatch)
+    checkpointer = saved(tmp_path, 10)
+    with pytest.raises(CheckpointMismatch):
+        checkpointer.restore({"x": 0, "y": 0})
+    damage(tmp_path, 10)
+    with pytest.raises(CheckpointError, match=r"steps \[10\] are damaged"):
+        checkpointer.restore({"x": 0})
+    assert vault.cuts == []
+
+
+def test_a_run_whose_steps_in_memory_cannot_be_used_is_not_begun_anew_unasked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vault = serve(Vault(5, 6), monkeypatch)
+    vault.broken = True
+    checkpointer = Checkpointer(tmp_path)
+    with pytest.raises(CheckpointError, match=r"steps \[5, 6\] are in memory, but they cannot be used"):
+        checkpointer.restore({"x": 0})
+    assert vault.cuts == []
+    monkeypatch.setenv("HOLDFAST_RESTORE_STEP", "0")
+    assert checkpointer.restore({"x": 0}) == 0
+    assert vault.cuts == [None]
+
+
+def test_a_vault_that_comes_back_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    vault = serve(Vault(5), monkeypatch)
+    vault.connections_lost, vault.calls_lost = 2, 1
+    assert Checkpointer(tmp_path).restore({"x": 0}) == 5
+    assert (vault.connections_lost, vault.calls_lost) == (0, 0)
+
+
+def test_what_one_rank_has_and_another_cannot_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A vault that does not answer may still have, or come to have, what the others have: one that has not does not."""
+    monkeypatch.setattr(memory_steps, "RESTARTED_WITHIN_S", 0)
+    rows: list[torch.Tensor] = []
+
+    def with_the_others(mine: torch.Tensor) -> list[torch.Tensor]:
+        rows.append(mine)
+        return rows
+
+    silent = Vault()
+    silent.connections_lost = 1
+    for vault in (Vault(), silent):
+        serve(vault, monkeypatch)
+        MemoryTier(NAME, 2).common(with_the_others, None)
+    empty, unheard = rows
+    serve(Vault(7), monkeypatch)
+    tier = MemoryTier(NAME, 2)
+
+    assert tier.common(lambda mine: [mine, unheard], None) == []
+    with pytest.raises(
+        CheckpointError, match=r"steps \[7\] are in memory, but the vault of another rank does not answer"
+    ):
+        tier.begin_anew([])
+    assert tier.common(lambda mine: [mine, empty], None) == []
+    with caplog.at_level(logging.WARNING):
+        tier.begin_anew([])
+    assert "steps [7] are in the memory of some ranks only" in caplog.text
+
+
+class Stateful(nn.Linear):
+    """A module with more than parameters, which takes what it is given as it is."""
+
+    def get_extra_state(self) -> torch.Tensor:
+        return torch.ones(3)
+
+    def set_extra_state(self, state: torch.Tensor) -> None:
+        self.extra = state
+
+
+class Assigning(nn.Linear):
+    def load_state_dict(self, state_dict: Any, strict: bool = True, assign: bool = False) -> Any:
+        return super().load_state_dict(state_dict, strict, assign=True)
+
+
+@pytest.mark.parametrize("kind", [Stateful, Assigning, nn.BatchNorm1d])
+def test_no_module_goes_on_with_memory_that_is_the_vaults(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[nn.Module]
+) -> None:
+    module = kind(3, 3) if kind is not nn.BatchNorm1d else kind(3)
+    kept = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    vault = serve(Vault(5), monkeypatch)
+    vault.states[SealedStep(generation=1, step=5)] = {"model": kept}
+    assert Checkpointer(tmp_path).restore({"model": module}) == 5
+    mine = {tensor.untyped_storage().data_ptr() for tensor in module.state_dict(keep_vars=True).values()}
+    mine.add(getattr(module, "extra", torch.empty(0)).untyped_storage().data_ptr())
+    assert not mine & {tensor.untyped_storage().data_ptr() for tensor in kept.values()}
+
+
+def test_without_a_vault_nothing_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VAULT_VARIABLE)
+    monkeypatch.setattr(memory_steps.time, "sleep", pytest.fail)
+    tier = MemoryTier(NAME, 2)
+    assert tier.common(lambda mine: [mine], None) == []
+    tier.begin_anew([])
+    with pytest.raises(MemoryRefused, match="there is no vault"):
+        tier.load(SealedStep(generation=1, step=1))

@@ -1,0 +1,109 @@
+"""Which steps stay in memory so that a job can go back behind bad numbers, and what one that goes on leaves there."""
+
+from __future__ import annotations
+
+from holdfast.node.vault import seals
+from holdfast.node.vault.vault_wire import SealedStep, ShardName
+from holdfast.orders.backup import BackupOrder
+from holdfast_vault.assignments import job_of
+from holdfast_vault.cuts import Cut
+from holdfast_vault.shelf.pins import Mark, Pins, in_the_past_of, pinned, pins_of
+from holdfast_vault.shelf.segments import Contents
+from holdfast_vault.shelf.shelf import Shelf
+from holdfast_vault.shelf.shelves import Shelves
+
+NBYTES = 1 << 20
+NAME = ShardName(job="job", submitted_ms=1, world_size=2, rank=0)
+
+
+def at(step: int, generation: int = 1) -> SealedStep:
+    return SealedStep(step=step, generation=generation)
+
+
+def shelf_with(*steps: SealedStep, pins: Pins) -> Shelf:
+    shelves = Shelves()
+    shelves.serve(job_of(NAME))
+    shelves.pin(pins)
+    shelf = shelves.of(NAME)
+    for step in steps:
+        fill(shelf, step)
+    return shelf
+
+
+def fill(shelf: Shelf, sealed: SealedStep) -> bool:
+    segment = shelf.claim(NBYTES)
+    contents = Contents(sealed=sealed, index=b"", objects=b"", seal=seals.seal((), segment.memory))
+    return shelf.seal(segment, contents)
+
+
+def test_until_a_step_is_named_the_oldest_stays() -> None:
+    there = [at(3), at(7), at(8)]
+    assert pinned(there, Pins()) == {at(3)}
+    assert pinned(there, Pins(coming=Mark(1, 7))) == {at(3), at(7)}
+    assert pinned(there, Pins(certified=Mark(1, 7), coming=Mark(1, 20))) == {at(7)}
+    assert pinned([], Pins()) == frozenset()
+    assert pinned(there, None) == frozenset()
+
+
+def test_what_is_named_is_the_first_from_there_on_that_was_made_and_sent() -> None:
+    there = [at(step) for step in (5, 10, 15, 20)]
+    assert Mark(1, 6).found_in(there) == at(10)
+    assert Mark(1, 11, every=4).found_in(there) == at(20)
+    assert Mark(1, 21).found_in(there) is None
+
+
+def test_a_step_of_the_same_number_that_another_generation_made_is_another_one() -> None:
+    assert pinned([at(7, 1), at(7, 2)], Pins(certified=Mark(1, 7))) == {at(7, 1)}
+
+
+def test_an_order_names_steps_with_the_generations_that_made_them() -> None:
+    order = BackupOrder(
+        node="a",
+        job="job",
+        submitted_ms=1,
+        world_size=2,
+        generation=3,
+        node_rank=0,
+        nproc_per_node=1,
+        certified_step=40,
+        certified_generation=1,
+        coming_step=90,
+    )
+    assert pins_of(order) == Pins(certified=Mark(1, 40), coming=Mark(3, 90))
+
+
+def test_what_is_named_stays_and_what_is_named_no_more_goes() -> None:
+    shelf = shelf_with(*map(at, range(1, 6)), pins=Pins(coming=Mark(1, 4)))
+    for step in range(6, 10):
+        fill(shelf, at(step))
+    assert {at(1), at(4), at(8), at(9)} <= set(shelf.steps())
+    shelf.pin(Pins(certified=Mark(1, 4), coming=Mark(1, 11)))
+    for step in range(10, 16):
+        fill(shelf, at(step))
+    assert {at(4), at(11), at(14), at(15)} <= set(shelf.steps())
+    assert at(1) not in shelf.steps()
+
+
+def test_who_goes_on_leaves_the_named_steps_behind_it_in_place_and_no_other() -> None:
+    shelf = shelf_with(*map(at, range(1, 10)), pins=Pins(certified=Mark(1, 2), coming=Mark(1, 6)))
+    assert shelf.past_of(at(8)) == (at(2), at(6))
+    shelf.keep_only(Cut(generation=2, at_ns=1, kept=at(8), behind=shelf.past_of(at(8))))
+    assert shelf.steps() == [at(8), at(6), at(2)]
+    # A copy that comes late, of a step between them, is of no use any more.
+    assert not fill(shelf, at(7))
+    # Back behind bad numbers: what came after is given up for good.
+    shelf.keep_only(Cut(generation=3, at_ns=2, kept=at(2), behind=shelf.past_of(at(2))))
+    assert shelf.steps() == [at(2)]
+    assert not fill(shelf, at(6)) and not fill(shelf, at(8))
+    assert fill(shelf, at(3, 3))
+
+
+def test_who_has_nothing_of_what_was_before_leaves_it_to_others_all_the_same() -> None:
+    shelf = shelf_with(at(8), pins=Pins(certified=Mark(1, 2), coming=Mark(2, 20)))
+    assert shelf.past_of(at(8)) == (at(2),)
+    assert shelf.past_of(at(1)) == ()
+
+
+def test_who_begins_anew_has_nothing_behind_it() -> None:
+    assert in_the_past_of(None, {at(2)}) == ()
+    assert in_the_past_of(at(5, 2), {at(2), at(7), at(1, 3)}) == (at(2),)

@@ -1,0 +1,182 @@
+"""One rank's connection to its vault, both in this process."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from holdfast.node.ledger.ledger_file import LedgerWriter
+from holdfast.node.vault.vault_wire import (
+    Answer,
+    AskCertified,
+    AskSteps,
+    Certified,
+    Done,
+    Join,
+    Lay,
+    Refused,
+    Request,
+    Save,
+    SealedStep,
+    ShardName,
+    Steps,
+    receive_answer,
+    send,
+)
+from holdfast.orders.backup import BackupOrder
+from holdfast_vault import session
+from holdfast_vault.assignments import Assignment
+from holdfast_vault.limits import Limits
+from holdfast_vault.node import Node
+from holdfast_vault.session import Session
+from holdfast_vault.shelf.segments import Segment
+
+NAME = ShardName(job="job", submitted_ms=1, world_size=2, rank=0)
+
+
+class Rank:
+    """Asks, and reads the answer."""
+
+    def __init__(self, link: socket.socket, generation: int, ledger: str) -> None:
+        self._link = link
+        self._data = np.arange(1 << 16)
+        assert self.ask(Join(name=NAME, generation=generation, pid=os.getpid(), ledger=ledger)) == Done()
+        nbytes = self._data.nbytes
+        assert self.ask(Lay(nbytes=nbytes, index=b"", pieces=((self._data.ctypes.data, nbytes, 0),))) == Done()
+
+    def ask(self, request: Request) -> Answer:
+        send(self._link, request)
+        return receive_answer(self._link)[0]
+
+    def steps(self) -> tuple[SealedStep, ...]:
+        answer = self.ask(AskSteps())
+        assert isinstance(answer, Steps)
+        return answer.sealed
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    it = Node(tmp_path, "127.0.0.1", Limits())
+    yield it
+    it.close()
+
+
+@contextmanager
+def rank(node: Node, generation: int = 1, ledger: str = "") -> Iterator[Rank]:
+    ours, theirs = socket.socketpair()
+    serving = threading.Thread(target=Session(theirs, node, copy_threads=1).run)
+    serving.start()
+    with ours:
+        ours.settimeout(30)
+        yield Rank(ours, generation, ledger)
+    serving.join()
+
+
+def at(step: int, generation: int = 1) -> SealedStep:
+    return SealedStep(step=step, generation=generation)
+
+
+@pytest.mark.parametrize("failure", [RuntimeError("can't start new thread"), MemoryError(), OSError(12, "no memory")])
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_save_that_fails_holds_up_none_that_comes_after_it(
+    node: Node, failure: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with rank(node) as asking:
+        with monkeypatch.context() as patch:
+
+            def fail(*_: object) -> Any:
+                raise failure
+
+            patch.setattr(session, "seal", fail)
+            assert asking.ask(Save(step=1, objects=b"")) == Done()
+            # Answered when that save is over.
+            assert asking.steps() == ()
+            assert not any(segment.is_filling for segment in node._shelves.of(NAME)._segments)
+        assert asking.ask(Save(step=2, objects=b"")) == Done()
+        assert asking.steps() == (at(2),)
+
+
+@pytest.mark.parametrize(("problem", "gives_way"), [(errno.ENOMEM, 1), (errno.ENOSPC, 1), (errno.ESTALE, 0)])
+def test_what_waits_for_the_disk_gives_way_to_a_save_that_needs_memory_and_to_no_rank_of_another_job(
+    node: Node, problem: int, gives_way: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[None] = []
+    monkeypatch.setattr(node.persister, "give_way", lambda: asked.append(None))
+
+    def claim(_: int) -> Segment:
+        raise OSError(problem, os.strerror(problem))
+
+    with rank(node) as asking:
+        monkeypatch.setattr(node.join(NAME), "claim", claim)
+        assert isinstance(asking.ask(Save(step=1, objects=b"")), Refused)
+    assert len(asked) == gives_way
+
+
+def test_without_a_thread_for_it_a_rank_waits_for_its_save(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    with rank(node) as asking:
+        with monkeypatch.context() as patch:
+
+            def fail(*_: object) -> None:
+                raise RuntimeError("can't start new thread")
+
+            patch.setattr(threading.Thread, "start", fail)
+            assert asking.ask(Save(step=1, objects=b"")) == Done()
+        assert asking.steps() == (at(1),)
+
+
+def test_a_rank_is_told_what_is_certified_of_its_job(node: Node) -> None:
+    order = BackupOrder(
+        node="a",
+        job="job",
+        submitted_ms=1,
+        world_size=2,
+        generation=1,
+        node_rank=0,
+        nproc_per_node=1,
+        certified_up_to=7,
+    )
+    with rank(node) as asking:
+        assert asking.ask(AskCertified()) == Certified(up_to=None)
+        assert node.assign(Assignment(order, "token")) is None
+        assert asking.ask(AskCertified()) == Certified(up_to=7)
+
+
+def test_a_rank_that_ended_in_a_collective_is_in_none_any_more(node: Node, tmp_path: Path) -> None:
+    first, second = (LedgerWriter(tmp_path / str(number), rank=0, generation=number) for number in (1, 2))
+    for ledger in (first, second):
+        ledger.enter_collective(b"all_reduce")
+    with rank(node, ledger=str(first.path)):
+        assert node.ledgers.are_in_collective()
+    assert not node.ledgers.are_in_collective()
+    # Its successor may come before its end is noticed.
+    old = node.ledgers.watch(NAME, str(first.path))
+    new = node.ledgers.watch(NAME, str(second.path))
+    node.ledgers.leave(NAME, old)
+    assert node.ledgers.are_in_collective()
+    node.ledgers.leave(NAME, new)
+    assert not node.ledgers.are_in_collective()
+    for ledger in (first, second):
+        ledger.close()
+
+
+def test_steps_of_a_past_that_this_node_missed_do_not_hide_those_of_others(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = [at(9, 2), at(1)]
+    monkeypatch.setattr(node.fetcher, "steps", lambda *_: elsewhere)
+    with rank(node) as first:
+        first.ask(Save(step=1, objects=b""))
+    with rank(node, 2) as second:
+        assert second.steps() == (at(1),)
+    # Generation 2 was another node's.
+    with rank(node, 3) as third:
+        assert third.steps() == tuple(elsewhere)
