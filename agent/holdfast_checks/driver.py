@@ -17,8 +17,7 @@ from holdfast.engines.checks.suites import ALL_GATHER, END, MEETING, Stage, meet
 from holdfast.symptoms.crashes import Crash
 from holdfast.symptoms.rows import CheckSymptom
 from holdfast.symptoms.table_one import TableOne
-from holdfast_checks import workers
-from holdfast_checks.meeting import connect, tell_standing
+from holdfast_checks import meeting, workers
 from holdfast_checks.result import Finding, Place, Task, broken, failed, passed
 from holdfast_checks.workers import Ended, Test
 
@@ -82,7 +81,7 @@ class Driver:
 
     def _meet(self) -> None:
         task = Task(place=self._place, stage=self._meeting)
-        (ended,) = workers.run(code_of(MEETING), [task])
+        (ended,) = workers.run(meeting.run, [task])
         came = ended.findings[0] if ended.findings else None
         if came is None or came.status != "passed":
             for finding in _findings(task, ended):
@@ -91,14 +90,14 @@ class Driver:
         self._present = {rank: name for rank, name in enumerate(came.peers) if name}
         try:
             # One thread and one connection: this process can still fork, and others can see where it is.
-            self._store = connect(self._place, self._meeting.limit_s)
+            self._store = meeting.connect(self._place, self._meeting.limit_s)
         except RuntimeError as error:
             print(f"partners cannot be told where this node is: {error}", flush=True)
 
     def _tell_standing(self, number: int) -> None:
         if self._store is not None:
             try:
-                tell_standing(self._store, self._place, str(number))
+                meeting.tell_standing(self._store, self._place, str(number))
             except RuntimeError as error:
                 self._store = None
                 print(f"partners cannot be told any more where this node is: {error}", flush=True)

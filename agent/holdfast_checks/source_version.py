@@ -6,7 +6,14 @@ import hashlib
 from functools import cache
 from pathlib import Path
 
-_SOURCES = ("alignment.py", "devices.py", "gemm.py", "groups.py", "numbers.py", "reference_model.py")
+_SOURCES = (
+    "node_tests/alignment.py",
+    "devices.py",
+    "node_tests/gemm.py",
+    "groups.py",
+    "numbers.py",
+    "node_tests/reference_model.py",
+)
 _DIGITS = 16
 
 
@@ -15,6 +22,6 @@ def program_of(test: str, workers: int) -> str:
     """The version of a test, with the number of devices where these compute together."""
     whole = hashlib.sha256()
     for name in _SOURCES:
-        whole.update(Path(__file__).with_name(name).read_bytes())
+        whole.update((Path(__file__).parent / name).read_bytes())
     together = f"/{workers}" if test == "alignment_parallel" else ""
     return f"{whole.hexdigest()[:_DIGITS]}{together}"
