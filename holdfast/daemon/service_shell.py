@@ -25,10 +25,11 @@ from holdfast.daemon.effect_limits import EffectTooLarge, require_sendable
 from holdfast.daemon.liveness import TICK_S, Hearing
 from holdfast.daemon.ready import announce_ready
 from holdfast.daemon.relay import Relay
+from holdfast.effects import Effect, Order
 from holdfast.events import AnyEvent, Event
 from holdfast.orders import backup
 from holdfast.orders.backup import BackupOrder
-from holdfast.orders.node import CodeWanted, NodeDesired, SlowWanted, TraceWanted
+from holdfast.orders.node import CodeWanted, SlowWanted, TraceWanted
 from holdfast.orders.node import encode as encode_order
 from holdfast.requests import Answer, AnyRequest
 from holdfast.store import StaleState, Store, StoreUnavailable, Table
@@ -54,46 +55,12 @@ _PRUNE_EVERY_S = 3600.0
 _QUEUE_MAX = 512
 
 T = TypeVar("T")
-Order = NodeDesired | BackupOrder | CodeWanted | SlowWanted | TraceWanted
-"""What nodes are told under a key of its own; each kind has one writer."""
-
 log = structlog.get_logger()
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """A row to write; None deletes it."""
-
-    table: Table[Any]
-    key: str
-    row: msgspec.Struct | None
-
-
-class Effect(msgspec.Struct, frozen=True, kw_only=True):
-    """What a decision changes and says. The answer goes to whoever made the request."""
-
-    rows: tuple[Row, ...] = ()
-    events: tuple[Event, ...] = ()
-    orders: tuple[Order, ...] = ()
-    answer: Answer = Answer(accepted=True)
-
-    @property
-    def is_nothing(self) -> bool:
-        """Nothing to write and nothing to say."""
-        return not (self.rows or self.events or self.orders)
-
-    def together(self, other: Effect) -> Effect:
-        """Both; the answer is this one's."""
-        return Effect(
-            rows=(*self.rows, *other.rows),
-            events=(*self.events, *other.events),
-            orders=(*self.orders, *other.orders),
-            answer=self.answer,
-        )
-
-    def messages(self) -> list[Message]:
-        """Everything said, in order: first why, then what."""
-        said = [event_message(event) for event in self.events]
-        return said + [order_message(order) for order in self.orders]
+def messages_of(effect: Effect) -> list[Message]:
+    """Return the messages of an effect, events before the orders that follow from them."""
+    return [event_message(event) for event in effect.events] + [order_message(order) for order in effect.orders]
 
 
 def order_message(order: Order) -> Message:
@@ -313,7 +280,7 @@ class ServiceShell:
 
     async def _commit(self, effect: Effect, message_id: str | None) -> bool:
         """Make an effect durable and adopt it; False when the message had been handled before."""
-        messages = effect.messages()
+        messages = messages_of(effect)
         require_sendable(messages, self.bus.message_bytes_max)
         async with self.store.transaction() as tx:
             if message_id is not None and not await tx.first_time(message_id):

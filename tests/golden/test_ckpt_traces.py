@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.daemon.service_shell import Effect
+from holdfast.effects import Effect
 from holdfast.events import AnyEvent
 from holdfast.orders.backup import BackupOrder
 from holdfast.settings.checkpoint import CheckpointPolicy

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.daemon.service_shell import Effect
+from holdfast.effects import Effect
 from holdfast.events import (
     CollectivesProfiled,
     CollectiveTrace,

@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from holdfast.bus.nats import connect
 from holdfast.clock import system_now
-from holdfast.daemon.service_shell import Effect
+from holdfast.effects import Effect
 from holdfast.engines.telemetry.windows import METRICS
 from holdfast.events import Event, TelemetryMeasured
 from holdfast.events.parts.samples import RankTelemetry

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 
 from holdfast import events
-from holdfast.daemon.service_shell import Effect
+from holdfast.effects import Effect
 from holdfast.events import AnyEvent, BadNumber, StepsCertified, StepsMeasured
 from holdfast.events.parts.samples import StepSample
 from holdfast.ids import named_id

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from holdfast import events
-from holdfast.daemon.service_shell import Effect
+from holdfast.effects import Effect
 from holdfast.events import (
     AnyEvent,
     CollectiveTrace,

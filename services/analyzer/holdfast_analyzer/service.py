@@ -7,7 +7,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from holdfast.daemon.finished_jobs import FinishedJobs
-from holdfast.daemon.service_shell import Decider, Effect, Row
+from holdfast.daemon.service_shell import Decider
+from holdfast.effects import Effect, RowWrite
 from holdfast.events import (
     AnyEvent,
     BadNumber,
@@ -112,7 +113,7 @@ class Analyzer(Decider):
             self._fail_slow.pop(event.job, None)
             self._telemetry.forget(event.job)
             self._finished.add(event.job)
-            return Effect(rows=(Row(table=KNOWN, key=event.job, row=None),) if event.job in self._known else ())
+            return Effect(rows=(RowWrite(table=KNOWN, key=event.job, row=None),) if event.job in self._known else ())
         if event.job in self._finished:
             return Effect()
         if isinstance(event, TelemetryMeasured | LogSignature):
@@ -296,7 +297,7 @@ class Analyzer(Decider):
     def _found(self, job: str, cause: str, now: datetime) -> Effect:
         numbers = self._numbers_of(job)
         found = numbers.findings(cause, now)
-        rows = (Row(table=KNOWN, key=job, row=numbers.known()),) if found or numbers.has_news else ()
+        rows = (RowWrite(table=KNOWN, key=job, row=numbers.known()),) if found or numbers.has_news else ()
         return Effect(rows=rows, events=(*found, *self._throughput_of(job).findings(cause, now)))
 
 

@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 
 from holdfast.daemon.finished_jobs import FinishedJobs
-from holdfast.daemon.service_shell import Decider, Effect, Row
+from holdfast.daemon.service_shell import Decider
+from holdfast.effects import Effect, RowWrite
 from holdfast.events import (
     AnyEvent,
     BackupsPlanned,
@@ -100,7 +101,7 @@ class Coordinator(Decider):
     def on_time(self, now: datetime, hearing_since: datetime | None) -> Effect:
         return Effect(
             rows=tuple(
-                Row(table=SHARDS, key=key_of(*place), row=held)
+                RowWrite(table=SHARDS, key=key_of(*place), row=held)
                 for place, held in self._holdings.unwritten(WRITTEN_AT_ONCE_MAX).items()
             )
         )
@@ -134,7 +135,7 @@ class Coordinator(Decider):
         entry, finding = record(event, now)
         if entry.job in self._finished:
             return Effect(events=(finding,))
-        row = Row(table=STEPS, key=key_of(entry.job, entry.step), row=entry)
+        row = RowWrite(table=STEPS, key=key_of(entry.job, entry.step), row=entry)
         saved = self._saved_at.get(entry.job, {}) | {entry.step: entry.saved_at}
         old, plan = outdated(saved, event.steps), self._plans.get(entry.job)
         told = certified.told(plan, plan, self._certified.get(entry.job), saved, event.id) if plan else None
@@ -152,7 +153,7 @@ class Coordinator(Decider):
         saved, limit = self._saved_at.get(event.job, {}), event.restore_at_most
         given_up = [step for step in saved if limit is not None and step > limit]
         return Effect(
-            rows=(Row(table=PLANS, key=plan.job, row=plan), *_removed(event.job, given_up)),
+            rows=(RowWrite(table=PLANS, key=plan.job, row=plan), *_removed(event.job, given_up)),
             events=(_said(plan, event.id, now, plan.reason),),
             orders=self._orders(plan),
         )
@@ -194,7 +195,7 @@ class Coordinator(Decider):
         )
         reason = cadence.in_words(plan.every, after.every, event)
         return Effect(
-            rows=(Row(table=PLANS, key=plan.job, row=changed),),
+            rows=(RowWrite(table=PLANS, key=plan.job, row=changed),),
             events=(_said(changed, event.id, now, reason),),
             orders=self._orders(changed),
         )
@@ -211,21 +212,21 @@ class Coordinator(Decider):
         every = PersistEvery.parse(plan.persist).in_steps(event.median_s, plan.persist_every)
         timed = msgspec.structs.replace(plan, step_s=event.median_s)
         if every == plan.persist_every:
-            return Effect(rows=(Row(table=PLANS, key=plan.job, row=timed),))
+            return Effect(rows=(RowWrite(table=PLANS, key=plan.job, row=timed),))
         decided = derived_id(event.id, "persistence")
         timed = msgspec.structs.replace(timed, persist_every=every, ordered_by=decided)
         reason = f"a step takes {event.median_s:.2g} s: one in {every} goes to the disk, {plan.persist} were asked for"
         return Effect(
-            rows=(Row(table=PLANS, key=plan.job, row=timed),),
+            rows=(RowWrite(table=PLANS, key=plan.job, row=timed),),
             events=(_said(timed, event.id, now, reason),),
             orders=self._orders(timed),
         )
 
     def _heard_certified(self, event: StepsCertified) -> Effect:
         job = event.job or ""
-        rows: list[Row] = []
+        rows: list[RowWrite] = []
         if news := certified.heard(self._certified.get(job), event):
-            rows.append(Row(table=CERTIFIED, key=job, row=news))
+            rows.append(RowWrite(table=CERTIFIED, key=job, row=news))
         plan, known, told = self._plans.get(job), news or self._certified.get(job), None
         if plan is not None:
             rotated = certified.rotated(plan, event, self._kept.get(job, {}))
@@ -235,10 +236,10 @@ class Coordinator(Decider):
 
     def _changed(
         self, before: JobBackups | None, after: JobBackups | None
-    ) -> tuple[tuple[Row, ...], tuple[BackupOrder, ...]]:
+    ) -> tuple[tuple[RowWrite, ...], tuple[BackupOrder, ...]]:
         if after is None or after == before:
             return (), ()
-        return (Row(table=PLANS, key=after.job, row=after),), self._orders(after)
+        return (RowWrite(table=PLANS, key=after.job, row=after),), self._orders(after)
 
     def _orders(self, plan: JobBackups) -> tuple[BackupOrder, ...]:
         holders = backups.holders((self._plans | {plan.job: plan}).values())
@@ -248,14 +249,14 @@ class Coordinator(Decider):
         assert event.job is not None
         rows = _removed(event.job, self._saved_at.get(event.job, {}))
         if event.job in self._certified:
-            rows = (*rows, Row(table=CERTIFIED, key=event.job, row=None))
+            rows = (*rows, RowWrite(table=CERTIFIED, key=event.job, row=None))
         plan = self._plans.get(event.job)
         if plan is None:
             return Effect(rows=rows)
         holders = backups.holders(other for other in self._plans.values() if other is not plan)
         idle = backups.idle_orders(plan, event.id, f"the job is {event.outcome}")
         return Effect(
-            rows=(*rows, Row(table=PLANS, key=plan.job, row=None)),
+            rows=(*rows, RowWrite(table=PLANS, key=plan.job, row=None)),
             orders=tuple(order for order in idle if order.node not in holders),
         )
 
@@ -295,5 +296,5 @@ def _said(plan: JobBackups, cause: str, now: datetime, reason: str) -> BackupsPl
     )
 
 
-def _removed(job: str, steps: Iterable[int]) -> tuple[Row, ...]:
-    return tuple(Row(table=STEPS, key=key_of(job, step), row=None) for step in steps)
+def _removed(job: str, steps: Iterable[int]) -> tuple[RowWrite, ...]:
+    return tuple(RowWrite(table=STEPS, key=key_of(job, step), row=None) for step in steps)

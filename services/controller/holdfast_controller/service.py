@@ -8,7 +8,8 @@ from itertools import islice, takewhile
 from typing import Any
 
 from holdfast.code.manifest import Manifest
-from holdfast.daemon.service_shell import Decider, Effect, Order, Row
+from holdfast.daemon.service_shell import Decider
+from holdfast.effects import Effect, Order, RowWrite
 from holdfast.engines.checks.references import AnswerKey
 from holdfast.events import AnyEvent, IncidentClosed, OrderRefused
 from holdfast.orders.node import NodeDesired
@@ -136,14 +137,14 @@ class Controller(Decider):
         orders = (order for state in self._live() for order in standing_orders(state))
         return [order for order in orders if order.epoch == epochs[order.node]]
 
-    def _forgotten(self, now: datetime) -> tuple[Row, ...]:
+    def _forgotten(self, now: datetime) -> tuple[RowWrite, ...]:
         old = takewhile(lambda job: self.planner.is_forgotten(self._ended[job], now), self._ended)
         return tuple(
             row
             for job in islice(old, FORGOTTEN_AT_ONCE_MAX)
             for row in (
-                Row(table=JOBS, key=job, row=None),
-                Row(table=USED_NAMES, key=job, row=UsedName(ended_at=self._ended[job])),
+                RowWrite(table=JOBS, key=job, row=None),
+                RowWrite(table=USED_NAMES, key=job, row=UsedName(ended_at=self._ended[job])),
             )
         )
 
@@ -162,7 +163,7 @@ class Controller(Decider):
         after = outcome.state
         if after is None or (after == before and not outcome.events and not outcome.orders):
             return Effect()
-        rows = [Row(table=JOBS, key=after.job, row=after)]
+        rows = [RowWrite(table=JOBS, key=after.job, row=after)]
         closings = [event for event in outcome.events if isinstance(event, IncidentClosed)]
         for incident, closing in zip(outcome.closed, closings, strict=True):
             rows.append(_incident_row(after.job, incident, closing))
@@ -170,7 +171,7 @@ class Controller(Decider):
             rows.append(_incident_row(after.job, after.incident, None))
         rows += _version_rows(before, after)
         rows += [
-            Row(table=REFERENCES, key=str(it.key), row=ReferenceRecord(reference=it, job=after.job, agreed_at=now))
+            RowWrite(table=REFERENCES, key=str(it.key), row=ReferenceRecord(reference=it, job=after.job, agreed_at=now))
             for it in outcome.learned
         ]
         orders: tuple[Order, ...] = outcome.orders
@@ -179,10 +180,10 @@ class Controller(Decider):
         return Effect(rows=tuple(rows), events=outcome.events, orders=orders)
 
 
-def _version_rows(before: JobState | None, after: JobState) -> list[Row]:
+def _version_rows(before: JobState | None, after: JobState) -> list[RowWrite]:
     known = before.code.versions if before else ()
     return [
-        Row(
+        RowWrite(
             table=CODE_VERSIONS,
             key=version_key(after.job, about.version),
             row=VersionRecord(job=after.job, about=about),
@@ -205,7 +206,7 @@ def _epochs(states: Iterable[JobState]) -> dict[str, int]:
     return epochs
 
 
-def _incident_row(job: str, incident: Incident, closing: IncidentClosed | None) -> Row:
+def _incident_row(job: str, incident: Incident, closing: IncidentClosed | None) -> RowWrite:
     record = IncidentRecord(
         id=incident.id,
         job=job,
@@ -218,7 +219,7 @@ def _incident_row(job: str, incident: Incident, closing: IncidentClosed | None) 
         closed_at=closing.at if closing else None,
         outcome=closing.outcome if closing else None,
     )
-    return Row(table=INCIDENTS, key=incident.id, row=record)
+    return RowWrite(table=INCIDENTS, key=incident.id, row=record)
 
 
 def _merge(effects: list[Effect]) -> Effect:

@@ -10,7 +10,8 @@ import msgspec
 
 from holdfast.bus import Bus
 from holdfast.clock import Now
-from holdfast.daemon.service_shell import Decider, Effect, Row
+from holdfast.daemon.service_shell import Decider
+from holdfast.effects import Effect, RowWrite
 from holdfast.events import AnyEvent
 from holdfast.requests import STANDBY_REQUESTS, Answer, AnyRequest, ReleaseNode
 from holdfast.settings.pool import PoolPolicy
@@ -90,8 +91,12 @@ class Standby(Decider):
 
     def _effect(self, outcome: Outcome) -> Effect:
         was, now = self.inventory, outcome.inventory
-        rows = [Row(table=NODES, key=key, row=node) for key, node in now.nodes.items() if was.nodes.get(key) != node]
-        rows += [Row(table=NODES, key=key, row=None) for key in was.nodes if key not in now.nodes]
-        rows += [Row(table=CLAIMS, key=key, row=row) for key, row in now.claims.items() if was.claims.get(key) != row]
-        rows += [Row(table=CLAIMS, key=key, row=None) for key in was.claims if key not in now.claims]
+        rows = [
+            RowWrite(table=NODES, key=key, row=node) for key, node in now.nodes.items() if was.nodes.get(key) != node
+        ]
+        rows += [RowWrite(table=NODES, key=key, row=None) for key in was.nodes if key not in now.nodes]
+        rows += [
+            RowWrite(table=CLAIMS, key=key, row=row) for key, row in now.claims.items() if was.claims.get(key) != row
+        ]
+        rows += [RowWrite(table=CLAIMS, key=key, row=None) for key in was.claims if key not in now.claims]
         return Effect(rows=tuple(rows), events=outcome.events)

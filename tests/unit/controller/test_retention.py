@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from holdfast.daemon.service_shell import Effect, Row
+from holdfast.effects import Effect, RowWrite
 from holdfast.events import NodeRegistered
 from holdfast.events.parts.job import JobSpec, NodeFacts
 from holdfast.fresh_ids import uuid7
@@ -42,10 +42,10 @@ def controller(*jobs: JobState) -> Controller:
     return made
 
 
-def forgotten(name: str, ended_at: datetime) -> tuple[Row, ...]:
+def forgotten(name: str, ended_at: datetime) -> tuple[RowWrite, ...]:
     return (
-        Row(table=JOBS, key=name, row=None),
-        Row(table=USED_NAMES, key=name, row=UsedName(ended_at=ended_at)),
+        RowWrite(table=JOBS, key=name, row=None),
+        RowWrite(table=USED_NAMES, key=name, row=UsedName(ended_at=ended_at)),
     )
 
 
@@ -105,7 +105,7 @@ def test_a_node_that_is_forgotten_is_a_stranger_until_it_registers() -> None:
     standby.last_heard["a"] = NOW
     assert pass_time(standby, NOW + 7.9 * DAY).is_nothing
     effect = pass_time(standby, NOW + 8 * DAY)
-    assert effect.rows == (Row(table=NODES, key="a", row=None),)
+    assert effect.rows == (RowWrite(table=NODES, key="a", row=None),)
     assert [(event.node, event.reason) for event in effect.events] == [("a", "it was lost for 8 days")]  # type: ignore[attr-defined]
     assert not standby.is_known("a")
     assert "a" not in standby.last_heard

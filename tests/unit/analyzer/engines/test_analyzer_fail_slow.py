@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.daemon.service_shell import Effect
+from holdfast.effects import Effect
 from holdfast.events import (
     AnyEvent,
     CollectivesProfiled,

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.daemon.service_shell import Row
+from holdfast.effects import RowWrite
 from holdfast.engines.telemetry import training as learning
 from holdfast.engines.telemetry.model import Model, Settings
 from holdfast.engines.telemetry.windows import METRICS
@@ -142,7 +142,7 @@ def test_old_models_go(model: Model) -> None:
         effect = scene.telemetries.keep(brought(newer))
         for row in effect.rows:
             scene.telemetries.adopt(row)
-    gone = [row for row in effect.rows if isinstance(row, Row) and row.row is None]
+    gone = [row for row in effect.rows if isinstance(row, RowWrite) and row.row is None]
     assert [row.key for row in gone] == ["v0"]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from holdfast.daemon.finished_jobs import FinishedJobs
-from holdfast.daemon.service_shell import Effect
+from holdfast.effects import Effect
 from holdfast.events import AnyEvent, CheckpointSaved, JobFinished, StepRestorable, StepsMeasured
 from holdfast.events.parts.samples import StepSample
 from holdfast.fresh_ids import uuid7

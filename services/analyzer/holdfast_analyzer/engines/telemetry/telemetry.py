@@ -8,7 +8,7 @@ from datetime import datetime
 import msgspec
 import structlog
 
-from holdfast.daemon.service_shell import Effect, Row
+from holdfast.effects import Effect, RowWrite
 from holdfast.engines.telemetry.model import FORMAT, Model, Settings
 from holdfast.engines.telemetry.training import why_discarded
 from holdfast.engines.telemetry.windows import METRICS
@@ -69,12 +69,12 @@ class Telemetries:
             return _refused(why)
         if model.version in self._models:
             return _refused(f"version {model.version} is here already")
-        rows = [Row(table=MODELS, key=model.version, row=model)]
+        rows = [RowWrite(table=MODELS, key=model.version, row=model)]
         oldest_first = sorted(self._models.values(), key=lambda known: known.made_at)
-        rows += [Row(table=MODELS, key=old.version, row=None) for old in oldest_first[: 1 - MODELS_KEPT]]
+        rows += [RowWrite(table=MODELS, key=old.version, row=None) for old in oldest_first[: 1 - MODELS_KEPT]]
         return Effect(rows=tuple(rows), answer=Answer(accepted=True, message=f"version {model.version} is in use"))
 
-    def adopt(self, row: Row) -> None:
+    def adopt(self, row: RowWrite) -> None:
         """A model was stored, or went."""
         if isinstance(row.row, Model):
             self._models[row.key] = row.row

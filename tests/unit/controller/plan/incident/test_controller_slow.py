@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.daemon.service_shell import Effect
+from holdfast.effects import Effect
 from holdfast.events import DeadlinePassed, Eviction, FailSlowLocated, FailSlowRelieved, IncidentOpened, Withheld
 from holdfast.events.parts.job import Grant, JobSpec
 from holdfast.fresh_ids import uuid7
