@@ -14,7 +14,7 @@ import structlog
 
 from holdfast.bus import Bus
 from holdfast.clock import Now
-from holdfast.engines.hang.event_times import carried
+from holdfast.engines.hang.event_times import to_event_times
 from holdfast.events import CollectiveTrace, Event, StackDump
 from holdfast.events.parts.traces import NodeLinks, RankTrace
 from holdfast.ids import derived_id
@@ -115,7 +115,7 @@ class Tracing:
             "trace": wanted.id,
             "took_s": seen.took_s,
         }
-        origin, ranks = carried(seen.traces)
+        origin, ranks = to_event_times(seen.traces)
         stacks, traces = stacks_in_parts(seen.processes), traces_in_parts(ranks)
 
         def own_id(kind: str, number: int) -> str:

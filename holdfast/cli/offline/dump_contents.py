@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from holdfast.engines.archives import Damaged, unpacked
-from holdfast.engines.hang.dumps.dump_files import Unreadable
+from holdfast.engines.hang.dumps.dump_files import UnreadableDump
 
 STDIN = "-"
 
@@ -71,7 +71,7 @@ def contents(path: Path | None, name: str) -> Iterator[tuple[str, bytes]]:
     """What a file holds, unpacked: one, or each file of an archive as `archive/member`.
 
     Raises:
-        Unreadable: too large, broken, or nothing that can be read to its end.
+        UnreadableDump: too large, broken, or nothing that can be read to its end.
         OSError: it cannot be opened.
     """
     data = _unpacked(_read(path))
@@ -90,7 +90,7 @@ def _read(path: Path | None) -> bytes:
     if stat.S_ISFIFO(mode):
         return _of_pipe(path)
     if not stat.S_ISREG(mode) and path.resolve() != Path(os.devnull):
-        raise Unreadable("neither a file nor a folder")
+        raise UnreadableDump("neither a file nor a folder")
     with path.open("rb") as file:
         return _limited(file.read)
 
@@ -100,7 +100,7 @@ def _of_pipe(path: Path) -> bytes:
     pipe = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     with open(pipe, "rb", buffering=0) as file:
         if not select.select([file], [], [], 0)[0] and not _poll(pipe):
-            raise Unreadable(f"a pipe into which nobody has written for {_WRITER_WITHIN_S:.0f} s")
+            raise UnreadableDump(f"a pipe into which nobody has written for {_WRITER_WITHIN_S:.0f} s")
         os.set_blocking(pipe, True)
         return _limited(file.read)
 
@@ -118,7 +118,7 @@ def _limited(read: Callable[[int], bytes | None]) -> bytes:
         parts.append(part)
         size += len(part)
         if size > BYTES_MAX:
-            raise Unreadable(f"it is larger than {BYTES_MAX >> 30} GiB")
+            raise UnreadableDump(f"it is larger than {BYTES_MAX >> 30} GiB")
     return b"".join(parts)
 
 
@@ -126,7 +126,7 @@ def _unpacked(data: bytes) -> bytes:
     try:
         return unpacked(data, UNPACKED_BYTES_MAX)
     except Damaged as error:
-        raise Unreadable(str(error)) from None
+        raise UnreadableDump(str(error)) from None
 
 
 def _of_tar(data: bytes, name: str) -> Iterator[tuple[str, bytes]]:
@@ -136,19 +136,19 @@ def _of_tar(data: bytes, name: str) -> Iterator[tuple[str, bytes]]:
                 if member.isreg() and not member.issparse() and (file := archive.extractfile(member)) is not None:
                     yield f"{name}/{member.name}", _as_text_is_written(_unpacked(file.read()))
     except (tarfile.TarError, EOFError) as error:
-        raise Unreadable(f"a broken tar archive: {error}") from None
+        raise UnreadableDump(f"a broken tar archive: {error}") from None
 
 
 def _of_zip(data: bytes, name: str) -> Iterator[tuple[str, bytes]]:
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             if sum(member.file_size for member in archive.infolist()) > UNPACKED_BYTES_MAX:
-                raise Unreadable(f"it is larger than {UNPACKED_BYTES_MAX >> 30} GiB once unpacked")
+                raise UnreadableDump(f"it is larger than {UNPACKED_BYTES_MAX >> 30} GiB once unpacked")
             for member in archive.infolist():
                 if not member.is_dir():
                     yield f"{name}/{member.filename}", _as_text_is_written(_unpacked(archive.read(member)))
     except (zipfile.BadZipFile, EOFError, RuntimeError, NotImplementedError, zlib.error) as error:
-        raise Unreadable(f"a zip archive that cannot be read: {error}") from None
+        raise UnreadableDump(f"a zip archive that cannot be read: {error}") from None
 
 
 def _as_text_is_written(data: bytes) -> bytes:

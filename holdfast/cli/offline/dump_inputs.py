@@ -11,7 +11,13 @@ from typing import Any
 import msgspec
 
 from holdfast.cli.offline.dump_contents import STDIN, contents, files_of
-from holdfast.engines.hang.dumps.dump_files import Dumped, Unreadable, processes_of, read_stacks_json, read_stacks_text
+from holdfast.engines.hang.dumps.dump_files import (
+    IdentifiedProcess,
+    UnreadableDump,
+    processes_of,
+    read_stacks_json,
+    read_stacks_text,
+)
 from holdfast.engines.hang.dumps.flight_recorder import FlightRecorderError, read_flight_recorder
 from holdfast.engines.stragglers.traces.operations import (
     Operations,
@@ -75,7 +81,7 @@ def read_inputs(paths: list[str], ranks_per_node: int | None) -> Inputs:
 class _Reading:
     def __init__(self) -> None:
         self.found = Inputs()
-        self.dumped: list[Dumped] = []
+        self.dumped: list[IdentifiedProcess] = []
         self.stacks: list[ProcessStacks] = []
         self._timings: dict[str, bytes] = {}
         self._metas: dict[str, bytes] = {}
@@ -85,21 +91,21 @@ class _Reading:
         try:
             for inner, data in contents(path, name):
                 self._read_one(inner, data, is_asked_for=is_asked_for and inner == name)
-        except (Unreadable, OSError) as error:
+        except (UnreadableDump, OSError) as error:
             self._not_read(name, error)
         except MemoryError:
-            self._not_read(name, Unreadable("it needs more memory than there is"))
+            self._not_read(name, UnreadableDump("it needs more memory than there is"))
 
     def _read_one(self, name: str, data: bytes, *, is_asked_for: bool) -> None:
         try:
             kind, count = self._take(data, name)
-        except (Unreadable, FlightRecorderError, OperationsUnreadable) as error:
+        except (UnreadableDump, FlightRecorderError, OperationsUnreadable) as error:
             self._not_read(name, error)
             return
         if kind:
             self.found.read.append(ReadFile(file=name, format=kind, count=count))
         elif is_asked_for or not _OF_NO_DUMP.search(Path(name).name):
-            self._not_read(name, Unreadable(_NO_DUMP if data.strip() else "empty"))
+            self._not_read(name, UnreadableDump(_NO_DUMP if data.strip() else "empty"))
 
     def _not_read(self, name: str, error: Exception) -> None:
         said = error.strerror if isinstance(error, OSError) else None
@@ -130,7 +136,7 @@ class _Reading:
                 return self._traces(data, name)
             try:
                 return self._json(data, name)
-            except Unreadable:
+            except UnreadableDump:
                 # Labels before lines open with a bracket as well: `[rank3]: `.
                 if read_stacks_text(head.decode("utf-8", "replace"), name) is None:
                     raise
@@ -181,13 +187,13 @@ def _documents(data: bytes, name: str) -> Iterator[Any]:
         try:
             document, at = decoder.raw_decode(text, at)
         except (json.JSONDecodeError, RecursionError):
-            raise Unreadable(f"{name}: its JSON is broken or was cut short: {reason}") from None
+            raise UnreadableDump(f"{name}: its JSON is broken or was cut short: {reason}") from None
         found = True
         yield document
         while at < len(text) and text[at] in " \t\r\n,":
             at += 1
     if not found:
-        raise Unreadable(f"{name}: its JSON is broken: {reason}")
+        raise UnreadableDump(f"{name}: its JSON is broken: {reason}")
 
 
 def _own_stacks(document: Any) -> list[ProcessStacks]:

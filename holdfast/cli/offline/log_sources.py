@@ -38,7 +38,7 @@ class Readable(Protocol):
     def read(self, size: int, /) -> bytes: ...
 
 
-class Unreadable(ValueError):
+class UnreadableLog(ValueError):
     """A log that cannot be read, and why."""
 
 
@@ -46,7 +46,7 @@ def sources(paths: list[str]) -> list[Source]:
     """The logs that these paths name: files, `-`, or directories with everything in them that looks like a log.
 
     Raises:
-        Unreadable: a path is not there, or a directory has no logs.
+        UnreadableLog: a path is not there, or a directory has no logs.
     """
     found: list[Source] = []
     for given in paths:
@@ -57,12 +57,12 @@ def sources(paths: list[str]) -> list[Source]:
         if path.is_dir():
             inside = sorted(file for file in path.rglob("*") if file.is_file() and _IN_DIRECTORY.search(file.name))
             if not inside:
-                raise Unreadable(f"{given} has no logs: files that end in .out, .err, .log or .txt, or .gz after it")
+                raise UnreadableLog(f"{given} has no logs: files that end in .out, .err, .log or .txt, or .gz after it")
             found += [named(str(file), file) for file in inside]
         elif path.exists():
             found.append(named(given, path))
         else:
-            raise Unreadable(f"{given} is not there")
+            raise UnreadableLog(f"{given} is not there")
     return found
 
 
@@ -79,7 +79,7 @@ def scan(source: Source, book: RuleBook | None = None, on_bytes: Callable[[int],
     """What is left of one log.
 
     Raises:
-        Unreadable: it cannot be opened or read.
+        UnreadableLog: it cannot be opened or read.
     """
     scanning = Scan(source.name, (book or rule_book()).hot, source.rank, local=source.local)
     try:
@@ -96,7 +96,7 @@ def scan(source: Source, book: RuleBook | None = None, on_bytes: Callable[[int],
                     for block in blocks(file, on_bytes):
                         scanning.feed(block)
     except (OSError, EOFError) as error:
-        raise Unreadable(f"{source.name} cannot be read: {error}") from error
+        raise UnreadableLog(f"{source.name} cannot be read: {error}") from error
     return scanning.end()
 
 

@@ -16,7 +16,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIMES = ("created_ns", "started_ns", "ended_ns")
 
 
-def carried(traces: Iterable[RankTrace]) -> tuple[datetime, tuple[RankTrace, ...]]:
+def to_event_times(traces: Iterable[RankTrace]) -> tuple[datetime, tuple[RankTrace, ...]]:
     """From when the times count, and the traces with such times. 0 stays what it is: not known, or not yet."""
     traces = tuple(traces)
     known = [time for trace in traces for time in _times(trace) if time]
@@ -25,7 +25,7 @@ def carried(traces: Iterable[RankTrace]) -> tuple[datetime, tuple[RankTrace, ...
     return _EPOCH + timedelta(microseconds=origin_us), tuple(_shifted(trace, -origin_us * 1000) for trace in traces)
 
 
-def restored(origin: datetime, traces: Iterable[RankTrace]) -> tuple[RankTrace, ...]:
+def from_event_times(origin: datetime, traces: Iterable[RankTrace]) -> tuple[RankTrace, ...]:
     """The traces with times since 1970 again."""
     by_ns = (origin - _EPOCH) // timedelta(microseconds=1) * 1000
     return tuple(_shifted(trace, by_ns) for trace in traces)

@@ -29,7 +29,7 @@ class SharedGroup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     outliers: tuple[int, ...]
 
 
-class Cover(msgspec.Struct, frozen=True, kw_only=True):
+class GroupCover(msgspec.Struct, frozen=True, kw_only=True):
     """What covers the outliers: groups, and machines that share none. `crossing`: machines on which groups meet."""
 
     groups: tuple[SharedGroup, ...] = ()
@@ -44,16 +44,16 @@ class _Candidate(msgspec.Struct, frozen=True):
     nodes: frozenset[str]
 
 
-def covering(
+def cover_with_groups(
     outliers: Sequence[int], mesh: Mesh | None, node_of: Callable[[int], str], partners: Sequence[int] = ()
-) -> Cover:
+) -> GroupCover:
     """The fewest groups whose machines cover those of `outliers`. A machine is covered by itself where it is alone.
 
     `partners`: ranks that outliers wait for one by one; they are covered as well.
     """
     suspects = {node_of(rank) for rank in (*outliers, *partners)}
     if mesh is None or len(suspects) <= 1 or any(not 0 <= rank < mesh.world_size for rank in outliers):
-        return Cover(alone=tuple(sorted(suspects, key=natural)))
+        return GroupCover(alone=tuple(sorted(suspects, key=natural_order)))
     candidates = list(_candidates(sorted({*outliers, *partners}), mesh, node_of, suspects))
     chosen: list[_Candidate] = []
     notes: list[str] = []
@@ -68,15 +68,15 @@ def covering(
     crossing: frozenset[str] = frozenset()
     if len(chosen) > 1 and not left and len({candidate.dims for candidate in chosen}) > 1:
         crossing = frozenset.intersection(*(candidate.nodes for candidate in chosen)) & suspects
-    return Cover(
+    return GroupCover(
         groups=tuple(_shared(candidate, outliers) for candidate in chosen),
-        alone=tuple(sorted(left, key=natural)),
-        crossing=tuple(sorted(crossing, key=natural)),
+        alone=tuple(sorted(left, key=natural_order)),
+        crossing=tuple(sorted(crossing, key=natural_order)),
         notes=tuple(notes),
     )
 
 
-def natural(node: str) -> tuple[str, int, str]:
+def natural_order(node: str) -> tuple[str, int, str]:
     """Sorts node-2 before node-10."""
     head = node.rstrip("0123456789")
     return head, int(node[len(head) :] or 0), node
@@ -130,8 +130,8 @@ def _ties(best: _Candidate, candidates: Sequence[_Candidate], left: set[str]) ->
         return []
     other = min(same, key=lambda candidate: _score(candidate, left))
     return [
-        f"a {'-'.join(other.dims)} group on {', '.join(sorted(other.nodes, key=natural))} would cover as many outliers;"
-        f" {'-'.join(best.dims)} comes first"
+        f"a {'-'.join(other.dims)} group on {', '.join(sorted(other.nodes, key=natural_order))} would cover as many"
+        f" outliers; {'-'.join(best.dims)} comes first"
     ]
 
 
@@ -139,6 +139,6 @@ def _shared(candidate: _Candidate, outliers: Sequence[int]) -> SharedGroup:
     return SharedGroup(
         dims=candidate.dims,
         ranks=tuple(sorted(candidate.ranks)),
-        nodes=tuple(sorted(candidate.nodes, key=natural)),
+        nodes=tuple(sorted(candidate.nodes, key=natural_order)),
         outliers=tuple(rank for rank in sorted(outliers) if rank in candidate.ranks),
     )

@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast.engines.hang.graph.wait_for import BlamedInCollective, WaitVerdict, judge_collectives
 from holdfast.engines.hang.silent_links import narrowed_by_ports, silent_links
-from holdfast.engines.hang.stacks.process_state import Eye
+from holdfast.engines.hang.stacks.process_state import StateReader
 from holdfast.engines.hang.stacks.stack_groups import StackVerdict, judge_stacks
 from holdfast.engines.wording import in_ranges, machines_in_words, ranks_in_words
 from holdfast.events.parts.traces import Blamed, NodeLinks, ProcessStacks, RankTrace
@@ -153,13 +153,13 @@ def _waiting(stacks: Sequence[ProcessStacks], traces: Sequence[RankTrace]) -> se
     own = [each for each in stacks if each.kind == "rank" and each.threads and each.state not in STOPPED]
     if all(each.rank in traced for each in own):
         return set()
-    eye = Eye()
+    reader = StateReader()
     waits = {trace.rank for trace in traces if any(record.state != "completed" for record in trace.records)}
-    places = {eye.look(each).lines for each in own if each.rank in waits}
+    places = {reader.read(each).lines for each in own if each.rank in waits}
     return {
         each.rank
         for each in own
-        if each.rank is not None and each.rank not in traced and eye.look(each).lines in places
+        if each.rank is not None and each.rank not in traced and reader.read(each).lines in places
     }
 
 
@@ -225,11 +225,11 @@ def _without_waiting(
     suspected = {rank for each in absent for rank in each.ranks}
     if len(suspected) < 2 and keep_all:
         return list(waited)
-    eye = Eye()
+    reader = StateReader()
     waits = {
         process.rank
         for process in stacks
-        if process.kind == "rank" and process.rank in suspected and eye.look(process).activity.doing == "others"
+        if process.kind == "rank" and process.rank in suspected and reader.read(process).activity.doing == "others"
     }
     if keep_all and suspected <= waits:
         return list(waited)

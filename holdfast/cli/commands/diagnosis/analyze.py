@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast.cli.offline.dump_inputs import Inputs, ReadFile, UnreadFile, read_inputs
 from holdfast.cli.output.tables import json_text, printable
-from holdfast.engines.hang.dumps.dump_files import Unreadable
+from holdfast.engines.hang.dumps.dump_files import UnreadableDump
 from holdfast.engines.hang.graph.wait_for import WaitVerdict
 from holdfast.engines.hang.hang_verdict import HangVerdict, judge_hang
 from holdfast.engines.hang.stacks.stack_groups import StackVerdict
@@ -109,8 +109,8 @@ def analyze(
         _check_ranks(inputs, mesh)
         analysis = analyzed(inputs, mesh, ranks_per_node)
         if not (inputs.processes or inputs.traces or analysis.slowness):
-            raise Unreadable(_in_lines(analysis.unread))
-    except (MeshError, Unreadable, OSError) as error:
+            raise UnreadableDump(_in_lines(analysis.unread))
+    except (MeshError, UnreadableDump, OSError) as error:
         raise click.UsageError(str(error)) from error
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
@@ -141,7 +141,7 @@ def mesh_of(text: str | None, order: str | None, ranks_per_node: int | None) -> 
 
 def _check_read(read: Sequence[ReadFile], unread: Sequence[UnreadFile]) -> None:
     if all(one.format == "operations_meta" for one in read):
-        raise Unreadable(_in_lines(unread) or f"{read[0].file} is a meta file: give the trace itself as well")
+        raise UnreadableDump(_in_lines(unread) or f"{read[0].file} is a meta file: give the trace itself as well")
 
 
 def _in_lines(unread: Sequence[UnreadFile]) -> str:

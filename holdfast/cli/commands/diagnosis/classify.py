@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from holdfast.cli.offline.log_sources import Unreadable, scan, sources
+from holdfast.cli.offline.log_sources import UnreadableLog, scan, sources
 from holdfast.cli.output.tables import json_text, printable
 from holdfast.engines.crash import Diagnosis, diagnose
 from holdfast.engines.crash.rules import rule_book
@@ -56,7 +56,7 @@ def classify(paths: tuple[str, ...], exit_codes: str | None, as_text: bool) -> N
     try:
         codes = parse_exit_codes(exit_codes) if exit_codes else {}
         diagnosis = _diagnosed(paths, codes)
-    except (Unreadable, ValueError) as error:
+    except (UnreadableLog, ValueError) as error:
         raise click.UsageError(str(error)) from error
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)

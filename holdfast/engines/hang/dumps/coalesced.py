@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from holdfast.engines.hang.dumps.flight_record import Entry
+from holdfast.engines.hang.dumps.flight_record import FlightRecord
 from holdfast.events.parts.traces import RecordState
 
 _WHOLE = {"ALLGATHER_coalesced": "all_gather", "REDUCE_SCATTER_coalesced": "reduce_scatter"}
@@ -19,22 +19,22 @@ _WHOLE = {"ALLGATHER_coalesced": "all_gather", "REDUCE_SCATTER_coalesced": "redu
 _Key = tuple[str, bool, int]
 
 
-class Issued(NamedTuple):
+class IssuedOperation(NamedTuple):
     """One operation as its members know it: its entries (several of a collective that was coalesced), and what tells
     of its times: itself, or what it was coalesced into.
     """
 
-    entries: tuple[Entry, ...]
+    entries: tuple[FlightRecord, ...]
     state: RecordState
     profiling_name: str
-    timed: Entry
+    timed: FlightRecord
 
 
-def issued(entries: Sequence[Entry], messages_done: Mapping[str, int]) -> list[Issued]:
+def issued_operations(entries: Sequence[FlightRecord], messages_done: Mapping[str, int]) -> list[IssuedOperation]:
     """What the entries stand for, oldest first. `messages_done`: by id of a group its last message that has ended."""
     inside: defaultdict[_Key, list[int]] = defaultdict(list)
-    ended_by: dict[int, Entry] = {}
-    parts_of: dict[int, list[Entry]] = {}
+    ended_by: dict[int, FlightRecord] = {}
+    parts_of: dict[int, list[FlightRecord]] = {}
     for index, entry in enumerate(entries):
         key = (str(entry.pg_id), entry.is_p2p, entry.sequence)
         if not entry.profiling_name.endswith("coalesced"):
@@ -44,21 +44,21 @@ def issued(entries: Sequence[Entry], messages_done: Mapping[str, int]) -> list[I
             parts_of[index] = [entries[part] for part in parts]
     batching = {str(end.pg_id) for end in ended_by.values() if end.is_p2p}
     gone = _gone(entries, inside, batching, messages_done)
-    found: list[Issued] = []
+    found: list[IssuedOperation] = []
     for index, entry in enumerate(entries):
         if index in parts_of:
             if not entry.is_p2p:
                 found.append(_merged(parts_of[index], entry))
         elif index not in ended_by:
             state = "completed" if index in gone else state_of(entry)
-            found.append(Issued((entry,), state, entry.profiling_name, entry))
+            found.append(IssuedOperation((entry,), state, entry.profiling_name, entry))
         elif entry.is_p2p:
             end = ended_by[index]
-            found.append(Issued((entry,), state_of(end), entry.profiling_name, end))
+            found.append(IssuedOperation((entry,), state_of(end), entry.profiling_name, end))
     return found
 
 
-def state_of(entry: Entry) -> RecordState:
+def state_of(entry: FlightRecord) -> RecordState:
     """How far one operation came."""
     if entry.state == "completed" or entry.retired or entry.time_discovered_completed_ns:
         return "completed"
@@ -66,7 +66,7 @@ def state_of(entry: Entry) -> RecordState:
 
 
 def _gone(
-    entries: Sequence[Entry],
+    entries: Sequence[FlightRecord],
     unended: Mapping[_Key, list[int]],
     batching: set[str],
     messages_done: Mapping[str, int],
@@ -86,11 +86,11 @@ def _gone(
     return gone
 
 
-def _merged(parts: Sequence[Entry], end: Entry) -> Issued:
+def _merged(parts: Sequence[FlightRecord], end: FlightRecord) -> IssuedOperation:
     """Collectives issued as one: nobody is through with any of them before the others are."""
     backend, _, name = end.profiling_name.rpartition(":")
     names = {part.profiling_name for part in parts}
     whole = names.pop() if len(names) == 1 else ""
     if name != "coalesced" or not whole or whole.endswith("_oop"):
         whole = f"{backend}:{_WHOLE.get(name, name)}"
-    return Issued(tuple(parts), state_of(end), whole, end)
+    return IssuedOperation(tuple(parts), state_of(end), whole, end)

@@ -33,11 +33,11 @@ _NODE_KEYS = ("node", "host", "hostname", "node_name", "machine")
 _DUMP_KEYS = ("threads", "stack", "stacks", "dump", "py_spy", "pyspy", "text", "stdout", "output", "traceback", "trace")
 
 
-class Unreadable(ValueError):
+class UnreadableDump(ValueError):
     """A dump that holds nothing which can be read, and why."""
 
 
-class Dumped(msgspec.Struct, frozen=True, kw_only=True):
+class IdentifiedProcess(msgspec.Struct, frozen=True, kw_only=True):
     """A process of a dump; `rank` and `node` as far as names say, `file` where it was found."""
 
     process: DumpedProcess
@@ -48,7 +48,7 @@ class Dumped(msgspec.Struct, frozen=True, kw_only=True):
     state: str = ""
 
 
-def read_stacks_text(text: str, name: str) -> tuple[DumpFormat, list[Dumped]] | None:
+def read_stacks_text(text: str, name: str) -> tuple[DumpFormat, list[IdentifiedProcess]] | None:
     """The processes of a text; None: it is no dump of stacks."""
     text = _TIMES.sub("", text)
     if is_py_spy_text(text):
@@ -58,22 +58,22 @@ def read_stacks_text(text: str, name: str) -> tuple[DumpFormat, list[Dumped]] | 
     return None
 
 
-def read_stacks_json(document: Any, name: str) -> tuple[DumpFormat, list[Dumped]] | None:
+def read_stacks_json(document: Any, name: str) -> tuple[DumpFormat, list[IdentifiedProcess]] | None:
     """The processes of a decoded JSON document; None: it is no dump of stacks.
 
     Raises:
-        Unreadable: it is one, but is broken.
+        UnreadableDump: it is one, but is broken.
     """
     try:
         found = list(_in_document(document, name, None, ""))
     except (msgspec.ValidationError, TypeError, ValueError) as error:
-        raise Unreadable(f"{name}: stacks in JSON that cannot be read: {error}") from error
+        raise UnreadableDump(f"{name}: stacks in JSON that cannot be read: {error}") from error
     if not found:
         return None
     return "py_spy_json", found
 
 
-def _in_document(document: Any, name: str, rank: int | None, node: str) -> Iterator[Dumped]:
+def _in_document(document: Any, name: str, rank: int | None, node: str) -> Iterator[IdentifiedProcess]:
     """Threads, a text, or an object or list of those by rank or with their rank in them, however deep (at most 4)."""
     if isinstance(document, str):
         if read := read_stacks_text(document, ""):
@@ -101,7 +101,7 @@ def _in_document(document: Any, name: str, rank: int | None, node: str) -> Itera
                     yield from _in_document(value, name, own if theirs is None else theirs, here)
 
 
-def _in_envelope(found: Dumped, envelope: Mapping[str, Any]) -> Dumped:
+def _in_envelope(found: IdentifiedProcess, envelope: Mapping[str, Any]) -> IdentifiedProcess:
     """What stands beside a dump in its object: the process's number, command line and state."""
     process = found.process
     pid, command = envelope.get("pid"), envelope.get("cmdline", envelope.get("command"))
@@ -121,16 +121,16 @@ def _in_envelope(found: Dumped, envelope: Mapping[str, Any]) -> Dumped:
     )
 
 
-def _with(found: Sequence[Dumped], name: str, rank: int | None, node: str) -> Iterator[Dumped]:
+def _with(found: Sequence[IdentifiedProcess], name: str, rank: int | None, node: str) -> Iterator[IdentifiedProcess]:
     for one in found:
         yield msgspec.structs.replace(
             one, file=name, rank=one.rank if rank is None else rank, node=node or one.node or node_in_name(name)
         )
 
 
-def _named(processes: Sequence[DumpedProcess], name: str, file: str) -> list[Dumped]:
+def _named(processes: Sequence[DumpedProcess], name: str, file: str) -> list[IdentifiedProcess]:
     return [
-        Dumped(
+        IdentifiedProcess(
             process=process,
             kind=kind_of(process.command, process.threads),
             file=file,
@@ -153,7 +153,9 @@ def _told(what: Callable[[str], T], process: DumpedProcess) -> T:
     return what(process.section) if by_label is None or by_label == "" else by_label
 
 
-def processes_of(dumped: Sequence[Dumped], ranks_per_node: int | None) -> tuple[list[ProcessStacks], list[str]]:
+def processes_of(
+    dumped: Sequence[IdentifiedProcess], ranks_per_node: int | None
+) -> tuple[list[ProcessStacks], list[str]]:
     """The processes with their ranks, and notes on how these were told where no name says them."""
     notes: list[str] = []
     ranks = _by_names(dumped)
@@ -176,7 +178,7 @@ def processes_of(dumped: Sequence[Dumped], ranks_per_node: int | None) -> tuple[
     return processes, notes
 
 
-def _by_names(dumped: Sequence[Dumped]) -> list[int | None]:
+def _by_names(dumped: Sequence[IdentifiedProcess]) -> list[int | None]:
     """A rank that stands at the process; else that of its file, if the file has but one rank's process."""
     mains: defaultdict[str, set[int]] = defaultdict(set)
     for one in dumped:
@@ -200,7 +202,7 @@ def _by_names(dumped: Sequence[Dumped]) -> list[int | None]:
     ]
 
 
-def _unless_local(by_file: dict[str, int | None], dumped: Sequence[Dumped]) -> dict[str, int | None]:
+def _unless_local(by_file: dict[str, int | None], dumped: Sequence[IdentifiedProcess]) -> dict[str, int | None]:
     """Ranks by files, unless several machines have files with one number: these count within a machine then."""
     nodes: defaultdict[int, set[str]] = defaultdict(set)
     for one in dumped:
@@ -210,7 +212,7 @@ def _unless_local(by_file: dict[str, int | None], dumped: Sequence[Dumped]) -> d
     return dict.fromkeys(by_file) if any(len(places) > 1 for places in nodes.values()) else by_file
 
 
-def _is_whose_file(one: Dumped, mains: set[int]) -> bool:
+def _is_whose_file(one: IdentifiedProcess, mains: set[int]) -> bool:
     """Whether a process is the rank that its file is of, or a child of it; a second program in it is neither."""
     return len(mains) <= 1 or (one.kind == "rank" and one.process.pid == min(mains))
 
@@ -225,7 +227,7 @@ def _by_numbers(files: Sequence[str]) -> dict[str, int | None]:
 
 
 def _by_local_ranks(
-    dumped: Sequence[Dumped], ranks: list[int | None], ranks_per_node: int | None
+    dumped: Sequence[IdentifiedProcess], ranks: list[int | None], ranks_per_node: int | None
 ) -> tuple[list[int | None], list[str]]:
     """Ranks by node and place in it: the place by the command line, or else by the order of process numbers."""
     if not ranks_per_node:
@@ -254,7 +256,7 @@ def _by_local_ranks(
     return told, [f"the ranks of {count} processes are told by their node and their order on it"]
 
 
-def _places(dumped: Sequence[Dumped], indexes: Sequence[int], ranks_per_node: int) -> dict[int, int]:
+def _places(dumped: Sequence[IdentifiedProcess], indexes: Sequence[int], ranks_per_node: int) -> dict[int, int]:
     """The place of each process on its machine: by its command line, the number of its file, or its own number."""
     in_order = sorted(indexes, key=lambda index: dumped[index].process.pid)
     places = dict(zip(in_order, range(len(indexes)), strict=True)) if len(indexes) == ranks_per_node else {}

@@ -14,7 +14,7 @@ _OF_ENVIRONMENT = re.compile(r"^(?:export )?\w+=\S*$")
 _BETWEEN = ("Timeout (", "Fatal Python error", "Python v", "Collecting samples")
 
 
-class Sections:
+class DumpHeaders:
     """The section that holds where reading is. A line counts only right above a dump: a log names ranks too."""
 
     def __init__(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from holdfast.engines.hang.dumps.dump_headers import Sections
+from holdfast.engines.hang.dumps.dump_headers import DumpHeaders
 from holdfast.engines.hang.dumps.py_spy_text import DumpedProcess
 from holdfast.events.parts.traces import Frame, ThreadStack
 
@@ -28,12 +28,12 @@ def read_fault_text(text: str) -> list[DumpedProcess]:
     """
     by_owner: dict[tuple[str, str], list[list[_Thread]]] = {}
     open_threads: dict[str, _Thread] = {}
-    sections = Sections()
+    headers = DumpHeaders()
     for line in text.splitlines():
         if head := _THREAD.match(line):
-            sections.begin()
+            headers.begin()
             label = head["label"]
-            dumps = by_owner.setdefault((label, sections.name), [[]])
+            dumps = by_owner.setdefault((label, headers.name), [[]])
             if dumps[-1] and dumps[-1][-1].is_outermost:
                 dumps.append([])
             open_threads[label] = _Thread(head["name"] or "")
@@ -47,7 +47,7 @@ def read_fault_text(text: str) -> list[DumpedProcess]:
         elif _STACK_OF_C.match(own.strip()):
             open_threads.pop(label, None)
         else:
-            sections.pass_over(own)
+            headers.pass_over(own)
     return [_process(label, section, dump) for (label, section), dumps in by_owner.items() for dump in dumps if dump]
 
 

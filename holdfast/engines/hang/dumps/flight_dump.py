@@ -14,8 +14,8 @@ from functools import lru_cache
 from itertools import chain, islice
 from typing import Final, Literal, NamedTuple
 
-from holdfast.engines.hang.dumps.coalesced import Issued, issued
-from holdfast.engines.hang.dumps.flight_record import Dump, Entry
+from holdfast.engines.hang.dumps.coalesced import IssuedOperation, issued_operations
+from holdfast.engines.hang.dumps.flight_record import FlightDump, FlightRecord
 from holdfast.events.parts.traces import CollectiveRecord, Frame, ProcessGroup, RankTrace
 
 FRAMES_MAX: Final = 64
@@ -26,7 +26,7 @@ TENSORS_MAX: Final = 4096
 _PEERS: Final = re.compile(r"(send|recv)\s+(\d+)\s*(->|<-)\s*(\d+)")
 
 
-def trace_of(dump: Dump, rank: int) -> RankTrace:
+def trace_of(dump: FlightDump, rank: int) -> RankTrace:
     """The dump of `rank` in the words of `observed`."""
     groups = {
         (group.name or key): ProcessGroup(name=group.name or key, description=group.desc, ranks=group.members())
@@ -40,7 +40,7 @@ def trace_of(dump: Dump, rank: int) -> RankTrace:
     counts = _counts(dump.entries)
     records = tuple(
         _record(each, groups[_group_of(each.entries[0])[0]], rank)
-        for each in issued(dump.entries, _messages_done(dump, counts))
+        for each in issued_operations(dump.entries, _messages_done(dump, counts))
     )
     entered, completed = _progress(dump, records, groups, counts)
     created = [entry.time_created_ns or 0 for entry in dump.entries]
@@ -54,7 +54,7 @@ def trace_of(dump: Dump, rank: int) -> RankTrace:
     )
 
 
-def _group_of(entry: Entry) -> tuple[str, str]:
+def _group_of(entry: FlightRecord) -> tuple[str, str]:
     names = entry.process_group
     if not names:
         return str(entry.pg_id), ""
@@ -74,12 +74,12 @@ class _Counts(NamedTuple):
         return False if not self.messages or value > self.messages else None
 
 
-def _counts(entries: Sequence[Entry]) -> dict[str, _Counts]:
+def _counts(entries: Sequence[FlightRecord]) -> dict[str, _Counts]:
     """By the id of a group."""
     return {str(entry.pg_id): _Counts(entry.collectives or 0, entry.p2p_seq_id or 0) for entry in entries}
 
 
-def _messages_done(dump: Dump, counts: Mapping[str, _Counts]) -> dict[str, int]:
+def _messages_done(dump: FlightDump, counts: Mapping[str, _Counts]) -> dict[str, int]:
     """By id of a group the last message that `pg_status` says has ended."""
     return {
         number: status.last_completed_collective
@@ -97,7 +97,7 @@ def _operation(name: str) -> tuple[str, Literal["send", "recv"] | None, int]:
     return plain, None, -1
 
 
-def _record(each: Issued, group: ProcessGroup, rank: int) -> CollectiveRecord:
+def _record(each: IssuedOperation, group: ProcessGroup, rank: int) -> CollectiveRecord:
     entry = each.entries[0]
     operation, end, peer_in_group = _operation(each.profiling_name)
     is_p2p = entry.is_p2p or end is not None
@@ -139,7 +139,7 @@ def _sizes(parts: Iterable[list[list[int]]]) -> tuple[tuple[int, ...], ...]:
 
 
 def _progress(
-    dump: Dump,
+    dump: FlightDump,
     records: Sequence[CollectiveRecord],
     groups: dict[str, ProcessGroup],
     counts: Mapping[str, _Counts],
@@ -171,7 +171,7 @@ def _progress(
     }
 
 
-def _names_of_ids(dump: Dump, groups: dict[str, ProcessGroup]) -> dict[str, str]:
+def _names_of_ids(dump: FlightDump, groups: dict[str, ProcessGroup]) -> dict[str, str]:
     """From a group's id on this rank to its name: as records show it, and else in the order in which both count up."""
     names = {str(entry.pg_id): _group_of(entry)[0] for entry in dump.entries}
     ids = sorted(str(number) for number in dump.pg_status)

@@ -62,7 +62,7 @@ class DumpedFrame(msgspec.Struct, frozen=True):
     line: int = 0
 
 
-class Entry(msgspec.Struct, frozen=True):
+class FlightRecord(msgspec.Struct, frozen=True):
     """One operation. `seq_id` is what versions before 2.1 call `collective_seq_id`."""
 
     profiling_name: str
@@ -95,11 +95,11 @@ class Entry(msgspec.Struct, frozen=True):
         return (self.p2p_seq_id if self.is_p2p else self.collectives) or 0
 
 
-class Dump(msgspec.Struct, frozen=True):
+class FlightDump(msgspec.Struct, frozen=True):
     """One rank's dump."""
 
     version: str | float = ""
     rank: int | None = None
     pg_config: dict[str, DumpedGroup] = {}
     pg_status: dict[str | int, DumpedStatus] = {}
-    entries: list[Entry] = []
+    entries: list[FlightRecord] = []

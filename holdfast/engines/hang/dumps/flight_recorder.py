@@ -14,7 +14,7 @@ import msgspec
 from holdfast.engines.archives import Damaged, unpacked
 from holdfast.engines.hang.dumps import safe_pickle
 from holdfast.engines.hang.dumps.flight_dump import trace_of
-from holdfast.engines.hang.dumps.flight_record import Dump
+from holdfast.engines.hang.dumps.flight_record import FlightDump
 from holdfast.events.parts.traces import RankTrace
 
 BYTES_MAX: Final = 2 << 30
@@ -47,10 +47,10 @@ def read_flight_recorder(data: bytes, name: str = "") -> list[RankTrace]:
     return sorted(found, key=lambda trace: trace.rank)
 
 
-class _File(Dump, frozen=True):
+class FlightDumpFile(FlightDump, frozen=True):
     """What a file may hold: one dump, or several."""
 
-    dumps: dict[str, Dump] = msgspec.field(default_factory=dict)
+    dumps: dict[str, FlightDump] = msgspec.field(default_factory=dict)
 
 
 def _unpacked(data: bytes) -> bytes:
@@ -91,19 +91,19 @@ def _from_pickle(data: bytes, name: str) -> list[RankTrace]:
     return [_of_rank(str(rank), _converted(each)) for rank, each in parts.items()]
 
 
-def _dump(raw: msgspec.Raw) -> Dump:
+def _dump(raw: msgspec.Raw) -> FlightDump:
     return _DECODER.decode(raw)
 
 
-_DECODER: Final = msgspec.json.Decoder(Dump, strict=False)
-_FILE: Final = msgspec.json.Decoder(_File, strict=False)
+_DECODER: Final = msgspec.json.Decoder(FlightDump, strict=False)
+_FILE: Final = msgspec.json.Decoder(FlightDumpFile, strict=False)
 
 
-def _converted(value: object) -> Dump:
-    return msgspec.convert(value, Dump, strict=False)
+def _converted(value: object) -> FlightDump:
+    return msgspec.convert(value, FlightDump, strict=False)
 
 
-def _of_rank(rank: str, dump: Dump) -> RankTrace:
+def _of_rank(rank: str, dump: FlightDump) -> RankTrace:
     match = re.fullmatch(r"(?:rank[_\-.]?)?(\d+)", rank.strip(), re.IGNORECASE)
     if match is None:
         raise FlightRecorderError(
@@ -113,7 +113,7 @@ def _of_rank(rank: str, dump: Dump) -> RankTrace:
     return trace_of(dump, int(match[1]))
 
 
-def _one(dump: Dump, name: str) -> RankTrace:
+def _one(dump: FlightDump, name: str) -> RankTrace:
     base = name.replace("\\", "/").rpartition("/")[2]
     if dump.rank is not None:
         return trace_of(dump, dump.rank)

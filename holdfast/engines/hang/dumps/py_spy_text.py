@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from holdfast.engines.hang.dumps.dump_headers import Sections
+from holdfast.engines.hang.dumps.dump_headers import DumpHeaders
 from holdfast.events.parts.traces import Frame, ThreadStack
 
 _LABELLED = re.compile(r"^(?:\[([\w.:/-]+)\]:?|([\w.-]+):)(?: (.*)|)$")
@@ -63,13 +63,13 @@ class _Reading:
         self._frames: list[Frame] = []
         self._indent = 0
         self._is_in_variables = False
-        self._sections = Sections()
+        self._headers = DumpHeaders()
         self._headless = DumpedProcess(label=label)
 
     def feed(self, line: str) -> None:
         if process := _PROCESS.match(line):
             self._close_process()
-            self._sections.begin()
+            self._headers.begin()
             self._head = self._empty(pid=int(process[1]), command=(process[2] or "").strip())
         elif (parent := _PARENT.match(line)) and self._head:
             self._head = msgspec.structs.replace(
@@ -78,9 +78,9 @@ class _Reading:
         elif thread := _THREAD.match(line):
             self._close_thread()
             is_second = thread[3] == "MainThread" and any(known.is_main for known in self._threads)
-            if not self._head and (is_second or self._sections.is_pending):
+            if not self._head and (is_second or self._headers.is_pending):
                 self._close_process()
-            self._sections.begin()
+            self._headers.begin()
             self._headless = self._empty()
             self._thread = _thread(thread[2] or "", thread[3] or "")
         elif self._thread is not None and (frame := _FRAME.match(line)):
@@ -90,11 +90,11 @@ class _Reading:
         elif _SEPARATOR.match(line):
             self._close_process()
         elif (error := _ERROR.match(line)) and not self._threads and self._thread is None:
-            self._sections.begin()
+            self._headers.begin()
             head = self._head or self._empty()
             self._head = msgspec.structs.replace(head, unread=head.unread or error[0])
         else:
-            self._sections.pass_over(line)
+            self._headers.pass_over(line)
 
     def end(self) -> Iterator[DumpedProcess]:
         self._close_process()
@@ -110,7 +110,7 @@ class _Reading:
         self._frames.append(Frame(function=frame[2], file=frame[3], line=int(frame[4] or 0)))
 
     def _empty(self, pid: int = 0, command: str = "") -> DumpedProcess:
-        return DumpedProcess(pid=pid, command=command, label=self._label, section=self._sections.name)
+        return DumpedProcess(pid=pid, command=command, label=self._label, section=self._headers.name)
 
     def _close_thread(self) -> None:
         if self._thread is not None:

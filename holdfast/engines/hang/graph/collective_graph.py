@@ -15,8 +15,8 @@ import msgspec
 
 from holdfast.engines.hang.graph.progress import (
     UNKNOWN,
-    Group,
-    Pending,
+    GroupProgress,
+    PendingOperation,
     Progress,
     ends_together,
     is_pairwise,
@@ -32,7 +32,7 @@ class Operation(msgspec.Struct):
     are missing and not yet from an earlier operation of the group.
     """
 
-    group: Group
+    group: GroupProgress
     sequence: int
     name: str
     is_p2p: bool
@@ -48,7 +48,7 @@ class Lag(msgspec.Struct, frozen=True):
 
     rank: int
     record: CollectiveRecord
-    group: Group
+    group: GroupProgress
 
 
 class WaitGraph(msgspec.Struct):
@@ -128,7 +128,9 @@ def _channel(key: str, rank: int, record: CollectiveRecord) -> tuple[str, int, i
     return (key, rank, peer) if record.operation == "send" else (key, peer, rank)
 
 
-def _places_of(rank: int, waits: Iterable[Pending], places: dict[tuple[str, int, int, int], int]) -> Iterable[int]:
+def _places_of(
+    rank: int, waits: Iterable[PendingOperation], places: dict[tuple[str, int, int, int], int]
+) -> Iterable[int]:
     for each in waits:
         key, record = each.group.key, each.record
         if record.is_p2p:
@@ -141,7 +143,7 @@ def _places_of(rank: int, waits: Iterable[Pending], places: dict[tuple[str, int,
 
 def _add_collectives(
     graph: WaitGraph,
-    group: Group,
+    group: GroupProgress,
     of_group: dict[int, list[tuple[int, CollectiveRecord]]],
     places: dict[tuple[str, int, int, int], int],
 ) -> None:
@@ -179,7 +181,7 @@ def _add_collectives(
 
 def _add_channel(
     graph: WaitGraph,
-    group: Group,
+    group: GroupProgress,
     source: int,
     target: int,
     sides: dict[int, list[CollectiveRecord]],
@@ -212,7 +214,9 @@ def _add_channel(
         places[group.key, source, target, -1] = place
 
 
-def _message(group: Group, joined: list[int], *records: CollectiveRecord, before: int | None = None) -> Operation:
+def _message(
+    group: GroupProgress, joined: list[int], *records: CollectiveRecord, before: int | None = None
+) -> Operation:
     started = {rank for rank, record in zip(joined, records, strict=True) if record.state == "started"}
     first = records[0]
     return Operation(group, first.sequence, first.operation, True, joined, [], [], before, started)

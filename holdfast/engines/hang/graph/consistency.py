@@ -24,7 +24,7 @@ def latest_of_each(traces: Sequence[RankTrace]) -> tuple[list[RankTrace], list[i
     return [max(own, key=lambda each: (not each.unread, each.taken_ns)) for own in by_rank.values()], several
 
 
-def older(traces: Sequence[RankTrace], progress: Progress) -> list[int]:
+def outdated_ranks(traces: Sequence[RankTrace], progress: Progress) -> list[int]:
     """Ranks whose trace is from before what others have ended. O(records)."""
     through: dict[str, int] = {}
     for trace in traces:
@@ -46,7 +46,7 @@ def older(traces: Sequence[RankTrace], progress: Progress) -> list[int]:
     )
 
 
-def without(traces: Sequence[RankTrace], ranks: Sequence[int]) -> list[RankTrace]:
+def marked_unread(traces: Sequence[RankTrace], ranks: Sequence[int]) -> list[RankTrace]:
     """The traces, with those of `ranks` as if they had not been read."""
     gone = set(ranks)
     return [

@@ -11,13 +11,13 @@ import msgspec
 from holdfast.engines.hang.graph.collective_graph import WaitGraph
 from holdfast.engines.hang.graph.cycles import closed_circles
 from holdfast.engines.hang.graph.launch_order import out_of_order
-from holdfast.engines.hang.graph.progress import Group
+from holdfast.engines.hang.graph.progress import GroupProgress
 from holdfast.engines.wording import ranks_in_words
 
 T = TypeVar("T", bound=Hashable)
 
 
-class Ends(msgspec.Struct):
+class ChainEnds(msgspec.Struct):
     """Where chains end: in ranks (and the operation in which most wait for each), operations, circles of both.
 
     `exchanges`: messages that all have joined and that end together. `lost`: operations missed by ranks of which no
@@ -42,7 +42,7 @@ class Candidates(msgspec.Struct, frozen=True, kw_only=True):
     words: tuple[str, ...] = ()
 
 
-def ends(graph: WaitGraph, apart: set[int], settled: set[int], waiting: Set[int]) -> Ends:
+def chain_ends(graph: WaitGraph, apart: set[int], settled: set[int], waiting: Set[int]) -> ChainEnds:
     """Follow every chain to its end.
 
     `waiting`: ranks without a trace that are known to wait.
@@ -88,7 +88,7 @@ def ends(graph: WaitGraph, apart: set[int], settled: set[int], waiting: Set[int]
             if node not in explained:
                 explained.add(node)
                 todo.append(node)
-    found = Ends(
+    found = ChainEnds(
         lost=sorted(-1 - node for node in lost),
         operations=sorted(-1 - node for node in last if node < 0 and -1 - node not in settled),
     )
@@ -157,7 +157,7 @@ def exchange_candidates(graph: WaitGraph, indices: Sequence[int], waiting: Set[i
     if silent:
         return _without_dump(silent, tuple(indices))
     joined = sorted({rank for index in indices for rank in graph.operations[index].joined})
-    return disorderly(graph, joined, indices[0], tuple(indices[:16])) or _not_moving(graph, tuple(indices))
+    return out_of_order_candidates(graph, joined, indices[0], tuple(indices[:16])) or _not_moving(graph, tuple(indices))
 
 
 def _without_dump(ranks: Sequence[int], indices: tuple[int, ...]) -> Candidates:
@@ -200,7 +200,7 @@ def _idle(joined: Sequence[int], started: Set[int]) -> list[int]:
     return idle if started and 2 * len(idle) <= len(joined) else []
 
 
-def _unplaced(graph: WaitGraph, group: Group) -> list[int]:
+def _unplaced(graph: WaitGraph, group: GroupProgress) -> list[int]:
     """Ranks that wait for nobody and mention no group like `group`: they may be members that have not come yet."""
     placed = {
         rank
@@ -230,7 +230,7 @@ def lost_candidates(graph: WaitGraph, lost: Sequence[int], waiting: Set[int]) ->
     return [msgspec.structs.replace(unknown[0], ranks=ranks, because=tuple(lost[:16]))]
 
 
-def passed_over(graph: WaitGraph) -> Candidates | None:
+def skipping_candidates(graph: WaitGraph) -> Candidates | None:
     """Those few whom a collective lacks, and who did things in another order than their peers."""
     missed: dict[int, int] = {}
     for index, operation in enumerate(graph.operations):
@@ -238,14 +238,16 @@ def passed_over(graph: WaitGraph) -> Candidates | None:
         others = len(operation.joined) + len(operation.silent)
         if not operation.is_p2p and 2 * len(operation.missing_here) < others:
             missed.update(dict.fromkeys(operation.missing_here, index))
-    found = disorderly(graph, sorted(missed), 0, ()) if missed else None
+    found = out_of_order_candidates(graph, sorted(missed), 0, ()) if missed else None
     if found is None:
         return None
     because = tuple(sorted({missed[rank] for rank in found.ranks}))
     return msgspec.structs.replace(found, operation=because[0], because=because)
 
 
-def disorderly(graph: WaitGraph, ranks: Sequence[int], shown: int, because: tuple[int, ...]) -> Candidates | None:
+def out_of_order_candidates(
+    graph: WaitGraph, ranks: Sequence[int], shown: int, because: tuple[int, ...]
+) -> Candidates | None:
     """Those of `ranks` that did things in another order than their peers; None: nobody, or too many."""
     crossed = out_of_order(graph, ranks)
     most = max(crossed.values(), default=0)
@@ -273,7 +275,7 @@ def circle_candidates(graph: WaitGraph, circle: tuple[list[int], list[int]], wai
             ranks=tuple(silent), kind="no_dump", operation=shown, because=because, confidence=0.5, words=("no dump",)
         )
     concerned = sorted({*ranks, *(rank for index in operations for rank in graph.operations[index].joined)})
-    if found := disorderly(graph, concerned, shown, because):
+    if found := out_of_order_candidates(graph, concerned, shown, because):
         return found
     within = set(ranks)
     alone: Counter[int] = Counter()
@@ -304,7 +306,7 @@ def circle_candidates(graph: WaitGraph, circle: tuple[list[int], list[int]], wai
     )
 
 
-def narrowed(found: Sequence[Candidates], node_of: Callable[[int], str]) -> list[Candidates]:
+def fewest_culprits(found: Sequence[Candidates], node_of: Callable[[int], str]) -> list[Candidates]:
     """The fewest ranks, or else machines, that explain all of `found`.
 
     Several operations that do not end seldom have a cause each: what they have in common is suspected.

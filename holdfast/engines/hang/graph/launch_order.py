@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import msgspec
 
 from holdfast.engines.hang.graph.collective_graph import WaitGraph
-from holdfast.engines.hang.graph.progress import Group, is_recorded
+from holdfast.engines.hang.graph.progress import GroupProgress, is_recorded
 
 PEERS_MAX = 256
 
@@ -25,14 +25,14 @@ def out_of_order(graph: WaitGraph, ranks: Iterable[int]) -> dict[int, int]:
         for rank in wanted.intersection(group.ranks):
             if len(peers[rank]) < PEERS_MAX:
                 peers[rank].update(other for other in group.ranks[:PEERS_MAX] if other != rank)
-    compared = _Compared(graph, wanted.union(*peers.values()))
+    compared = _Comparisons(graph, wanted.union(*peers.values()))
     return {rank: sum(compared.are_crossed(rank, other) for other in others) for rank, others in peers.items()}
 
 
 _Kind = tuple[int, bool]
 
 
-class _Standing(msgspec.Struct, frozen=True):
+class _LaunchHistory(msgspec.Struct, frozen=True):
     """How far a rank came in each kind of group, what is pending on it, and the place of each in the order begun."""
 
     progress: dict[_Kind, int]
@@ -40,14 +40,14 @@ class _Standing(msgspec.Struct, frozen=True):
     places: dict[tuple[_Kind, int], int]
 
 
-class _Compared:
+class _Comparisons:
     """Ranks beside each other; those that stand alike are compared once."""
 
     def __init__(self, graph: WaitGraph, ranks: set[int]) -> None:
         progress = _progress(graph, ranks)
         numbers: dict[object, int] = {}
         self._number: dict[int, int] = {}
-        self._standings: list[_Standing] = []
+        self._histories: list[_LaunchHistory] = []
         for rank in ranks:
             waits = graph.progress.pending.get(rank, ())
             pending = tuple((_kind(each.group, each.record.is_p2p), each.record.sequence) for each in waits)
@@ -56,27 +56,27 @@ class _Compared:
             if key not in numbers:
                 numbers[key] = len(numbers)
                 places = {step: place for place, step in enumerate(dict.fromkeys(in_order))}
-                self._standings.append(_Standing(progress[rank], pending, places))
+                self._histories.append(_LaunchHistory(progress[rank], pending, places))
             self._number[rank] = numbers[key]
         self._known: dict[tuple[int, int], bool] = {}
 
     def are_crossed(self, rank: int, other: int) -> bool:
         pair = self._number[rank], self._number[other]
         if pair not in self._known:
-            one, two = self._standings[pair[0]], self._standings[pair[1]]
+            one, two = self._histories[pair[0]], self._histories[pair[1]]
             self._known[pair] = (
                 _is_ahead_and_behind(one, two) or _has_passed_over(one, two) or _began_otherwise(one, two)
             )
         return self._known[pair]
 
 
-def _alike(graph: WaitGraph) -> list[Group]:
+def _alike(graph: WaitGraph) -> list[GroupProgress]:
     """Groups whose members run the same program: none of them sends to another one, as stages of a pipeline do."""
     messages = [operation for operation in graph.operations if operation.is_p2p]
     ends = {(operation.joined[0], other) for operation in messages for other in (*operation.joined[1:],)}
     ends |= {(operation.joined[0], other) for operation in messages for other in operation.missing_here}
     ends |= {(operation.joined[0], other) for operation in messages for other in operation.silent}
-    found: list[Group] = []
+    found: list[GroupProgress] = []
     for group in graph.progress.groups.values():
         members = set(group.ranks)
         if len(members) > 1 and not group.has_p2p and not any(a in members and b in members for a, b in ends):
@@ -96,12 +96,12 @@ def _progress(graph: WaitGraph, ranks: set[int]) -> dict[int, dict[_Kind, int]]:
     return progress
 
 
-def _is_ahead_and_behind(one: _Standing, two: _Standing) -> bool:
+def _is_ahead_and_behind(one: _LaunchHistory, two: _LaunchHistory) -> bool:
     differences = [one.progress[kind] - two.progress[kind] for kind in one.progress.keys() & two.progress.keys()]
     return any(difference > 0 for difference in differences) and any(difference < 0 for difference in differences)
 
 
-def _has_passed_over(one: _Standing, two: _Standing) -> bool:
+def _has_passed_over(one: _LaunchHistory, two: _LaunchHistory) -> bool:
     """Whether of what is pending on the second the first lacks something, and something after it not."""
     lacks = False
     for kind, sequence in two.pending:
@@ -113,11 +113,11 @@ def _has_passed_over(one: _Standing, two: _Standing) -> bool:
     return False
 
 
-def _began_otherwise(one: _Standing, two: _Standing) -> bool:
+def _began_otherwise(one: _LaunchHistory, two: _LaunchHistory) -> bool:
     """Whether both began the same operations in different orders."""
     places = [two.places[step] for step in one.places if step in two.places]
     return places != sorted(places)
 
 
-def _kind(group: Group, is_message: bool) -> _Kind:
+def _kind(group: GroupProgress, is_message: bool) -> _Kind:
     return group.kind, is_message

@@ -42,7 +42,7 @@ def ends_together(operation: str) -> bool:
     return operation not in _ONE_SIDED and operation != UNKNOWN
 
 
-class Group(msgspec.Struct):
+class GroupProgress(msgspec.Struct):
     """A process group. For each rank that says so: the last collective `entered`, and the last one `done`.
 
     `messages`: the last point-to-point operation that a rank's records have.
@@ -70,10 +70,10 @@ class Group(msgspec.Struct):
         return min(self.entered.values(), default=-1)
 
 
-class Pending(msgspec.Struct, frozen=True):
+class PendingOperation(msgspec.Struct, frozen=True):
     """An operation that a rank has begun and that has not ended there."""
 
-    group: Group
+    group: GroupProgress
     record: CollectiveRecord
 
 
@@ -83,9 +83,9 @@ class Progress(msgspec.Struct):
     `local`: for each rank its names of groups. `clipped`: ranks that have begun more than their records reach back to.
     """
 
-    groups: dict[str, Group]
-    pending: dict[int, list[Pending]]
-    local: dict[int, dict[str, Group]]
+    groups: dict[str, GroupProgress]
+    pending: dict[int, list[PendingOperation]]
+    local: dict[int, dict[str, GroupProgress]]
     clipped: set[int]
 
     @property
@@ -101,7 +101,7 @@ def progress_of(traces: Sequence[RankTrace], mesh: Mesh | None) -> Progress:
     """Put together what the ranks remember. O(records)."""
     readable = [trace for trace in traces if not trace.unread]
     groups, local = _groups(readable, mesh)
-    pending: dict[int, list[Pending]] = {}
+    pending: dict[int, list[PendingOperation]] = {}
     clipped: set[int] = set()
     for trace in readable:
         names = local[trace.rank]
@@ -114,7 +114,7 @@ def progress_of(traces: Sequence[RankTrace], mesh: Mesh | None) -> Progress:
         if lost or (states and states[0] != "completed" and ("completed" in states or not trace.completed)):
             clipped.add(trace.rank)
         for record in lost:
-            waits.append(Pending(names[record.group], record))
+            waits.append(PendingOperation(names[record.group], record))
             first.setdefault(record.group, record.sequence)
         for record in trace.records:
             mentioned.add(record.group)
@@ -128,7 +128,7 @@ def progress_of(traces: Sequence[RankTrace], mesh: Mesh | None) -> Progress:
                 group.entered[trace.rank] = max(group.entered.get(trace.rank, -1), record.sequence)
             if record.state == "completed" or ended:
                 continue
-            waits.append(Pending(group, record))
+            waits.append(PendingOperation(group, record))
             if not record.is_p2p:
                 first.setdefault(record.group, record.sequence)
         for name in mentioned:
@@ -173,7 +173,7 @@ def _through(trace: RankTrace) -> dict[tuple[str, str, int | None], int]:
     return through
 
 
-def _add_counters(trace: RankTrace, names: dict[str, Group]) -> None:
+def _add_counters(trace: RankTrace, names: dict[str, GroupProgress]) -> None:
     """What a rank's counters say of groups that its records do not reach back to."""
     recorded = {record.group for record in trace.records}
     for name, group in names.items():
@@ -187,12 +187,14 @@ def _add_counters(trace: RankTrace, names: dict[str, Group]) -> None:
         group.done[trace.rank] = trace.completed.get(name, -1)
 
 
-def _groups(traces: Sequence[RankTrace], mesh: Mesh | None) -> tuple[dict[str, Group], dict[int, dict[str, Group]]]:
+def _groups(
+    traces: Sequence[RankTrace], mesh: Mesh | None
+) -> tuple[dict[str, GroupProgress], dict[int, dict[str, GroupProgress]]]:
     """All groups, and for each rank its names of them."""
-    groups: dict[str, Group] = {}
-    known: defaultdict[str, dict[tuple[int, ...], Group]] = defaultdict(dict)
+    groups: dict[str, GroupProgress] = {}
+    known: defaultdict[str, dict[tuple[int, ...], GroupProgress]] = defaultdict(dict)
     # Each rank brings the same long tuple of a large group, and a tuple's hash is not kept.
-    same: dict[tuple[str, int], Group] = {}
+    same: dict[tuple[str, int], GroupProgress] = {}
     for trace in traces:
         for group in trace.groups:
             if not group.ranks or (group.name, id(group.ranks)) in same:
@@ -201,11 +203,13 @@ def _groups(traces: Sequence[RankTrace], mesh: Mesh | None) -> tuple[dict[str, G
             found = of_name.get(group.ranks)
             if found is None:
                 key = group.name if not of_name else f"{group.name}#{len(of_name)}"
-                found = groups[key] = of_name[group.ranks] = Group(key, group.name, group.description, group.ranks)
+                found = groups[key] = of_name[group.ranks] = GroupProgress(
+                    key, group.name, group.description, group.ranks
+                )
             same[group.name, id(group.ranks)] = found
-    local: dict[int, dict[str, Group]] = {}
+    local: dict[int, dict[str, GroupProgress]] = {}
     for trace in traces:
-        names: dict[str, Group] = {}
+        names: dict[str, GroupProgress] = {}
         for group in trace.groups:
             names[group.name] = (
                 same[group.name, id(group.ranks)]
@@ -223,13 +227,13 @@ def _groups(traces: Sequence[RankTrace], mesh: Mesh | None) -> tuple[dict[str, G
 
 
 def _nameless(
-    groups: dict[str, Group],
-    known: dict[str, dict[tuple[int, ...], Group]],
+    groups: dict[str, GroupProgress],
+    known: dict[str, dict[tuple[int, ...], GroupProgress]],
     name: str,
     description: str,
     rank: int,
     mesh: Mesh | None,
-) -> Group:
+) -> GroupProgress:
     """The group of that name whose members this rank does not tell."""
     of_name = known.get(name, {})
     for group in of_name.values():
@@ -238,5 +242,5 @@ def _nameless(
     if name not in groups:
         is_whole = description == "default_pg" or name in ("0", "default_pg", "WORLD", "world")
         ranks = tuple(range(mesh.world_size)) if is_whole and mesh else ()
-        groups[name] = Group(name, name, description, ranks)
+        groups[name] = GroupProgress(name, name, description, ranks)
     return groups[name]

@@ -14,16 +14,16 @@ from typing import Literal
 import msgspec
 
 from holdfast.engines.hang.graph.collective_graph import WaitGraph, wait_graph
-from holdfast.engines.hang.graph.consistency import latest_of_each, older, without
+from holdfast.engines.hang.graph.consistency import latest_of_each, marked_unread, outdated_ranks
 from holdfast.engines.hang.graph.culprits import (
     Candidates,
+    chain_ends,
     circle_candidates,
-    ends,
     exchange_candidates,
+    fewest_culprits,
     joined_candidates,
     lost_candidates,
-    narrowed,
-    passed_over,
+    skipping_candidates,
 )
 from holdfast.engines.hang.graph.mismatch import Mismatch, mismatches
 from holdfast.engines.hang.graph.progress import progress_of
@@ -76,10 +76,10 @@ def judge_collectives(
     traces, several = latest_of_each(traces)
     notes = [f"there are several traces of {ranks_in_words(several)}; the last of each counts"] if several else []
     progress = progress_of(traces, mesh)
-    if old := older(traces, progress):
+    if old := outdated_ranks(traces, progress):
         said = f"the traces of {ranks_in_words(old)} are older than others, which ended what those have not begun"
         notes.append(f"{said}: they are left out")
-        traces = without(traces, old)
+        traces = marked_unread(traces, old)
         progress = progress_of(traces, mesh)
     graph = wait_graph(progress)
     judge = _Judge(graph, ranks_per_node, node_of, waiting)
@@ -109,7 +109,7 @@ class _Judge:
     def verdict(self, odd: Sequence[Mismatch]) -> WaitVerdict:
         apart = {rank for mismatch in odd if mismatch.decided for rank in mismatch.odd}
         late = self._late()
-        found = ends(self.graph, apart | set(late), {mismatch.operation for mismatch in odd}, self.waiting)
+        found = chain_ends(self.graph, apart | set(late), {mismatch.operation for mismatch in odd}, self.waiting)
         for mismatch in odd:
             self._blame_mismatch(mismatch)
         for rank in sorted(set(late) - apart):
@@ -120,7 +120,7 @@ class _Judge:
             absent = {rank: first for rank, first in absent.items() if rank not in self.graph.missing(operation)}
         for rank, operation in sorted(absent.items()):
             self._blame_absent(rank, operation)
-        if not self.blamed and (odd_one := passed_over(self.graph)):
+        if not self.blamed and (odd_one := skipping_candidates(self.graph)):
             self._blame_candidates(odd_one)
         certain = {rank for each in self.blamed for rank in each.ranks}
         left = [joined_candidates(self.graph, operation, self.waiting) for operation in found.operations]
@@ -131,7 +131,7 @@ class _Judge:
         held_up = self._held_up(certain)
         left = [each for each in left if not certain & set(each.ranks)]
         unexplained = [each for each in left if not self._may_wait(each, certain, held_up)]
-        for each in narrowed(unexplained, self._node):
+        for each in fewest_culprits(unexplained, self._node):
             self._blame_candidates(each)
         suspects = {rank for each in self.blamed for rank in each.ranks}
         victims = sorted(rank for rank, waits in self.graph.waits_in.items() if waits and rank not in suspects)

@@ -34,20 +34,20 @@ Ints: TypeAlias = NDArray[np.int64]
 Flags: TypeAlias = NDArray[np.bool_]
 
 
-class Standing(msgspec.Struct, frozen=True):
+class PeerSplit(msgspec.Struct, frozen=True):
     """`like_most`: stands where a majority of its peers does; `alone`: peers were compared, and it stands elsewhere."""
 
     like_most: tuple[int, ...]
     alone: tuple[int, ...]
 
 
-def standings(keys: Sequence[int], ranks: Sequence[int | None], mesh: Mesh | None) -> Standing:
+def split_by_peers(keys: Sequence[int], ranks: Sequence[int | None], mesh: Mesh | None) -> PeerSplit:
     """Judge members 0, 1, ... by `keys` (where each stands) and `ranks` (None: not known). O(members log members)."""
     if not keys:
-        return Standing((), ())
+        return PeerSplit((), ())
     _, place, sizes = np.unique(np.asarray(keys, np.int64), return_inverse=True, return_counts=True)
     if len(sizes) == 1 and len(keys) >= PEERS_MIN:
-        return Standing(tuple(range(len(keys))), ())
+        return PeerSplit(tuple(range(len(keys))), ())
     number = np.asarray(
         [-1 if rank is None or (mesh and rank >= mesh.world_size) else rank for rank in ranks], np.int64
     )
@@ -63,7 +63,7 @@ def standings(keys: Sequence[int], ranks: Sequence[int | None], mesh: Mesh | Non
         like_most |= ahead
     small = ~compared & _in_small_groups(place, sizes)
     alone = (compared | behind | small) & ~like_most
-    return Standing(tuple(np.flatnonzero(like_most).tolist()), tuple(np.flatnonzero(alone).tolist()))
+    return PeerSplit(tuple(np.flatnonzero(like_most).tolist()), tuple(np.flatnonzero(alone).tolist()))
 
 
 def _coordinates(number: Ints, mesh: Mesh) -> Iterator[Ints]:

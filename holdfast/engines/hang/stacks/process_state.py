@@ -19,7 +19,7 @@ _BACKGROUND = frozenset({"_pin_memory_loop", "_feed", "_serve", "_read_thread", 
 _PARKED = frozenset({"main_loop", "_worker", "wait", "run_forever"})
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
+class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
     """Equal numbers, equal stacks: by functions (`place`), by lines of calls too, or by native symbols too."""
 
     stack: Stack = _NOTHING
@@ -29,20 +29,20 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     symbols: int = 0
 
 
-class Eye:
+class StateReader:
     """Looks at processes; each different stack is worked on once."""
 
     def __init__(self) -> None:
         self._stacks: dict[tuple[Frame, ...], tuple[Stack, Activity]] = {}
-        self._seen: dict[tuple[Stack, Activity], Seen] = {}
-        self._by_main: dict[tuple[Frame, ...], Seen] = {}
+        self._states: dict[tuple[Stack, Activity], ProcessState] = {}
+        self._by_main: dict[tuple[Frame, ...], ProcessState] = {}
         self._numbers: dict[object, int] = {}
 
-    def look(self, process: ProcessStacks) -> Seen:
+    def read(self, process: ProcessStacks) -> ProcessState:
         """What `process` shows."""
         main = main_thread(process.threads)
         if main is None:
-            return Seen()
+            return ProcessState()
         if len(process.threads) == 1 and (known := self._by_main.get(main.frames)):
             return known
         stack, activity = self._read(main.frames)
@@ -81,11 +81,11 @@ class Eye:
         _, worker, doing = min(found, key=lambda one: one[0])
         return Stack(worker.calls + stack.calls, worker.native), doing
 
-    def _numbered(self, stack: Stack, activity: Activity) -> Seen:
-        known = self._seen.get((stack, activity))
+    def _numbered(self, stack: Stack, activity: Activity) -> ProcessState:
+        known = self._states.get((stack, activity))
         if known is None:
             places = stack.places
-            known = self._seen[stack, activity] = Seen(
+            known = self._states[stack, activity] = ProcessState(
                 stack=stack,
                 activity=activity,
                 place=self._number(places),

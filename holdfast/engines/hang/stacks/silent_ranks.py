@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from holdfast.engines.hang.group_cover import natural
+from holdfast.engines.hang.group_cover import natural_order
 from holdfast.topology import Mesh
 
 _GONE = re.compile(
@@ -24,7 +24,7 @@ _SILENT_MOST = 1 / 8
 """Of the ranks: if more say nothing, it is the reading that failed. One machine may."""
 
 
-class Silence(msgspec.Struct, frozen=True, kw_only=True):
+class SilentMachine(msgspec.Struct, frozen=True, kw_only=True):
     """Ranks of one machine ("": not known) that said nothing, in a way that counts."""
 
     ranks: tuple[int, ...]
@@ -33,9 +33,9 @@ class Silence(msgspec.Struct, frozen=True, kw_only=True):
     evidence: tuple[str, ...]
 
 
-def silences(
+def silent_machines(
     unread: Mapping[int, str], read: set[int], mesh: Mesh | None, node_of: Callable[[int], str]
-) -> list[Silence]:
+) -> list[SilentMachine]:
     """`unread`: rank -> why it could not be read; `read`: ranks that were. Of a mesh, the others are missing."""
     missing = set(range(mesh.world_size)) - read - set(unread) if mesh else set()
     quiet = missing | set(unread)
@@ -49,12 +49,12 @@ def silences(
         counted = sorted(rank for rank, why in unread.items() if _GONE.search(why))
     if not counted and len(missing) == 1:
         counted = sorted(missing)
-    nodes = sorted({node_of(rank) for rank in counted}, key=natural)
+    nodes = sorted({node_of(rank) for rank in counted}, key=natural_order)
     is_few = len(counted) <= _SILENT_MOST * (len(read) + len(quiet)) or (len(nodes) == 1 and nodes[0] != "")
     if not is_few or len(counted) > len(read):
         return []
     return [
-        Silence(
+        SilentMachine(
             ranks=tuple(rank for rank in counted if node_of(rank) == node),
             node=node,
             confidence=0.6 if node in whole or any(rank in unread for rank in counted) else 0.5,

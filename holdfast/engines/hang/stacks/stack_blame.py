@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from holdfast.engines.hang.group_cover import Cover, SharedGroup, covering, natural
+from holdfast.engines.hang.group_cover import GroupCover, SharedGroup, cover_with_groups, natural_order
 from holdfast.engines.hang.stacks.outliers import STAGES
-from holdfast.engines.hang.stacks.process_state import Seen
-from holdfast.engines.hang.stacks.silent_ranks import silences
+from holdfast.engines.hang.stacks.process_state import ProcessState
+from holdfast.engines.hang.stacks.silent_ranks import silent_machines
 from holdfast.engines.wording import machines_in_words, ranks_in_words
 from holdfast.events.parts.traces import Blamed, ProcessKind, ProcessStacks
 from holdfast.topology import Mesh
@@ -45,25 +45,25 @@ _CALLS_SHOWN = 4
 _EVIDENCE_MOST = 8
 
 
-class Member(msgspec.Struct, frozen=True, gc=False):
+class ObservedProcess(msgspec.Struct, frozen=True, gc=False):
     """A process, what it shows, and its rank or that of the rank whose child it is."""
 
     process: ProcessStacks
-    seen: Seen
+    state: ProcessState
     rank: int | None
 
 
-class Judged(msgspec.Struct, frozen=True, kw_only=True):
+class ComparedProcesses(msgspec.Struct, frozen=True, kw_only=True):
     """Processes of one kind; `like_most` and `outliers` are indexes of `members`, compared `by` what."""
 
     kind: ProcessKind
-    members: tuple[Member, ...] = ()
+    members: tuple[ObservedProcess, ...] = ()
     by: str = "function"
     like_most: frozenset[int] = frozenset()
     outliers: frozenset[int] = frozenset()
 
     @property
-    def has_strangers(self) -> bool:
+    def has_busy_outlier(self) -> bool:
         """Whether one stands in something of its own, unlike most."""
         return any(
             member.process.threads and index not in self.like_most and _own_reason(member)
@@ -71,7 +71,7 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Blame(msgspec.Struct, frozen=True, kw_only=True):
+class StackBlame(msgspec.Struct, frozen=True, kw_only=True):
     """Who is blamed, and the groups that outliers share."""
 
     blamed: tuple[Blamed, ...] = ()
@@ -79,15 +79,19 @@ class Blame(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-def blame(ranks: Judged, children: Sequence[Judged], mesh: Mesh | None, node_of: NodeOf) -> Blame:
+def blame(
+    ranks: ComparedProcesses, children: Sequence[ComparedProcesses], mesh: Mesh | None, node_of: NodeOf
+) -> StackBlame:
     """The ranks, or the group of ranks, that the stacks hold to be at fault."""
     if not ranks.members:
-        return Blame(notes=("no process looks like a rank",))
-    return _Blaming(ranks, children, mesh, node_of).blame()
+        return StackBlame(notes=("no process looks like a rank",))
+    return _Blamer(ranks, children, mesh, node_of).blame()
 
 
-class _Blaming:
-    def __init__(self, ranks: Judged, children: Sequence[Judged], mesh: Mesh | None, node_of: NodeOf) -> None:
+class _Blamer:
+    def __init__(
+        self, ranks: ComparedProcesses, children: Sequence[ComparedProcesses], mesh: Mesh | None, node_of: NodeOf
+    ) -> None:
         self._ranks = ranks
         self._members = ranks.members
         self._children = children
@@ -102,30 +106,30 @@ class _Blaming:
         self._waiting = [
             index for index in self._readable if _waits(self._members[index]) and index not in self._stopped
         ]
-        places = Counter(self._members[index].seen.place for index in self._readable)
+        places = Counter(self._members[index].state.place for index in self._readable)
         standing = [
             index
             for index in self._readable
-            if self._members[index].seen.activity.doing != "own"
-            and places[self._members[index].seen.place] >= max(2, _SHARED_LEAST * len(self._readable))
+            if self._members[index].state.activity.doing != "own"
+            and places[self._members[index].state.place] >= max(2, _SHARED_LEAST * len(self._readable))
         ]
         self._mostly_stands = len(set(standing) | set(self._waiting)) >= _STAND_MOST * len(self._readable) > 0
         self._stand_still = len(self._waiting) >= _WAIT_MOST * len(self._readable) and bool(self._waiting)
 
-    def blame(self) -> Blame:
+    def blame(self) -> StackBlame:
         weak = [index for index in sorted(self._ranks.outliers) if index not in self._stopped]
         cover = self._covered(weak)
         if strong := self._strong():
-            return Blame(blamed=tuple(self._each_machine(strong)), shared=cover.groups, notes=cover.notes)
+            return StackBlame(blamed=tuple(self._each_machine(strong)), shared=cover.groups, notes=cover.notes)
         if silent := self._silent():
-            return Blame(blamed=silent, shared=cover.groups, notes=cover.notes)
+            return StackBlame(blamed=silent, shared=cover.groups, notes=cover.notes)
         if unclear := self._unclear():
-            return Blame(blamed=tuple(self._each_machine(unclear)), shared=cover.groups, notes=cover.notes)
+            return StackBlame(blamed=tuple(self._each_machine(unclear)), shared=cover.groups, notes=cover.notes)
         if found := self._weakly(weak, cover):
-            return Blame(blamed=found, shared=cover.groups, notes=cover.notes)
-        return Blame(shared=cover.groups, notes=(*cover.notes, self._why_nobody()))
+            return StackBlame(blamed=found, shared=cover.groups, notes=cover.notes)
+        return StackBlame(shared=cover.groups, notes=(*cover.notes, self._why_nobody()))
 
-    def _weakly(self, weak: list[int], cover: Cover) -> tuple[Blamed, ...]:
+    def _weakly(self, weak: list[int], cover: GroupCover) -> tuple[Blamed, ...]:
         """Whom those blame who wait elsewhere than most."""
         if not self._stand_still:
             is_clear = len(self._ranks.like_most) >= _STAND_MOST * len(self._readable)
@@ -156,13 +160,13 @@ class _Blaming:
         indexes = [
             index
             for index in self._readable
-            if index not in self._ranks.like_most and self._members[index].seen.activity.doing == "unclear"
+            if index not in self._ranks.like_most and self._members[index].state.activity.doing == "unclear"
         ]
         if not (self._mostly_stands or self._stand_still) or not indexes or len(self._machines(indexes)) > 1:
             return {}
         is_alone = all(index in self._ranks.outliers for index in indexes)
         if len(self._ranks.outliers - set(indexes) - set(self._stopped)) > 0:
-            indexes = [index for index in indexes if not _in_library(self._members[index].seen)]
+            indexes = [index for index in indexes if not _in_library(self._members[index].state)]
             is_alone = is_alone and len(indexes) == 1
         others_wait = len(self._waiting) + len(indexes) >= len(self._readable)
         if not is_alone and not (len(indexes) == 1 and others_wait):
@@ -187,7 +191,7 @@ class _Blaming:
         ]
         return sorted(said, key=lambda one: (-one.confidence, one.ranks))
 
-    def _groups(self, weak: list[int], cover: Cover, sure: float = 1.0) -> list[Blamed]:
+    def _groups(self, weak: list[int], cover: GroupCover, sure: float = 1.0) -> list[Blamed]:
         """Blames machines that outliers lie on alone, or the groups that they share."""
         sure *= 1.0 if self._ranks.by == "function" else 0.8
         standing = f"stand elsewhere (by {self._ranks.by}) than most, and {self._most_wait()}"
@@ -224,7 +228,7 @@ class _Blaming:
             return ()
         unread = {member.rank: member.process.unread for member in members if not member.process.threads}
         read = {member.rank for member in self._members} - set(unread)
-        found = silences(
+        found = silent_machines(
             {rank: why for rank, why in unread.items() if rank is not None},
             {rank for rank in read if rank is not None},
             self._mesh,
@@ -248,7 +252,7 @@ class _Blaming:
             return ()
         members = [writers.members[index] for index in sorted(writers.outliers)]
         ranks = tuple(sorted({member.rank for member in members if member.rank is not None}))
-        machines = sorted({self._node_of(rank) for rank in ranks}, key=natural)
+        machines = sorted({self._node_of(rank) for rank in ranks}, key=natural_order)
         if len(machines) != 1:
             return ()
         reason = f"the checkpoint writer of {ranks_in_words(ranks)} stands elsewhere than most, and every rank waits"
@@ -259,21 +263,21 @@ class _Blaming:
     def _blamed(self, indexes: list[int], reason: str, confidence: float) -> Blamed:
         return Blamed(
             ranks=self._numbers(indexes),
-            nodes=tuple(sorted({machine for index in indexes if (machine := self._machine(index))}, key=natural)),
+            nodes=tuple(sorted({machine for index in indexes if (machine := self._machine(index))}, key=natural_order)),
             reason=reason,
             confidence=round(confidence, 2),
             evidence=self._evidence(indexes),
         )
 
-    def _covered(self, indexes: list[int]) -> Cover:
+    def _covered(self, indexes: list[int]) -> GroupCover:
         if not indexes or len(indexes) * 2 > len(self._readable):
-            return Cover()
+            return GroupCover()
         mesh = None if any(self._members[index].rank is None for index in indexes) else self._mesh
         units = {self._members[index].rank: self._unit(index) for index in indexes}
         numbers = [rank for rank in units if rank is not None]
         if mesh is None:
-            return Cover(alone=tuple(sorted(set(units.values()), key=natural)))
-        return covering(
+            return GroupCover(alone=tuple(sorted(set(units.values()), key=natural_order)))
+        return cover_with_groups(
             numbers,
             mesh,
             lambda rank: units.get(rank) or self._node_of(rank) or f"rank {rank}",
@@ -285,7 +289,7 @@ class _Blaming:
         waiting = [
             rank
             for index in indexes
-            if self._members[index].seen.activity.is_p2p and (rank := self._members[index].rank) is not None
+            if self._members[index].state.activity.is_p2p and (rank := self._members[index].rank) is not None
         ]
         stages = [dim for dim in mesh.names if dim in STAGES]
         return sorted({peer for dim in stages for rank in waiting for peer in mesh.group_of(rank, dim)} - set(waiting))
@@ -308,7 +312,7 @@ class _Blaming:
         by_place: defaultdict[tuple[int, str, str], list[int]] = defaultdict(list)
         for index in indexes:
             member = self._members[index]
-            by_place[member.seen.lines, member.process.state, member.process.unread].append(index)
+            by_place[member.state.lines, member.process.state, member.process.unread].append(index)
         most_first = sorted(by_place.values(), key=lambda members: -len(members))
         return [_line(self._members[members[0]], self._named(members)) for members in most_first]
 
@@ -317,13 +321,13 @@ class _Blaming:
             return "no stack of a rank could be read"
         if self._stand_still:
             return f"{self._most_wait()}, and none stands where only the one at fault would: the stacks blame nobody"
-        doing = Counter(self._members[index].seen.activity.what for index in self._readable)
+        doing = Counter(self._members[index].state.activity.what for index in self._readable)
         what, count = doing.most_common(1)[0]
         most = f"; {count} of {len(self._readable)} stand in {what}" if what else ""
         return f"fewer than half of the ranks wait for others{most}: the stacks blame nobody for it"
 
     def _most_wait(self) -> str:
-        whats = Counter(self._members[index].seen.activity.what for index in self._waiting)
+        whats = Counter(self._members[index].state.activity.what for index in self._waiting)
         if not whats:
             return f"{len(self._ranks.like_most)} of {len(self._members)} ranks stand where most do"
         shown = ", ".join(what for what, _ in whats.most_common(3))
@@ -348,26 +352,26 @@ class _Blaming:
         return self._machine(index) or (f"process {index}" if rank is None else f"rank {rank}")
 
     def _machines(self, indexes: Sequence[int]) -> list[str]:
-        return sorted({self._unit(index) for index in indexes}, key=natural)
+        return sorted({self._unit(index) for index in indexes}, key=natural_order)
 
 
-def _waits(member: Member) -> bool:
-    return member.seen.activity.doing == "others" or member.seen.activity.is_backward
+def _waits(member: ObservedProcess) -> bool:
+    return member.state.activity.doing == "others" or member.state.activity.is_backward
 
 
-def _in_library(seen: Seen) -> bool:
-    return bool(seen.stack.calls) and bool(_LIBRARIES.search(seen.stack.calls[0].path))
+def _in_library(state: ProcessState) -> bool:
+    return bool(state.stack.calls) and bool(_LIBRARIES.search(state.stack.calls[0].path))
 
 
-def _own_reason(member: Member) -> str:
-    if member.process.state in _IN_KERNEL and member.seen.activity.doing != "others":
+def _own_reason(member: ObservedProcess) -> str:
+    if member.process.state in _IN_KERNEL and member.state.activity.doing != "others":
         return "waits for a device or a file system"
-    if member.seen.activity.doing == "own":
-        return f"waits for {member.seen.activity.what}"
+    if member.state.activity.doing == "own":
+        return f"waits for {member.state.activity.what}"
     return ""
 
 
-def _line(member: Member, whose: str = "") -> str:
+def _line(member: ObservedProcess, whose: str = "") -> str:
     process = member.process
     whose = whose or (f"rank {process.rank}" if process.rank is not None else f"process {process.pid}")
     kind = "" if process.kind == "rank" else f", {process.kind.replace('_', ' ')} {process.pid}"
@@ -377,13 +381,13 @@ def _line(member: Member, whose: str = "") -> str:
     others = (thread for thread in process.threads if thread.frames and not thread.is_main)
     holder = next((thread for thread in others if thread.holds_gil), None)
     held = f"; thread {holder.name} holds the interpreter lock in {holder.frames[0].function}" if holder else ""
-    return f"{whose}{kind}{state}: {_calls(member.seen)}{held}"
+    return f"{whose}{kind}{state}: {_calls(member.state)}{held}"
 
 
-def _calls(seen: Seen) -> str:
+def _calls(state: ProcessState) -> str:
     calls = [
         f"{call.function} ({call.file}:{call.line})" if call.line else str(call)
-        for call in seen.stack.calls[:_CALLS_SHOWN]
+        for call in state.stack.calls[:_CALLS_SHOWN]
     ]
     return " < ".join(calls) or "no calls"
 

@@ -13,17 +13,17 @@ import msgspec
 
 from holdfast.engines.hang.group_cover import SharedGroup
 from holdfast.engines.hang.stacks.frames import Call
-from holdfast.engines.hang.stacks.outliers import standings
-from holdfast.engines.hang.stacks.process_state import Eye, Seen
-from holdfast.engines.hang.stacks.stack_blame import Judged, Member, blame
+from holdfast.engines.hang.stacks.outliers import split_by_peers
+from holdfast.engines.hang.stacks.process_state import ProcessState, StateReader
+from holdfast.engines.hang.stacks.stack_blame import ComparedProcesses, ObservedProcess, blame
 from holdfast.engines.wording import in_ranges
 from holdfast.events.parts.traces import Blamed, ProcessKind, ProcessStacks
 from holdfast.topology import Mesh
 
-_BY: tuple[tuple[str, Callable[[Seen], int]], ...] = (
-    ("function", lambda seen: seen.place),
-    ("line", lambda seen: seen.lines),
-    ("native symbol", lambda seen: seen.symbols),
+_BY: tuple[tuple[str, Callable[[ProcessState], int]], ...] = (
+    ("function", lambda state: state.place),
+    ("line", lambda state: state.lines),
+    ("native symbol", lambda state: state.symbols),
 )
 
 
@@ -56,17 +56,17 @@ def judge_stacks(processes: Sequence[ProcessStacks], mesh: Mesh | None, ranks_pe
 
     `ranks_per_node` tells machines where processes do not name theirs; without both a machine is a rank.
     """
-    eye = Eye()
-    members: defaultdict[ProcessKind, list[Member]] = defaultdict(list)
+    reader = StateReader()
+    members: defaultdict[ProcessKind, list[ObservedProcess]] = defaultdict(list)
     for process in _latest(processes):
-        members[process.kind].append(Member(process, eye.look(process), process.rank))
+        members[process.kind].append(ObservedProcess(process, reader.read(process), process.rank))
     judged = [_judged(kind, members[kind], mesh) for kind in ("rank", "data_loader", "checkpoint") if members[kind]]
-    ranks = next((one for one in judged if one.kind == "rank"), Judged(kind="rank"))
+    ranks = next((one for one in judged if one.kind == "rank"), ComparedProcesses(kind="rank"))
     children = [one for one in judged if one.kind != "rank"]
     verdict = blame(ranks, children, mesh, node_names(processes, ranks_per_node))
     groups = [group for one in judged for group in _groups(one)]
     if members["other"]:
-        groups += _groups(Judged(kind="other", members=tuple(members["other"])))
+        groups += _groups(ComparedProcesses(kind="other", members=tuple(members["other"])))
     return StackVerdict(
         groups=tuple(groups),
         outliers=tuple(sorted({rank for index in ranks.outliers if (rank := ranks.members[index].rank) is not None})),
@@ -98,15 +98,15 @@ def _latest(processes: Sequence[ProcessStacks]) -> list[ProcessStacks]:
     return [ranks[rank] for rank in sorted(ranks)] + others
 
 
-def _judged(kind: ProcessKind, members: list[Member], mesh: Mesh | None) -> Judged:
+def _judged(kind: ProcessKind, members: list[ObservedProcess], mesh: Mesh | None) -> ComparedProcesses:
     readable = [index for index, member in enumerate(members) if member.process.threads]
     numbers = [members[index].rank for index in readable]
-    judged = Judged(kind=kind, members=tuple(members))
+    judged = ComparedProcesses(kind=kind, members=tuple(members))
     for by, key in _BY:
-        standing = standings([key(members[index].seen) for index in readable], numbers, mesh)
+        standing = split_by_peers([key(members[index].state) for index in readable], numbers, mesh)
         if by != "function" and len(standing.like_most) * 2 <= len(readable):
             break
-        found = Judged(
+        found = ComparedProcesses(
             kind=kind,
             members=tuple(members),
             by=by,
@@ -115,22 +115,22 @@ def _judged(kind: ProcessKind, members: list[Member], mesh: Mesh | None) -> Judg
         )
         if by == "function" or found.outliers:
             judged = found
-        if found.outliers or kind != "rank" or found.has_strangers:
+        if found.outliers or kind != "rank" or found.has_busy_outlier:
             break
     return judged
 
 
-def _groups(judged: Judged) -> list[StackGroup]:
-    by_place: defaultdict[tuple[int, bool], list[Member]] = defaultdict(list)
+def _groups(judged: ComparedProcesses) -> list[StackGroup]:
+    by_place: defaultdict[tuple[int, bool], list[ObservedProcess]] = defaultdict(list)
     key = dict(_BY)[judged.by]
     for index, member in enumerate(judged.members):
         if member.process.threads:
-            by_place[key(member.seen), index in judged.outliers].append(member)
+            by_place[key(member.state), index in judged.outliers].append(member)
     return [
         StackGroup(
             kind=judged.kind,
-            stack=tuple(map(_shown, members[0].seen.stack.calls)),
-            waits_for=members[0].seen.activity.what,
+            stack=tuple(map(_shown, members[0].state.stack.calls)),
+            waits_for=members[0].state.activity.what,
             count=len(members),
             ranks=tuple(sorted({member.rank for member in members if member.rank is not None})),
             is_healthy=not is_outlier,
@@ -144,7 +144,7 @@ def _shown(call: Call) -> str:
 
 
 def _notes(
-    processes: Sequence[ProcessStacks], members: dict[ProcessKind, list[Member]], mesh: Mesh | None
+    processes: Sequence[ProcessStacks], members: dict[ProcessKind, list[ObservedProcess]], mesh: Mesh | None
 ) -> list[str]:
     notes: list[str] = []
     unread = [process for process in processes if not process.threads]

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from holdfast.engines.hang.event_times import carried, restored
+from holdfast.engines.hang.event_times import from_event_times, to_event_times
 from holdfast.events.parts.scalars import INTEGER_MAX
 from holdfast.events.parts.traces import CollectiveRecord, RankTrace
 from holdfast_agent.tracer.collectives import RECORDS_PER_GROUP, newest
@@ -33,18 +33,18 @@ def test_times_survive_the_way_and_are_small_on_it() -> None:
         RankTrace(rank=0, records=(record(0), record(1, ended=False)), taken_ns=NOW_NS + 10**9),
         RankTrace(rank=1, unread="it has no ring of collectives"),
     )
-    origin, on_the_way = carried(traces)
+    origin, on_the_way = to_event_times(traces)
     numbers = [int(number) for number in re.findall(rb"\d+", msgspec.json.encode(on_the_way))]
     assert max(numbers) <= INTEGER_MAX
     assert on_the_way[0].records[0].created_ns > 0 and on_the_way[0].records[1].ended_ns == 0
-    assert restored(origin, on_the_way) == traces
+    assert from_event_times(origin, on_the_way) == traces
 
 
 def test_traces_without_any_time_are_carried_too() -> None:
     traces = (RankTrace(rank=0), RankTrace(rank=1, unread="x"))
-    origin, on_the_way = carried(traces)
+    origin, on_the_way = to_event_times(traces)
     assert origin == datetime(1970, 1, 1, tzinfo=UTC)
-    assert restored(origin, on_the_way) == traces
+    assert from_event_times(origin, on_the_way) == traces
 
 
 def test_of_each_group_the_last_operations_are_kept_and_those_that_have_not_ended() -> None:

@@ -10,9 +10,9 @@ from typing import Generic, Literal, TypeVar
 
 import msgspec
 
-from holdfast.engines.hang.event_times import restored
+from holdfast.engines.hang.event_times import from_event_times
 from holdfast.engines.hang.hang_verdict import HangVerdict, judge_hang
-from holdfast.engines.hang.stacks.process_state import Eye
+from holdfast.engines.hang.stacks.process_state import StateReader
 from holdfast.engines.hang.stacks.stack_groups import StackGroup
 from holdfast.events import CollectiveTrace, StackDump
 from holdfast.events.parts.ranks import HangSuspect, StandingPlace
@@ -97,7 +97,7 @@ class Answers:
         return tuple(
             rank
             for node, trace in self._traces
-            for rank in restored(
+            for rank in from_event_times(
                 trace.origin, (rank for rank in trace.ranks if self._node_of_rank.get(rank.rank) == node)
             )
         )
@@ -148,7 +148,7 @@ def judge(
     processes = answers.processes
     looked_at = [process for process in processes if not process.is_tracers_fault]
     verdict = judge_hang(looked_at, answers.traces, mesh, nproc_per_node or None, node_of_rank, answers.links)
-    eye = Eye()
+    reader = StateReader()
     suspects = tuple(
         HangSuspect(
             ranks=ranks[:RANKS_TOLD_MAX],
@@ -191,7 +191,7 @@ def judge(
         is_machine=bool(ranks)
         and all(rank in speaks_against or node_of_rank.get(rank) in unanswered for rank in ranks),
         somebody_waits=any(
-            process.kind == "rank" and eye.look(process).activity.doing == "others" for process in processes
+            process.kind == "rank" and reader.read(process).activity.doing == "others" for process in processes
         ),
         unread=tuple(
             _cut(f"rank {process.rank}, pid {process.pid}: {process.unread}") for process in processes if process.unread

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.engines.hang.dumps.dump_files import Unreadable, processes_of, read_stacks_json, read_stacks_text
+from holdfast.engines.hang.dumps.dump_files import UnreadableDump, processes_of, read_stacks_json, read_stacks_text
 from holdfast.engines.hang.dumps.faulthandler_text import read_fault_text
 from holdfast.engines.hang.dumps.py_spy_text import is_py_spy_text, read_py_spy_text
 from holdfast.events.parts.traces import Frame, ProcessStacks
@@ -187,7 +187,7 @@ def test_json_of_one_process() -> None:
 def test_json_that_is_something_else() -> None:
     assert read_stacks_json({"loss": [1.0, 2.0], "note": "rank 3"}, "metrics.json") is None
     assert read_stacks_json([1, 2], "x.json") is None
-    with pytest.raises(Unreadable, match=r"rank1.json.*frames"):
+    with pytest.raises(UnreadableDump, match=r"rank1.json.*frames"):
         read_stacks_json([{"thread_id": 1, "frames": [{"line": "x"}]}], "rank1.json")
 
 
