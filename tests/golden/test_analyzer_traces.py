@@ -15,8 +15,11 @@ import pytest
 
 from holdfast.events import AnyEvent, BadNumber, MfuDeclined, NumbersLogged, StepsCertified, StepsMeasured
 from holdfast.events.parts.samples import LoggedSample, StepSample
+from holdfast.settings.load import Settings
+from holdfast_analyzer.engines.bad_numbers.bad_numbers_engine import KNOWN
+from holdfast_analyzer.engines.telemetry.telemetry_engine import MODELS
+from holdfast_analyzer.register import engines_of
 from holdfast_analyzer.service import Analyzer
-from holdfast_analyzer.store import KNOWN, MODELS
 from tests.golden.trace import Input, play
 
 TRACES = sorted((Path(__file__).parent / "analyzer").glob("*.trace"))
@@ -32,12 +35,12 @@ def test_trace(path: Path, request: pytest.FixtureRequest) -> None:
 class _Scene:
     def __init__(self) -> None:
         self.rows: dict[str, Any] = {}
-        self.analyzer = Analyzer()
+        self.analyzer = Analyzer(engines_of(Settings()))
         self.said: dict[tuple[str, str, int], int] = {}
 
     def step(self, given: Input) -> list[str]:
         if given.kind == "restart":
-            self.analyzer = Analyzer()
+            self.analyzer = Analyzer(engines_of(Settings()))
             self.analyzer.load({KNOWN.name: self.rows, MODELS.name: {}})
             return []
         event = self._steps(given) if given.kind == "steps" else self._logged(given)

@@ -34,7 +34,9 @@ from holdfast.events.parts.traces import Frame, ProcessStacks, ThreadStack
 from holdfast.ids import named_id
 from holdfast.orders.node import SlowWanted, TraceWanted
 from holdfast.requests import LocateSlowness
+from holdfast.settings.load import Settings
 from holdfast.settings.slow import SlowPolicy
+from holdfast_analyzer.register import engines_of
 from holdfast_analyzer.service import Analyzer
 from tests.golden.trace import START, Input, play
 
@@ -66,7 +68,7 @@ class _Scene:
         if given.kind == "job":
             self.nodes, self.nproc = int(given.fields.pop("nodes")), int(given.fields.pop("nproc"))
             self.mesh = given.fields.pop("mesh")
-            self.analyzer = Analyzer(slow=msgspec.convert(given.fields, SlowPolicy, strict=False))
+            self.analyzer = Analyzer(engines_of(Settings(slow=msgspec.convert(given.fields, SlowPolicy, strict=False))))
             return []
         if given.kind == "train":
             return self._train(int(given.fields["iterations"]), float(given.fields["s"]))

@@ -20,7 +20,7 @@ from holdfast.events.parts.samples import RankTelemetry
 from holdfast.fresh_ids import uuid7
 from holdfast.requests import ANALYZER_REQUESTS, KeepModel, decode
 from holdfast.settings.telemetry import TelemetryPolicy
-from holdfast_analyzer.engines.telemetry.telemetry import Telemetries
+from holdfast_analyzer.engines.telemetry.telemetry_engine import TelemetryEngine
 from holdfast_historian.retraining import Retraining
 from holdfast_historian.retraining_plan import is_due
 from holdfast_historian.service import Historian
@@ -71,15 +71,14 @@ def _numbers(values: list[float]) -> dict[str, float | int]:
 async def learning(nats: str, urls: dict[str, str], kept: list[KeepModel]) -> AsyncIterator[None]:
     """A historian that learns, and an analyzer that takes models as the real one does."""
     bus, store = await connect(nats, "test"), await HistorianStore.connect(urls["historian"])
-    telemetries = Telemetries(POLICY)
+    engine = TelemetryEngine(POLICY)
 
     async def keep(body: bytes) -> bytes:
         request = decode(body)
         assert isinstance(request, KeepModel)
-        effect: Effect = telemetries.keep(request)
+        effect: Effect = engine.answer(request, system_now())
         kept.append(request)
-        for row in effect.rows:
-            telemetries.adopt(row)
+        engine.committed(effect)
         return msgspec.json.encode(effect.answer)
 
     async with asyncio.TaskGroup() as tasks:

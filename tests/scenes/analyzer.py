@@ -12,9 +12,12 @@ from holdfast.effects import Effect
 from holdfast.events import AnyEvent, BadNumber, StepsCertified, StepsMeasured
 from holdfast.events.parts.samples import StepSample
 from holdfast.ids import named_id
+from holdfast.settings.load import Settings
 from holdfast_analyzer.engines.bad_numbers.bad_numbers import SAY_EVERY
+from holdfast_analyzer.engines.bad_numbers.bad_numbers_engine import KNOWN
+from holdfast_analyzer.engines.telemetry.telemetry_engine import MODELS
+from holdfast_analyzer.register import engines_of
 from holdfast_analyzer.service import Analyzer
-from holdfast_analyzer.store import KNOWN, MODELS
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 NODES = ("a", "b")
@@ -90,7 +93,7 @@ class Scene:
         self.restart()
 
     def restart(self) -> None:
-        self.analyzer = Analyzer()
+        self.analyzer = Analyzer(engines_of(Settings()))
         self.analyzer.load(self.rows)
 
     def hear(self, *heard: AnyEvent, commits: bool = True) -> Effect:

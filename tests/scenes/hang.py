@@ -21,6 +21,8 @@ from holdfast.events.parts.traces import Frame, ProcessStacks, RankTrace, Thread
 from holdfast.ids import named_id
 from holdfast.orders.node import TraceWanted
 from holdfast.settings.hang import HangPolicy
+from holdfast.settings.load import Settings
+from holdfast_analyzer.register import engines_of
 from holdfast_analyzer.service import Analyzer
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -38,7 +40,7 @@ class Scene:
 
     def __init__(self, policy: HangPolicy | None = None, mesh: str | None = None) -> None:
         self.mesh = mesh
-        self.analyzer = Analyzer(hang=policy)
+        self.analyzer = Analyzer(engines_of(Settings(hang=policy or HangPolicy())))
         self.now = START
         self.still_s = 0.0
         self.said: list[Event] = []

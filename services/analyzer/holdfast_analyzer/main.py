@@ -7,6 +7,7 @@ from holdfast.daemon import process
 from holdfast.daemon.process import Process
 from holdfast.daemon.service_shell import ServiceShell
 from holdfast.store.postgres import PostgresStore
+from holdfast_analyzer.register import engines_of
 from holdfast_analyzer.service import Analyzer
 
 
@@ -15,9 +16,7 @@ async def serve(this: Process) -> None:
     bus = await connect(this.settings.nats_url, "analyzer")
     store = await PostgresStore.connect(this.settings.database_url, "analyzer", application_name="holdfast-analyzer")
     try:
-        settings = this.settings
-        analyzer = Analyzer(settings.corruption, settings.signals, settings.hang, settings.slow, settings.telemetry)
-        await ServiceShell(analyzer, bus, store).run()
+        await ServiceShell(Analyzer(engines_of(this.settings)), bus, store).run()
     finally:
         await bus.close()
         await store.close()
@@ -25,4 +24,4 @@ async def serve(this: Process) -> None:
 
 def main() -> None:
     """Entry point."""
-    process.run("holdfast_analyzer", serve, description="Findings: what the evidence and the samples say.")
+    process.run("holdfast_analyzer", serve, description="Findings: conclusions from evidence and samples.")

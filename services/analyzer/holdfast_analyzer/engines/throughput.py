@@ -15,10 +15,12 @@ from typing import Any
 
 import msgspec
 
-from holdfast.events import MfuDeclined, NumbersLogged, StepsMeasured, ThroughputMeasured
+from holdfast.effects import Effect, RowWrite
+from holdfast.events import AnyEvent, MfuDeclined, NumbersLogged, StepsMeasured, ThroughputMeasured
 from holdfast.ids import derived_id
 from holdfast.settings.signals import SignalsPolicy
 from holdfast.symptoms.table_one import TableOne
+from holdfast_analyzer.engines.engine import Engine
 
 SOURCE = "analyzer"
 WINDOW = 64
@@ -189,6 +191,35 @@ class Throughput:
             return tokens_per_s, tokens_per_s * self._flops_per_token / (self._peak_flops * self._world_size), False
         logged_mfu = self._logged.get("mfu")
         return tokens_per_s, statistics.median(logged_mfu) if logged_mfu else None, False
+
+
+class ThroughputEngine(Engine):
+    """The throughput of all jobs."""
+
+    events = (StepsMeasured, NumbersLogged)
+
+    def __init__(self, policy: SignalsPolicy) -> None:
+        self._policy = policy
+        self._jobs: dict[str, Throughput] = {}
+
+    def take(self, job: str, event: AnyEvent, now: datetime) -> Effect:
+        if job not in self._jobs:
+            self._jobs[job] = Throughput(job, self._policy)
+        throughput = self._jobs[job]
+        if isinstance(event, StepsMeasured):
+            throughput.take(event)
+        elif isinstance(event, NumbersLogged):
+            throughput.take_logged(event)
+        return Effect(events=throughput.findings(event.id, now))
+
+    def committed(self, effect: Effect) -> None:
+        for event in effect.events:
+            if isinstance(event, ThroughputMeasured | MfuDeclined) and event.job in self._jobs:
+                self._jobs[event.job].said(event)
+
+    def forget(self, job: str) -> tuple[RowWrite, ...]:
+        self._jobs.pop(job, None)
+        return ()
 
 
 def _cost(pace: _Pace) -> float:

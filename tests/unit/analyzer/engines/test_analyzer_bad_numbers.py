@@ -14,7 +14,7 @@ from holdfast.events import JobFinished, StepsCertified, StepsMeasured
 from holdfast.ids import named_id
 from holdfast.settings.corruption import CorruptionPolicy
 from holdfast_analyzer.engines.bad_numbers.bad_numbers import SAY_EVERY, BadNumbers
-from holdfast_analyzer.store import KNOWN
+from holdfast_analyzer.engines.bad_numbers.bad_numbers_engine import KNOWN
 from tests.scenes.analyzer import START, Number, Ranks, Scene, in_turns, noisy, spiky
 
 TRAINING = Path(__file__).with_name("gpt_training.json")

@@ -20,6 +20,7 @@ from holdfast.events.parts.traces import CollectiveRecord, ProcessGroup, Process
 from holdfast.fresh_ids import uuid7
 from holdfast.ids import named_id
 from holdfast.requests import TraceJob
+from holdfast_analyzer.engines.hang.hang_engine import HangEngine
 from holdfast_analyzer.engines.hang.progress_watch import ProgressWatch, Standing
 from tests.scenes.hang import NODES, START, Scene, hanging, train
 
@@ -135,10 +136,11 @@ def test_what_could_not_be_committed_is_kept_no_longer_than_the_job() -> None:
         scene.second(moves=True)
     for number in range(20):
         scene.analyzer.on_request(TraceJob(id=named_id(START, number), asked_by="ada", job="job"), scene.now)
-    assert len(scene.analyzer._to_commit) == 1
+    (engine,) = (it for it in scene.analyzer._engines if isinstance(it, HangEngine))
+    assert len(engine._uncommitted) == 1
     common = scene.common("a") | {"source": "controller", "node": None}
     scene.hear(JobFinished(**common, outcome="completed", exit_code=0, reason="done"))
-    assert not scene.analyzer._to_commit
+    assert not engine._uncommitted
 
 
 def test_a_job_of_many_nodes_is_looked_at_as_a_whole_only_once_all_have_answered(

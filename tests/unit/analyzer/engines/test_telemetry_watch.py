@@ -17,7 +17,7 @@ from holdfast.events.parts.samples import RankTelemetry
 from holdfast.fresh_ids import uuid7
 from holdfast.requests import KeepModel
 from holdfast.settings.telemetry import TelemetryPolicy
-from holdfast_analyzer.engines.telemetry.telemetry import MODELS_KEPT, Telemetries
+from holdfast_analyzer.engines.telemetry.telemetry_engine import MODELS_KEPT, TelemetryEngine
 from tests.scenes.telemetry import history, training
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -38,16 +38,15 @@ class Scene:
     """Eight ranks on four nodes, told slot by slot."""
 
     def __init__(self, model: Model | None) -> None:
-        self.telemetries = Telemetries(POLICY)
+        self.engine = TelemetryEngine(POLICY)
         if model is not None:
             self.keep(model)
         self.values = training(1, ranks=8, slots=200).values
         self.said: list[TelemetryAnomaly] = []
 
     def keep(self, model: Model) -> Any:
-        effect = self.telemetries.keep(brought(model))
-        for row in effect.rows:
-            self.telemetries.adopt(row)
+        effect = self.engine.answer(brought(model), START)
+        self.engine.committed(effect)
         return effect.answer
 
     def play(self, slots: range, generation: int = 1, interval_s: float = POLICY.every_s) -> list[TelemetryAnomaly]:
@@ -58,7 +57,7 @@ class Scene:
                     RankTelemetry(rank=rank, **dict(zip(METRICS, self.values[rank, :, slot].tolist(), strict=True)))
                     for rank in (2 * node, 2 * node + 1)
                 )
-                self.telemetries.take(
+                self.engine.take(
                     "job",
                     TelemetryMeasured(
                         id=uuid7(),
@@ -70,14 +69,15 @@ class Scene:
                         ranks=ranks,
                         interval_s=interval_s,
                     ),
+                    at,
                 )
             self.look(at + timedelta(seconds=1))
         return self.said
 
     def look(self, now: datetime) -> None:
-        for finding in self.telemetries.findings(now):
-            self.telemetries.said(finding)
-            self.said.append(finding)
+        effect = self.engine.due(now, START)
+        self.engine.committed(effect)
+        self.said += [event for event in effect.events if isinstance(event, TelemetryAnomaly)]
 
 
 def test_a_rank_that_stops_is_named_with_its_node_once(model: Model) -> None:
@@ -130,7 +130,7 @@ def test_only_what_is_a_model_and_passed_its_test_is_kept(model: Model) -> None:
         answer = scene.keep(refused)
         assert not answer.accepted and why in answer.message
     nothing = KeepModel(id=uuid7(), asked_by="ada", model=msgspec.Raw(b'{"version": 3}'))
-    effect = scene.telemetries.keep(nothing)
+    effect = scene.engine.answer(nothing, START)
     assert effect.answer and not effect.answer.accepted and effect.rows == ()
     assert scene.keep(model).accepted and not scene.keep(model).accepted
 
@@ -139,9 +139,8 @@ def test_old_models_go(model: Model) -> None:
     scene = Scene(None)
     for number in range(MODELS_KEPT + 1):
         newer = msgspec.structs.replace(model, version=f"v{number}", made_at=START + timedelta(hours=number))
-        effect = scene.telemetries.keep(brought(newer))
-        for row in effect.rows:
-            scene.telemetries.adopt(row)
+        effect = scene.engine.answer(brought(newer), START)
+        scene.engine.committed(effect)
     gone = [row for row in effect.rows if isinstance(row, RowWrite) and row.row is None]
     assert [row.key for row in gone] == ["v0"]
 
@@ -149,7 +148,7 @@ def test_old_models_go(model: Model) -> None:
 def test_many_lines_of_trouble_name_who_printed_the_first() -> None:
     scene = Scene(None)
     for second, node, rank, count in ((5, "node-1", 2, 15), (3, "node-2", 5, 4), (6, "node-3", 6, 5)):
-        scene.telemetries.take(
+        scene.engine.take(
             "job",
             LogSignature(
                 id=uuid7(),
@@ -163,6 +162,7 @@ def test_many_lines_of_trouble_name_who_printed_the_first() -> None:
                 lines=(f"first of {node}",),
                 count=count,
             ),
+            START,
         )
     scene.look(START + timedelta(seconds=7))
     (found,) = scene.said

@@ -9,6 +9,8 @@ from holdfast.effects import Effect
 from holdfast.events import AnyEvent, CheckpointSaved, JobFinished, StepRestorable, StepsMeasured
 from holdfast.events.parts.samples import StepSample
 from holdfast.fresh_ids import uuid7
+from holdfast.settings.load import Settings
+from holdfast_analyzer.register import engines_of
 from holdfast_analyzer.service import Analyzer
 from holdfast_ckpt.plan.catalogue import KEPT_MAX
 from holdfast_ckpt.plan.checkpoint_state import CataloguedStep
@@ -86,7 +88,7 @@ def test_the_catalogue_of_a_job_goes_with_the_job_and_does_not_come_back() -> No
 
 
 def test_samples_that_come_after_the_end_begin_no_window() -> None:
-    analyzer = Analyzer()
+    analyzer = Analyzer(engines_of(Settings()))
     samples = tuple(StepSample(rank=0, step=step, ended_at=NOW, duration_s=1.0) for step in range(10))
     measured = StepsMeasured(id=uuid7(), at=NOW, source="agent/n", job="a/b", generation=1, node="n", samples=samples)
     assert analyzer.on_event(measured, NOW).events

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
+from typing import Any
 
 import msgspec
 import structlog
@@ -12,19 +13,38 @@ from holdfast.effects import Effect, RowWrite
 from holdfast.engines.telemetry.model import FORMAT, Model, Settings
 from holdfast.engines.telemetry.training import why_discarded
 from holdfast.engines.telemetry.windows import METRICS
-from holdfast.events import LogSignature, TelemetryAnomaly, TelemetryMeasured
-from holdfast.requests import Answer, KeepModel
+from holdfast.events import AnyEvent, LogSignature, TelemetryAnomaly, TelemetryMeasured
+from holdfast.requests import Answer, AnyRequest, KeepModel
 from holdfast.settings.telemetry import TelemetryPolicy
+from holdfast.store import Table
+from holdfast_analyzer.engines.engine import Engine
 from holdfast_analyzer.engines.telemetry.telemetry_watch import ReadyModel, TelemetryWatch
-from holdfast_analyzer.store import MODELS
 
 MODELS_KEPT = 5
 
 log = structlog.get_logger()
 
 
-class Telemetries:
-    """What is known of each job's telemetry, and the models: the newest that fits the settings is used."""
+def _columns(model: Model) -> dict[str, Any]:
+    scores = model.scores
+    return {
+        "made_at": model.made_at,
+        "windows": model.windows,
+        "accuracy": scores.accuracy if scores else None,
+        "precision": scores.precision if scores else None,
+        "recall": scores.recall if scores else None,
+    }
+
+
+MODELS = Table(name="telemetry_models", row_type=Model, columns=_columns)
+
+
+class TelemetryEngine(Engine):
+    """The telemetry of all jobs, and the models: the newest that fits the settings is used."""
+
+    events = (TelemetryMeasured, LogSignature)
+    requests = (KeepModel,)
+    tables = (MODELS,)
 
     def __init__(self, policy: TelemetryPolicy) -> None:
         self._policy = policy
@@ -32,34 +52,37 @@ class Telemetries:
         self._models: dict[str, Model] = {}
         self._ready: ReadyModel | None = None
 
-    def load(self, models: Mapping[str, Model]) -> None:
-        """The models as they are stored."""
-        self._models = dict(models)
+    def load(self, rows: Mapping[str, Mapping[str, Any]]) -> None:
+        self._models = dict(rows[MODELS.name])
         self._choose()
 
-    def take(self, job: str, event: TelemetryMeasured | LogSignature) -> None:
-        """What ranks of a job used, or printed."""
+    def take(self, job: str, event: AnyEvent, now: datetime) -> Effect:
         watch = self._jobs.setdefault(job, TelemetryWatch(job, self._policy))
         if isinstance(event, TelemetryMeasured):
             watch.take(event)
-        else:
+        elif isinstance(event, LogSignature):
             watch.take_line(event)
+        return Effect()
 
-    def forget(self, job: str) -> None:
-        """The job is over."""
+    def due(self, now: datetime, hearing_since: datetime | None) -> Effect:
+        findings = (finding for watch in self._jobs.values() for finding in watch.findings(self._ready, now))
+        return Effect(events=tuple(findings))
+
+    def committed(self, effect: Effect) -> None:
+        for row in effect.rows:
+            if row.table is MODELS:
+                self._adopt(row)
+        for event in effect.events:
+            if isinstance(event, TelemetryAnomaly) and event.job in self._jobs:
+                self._jobs[event.job].said(event)
+
+    def forget(self, job: str) -> tuple[RowWrite, ...]:
         self._jobs.pop(job, None)
+        return ()
 
-    def findings(self, now: datetime) -> tuple[TelemetryAnomaly, ...]:
-        """What is to be said of any job now."""
-        return tuple(finding for watch in self._jobs.values() for finding in watch.findings(self._ready, now))
-
-    def said(self, finding: TelemetryAnomaly) -> None:
-        """This was said."""
-        if finding.job in self._jobs:
-            self._jobs[finding.job].said(finding)
-
-    def keep(self, request: KeepModel) -> Effect:
-        """Somebody brings a model: it is used if it can be, and has passed its test."""
+    def answer(self, request: AnyRequest, now: datetime) -> Effect:
+        """Keep the model of a request if it fits the settings and has passed its test."""
+        assert isinstance(request, KeepModel)
         try:
             model = msgspec.json.decode(request.model, type=Model)
             ReadyModel(model)
@@ -74,8 +97,7 @@ class Telemetries:
         rows += [RowWrite(table=MODELS, key=old.version, row=None) for old in oldest_first[: 1 - MODELS_KEPT]]
         return Effect(rows=tuple(rows), answer=Answer(accepted=True, message=f"version {model.version} is in use"))
 
-    def adopt(self, row: RowWrite) -> None:
-        """A model was stored, or went."""
+    def _adopt(self, row: RowWrite) -> None:
         if isinstance(row.row, Model):
             self._models[row.key] = row.row
         else:
