@@ -3,7 +3,7 @@
 Each round groups the stacks and flags the parallel group with the most outliers; the group that was flagged most is the
 degrader. A job that goes on has its ranks at many places of a step, so one round says little. Further than the paper:
 a machine is a group as well, and the degrader must be flagged in most rounds, or what moves about, as long sequences
-do, would evict somebody.
+do, would evict somebody. A round in which too few ranks could be read counts as no round (`counts`).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
+from holdfast.engines.hang.stacks.outliers import PEERS_MIN
 from holdfast.engines.wording import ranks_in_words
 from holdfast.topology import Mesh
 
@@ -38,6 +39,17 @@ class Vote(msgspec.Struct, frozen=True, kw_only=True):
     rounds: int
     confidence: float = 0.0
     reason: str
+
+
+def counts(read: int, outliers: int, world_size: int) -> bool:
+    """Return True if the ranks that were not read cannot change the result of a round, wherever they are.
+
+    The dominant stacks are healthy (ByteRobust §5.1): those of most ranks of the job, not of most that could be read.
+    So unread ranks count as outliers, and the rest must still be more than half of the job. Below `PEERS_MIN` read
+    ranks none can be an outlier, so such a round must not count as one without outliers either.
+    """
+    unread = world_size - read
+    return unread <= 0 or (read >= PEERS_MIN and 2 * (outliers + unread) < world_size)
 
 
 def flagged(outliers: Collection[int], mesh: Mesh, ranks_per_node: int = 0) -> Group | None:
@@ -70,19 +82,32 @@ def _machine(rank: int, ranks_per_node: int) -> range:
     return range(first, first + ranks_per_node)
 
 
-def degrader(rounds: Sequence[Group | None]) -> Vote:
-    """The group that was flagged in most of the rounds."""
-    counts = Counter(group for group in rounds if group is not None)
-    ordered = tuple(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
-    if not ordered:
-        return Vote(degrader=None, flagged=(), rounds=len(rounds), reason="no round had outliers")
-    group, count = ordered[0]
-    words = f"{in_words(group)} was flagged in {count} of {len(rounds)} rounds"
-    if 2 * count <= len(rounds):
-        reason = f"{words}, no more than half: the outliers move about"
-        return Vote(degrader=None, flagged=ordered, rounds=len(rounds), reason=reason)
-    confidence = round(CONFIDENCE_MAX * count / len(rounds), 2)
-    return Vote(degrader=group, flagged=ordered, rounds=len(rounds), confidence=confidence, reason=words)
+def degrader(rounds: Sequence[Group | None], planned: int = 0, discarded: int = 0) -> Vote:
+    """Return the group that was flagged in more than half of the rounds.
+
+    `rounds` are those that count, `discarded` those that do not. Where fewer than `planned` count, a group must be
+    flagged in more than half of `planned`: rounds without a result do not make it easier to suspect a group.
+    """
+    needed = max(len(rounds), planned)
+    times = Counter(group for group in rounds if group is not None)
+    ordered = tuple(sorted(times.items(), key=lambda item: (-item[1], item[0])))
+    found, confidence = None, 0.0
+    if not rounds:
+        reason = f"no group is named: in each of {discarded} rounds too few ranks could be read"
+    elif not ordered:
+        reason = "no round had outliers"
+    else:
+        group, count = ordered[0]
+        reason = f"{in_words(group)} was flagged in {count} of {len(rounds)} rounds"
+        if 2 * count > needed:
+            found, confidence = group, round(CONFIDENCE_MAX * count / needed, 2)
+        elif 2 * count <= len(rounds):
+            reason += ", no more than half: the outliers move about"
+        else:
+            reason += f", no more than half of the {planned} planned"
+    if rounds and discarded:
+        reason += f"; in {discarded} {'rounds' if discarded > 1 else 'round'} too few ranks could be read"
+    return Vote(degrader=found, flagged=ordered, rounds=len(rounds), confidence=confidence, reason=reason)
 
 
 def in_words(group: Group) -> str:

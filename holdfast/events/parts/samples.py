@@ -133,6 +133,9 @@ class StackRound(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     at: Moment
     read: Count
+    is_counted: bool = True
+    """False: too few ranks could be read, and the round flags no group."""
+
     outliers: tuple[Count, ...] = ()
     flagged: FlaggedGroup | None = None
     unanswered: tuple[Name, ...] = ()

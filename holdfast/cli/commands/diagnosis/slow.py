@@ -50,6 +50,7 @@ def slow(
     With --stacks the stacks of all its processes are read five times, ten seconds apart ([slow] vote_rounds,
     vote_every_s), while it goes on. Each time the machine or parallel group with the most ranks that stand elsewhere
     than the others is flagged, and the one that is so most often is suspected: for jobs whose collectives show nothing.
+    A round in which too few ranks could be read does not count, and another is taken, up to ten in all.
 
     The exit code is 0 if nobody is suspected, 1 if somebody is, and 2 if it could not be found out.
 
@@ -67,7 +68,8 @@ def slow(
     within_s = FOUND_WITHIN_S
     if stacks:
         policy = load.load(os.environ)[0].slow
-        within_s += policy.vote_rounds * (policy.vote_every_s + policy.answer_s)
+        # Rounds that do not count are taken again, up to twice as many.
+        within_s += 2 * policy.vote_rounds * (policy.vote_every_s + policy.answer_s)
     told = found(
         request,
         FailSlowLocated,
@@ -124,7 +126,8 @@ def _verdict(told: FailSlowLocated) -> list[str]:
         lines.append(f"suspected ({told.fault}; {tested}): {', '.join(map(cell, told.suspects))}")
     lines.append(cell(told.summary))
     lines += [f"  | {cell(line)}" for line in told.evidence]
-    lines += [_flagged(group, len(told.rounds)) for group in told.flagged]
+    rounds = sum(taken.is_counted for taken in told.rounds)
+    lines += [_flagged(group, rounds) for group in told.flagged]
     lines += [f"no machine's fault: {cell(line)}" for line in told.harmless]
     if told.unanswered:
         lines.append(f"no answer from {', '.join(map(cell, told.unanswered))}")

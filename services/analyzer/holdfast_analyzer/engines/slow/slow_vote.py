@@ -1,7 +1,8 @@
 """A slow job's stacks, taken in rounds: which group of ranks stands elsewhere than most, and how often. Pure.
 
 ByteRobust §5. A job that goes on is looked at some times: in each round the stacks are grouped as those of a job that
-hangs, and the parallel group with the most outliers is flagged (`holdfast.engines.slow.stack_vote`).
+hangs, and the parallel group with the most outliers is flagged (`holdfast.engines.slow.stack_vote`). A round in which
+too few ranks could be read counts as no round, and another one is taken in its place.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from holdfast.engines.hang.stacks.stack_groups import StackVerdict, judge_stacks
-from holdfast.engines.slow.stack_vote import Group, Vote, degrader, flagged, in_words
+from holdfast.engines.slow.stack_vote import Group, Vote, counts, degrader, flagged, in_words
 from holdfast.engines.wording import ranks_in_words
 from holdfast.events import CollectivesProfiled, CollectiveTrace, StackDump
 from holdfast.events.parts.samples import FlaggedGroup, StackRound
@@ -27,6 +28,9 @@ ROUND_S = 2.0
 
 VALID = timedelta(seconds=60)
 """An agent obeys a request that is no older, by its own clock."""
+
+ATTEMPTS_PER_ROUND_MAX = 2
+"""Rounds taken for each planned one, at most: where stacks cannot be read the analysis still ends."""
 
 RANKS_TOLD_MAX = 256
 FRAMES_SHOWN = 3
@@ -96,13 +100,15 @@ class Ballot:
 
     @property
     def is_over(self) -> bool:
-        """Whether all rounds were judged."""
-        return len(self.rounds) >= self._policy.vote_rounds
+        """True if the planned number of rounds count, or no more are to be taken."""
+        planned = self._policy.vote_rounds
+        return len(self._groups) >= planned or len(self.rounds) >= ATTEMPTS_PER_ROUND_MAX * planned
 
     @property
     def vote(self) -> Vote:
         """What the rounds come to."""
-        return degrader(self._groups)
+        discarded = len(self.rounds) - len(self._groups)
+        return degrader(self._groups, planned=self._policy.vote_rounds, discarded=discarded)
 
     @property
     def flagged(self) -> tuple[FlaggedGroup, ...]:
@@ -117,18 +123,22 @@ class Ballot:
         topology = self._place.topology
         processes = [process for process in self._answers.processes if process.rank is not None]
         verdict = judge_stacks(processes, topology.mesh, topology.ranks_per_node)
-        group = flagged(verdict.outliers, topology.mesh, topology.ranks_per_node)
-        self._groups.append(group)
-        self.rounds.append(
-            StackRound(
-                at=at,
-                read=len({process.rank for process in processes if process.kind == "rank" and process.threads}),
-                outliers=verdict.outliers[:RANKS_TOLD_MAX],
-                flagged=self._told(group) if group else None,
-                unanswered=missing,
-            )
+        read = {process.rank for process in processes if process.kind == "rank" and process.threads}
+        is_counted = counts(len(read), len(verdict.outliers), topology.mesh.world_size)
+        group = flagged(verdict.outliers, topology.mesh, topology.ranks_per_node) if is_counted else None
+        if is_counted:
+            self._groups.append(group)
+        found = StackRound(
+            at=at,
+            read=len(read),
+            is_counted=is_counted,
+            outliers=verdict.outliers[:RANKS_TOLD_MAX],
+            flagged=self._told(group) if group else None,
+            unanswered=missing,
         )
-        self.lines.append(_line(len(self.rounds), self.rounds[-1], group, verdict))
+        self.rounds.append(found)
+        unread = tuple(rank for rank in range(topology.mesh.world_size) if rank not in read)[:RANKS_TOLD_MAX]
+        self.lines.append(_line(len(self.rounds), found, group, verdict, unread))
 
     def _told(self, group: Group, times: int = 1) -> FlaggedGroup:
         return FlaggedGroup(
@@ -148,9 +158,9 @@ def place_of(told: Mapping[int, CollectivesProfiled]) -> Place | None:
     return Place(topology=topology, nodes={rank: event.node for rank, event in sorted(told.items()) if event.node})
 
 
-def _line(number: int, found: StackRound, group: Group | None, verdict: StackVerdict) -> str:
-    if not found.read:
-        return f"round {number}: no stack of a rank could be read"
+def _line(number: int, found: StackRound, group: Group | None, verdict: StackVerdict, unread: tuple[int, ...]) -> str:
+    if not found.is_counted:
+        return f"round {number} does not count: the stacks of {ranks_in_words(unread)} could not be read"
     if not found.outliers:
         return f"round {number}: none of {found.read} ranks stands elsewhere than most"
     outliers = set(found.outliers)

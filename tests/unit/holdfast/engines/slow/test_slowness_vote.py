@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from holdfast.engines.slow.stack_vote import MACHINE, Group, degrader, flagged
+from holdfast.engines.slow.stack_vote import MACHINE, Group, counts, degrader, flagged
 from holdfast.topology import Mesh
 
 MESH = Mesh.parse("pp=4,dp=4,tp=2")
@@ -61,3 +61,35 @@ def test_outliers_that_move_about_evict_nobody() -> None:
 
 def test_rounds_without_outliers_say_so() -> None:
     assert degrader([None] * ROUNDS).reason == "no round had outliers"
+
+
+def test_a_round_counts_if_the_unread_ranks_cannot_change_who_is_most() -> None:
+    assert counts(3, 1, 3)
+    assert counts(2, 0, 2)
+    assert counts(7, 0, 8)
+    # With one outlier and three unread ranks the other four are half of the job, and no majority.
+    assert counts(6, 1, 8)
+    assert not counts(5, 1, 8)
+    # Two ranks that were read have no majority: none could have been an outlier.
+    assert not counts(2, 0, 3)
+    assert not counts(0, 0, 3)
+    assert not counts(499, 0, 1000)
+    assert counts(900, 100, 1000)
+
+
+def test_where_few_rounds_count_a_group_must_be_flagged_in_most_of_the_planned_ones() -> None:
+    machine = Group(kind=MACHINE, ranks=(2,))
+    vote = degrader([machine, machine], planned=ROUNDS, discarded=8)
+    assert vote.degrader is None
+    assert vote.reason == (
+        "the machine of rank 2 was flagged in 2 of 2 rounds, no more than half of the 5 planned; "
+        "in 8 rounds too few ranks could be read"
+    )
+    assert degrader([machine] * 3, planned=ROUNDS, discarded=7).degrader == machine
+    assert degrader([machine] * 3, planned=ROUNDS, discarded=7).confidence < degrader([machine] * 3).confidence
+
+
+def test_rounds_that_all_do_not_count_name_nobody_and_say_why() -> None:
+    vote = degrader([], planned=ROUNDS, discarded=10)
+    assert (vote.degrader, vote.flagged, vote.confidence) == (None, (), 0.0)
+    assert vote.reason == "no group is named: in each of 10 rounds too few ranks could be read"
