@@ -11,13 +11,9 @@ from typing import Any
 import msgspec
 
 from holdfast.events import Event
-from holdfast.orders.backup import BackupOrder
-from holdfast.orders.node import CodeWanted, NodeDesired, SlowWanted, TraceWanted
+from holdfast.orders.any_order import AnyOrder
 from holdfast.requests import Answer
 from holdfast.store import Table
-
-Order = NodeDesired | BackupOrder | CodeWanted | SlowWanted | TraceWanted
-"""An entry in the bucket of desired state. Each kind has a key of its own and one writer."""
 
 
 class RowWrite(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,7 +29,7 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True):
 
     rows: tuple[RowWrite, ...] = ()
     events: tuple[Event, ...] = ()
-    orders: tuple[Order, ...] = ()
+    orders: tuple[AnyOrder, ...] = ()
     answer: Answer = Answer(accepted=True)
 
     @property

@@ -74,40 +74,6 @@ def type_filter(event_type: type[Event]) -> str:
     return f"{ROOT}.{event_type.event_class}.{event_type.__struct_config__.tag}.>"
 
 
-def desired_key(node: str) -> str:
-    """The key of a node's desired state in the bucket `desired`."""
-    return f"node.{node}"
-
-
-def backup_key(node: str) -> str:
-    """The key of a node's backup order in the bucket `desired`."""
-    return f"backup.{node}"
-
-
-def code_key(job: str) -> str:
-    """The key, in the bucket `desired`, of the code versions that a job may need next: nodes fetch them ahead."""
-    return f"code.{job}"
-
-
-ALL_CODE_KEYS = code_key("*")
-
-
-def trace_key(job: str) -> str:
-    """The key, in the bucket `desired`, of the trace of a job's processes that was asked for last."""
-    return f"trace.{job}"
-
-
-ALL_TRACE_KEYS = trace_key("*")
-
-
-def slow_key(job: str) -> str:
-    """The key, in the bucket `desired`, of what is wanted of a job that got slow."""
-    return f"slow.{job}"
-
-
-ALL_SLOW_KEYS = slow_key("*")
-
-
 def kv_subject(bucket: str, key: str) -> str:
     """The subject that a put of this key is published on."""
     return f"$KV.{bucket}.{key}"

@@ -16,7 +16,8 @@ import msgspec
 
 from holdfast import subjects
 from holdfast.events import BODY_BYTES_MAX, EVENT_TYPES, Event, EventClass
-from holdfast.orders.node import NodeDesired, SlowWanted, TraceWanted
+from holdfast.orders.any_order import AnyOrder
+from holdfast.orders.base import Order
 from holdfast.requests import ANALYZER_REQUESTS, CONTROLLER_REQUESTS, STANDBY_REQUESTS, Answer, AnyRequest, Request
 from holdfast.subjects import ROOT, STREAMS, StreamSpec
 
@@ -25,6 +26,7 @@ API_VERSION = "1"
 
 _REF = "#/components/schemas/{name}"
 
+_ORDERS: tuple[type[Order], ...] = get_args(AnyOrder)
 _REQUESTS: tuple[type[Request], ...] = get_args(AnyRequest)
 _REQUEST_SUBJECTS = {
     "AskController": CONTROLLER_REQUESTS,
@@ -72,9 +74,7 @@ _LOG_LINES = {
 def document() -> dict[str, Any]:
     """The whole description."""
     events = list(EVENT_TYPES.values())
-    _, schemas = msgspec.json.schema_components(
-        [*events, NodeDesired, SlowWanted, TraceWanted, *_REQUESTS, Answer], ref_template=_REF
-    )
+    _, schemas = msgspec.json.schema_components([*events, *_ORDERS, *_REQUESTS, Answer], ref_template=_REF)
     channels = {event.__name__: _event_channel(event) for event in events} | _other_channels()
     return {
         "asyncapi": ASYNCAPI_VERSION,
@@ -142,6 +142,17 @@ def _message(event: type[Event]) -> dict[str, Any]:
     }
 
 
+def _order_channel(order: type[Order]) -> dict[str, Any]:
+    return {
+        "address": subjects.kv_subject(subjects.DESIRED_BUCKET, order.key_of(f"{{{order.addressee}}}")),
+        "title": order.__name__,
+        "summary": _first_line(order),
+        "description": f"The newest value of each key of the key-value bucket `{subjects.DESIRED_BUCKET}` holds.",
+        "parameters": _parameters(order.addressee),
+        "messages": {order.__name__: {"$ref": f"#/components/messages/{order.__name__}"}},
+    }
+
+
 def _other_channels() -> dict[str, Any]:
     dead_letters = next(stream for stream in STREAMS if stream.name == subjects.DEAD_LETTER_STREAM)
     asked = {
@@ -155,61 +166,42 @@ def _other_channels() -> dict[str, Any]:
         }
         for name, subject in _REQUEST_SUBJECTS.items()
     }
-    return asked | {
-        "Answer": {
-            "address": None,
-            "title": "Answer",
-            "summary": _first_line(Answer),
-            "description": "Sent to the reply subject of the request, once.",
-            "messages": {"Answer": {"$ref": "#/components/messages/Answer"}},
-        },
-        "NodeDesired": {
-            "address": subjects.kv_subject(subjects.DESIRED_BUCKET, subjects.desired_key("{node}")),
-            "title": "NodeDesired",
-            "summary": _first_line(NodeDesired),
-            "description": f"The newest value of each key of the key-value bucket `{subjects.DESIRED_BUCKET}` holds.",
-            "parameters": _parameters("node"),
-            "messages": {"NodeDesired": {"$ref": "#/components/messages/NodeDesired"}},
-        },
-        "SlowWanted": {
-            "address": subjects.kv_subject(subjects.DESIRED_BUCKET, subjects.slow_key("{job}")),
-            "title": "SlowWanted",
-            "summary": _first_line(SlowWanted),
-            "description": f"The newest value of each key of the key-value bucket `{subjects.DESIRED_BUCKET}` holds.",
-            "parameters": _parameters("job"),
-            "messages": {"SlowWanted": {"$ref": "#/components/messages/SlowWanted"}},
-        },
-        "TraceWanted": {
-            "address": subjects.kv_subject(subjects.DESIRED_BUCKET, subjects.trace_key("{job}")),
-            "title": "TraceWanted",
-            "summary": _first_line(TraceWanted),
-            "description": f"The newest value of each key of the key-value bucket `{subjects.DESIRED_BUCKET}` holds.",
-            "parameters": _parameters("job"),
-            "messages": {"TraceWanted": {"$ref": "#/components/messages/TraceWanted"}},
-        },
-        "Heartbeat": {
-            "address": subjects.heartbeat_subject("{node}"),
-            "title": "Heartbeat",
-            "summary": _HEARTBEAT["description"],
-            "parameters": _parameters("node"),
-            "messages": {"Heartbeat": {"$ref": "#/components/messages/Heartbeat"}},
-        },
-        "LogLines": {
-            "address": f"{ROOT}.log.{{job}}.{{rank}}",
-            "title": "LogLines",
-            "summary": _LOG_LINES["description"],
-            "parameters": _parameters("job", "rank"),
-            "messages": {"LogLines": {"$ref": "#/components/messages/LogLines"}},
-        },
-        "DeadLetter": {
-            "address": subjects.dead_letter_subject("{consumer}"),
-            "title": "DeadLetter",
-            "summary": "A message that a consumer could not read or handle, with its body unchanged.",
-            "description": _kept(dead_letters),
-            "parameters": _parameters("consumer"),
-            "messages": {"DeadLetter": {"$ref": "#/components/messages/DeadLetter"}},
-        },
-    }
+    orders = {order.__name__: _order_channel(order) for order in _ORDERS}
+    return (
+        asked
+        | orders
+        | {
+            "Answer": {
+                "address": None,
+                "title": "Answer",
+                "summary": _first_line(Answer),
+                "description": "Sent to the reply subject of the request, once.",
+                "messages": {"Answer": {"$ref": "#/components/messages/Answer"}},
+            },
+            "Heartbeat": {
+                "address": subjects.heartbeat_subject("{node}"),
+                "title": "Heartbeat",
+                "summary": _HEARTBEAT["description"],
+                "parameters": _parameters("node"),
+                "messages": {"Heartbeat": {"$ref": "#/components/messages/Heartbeat"}},
+            },
+            "LogLines": {
+                "address": f"{ROOT}.log.{{job}}.{{rank}}",
+                "title": "LogLines",
+                "summary": _LOG_LINES["description"],
+                "parameters": _parameters("job", "rank"),
+                "messages": {"LogLines": {"$ref": "#/components/messages/LogLines"}},
+            },
+            "DeadLetter": {
+                "address": subjects.dead_letter_subject("{consumer}"),
+                "title": "DeadLetter",
+                "summary": "A message that a consumer could not read or handle, with its body unchanged.",
+                "description": _kept(dead_letters),
+                "parameters": _parameters("consumer"),
+                "messages": {"DeadLetter": {"$ref": "#/components/messages/DeadLetter"}},
+            },
+        }
+    )
 
 
 def _other_messages() -> dict[str, Any]:
@@ -217,9 +209,7 @@ def _other_messages() -> dict[str, Any]:
         return {"name": name, "contentType": "application/json", "payload": {"$ref": _REF.format(name=name)}}
 
     names = (
-        "NodeDesired",
-        "SlowWanted",
-        "TraceWanted",
+        *(order.__name__ for order in _ORDERS),
         "Heartbeat",
         "LogLines",
         "Answer",

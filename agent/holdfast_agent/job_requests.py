@@ -1,44 +1,38 @@
-"""What the ranks of a job are asked for on all its nodes, under a key of the job: traces, tests of slow jobs."""
+"""Orders under a key of a job, for the ranks on all its nodes: traces, profiles and tests of slow jobs."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from datetime import datetime
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import structlog
 
 from holdfast.bus import Bus
-from holdfast.orders.node import UnreadableOrder
+from holdfast.orders.base import UnreadableOrder
+from holdfast.orders.slow import SlowOrder
+from holdfast.orders.trace import TraceOrder
 from holdfast.subjects import DESIRED_BUCKET
 from holdfast_agent.plan.node_state import Crew
 
 log = structlog.get_logger(__name__)
 
 
-class Asked(Protocol):
-    """Of the ranks of one generation, and of no use after `until`."""
-
-    @property
-    def job(self) -> str: ...
-    @property
-    def generation(self) -> int: ...
-    @property
-    def until(self) -> datetime: ...
-
-
-T = TypeVar("T", bound=Asked)
+T = TypeVar("T", SlowOrder, TraceOrder)
 
 
 async def asked(
-    bus: Bus, keys: str, decode: Callable[[bytes], T], crew: Callable[[], Crew | None], now: Callable[[], datetime]
+    bus: Bus, kind: type[T], crew: Callable[[], Crew | None], now: Callable[[], datetime]
 ) -> AsyncIterator[tuple[T, Crew]]:
-    """What the crew of this node is asked for, for ever; the same may come again. What cannot be read is logged."""
-    async for update in bus.watch(DESIRED_BUCKET, keys):
+    """Yield each order of this kind that is for the crew of this node, with the crew; an order may come twice.
+
+    Orders that cannot be read are logged, those that have expired ignored.
+    """
+    async for update in bus.watch(DESIRED_BUCKET, kind.key_of("*")):
         if update.body is None:
             continue
         try:
-            wanted = decode(update.body)
+            wanted = kind.decode(update.body)
         except UnreadableOrder as error:
             log.warning("what the ranks of a job are asked for cannot be read", key=update.key, error=str(error))
             continue

@@ -1,33 +1,28 @@
-"""The orders that stand under a key of this node: its ranks, the copies of its checkpoints."""
+"""Orders under a key of this node: its ranks, the copies of its checkpoints."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from holdfast.bus import Bus, KeyUpdate
+from holdfast.orders.backup import BackupOrder
+from holdfast.orders.base import UnreadableOrder
+from holdfast.orders.node import NodeOrder
 from holdfast.subjects import DESIRED_BUCKET
 
-
-class Order(Protocol):
-    """What one node is told."""
-
-    @property
-    def node(self) -> str: ...
-
-
-T = TypeVar("T", bound=Order)
+T = TypeVar("T", NodeOrder, BackupOrder)
 Reject = Callable[[KeyUpdate, bytes, str], None]
 
 
-async def orders_for(node: str, bus: Bus, key: str, decode: Callable[[bytes], T], reject: Reject) -> AsyncIterator[T]:
-    """Each order, as it comes, for ever; what is none, or another node's, is rejected."""
-    async for update in bus.watch(DESIRED_BUCKET, key):
+async def orders_for(node: str, bus: Bus, kind: type[T], reject: Reject) -> AsyncIterator[T]:
+    """Yield each order of this kind; reject those that cannot be read or are addressed to another node."""
+    async for update in bus.watch(DESIRED_BUCKET, kind.key_of(node)):
         if update.body is None:
             continue
         try:
-            order = decode(update.body)
-        except ValueError as error:
+            order = kind.decode(update.body)
+        except UnreadableOrder as error:
             reject(update, update.body, str(error))
             continue
         if order.node == node:

@@ -20,14 +20,14 @@ from holdfast.daemon.relay import Relay
 from holdfast.daemon.service_shell import answer_pings
 from holdfast.events import Event, Metric
 from holdfast.fresh_ids import uuid7
-from holdfast.orders import node as desired
+from holdfast.orders.node import NodeOrder
 from holdfast.settings.checkpoint import CheckpointPolicy
 from holdfast.settings.inspections import InspectionPolicy
 from holdfast.settings.retention import RetentionPolicy
 from holdfast.settings.signals import SignalsPolicy
 from holdfast.settings.telemetry import TelemetryPolicy
 from holdfast.settings.timeouts import Timeouts
-from holdfast.subjects import desired_key, heartbeat_subject
+from holdfast.subjects import heartbeat_subject
 from holdfast_agent.companions.backups import Backups
 from holdfast_agent.companions.start_command import start_command
 from holdfast_agent.companions.vault_link import VaultLink
@@ -360,7 +360,7 @@ class Agent:
         # Before the zygote answered nothing can be obeyed, and what lives must be adopted first.
         await self._may_register.wait()
         node = self._state.node
-        async for order in orders_for(node, bus, desired_key(node), desired.decode, self._reject):
+        async for order in orders_for(node, bus, NodeOrder, self._reject):
             self.learn(OrderSeen(id=uuid7(), order=order, in_collective=self._in_collective()))
 
     def _in_collective(self) -> tuple[int, ...]:

@@ -25,27 +25,11 @@ from holdfast.daemon.effect_limits import EffectTooLarge, require_sendable
 from holdfast.daemon.liveness import TICK_S, Hearing
 from holdfast.daemon.ready import announce_ready
 from holdfast.daemon.relay import Relay
-from holdfast.effects import Effect, Order
+from holdfast.effects import Effect
 from holdfast.events import AnyEvent, Event
-from holdfast.orders import backup
-from holdfast.orders.backup import BackupOrder
-from holdfast.orders.node import CodeWanted, SlowWanted, TraceWanted
-from holdfast.orders.node import encode as encode_order
 from holdfast.requests import Answer, AnyRequest
 from holdfast.store import StaleState, Store, StoreUnavailable, Table
-from holdfast.subjects import (
-    DESIRED_BUCKET,
-    backup_key,
-    code_key,
-    desired_key,
-    event_subject,
-    kv_subject,
-    ping_subject,
-    slow_key,
-    stream_of,
-    trace_key,
-    type_filter,
-)
+from holdfast.subjects import DESIRED_BUCKET, event_subject, kv_subject, ping_subject, stream_of, type_filter
 
 HANDLING_TRIES_MAX = 5
 """A message whose handling fails this often in one life of the process goes to the dead letters."""
@@ -60,37 +44,10 @@ log = structlog.get_logger()
 
 def messages_of(effect: Effect) -> list[Message]:
     """Return the messages of an effect, events before the orders that follow from them."""
-    return [event_message(event) for event in effect.events] + [order_message(order) for order in effect.orders]
-
-
-def order_message(order: Order) -> Message:
-    """A node's order as a put into the bucket of desired state; its id names node and fence."""
-    if isinstance(order, BackupOrder):
-        key = backup_key(order.node)
-        return Message(
-            # Within a generation orders differ by what led to them.
-            id=f"{key}-{order.submitted_ms}-{order.generation}-{order.cause or ''}",
-            subject=kv_subject(DESIRED_BUCKET, key),
-            body=backup.encode(order),
-        )
-    if isinstance(order, CodeWanted):
-        key = code_key(order.job)
-        subject = kv_subject(DESIRED_BUCKET, key)
-        return Message(id=f"{key}-{order.cause or ''}", subject=subject, body=msgspec.json.encode(order))
-    if isinstance(order, SlowWanted):
-        key = slow_key(order.job)
-        subject = kv_subject(DESIRED_BUCKET, key)
-        return Message(id=f"{key}-{order.id}-{order.stage}", subject=subject, body=msgspec.json.encode(order))
-    if isinstance(order, TraceWanted):
-        key = trace_key(order.job)
-        subject = kv_subject(DESIRED_BUCKET, key)
-        return Message(id=f"{key}-{order.id}", subject=subject, body=msgspec.json.encode(order))
-    key = desired_key(order.node)
-    return Message(
-        id=f"{key}-{order.epoch}-{order.generation}-{order.cause or ''}-{order.supersedes or ''}",
-        subject=kv_subject(DESIRED_BUCKET, key),
-        body=encode_order(order),
-    )
+    return [event_message(event) for event in effect.events] + [
+        Message(id=order.message_id, subject=kv_subject(DESIRED_BUCKET, order.key), body=order.encode())
+        for order in effect.orders
+    ]
 
 
 class Decider(ABC):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.orders.node import TEST_S_MAX, TRANSFER_BYTES_MAX
+from holdfast.orders.slow import TEST_S_MAX, TRANSFER_BYTES_MAX
 from holdfast.settings.ranges import require_within
 
 

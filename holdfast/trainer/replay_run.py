@@ -18,8 +18,7 @@ from typing import Any
 import xxhash
 
 from holdfast.engines.checks.replay_groups import original_rank
-from holdfast.orders import replay as replay_settings
-from holdfast.orders.replay import ReplaySettings
+from holdfast.orders.replay import VARIABLE, ReplaySettings
 from holdfast.topology import Mesh
 from holdfast.trainer.phases import binding
 from holdfast.trainer.report import REPLAY_RESULT, report
@@ -38,8 +37,8 @@ def replay() -> ReplaySettings | None:
 
     A script that saves by other means than Holdfast's must not do so in a replay, and may shorten it (`layers`).
     """
-    text = os.environ.get(replay_settings.VARIABLE, "")
-    return replay_settings.decode(text) if text else None
+    text = os.environ.get(VARIABLE, "")
+    return ReplaySettings.decode(text) if text else None
 
 
 def job_rank(rank: int) -> int:

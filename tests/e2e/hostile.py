@@ -13,8 +13,7 @@ import msgspec
 import nats
 
 from holdfast.fresh_ids import uuid7
-from holdfast.orders import node as desired
-from holdfast.orders.node import NodeDesired
+from holdfast.orders.node import NodeOrder
 from holdfast.requests import REQUEST_BYTES_MAX
 from holdfast.subjects import DEAD_LETTER_STREAM, ROOT
 
@@ -80,9 +79,9 @@ def order_messages(node: str) -> Iterator[Hostile]:
     yield Hostile(subject, b"x" * LARGE_BYTES)
 
 
-def forged(order: NodeDesired, **fields: Any) -> Hostile:
+def forged(order: NodeOrder, **fields: Any) -> Hostile:
     """A sound order for the same node that the controller never gave."""
-    return Hostile(f"$KV.desired.node.{order.node}", desired.encode(msgspec.structs.replace(order, **fields)))
+    return Hostile(f"$KV.desired.node.{order.node}", msgspec.structs.replace(order, **fields).encode())
 
 
 def passing_messages(job: str) -> Iterator[Hostile]:

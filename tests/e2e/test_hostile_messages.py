@@ -10,7 +10,8 @@ import pytest
 from cluster import Cluster
 from records import check_record, check_steps
 
-from holdfast.orders import node as desired
+from holdfast.orders.base import UnreadableOrder
+from holdfast.orders.node import NodeOrder
 from holdfast_agent.plan.planner import TAKEN_BACK
 
 pytestmark = pytest.mark.e2e
@@ -61,7 +62,7 @@ def test_orders_that_cannot_be_read_are_put_right(holdfast: Cluster) -> None:
     job.until_step(10)
     before = job.pids()
     node = holdfast.members(job)[1]
-    order = desired.decode(hostile.desired_of(url, node))
+    order = NodeOrder.decode(hostile.desired_of(url, node))
     for message in hostile.order_messages(node):
         hostile.send(url, [message])
         holdfast.until("it is a dead letter", lambda body=message.body: body in hostile.dead_letters(url))
@@ -92,10 +93,10 @@ def test_an_order_that_was_never_given_is_taken_back(holdfast: Cluster, forgery:
     job.until_step(10)
     restarts = _restarts(holdfast)
     node = holdfast.members(job)[1]
-    order = desired.decode(hostile.desired_of(url, node))
+    order = NodeOrder.decode(hostile.desired_of(url, node))
     message = hostile.forged(order, **forgery)
     hostile.send(url, [message])
-    forged = desired.decode(message.body).fence
+    forged = NodeOrder.decode(message.body).fence
     holdfast.until("the forged order is gone", lambda: (there := _order(url, node)) and max(there.fence) < FAR)
     job.until_step(job.step() + 10, generation=2)
     assert holdfast.members(job).count(node) == 1
@@ -168,8 +169,8 @@ def _restarts(cluster: Cluster) -> dict[str, int]:
     return {name: child.restarts for name, child in cluster.children().items()}
 
 
-def _order(url: str, node: str) -> desired.NodeDesired | None:
+def _order(url: str, node: str) -> NodeOrder | None:
     try:
-        return desired.decode(hostile.desired_of(url, node))
-    except desired.UnreadableOrder:
+        return NodeOrder.decode(hostile.desired_of(url, node))
+    except UnreadableOrder:
         return None

@@ -32,7 +32,8 @@ from holdfast.events import (
 from holdfast.events.parts.samples import RankProfile, StepSample
 from holdfast.events.parts.traces import Frame, ProcessStacks, ThreadStack
 from holdfast.ids import named_id
-from holdfast.orders.node import SlowWanted, TraceWanted
+from holdfast.orders.slow import SlowOrder
+from holdfast.orders.trace import TraceOrder
 from holdfast.requests import LocateSlowness
 from holdfast.settings.load import Settings
 from holdfast.settings.slow import SlowPolicy
@@ -60,8 +61,8 @@ class _Scene:
         self.now = START
         self.iteration = 0
         self.numbers = 0
-        self.profile: SlowWanted | None = None
-        self.round: TraceWanted | None = None
+        self.profile: SlowOrder | None = None
+        self.round: TraceOrder | None = None
 
     def step(self, given: Input) -> list[str]:
         self.now = max(self.now, given.at)
@@ -103,12 +104,12 @@ class _Scene:
     def _said(self, effect: Effect) -> list[str]:
         self.analyzer.adopt(effect)
         for order in effect.orders:
-            if isinstance(order, TraceWanted):
+            if isinstance(order, TraceOrder):
                 self.round = order
-            elif isinstance(order, SlowWanted) and order.stage == "profile":
+            elif isinstance(order, SlowOrder) and order.stage == "profile":
                 self.profile = order
         told = [line for event in effect.events for line in _told(event)]
-        return told + [f"< wanted: {'stacks' if isinstance(it, TraceWanted) else it.stage}" for it in effect.orders]  # type: ignore[union-attr]
+        return told + [f"< wanted: {'stacks' if isinstance(it, TraceOrder) else it.stage}" for it in effect.orders]  # type: ignore[union-attr]
 
     def _train(self, iterations: int, seconds: float) -> list[str]:
         lines: list[str] = []

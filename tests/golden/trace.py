@@ -24,7 +24,7 @@ from holdfast.events import EVENT_TYPES, Decision, Event
 from holdfast.events.parts.job import CheckResult, Grant, NodeFacts
 from holdfast.events.parts.ranks import RankException, RankProgress
 from holdfast.ids import named_id
-from holdfast.orders.node import NodeDesired
+from holdfast.orders.node import NodeOrder
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -177,7 +177,7 @@ def told(event: Event) -> str:
     return " ".join(parts)
 
 
-def ordered(order: NodeDesired) -> str:
+def ordered(order: NodeOrder) -> str:
     """An order as one line."""
     fence = f"{order.node} @{order.epoch} generation {order.generation}"
     if order.placement is None:

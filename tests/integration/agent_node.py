@@ -24,9 +24,8 @@ from holdfast.bus.nats import connect
 from holdfast.events import AnyEvent, Event, NodeRegistered
 from holdfast.events.parts.job import JobSpec, Purpose
 from holdfast.fresh_ids import uuid7
-from holdfast.orders import node as desired
-from holdfast.orders.node import NodeDesired, Placement
-from holdfast.subjects import DESIRED_BUCKET, desired_key
+from holdfast.orders.node import NodeOrder, Placement
+from holdfast.subjects import DESIRED_BUCKET
 from holdfast_agent.companions.zygote_link import LOG_FILE
 from holdfast_agent.zygote.wire import Attach, Frames, Welcome, decode_report, frame
 from holdfast_agent.zygote.zygote import LOCK_FILE, PID_FILE, PORTS_FILE, SOCKET
@@ -139,11 +138,11 @@ class Node:
 
     async def order(
         self, job: JobSpec | None, generation: int, port: int = 0, *, purpose: Purpose = "train", **fields: object
-    ) -> NodeDesired:
+    ) -> NodeOrder:
         placement = None
         if job:
             placement = Placement(job=job, node_rank=0, master_addr="127.0.0.1", master_port=port, purpose=purpose)
-        order = NodeDesired(
+        order = NodeOrder(
             node=self.name,
             epoch=1,
             generation=generation,
@@ -151,11 +150,11 @@ class Node:
             placement=placement,
             **{"cause": uuid7(), **fields},  # type: ignore[arg-type]
         )
-        await self.put(desired.encode(order))
+        await self.put(order.encode())
         return order
 
     async def put(self, body: bytes) -> None:
-        await self.bus.put(DESIRED_BUCKET, desired_key(self.name), body)
+        await self.bus.put(DESIRED_BUCKET, NodeOrder.key_of(self.name), body)
 
     def print_logs(self) -> None:
         """What the agent and its zygote said, for whoever reads why a test failed."""

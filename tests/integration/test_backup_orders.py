@@ -16,10 +16,9 @@ from holdfast.daemon.order_repair import keep_asserting
 from holdfast.daemon.service_shell import ServiceShell
 from holdfast.events import CopiesMeasured, Event, GenerationStarted, JobFinished, StepsCertified
 from holdfast.fresh_ids import uuid7
-from holdfast.orders import backup
 from holdfast.orders.backup import BackupOrder
 from holdfast.store.postgres import PostgresStore
-from holdfast.subjects import DESIRED_BUCKET, backup_key
+from holdfast.subjects import DESIRED_BUCKET
 from holdfast_ckpt.order_repair import truths
 from holdfast_ckpt.service import Coordinator
 from tests.integration.historian_scene import new_database, query, until
@@ -109,12 +108,12 @@ async def order_of(bus: NatsBus, node: str, generation: int) -> BackupOrder:
     """The order that comes to hold for a node."""
 
     def is_it(update: KeyUpdate) -> bool:
-        return update.body is not None and backup.decode(update.body).generation == generation
+        return update.body is not None and BackupOrder.decode(update.body).generation == generation
 
-    async with asyncio.timeout(WITHIN_S), aclosing(bus.watch(DESIRED_BUCKET, backup_key(node))) as updates:
+    async with asyncio.timeout(WITHIN_S), aclosing(bus.watch(DESIRED_BUCKET, BackupOrder.key_of(node))) as updates:
         update = await anext(update async for update in updates if is_it(update))
     assert update.body is not None
-    return backup.decode(update.body)
+    return BackupOrder.decode(update.body)
 
 
 async def test_orders_reach_every_node_and_hold(server: NatsServer, embedded_postgres: str) -> None:
@@ -122,7 +121,7 @@ async def test_orders_reach_every_node_and_hold(server: NatsServer, embedded_pos
     bus = await connect(server.url, "test")
 
     async def right(node: str, body: bytes) -> bool:
-        return await bus.get(DESIRED_BUCKET, backup_key(node)) == body
+        return await bus.get(DESIRED_BUCKET, BackupOrder.key_of(node)) == body
 
     async with coordinator(server, urls):
         await say(bus, started(1))
@@ -134,12 +133,12 @@ async def test_orders_reach_every_node_and_hold(server: NatsServer, embedded_pos
             "c": "b",
             "d": "a",
         }
-        body = backup.encode(given["a"])
-        for foreign in (b"\xff", backup.encode(given["b"]), b"{}"):
-            await bus.put(DESIRED_BUCKET, backup_key("a"), foreign)
+        body = given["a"].encode()
+        for foreign in (b"\xff", given["b"].encode(), b"{}"):
+            await bus.put(DESIRED_BUCKET, BackupOrder.key_of("a"), foreign)
             await until(lambda: right("a", body), "the order is put right")
     # Also what was changed while nobody looked, and by what is in the database alone.
-    await bus.put(DESIRED_BUCKET, backup_key("a"), b"changed meanwhile")
+    await bus.put(DESIRED_BUCKET, BackupOrder.key_of("a"), b"changed meanwhile")
     async with coordinator(server, urls):
         await until(lambda: right("a", body), "the order is put right after a start")
         await say(bus, started(2, ("a", "e", "c", "d")))

@@ -19,9 +19,10 @@ from holdfast.code.manifest import decode, encode, short
 from holdfast.code.snapshot import Snapshot, snapshot
 from holdfast.events.parts.job import JobSpec
 from holdfast.fresh_ids import uuid7
-from holdfast.orders.node import CodeWanted, NodeDesired, Placement
+from holdfast.orders.code import CodeOrder
+from holdfast.orders.node import NodeOrder, Placement
 from holdfast.requests import CODE_REQUESTS, Answer, KeepCode, OfferCode
-from holdfast.subjects import CODE_BUCKET, DESIRED_BUCKET, code_key
+from holdfast.subjects import CODE_BUCKET, DESIRED_BUCKET
 from holdfast_agent.files import code_store
 from holdfast_agent.files.code_store import Brought, CodeStore, Need
 from holdfast_controller.code.librarian import Librarian
@@ -138,13 +139,13 @@ async def until(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.005)
 
 
-def order(found: Snapshot, job: str) -> NodeDesired:
+def order(found: Snapshot, job: str) -> NodeOrder:
     root = str(found.root)
     spec = JobSpec(
         name=job, script=f"{root}/train.py", cwd="/", directory="/", code_root=root, code_outside=found.outside
     )
     placement = Placement(job=spec, node_rank=0, master_addr="here", master_port=1, code_version=found.version)
-    return NodeDesired(node="n", epoch=1, generation=1, job=job, placement=placement)
+    return NodeOrder(node="n", epoch=1, generation=1, job=job, placement=placement)
 
 
 def lies(path: Path) -> dict[str, str]:
@@ -259,12 +260,14 @@ async def test_nodes_fetch_ahead_what_a_job_may_need_and_forget_it_with_the_job(
     found = snapshot(source)
 
     async def want(*versions: str) -> None:
-        wanted = CodeWanted(job="job", versions=versions, root=str(found.root))
-        await house.person.put(DESIRED_BUCKET, code_key("job"), msgspec.json.encode(wanted))
+        wanted = CodeOrder(job="job", versions=versions, root=str(found.root))
+        await house.person.put(DESIRED_BUCKET, CodeOrder.key_of("job"), msgspec.json.encode(wanted))
 
     async with house.open(), Place(tmp_path / "code").running(house.broker.client("agent")) as place:
         await house.keep(found)
-        await house.person.put(DESIRED_BUCKET, code_key("hostile"), b'{"job":"hostile","versions":["../../etc"]}')
+        await house.person.put(
+            DESIRED_BUCKET, CodeOrder.key_of("hostile"), b'{"job":"hostile","versions":["../../etc"]}'
+        )
         await want(found.version)
         await until(lambda: f"job/{found.version}" in place.in_place)
         house.forget()
@@ -284,8 +287,8 @@ async def test_old_versions_go_and_what_may_be_needed_stays(house: House, source
             await house.keep(versions[-1])
             await place.get(versions[-1])
             if number == 0:
-                wanted = CodeWanted(job="job", versions=(versions[0].version,))
-                await house.person.put(DESIRED_BUCKET, code_key("job"), msgspec.json.encode(wanted))
+                wanted = CodeOrder(job="job", versions=(versions[0].version,))
+                await house.person.put(DESIRED_BUCKET, CodeOrder.key_of("job"), msgspec.json.encode(wanted))
                 await until(lambda: place.store._wanted)
         await until(lambda: len(place.in_place) <= 2 * code_store.VERSIONS_KEPT + 1)
         gone = [found for found in versions if f"job/{found.version}" not in place.in_place]

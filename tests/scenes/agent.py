@@ -10,7 +10,7 @@ from holdfast.events import (
 )
 from holdfast.events.parts.job import JobSpec
 from holdfast.fresh_ids import uuid7
-from holdfast.orders.node import NodeDesired, Placement
+from holdfast.orders.node import NodeOrder, Placement
 from holdfast.settings.timeouts import Timeouts
 from holdfast_agent.plan.actions import Action, Fork, Say
 from holdfast_agent.plan.inputs import Input, Observed, OrderSeen, RankEnded, RanksRun, StopDone, ZygoteFound
@@ -26,9 +26,9 @@ JOB = JobSpec(name="job-1", script="train.py", nproc_per_node=2, cwd="/", direct
 INCIDENT = "01a1f9f0-0000-7000-8000-000000000001"
 
 
-def order(generation: int, *, epoch: int = 1, idle: bool = False, **fields: Any) -> NodeDesired:
+def order(generation: int, *, epoch: int = 1, idle: bool = False, **fields: Any) -> NodeOrder:
     placement = None if idle else Placement(job=JOB, node_rank=0, master_addr="127.0.0.1", master_port=4000)
-    return NodeDesired(node="n", epoch=epoch, generation=generation, job="job-1", placement=placement, **fields)
+    return NodeOrder(node="n", epoch=epoch, generation=generation, job="job-1", placement=placement, **fields)
 
 
 class Scene:
@@ -48,7 +48,7 @@ class Scene:
         self.forked += [action.order.fence for action in outcome.actions if isinstance(action, Fork)]
         return self.actions
 
-    def order(self, it: NodeDesired, **fields: Any) -> list[Action]:
+    def order(self, it: NodeOrder, **fields: Any) -> list[Action]:
         return self.see(OrderSeen, order=it, **fields)
 
     def zygote(self, *live: tuple[int, int], fence: tuple[int, int] = (1, 1), **fields: Any) -> list[Action]:

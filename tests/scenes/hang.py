@@ -19,7 +19,7 @@ from holdfast.events.parts.ranks import RankProgress
 from holdfast.events.parts.samples import StepSample
 from holdfast.events.parts.traces import Frame, ProcessStacks, RankTrace, ThreadStack
 from holdfast.ids import named_id
-from holdfast.orders.node import TraceWanted
+from holdfast.orders.trace import TraceOrder
 from holdfast.settings.hang import HangPolicy
 from holdfast.settings.load import Settings
 from holdfast_analyzer.register import engines_of
@@ -44,7 +44,7 @@ class Scene:
         self.now = START
         self.still_s = 0.0
         self.said: list[Event] = []
-        self.wanted: list[TraceWanted] = []
+        self.wanted: list[TraceOrder] = []
         self.number = 0
 
     def hear(self, event: AnyEvent) -> None:
@@ -53,7 +53,7 @@ class Scene:
     def adopt(self, effect: Effect) -> None:
         self.analyzer.adopt(effect)
         self.said += effect.events
-        self.wanted += [order for order in effect.orders if isinstance(order, TraceWanted)]
+        self.wanted += [order for order in effect.orders if isinstance(order, TraceOrder)]
 
     def common(self, node: str) -> dict[str, Any]:
         self.number += 1

@@ -10,8 +10,8 @@ import msgspec
 
 from holdfast.events import DiagnosticResult, Event, Inspection, NodeInspected, NodeRegistered
 from holdfast.events.parts.job import CheckResult, NodeFacts
-from holdfast.orders import node
-from holdfast.orders.node import NodeDesired, UnreadableOrder
+from holdfast.orders.base import UnreadableOrder
+from holdfast.orders.node import NodeOrder
 from holdfast.settings.timeouts import Timeouts
 from holdfast_agent.plan.actions import Acknowledge, Action, EndZygote, Fork, Say, Stop
 from holdfast_agent.plan.inputs import (
@@ -41,7 +41,7 @@ FACTS = NodeFacts(
 )
 
 
-_read = lru_cache(node.decode)
+_read = lru_cache(NodeOrder.decode)
 """Orders are read again and again, and never change."""
 
 
@@ -186,7 +186,7 @@ class SimNode:
             case _:
                 pass
 
-    def _fork(self, order: NodeDesired) -> None:
+    def _fork(self, order: NodeOrder) -> None:
         if self.zygote is not None:
             pids = self.zygote.fork(order)
             self._later(lambda: self.learn(RanksRun(id=self.fresh_id(), fence=order.fence, pids=pids, took_s=0.01)))
@@ -237,7 +237,7 @@ class SimNode:
         assert not self.fences or fence > self.fences[-1], f"{self.name} went back from {self.fences[-1]} to {fence}"
         self.fences.append(fence)
 
-    def tell_result(self, order: NodeDesired) -> None:
+    def tell_result(self, order: NodeOrder) -> None:
         """What a stop-time test finds out here, and that it was the last."""
         common = {"job": order.job, "generation": order.generation, "run": "sim"}
         found = {"status": "failed", "detail": "differs"} if self.is_unfit else {"status": "passed"}

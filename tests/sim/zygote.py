@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.exit_codes import SUPERSEDED
-from holdfast.orders import node as desired
-from holdfast.orders.node import NodeDesired
+from holdfast.orders.node import NodeOrder
 from holdfast_agent.zygote.wire import Fence, RankExit
 from tests.sim.training import Training
 
@@ -44,10 +43,10 @@ class Zygote:
         self.order = b""
         self.training: Training
 
-    def fork(self, order: NodeDesired) -> dict[int, int]:
+    def fork(self, order: NodeOrder) -> dict[int, int]:
         assert order.placement is not None
         assert not self.ranks, f"{self.node.name} started ranks of {order.fence} beside others"
-        self.order = desired.encode(order)
+        self.order = order.encode()
         if order.placement.purpose == "checks":
             return self._fork_checks(order)
         self.training = self.node.trainings[order.placement.job.name]
@@ -60,7 +59,7 @@ class Zygote:
         self.node.world.after(STEP_S, lambda: self._train(order.fence))
         return {rank: it.pid for rank, it in self.ranks.items()}
 
-    def _fork_checks(self, order: NodeDesired) -> dict[int, int]:
+    def _fork_checks(self, order: NodeOrder) -> dict[int, int]:
         """Ranks that test the node: they tell what they find, and end by themselves, or never."""
         assert order.placement is not None
         for rank in order.placement.ranks:
@@ -71,7 +70,7 @@ class Zygote:
             self.node.world.after(self.node.world.random.uniform(1.0, 6.0), lambda: self._checked(order))
         return {rank: it.pid for rank, it in self.ranks.items()}
 
-    def _checked(self, order: NodeDesired) -> None:
+    def _checked(self, order: NodeOrder) -> None:
         mine = [rank for rank in self.ranks.values() if rank.fence == order.fence]
         if not mine or self.node.zygote is not self:
             return

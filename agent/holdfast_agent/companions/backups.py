@@ -26,10 +26,8 @@ from holdfast.events import (
 )
 from holdfast.fresh_ids import uuid7
 from holdfast.node.vault.vault_wire import BackedUp, Damaged, Fetched, Notice, NotPersisted, Persisted
-from holdfast.orders import backup
 from holdfast.orders.backup import BackupOrder, submission_ms
-from holdfast.orders.node import NodeDesired, Placement
-from holdfast.subjects import backup_key
+from holdfast.orders.node import NodeOrder, Placement
 from holdfast_agent.companions.vault_link import VaultLink
 from holdfast_agent.order_watch import orders_for
 from holdfast_agent.plan.backup_tally import BackupSum, BackupTally
@@ -65,7 +63,7 @@ class Backups:
         self._changed = asyncio.Event()
         vault.on_notice = self._noticed
 
-    def placed(self, order: NodeDesired | None) -> None:
+    def placed(self, order: NodeOrder | None) -> None:
         """The node's order now; None: no ranks. What a node without ranks holds may be all that is left of a shard.
 
         While checks or replays run, the vault goes on as the training left it.
@@ -78,7 +76,7 @@ class Backups:
 
     async def follow(self, bus: Bus) -> None:
         """Take every order from the bus, until cancelled."""
-        async for order in orders_for(self._node, bus, backup_key(self._node), backup.decode, self._reject):
+        async for order in orders_for(self._node, bus, BackupOrder, self._reject):
             before, self._order = self._order, order
             if self._tally is None or before is None or _life(before) != _life(order):
                 self._tally, self._said_of = BackupTally(order), None

@@ -10,8 +10,8 @@ import msgspec
 
 from holdfast.code.places import PLACE_VARIABLE, ROOT_VARIABLE, VERSION_VARIABLE, moved_search_path
 from holdfast.node.rank_variables import RESERVED, RESTORE_STEP
-from holdfast.orders import replay
-from holdfast.orders.node import NodeDesired, Placement
+from holdfast.orders.node import NodeOrder, Placement
+from holdfast.orders.replay import VARIABLE as REPLAY_VARIABLE
 
 _PRIVATE = ("NATS_URL", "DATABASE_URL", "READY_FD")
 """Holdfast's own connections carry passwords and are none of a job's business."""
@@ -32,7 +32,7 @@ class RankFiles(msgspec.Struct, frozen=True, kw_only=True):
 
 def rank_environment(
     base: Mapping[str, str],
-    order: NodeDesired,
+    order: NodeOrder,
     placement: Placement,
     rank: int,
     files: RankFiles,
@@ -83,7 +83,7 @@ def rank_environment(
     environment.pop(RESTORE_STEP, None)
     if placement.restore_at_most is not None:
         environment[RESTORE_STEP] = str(placement.restore_at_most)
-    environment[replay.VARIABLE] = ""
+    environment[REPLAY_VARIABLE] = ""
     if placement.purpose != "train":
         # They keep nothing, and what steps they make must not be taken for training.
         for name in ("HOLDFAST_LEDGER", "HOLDFAST_VAULT"):
@@ -91,7 +91,7 @@ def rank_environment(
     if placement.purpose == "checks":
         environment.pop(RESTORE_STEP, None)
     if placement.replay is not None:
-        environment |= _REPRODUCIBLE | {replay.VARIABLE: replay.encode(placement.replay)}
+        environment |= _REPRODUCIBLE | {REPLAY_VARIABLE: placement.replay.encode()}
     return environment
 
 

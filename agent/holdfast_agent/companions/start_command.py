@@ -7,14 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from holdfast.code.places import moved
-from holdfast.orders import node
-from holdfast.orders.node import NodeDesired
+from holdfast.orders.node import NodeOrder
 from holdfast_agent.companions.environment import rank_environment
 from holdfast_agent.files.directories import Directories
 from holdfast_agent.zygote.wire import RankPlan, StartRanks
 
 
-def start_command(order: NodeDesired, directories: Directories, code_place: Callable[[str, str], Path]) -> StartRanks:
+def start_command(order: NodeOrder, directories: Directories, code_place: Callable[[str, str], Path]) -> StartRanks:
     """The command. `code_place` says where a job's version of its code lies; ranks run their script from there, in the
     directory that the job was submitted in.
     """
@@ -46,4 +45,4 @@ def start_command(order: NodeDesired, directories: Directories, code_place: Call
                 error_file=str(files.error),
             )
         )
-    return StartRanks(fence=order.fence, order=node.encode(order), ranks=tuple(plans))
+    return StartRanks(fence=order.fence, order=order.encode(), ranks=tuple(plans))

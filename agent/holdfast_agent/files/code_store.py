@@ -23,10 +23,11 @@ from holdfast.code.manifest import Manifest, NoManifest, decode, digest_of
 from holdfast.code.unpack import WrongContent, damage, unpack
 from holdfast.decoding import UNREADABLE
 from holdfast.fresh_ids import uuid7
-from holdfast.orders import node
-from holdfast.orders.node import CodeWanted, NodeDesired, UnreadableOrder
+from holdfast.orders.base import UnreadableOrder
+from holdfast.orders.code import CodeOrder
+from holdfast.orders.node import NodeOrder
 from holdfast.requests import CODE_REQUESTS, Answer, OfferCode
-from holdfast.subjects import ALL_CODE_KEYS, CODE_BUCKET, DESIRED_BUCKET
+from holdfast.subjects import CODE_BUCKET, DESIRED_BUCKET
 
 VERSIONS_KEPT = 4
 """Of a job, besides those that it may need next: who goes back and forth waits for nothing."""
@@ -103,7 +104,7 @@ class CodeStore:
         """Where a version lies."""
         return self._root / job / version
 
-    def order(self, order: NodeDesired) -> None:
+    def order(self, order: NodeOrder) -> None:
         """An order waits for its code."""
         placement = order.placement
         if placement is None or placement.code_version is None:
@@ -124,16 +125,16 @@ class CodeStore:
                 group.create_task(self._get(bus, need), name=f"code {need.key}")
 
     async def _follow(self, bus: Bus) -> None:
-        async for update in bus.watch(DESIRED_BUCKET, ALL_CODE_KEYS):
+        async for update in bus.watch(DESIRED_BUCKET, CodeOrder.key_of("*")):
             try:
-                wanted = node.decode_wanted(update.body) if update.body is not None else None
+                wanted = CodeOrder.decode(update.body) if update.body is not None else None
             except UnreadableOrder as error:
                 log.warning("what code is wanted cannot be read", key=update.key, error=str(error))
                 continue
             if wanted is not None:
                 await self._want(wanted)
 
-    async def _want(self, wanted: CodeWanted) -> None:
+    async def _want(self, wanted: CodeOrder) -> None:
         self._wanted[wanted.job] = tuple(code_key(wanted.job, version) for version in wanted.versions)
         for version in wanted.versions:
             self._add(Need(wanted.job, version, wanted.root, wanted.outside, wanted.cause))

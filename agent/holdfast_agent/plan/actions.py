@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.events import Event
-from holdfast.orders.node import NodeDesired
+from holdfast.orders.node import NodeOrder
 from holdfast_agent.plan.node_state import AgentState
 
 
@@ -22,7 +22,7 @@ class Say(Action, frozen=True, kw_only=True):
 class Fork(Action, frozen=True, kw_only=True):
     """Start the ranks of this order."""
 
-    order: NodeDesired
+    order: NodeOrder
 
 
 class Stop(Action, frozen=True, kw_only=True):
@@ -35,19 +35,19 @@ class Stop(Action, frozen=True, kw_only=True):
 class FetchCode(Action, frozen=True, kw_only=True):
     """Have the code that this order names in place."""
 
-    order: NodeDesired
+    order: NodeOrder
 
 
 class OpenStore(Action, frozen=True, kw_only=True):
     """Serve the TCPStore of this order."""
 
-    order: NodeDesired
+    order: NodeOrder
 
 
 class CloseStores(Action, frozen=True, kw_only=True):
     """End the stores of all other orders than this; of all, if there is none."""
 
-    keep: NodeDesired | None
+    keep: NodeOrder | None
 
 
 class Acknowledge(Action, frozen=True, kw_only=True):

@@ -10,8 +10,8 @@ import msgspec
 from holdfast.events import Event, LogSignature, ProcessExited
 from holdfast.events.parts.ranks import RankException, RankProgress
 from holdfast.ids import derived_id
-from holdfast.orders import node
-from holdfast.orders.node import NodeDesired
+from holdfast.orders.base import UnreadableOrder
+from holdfast.orders.node import NodeOrder
 from holdfast.settings.timeouts import Timeouts
 from holdfast_agent.plan.actions import Action, FetchCode, Say
 from holdfast_agent.plan.inputs import Observed
@@ -51,7 +51,7 @@ class Draft:
                 detail=detail,
             )
 
-    def lacks_code(self, order: NodeDesired) -> bool:
+    def lacks_code(self, order: NodeOrder) -> bool:
         """Whether the code that an order names is not in place; then it is fetched."""
         code = code_of(order)
         if code is None or code in self.state.code:
@@ -62,7 +62,7 @@ class Draft:
             self.actions.append(FetchCode(order=order))
         return True
 
-    def give_up_start(self, order: NodeDesired, reason: str) -> None:
+    def give_up_start(self, order: NodeOrder, reason: str) -> None:
         """The ranks of this order are not started: they are reported as gone, and the controller decides."""
         crew = self.state.standing.crew
         ranks = order.placement.ranks if order.placement else range(0)
@@ -144,7 +144,7 @@ class Draft:
         self.state = msgspec.structs.replace(self.state, **changes)
 
 
-def code_of(order: NodeDesired | None) -> str | None:
+def code_of(order: NodeOrder | None) -> str | None:
     """The code that an order's ranks run, as `job/version`; None: the script where it lies."""
     placement = order.placement if order is not None else None
     if placement is None or placement.code_version is None:
@@ -177,9 +177,9 @@ def _since_s(moment: datetime | None, now: datetime) -> float:
     return 0.0 if moment is None else max(0.0, (now - moment).total_seconds())
 
 
-def readable(order: bytes) -> NodeDesired | None:
+def readable(order: bytes) -> NodeOrder | None:
     """The order, if it can be read."""
     try:
-        return node.decode(order)
-    except node.UnreadableOrder:
+        return NodeOrder.decode(order)
+    except UnreadableOrder:
         return None

@@ -6,7 +6,7 @@ from datetime import datetime
 
 import msgspec
 
-from holdfast.orders.node import NodeDesired
+from holdfast.orders.node import NodeOrder
 from holdfast_agent.plan.node_state import RankStanding
 from holdfast_agent.zygote.wire import Fence, LiveRank, RankExit, SignsSeen
 
@@ -20,7 +20,7 @@ class Input(msgspec.Struct, frozen=True, kw_only=True):
 class OrderSeen(Input, frozen=True, kw_only=True):
     """The node's desired state was read; `in_collective` are the ranks that wait for others just now."""
 
-    order: NodeDesired
+    order: NodeOrder
     in_collective: tuple[int, ...] = ()
 
 

@@ -13,7 +13,7 @@ from datetime import datetime
 
 import msgspec
 
-from holdfast.orders.node import NodeDesired
+from holdfast.orders.node import NodeOrder
 from holdfast_agent.zygote.wire import Fence
 
 NO_FENCE: Fence = (-1, -1)
@@ -22,7 +22,7 @@ NO_FENCE: Fence = (-1, -1)
 class Crew(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The ranks that an order called for. `ended` holds exit codes, None where there is none."""
 
-    order: NodeDesired
+    order: NodeOrder
     forked: bool = False
     pids: dict[int, int] = {}
     ended: dict[int, int | None] = {}
@@ -47,7 +47,7 @@ class Crew(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Standing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The durable part. `settled` is the fence of the newest order that is wholly obeyed."""
 
-    order: NodeDesired | None = None
+    order: NodeOrder | None = None
     crew: Crew | None = None
     settled: Fence = NO_FENCE
     rejected_revision: int = 0

@@ -22,7 +22,7 @@ from holdfast.events import (
     RanksStopped,
 )
 from holdfast.events.parts.ranks import RankProcess
-from holdfast.orders.node import NodeDesired
+from holdfast.orders.node import NodeOrder
 from holdfast.settings.timeouts import Timeouts
 from holdfast_agent.plan.actions import Acknowledge, CloseStores, EndZygote, Outcome
 from holdfast_agent.plan.draft import code_of, progress_of, readable
@@ -118,7 +118,7 @@ class _Decision(Reconciling):
         self.stand(order=order)
         self._reconcile(seen.in_collective)
 
-    def _take_back(self, order: NodeDesired) -> None:
+    def _take_back(self, order: NodeOrder) -> None:
         """The order obeyed last was never the controller's; this is what holds.
 
         Its ranks may have run before, so they are not started: they are reported as gone, and the controller decides.
@@ -130,7 +130,7 @@ class _Decision(Reconciling):
             return
         self._give_up_start(order, TAKEN_BACK)
 
-    def _give_up_start(self, order: NodeDesired, reason: str) -> None:
+    def _give_up_start(self, order: NodeOrder, reason: str) -> None:
         self.give_up_start(order, reason)
         if self.state.standing.crew is not None and self.state.zygote_ready and self.state.stop is None:
             self._stop(())

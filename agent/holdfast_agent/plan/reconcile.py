@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.orders.node import NodeDesired
+from holdfast.orders.node import NodeOrder
 from holdfast_agent.plan.actions import Fork, OpenStore, Stop
 from holdfast_agent.plan.draft import Draft
 from holdfast_agent.plan.node_state import Crew
@@ -33,13 +33,13 @@ class Reconciling(Draft):
         else:
             self._fork(order)
 
-    def _open_store(self, order: NodeDesired) -> None:
+    def _open_store(self, order: NodeOrder) -> None:
         hosts = order.placement is not None and order.placement.node_rank == 0
         if hosts and self.state.store != order.fence:
             self.update(store=order.fence)
             self.actions.append(OpenStore(order=order))
 
-    def _fork(self, order: NodeDesired) -> None:
+    def _fork(self, order: NodeOrder) -> None:
         self.reason = f"order {order.fence} asks for ranks"
         self._open_store(order)
         self.stand(crew=Crew(order=order))

@@ -28,9 +28,7 @@ from holdfast.ids import derived_id
 from holdfast.node.collectives.hold import Hold
 from holdfast.node.collectives.ring_path import ring_path
 from holdfast.node.collectives.ring_reader import RingError
-from holdfast.orders import node as desired
-from holdfast.orders.node import SlowTests, SlowWanted
-from holdfast.subjects import ALL_SLOW_KEYS
+from holdfast.orders.slow import SlowOrder, SlowTests
 from holdfast.trainer.hooks.flight_recorder import socket_path
 from holdfast_agent.files.directories import Directories
 from holdfast_agent.job_requests import asked
@@ -80,7 +78,7 @@ class Probing:
         """Do what is asked for, for ever."""
         try:
             async with asyncio.TaskGroup() as group:
-                async for wanted, crew in asked(bus, ALL_SLOW_KEYS, desired.decode_slow, self._crew, self._now):
+                async for wanted, crew in asked(bus, SlowOrder, self._crew, self._now):
                     stage = (wanted.id, wanted.stage)
                     if stage not in self._done:
                         self._done = {done for done in self._done if done[0] == wanted.id} | {stage}
@@ -89,7 +87,7 @@ class Probing:
             self._let_go()
             self._server.close()
 
-    async def _obey(self, wanted: SlowWanted, crew: Crew, group: asyncio.TaskGroup) -> None:
+    async def _obey(self, wanted: SlowOrder, crew: Crew, group: asyncio.TaskGroup) -> None:
         if self._testing is not None and not self._testing.done():
             self._testing.cancel()
             await asyncio.wait([self._testing])
@@ -103,7 +101,7 @@ class Probing:
         else:
             await self._tell(wanted, crew)
 
-    async def _tell(self, wanted: SlowWanted, crew: Crew) -> None:
+    async def _tell(self, wanted: SlowOrder, crew: Crew) -> None:
         placement = crew.order.placement
         assert placement is not None
         files = {rank: self._directories.ledger(wanted.job, crew.order.fence, rank) for rank in crew.pids}
@@ -137,7 +135,7 @@ class Probing:
 
     # --- tests ------------------------------------------------------------------------------------
 
-    async def _test(self, wanted: SlowWanted, tests: SlowTests, crew: Crew) -> None:
+    async def _test(self, wanted: SlowOrder, tests: SlowTests, crew: Crew) -> None:
         assert crew.order.placement is not None
         node_rank = crew.order.placement.node_rank
         began = time.monotonic()
@@ -246,7 +244,7 @@ class Probing:
     def _left_s(self, moment: datetime) -> float:
         return max(0.0, (moment - self._now()).total_seconds())
 
-    def _common(self, wanted: SlowWanted, what: str) -> dict[str, Any]:
+    def _common(self, wanted: SlowOrder, what: str) -> dict[str, Any]:
         return {
             "id": derived_id(wanted.id, what, self._node),
             "at": self._now(),

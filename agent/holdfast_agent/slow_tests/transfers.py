@@ -11,7 +11,7 @@ import contextlib
 import struct
 import time
 
-from holdfast.orders.node import TRANSFER_BYTES_MAX
+from holdfast.orders.slow import TRANSFER_BYTES_MAX
 
 _LENGTH = struct.Struct("<Q")
 PIECE_BYTES = 1 << 16

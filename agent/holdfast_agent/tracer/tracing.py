@@ -19,9 +19,7 @@ from holdfast.events import CollectiveTrace, Event, StackDump
 from holdfast.events.parts.traces import NodeLinks, RankTrace
 from holdfast.ids import derived_id
 from holdfast.node.machine import Machine
-from holdfast.orders import node as desired
-from holdfast.orders.node import TraceWanted
-from holdfast.subjects import ALL_TRACE_KEYS
+from holdfast.orders.trace import TraceOrder
 from holdfast.trainer.hooks.flight_recorder import socket_path
 from holdfast_agent.files.directories import Directories
 from holdfast_agent.job_requests import asked
@@ -61,7 +59,7 @@ class Tracing:
         """Trace what is asked for, one round after the other, for ever."""
         async with asyncio.TaskGroup() as group:
             ports = group.create_task(self._watch_ports(), name="ports")
-            async for wanted, crew in asked(bus, ALL_TRACE_KEYS, desired.decode_trace, self._crew, self._now):
+            async for wanted, crew in asked(bus, TraceOrder, self._crew, self._now):
                 if wanted.id != self._done:
                     self._done = wanted.id
                     await self._serve(wanted, crew)
@@ -72,7 +70,7 @@ class Tracing:
             await asyncio.to_thread(self._ports.look)
             await asyncio.sleep(SAMPLE_EVERY_S)
 
-    async def _serve(self, wanted: TraceWanted, crew: Crew) -> None:
+    async def _serve(self, wanted: TraceOrder, crew: Crew) -> None:
         job, fence = wanted.job, crew.order.fence
 
         async def collectives(rank: int) -> RankTrace:
@@ -104,7 +102,7 @@ class Tracing:
         except (TimeoutError, OSError) as error:
             return NodeLinks(node=self._node, unread=f"its connections were not read: {error or 'no time'}")
 
-    def _events(self, wanted: TraceWanted, seen: Round, links: NodeLinks) -> list[Event]:
+    def _events(self, wanted: TraceOrder, seen: Round, links: NodeLinks) -> list[Event]:
         common: dict[str, Any] = {
             "at": self._now(),
             "source": f"agent/{self._node}",

@@ -12,7 +12,7 @@ import structlog
 from holdfast.events import CheckpointSaved, DiagnosticResult, Event, ReplayResult
 from holdfast.events.parts.ranks import RankReplay
 from holdfast.fresh_ids import uuid7
-from holdfast.orders.node import NodeDesired
+from holdfast.orders.node import NodeOrder
 from holdfast.trainer.report import CHECKPOINT_SAVED, DIAGNOSTIC_RESULT, REPLAY_RESULT
 
 READ_BYTES_MAX = 1024 * 1024
@@ -73,7 +73,7 @@ class ReportFile:
         return [report for line in whole.splitlines() if line.strip() and (report := _parse(line)) is not None]
 
 
-def event_of(report: RankReport, order: NodeDesired, node: str, now: datetime) -> Event | None:
+def event_of(report: RankReport, order: NodeOrder, node: str, now: datetime) -> Event | None:
     """What a report says, as an event of the order by which its rank runs; None if it says nothing."""
     common: dict[str, Any] = {
         "id": uuid7(),

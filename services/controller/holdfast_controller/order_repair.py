@@ -11,24 +11,23 @@ from functools import partial
 import msgspec
 
 from holdfast.daemon.order_repair import Correction
-from holdfast.orders import node
-from holdfast.orders.node import NodeDesired
-from holdfast.subjects import desired_key
+from holdfast.orders.base import UnreadableOrder
+from holdfast.orders.node import NodeOrder
 
 
-def truths(orders: Iterable[NodeDesired]) -> dict[str, Correction]:
+def truths(orders: Iterable[NodeOrder]) -> dict[str, Correction]:
     """For each key the correction of what is there."""
-    return {desired_key(order.node): partial(_corrected, order) for order in orders}
+    return {NodeOrder.key_of(order.node): partial(_corrected, order) for order in orders}
 
 
-def correction(body: bytes | None, truth: NodeDesired) -> NodeDesired | None:
+def correction(body: bytes | None, truth: NodeOrder) -> NodeOrder | None:
     """What to put in the place of `body`, None if that is as it should be.
 
     The truth is never older than what was published of it: a higher fence on the bus was never given by the controller.
     """
     try:
-        there = node.decode(body) if body is not None else None
-    except node.UnreadableOrder:
+        there = NodeOrder.decode(body) if body is not None else None
+    except UnreadableOrder:
         there = None
     if there is None or there.fence < truth.fence:
         return truth
@@ -37,6 +36,6 @@ def correction(body: bytes | None, truth: NodeDesired) -> NodeDesired | None:
     return truth if there.placement != truth.placement else None
 
 
-def _corrected(truth: NodeDesired, body: bytes | None) -> bytes | None:
+def _corrected(truth: NodeOrder, body: bytes | None) -> bytes | None:
     right = correction(body, truth)
-    return None if right is None else node.encode(right)
+    return None if right is None else right.encode()

@@ -9,10 +9,11 @@ from typing import Any
 
 from holdfast.code.manifest import Manifest
 from holdfast.daemon.service_shell import Decider
-from holdfast.effects import Effect, Order, RowWrite
+from holdfast.effects import Effect, RowWrite
 from holdfast.engines.checks.references import AnswerKey
 from holdfast.events import AnyEvent, IncidentClosed, OrderRefused
-from holdfast.orders.node import NodeDesired
+from holdfast.orders.any_order import AnyOrder
+from holdfast.orders.node import NodeOrder
 from holdfast.requests import (
     CONTROLLER_REQUESTS,
     Answer,
@@ -131,7 +132,7 @@ class Controller(Decider):
             elif row.table is JOBS:
                 del self.jobs[row.key], self._ended[row.key]
 
-    def standing_orders(self) -> list[NodeDesired]:
+    def standing_orders(self) -> list[NodeOrder]:
         """What every node that a job holds should run now; if two believe to hold it, the later hand-over counts."""
         epochs = _epochs(self._live())
         orders = (order for state in self._live() for order in standing_orders(state))
@@ -174,7 +175,7 @@ class Controller(Decider):
             RowWrite(table=REFERENCES, key=str(it.key), row=ReferenceRecord(reference=it, job=after.job, agreed_at=now))
             for it in outcome.learned
         ]
-        orders: tuple[Order, ...] = outcome.orders
+        orders: tuple[AnyOrder, ...] = outcome.orders
         if outcome.events and _wanted(before) != _wanted(after):
             orders = (code_wanted(after, outcome.events[-1].id), *orders)
         return Effect(rows=tuple(rows), events=outcome.events, orders=orders)

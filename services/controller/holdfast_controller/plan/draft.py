@@ -26,7 +26,7 @@ from holdfast.events import (
 )
 from holdfast.events.parts.job import Grant
 from holdfast.ids import derived_id
-from holdfast.orders.node import NodeDesired
+from holdfast.orders.node import NodeOrder
 from holdfast.settings.timeouts import Timeouts
 from holdfast_controller.plan.code.code_change import bring_in
 from holdfast_controller.plan.incident.incident import Failure, Incident
@@ -47,7 +47,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     state: JobState | None
     events: tuple[Event, ...] = ()
-    orders: tuple[NodeDesired, ...] = ()
+    orders: tuple[NodeOrder, ...] = ()
     closed: tuple[Incident, ...] = ()
     learned: tuple[Reference, ...] = ()
     refusal: str = ""
@@ -76,7 +76,7 @@ class Draft:
         self.references = references
         self.learned: tuple[Reference, ...] = ()
         self._events: list[Event] = []
-        self._orders: list[NodeDesired] = []
+        self._orders: list[NodeOrder] = []
         self._closed: list[Incident] = []
 
     def say(self, kind: type[E], **fields: Any) -> E:
@@ -315,7 +315,7 @@ class Draft:
             )
             self.state = self.state.update(settled=incident)
 
-    def supersede(self, order: NodeDesired, forged: tuple[int, int]) -> None:
+    def supersede(self, order: NodeOrder, forged: tuple[int, int]) -> None:
         """Repeat an order in a form that takes the place of one that was never given."""
         self._orders.append(msgspec.structs.replace(order, supersedes=forged))
 

@@ -6,11 +6,12 @@ import msgspec
 
 from holdfast.engines.checks.checks_program import are_checks, checks_of
 from holdfast.events.parts.job import Grant
-from holdfast.orders.node import CodeWanted, NodeDesired, Placement
+from holdfast.orders.code import CodeOrder
+from holdfast.orders.node import NodeOrder, Placement
 from holdfast_controller.plan.job import OVER, JobPhase, JobState, Replay
 
 
-def standing_orders(state: JobState) -> list[NodeDesired]:
+def standing_orders(state: JobState) -> list[NodeOrder]:
     """The orders that hold now for the job's nodes; none while the next ones are still being worked out."""
     if state.suspended or state.phase is JobPhase.STOPPING:
         return [_order(state, member, None) for _, member in _members(state)]
@@ -19,14 +20,14 @@ def standing_orders(state: JobState) -> list[NodeDesired]:
     return []
 
 
-def code_wanted(state: JobState, cause: str | None = None) -> CodeWanted:
+def code_wanted(state: JobState, cause: str | None = None) -> CodeOrder:
     """The versions of the code that its nodes may need next."""
     versions = () if state.phase in OVER else state.code.wanted
     spec = state.spec
-    return CodeWanted(job=state.job, versions=versions, root=spec.code_root, outside=spec.code_outside, cause=cause)
+    return CodeOrder(job=state.job, versions=versions, root=spec.code_root, outside=spec.code_outside, cause=cause)
 
 
-def leaving_order(state: JobState, member: Grant) -> NodeDesired:
+def leaving_order(state: JobState, member: Grant) -> NodeOrder:
     """What a node is told that leaves the job: run nothing, whatever generation the others are at."""
     return _order(state.update(generation=state.generation + 1), member, None)
 
@@ -78,8 +79,8 @@ def _in_group(state: JobState, replay: Replay, node_rank: int) -> Placement:
     )
 
 
-def _order(state: JobState, member: Grant, placement: Placement | None) -> NodeDesired:
-    return NodeDesired(
+def _order(state: JobState, member: Grant, placement: Placement | None) -> NodeOrder:
+    return NodeOrder(
         node=member.node,
         epoch=member.epoch,
         generation=state.generation,

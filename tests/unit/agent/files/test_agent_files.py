@@ -16,7 +16,7 @@ from holdfast.bus import Message
 from holdfast.events import CheckpointSaved
 from holdfast.events.parts.job import JobSpec
 from holdfast.node.rank_variables import RESERVED
-from holdfast.orders.node import NodeDesired, Placement
+from holdfast.orders.node import NodeOrder, Placement
 from holdfast.trainer import checkpoint_saved, phase, report, step
 from holdfast_agent.companions.environment import RankFiles, public_environment, rank_environment
 from holdfast_agent.files.spool import MEASUREMENTS_MAX, SAID_AGAIN_MAX, Lane, Spool
@@ -132,7 +132,7 @@ def test_reports_are_read_from_where_the_agent_stopped(tmp_path: Path, monkeypat
     checkpoint_saved(step=7, path="/c/7", checkpoint_bytes=12, took_s=0.5, steps=[5, 7])
     (first,) = reports.read()
     assert (first.rank, first.generation) == (3, 2)
-    order = NodeDesired(node="n", epoch=1, generation=2, job="j")
+    order = NodeOrder(node="n", epoch=1, generation=2, job="j")
     saved = event_of(first, order, "n", NOW)
     assert isinstance(saved, CheckpointSaved)
     assert (saved.step, saved.path, saved.checkpoint_bytes, saved.steps) == (7, "/c/7", 12, (5, 7))
@@ -173,7 +173,7 @@ def test_a_rank_gets_torchruns_variables_and_no_addresses(tmp_path: Path) -> Non
         restore_at_most=40,
         submitted_at=datetime(2026, 1, 1, tzinfo=UTC),
     )
-    order = NodeDesired(node="n", epoch=1, generation=3, job="j", placement=placement)
+    order = NodeOrder(node="n", epoch=1, generation=3, job="j", placement=placement)
     base = {"PATH": "/bin", "HOLDFAST_NATS_URL": "nats://secret", "HOLDFAST_NODE_DIR": "/n"}
     files = RankFiles(vault=tmp_path, ledger=tmp_path / "l", reports=tmp_path / "r", error=tmp_path / "e")
     found = rank_environment(base, order, placement, 3, files)

@@ -10,9 +10,8 @@ from holdfast.bus.in_memory import MemoryBroker
 from holdfast.events import CheckpointSaved, CopiesMeasured, Event, ShardDamaged, ShardsBackedUp, StepNotPersisted
 from holdfast.fresh_ids import uuid7
 from holdfast.node.vault.vault_wire import Damaged, Fetched, NotPersisted, Persisted, SealedStep, ShardName
-from holdfast.orders import backup
 from holdfast.orders.backup import BackupOrder
-from holdfast.subjects import DESIRED_BUCKET, backup_key
+from holdfast.subjects import DESIRED_BUCKET
 from holdfast_agent.companions.backups import Backups
 from holdfast_agent.companions.vault_link import VaultLink
 from holdfast_agent.plan.backup_tally import BackupSum, BackupTally
@@ -42,7 +41,7 @@ async def test_steps_on_the_disk_are_said_and_those_that_are_not_every_half_minu
         node="a", job="before", submitted_ms=1, world_size=2, generation=3, node_rank=0, nproc_per_node=2, cause=uuid7()
     )
     bus = MemoryBroker().client("agent")
-    await bus.put(DESIRED_BUCKET, backup_key("a"), backup.encode(order))
+    await bus.put(DESIRED_BUCKET, BackupOrder.key_of("a"), order.encode())
     following = asyncio.create_task(backups.follow(bus))
 
     def tell(step: int) -> None:

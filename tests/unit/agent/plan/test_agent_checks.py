@@ -12,7 +12,7 @@ import pytest
 from holdfast.engines.checks.checks_program import checks_of
 from holdfast.events import DiagnosticResult, FirstStep, ProcessExited, Progress, RanksFinished, RanksStarted
 from holdfast.events.parts.job import JobSpec
-from holdfast.orders.node import NodeDesired, Placement
+from holdfast.orders.node import NodeOrder, Placement
 from holdfast.trainer.report import DIAGNOSTIC_RESULT, report
 from holdfast_agent.companions.environment import RankFiles, rank_environment
 from holdfast_agent.files.directories import CHECKS_KEPT, Directories
@@ -24,7 +24,7 @@ from tests.scenes.agent import INCIDENT, Scene, order
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def checks(generation: int = 1, **fields: Any) -> NodeDesired:
+def checks(generation: int = 1, **fields: Any) -> NodeOrder:
     it = order(generation, **fields)
     assert it.placement is not None
     return msgspec.structs.replace(it, placement=msgspec.structs.replace(it.placement, purpose="checks"))
@@ -78,7 +78,7 @@ def test_their_ranks_have_no_ledger_no_vault_and_nothing_to_restore(tmp_path: Pa
     place = Placement(
         job=spec, node_rank=1, master_addr="h", master_port=1, restore_at_most=5, purpose="checks", submitted_at=NOW
     )
-    it = NodeDesired(node="n", epoch=1, generation=1, job="j", placement=place)
+    it = NodeOrder(node="n", epoch=1, generation=1, job="j", placement=place)
     files = RankFiles(vault=tmp_path, ledger=tmp_path, reports=tmp_path / "r", error=tmp_path)
     assert list(place.ranks) == [1]
     found = rank_environment({}, it, place, 1, files)

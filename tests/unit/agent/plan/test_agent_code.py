@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from holdfast.events import CodeNotInPlace, ProcessExited, RanksStopped
 from holdfast.fresh_ids import uuid7
-from holdfast.orders.node import NodeDesired, UnreadableOrder, decode, encode
+from holdfast.orders.base import UnreadableOrder
+from holdfast.orders.node import NodeOrder
 from holdfast_agent.companions.environment import RankFiles, rank_environment
 from holdfast_agent.plan.actions import FetchCode, Fork, OpenStore, Stop
 from holdfast_agent.plan.inputs import CodeMissing, CodeReady, StopDone, ZygoteLost
@@ -21,7 +22,7 @@ from tests.scenes.agent import Scene, order, running
 ONE, TWO = "1" * 64, "2" * 64
 
 
-def coded(generation: int, version: str, **fields: object) -> NodeDesired:
+def coded(generation: int, version: str, **fields: object) -> NodeOrder:
     plain = order(generation, **fields)  # type: ignore[arg-type]
     assert plain.placement is not None
     return msgspec.structs.replace(plain, placement=msgspec.structs.replace(plain.placement, code_version=version))
@@ -142,7 +143,7 @@ def test_code_that_was_forgotten_is_fetched_again() -> None:
 @pytest.mark.parametrize("version", ["../../etc", "1" * 63, "G" * 64, "", "1" * 64 + "\n"])
 def test_an_order_with_a_version_that_is_none_is_not_read(version: str) -> None:
     with pytest.raises(UnreadableOrder, match="code_version"):
-        decode(encode(coded(1, version)))
+        NodeOrder.decode(coded(1, version).encode())
 
 
 def test_a_rank_finds_its_version_and_what_is_imported_from_the_tree(tmp_path: Path) -> None:

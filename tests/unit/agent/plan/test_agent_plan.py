@@ -20,7 +20,6 @@ from holdfast.events import (
     RanksStopped,
 )
 from holdfast.fresh_ids import uuid7
-from holdfast.orders import node
 from holdfast.settings.timeouts import Timeouts
 from holdfast_agent.plan.actions import Acknowledge, CloseStores, EndZygote, Fork, OpenStore, Say, Stop
 from holdfast_agent.plan.inputs import (
@@ -237,7 +236,7 @@ def test_an_agent_killed_before_it_forked_does_not_fork_later() -> None:
 
 def test_an_agent_that_lost_its_memory_adopts_by_the_zygotes_word() -> None:
     scene = Scene()
-    scene.zygote((0, 100), (1, 101), fence=(1, 3), order=node.encode(order(3)))
+    scene.zygote((0, 100), (1, 101), fence=(1, 3), order=order(3).encode())
     assert scene.said(RanksStarted)[0].generation == 3
     assert scene.order(order(3)) == []
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.events import FirstStep, Progress, ReplayResult
-from holdfast.orders import replay
-from holdfast.orders.node import NodeDesired
+from holdfast.orders.node import NodeOrder
 from holdfast.orders.replay import ReplaySettings
 from holdfast_agent.companions.environment import RankFiles, rank_environment
 from holdfast_agent.plan.actions import Say
@@ -22,7 +21,7 @@ FILES = RankFiles(vault=Path("/v"), ledger=Path("/l"), reports=Path("/r"), error
 SETTINGS = ReplaySettings(until=58, mesh="pp=2,dp=1", of_mesh="pp=2,dp=4", round=1)
 
 
-def replay_order(generation: int = 1) -> NodeDesired:
+def replay_order(generation: int = 1) -> NodeOrder:
     trains = order(generation)
     assert trains.placement is not None
     placement = msgspec.structs.replace(
@@ -41,7 +40,7 @@ def test_its_ranks_have_no_vault_and_no_ledger_and_know_what_they_replay() -> No
     environment = rank_environment({"OMP_NUM_THREADS": "8"}, ordered, ordered.placement, 1, FILES)
     assert not environment.keys() & {"HOLDFAST_VAULT", "HOLDFAST_LEDGER"}
     assert environment["HOLDFAST_RESTORE_STEP"] == "46"
-    assert replay.decode(environment["HOLDFAST_REPLAY"]) == SETTINGS
+    assert ReplaySettings.decode(environment["HOLDFAST_REPLAY"]) == SETTINGS
     assert (environment["OMP_NUM_THREADS"], environment["PYTHONHASHSEED"]) == ("1", "0")
 
 

@@ -17,9 +17,9 @@ from holdfast.clock import system_now
 from holdfast.events import CollectivesProfiled, Event, SlownessTested
 from holdfast.events.parts.job import Endpoint
 from holdfast.fresh_ids import uuid7
-from holdfast.orders import node as desired
-from holdfast.orders.node import SlowTests, SlowWanted, UnreadableOrder
-from holdfast.subjects import DESIRED_BUCKET, slow_key
+from holdfast.orders.base import UnreadableOrder
+from holdfast.orders.slow import SlowOrder, SlowTests
+from holdfast.subjects import DESIRED_BUCKET
 from holdfast.trainer.hooks.ring_writer import RingWriter
 from holdfast_agent.files.directories import Directories
 from holdfast_agent.plan.node_state import Crew
@@ -55,10 +55,10 @@ class Node:
         self.crew = Crew(order=order(2), forked=True, pids={0: 2})
         return self._ring(2)
 
-    async def asked(self, **about: Any) -> SlowWanted:
+    async def asked(self, **about: Any) -> SlowOrder:
         about = {"id": uuid7(), "generation": 1, "until": system_now() + timedelta(seconds=30)} | about
-        wanted = SlowWanted(job="job-1", **about)
-        await self.bus.put(DESIRED_BUCKET, slow_key("job-1"), msgspec.json.encode(wanted))
+        wanted = SlowOrder(job="job-1", **about)
+        await self.bus.put(DESIRED_BUCKET, SlowOrder.key_of("job-1"), msgspec.json.encode(wanted))
         return wanted
 
     async def until(self, kind: type[Event]) -> Any:
@@ -159,6 +159,6 @@ async def test_a_hold_for_centuries_can_be_asked_for_and_ends_sooner(node: Node)
 
 def test_tests_that_nobody_could_carry_out_are_no_order() -> None:
     for field, value in (("compute_s", 1e300), ("pass_s", -1.0), ("transfer_bytes", 1 << 50)):
-        wanted = SlowWanted(id=uuid7(), job="j", generation=1, until=system_now(), tests=held(**{field: value}))
+        wanted = SlowOrder(id=uuid7(), job="j", generation=1, until=system_now(), tests=held(**{field: value}))
         with pytest.raises(UnreadableOrder):
-            desired.decode_slow(msgspec.json.encode(wanted))
+            SlowOrder.decode(msgspec.json.encode(wanted))

@@ -12,7 +12,7 @@ import pytest
 from holdfast.events import NumbersLogged
 from holdfast.events.parts.job import JobSpec
 from holdfast.events.parts.samples import StepSample
-from holdfast.orders.node import NodeDesired, Placement
+from holdfast.orders.node import NodeOrder, Placement
 from holdfast_agent.plan.node_state import Crew
 from holdfast_agent.training_logs.log_reader import LogNews, LogReader, Watched
 from holdfast_agent.training_logs.open_files import FileKey
@@ -84,7 +84,7 @@ class Scene:
 def crew(generation: int = 1, **job: Any) -> Crew:
     spec = JobSpec(name="job", script="/a.py", cwd="/work", directory="/d", nproc_per_node=2, **job)
     placement = Placement(job=spec, node_rank=0, master_addr="a", master_port=1)
-    order = NodeDesired(node="a", job="job", epoch=1, generation=generation, cause=None, placement=placement)
+    order = NodeOrder(node="a", job="job", epoch=1, generation=generation, cause=None, placement=placement)
     return Crew(order=order, forked=True, pids={0: 10, 1: 11})
 
 

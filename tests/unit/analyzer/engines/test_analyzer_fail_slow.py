@@ -23,7 +23,7 @@ from holdfast.events import (
 from holdfast.events.parts.job import Endpoint
 from holdfast.events.parts.samples import IterationSample, ProfiledCalls, RankProfile, StepSample
 from holdfast.ids import named_id
-from holdfast.orders.node import SlowWanted
+from holdfast.orders.slow import SlowOrder
 from holdfast.requests import LocateSlowness
 from holdfast.settings.load import Settings
 from holdfast.settings.slow import SlowPolicy
@@ -44,7 +44,7 @@ class Scene:
         self.iteration = 0
         self.numbers = 0
         self.said: list[Event] = []
-        self.wanted: list[SlowWanted] = []
+        self.wanted: list[SlowOrder] = []
 
     def hear(self, event: AnyEvent) -> None:
         for _ in range(2):
@@ -63,7 +63,7 @@ class Scene:
     def _adopt(self, effect: Effect) -> None:
         self.analyzer.adopt(effect)
         self.said += [event for event in effect.events if event.type.startswith("fail_slow")]
-        self.wanted += [order for order in effect.orders if isinstance(order, SlowWanted)]
+        self.wanted += [order for order in effect.orders if isinstance(order, SlowOrder)]
 
     def new_id(self) -> str:
         self.numbers += 1

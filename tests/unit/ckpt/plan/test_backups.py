@@ -13,7 +13,7 @@ from holdfast.events import GenerationStarted
 from holdfast.events.parts.job import JobSpec
 from holdfast.fresh_ids import uuid7
 from holdfast.orders.backup import BackupOrder
-from holdfast.orders.node import NodeDesired, Placement
+from holdfast.orders.node import NodeOrder, Placement
 from holdfast.settings.checkpoint import CheckpointPolicy
 from holdfast.settings.load import ConfigRefused, load
 from holdfast_agent.companions.environment import RankFiles, rank_environment
@@ -135,7 +135,7 @@ def test_ranks_and_orders_name_the_submission_alike(tmp_path: Path) -> None:
     for microseconds in range(122_900, 125_100, 50):
         at = NOW + timedelta(microseconds=microseconds)
         place = Placement(job=spec, node_rank=0, master_addr="h", master_port=1, submitted_at=at)
-        order = NodeDesired(node="a", epoch=1, generation=1, job="job", placement=place)
+        order = NodeOrder(node="a", epoch=1, generation=1, job="job", placement=place)
         said = rank_environment({}, order, place, 0, files)["HOLDFAST_JOB_SUBMITTED_MS"]
         assert int(said) == orders(plan(None, started(1, ("a",), submitted_at=at)))[0].submitted_ms
 

@@ -7,34 +7,33 @@ import msgspec
 from holdfast.bus.in_memory import MemoryBroker
 from holdfast.daemon.order_repair import CORRECTED_AT_ONCE, Correction, assert_truths
 from holdfast.events.parts.job import JobSpec
-from holdfast.orders import node
-from holdfast.orders.node import NodeDesired, Placement
-from holdfast.subjects import DESIRED_BUCKET, desired_key
+from holdfast.orders.node import NodeOrder, Placement
+from holdfast.subjects import DESIRED_BUCKET
 from holdfast_controller.order_repair import correction, truths
 
 SPEC = JobSpec(name="job", script="train.py", cwd="/", directory="/jobs/job")
 PLACEMENT = Placement(job=SPEC, node_rank=0, master_addr="127.0.0.1", master_port=29500)
-TRUTH = NodeDesired(node="node-0", epoch=2, generation=5, job="job", placement=PLACEMENT)
+TRUTH = NodeOrder(node="node-0", epoch=2, generation=5, job="job", placement=PLACEMENT)
 
 
 def test_the_truth_stays() -> None:
-    assert correction(node.encode(TRUTH), TRUTH) is None
+    assert correction(TRUTH.encode(), TRUTH) is None
 
 
 def test_what_is_lost_unreadable_or_older_is_replaced() -> None:
     older = msgspec.structs.replace(TRUTH, generation=4)
-    for body in (None, b"\xff", node.encode(older)):
+    for body in (None, b"\xff", older.encode()):
         assert correction(body, TRUTH) == TRUTH
 
 
 def test_another_order_under_the_same_fence_is_replaced() -> None:
     other = msgspec.structs.replace(TRUTH, placement=None)
-    assert correction(node.encode(other), TRUTH) == TRUTH
+    assert correction(other.encode(), TRUTH) == TRUTH
 
 
 def test_an_order_that_was_never_given_is_superseded_by_name() -> None:
     forged = msgspec.structs.replace(TRUTH, epoch=10**9, generation=1, placement=None)
-    right = correction(node.encode(forged), TRUTH)
+    right = correction(forged.encode(), TRUTH)
     assert right == msgspec.structs.replace(TRUTH, supersedes=(10**9, 1))
 
 
@@ -42,7 +41,7 @@ async def test_a_round_asks_for_the_orders_once_and_again_only_for_what_differs(
     bus = MemoryBroker().client("controller")
     orders = [msgspec.structs.replace(TRUTH, node=f"node-{number}") for number in range(3 * CORRECTED_AT_ONCE)]
     for order in orders[1:]:
-        await bus.put(DESIRED_BUCKET, desired_key(order.node), node.encode(order))
+        await bus.put(DESIRED_BUCKET, NodeOrder.key_of(order.node), order.encode())
     asked = 0
 
     def now() -> dict[str, Correction]:
@@ -51,7 +50,7 @@ async def test_a_round_asks_for_the_orders_once_and_again_only_for_what_differs(
         return truths(orders)
 
     await assert_truths(bus, now)
-    assert await bus.get(DESIRED_BUCKET, desired_key("node-0")) == node.encode(orders[0])
+    assert await bus.get(DESIRED_BUCKET, NodeOrder.key_of("node-0")) == orders[0].encode()
     assert asked == 3
     await assert_truths(bus, now)
     assert asked == 5
@@ -69,15 +68,15 @@ async def test_when_all_is_lost_the_truth_is_not_worked_out_for_each() -> None:
 
     await assert_truths(bus, now)
     for order in orders:
-        assert await bus.get(DESIRED_BUCKET, desired_key(order.node)) == node.encode(order)
+        assert await bus.get(DESIRED_BUCKET, NodeOrder.key_of(order.node)) == order.encode()
     assert asked == 5
 
 
 async def test_what_was_decided_while_the_bus_was_read_is_not_undone() -> None:
     bus = MemoryBroker().client("controller")
     newer = msgspec.structs.replace(TRUTH, generation=6)
-    await bus.put(DESIRED_BUCKET, desired_key(TRUTH.node), node.encode(newer))
+    await bus.put(DESIRED_BUCKET, NodeOrder.key_of(TRUTH.node), newer.encode())
     answers = iter([[TRUTH], [newer]])
 
     await assert_truths(bus, lambda: truths(next(answers)))
-    assert await bus.get(DESIRED_BUCKET, desired_key(TRUTH.node)) == node.encode(newer)
+    assert await bus.get(DESIRED_BUCKET, NodeOrder.key_of(TRUTH.node)) == newer.encode()

@@ -13,7 +13,8 @@ from holdfast import events
 from holdfast.events.parts.scalars import INTEGER_MAX
 from holdfast.fresh_ids import uuid7
 from holdfast.node.ledger.ledger_file import LedgerWriter
-from holdfast.orders import node
+from holdfast.orders.base import UnreadableOrder
+from holdfast.orders.node import NodeOrder
 from holdfast_agent.watching.ledgers import LedgerBook
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -65,9 +66,9 @@ def test_what_none_of_them_sends_is_refused(fields: dict[str, Any], changes: dic
 @pytest.mark.parametrize("value", [-1, INTEGER_MAX + 1, 1 << 64])
 def test_an_order_beyond_any_fence_is_refused(field: str, value: int) -> None:
     order = {"node": "n", "epoch": 1, "generation": 1}
-    assert node.decode(msgspec.json.encode(order)).fence == (1, 1)
-    with pytest.raises(node.UnreadableOrder):
-        node.decode(msgspec.json.encode(order | {field: value}))
+    assert NodeOrder.decode(msgspec.json.encode(order)).fence == (1, 1)
+    with pytest.raises(UnreadableOrder):
+        NodeOrder.decode(msgspec.json.encode(order | {field: value}))
 
 
 @pytest.mark.parametrize(("said", "reported"), [(1 << 60, INTEGER_MAX), (-7, -1), (12, 12)])

@@ -12,8 +12,7 @@ import pytest
 import torch
 
 from holdfast import trainer
-from holdfast.orders import replay
-from holdfast.orders.replay import ReplaySettings
+from holdfast.orders.replay import VARIABLE, ReplaySettings
 from holdfast.trainer import replay_run
 from holdfast.trainer.checkpoint import Checkpointer, PerRank
 from holdfast.trainer.hooks import install_hooks
@@ -32,7 +31,7 @@ def reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def replaying_rank(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv(replay.VARIABLE, replay.encode(SETTINGS))
+    monkeypatch.setenv(VARIABLE, SETTINGS.encode())
     install_hooks.install()
     yield
     binding.recorder = None
@@ -171,7 +170,7 @@ def test_a_replay_restores_from_the_disk_and_changes_nothing_there(
     before = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*"))
 
     settings = ReplaySettings(until=40, mesh="dp=1", of_mesh="dp=1")
-    monkeypatch.setenv(replay.VARIABLE, replay.encode(settings))
+    monkeypatch.setenv(VARIABLE, settings.encode())
     monkeypatch.setenv("HOLDFAST_GENERATION", "4")
     monkeypatch.setenv("HOLDFAST_RESTORE_STEP", "25")
     state = {"model": Value(0), "own": PerRank(Value(0))}
@@ -183,7 +182,7 @@ def test_a_replay_restores_from_the_disk_and_changes_nothing_there(
     assert sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*")) == before
 
     fewer = ReplaySettings(until=40, mesh="dp=1", of_mesh="dp=1", layers=2)
-    monkeypatch.setenv(replay.VARIABLE, replay.encode(fewer))
+    monkeypatch.setenv(VARIABLE, fewer.encode())
     assert Checkpointer(tmp_path).restore(state) == 0
     assert trainer.replay() == fewer
 
@@ -192,6 +191,6 @@ def test_state_of_a_rank_is_that_of_the_one_whose_place_it_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = ReplaySettings(until=40, mesh="dp=1,pp=2", of_mesh="pp=2,dp=2")
-    monkeypatch.setenv(replay.VARIABLE, replay.encode(settings))
+    monkeypatch.setenv(VARIABLE, settings.encode())
     assert [replay_run.job_rank(rank) for rank in range(2)] == [0, 2]
     assert replay_run.job_world_size(2) == 4

@@ -30,7 +30,7 @@ from holdfast.events import (
     encode,
 )
 from holdfast.ids import derived_id
-from holdfast.orders.node import TraceWanted
+from holdfast.orders.trace import TraceOrder
 from holdfast.settings.hang import HangPolicy
 from holdfast_analyzer.engines.hang.hang_answers import RANKS_TOLD_MAX, Answers, Judged, judge
 from holdfast_analyzer.engines.hang.progress_watch import CYCLE, ProgressWatch, Standing
@@ -52,7 +52,7 @@ VALID_S = 60.0
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """A trace under way; `standing` is None if a person asked for it. `again`: some had not answered the first time."""
 
-    wanted: TraceWanted
+    wanted: TraceOrder
     at: datetime
     until: datetime
     standing: Standing | None = None
@@ -64,7 +64,7 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be said and asked for. `asked` is the trace that this begins, `ends` says that one is over."""
 
     events: tuple[Event, ...] = ()
-    orders: tuple[TraceWanted, ...] = ()
+    orders: tuple[TraceOrder, ...] = ()
     asked: Asked | None = None
     ends: bool = False
     look_again_s: float | None = None
@@ -159,9 +159,9 @@ class Hangs:
         asked = Asked(wanted=wanted, at=now, until=until, standing=standing)
         return Said(events=(suspected,), orders=(wanted,), asked=asked)
 
-    def _wanted(self, trace: str, now: datetime, *, native: bool = False) -> TraceWanted:
+    def _wanted(self, trace: str, now: datetime, *, native: bool = False) -> TraceOrder:
         until = now + timedelta(seconds=VALID_S)
-        return TraceWanted(id=trace, job=self._job, generation=self.watch.generation, until=until, native=native)
+        return TraceOrder(id=trace, job=self._job, generation=self.watch.generation, until=until, native=native)
 
     def _judged(self, asked: Asked, standing: Standing | None, now: datetime) -> Said:
         unanswered = self._answers.missing

@@ -31,7 +31,8 @@ from holdfast.events import (
 )
 from holdfast.events.parts.samples import StepSample
 from holdfast.ids import derived_id
-from holdfast.orders.node import SlowTests, SlowWanted, TraceWanted
+from holdfast.orders.slow import SlowOrder, SlowTests
+from holdfast.orders.trace import TraceOrder
 from holdfast.settings.slow import SlowPolicy
 from holdfast.symptoms.table_one import TableOne
 from holdfast_analyzer.engines.slow.slow_analysis import Analysis
@@ -61,7 +62,7 @@ OLD = timedelta(seconds=30)
 IMBALANCES = ("stage_imbalance", "sequence_imbalance")
 """What makes a job slow and is no machine's fault."""
 
-Said = Event | SlowWanted | TraceWanted
+Said = Event | SlowOrder | TraceOrder
 
 
 class FailSlow:
@@ -251,7 +252,7 @@ class FailSlow:
         self, asked: str, now: datetime, *, iterations: int = ITERATIONS_MAX, tests: bool = True, **known: Any
     ) -> None:
         until = now + timedelta(seconds=self._policy.answer_s)
-        wanted = SlowWanted(id=asked, job=self.job, generation=self._generation, until=until, iterations=iterations)
+        wanted = SlowOrder(id=asked, job=self.job, generation=self._generation, until=until, iterations=iterations)
         may_test = tests and (self._policy.test or bool(known.get("asked_by")))
         self.analysis = Analysis(wanted, now, tests=may_test, by_steps=self._by_steps, **known)
         self._pending.append(wanted)
@@ -309,8 +310,8 @@ class FailSlow:
         tested = [event for stage in analysis.tested.values() for event in stage.values()]
         self._end(analysis, by_tests(profiles, located, tested, self._policy), now)
 
-    def _wanted(self, analysis: Analysis, until: datetime, **stage: Any) -> SlowWanted:
-        return SlowWanted(id=analysis.wanted.id, job=self.job, generation=self._generation, until=until, **stage)
+    def _wanted(self, analysis: Analysis, until: datetime, **stage: Any) -> SlowOrder:
+        return SlowOrder(id=analysis.wanted.id, job=self.job, generation=self._generation, until=until, **stage)
 
     def _end(self, analysis: Analysis, judged: Judged, now: datetime) -> None:
         if analysis.tests is not None:

@@ -9,7 +9,7 @@ from holdfast.engines.slow.slow_findings import Located
 from holdfast.events import CollectivesProfiled, FailSlowLocated, SlownessTested
 from holdfast.events.parts.samples import SlowStage
 from holdfast.ids import derived_id
-from holdfast.orders.node import SlowTests, SlowWanted
+from holdfast.orders.slow import SlowOrder, SlowTests
 from holdfast_analyzer.engines.slow.slow_location import EVIDENCE_MAX, Judged, Passes, Profiles
 from holdfast_analyzer.engines.slow.slow_vote import RANKS_TOLD_MAX, Ballot
 
@@ -26,7 +26,7 @@ class Analysis:
 
     def __init__(
         self,
-        wanted: SlowWanted,
+        wanted: SlowOrder,
         began: datetime,
         *,
         slow: tuple[float, float] | None = None,

@@ -16,7 +16,8 @@ from holdfast.events import (
     StackDump,
     StepsMeasured,
 )
-from holdfast.orders.node import SlowWanted, TraceWanted
+from holdfast.orders.slow import SlowOrder
+from holdfast.orders.trace import TraceOrder
 from holdfast.requests import Answer, AnyRequest, LocateSlowness
 from holdfast.settings.slow import SlowPolicy
 from holdfast_analyzer.engines.engine import Engine
@@ -76,7 +77,7 @@ class SlowEngine(Engine):
 
     def committed(self, effect: Effect) -> None:
         for emitted in (*effect.events, *effect.orders):
-            if isinstance(emitted, Event | SlowWanted | TraceWanted) and emitted.job in self._jobs:
+            if isinstance(emitted, Event | SlowOrder | TraceOrder) and emitted.job in self._jobs:
                 self._jobs[emitted.job].said(emitted)
         for event in effect.events:
             if isinstance(event, MfuDeclined) and event.job is not None:

@@ -15,7 +15,7 @@ from holdfast.engines.slow.slow_findings import Located, TransferTime, Validatio
 from holdfast.engines.slow.validation import judge_validation, plan_validation
 from holdfast.events import CollectivesProfiled, SlownessTested
 from holdfast.events.parts.samples import GroupPace, RankPace, SlowCause
-from holdfast.orders.node import SlowTests
+from holdfast.orders.slow import SlowTests
 from holdfast.settings.slow import SlowPolicy
 from holdfast.topology import Mesh, MeshError, Topology
 

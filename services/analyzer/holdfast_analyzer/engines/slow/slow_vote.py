@@ -18,7 +18,7 @@ from holdfast.engines.wording import ranks_in_words
 from holdfast.events import CollectivesProfiled, CollectiveTrace, StackDump
 from holdfast.events.parts.samples import FlaggedGroup, StackRound
 from holdfast.ids import derived_id
-from holdfast.orders.node import TraceWanted
+from holdfast.orders.trace import TraceOrder
 from holdfast.settings.slow import SlowPolicy
 from holdfast.topology import Mesh, MeshError, Topology
 from holdfast_analyzer.engines.hang.hang_answers import Answers
@@ -66,7 +66,7 @@ class Ballot:
         self._place = place
         self._policy = policy
         self._next_at = first
-        self._under_way: tuple[TraceWanted, datetime] | None = None
+        self._under_way: tuple[TraceOrder, datetime] | None = None
         self._answers = Answers({})
         self._groups: list[Group | None] = []
         self.rounds: list[StackRound] = []
@@ -81,7 +81,7 @@ class Ballot:
         if self.takes(event.trace):
             self._answers.add(event)
 
-    def due(self, now: datetime) -> TraceWanted | None:
+    def due(self, now: datetime) -> TraceOrder | None:
         """The next round, if it is time; what has come of the last one is judged first."""
         if self._under_way is not None:
             wanted, at = self._under_way
@@ -93,7 +93,7 @@ class Ballot:
         if self.is_over or now < self._next_at:
             return None
         trace = derived_id(self._asked, "round", len(self.rounds))
-        wanted = TraceWanted(id=trace, job=self._job, generation=self._generation, until=now + VALID)
+        wanted = TraceOrder(id=trace, job=self._job, generation=self._generation, until=now + VALID)
         self._under_way, self._answers = (wanted, now), Answers(self._place.node_of_rank)
         self._next_at = now + timedelta(seconds=self._policy.vote_every_s)
         return wanted
