@@ -2,19 +2,21 @@
 
 An event is a fact that does not change. It is complete by itself and travels as plain JSON, so that
 any NATS client in any language can read it. Rules: only add fields; a change of meaning is a new type.
-`docs/asyncapi.yaml` is generated from this file.
+`docs/asyncapi.yaml` is generated from this package.
 
 Units stand last in a name (`_s` seconds, `_bytes`); times are UTC and travel as RFC 3339.
 """
 
 from __future__ import annotations
 
+from functools import cache
 from typing import get_args
 
 import msgspec
 
 from holdfast.decoding import read
 from holdfast.events.actions import (
+    AnyAction,
     CheckpointSaved,
     CodeInPlace,
     NodesAwaited,
@@ -29,6 +31,7 @@ from holdfast.events.actions import (
 )
 from holdfast.events.base import Action, Decision, Event, EventClass, Evidence, Finding, Metric
 from holdfast.events.decisions import (
+    AnyDecision,
     BackupsPlanned,
     BreakerOpened,
     BreakerReset,
@@ -57,6 +60,7 @@ from holdfast.events.decisions import (
     Withheld,
 )
 from holdfast.events.evidence import (
+    AnyEvidence,
     CodeNotInPlace,
     CollectivesProfiled,
     CollectiveTrace,
@@ -79,6 +83,7 @@ from holdfast.events.evidence import (
     StepNotPersisted,
 )
 from holdfast.events.findings import (
+    AnyFinding,
     BadNumber,
     DeadlinePassed,
     FailSlowLocated,
@@ -96,7 +101,7 @@ from holdfast.events.findings import (
     TelemetryAnomaly,
     ThroughputMeasured,
 )
-from holdfast.events.metrics import CopiesMeasured, NumbersLogged, StepsMeasured, TelemetryMeasured
+from holdfast.events.metrics import AnyMetric, CopiesMeasured, NumbersLogged, StepsMeasured, TelemetryMeasured
 
 __all__ = [
     "BODY_BYTES_MAX",
@@ -198,90 +203,17 @@ BODY_BYTES_MAX = 1_000_000
 LOG_TAIL_CHARS_MAX = 16_384
 """How much of a rank's log an event carries."""
 
-AnyEvent = (
-    NodeRegistered
-    | NodeInspected
-    | NodeDeparted
-    | ProcessExited
-    | FirstStep
-    | LogSignature
-    | Progress
-    | Inspection
-    | DiagnosticResult
-    | CodeNotInPlace
-    | CollectivesProfiled
-    | SlownessTested
-    | FailSlowOnset
-    | FailSlowRelieved
-    | FailSlowLocated
-    | ReplayResult
-    | StackDump
-    | CollectiveTrace
-    | HangSuspected
-    | JobTraced
-    | HangFound
-    | ShardDamaged
-    | OrderRefused
-    | FaultInjected
-    | MessageRejected
-    | NodeLost
-    | StepTimeMeasured
-    | ThroughputMeasured
-    | MfuDeclined
-    | DeadlinePassed
-    | StepRestorable
-    | SuspectsTested
-    | TelemetryAnomaly
-    | BadNumber
-    | StepsCertified
-    | JobSubmitted
-    | NodesRequested
-    | NodesReleased
-    | GenerationStarted
-    | BackupsPlanned
-    | BreakerOpened
-    | BreakerReset
-    | ChecksEnded
-    | ChecksStarted
-    | IncidentOpened
-    | Reattempt
-    | ReplayEnded
-    | ReplayStarted
-    | Eviction
-    | EvictionRevoked
-    | Suspension
-    | Withheld
-    | IncidentClosed
-    | JobFinished
-    | JobStopping
-    | UpdatePlanned
-    | UpdateWithdrawn
-    | HotUpdate
-    | Rollback
-    | CodeJudged
-    | NodeReleaseRequested
-    | RanksStopped
-    | RanksStarted
-    | RanksFinished
-    | NodesGranted
-    | NodesAwaited
-    | NodeStateChanged
-    | StepNotPersisted
-    | CodeInPlace
-    | CheckpointSaved
-    | ShardsBackedUp
-    | ShardsFetched
-    | TelemetryModelTrained
-    | StepsMeasured
-    | TelemetryMeasured
-    | NumbersLogged
-    | CopiesMeasured
-)
+AnyEvent = AnyEvidence | AnyFinding | AnyDecision | AnyAction | AnyMetric
 
 EVENT_TYPES: dict[str, type[Event]] = {str(cls.__struct_config__.tag): cls for cls in get_args(AnyEvent)}
 
 _encoder = msgspec.json.Encoder()
-_decoder: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
+
+
+@cache
+def _decoder() -> msgspec.json.Decoder[AnyEvent]:
+    # Takes tens of milliseconds to build; ranks import parts of events and decode none.
+    return msgspec.json.Decoder(AnyEvent)
 
 
 class UnreadableEvent(ValueError):
@@ -301,4 +233,4 @@ def decode(body: bytes) -> AnyEvent:
     """
     if len(body) > BODY_BYTES_MAX:
         raise UnreadableEvent(f"body of {len(body)} bytes is over the limit of {BODY_BYTES_MAX}")
-    return read(_decoder, body, UnreadableEvent)
+    return read(_decoder(), body, UnreadableEvent)

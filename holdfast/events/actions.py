@@ -128,3 +128,18 @@ class TelemetryModelTrained(Action, frozen=True, kw_only=True, omit_defaults=Tru
     recall: float | None = None
     is_used: bool = False
     took_s: float = 0.0
+
+
+AnyAction = (
+    RanksStopped
+    | RanksStarted
+    | RanksFinished
+    | NodesGranted
+    | NodesAwaited
+    | NodeStateChanged
+    | CodeInPlace
+    | CheckpointSaved
+    | ShardsBackedUp
+    | ShardsFetched
+    | TelemetryModelTrained
+)

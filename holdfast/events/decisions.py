@@ -265,3 +265,33 @@ class CodeJudged(Decision, frozen=True, kw_only=True, omit_defaults=True):
 
 class NodeReleaseRequested(Decision, frozen=True, kw_only=True, omit_defaults=True):
     """A person takes a node off the blocklist."""
+
+
+AnyDecision = (
+    JobSubmitted
+    | NodesRequested
+    | NodesReleased
+    | GenerationStarted
+    | BackupsPlanned
+    | IncidentOpened
+    | Reattempt
+    | Eviction
+    | EvictionRevoked
+    | Withheld
+    | BreakerOpened
+    | BreakerReset
+    | ChecksStarted
+    | ChecksEnded
+    | ReplayStarted
+    | ReplayEnded
+    | Suspension
+    | IncidentClosed
+    | JobFinished
+    | JobStopping
+    | UpdatePlanned
+    | UpdateWithdrawn
+    | HotUpdate
+    | Rollback
+    | CodeJudged
+    | NodeReleaseRequested
+)

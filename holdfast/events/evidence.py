@@ -304,3 +304,27 @@ class MessageRejected(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     error: str
     body_bytes: Count
     deliveries: Count
+
+
+AnyEvidence = (
+    NodeRegistered
+    | NodeInspected
+    | NodeDeparted
+    | ProcessExited
+    | LogSignature
+    | FirstStep
+    | Progress
+    | Inspection
+    | DiagnosticResult
+    | ReplayResult
+    | StackDump
+    | CollectiveTrace
+    | CollectivesProfiled
+    | SlownessTested
+    | CodeNotInPlace
+    | ShardDamaged
+    | StepNotPersisted
+    | OrderRefused
+    | FaultInjected
+    | MessageRejected
+)

@@ -270,3 +270,23 @@ class HangFound(Finding, frozen=True, kw_only=True, omit_defaults=True):
     is_machine: bool = False
     summary: str = ""
     evidence: tuple[str, ...] = ()
+
+
+AnyFinding = (
+    NodeLost
+    | StepTimeMeasured
+    | ThroughputMeasured
+    | MfuDeclined
+    | FailSlowOnset
+    | FailSlowRelieved
+    | FailSlowLocated
+    | DeadlinePassed
+    | SuspectsTested
+    | TelemetryAnomaly
+    | StepRestorable
+    | BadNumber
+    | StepsCertified
+    | HangSuspected
+    | JobTraced
+    | HangFound
+)

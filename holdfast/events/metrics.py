@@ -64,3 +64,6 @@ class CopiesMeasured(Metric, frozen=True, kw_only=True, omit_defaults=True):
     skipped: Count = 0
     replicated_bytes: Count = 0
     coming_step: Step | None = None
+
+
+AnyMetric = StepsMeasured | NumbersLogged | TelemetryMeasured | CopiesMeasured
