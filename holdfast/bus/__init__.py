@@ -84,6 +84,14 @@ class KeyUpdate(msgspec.Struct, frozen=True, kw_only=True):
     revision: int
 
 
+class StreamState(msgspec.Struct, frozen=True, kw_only=True):
+    """How many messages a stream holds, and the newest of them."""
+
+    messages: int
+    newest: Message | None = None
+    newest_at: datetime | None = None
+
+
 class Bus(Protocol):
     """What every process may do on the bus."""
 
@@ -107,6 +115,15 @@ class Bus(Protocol):
 
     def consume(self, stream: str, consumer: str, filters: list[str]) -> AsyncIterator[Delivery]:
         """Receive from a durable consumer, made when absent, from the stream's beginning; survives lost connections."""
+        ...
+
+    async def stream_state(self, stream: str) -> StreamState:
+        """Return the number of messages in a stream and its newest message.
+
+        Raises:
+            BusUnavailable: no answer.
+            BusError: there is no such stream.
+        """
         ...
 
     async def put(self, bucket: str, key: str, body: bytes) -> None:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapp
 from datetime import datetime, timedelta
 from typing import Any
 
-from holdfast.bus import BusError, BusUnavailable, KeyUpdate, Message, NoResponder
+from holdfast.bus import BusError, BusUnavailable, KeyUpdate, Message, NoResponder, StreamState
 from holdfast.bus.in_memory_broker import Broker, Consumer, Mailbox, Question, Stored, Stream, subject_matches
 from holdfast.subjects import kv_subject
 
@@ -161,6 +161,15 @@ class MemoryBus:
             consumer = stream.consumers[name] = Consumer(stream, filters)
         consumer.filters = filters
         return consumer
+
+    async def stream_state(self, stream: str) -> StreamState:
+        """Return a stream's number of messages and its newest one; see `holdfast.bus.Bus`."""
+        await asyncio.sleep(0)
+        self._require_connection()
+        stored = self.broker.streams[stream].stored
+        if not stored:
+            return StreamState(messages=0)
+        return StreamState(messages=len(stored), newest=stored[-1].message, newest_at=stored[-1].at)
 
     async def put(self, bucket: str, key: str, body: bytes) -> None:
         """Set a key; see `holdfast.bus.Bus`."""

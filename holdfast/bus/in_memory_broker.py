@@ -118,14 +118,14 @@ class Stream:
     def __init__(self, spec: StreamSpec) -> None:
         self.spec = spec
         self.consumers: dict[str, Consumer] = {}
-        self._stored: deque[Stored] = deque()
+        self.stored: deque[Stored] = deque()
         self._sequence = 0
         self._ids = RecentIds()
 
     @property
     def messages(self) -> list[Message]:
         """Everything in the stream, in order."""
-        return [stored.message for stored in self._stored]
+        return [stored.message for stored in self.stored]
 
     def takes(self, subject: str) -> bool:
         """Whether the stream stores this subject."""
@@ -136,9 +136,9 @@ class Stream:
         if not self._ids.is_new(message.id, now):
             return
         self._sequence += 1
-        self._stored.append(Stored(self._sequence, message, now))
-        while self._stored and now - self._stored[0].at > timedelta(seconds=self.spec.keep_s):
-            self._stored.popleft()
+        self.stored.append(Stored(self._sequence, message, now))
+        while self.stored and now - self.stored[0].at > timedelta(seconds=self.spec.keep_s):
+            self.stored.popleft()
 
     def at(self, sequence: int) -> Stored | None:
         """The message with this number, if it is still there."""
@@ -147,15 +147,15 @@ class Stream:
 
     def first_from(self, sequence: int) -> Stored | None:
         """The first message with this number or a later one."""
-        if not self._stored or sequence > self._sequence:
+        if not self.stored or sequence > self._sequence:
             return None
         # Numbers have no gaps: only the front is ever removed.
-        return self._stored[max(0, sequence - self._stored[0].sequence)]
+        return self.stored[max(0, sequence - self.stored[0].sequence)]
 
     def clear(self) -> None:
         """Lose everything, as a stream in memory does when its server restarts."""
         self.consumers.clear()
-        self._stored.clear()
+        self.stored.clear()
         self._sequence = 0
         self._ids = RecentIds()
 

@@ -11,13 +11,13 @@ from functools import partial
 
 import msgspec
 
-from holdfast.bus import BusUnavailable, KeyUpdate, Message, NoResponder
+from holdfast.bus import BusUnavailable, KeyUpdate, Message, NoResponder, StreamState
 from holdfast.bus.connection import Connection
 from holdfast.bus.consumer import SILENCE_S, attach_consumer, attach_watch, deliveries_of, is_delete, key_update
 from holdfast.bus.link import ANSWER_TIMEOUT_S, ApiRefusal, Inflow, Link, LinkLost, raise_refusal, status_of
 from holdfast.bus.nats_py import Msg
 from holdfast.bus.objects import get_objects, object_messages, objects_there
-from holdfast.bus.streams import bucket_stream
+from holdfast.bus.streams import bucket_stream, stream_state
 from holdfast.clock import Now, system_now
 from holdfast.subjects import kv_subject
 
@@ -121,6 +121,10 @@ class NatsBus:
         finally:
             for _, answer in awaited:
                 answer.cancel()
+
+    async def stream_state(self, stream: str) -> StreamState:
+        """Return a stream's number of messages and its newest one; see `holdfast.bus.Bus`."""
+        return await stream_state(self._connection.link_now(), stream)
 
     async def put(self, bucket: str, key: str, body: bytes) -> None:
         """Set a key; see `holdfast.bus.Bus`."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import msgspec
 
-from holdfast.bus import BusError, BusUnavailable
-from holdfast.bus.link import ApiRefusal, Link
+from holdfast.bus import BusError, BusUnavailable, Message, NoResponder, StreamState
+from holdfast.bus.link import ApiRefusal, Link, status_of
 from holdfast.subjects import (
     CODE_BUCKET,
     CODE_BYTES_MAX,
@@ -99,6 +100,15 @@ class _StreamAnswer(msgspec.Struct, frozen=True):
     config: dict[str, Any] = {}
 
 
+class _StreamCounts(msgspec.Struct, frozen=True):
+    messages: int
+    last_seq: int
+
+
+class _StreamInfo(msgspec.Struct, frozen=True):
+    state: _StreamCounts
+
+
 async def ensure_stream(link: Link, config: dict[str, Any]) -> None:
     """Create the stream, or bring an existing one to this configuration.
 
@@ -144,3 +154,27 @@ async def ensure_streams(link: Link) -> None:
     code = object_bucket_config(CODE_BUCKET, keep_s=CODE_KEPT_S, bytes_max=CODE_BYTES_MAX)
     for config in [*(stream_config(spec) for spec in STREAMS), bucket_config(DESIRED_BUCKET), code]:
         await ensure_stream(link, config)
+
+
+async def stream_state(link: Link, stream: str) -> StreamState:
+    """Return the number of messages in a stream and its newest message, None if that expired in between.
+
+    Raises:
+        BusUnavailable: no answer.
+        BusError: there is no such stream.
+    """
+    counts = (await link.api(f"STREAM.INFO.{stream}", {}, _StreamInfo)).state
+    if not counts.messages:
+        return StreamState(messages=0)
+    try:
+        found = await link.answer(f"$JS.API.DIRECT.GET.{stream}", msgspec.json.encode({"seq": counts.last_seq}))
+    except NoResponder:
+        raise BusUnavailable(f"stream {stream} does not answer at {link.address}") from None
+    if status_of(found) in ("404", "408"):
+        return StreamState(messages=counts.messages)
+    headers = dict(found.headers or {})
+    newest = Message(
+        id=headers.get("Nats-Msg-Id", ""), subject=headers.get("Nats-Subject", ""), body=found.data, headers=headers
+    )
+    at = msgspec.convert(headers.get("Nats-Time-Stamp"), datetime | None)
+    return StreamState(messages=counts.messages, newest=newest, newest_at=at)

@@ -1,4 +1,4 @@
-"""Taking a snapshot of code for a command, and bringing it to the controller."""
+"""A snapshot of code for a command, and its upload to the controller."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ _NAMED = 5
 _IGNORED = "ignored by git"
 
 
-def asked_for(root: Path, *own: Path) -> Snapshot:
-    """The code in a directory that somebody named, without directories of Holdfast's `own` (a cluster's, a job's).
+def snapshot_of(root: Path, *own: Path) -> Snapshot:
+    """Take a snapshot of a directory that the user named, without Holdfast's `own` directories (a cluster's, a job's).
 
     Raises:
-        ClickException: it cannot be held.
+        ClickException: it cannot be kept as a version.
     """
     try:
-        found = snapshot(root, exclude=_inside(root, own))
+        taken = snapshot(root, exclude=_inside(root, own))
     except SnapshotRefused as error:
         raise click.ClickException(printable(str(error))) from error
-    left = [f"{left.path} ({left.why})" for left in found.left_out if left.why != _IGNORED]
+    left = [f"{left.path} ({left.why})" for left in taken.left_out if left.why != _IGNORED]
     if left:
         named = printable("; ".join(left[:_NAMED])) + (f"; {len(left) - _NAMED} more" if len(left) > _NAMED else "")
-        click.echo(f"no part of the version: {named}", err=True)
-    return found
+        click.echo(f"not part of the version: {named}", err=True)
+    return taken
 
 
-def found_for(script: Path, *own: Path) -> Snapshot | None:
-    """The code that a script belongs to, if that can be told and is no more than anybody would wait for."""
+def snapshot_for_script(script: Path, *own: Path) -> Snapshot | None:
+    """Take a snapshot of the source tree of a script; None if no such tree is found, or it is large."""
     root = tree_of(script, Path.cwd())
     why = "it lies in a home directory or at the root of the file system"
     if root is not None:
@@ -46,37 +46,37 @@ def found_for(script: Path, *own: Path) -> Snapshot | None:
         except SnapshotRefused as error:
             why = str(error)
     click.echo(
-        f"the script runs where it lies and cannot be updated or rolled back while it runs: {printable(why)}; or name "
-        "the code with --code DIR (--code none: as it is now, without this message)",
+        f"the script runs where it lies, and cannot be updated or rolled back while it runs: {printable(why)}. Name "
+        "its source tree with --code DIR, or give --code none to run it this way without this message",
         err=True,
     )
     return None
 
 
-async def bring(bus: Bus, found: Snapshot, message: str = "") -> CodeOffer:
-    """Have the controller hold this version; what it has already is not sent.
+async def upload(bus: Bus, code: Snapshot, message: str = "") -> CodeOffer:
+    """Have the controller keep this version; files that it has already are not sent.
 
     Raises:
-        ClickException: nobody answered, or it will not.
+        ClickException: no answer, or refused.
         BusError: it cannot be sent.
     """
     refusal = ""
     for resend in (None, False, True):
         if resend is not None:
-            there = set() if resend else await bus.objects_there(CODE_BUCKET, found.contents)
-            missing = {digest: body for digest, body in found.contents.items() if digest not in there}
+            there = set() if resend else await bus.objects_there(CODE_BUCKET, code.contents)
+            missing = {digest: body for digest, body in code.contents.items() if digest not in there}
             await bus.put_objects(CODE_BUCKET, missing)
-            await bus.put_objects(CODE_BUCKET, {found.version: encode(found.manifest)})
-        request = KeepCode(id=uuid7(), asked_by=asked_by(), version=found.version)
+            await bus.put_objects(CODE_BUCKET, {code.version: encode(code.manifest)})
+        request = KeepCode(id=uuid7(), asked_by=asked_by(), version=code.version)
         answer = await ask(bus, CODE_REQUESTS, request, "controller")
         if answer.accepted:
             return CodeOffer(
-                version=found.version,
-                files=len(found.manifest.entries),
-                code_bytes=found.manifest.code_bytes,
-                origin=str(found.root),
-                commit=found.commit.id if found.commit else "",
-                is_dirty=found.commit.is_dirty if found.commit else False,
+                version=code.version,
+                files=len(code.manifest.entries),
+                code_bytes=code.manifest.code_bytes,
+                origin=str(code.root),
+                commit=code.commit.id if code.commit else "",
+                is_dirty=code.commit.is_dirty if code.commit else False,
                 message=message,
             )
         refusal = answer.message

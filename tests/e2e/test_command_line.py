@@ -101,7 +101,7 @@ def test_a_job_goes_on_when_nobody_reads_its_output(holdfast: Cluster, tmp_path:
     run.stdout.close()
     errors = run.stderr.read().decode()
     assert run.wait(60) == 141
-    assert "job unread goes on" in errors and "Traceback" not in errors and "ignored" not in errors
+    assert "job unread continues" in errors and "Traceback" not in errors and "ignored" not in errors
 
     (row,) = holdfast.query("select phase from controller.jobs where key = 'unread'")
     assert row["phase"] == "starting"  # it makes no steps

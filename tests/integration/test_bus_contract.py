@@ -392,3 +392,13 @@ async def test_objects_survive_the_server(world: World) -> None:
             await asked
     await world.start()
     assert await bus.get_objects(CODE_BUCKET, [name]) == {name: b"x" * 300_000}
+
+
+async def test_a_stream_reports_its_size_and_its_newest_message(world: World) -> None:
+    bus, job = await world.client("a"), unique("job")
+    before = (await bus.stream_state("EVIDENCE")).messages
+    last = message(evidence(job), b"last")
+    await bus.publish_all([message(evidence(job), b"first"), last])
+    state = await bus.stream_state("EVIDENCE")
+    assert state.messages == before + 2 and state.newest_at is not None and state.newest is not None
+    assert (state.newest.id, state.newest.subject, state.newest.body) == (last.id, last.subject, b"last")

@@ -1,4 +1,4 @@
-"""Asking a service over the bus, with patience while it starts, and a clear word when it does not answer."""
+"""Requests to services over the bus, repeated while a service starts, with an error when it does not answer."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ PATIENCE_S = 60.0
 
 
 def asked_by() -> str:
-    """Who asks, for the record."""
+    """Return the user and process id that a request is recorded with."""
     try:
         return f"{getpass.getuser()} (pid {os.getpid()})"
     except (OSError, KeyError):
-        # Python 3.13 says OSError where older ones say KeyError: a user id without a name, as in containers.
+        # A user id without a name, as in containers: OSError since Python 3.13, KeyError before.
         return f"uid {os.getuid()} (pid {os.getpid()})"
 
 
 async def ask(bus: Bus, subject: str, request: Request, service: str) -> Answer:
-    """Ask until there is an answer; a request asked again under its id is done once.
+    """Send a request until there is an answer; a service handles a request once, however often it arrives.
 
     Raises:
-        click.ClickException: nobody answered within `PATIENCE_S`, or not in our language.
+        click.ClickException: no answer within `PATIENCE_S`, or an unreadable one.
         BusError: the request cannot be sent.
     """
     body = msgspec.json.encode(request)
-    told = False
+    is_reported = False
     try:
         async with asyncio.timeout(PATIENCE_S):
             while True:
                 try:
                     return _readable(await bus.request(subject, body, ANSWER_S), service)
                 except (NoResponder, BusUnavailable) as error:
-                    if not told:
+                    if not is_reported:
                         click.echo(
                             f"the {service} does not answer yet ({error}); trying for {PATIENCE_S:g} s", err=True
                         )
-                        told = True
+                        is_reported = True
                     await asyncio.sleep(0.2)
     except TimeoutError:
         raise click.ClickException(
@@ -55,31 +55,35 @@ async def ask(bus: Bus, subject: str, request: Request, service: str) -> Answer:
         ) from None
 
 
-async def have_done(bus: Bus, request: Request) -> None:
-    """Have the controller do something.
+async def require(
+    bus: Bus, request: Request, subject: str = CONTROLLER_REQUESTS, service: str = "controller"
+) -> Answer:
+    """Send a request and return the answer, which accepts it.
 
     Raises:
-        click.ClickException: it does not answer, or refuses, and says why.
+        click.ClickException: refused, with the service's reason, or no answer.
+        BusError: the request cannot be sent.
     """
-    answer = await ask(bus, CONTROLLER_REQUESTS, request, "controller")
+    answer = await ask(bus, subject, request, service)
     if not answer.accepted:
         raise click.ClickException(answer.message)
+    return answer
 
 
-def order(command: str, url: str, request: Request) -> None:
-    """`have_done`, over a connection of its own for `command`."""
+def require_once(command: str, url: str, request: Request) -> None:
+    """Send one request to the controller, over a connection opened for it. Raises as `require` does."""
 
     async def connect_and_ask() -> None:
         async with connected(url, command) as bus:
-            await have_done(bus, request)
+            await require(bus, request)
 
     asyncio.run(connect_and_ask())
 
 
 def _readable(body: bytes, service: str) -> Answer:
-    """An answer whose message may go to a terminal: anybody on the bus can answer."""
+    """Decode an answer and escape its message for a terminal: any client of the bus can answer."""
     try:
         answer = msgspec.json.decode(body, type=Answer)
     except UNREADABLE as error:
-        raise click.ClickException(f"the {service} answers something that is no answer: {error}") from error
+        raise click.ClickException(f"the {service} sent an unreadable answer: {error}") from error
     return msgspec.structs.replace(answer, message=printable(answer.message))

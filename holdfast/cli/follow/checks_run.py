@@ -1,19 +1,17 @@
-"""One run of checks, from its submission to its verdict: results are shown as they come, and Ctrl-C stops the run."""
+"""A run of checks, from its submission to its verdict: results are shown as they arrive, and Ctrl-C stops the run."""
 
 from __future__ import annotations
 
 import asyncio
-import signal
 import sys
 from typing import Any
 
 import click
 import msgspec
 
-from holdfast import events
 from holdfast.bus import Bus, BusError
-from holdfast.cli.connect.ask import ask, asked_by
 from holdfast.cli.connect.bus import connected
+from holdfast.cli.follow.follower import JobFollower
 from holdfast.cli.output.tables import printable
 from holdfast.engines.checks.checks_verdict import Verdict, answered, judge, why_silent
 from holdfast.engines.checks.references import NO_REFERENCES, References
@@ -30,25 +28,22 @@ from holdfast.events import (
 )
 from holdfast.events.parts.job import JobSpec
 from holdfast.exit_codes import INTERRUPTED
-from holdfast.fresh_ids import uuid7
-from holdfast.requests import CONTROLLER_REQUESTS, StopJob, SubmitJob
-from holdfast.subjects import ROOT, event_subject
 
 GRANT_S = 20.0
-"""How long the nodes may take to be handed over and to start, with nothing in their way."""
+"""Maximum time until idle nodes are granted and the checks start on them."""
 
 STOP_S = 20.0
-"""How long the end of a stopped run is waited for; it ends by itself in any case."""
+"""How long the end of a stopped run is awaited; the run ends without this command too."""
 
 
-class CouldNotCheck(click.ClickException):
-    """The checks were not made: that says nothing of any node."""
+class ChecksNotRun(click.ClickException):
+    """The checks did not run: no node is at fault by that."""
 
     exit_code = 2
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a run on `nodes`, which are in the order of their node ranks."""
+class ChecksOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """Results and verdict of a run on `nodes`, which are in the order of their node ranks."""
 
     job: str
     suite: str
@@ -59,36 +54,48 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def exit_code(self) -> int:
-        """0: every node passed; 1: not so."""
+        """0 if every node passed, 130 if interrupted, else 1."""
         if self.interrupted:
             return INTERRUPTED
         return 0 if self.verdict.passed else 1
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """The outcome for JSON."""
         whole: dict[str, Any] = msgspec.to_builtins(self)
         whole["passed"] = self.verdict.passed
         return whole
 
 
-class Check:
-    """A run of `suite` as the job `spec`."""
+async def run_checks(
+    spec: JobSpec, suite: str, limit_s: float | None, nats_url: str, references: References, *, quiet: bool
+) -> ChecksOutcome:
+    """Run `suite` as the job `spec`, give the nodes back, and return the outcome.
+
+    Raises:
+        ChecksNotRun: the nodes could not be granted, or the checks did not start.
+    """
+    async with connected(nats_url, "diagnose") as bus:
+        return await ChecksRun(spec, suite, limit_s, bus, references, quiet=quiet).run()
+
+
+class ChecksRun(JobFollower[None]):
+    """A run of `suite` as the job `spec`. No test may take longer than `limit_s` seconds."""
 
     def __init__(
         self,
         spec: JobSpec,
         suite: str,
         limit_s: float | None,
-        nats_url: str,
+        bus: Bus,
         references: References = NO_REFERENCES,
         *,
         quiet: bool,
     ) -> None:
+        super().__init__(spec.name, bus)
         self._references = references
         self._spec = spec
         self._suite = suite
         self._limit_s = limit_s
-        self._nats_url = nats_url
         self._quiet = quiet
         self._nodes: tuple[str, ...] = ()
         self._results: dict[str, DiagnosticResult] = {}
@@ -100,31 +107,18 @@ class Check:
         self._failure = ""
         self._interrupted = False
 
-    async def run(self) -> Outcome:
-        """Submit, wait, judge, and see to it that the nodes are given back.
+    async def run(self) -> ChecksOutcome:
+        """Submit the run, wait for the results, give the nodes back, and judge.
 
         Raises:
-            CouldNotCheck: they were not made.
+            ChecksNotRun: the nodes could not be granted, or the checks did not start.
         """
-        async with connected(self._nats_url, "diagnose") as bus:
-            listening = asyncio.create_task(self._listen(bus))
-            # Who listens before asking misses nothing that follows from it.
-            await asyncio.sleep(0)
-            loop = asyncio.get_running_loop()
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.add_signal_handler(number, self._interrupt)
-            try:
-                await self._submit(bus)
-                await self._wait()
-            finally:
-                await self._end(bus)
-                listening.cancel()
-                await asyncio.wait([listening])
+        await self.follow(self._submit_and_wait)
         if self._failure:
-            raise CouldNotCheck(self._failure)
+            raise ChecksNotRun(self._failure)
         results = tuple(self._results.values())
-        return Outcome(
-            job=self._spec.name,
+        return ChecksOutcome(
+            job=self.job,
             suite=self._suite,
             nodes=self._nodes,
             results=tuple(sorted(results, key=lambda result: (result.node or "", result.done))),
@@ -132,24 +126,64 @@ class Check:
             interrupted=self._interrupted,
         )
 
-    # --- the run ----------------------------------------------------------------------------------
+    async def interrupt(self) -> None:
+        """Stop the run."""
+        self._interrupted = True
+        self._print(f"stopping {self.job}")
+        self._started.set()
+        self._answered.set()
 
-    async def _submit(self, bus: Bus) -> None:
-        request = SubmitJob(id=uuid7(), asked_by=asked_by(), spec=self._spec)
-        answer = await ask(bus, CONTROLLER_REQUESTS, request, "controller")
-        if not answer.accepted:
-            self._fail(answer.message)
-        self._tell(f"{self._spec.name}: suite {self._suite} on {', '.join(self._spec.only_nodes)}")
+    def take(self, event: AnyEvent) -> None:
+        """Collect results, and note what ends the run."""
+        match event:
+            case NodesAwaited() if event.missing:
+                self._fail_run(f"the nodes are not available: {event.missing}")
+            case GenerationStarted():
+                self._nodes = event.nodes
+            case RanksStarted():
+                self._started.set()
+            case DiagnosticResult():
+                self._results[event.id] = event
+                self._show(event)
+            case ProcessExited() if event.node:
+                self._unanswered.setdefault(event.node, why_silent(event))
+                cause = event.exception.message if event.exception else event.detail
+                self._print(f"{event.node}: the checks exited early{f': {cause}' if cause else ''}")
+            case NodeLost() if event.node:
+                self._unanswered.setdefault(event.node, f"no message from it for {event.silent_s:.1f} s")
+            case JobFinished():
+                self._over.set()
+                self._started.set()
+                self._answered.set()
+                if event.outcome == "failed":
+                    self._print(f"{self.job}: {event.reason}")
+            case _:
+                pass
+        done = answered(self._results.values()) | self._unanswered.keys()
+        if self._nodes and done >= set(self._nodes):
+            self._answered.set()
+        if self._nodes and 2 * len(done) > len(self._nodes):
+            self._mostly.set()
+
+    async def _submit_and_wait(self) -> None:
+        try:
+            await self.submit(self._spec)
+            self._print(f"{self.job}: suite {self._suite} on {', '.join(self._spec.only_nodes)}")
+            await self._wait()
+        except click.ClickException as error:
+            self._fail_run(error.message)
+        finally:
+            await self._give_nodes_back()
+        self.finish(None)
 
     async def _wait(self) -> None:
-        """Until every node has answered, or cannot be expected to any more."""
+        """Wait until every node has answered, or can no longer be expected to."""
         if not await _within(self._started, GRANT_S):
-            self._fail(
-                f"the checks did not start within {GRANT_S:g} s; `holdfast jobs {self._spec.name}` shows what they "
-                "wait for"
+            self._fail_run(
+                f"the checks did not start within {GRANT_S:g} s; `holdfast jobs {self.job}` shows what they wait for"
             )
             return
-        # Partners go through the same stages side by side: once most are through, the others soon are, or never.
+        # Partners go through the same stages together: once most nodes are done, the others soon are, or never.
         last_s = 2 * meeting_limit_s(self._limit_s)
         limit_s = deadline_s(self._suite, len(self._nodes), self._limit_s)
         answered = asyncio.create_task(self._answered.wait())
@@ -162,97 +196,43 @@ class Check:
             answered.cancel()
             mostly.cancel()
 
-    async def _end(self, bus: Bus) -> None:
-        """Give the nodes back."""
+    async def _give_nodes_back(self) -> None:
         if self._over.is_set() or await _within(self._over, 1.0 if self._all_finished() else 0.0):
             return
         try:
-            await ask(
-                bus,
-                CONTROLLER_REQUESTS,
-                StopJob(id=uuid7(), asked_by=asked_by(), job=self._spec.name),
-                "controller",
-            )
+            await self.stop()
         except (BusError, click.ClickException) as error:
-            self._tell(f"the nodes could not be given back: {error}; `holdfast stop {self._spec.name}` does it")
+            self._print(f"the nodes could not be given back: {error}; `holdfast stop {self.job}` does it")
             return
         if not await _within(self._over, STOP_S):
-            self._tell(f"{self._spec.name} still stops; `holdfast jobs` shows when its nodes are free again")
+            self._print(f"{self.job} is still stopping; `holdfast jobs` shows when its nodes are free again")
 
-    def _interrupt(self) -> None:
-        self._interrupted = True
-        self._tell(f"stopping {self._spec.name}")
-        self._started.set()
-        self._answered.set()
-
-    def _fail(self, why: str) -> None:
+    def _fail_run(self, why: str) -> None:
         self._failure = self._failure or printable(why)
         self._started.set()
         self._answered.set()
-
-    # --- what is heard ----------------------------------------------------------------------------
-
-    async def _listen(self, bus: Bus) -> None:
-        async for subject, body in bus.listen(f"{ROOT}.*.*.{self._spec.name}.>"):
-            try:
-                event = events.decode(body)
-            except events.UnreadableEvent:
-                continue
-            if event_subject(event) == subject:
-                self._take(event)
-
-    def _take(self, event: AnyEvent) -> None:
-        match event:
-            case NodesAwaited() if event.missing:
-                self._fail(f"the nodes cannot be had: {event.missing}")
-            case GenerationStarted():
-                self._nodes = event.nodes
-            case RanksStarted():
-                self._started.set()
-            case DiagnosticResult():
-                self._results[event.id] = event
-                self._show(event)
-            case ProcessExited() if event.node:
-                self._unanswered.setdefault(event.node, why_silent(event))
-                said = event.exception.message if event.exception else event.detail
-                self._tell(f"{event.node}: the checks ended before their end{f': {said}' if said else ''}")
-            case NodeLost() if event.node:
-                self._unanswered.setdefault(event.node, f"nothing was heard of it for {event.silent_s:.1f} s")
-            case JobFinished():
-                self._over.set()
-                self._started.set()
-                self._answered.set()
-                if event.outcome == "failed":
-                    self._tell(f"{self._spec.name}: {event.reason}")
-            case _:
-                pass
-        done = answered(self._results.values()) | self._unanswered.keys()
-        if self._nodes and done >= set(self._nodes):
-            self._answered.set()
-        if self._nodes and 2 * len(done) > len(self._nodes):
-            self._mostly.set()
 
     def _all_finished(self) -> bool:
         return bool(self._nodes) and answered(self._results.values()) >= set(self._nodes)
 
     def _silent(self) -> dict[str, str]:
-        """Nodes that did not come to the end of their tests, and why."""
+        """Return the nodes that did not finish their tests, with the reason of each."""
         if self._interrupted:
             return {}
-        told = answered(self._results.values())
-        silent = {node: "it did not answer in time" for node in self._nodes if node not in told}
+        finished = answered(self._results.values())
+        silent = {node: "it did not answer in time" for node in self._nodes if node not in finished}
         silent |= {node: why for node, why in self._unanswered.items() if node in silent}
         return {node: why for node, why in silent.items() if why}
 
     def _show(self, result: DiagnosticResult) -> None:
         if result.test == END:
-            self._tell(f"{result.node}: all tests made in {result.took_s:.1f} s")
+            self._print(f"{result.node}: all tests done in {result.took_s:.1f} s")
             return
-        whom = f" with {', '.join(result.peers)}" if result.peers else ""
-        said = f": {result.detail}" if result.detail and result.status != "passed" else ""
-        self._tell(f"[{result.done}/{result.total}] {result.node} {result.test}{whom} {result.status}{said}")
+        partners = f" with {', '.join(result.peers)}" if result.peers else ""
+        detail = f": {result.detail}" if result.detail and result.status != "passed" else ""
+        self._print(f"[{result.done}/{result.total}] {result.node} {result.test}{partners} {result.status}{detail}")
 
-    def _tell(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         if not self._quiet:
             sys.stderr.write(f"[holdfast] {printable(text)}\n")
             sys.stderr.flush()

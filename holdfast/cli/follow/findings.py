@@ -1,89 +1,113 @@
-"""Asking the analyzer for a finding about a job, and waiting until it is recorded."""
+"""A finding about a job that the analyzer is asked for, awaited on the bus and in the database."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import click
 import msgspec
 
-from holdfast.cli.connect.ask import ask
+from holdfast.bus import Bus
+from holdfast.cli.connect.ask import require
 from holdfast.cli.connect.bus import connected
-from holdfast.cli.connect.database import DatabaseUnreachable, reading, working
+from holdfast.cli.connect.database import reading, working
+from holdfast.cli.follow.follower import JobFollower
 from holdfast.decoding import UNREADABLE
-from holdfast.events import Event
-from holdfast.requests import ANALYZER_REQUESTS, Request
+from holdfast.events import AnyEvent, Event
+from holdfast.requests import ANALYZER_REQUESTS, LocateSlowness, TraceJob
 
-LOOK_EVERY_S = 0.1
+READ_EVERY_S = 1.0
+"""How often the database is asked for the finding, in case the bus lost it."""
+
 PATIENCE_S = 3.0
-"""After this it is said that there is something to wait for."""
+"""After this time a line says what the command waits for."""
 
-# Partitions are by the time of events: the clock that they have may differ by less than this.
+# Partitions are by the time of the event: the clocks of the database and of the analyzer differ by less than a day.
 _FINDING = "select body from historian.events where id = $1::uuid and at > now() - interval '1 day'"
 
 F = TypeVar("F", bound=Event)
 
 
-class Untold(click.ClickException):
-    """There is no finding, and why; 1 is the exit code of one that names somebody."""
+class NoFinding(click.ClickException):
+    """There is no finding; the message says why. Exit code 1 would be a finding with suspects."""
 
     exit_code = 2
 
 
-def found(
-    request: Request, kind: type[F], finding: str, *, command: str, bus_url: str, database_url: str, within_s: float
+def find(
+    request: TraceJob | LocateSlowness,
+    kind: type[F],
+    finding: str,
+    *,
+    command: str,
+    bus_url: str,
+    database_url: str,
+    within_s: float,
 ) -> F:
-    """The event `finding` that follows from `request`, once the historian has it.
+    """Send `request` to the analyzer and return the event that answers it, whose id is `finding`.
 
     Raises:
-        Untold: it is refused, there is none within `within_s` seconds, or somebody who is needed for it does not
-            answer.
+        NoFinding: refused, no finding within `within_s` seconds, or a service that is needed does not answer.
     """
+
+    async def ask_and_wait() -> F:
+        # Without the database, a finding that the bus loses would be lost: training is not held up for that.
+        async with reading(database_url) as connection, working(database_url):
+            await connection.fetchrow(_FINDING, finding)
+        async with connected(bus_url, command) as bus:
+            return await _FindingFollower(bus, request, kind, finding, database_url, within_s).run()
+
     try:
-        return asyncio.run(_found(request, kind, finding, command, bus_url, database_url, within_s))
+        return asyncio.run(ask_and_wait())
     except click.ClickException as error:
-        raise Untold(error.message) from error
+        raise NoFinding(error.message) from error
 
 
-async def _found(
-    request: Request, kind: type[F], finding: str, command: str, bus_url: str, database_url: str, within_s: float
-) -> F:
-    # What nobody could read afterwards is not asked for: it may hold training up.
-    async with reading(database_url) as connection, working(database_url):
-        await connection.fetchrow(_FINDING, finding)
-    async with connected(bus_url, command) as bus:
-        answer = await ask(bus, ANALYZER_REQUESTS, request, "analyzer")
-    if not answer.accepted:
-        raise click.ClickException(answer.message)
-    patience = asyncio.get_running_loop().call_later(PATIENCE_S, _say_that_it_takes_long, within_s)
-    try:
-        async with asyncio.timeout(within_s):
-            return await _recorded(kind, finding, database_url)
-    except TimeoutError:
-        raise click.ClickException(
-            f"no finding within {within_s:g} s: the job may have ended, or moved to another generation; "
-            "`holdfast status` shows the job, the analyzer and the historian"
-        ) from None
-    finally:
-        patience.cancel()
+class _FindingFollower(JobFollower[F], Generic[F]):
+    """A job followed until the finding about it is published or recorded."""
 
+    def __init__(
+        self,
+        bus: Bus,
+        request: TraceJob | LocateSlowness,
+        kind: type[F],
+        finding: str,
+        database_url: str,
+        within_s: float,
+    ) -> None:
+        super().__init__(request.job, bus)
+        self._request = request
+        self._kind = kind
+        self._finding = finding
+        self._database_url = database_url
+        self._within_s = within_s
 
-async def _recorded(kind: type[F], finding: str, database_url: str) -> F:
-    while True:
+    async def run(self) -> F:
+        """Return the finding."""
+        return await self.follow(self._ask_and_wait)
+
+    def take(self, event: AnyEvent) -> None:
+        """End with the finding when it is published."""
+        if isinstance(event, self._kind) and event.id == self._finding:
+            self.finish(event)
+
+    async def _ask_and_wait(self) -> None:
+        await require(self.bus, self._request, ANALYZER_REQUESTS, "analyzer")
+        patience = asyncio.get_running_loop().call_later(PATIENCE_S, self._explain_waiting)
         try:
-            async with reading(database_url) as connection, working(database_url):
-                while (row := await connection.fetchrow(_FINDING, finding)) is None:  # noqa: ASYNC110 - nobody tells
-                    await asyncio.sleep(LOOK_EVERY_S)
-        except DatabaseUnreachable:
-            # It was there before: the finding is said and recorded whether or not it is away for a while.
-            await asyncio.sleep(LOOK_EVERY_S)
-            continue
-        try:
-            return msgspec.convert(row["body"], kind)
+            async with asyncio.timeout(self._within_s):
+                row = await self.recorded(self._database_url, READ_EVERY_S, _FINDING, self._finding)
+            self.finish(msgspec.convert(row["body"], self._kind))
         except UNREADABLE as error:
             raise click.ClickException(f"the finding is of another version of Holdfast: {error}") from error
+        except TimeoutError:
+            raise click.ClickException(
+                f"no finding within {self._within_s:g} s: the job may have ended, or started another generation; "
+                "`holdfast status` shows the job, the analyzer and the historian"
+            ) from None
+        finally:
+            patience.cancel()
 
-
-def _say_that_it_takes_long(within_s: float) -> None:
-    click.echo(f"asked; the nodes' answers take up to {within_s:g} s", err=True)
+    def _explain_waiting(self) -> None:
+        click.echo(f"waiting for the nodes' answers, up to {self._within_s:g} s", err=True)

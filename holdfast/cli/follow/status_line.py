@@ -1,11 +1,10 @@
-"""One line that says where a job stands, redrawn in place on a terminal; elsewhere only what changes is printed."""
+"""A line with the state of a job, redrawn in place on a terminal; elsewhere each change is printed."""
 
 from __future__ import annotations
 
 import asyncio
-import shutil
 import time
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from holdfast.cli.output.tables import printable
 from holdfast.code.manifest import short
@@ -26,18 +25,20 @@ from holdfast.events import (
     Suspension,
 )
 
+if TYPE_CHECKING:
+    from rich.live import Live
+
 DRAW_EVERY_S = 0.5
 
 
 class StatusLine:
-    """Takes a job's events and shows where it stands."""
+    """The state of a job, kept from its events and shown to the user."""
 
     def __init__(self, job: str, out: TextIO) -> None:
         self._job = job
         self._out = out
-        self._live = out.isatty()
         self._began = time.monotonic()
-        self._drawn = False
+        self._live: Live | None = None
         self._state = "waiting for nodes"
         self._generation = 0
         self._step = -1
@@ -45,30 +46,30 @@ class StatusLine:
         self._nodes = 0
         self._incident_at: float | None = None
 
-    def stands(self, phase: str, generation: int, nodes: int) -> None:
-        """Where the job stands already, for who did not hear how it came there."""
+    def show_state(self, phase: str, generation: int, nodes: int) -> None:
+        """Show the present state, for a command that received no events before."""
         self._state, self._generation, self._nodes = phase, generation, nodes
-        self.say(f"{self._job}: {phase}, generation {generation}, on {nodes} nodes")
+        self.print(f"{self._job}: {phase}, generation {generation}, on {nodes} nodes")
 
     def take(self, event: AnyEvent) -> None:
-        """Take in an event of the job."""
+        """Update the state from an event of the job, and print what the user must know."""
         match event:
             case NodesAwaited():
                 behind = f", behind job {event.behind}" if event.behind else ""
-                self._state = f"waiting for nodes ({event.available} of {event.wanted} are there{behind})"
-                self.say(f"{self._job}: {self._state}; it goes on when one registers")
+                self._state = f"waiting for nodes ({event.available} of {event.wanted} are free{behind})"
+                self.print(f"{self._job}: {self._state}; it continues when one registers")
             case GenerationStarted():
                 self._generation = event.generation or 0
                 self._nodes = len(event.nodes)
                 self._state = "starting"
-                self.say(f"{self._job}: generation {self._generation} on {', '.join(event.nodes)}: {event.reason}")
+                self.print(f"{self._job}: generation {self._generation} on {', '.join(event.nodes)}: {event.reason}")
             case FirstStep():
                 self._state = "training"
                 self._step = max(self._step, event.step)
                 if self._incident_at is not None:
                     seconds = time.monotonic() - self._incident_at
                     self._incident_at = None
-                    self.say(f"{self._job}: training again after {seconds:.2f} s, step {event.step} done")
+                    self.print(f"{self._job}: training again after {seconds:.2f} s, step {event.step} done")
             case Progress():
                 self._step = event.step
             case StepsMeasured():
@@ -76,51 +77,59 @@ class StatusLine:
                 self._loss = losses[-1] if losses else self._loss
             case IncidentOpened():
                 self._incident_at = self._incident_at or time.monotonic()
-                self.say(f"{self._job}: incident {event.incident}: {event.reason}")
+                self.print(f"{self._job}: incident {event.incident}: {event.reason}")
             case Eviction() | Suspension() | IncidentClosed():
                 words = {
                     Eviction: f"{event.node} is evicted",
                     Suspension: "suspended",
                     IncidentClosed: "incident closed",
                 }
-                self.say(f"{self._job}: {words[type(event)]}: {event.reason}")
+                self.print(f"{self._job}: {words[type(event)]}: {event.reason}")
             case HotUpdate() | Rollback():
-                self.say(f"{self._job}: code version {event.number} ({short(event.version)}): {event.reason}")
+                self.print(f"{self._job}: code version {event.number} ({short(event.version)}): {event.reason}")
             case StepNotPersisted():
                 others = f", nor are {event.others} before it" if event.others else ""
-                self.say(f"{self._job}: step {event.step} is not on the disk{others}: {event.node}: {event.reason}")
+                self.print(f"{self._job}: step {event.step} is not on the disk{others}: {event.node}: {event.reason}")
             case JobFinished():
                 self._state = event.outcome
-                self.say(f"{self._job}: {event.outcome}: {event.reason}")
+                self.print(f"{self._job}: {event.outcome}: {event.reason}")
             case _:
                 pass
 
-    def say(self, text: str, keep: str = "") -> None:
-        """Print a line of its own; control characters are escaped, except those in `keep`."""
+    def print(self, text: str, keep: str = "") -> None:
+        """Print a line; control characters are escaped, except those in `keep`."""
         self.clear()
         self._out.write(f"[holdfast] {printable(text, keep)}\n")
         self._out.flush()
 
     async def keep_drawing(self) -> None:
-        """Redraw until cancelled."""
-        while self._live:
+        """Redraw the line until cancelled; do nothing where there is no terminal."""
+        while self._out.isatty():
             self._draw()
             await asyncio.sleep(DRAW_EVERY_S)
 
     def clear(self) -> None:
-        """Make room for other output."""
-        if self._drawn:
-            self._out.write("\r\x1b[2K")
-            self._drawn = False
+        """Erase the line before other output."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
 
     def _draw(self) -> None:
+        from rich.console import Console
+        from rich.live import Live
+        from rich.text import Text
+
         loss = "" if self._loss is None else f" · loss {self._loss:.4f}"
         step = "" if self._step < 0 else f" · step {self._step}"
         text = (
             f"{self._job} · {self._state} · generation {self._generation} · {self._nodes} nodes{step}{loss}"
             f" · {time.monotonic() - self._began:.0f} s"
         )
-        width = shutil.get_terminal_size().columns
-        self._out.write("\r\x1b[2K" + printable(text)[: max(1, width - 1)])
-        self._out.flush()
-        self._drawn = True
+        if self._live is None:
+            # The output of ranks goes to the standard output itself, not through this console.
+            console = Console(file=self._out)
+            self._live = Live(
+                console=console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
+            )
+            self._live.start()
+        self._live.update(Text(printable(text), no_wrap=True, overflow="ellipsis"), refresh=True)

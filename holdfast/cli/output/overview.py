@@ -8,7 +8,8 @@ from datetime import datetime
 import asyncpg
 import msgspec
 
-from holdfast.bus.nats_py import nats
+from holdfast.bus import BusError, BusUnavailable
+from holdfast.bus.nats import connect
 from holdfast.cli.connect.database import Connection, DatabaseUnreachable, reading
 from holdfast.cli.output.pace import in_words
 from holdfast.cli.output.tables import printable, render
@@ -159,43 +160,23 @@ async def _truth(connection: Connection) -> Overview:
 
 
 async def _from_bus(nats_url: str) -> Overview:
-    async def silent(_: Exception) -> None:
-        """The problem is told in the overview, not on stderr."""
-
     try:
-        async with asyncio.timeout(NATS_TIMEOUT_S):
-            client = await nats.connect(
-                nats_url,
-                name="holdfast-cli",
-                allow_reconnect=False,
-                connect_timeout=NATS_TIMEOUT_S,
-                error_cb=silent,
-            )
-            try:
-                stream = client.jetstream(timeout=NATS_TIMEOUT_S)
-                state = (await stream.stream_info(DEAD_LETTER_STREAM)).state
-                newest = await _letter(stream, state.last_seq) if state.messages else None
-            finally:
-                await client.close()
-    except nats.js.errors.NotFoundError:
-        return Overview(
-            problems=(f"the bus has no stream {DEAD_LETTER_STREAM} yet: a service makes it when it connects",)
+        bus = await connect(nats_url, "holdfast status", timeout_s=NATS_TIMEOUT_S)
+        try:
+            state = await bus.stream_state(DEAD_LETTER_STREAM)
+        finally:
+            await bus.close()
+    except BusUnavailable as error:
+        return Overview(problems=(f"the bus does not answer: {error}",))
+    except BusError as error:
+        return Overview(problems=(f"the bus refuses: {error}",))
+    newest = None
+    if state.newest is not None:
+        newest = DeadLetter(
+            at=state.newest_at,
+            consumer=state.newest.subject.rpartition(".")[2],
+            subject=state.newest.headers.get("Holdfast-Subject", ""),
+            error=state.newest.headers.get("Holdfast-Error", ""),
+            body_bytes=len(state.newest.body),
         )
-    except (OSError, nats.errors.Error, TimeoutError) as error:
-        return Overview(problems=(f"the bus does not answer: {str(error) or type(error).__name__}",))
     return Overview(dead_letters=state.messages, newest_dead_letter=newest)
-
-
-async def _letter(stream: nats.js.JetStreamContext, sequence: int) -> DeadLetter | None:
-    try:
-        message = await stream.get_msg(DEAD_LETTER_STREAM, seq=sequence)
-    except nats.js.errors.NotFoundError:
-        return None
-    headers = message.headers or {}
-    return DeadLetter(
-        at=message.time,
-        consumer=(message.subject or "").rpartition(".")[2],
-        subject=headers.get("Holdfast-Subject", ""),
-        error=headers.get("Holdfast-Error", ""),
-        body_bytes=len(message.data or b""),
-    )

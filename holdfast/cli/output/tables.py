@@ -6,6 +6,7 @@ What is printed may come from a hostile message or a rank's log: control charact
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -14,27 +15,54 @@ from typing import Any
 import msgspec
 
 NOTHING = "-"
+_UNLIMITED = 1 << 20
 
 _encoder = msgspec.json.Encoder(decimal_format="number", enc_hook=str)
 
 
 def render(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Columns as wide as their widest cell, two spaces apart; numbers stand to the right."""
+    """Lay out a table for the standard output: fitted to a terminal by rich, or else plain, one line for each row.
+
+    Columns are two spaces apart; columns of numbers are right-aligned.
+    """
     data = [list(row) for row in rows]
     cells = [[cell(value) for value in row] for row in data]
-    right = [
-        any(_is_number(row[place]) for row in data)
-        and all(row[place] is None or _is_number(row[place]) for row in data)
-        for place in range(len(headers))
+    columns = list(zip(*data, strict=True)) or [() for _ in headers]
+    is_number = [
+        any(map(_is_number, column)) and all(value is None or _is_number(value) for value in column)
+        for column in columns
     ]
-    widths = [max(len(text) for text in column) for column in zip(headers, *cells, strict=True)]
+    if sys.stdout.isatty():
+        return _fitted(headers, cells, is_number)
+    widths = [max(map(len, column)) for column in zip(headers, *cells, strict=True)]
     return "\n".join(
         "  ".join(
             text.rjust(width) if to_right else text.ljust(width)
-            for text, width, to_right in zip(line, widths, right, strict=True)
+            for text, width, to_right in zip(line, widths, is_number, strict=True)
         ).rstrip()
-        for line in [list(headers), *cells]
+        for line in [headers, *cells]
     )
+
+
+def _fitted(headers: Sequence[str], cells: list[list[str]], is_number: list[bool]) -> str:
+    """Lay out a table within the width of the terminal: sentences wrap, ids and names stay whole to be copied."""
+    # Importing rich takes a tenth of a second.
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for place, header in enumerate(headers):
+        is_prose = any(" " in row[place] for row in cells)
+        table.add_column(Text(header), justify="right" if is_number[place] else "left", no_wrap=not is_prose)
+    for row in cells:
+        table.add_row(*map(Text, row))
+    # Without a height, rich ignores the width that is set below on a dumb terminal.
+    console = Console(force_terminal=True, height=25)
+    console.width = max(console.width, console.measure(table, options=console.options.update(width=_UNLIMITED)).minimum)
+    with console.capture() as captured:
+        console.print(table)
+    return captured.get().rstrip("\n")
 
 
 def cell(value: Any) -> str:

@@ -11,6 +11,7 @@ import msgspec
 from holdfast.cli.connect.addresses import both_elsewhere, database_option, nats_option
 from holdfast.cli.connect.directory import as_typed, directory_option, explained
 from holdfast.cli.output.overview import Overview, cluster_overview, overview_section
+from holdfast.cli.output.tables import render
 from holdfast.embedded.control import ChildStatus, Reply, Status, ask
 from holdfast.embedded.errors import NoCluster
 from holdfast.embedded.layout import ClusterInfo, Layout
@@ -88,22 +89,20 @@ def _as_data(layout: Layout, info: ClusterInfo, reply: Reply | None, overview: O
 def _children_section(layout: Layout, reply: Reply | None) -> str:
     if reply is None:
         return f"The cluster in {layout.root} is not running. Start it with `{as_typed('up', layout.root)}`."
-    rows = [("NAME", "KIND", "STATE", "PID", "UP", "RESTARTS", "LAST EXIT")]
-    rows += [
+    rows = [
         (
             child.name,
             child.kind,
             child.state,
-            "-" if child.pid is None else str(child.pid),
-            "-" if child.ready_s is None else _duration(child.ready_s),
-            str(child.restarts),
-            child.last_exit or "-",
+            child.pid,
+            None if child.ready_s is None else _duration(child.ready_s),
+            child.restarts,
+            child.last_exit,
         )
         for child in reply.children
     ]
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return "\n".join(lines if reply.ready else ["The cluster is still starting.", *lines])
+    table = render(["NAME", "KIND", "STATE", "PID", "UP", "RESTARTS", "LAST EXIT"], rows)
+    return table if reply.ready else f"The cluster is still starting.\n{table}"
 
 
 def _duration(seconds: float) -> str:

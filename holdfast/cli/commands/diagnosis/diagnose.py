@@ -13,7 +13,7 @@ import msgspec
 from holdfast.cli.connect.addresses import both_urls, database_option, nats_option
 from holdfast.cli.connect.database import Connection, read
 from holdfast.cli.connect.directory import directory_option
-from holdfast.cli.follow.checks_run import Check, CouldNotCheck, Outcome
+from holdfast.cli.follow.checks_run import ChecksNotRun, ChecksOutcome, run_checks
 from holdfast.cli.names import checked_or_complain
 from holdfast.cli.output.tables import json_text, printable, render
 from holdfast.engines.checks.checks_program import PROGRAM, checks_of
@@ -101,7 +101,7 @@ def diagnose(
         persist_every="never",
     )
     checks = checks_of(job, suite, workers=workers, limit_s=limit_s)
-    outcome = asyncio.run(Check(checks, suite, limit_s, bus, references, quiet=as_json).run())
+    outcome = asyncio.run(run_checks(checks, suite, limit_s, bus, references, quiet=as_json))
     click.echo(json_text(outcome.as_dict(), indent=2) if as_json else _report(outcome))
     sys.exit(outcome.exit_code)
 
@@ -110,27 +110,27 @@ def _chosen(names: tuple[str, ...], known: dict[str, _Node]) -> tuple[str, ...]:
     """The nodes to check.
 
     Raises:
-        CouldNotCheck: one that is named cannot be had, or none is idle.
+        ChecksNotRun: one that is named cannot be had, or none is idle.
     """
     if not names:
         idle = tuple(name for name, node in known.items() if node.state == "standby")
         if not idle:
-            raise CouldNotCheck(
+            raise ChecksNotRun(
                 "no node is idle; `holdfast nodes` shows who uses them. Name one that is on the blocklist"
             )
         return idle
     for name in names:
         node = known.get(name)
         if node is None:
-            raise CouldNotCheck(f"there is no node {name}; `holdfast nodes` lists them")
+            raise ChecksNotRun(f"there is no node {name}; `holdfast nodes` lists them")
         if node.job:
-            raise CouldNotCheck(f"{name} is used by job {node.job}: `holdfast stop {node.job}` gives it back")
+            raise ChecksNotRun(f"{name} is used by job {node.job}: `holdfast stop {node.job}` gives it back")
         if node.state not in _MAY_BE_CHECKED:
-            raise CouldNotCheck(f"{name} is {node.state}: {printable(node.reason or '')}")
+            raise ChecksNotRun(f"{name} is {node.state}: {printable(node.reason or '')}")
     return names
 
 
-def _report(outcome: Outcome) -> str:
+def _report(outcome: ChecksOutcome) -> str:
     """A row for each node, then what speaks against whom."""
     tests = [test for test in dict.fromkeys(result.test for result in outcome.results) if test != END]
     rows = [(node, *(_cell(outcome, node, test) for test in tests)) for node in outcome.nodes]
@@ -153,7 +153,7 @@ def _report(outcome: Outcome) -> str:
     return "\n\n".join([table, *([printable("\n".join(lines), keep="\n")] if lines else [])])
 
 
-def _cell(outcome: Outcome, node: str, test: str) -> str:
+def _cell(outcome: ChecksOutcome, node: str, test: str) -> str:
     """A node's worst result of a test; of several that passed the lowest value."""
     found = [result for result in outcome.results if result.node == node and result.test == test]
     worst = min(found, key=lambda result: _WORST_FIRST.index(result.status), default=None)

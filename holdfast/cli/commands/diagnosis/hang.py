@@ -11,7 +11,7 @@ import msgspec
 from holdfast.cli.connect.addresses import both_urls, database_option, nats_option
 from holdfast.cli.connect.ask import asked_by
 from holdfast.cli.connect.directory import directory_option
-from holdfast.cli.follow.findings import found
+from holdfast.cli.follow.findings import find
 from holdfast.cli.names import checked_or_complain
 from holdfast.cli.output.tables import cell, json_text, render
 from holdfast.events import JobTraced
@@ -55,7 +55,7 @@ def hang(
     checked_or_complain(job, "job name")
     bus, database = both_urls(directory, nats_url, database_url)
     request = TraceJob(id=uuid7(), asked_by=asked_by(), job=job, native=native)
-    told = found(
+    told = find(
         request,
         JobTraced,
         derived_id(request.id, "traced"),

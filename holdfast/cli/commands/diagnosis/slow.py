@@ -11,7 +11,7 @@ import msgspec
 from holdfast.cli.connect.addresses import both_urls, database_option, nats_option
 from holdfast.cli.connect.ask import asked_by
 from holdfast.cli.connect.directory import directory_option
-from holdfast.cli.follow.findings import found
+from holdfast.cli.follow.findings import find
 from holdfast.cli.names import checked_or_complain
 from holdfast.cli.output.tables import cell, json_text, render
 from holdfast.events import FailSlowLocated
@@ -70,7 +70,7 @@ def slow(
         policy = load.load(os.environ)[0].slow
         # Rounds that do not count are taken again, up to twice as many.
         within_s += 2 * policy.vote_rounds * (policy.vote_every_s + policy.answer_s)
-    told = found(
+    told = find(
         request,
         FailSlowLocated,
         derived_id(request.id, "voted" if stacks else "located"),

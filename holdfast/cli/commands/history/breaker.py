@@ -9,7 +9,7 @@ import click
 
 from holdfast.cli.connect.addresses import nats_option, reader_url
 from holdfast.cli.connect.addresses import nats_url as find_nats_url
-from holdfast.cli.connect.ask import asked_by, order
+from holdfast.cli.connect.ask import asked_by, require_once
 from holdfast.cli.connect.database import Connection, as_dicts, read
 from holdfast.cli.connect.directory import directory_option
 from holdfast.cli.connect.options import reading_options
@@ -66,5 +66,5 @@ def show(directory: Path, database_url: str | None, as_json: bool) -> None:
 def reset(job: str, directory: Path, nats_url: str | None) -> None:
     """Let nodes of JOB be evicted again: when it is clear why so many were."""
     checked_or_complain(job, "job name")
-    order("breaker", find_nats_url(directory, nats_url), ResetBreaker(id=uuid7(), asked_by=asked_by(), job=job))
+    require_once("breaker", find_nats_url(directory, nats_url), ResetBreaker(id=uuid7(), asked_by=asked_by(), job=job))
     click.echo(f"the circuit breaker of job {job} is closed again")

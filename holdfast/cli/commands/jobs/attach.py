@@ -12,15 +12,15 @@ import msgspec
 from holdfast.cli.connect.addresses import both_urls, database_option, nats_option
 from holdfast.cli.connect.database import Connection, read
 from holdfast.cli.connect.directory import directory_option
-from holdfast.cli.follow import following
-from holdfast.cli.follow.following import Standing
+from holdfast.cli.follow import training_job
+from holdfast.cli.follow.training_job import JobStatus
 from holdfast.cli.names import checked_or_complain
 from holdfast.cli.output.missing import missing
 from holdfast.cli.output.tables import printable
 
-_STANDING = """
+_STATUS = """
 select c.key as job, c.phase, c.generation, c.exit_code,
-       coalesce(f.body->>'reason', 'why is not recorded yet') as reason,
+       coalesce(f.body->>'reason', 'the reason is not recorded yet') as reason,
        (select count(*) from standby.nodes where job = c.key) as nodes
 from controller.jobs c
 left join lateral (
@@ -44,14 +44,14 @@ def attach(job: str, directory: Path, nats_url: str | None, database_url: str | 
     checked_or_complain(job, "job name")
     bus, database = both_urls(directory, nats_url, database_url)
 
-    async def fetch(connection: Connection) -> Standing:
-        row = await connection.fetchrow(_STANDING, job)
+    async def fetch(connection: Connection) -> JobStatus:
+        row = await connection.fetchrow(_STATUS, job)
         if row is None:
             raise await missing(connection, job)
-        return msgspec.convert(dict(row), Standing)
+        return msgspec.convert(dict(row), JobStatus)
 
-    standing = read(database, fetch)
-    if standing.exit_code is not None:
-        click.echo(f"[holdfast] job {job} is over, {printable(f'{standing.phase}: {standing.reason}')}", err=True)
-        sys.exit(standing.exit_code)
-    sys.exit(asyncio.run(following.attach(standing, bus, database)))
+    status = read(database, fetch)
+    if status.exit_code is not None:
+        click.echo(f"[holdfast] job {job} is over, {printable(f'{status.phase}: {status.reason}')}", err=True)
+        sys.exit(status.exit_code)
+    sys.exit(asyncio.run(training_job.attach(status, bus, database)))

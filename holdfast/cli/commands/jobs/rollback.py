@@ -8,7 +8,7 @@ import click
 
 from holdfast.cli.connect.addresses import nats_option
 from holdfast.cli.connect.addresses import nats_url as find_nats_url
-from holdfast.cli.connect.ask import asked_by, order
+from holdfast.cli.connect.ask import asked_by, require_once
 from holdfast.cli.connect.directory import directory_option
 from holdfast.cli.names import checked_or_complain
 from holdfast.fresh_ids import uuid7
@@ -30,5 +30,5 @@ def rollback(job: str, to: str, directory: Path, nats_url: str | None) -> None:
     """
     checked_or_complain(job, "job name")
     url = find_nats_url(directory, nats_url)
-    order("rollback", url, RollbackJob(id=uuid7(), asked_by=asked_by(), job=job, to=to))
+    require_once("rollback", url, RollbackJob(id=uuid7(), asked_by=asked_by(), job=job, to=to))
     click.echo(f"done; `holdfast versions {job}` shows what job {job} runs")

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import click
 
-from holdfast.cli.code_upload import asked_for, found_for
+from holdfast.cli.code_upload import snapshot_for_script, snapshot_of
 from holdfast.cli.connect.addresses import both_elsewhere, both_urls, database_option, nats_option
 from holdfast.cli.connect.directory import directory_option
-from holdfast.cli.follow.following import follow
+from holdfast.cli.follow.training_job import follow
 from holdfast.cli.names import checked_or_complain
 from holdfast.code.snapshot import Snapshot
 from holdfast.events.parts.job import JobSpec
@@ -166,13 +166,13 @@ def _code(named: str | None, script: Path, *own: Path) -> Snapshot | None:
     if named == "none":
         return None
     if named is None:
-        return found_for(script, *own)
+        return snapshot_for_script(script, *own)
     root = Path(named).resolve()
     if not script.is_relative_to(root):
         raise click.ClickException(
             f"--code {named}: {script.parent if script.name == '-m' else script} is not below it"
         )
-    return asked_for(root, *own)
+    return snapshot_of(root, *own)
 
 
 def _require_room(directory: Path) -> None:

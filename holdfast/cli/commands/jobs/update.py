@@ -8,10 +8,10 @@ from pathlib import Path
 
 import click
 
-from holdfast.cli.code_upload import asked_for, bring
+from holdfast.cli.code_upload import snapshot_of, upload
 from holdfast.cli.connect.addresses import nats_option
 from holdfast.cli.connect.addresses import nats_url as find_nats_url
-from holdfast.cli.connect.ask import asked_by, have_done
+from holdfast.cli.connect.ask import asked_by, require
 from holdfast.cli.connect.bus import connected
 from holdfast.cli.connect.directory import directory_option
 from holdfast.cli.connect.options import json_option
@@ -73,7 +73,7 @@ def update(
     checked_or_complain(job, "job name")
     if is_urgent and is_lazy:
         raise click.UsageError("choose --urgent or --lazy")
-    found = asked_for(source, directory)
+    found = snapshot_of(source, directory)
     asked_at = datetime.now(UTC)
     asyncio.run(_update(job, found, is_urgent, within_s, message, find_nats_url(directory, nats_url)))
     until = None if is_urgent else asked_at + timedelta(seconds=within_s)
@@ -90,8 +90,8 @@ def update(
 
 async def _update(job: str, found: Snapshot, is_urgent: bool, within_s: float, message: str, url: str) -> None:
     async with connected(url, "update") as bus:
-        offer = await bring(bus, found, message)
+        offer = await upload(bus, found, message)
         request = UpdateJob(
             id=uuid7(), asked_by=asked_by(), job=job, code=offer, is_urgent=is_urgent, within_s=within_s
         )
-        await have_done(bus, request)
+        await require(bus, request)

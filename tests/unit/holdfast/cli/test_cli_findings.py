@@ -1,4 +1,4 @@
-"""`holdfast hang` and `slow`: what they ask for, how they wait for it, and how they end where nobody answers."""
+"""`holdfast hang` and `slow`: their requests, how they wait for the finding, and how they end without one."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from holdfast.bus import Bus
+from holdfast.bus import Bus, event_message
+from holdfast.bus.in_memory import MemoryBroker, MemoryBus
+from holdfast.cli.connect import ask as asking
 from holdfast.cli.connect.database import DatabaseUnreachable, working
-from holdfast.cli.follow import findings
+from holdfast.cli.follow import findings, follower
 from holdfast.cli.main import main
 from holdfast.events import Event, FailSlowLocated, JobTraced, encode
 from holdfast.events.parts.ranks import HangSuspect
@@ -27,7 +29,10 @@ SUSPECT = HangSuspect(ranks=(3,), nodes=("node-1",), reason="rank 3 never joined
 
 
 class Cluster:
-    """A database that has a finding at the look `recorded_at`, and is lost at the looks in `lost_at`."""
+    """A bus that publishes the finding if `is_published`, and a database that has it at read `recorded_at`.
+
+    The connection to the database is lost at the reads in `lost_at`.
+    """
 
     def __init__(self) -> None:
         self.asked: list[Request] = []
@@ -36,6 +41,8 @@ class Cluster:
         self.recorded_at = 2
         self.lost_at: set[int] = set()
         self.is_down = False
+        self.is_published = False
+        self.broker = MemoryBroker()
 
     @contextlib.asynccontextmanager
     async def reading(self, url: str) -> AsyncIterator[Cluster]:
@@ -44,11 +51,16 @@ class Cluster:
         yield self
 
     @contextlib.asynccontextmanager
-    async def connected(self, url: str, command: str) -> AsyncIterator[None]:
-        yield
+    async def connected(self, url: str, command: str) -> AsyncIterator[MemoryBus]:
+        self.broker = MemoryBroker()
+        yield self.broker.client(command)
 
     async def ask(self, bus: Bus, subject: str, request: Request, service: str) -> Answer:
         self.asked.append(request)
+        if self.is_published:
+            message = event_message(self.finding())
+            # The bus in memory, unlike NATS, does not pass on to listeners what is published to a stream.
+            await self.broker.client("analyzer").broadcast(message.subject, message.body)
         return self.answer
 
     async def fetchrow(self, query: str, finding: str) -> dict[str, Any] | None:
@@ -58,14 +70,14 @@ class Cluster:
         if self.looks < self.recorded_at:
             return None
         assert finding == self.own_id
-        return {"body": msgspec.json.decode(encode(self.told()))}
+        return {"body": msgspec.json.decode(encode(self.finding()))}
 
     @property
     def own_id(self) -> str:
         (request,) = self.asked
         return derived_id(request.id, "traced" if isinstance(request, TraceJob) else "located")
 
-    def told(self) -> Event:
+    def finding(self) -> Event:
         if not isinstance(self.asked[0], TraceJob):
             return FailSlowLocated(id=self.own_id, **FOUND, asked=self.asked[0].id, fault="unknown")
         traced = JobTraced(id=self.own_id, **FOUND, trace=self.asked[0].id, processes=4, took_s=1.0, still_s=9.0)
@@ -75,9 +87,9 @@ class Cluster:
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     made = Cluster()
-    for name in ("reading", "connected", "ask"):
-        monkeypatch.setattr(findings, name, getattr(made, name))
-    monkeypatch.setattr(findings, "LOOK_EVERY_S", 0.001)
+    for module, name in ((findings, "reading"), (follower, "reading"), (findings, "connected"), (asking, "ask")):
+        monkeypatch.setattr(module, name, getattr(made, name))
+    monkeypatch.setattr(findings, "READ_EVERY_S", 0.001)
     return made
 
 
@@ -86,10 +98,14 @@ def holdfast(tmp_path: Path, *words: str) -> Result:
     return CliRunner().invoke(main, [*words, *addresses])
 
 
-def test_a_hang_is_asked_for_and_printed_once_it_is_recorded(cluster: Cluster, tmp_path: Path) -> None:
-    cluster.recorded_at = 5
+@pytest.mark.parametrize("is_published", [True, False])
+def test_a_hang_is_requested_and_printed_once_it_is_published_or_recorded(
+    cluster: Cluster, tmp_path: Path, is_published: bool
+) -> None:
+    cluster.is_published, cluster.recorded_at = is_published, 1_000_000 if is_published else 5
     done = holdfast(tmp_path, "hang", "gpt", "--native")
-    assert done.exit_code == 1 and "suspected: rank 3 on node-1 (90%): rank 3 never joined; 3 ranks wait" in done.output
+    assert done.exit_code == 1, done.output
+    assert "suspected: rank 3 on node-1 (90%): rank 3 never joined; 3 ranks wait" in done.output
     (request,) = cluster.asked
     assert isinstance(request, TraceJob) and (request.job, request.native) == ("gpt", True)
 

@@ -1,4 +1,4 @@
-"""The lines that `holdfast run` says of a job."""
+"""The lines that `holdfast run` prints about a job."""
 
 import io
 from datetime import UTC, datetime
@@ -11,14 +11,14 @@ from holdfast.fresh_ids import uuid7
 def test_control_characters_do_not_reach_the_terminal() -> None:
     out = io.StringIO()
     line = StatusLine("job-1", out)
-    line.say("a reason\x1b[2J\nand [holdfast] a forged line")
-    line.say("Traceback:\n\tone\x07", keep="\n\t")
+    line.print("a reason\x1b[2J\nand [holdfast] a forged line")
+    line.print("Traceback:\n\tone\x07", keep="\n\t")
     assert out.getvalue() == (
         "[holdfast] a reason\\x1b[2J\\nand [holdfast] a forged line\n[holdfast] Traceback:\n\tone\\x07\n"
     )
 
 
-def test_who_follows_hears_of_steps_that_are_not_on_the_disk() -> None:
+def test_a_step_that_is_not_on_the_disk_is_reported() -> None:
     out = io.StringIO()
     at = datetime(2026, 1, 1, tzinfo=UTC)
     event = StepNotPersisted(

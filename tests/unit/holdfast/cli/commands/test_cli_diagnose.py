@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.cli.commands.diagnosis.diagnose import _chosen, _Node, _report
-from holdfast.cli.follow.checks_run import CouldNotCheck, Outcome
+from holdfast.cli.follow.checks_run import ChecksNotRun, ChecksOutcome
 from holdfast.engines.checks.checks_verdict import judge
 from holdfast.events import DiagnosticResult
 from holdfast.fresh_ids import uuid7
@@ -27,8 +27,8 @@ def result(node: str, test: str, status: str = "passed", **fields: Any) -> Diagn
     return DiagnosticResult(**common, node=node, test=test, status=status, **fields)  # type: ignore[arg-type]
 
 
-def outcome(nodes: tuple[str, ...], *results: DiagnosticResult, **fields: Any) -> Outcome:
-    return Outcome(job="j", suite="quick", nodes=nodes, results=results, verdict=judge(nodes, results), **fields)
+def outcome(nodes: tuple[str, ...], *results: DiagnosticResult, **fields: Any) -> ChecksOutcome:
+    return ChecksOutcome(job="j", suite="quick", nodes=nodes, results=results, verdict=judge(nodes, results), **fields)
 
 
 def test_a_table_has_a_row_for_each_node_and_the_verdict_below() -> None:
@@ -66,7 +66,7 @@ def test_the_exit_code_tells_whether_all_passed() -> None:
 
 def test_without_names_the_idle_nodes_are_taken() -> None:
     assert _chosen((), KNOWN) == ("a",)
-    with pytest.raises(CouldNotCheck, match="no node is idle"):
+    with pytest.raises(ChecksNotRun, match="no node is idle"):
         _chosen((), {"b": KNOWN["b"]})
 
 
@@ -79,6 +79,6 @@ def test_a_node_on_the_blocklist_may_be_named() -> None:
     [("b", "b is used by job train-1"), ("d", "d is lost: nothing was heard of it"), ("x", "there is no node x")],
 )
 def test_a_node_that_cannot_be_had_is_refused_with_the_reason(name: str, why: str) -> None:
-    with pytest.raises(CouldNotCheck, match=why) as refused:
+    with pytest.raises(ChecksNotRun, match=why) as refused:
         _chosen(("a", name), KNOWN)
     assert refused.value.exit_code == 2

@@ -9,8 +9,8 @@ from click.testing import CliRunner, Result
 
 from holdfast.bus import Bus
 from holdfast.bus.in_memory import MemoryBroker, MemoryBus
-from holdfast.cli import code_upload as code_command
-from holdfast.cli.code_upload import bring
+from holdfast.cli import code_upload
+from holdfast.cli.code_upload import upload
 from holdfast.cli.main import main
 from holdfast.code.manifest import encode
 from holdfast.code.snapshot import Limits, Snapshot, snapshot
@@ -59,7 +59,7 @@ def test_the_code_of_a_script_is_kept_unless_that_is_not_wanted(asked: Asked) ->
 def test_what_is_too_large_to_be_kept_unasked_runs_where_it_lies_and_says_so(
     asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(code_command, "UNASKED", Limits(1, 100, 100))
+    monkeypatch.setattr(code_upload, "UNASKED", Limits(1, 100, 100))
     (asked.script.parent / "more.py").touch()
     said = asked.run()
     assert said.exit_code == 0 and "runs where it lies" in said.output and "more than 1 files" in said.output
@@ -107,15 +107,15 @@ async def test_only_what_the_bus_lacks_is_sent_and_all_of_it_if_that_was_not_eno
         sent.append(set(objects))
         self.broker.objects[bucket].update(objects)
 
-    monkeypatch.setattr(code_command, "ask", ask)
+    monkeypatch.setattr(code_upload, "ask", ask)
     monkeypatch.setattr(MemoryBus, "put_objects", put_objects)
     there = next(iter(found.contents))
     bus.broker.objects[CODE_BUCKET][there] = b"damaged"
-    offer = await bring(bus, found, "a fix")
+    offer = await upload(bus, found, "a fix")
     assert (offer.version, offer.message, offer.files) == (found.version, "a fix", 2)
     # The manifest comes last: who finds it finds the rest.
     assert sent == [found.contents.keys() - {there}, {found.version}, found.contents.keys(), {found.version}]
     assert bus.broker.objects[CODE_BUCKET][found.version] == encode(found.manifest)
     sent.clear()
-    await bring(bus, found)
+    await upload(bus, found)
     assert not sent, "what is held already is not sent again"

@@ -1,0 +1,148 @@
+"""The follower of a job, shared by every command that waits for something to happen to one."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from typing import Any, Generic, TypeVar
+
+import asyncpg
+import click
+
+from holdfast import events
+from holdfast.bus import Bus, BusError
+from holdfast.cli.code_upload import upload
+from holdfast.cli.connect.ask import ask, asked_by, require
+from holdfast.cli.connect.database import DatabaseUnreachable, reading, working
+from holdfast.code.snapshot import Snapshot
+from holdfast.events import AnyEvent
+from holdfast.events.parts.job import JobSpec
+from holdfast.exit_codes import INTERRUPTED
+from holdfast.fresh_ids import uuid7
+from holdfast.requests import CONTROLLER_REQUESTS, Answer, StopJob, SubmitJob
+from holdfast.subjects import ROOT, event_subject
+
+R = TypeVar("R")
+
+
+class JobFollower(ABC, Generic[R]):
+    """A job that a command follows over the bus until it has a result.
+
+    The bus may lose an event: a subclass also waits for its result in the database (`recorded`) or for a time limit.
+    """
+
+    def __init__(self, job: str, bus: Bus) -> None:
+        self.job = job
+        self.bus = bus
+        self.result: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+
+    @abstractmethod
+    def take(self, event: AnyEvent) -> None:
+        """Handle an event of the job."""
+
+    async def interrupt(self) -> None:
+        """Handle SIGINT and SIGTERM. By default they end the command."""
+        self._fail(click.exceptions.Exit(INTERRUPTED))
+
+    def output_closed(self) -> None:
+        """Handle the end of the process that read the output (`| head`)."""
+        self._fail(BrokenPipeError())
+
+    def finish(self, result: R) -> None:
+        """End with `result`, unless there is one already."""
+        if not self.result.done():
+            self.result.set_result(result)
+
+    async def follow(self, *work: Callable[[], Awaitable[None]]) -> R:
+        """Pass the job's events to `take` and run `work`, in this order, until there is a result.
+
+        Raises:
+            click.ClickException: raised by `work`.
+            BusError: raised by `work`.
+        """
+        loop = asyncio.get_running_loop()
+        tasks: list[asyncio.Task[None]] = []
+        async with asyncio.TaskGroup() as group:
+
+            def interrupt() -> None:
+                if not self.result.done():
+                    tasks.append(group.create_task(self._guarded(self.interrupt)))
+
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.add_signal_handler(number, interrupt)
+            for part in (self._take_events, *work):
+                tasks.append(group.create_task(self._guarded(part)))
+                # A subscription exists before the next part sends a request: no event that follows from it is missed.
+                await asyncio.sleep(0)
+            await asyncio.wait([self.result])
+            for task in tasks:
+                task.cancel()
+        return self.result.result()
+
+    async def submit(self, spec: JobSpec, code: Snapshot | None = None) -> None:
+        """Submit the job.
+
+        Raises:
+            click.ClickException: refused, or no answer.
+        """
+        await submit(self.bus, spec, code)
+
+    async def stop(self) -> Answer:
+        """Ask the controller to stop the job.
+
+        Raises:
+            click.ClickException: no answer.
+        """
+        request = StopJob(id=uuid7(), asked_by=asked_by(), job=self.job)
+        return await ask(self.bus, CONTROLLER_REQUESTS, request, "controller")
+
+    async def recorded(self, database_url: str, every_s: float, query: str, *arguments: Any) -> asyncpg.Record:
+        """Return the first row of `query` once it has one. A database that does not answer is tried again.
+
+        Raises:
+            click.ClickException: the database has no tables of this version.
+        """
+        while True:
+            await asyncio.sleep(every_s)
+            try:
+                async with reading(database_url) as connection, working(database_url):
+                    row = await connection.fetchrow(query, *arguments)
+            except (DatabaseUnreachable, asyncpg.InternalClientError):
+                continue
+            if row is not None:
+                return row
+
+    async def _take_events(self) -> None:
+        async for subject, body in self.bus.listen(f"{ROOT}.*.*.{self.job}.>"):
+            try:
+                event = events.decode(body)
+            except events.UnreadableEvent:
+                continue
+            # Every service rejects an event on another subject than its own, so it has no effect.
+            if event_subject(event) == subject:
+                self.take(event)
+
+    async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Turn an error from outside of this process into the result, so that the command ends with one message."""
+        try:
+            await work()
+        except (click.ClickException, BusError) as error:
+            self._fail(error)
+        except BrokenPipeError:
+            self.output_closed()
+
+    def _fail(self, error: Exception) -> None:
+        if not self.result.done():
+            self.result.set_exception(error)
+
+
+async def submit(bus: Bus, spec: JobSpec, code: Snapshot | None = None) -> None:
+    """Submit a job, with the version of its code.
+
+    Raises:
+        click.ClickException: refused, or no answer.
+    """
+    offer = await upload(bus, code) if code else None
+    await require(bus, SubmitJob(id=uuid7(), asked_by=asked_by(), spec=spec, code=offer))

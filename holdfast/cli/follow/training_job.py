@@ -1,0 +1,183 @@
+"""A training job followed from its submission, or from now on: output, decisions, a status line, the exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+
+import click
+import msgspec
+
+from holdfast.bus import Bus
+from holdfast.cli.connect.bus import connected
+from holdfast.cli.follow.follower import JobFollower, submit
+from holdfast.cli.follow.status_line import StatusLine
+from holdfast.cli.output.tables import coloured
+from holdfast.code.snapshot import Snapshot
+from holdfast.decoding import UNREADABLE
+from holdfast.events import AnyEvent, JobFinished
+from holdfast.events.parts.job import JobSpec
+from holdfast.exit_codes import INTERRUPTED
+from holdfast.subjects import log_subject
+
+READ_EVERY_S = 2.0
+"""How often the database is asked whether the job has ended, in case the bus lost the event."""
+
+OUTPUT_CLOSED = 141
+"""Exit code of a command whose output is no longer read: 128 + SIGPIPE, as in a shell."""
+
+_EXIT_CODE = "select exit_code from controller.jobs where key = $1 and exit_code is not null"
+
+
+class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A job's row in the database; `exit_code` is None until it has ended."""
+
+    job: str
+    phase: str
+    generation: int
+    nodes: int
+    exit_code: int | None
+    reason: str
+
+
+async def follow(spec: JobSpec, nats_url: str, database_url: str, *, detach: bool, code: Snapshot | None = None) -> int:
+    """Submit `spec` with the version of its code, follow the job, and return its exit code.
+
+    Raises:
+        click.ClickException: refused, or no answer.
+    """
+    async with connected(nats_url, "run") as bus:
+        if detach:
+            await submit(bus, spec, code)
+            click.echo(spec.name)
+            click.echo(f"`holdfast attach {spec.name}` follows it", err=True)
+            return 0
+        return await TrainingJobFollower(spec.name, bus, database_url, spec, code).run()
+
+
+async def attach(status: JobStatus, nats_url: str, database_url: str) -> int:
+    """Follow a job that was submitted before, and return its exit code.
+
+    Raises:
+        click.ClickException: no answer.
+    """
+    async with connected(nats_url, "attach") as bus:
+        follower = TrainingJobFollower(status.job, bus, database_url)
+        follower.line.show_state(status.phase, status.generation, status.nodes)
+        return await follower.run()
+
+
+class TrainingJobFollower(JobFollower[int]):
+    """A training job; the result is its exit code. Ctrl-C stops a job that this command submits, and no other."""
+
+    def __init__(
+        self, job: str, bus: Bus, database_url: str, submits: JobSpec | None = None, code: Snapshot | None = None
+    ) -> None:
+        super().__init__(job, bus)
+        self._submits = submits
+        self._code = code
+        self._database_url = database_url
+        self.line = StatusLine(job, sys.stderr)
+        self._accepted = asyncio.Event()
+        self._interrupts = 0
+
+    async def run(self) -> int:
+        """Submit the job if this command brings one, follow it, and return its exit code."""
+        try:
+            return await self.follow(self._take_output, self._submit, self.line.keep_drawing)
+        finally:
+            self.line.clear()
+
+    def take(self, event: AnyEvent) -> None:
+        """Show the event; a job that has ended ends the command."""
+        self.line.take(event)
+        # Before the controller accepts, the event is of another job that has this name already.
+        if isinstance(event, JobFinished) and self._accepted.is_set() and not self.result.done():
+            if event.outcome == "failed":
+                self.line.print(f"job {self.job} failed: {event.reason}")
+                if event.traceback:
+                    self.line.print(event.traceback.rstrip(), keep="\n\t")
+            self.finish(event.exit_code)
+
+    async def interrupt(self) -> None:
+        """Stop the job; leave it when pressed twice, or when another command submitted it."""
+        job = self.job
+        self._interrupts += 1
+        if self._submits is None:
+            self.line.print(f"job {job} continues; `holdfast stop {job}` stops it")
+            self.finish(INTERRUPTED)
+            return
+        if self._interrupts > 1:
+            if self._accepted.is_set():
+                self.line.print(f"left job {job} to stop by itself; `holdfast jobs` shows it")
+            else:
+                self.line.print(f"left before the controller answered; `holdfast jobs` shows whether job {job} exists")
+            self.finish(INTERRUPTED)
+            return
+        self.line.print(f"stopping job {job}; press Ctrl-C again to leave it")
+        # Until the controller accepts, another job may have this name, and would be stopped instead.
+        await self._accepted.wait()
+        answer = await self.stop()
+        if not answer.accepted:
+            self.line.print(answer.message)
+
+    def output_closed(self) -> None:
+        """Leave the job running: the end of the process that read our output (`| head`) is no reason to stop it."""
+        _discard_unread_output()
+        try:
+            self.line.print(f"the output is no longer read; job {self.job} continues, `holdfast attach` follows it")
+        except BrokenPipeError:
+            _discard_unread_output()
+        self.finish(OUTPUT_CLOSED)
+
+    async def _submit(self) -> None:
+        if self._submits is not None:
+            await self.submit(self._submits, self._code)
+        self._accepted.set()
+        row = await self.recorded(self._database_url, READ_EVERY_S, _EXIT_CODE, self.job)
+        self.finish(int(row["exit_code"]))
+
+    async def _take_output(self) -> None:
+        async for _, body in self.bus.listen(log_subject(self.job, 0)):
+            try:
+                lines = msgspec.json.decode(body, type=_LogLines)
+            except UNREADABLE:
+                continue
+            if lines.dropped > 0:
+                self.line.print(f"{lines.dropped} lines omitted: rank 0 prints faster than its agent forwards")
+            self._show(lines)
+
+    def _show(self, lines: _LogLines) -> None:
+        self.line.clear()
+        out = sys.stderr if lines.stream == "err" else sys.stdout
+        # A file or a program gets what the rank wrote; a terminal obeys control characters.
+        shown = [coloured(line) for line in lines.lines] if out.isatty() else lines.lines
+        try:
+            out.write("".join(line + "\n" for line in shown))
+            out.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise click.ClickException(
+                f"cannot write the output: {error.strerror}; job {self.job} continues, `holdfast attach` follows it"
+            ) from error
+
+
+def _discard_unread_output() -> None:
+    """Discard what is buffered for a reader that is gone: it would raise again when the process ends."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BrokenPipeError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)
+
+
+class _LogLines(msgspec.Struct):
+    rank: int
+    stream: str
+    lines: list[str]
+    generation: int = 0
+    dropped: int = 0
