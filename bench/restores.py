@@ -15,7 +15,7 @@ import torch
 from report import median
 from vaults import Vault, vault
 
-from holdfast.node.vault.vault_wire import BackedUp
+from holdfast.node.vault.messages import BackedUp
 
 RESTART_S = 0.067
 """From kill -9 of a rank to the first step of the next generation, with two ranks: bench/restart.py."""

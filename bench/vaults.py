@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from holdfast.node.vault import vault_socket, vault_wire
-from holdfast.node.vault.vault_wire import Assign, BackedUp, Done, Fetched, Follow, ShardName
+from holdfast.node import frames
+from holdfast.node.vault import messages, vault_socket
+from holdfast.node.vault.messages import Assign, BackedUp, Done, Fetched, Follow, ShardName
 from holdfast.orders.backup import BackupOrder, VaultAddress
 from holdfast.trainer.vault_client.client import VaultClient
 
@@ -58,21 +59,21 @@ class Vault:
             sources=sources,
         )
         with vault_socket.connect(self.directory) as link:
-            vault_wire.send(link, Assign(order=order, token="bench"))
-            assert vault_wire.receive_answer(link)[0] == Done()
+            frames.send(link, Assign(order=order, token="bench"))
+            assert frames.receive(link, messages.answers)[0] == Done()
 
     @contextmanager
     def notices(self) -> Iterator[Iterator[BackedUp | Fetched]]:
         """What happens to shards from now on."""
         with vault_socket.connect(self.directory) as link:
             link.settimeout(WAIT_S)
-            vault_wire.send(link, Follow())
+            frames.send(link, Follow())
             yield _notices(link)
 
 
 def _notices(link: socket.socket) -> Iterator[BackedUp | Fetched]:
     while True:
-        answer, _ = vault_wire.receive_answer(link)
+        answer, _ = frames.receive(link, messages.answers)
         if isinstance(answer, BackedUp | Fetched):
             yield answer
 

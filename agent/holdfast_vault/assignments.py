@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import NamedTuple
 
-from holdfast.node.vault.vault_wire import ShardName
+from holdfast.node.vault.messages import ShardName
 from holdfast.orders.backup import BackupOrder
 
 

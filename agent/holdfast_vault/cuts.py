@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.node.vault.vault_wire import SealedStep
+from holdfast.node.vault.messages import SealedStep
 
 
 class Cut(msgspec.Struct, frozen=True, kw_only=True):

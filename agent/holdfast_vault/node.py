@@ -9,22 +9,22 @@ from pathlib import Path
 
 import structlog
 
+from holdfast.node.vault.messages import PersistTo, SealedStep, ShardName
 from holdfast.node.vault.seals import CHUNK_BYTES
-from holdfast.node.vault.vault_wire import PersistTo, SealedStep, ShardName
 from holdfast.orders.backup import BackupOrder
 from holdfast_vault.assignments import Assignment, Assignments, Job, job_of
-from holdfast_vault.collective_pauses import Ledgers
 from holdfast_vault.cuts import Cut
 from holdfast_vault.disk.persist import Persister
 from holdfast_vault.limits import Limits
 from holdfast_vault.notices import Notices
 from holdfast_vault.pacing import Pacing, TokenBucket
 from holdfast_vault.peers.fetching.fetcher import Fetcher
+from holdfast_vault.peers.peer_messages import Hello
 from holdfast_vault.peers.peer_server import PeerServer
 from holdfast_vault.peers.peer_session import PeerSession
-from holdfast_vault.peers.peer_wire import Hello
 from holdfast_vault.peers.receptions import Receptions
 from holdfast_vault.peers.sending.senders import Senders
+from holdfast_vault.rank_ledgers import RankLedgers
 from holdfast_vault.shelf.pins import Pins, pins_of
 from holdfast_vault.shelf.shard_checks import Checks
 from holdfast_vault.shelf.shelf import Shelf
@@ -41,7 +41,7 @@ class Node:
         self._shelves = Shelves(limits.memory_bytes, limits.memory_steps, self._left)
         self._receptions = Receptions()
         self._assignments = Assignments()
-        self.ledgers = Ledgers()
+        self.ledgers = RankLedgers()
         self.checks = Checks()
         bucket = TokenBucket(limits.peer_bytes_per_s, CHUNK_BYTES, time.monotonic())
         self.fetcher = Fetcher(self._shelves, self._assignments, self.notices)

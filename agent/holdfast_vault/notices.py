@@ -10,7 +10,8 @@ import socket
 import threading
 from collections import deque
 
-from holdfast.node.vault.vault_wire import Damaged, Notice, VaultWireError, send
+from holdfast.node.frames import WireError, send
+from holdfast.node.vault.messages import DamageNotice, Notice
 
 WAITING_MAX = 1024
 
@@ -24,7 +25,7 @@ class Mailbox:
     def __init__(self, waiting_max: int = WAITING_MAX) -> None:
         self._waiting_max = waiting_max
         self._passing: deque[tuple[int, Notice]] = deque()
-        self._damage: dict[object, tuple[int, Damaged]] = {}
+        self._damage: dict[object, tuple[int, DamageNotice]] = {}
         self._count = 0
         self._changed = threading.Condition()
         self._is_closed = False
@@ -33,7 +34,7 @@ class Mailbox:
         """Add a notice."""
         with self._changed:
             self._count += 1
-            if isinstance(notice, Damaged):
+            if isinstance(notice, DamageNotice):
                 self._damage.setdefault((notice.name, notice.sealed, notice.node), (self._count, notice))
             else:
                 self._passing.append((self._count, notice))
@@ -53,7 +54,7 @@ class Mailbox:
                 return damage[1][1]
             return self._passing.popleft()[1]
 
-    def take_damage(self) -> list[Damaged]:
+    def take_damage(self) -> list[DamageNotice]:
         """All word of damage that is left."""
         with self._changed:
             left = [notice for _, notice in self._damage.values()]
@@ -113,6 +114,6 @@ def _tell(mailbox: Mailbox, link: socket.socket) -> None:
     while (notice := mailbox.take()) is not None:
         try:
             send(link, notice)
-        except VaultWireError:
+        except WireError:
             mailbox.put(notice)
             return

@@ -12,10 +12,9 @@ from functools import partial
 import msgspec
 import structlog
 
+from holdfast.node.frames import WireError, receive, send
 from holdfast.node.ledger.ledger_file import LedgerReader
-from holdfast.node.vault.seals import seal
-from holdfast.node.vault.vault_socket import peer_pid
-from holdfast.node.vault.vault_wire import (
+from holdfast.node.vault.messages import (
     Answer,
     AskCertified,
     AskShard,
@@ -32,13 +31,13 @@ from holdfast.node.vault.vault_wire import (
     Repair,
     Request,
     Save,
+    SealedShard,
     SealedStep,
-    Shard,
     Steps,
-    VaultWireError,
-    receive_request,
-    send,
+    requests,
 )
+from holdfast.node.vault.seals import seal
+from holdfast.node.vault.vault_socket import peer_pid
 from holdfast_vault.assignments import Assignment
 from holdfast_vault.node import Node
 from holdfast_vault.peers.fetching.pull import NotFetched
@@ -71,7 +70,7 @@ class Session:
         """Answer until the other ends or speaks nonsense."""
         try:
             while True:
-                request, descriptor = receive_request(self._link)
+                request, descriptor = receive(self._link, requests)
                 if isinstance(request, Follow):
                     self._node.notices.tell(self._link)
                     return
@@ -80,7 +79,7 @@ class Session:
                     send(self._link, answer, beside)
                 finally:
                     self._go_on()
-        except VaultWireError as error:
+        except WireError as error:
             of = self._joined[0] if self._joined else "nobody"
             log.info("a connection ended", reason=str(error), of=str(of))
         finally:
@@ -155,7 +154,7 @@ class Session:
 
     def _rank(self) -> tuple[Join, Shelf]:
         if self._joined is None:
-            raise VaultWireError("a rank must say first who it is")
+            raise WireError("a rank must say first who it is")
         return self._joined
 
     def _steps(self, at_most: int | None) -> Answer:
@@ -276,7 +275,7 @@ class Session:
                 return Refused(reason=f"{request.sealed} of this rank is not here whole any more"), None
             # What was fetched just now was compared as it came.
             damaged = self._node.checks.damaged(*held) if is_here else ()
-            return Shard(**msgspec.structs.asdict(contents), damaged=damaged), self._handed_out.descriptor
+            return SealedShard(**msgspec.structs.asdict(contents), damaged=damaged), self._handed_out.descriptor
 
 
 def _then_settle(work: Callable[[], None], shelf: Shelf, segment: Segment) -> None:

@@ -14,8 +14,9 @@ from cluster import Cluster
 from job import Job
 from records import check_record
 
-from holdfast.node.vault import vault_socket, vault_wire
-from holdfast.node.vault.vault_wire import AskSteps, Join, ShardName, Steps
+from holdfast.node import frames
+from holdfast.node.vault import messages, vault_socket
+from holdfast.node.vault.messages import AskSteps, Join, ShardName, Steps
 from holdfast.orders.backup import submission_ms
 
 pytestmark = pytest.mark.e2e
@@ -107,8 +108,8 @@ def damage_shards(cluster: Cluster, job: Job, node: str, rank: int) -> None:
         vault = vault_socket.peer_pid(link)
         # It answers when the save that may be under way is sealed.
         for request in (Join(name=name, generation=1, pid=os.getpid()), AskSteps()):
-            vault_wire.send(link, request)
-            answer, _ = vault_wire.receive_answer(link)
+            frames.send(link, request)
+            answer, _ = frames.receive(link, messages.answers)
         assert isinstance(answer, Steps) and answer.sealed
     pieces: dict[int, Path] = {}
     for entry in Path(f"/proc/{vault}/fd").iterdir():

@@ -17,8 +17,9 @@ from job import Job
 from jobs.arithmetic import undisturbed
 from waiting import DEADLINE_S
 
-from holdfast.node.vault import vault_socket, vault_wire
-from holdfast.node.vault.vault_wire import AskSteps, Join, ShardName, Steps
+from holdfast.node import frames
+from holdfast.node.vault import messages, vault_socket
+from holdfast.node.vault.messages import AskSteps, Join, ShardName, Steps
 from holdfast.orders.backup import submission_ms
 
 Words = np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -44,8 +45,8 @@ class VaultMemory:
         with vault_socket.connect(self._directory) as link:
             # To a rank of the first generation it tells what it has, and asks no other vault.
             for request in (Join(name=self._name, generation=1, pid=os.getpid()), AskSteps()):
-                vault_wire.send(link, request)
-                answer, _ = vault_wire.receive_answer(link)
+                frames.send(link, request)
+                answer, _ = frames.receive(link, messages.answers)
         assert isinstance(answer, Steps)
         return [sealed.step for sealed in answer.sealed[:1]] == [step]
 

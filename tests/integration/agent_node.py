@@ -24,10 +24,11 @@ from holdfast.bus.nats import connect
 from holdfast.events import AnyEvent, Event, NodeRegistered
 from holdfast.events.parts.job import JobSpec, Purpose
 from holdfast.fresh_ids import uuid7
+from holdfast.node.frames import Frames, framed
 from holdfast.orders.node import NodeOrder, Placement
 from holdfast.subjects import DESIRED_BUCKET
 from holdfast_agent.companions.zygote_link import LOG_FILE
-from holdfast_agent.zygote.wire import Attach, Frames, Welcome, decode_report, frame
+from holdfast_agent.zygote.wire import Attach, Welcome, reports
 from holdfast_agent.zygote.zygote import LOCK_FILE, PID_FILE, PORTS_FILE, SOCKET
 
 E = TypeVar("E", bound=Event)
@@ -202,7 +203,7 @@ class Node:
 
         It reaps a rank before it writes the rest of its output, into a log that the next node would take for its own.
         """
-        frames = Frames()
+        frames = Frames(reports)
         folder = os.open(self.directory, os.O_PATH | os.O_DIRECTORY)
         try:
             reader, writer = await asyncio.open_unix_connection(f"/proc/self/fd/{folder}/{SOCKET}")
@@ -211,9 +212,9 @@ class Node:
         finally:
             os.close(folder)
         try:
-            writer.write(frame(Attach(orphan_s=WAIT_S)))
+            writer.write(framed(Attach(orphan_s=WAIT_S)))
             while data := await reader.read(1 << 16):
-                if any(isinstance(decode_report(body), Welcome) for body in frames.feed(data)):
+                if any(isinstance(report, Welcome) for report in frames.feed(data)):
                     return
         except ConnectionError:
             return  # it has just ended

@@ -10,7 +10,7 @@ import torch
 from vault_process import Ranks, vault
 
 from holdfast.node.vault import userfaultfd
-from holdfast.node.vault.vault_wire import SealedStep, ShardName
+from holdfast.node.vault.messages import SealedStep, ShardName
 from holdfast.trainer.vault_client import client as memory
 
 pytestmark = pytest.mark.integration

@@ -17,9 +17,10 @@ import torch
 import vault_nodes
 from vault_nodes import VaultNode
 
+from holdfast.node.frames import WireError
 from holdfast.node.vault import userfaultfd
+from holdfast.node.vault.messages import SealedStep, ShardName
 from holdfast.node.vault.seals import BrokenSeal
-from holdfast.node.vault.vault_wire import SealedStep, ShardName, VaultWireError
 from holdfast.trainer.vault_client import client as memory
 from holdfast.trainer.vault_client.client import MemoryRefused, VaultClient
 
@@ -255,5 +256,5 @@ def test_nobody_can_have_another_process_read(directory: Path) -> None:
 
 
 def test_without_a_vault_the_reason_is_said(tmp_path: Path) -> None:
-    with pytest.raises(VaultWireError, match="no vault answers in"):
+    with pytest.raises(WireError, match="no vault answers in"):
         VaultClient(tmp_path, NAME, 1)

@@ -12,7 +12,7 @@ import vault_nodes
 from vault_nodes import CHUNK, VaultNode, at, is_state, order_of, shard, state, until
 from vault_way import Way
 
-from holdfast.node.vault.vault_wire import Damaged, Done, Fetched
+from holdfast.node.vault.messages import DamageNotice, Done, Fetched
 from holdfast.trainer.vault_client.client import BrokenSeal, MemoryRefused, VaultClient
 
 pytestmark = pytest.mark.integration
@@ -177,7 +177,7 @@ def test_a_chunk_that_one_source_has_damaged_comes_from_another(node: Make) -> N
         told = [notices()]
         while not isinstance(told[-1], Fetched):
             told.append(notices())
-        assert {notice.node for notice in told if isinstance(notice, Damaged)} <= {"keeper0"}
+        assert {notice.node for notice in told if isinstance(notice, DamageNotice)} <= {"keeper0"}
         assert told[-1].source == "keeper1"
 
 
@@ -189,7 +189,7 @@ def test_a_shard_that_all_have_damaged_is_refused(node: Make) -> None:
         with new.rank(generation=2) as rank, pytest.raises(MemoryRefused, match="chunk 0 fails its checksum"):
             rank.restore(at(1))
         damage = notices()
-        assert isinstance(damage, Damaged) and damage.node == "keeper0"
+        assert isinstance(damage, DamageNotice) and damage.node == "keeper0"
 
 
 def test_a_damaged_shard_is_repaired_from_its_keeper(node: Make) -> None:
@@ -205,7 +205,7 @@ def test_a_damaged_shard_is_repaired_from_its_keeper(node: Make) -> None:
         before = way.nbytes_back
         assert is_state(rank.restore(at(1)), 1, 12)
         damage = notices()
-        assert isinstance(damage, Damaged) and (damage.sealed, damage.node) == (at(1), "")
+        assert isinstance(damage, DamageNotice) and (damage.sealed, damage.node) == (at(1), "")
         # Only what was damaged came over the wire.
         assert CHUNK < way.nbytes_back - before < 2 * CHUNK
         # Nobody has the next one: it is not offered any more.

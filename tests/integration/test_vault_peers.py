@@ -16,15 +16,16 @@ import vault_nodes
 from vault_nodes import CHUNK, TOKEN, VaultNode, at, is_state, order_of, shard, state, until
 from vault_way import Way
 
+from holdfast.node.frames import receive, send
 from holdfast.node.ledger.ledger_file import LedgerWriter
 from holdfast.node.vault import vault_socket
-from holdfast.node.vault.vault_wire import BackedUp, Damaged, Done, Join, Refused, ShardName, receive, send
+from holdfast.node.vault.messages import BackedUp, DamageNotice, Done, Join, Refused, ShardName
 from holdfast.orders.backup import VaultAddress
 from holdfast_vault.assignments import Assignment
 from holdfast_vault.pacing import PAUSE_S_MAX
 from holdfast_vault.peers.handshake import NotAdmitted
 from holdfast_vault.peers.peer_link import dial
-from holdfast_vault.peers.peer_wire import AskHeld, Challenge, Welcome, greetings
+from holdfast_vault.peers.peer_messages import Admitted, AskHeld, Challenge, greetings
 
 pytestmark = pytest.mark.integration
 node = vault_nodes.node
@@ -48,7 +49,7 @@ def way_to_impostor() -> Iterator[VaultAddress]:
         receive(link, greetings)
         send(link, Challenge(nonce=bytes(32)))
         receive(link, greetings)
-        send(link, Welcome(mac=bytes(32)))
+        send(link, Admitted(mac=bytes(32)))
 
     thread = threading.Thread(target=greet)
     thread.start()
@@ -137,7 +138,7 @@ def test_a_copy_damaged_on_the_way_is_sent_again(node: Callable[..., VaultNode])
     with owner.rank() as rank:
         rank.save(1, state(1, 9))
         damage = kept()
-        assert isinstance(damage, Damaged) and (damage.sealed, damage.node) == (at(1), "a")
+        assert isinstance(damage, DamageNotice) and (damage.sealed, damage.node) == (at(1), "a")
         assert isinstance(sent(), BackedUp)
     with keeper.rank() as copy:
         assert is_state(copy.restore(at(1)), 1, 9)
@@ -154,7 +155,7 @@ def test_a_shard_that_is_damaged_at_its_source_is_never_kept(node: Callable[...,
         notices = keeper.follow()
         owner.assign(order_of("a", keeper=keeper.address))
         damage = notices()
-        assert isinstance(damage, Damaged) and damage.node == "a"
+        assert isinstance(damage, DamageNotice) and damage.node == "a"
         sent = owner.follow()
         rank.save(2, state(2))
         assert sent().sealed == at(2)

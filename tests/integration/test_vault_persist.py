@@ -17,7 +17,7 @@ import vault_nodes
 from servers import children
 from vault_nodes import VaultNode, at, order_of, shard, state, until
 
-from holdfast.node.vault.vault_wire import Damaged, NotPersisted, Persisted, PersistTo
+from holdfast.node.vault.messages import DamageNotice, NotPersisted, Persisted, PersistTo
 from holdfast.trainer.checkpoint.exchange.verify import verify
 from holdfast.trainer.checkpoint.layout.part_format import PartReader, plan_part
 from holdfast.trainer.checkpoint.layout.state_marks import KeyedState
@@ -220,7 +220,7 @@ def test_a_writer_that_is_killed_or_a_shard_that_is_damaged_costs_that_step_alon
         single.flip_a_byte(0, 5_000_000)
         os.kill(writer, signal.SIGCONT)
         damage, lost = told(), told()
-        assert isinstance(damage, Damaged) and isinstance(lost, NotPersisted)
+        assert isinstance(damage, DamageNotice) and isinstance(lost, NotPersisted)
         assert (damage.sealed, lost.sealed, "fail their checksum" in lost.reason) == (at(6), at(6), True)
         rank.keep(9)
         until("step 9 is there", lambda: storage.steps() == [9])

@@ -10,7 +10,7 @@ import torch
 import vault_nodes
 from vault_nodes import CHUNK, VaultNode, at, order_of, until
 
-from holdfast.node.vault.vault_wire import BackedUp, Damaged, Done
+from holdfast.node.vault.messages import BackedUp, DamageNotice, Done
 from holdfast.orders.backup import Replica
 from holdfast.trainer.vault_client.client import VaultClient
 
@@ -150,7 +150,7 @@ def test_a_keeper_that_gets_the_rank_itself_asks_for_what_it_lacks(four: Four) -
         assert rank.steps() == (at(1),)
         assert restores(rank, 0, 1)
         # Nothing of it is damage.
-        assert not isinstance(told(), Damaged)
+        assert not isinstance(told(), DamageNotice)
 
 
 def test_a_replica_that_is_away_is_not_waited_for(four: Four) -> None:

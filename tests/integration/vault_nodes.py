@@ -19,19 +19,20 @@ from typing import TypeVar
 import pytest
 import torch
 
-from holdfast.node.vault import vault_socket, vault_wire
-from holdfast.node.vault.vault_wire import Answer, Assign, Follow, Notice, SealedStep, ShardName
+from holdfast.node import frames
+from holdfast.node.vault import messages, vault_socket
+from holdfast.node.vault.messages import Answer, Assign, Follow, Notice, SealedStep, ShardName
 from holdfast.orders.backup import BackupOrder, Replica, VaultAddress
 from holdfast.trainer.vault_client.client import VaultClient
 from holdfast_vault.assignments import Assignment
 from holdfast_vault.peers.peer_link import ask, dial
-from holdfast_vault.peers.peer_wire import AskHeld, Held, HeldShards
+from holdfast_vault.peers.peer_messages import AskHeld, Held, RankSteps
 
 TOKEN = "the token of the job"
 CHUNK = 4 << 20
 WAIT_S = 30.0
 PATIENT = f"""
-from holdfast_vault import discovery, fetcher
+from holdfast_vault.peers.fetching import discovery, fetcher
 from holdfast_vault.__main__ import main
 discovery.FIND_S = discovery.GRACE_S = fetcher.ASSIGNMENT_WAIT_S = {WAIT_S}
 main()
@@ -104,20 +105,20 @@ class VaultNode:
     def assign(self, order: BackupOrder, token: str = TOKEN) -> Answer:
         """What the agent hands over."""
         with vault_socket.connect(self.directory) as link:
-            vault_wire.send(link, Assign(order=order, token=token))
-            return vault_wire.receive_answer(link)[0]
+            frames.send(link, Assign(order=order, token=token))
+            return frames.receive(link, messages.answers)[0]
 
     def follow(self) -> Callable[[], Notice]:
         """What the agent is told from now on, one notice a call."""
         link = vault_socket.connect(self.directory)
         link.settimeout(WAIT_S)
         self._agents.append(link)
-        vault_wire.send(link, Follow())
+        frames.send(link, Follow())
         # It has no answer, and what happens before it is read is not told.
         until("it is followed", lambda: not _unread(link))
 
         def next_notice() -> Notice:
-            answer, _ = vault_wire.receive_answer(link)
+            answer, _ = frames.receive(link, messages.answers)
             assert isinstance(answer, Notice)
             return answer
 
@@ -130,7 +131,7 @@ class VaultNode:
         yield client
         client.close()
 
-    def held(self, rank: int = 0, *, world_size: int = 2, token: str = TOKEN) -> HeldShards:
+    def held(self, rank: int = 0, *, world_size: int = 2, token: str = TOKEN) -> RankSteps:
         """What it has of a rank, as it tells another vault of the job."""
         asking = Assignment(order_of("tester", world_size=world_size), token)
         with dial(self.address, asking) as link:

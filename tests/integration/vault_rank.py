@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from holdfast.node.vault.vault_wire import ShardName
+from holdfast.node.vault.messages import ShardName
 from holdfast.trainer.vault_client.client import VaultClient
 
 client = VaultClient(Path(sys.argv[1]), ShardName(job="job", submitted_ms=1, world_size=8, rank=3), generation=1)

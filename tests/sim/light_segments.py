@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import xxhash
 
+from holdfast.node.vault.messages import SealedStep
 from holdfast.node.vault.seals import CHUNK_BYTES, Seal
-from holdfast.node.vault.vault_wire import SealedStep
 from holdfast.topology import Topology
 from holdfast_ckpt.plan.replica_groups import REPLICA_DIMENSIONS
 from holdfast_vault.shelf.segments import Contents, Segment

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from holdfast.node.vault.vault_wire import SealedStep
+from holdfast.node.vault.messages import SealedStep
 from holdfast.orders.backup import BackupOrder
 from tests.sim.memory_job import Job
 from tests.sim.memory_vaults import Vault

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from holdfast.node.vault.messages import SealedStep, ShardName
 from holdfast.node.vault.seals import Seal
-from holdfast.node.vault.vault_wire import SealedStep, ShardName
 from holdfast_vault.assignments import Assignment
 from holdfast_vault.cuts import survives
 from holdfast_vault.peers.sending import replicas

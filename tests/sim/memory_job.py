@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 
 from holdfast.events import GenerationStarted
 from holdfast.ids import named_id
-from holdfast.node.vault.vault_wire import SealedStep
+from holdfast.node.vault.messages import SealedStep
 from holdfast.orders.backup import BackupOrder
 from holdfast.settings.checkpoint import CheckpointPolicy
 from holdfast.trainer.checkpoint.memory_steps import STEPS_TOLD_MAX

@@ -9,12 +9,12 @@ import random
 from collections.abc import Callable, Collection, Iterator
 from itertools import chain
 
-from holdfast.node.vault.vault_wire import SealedStep, ShardName
+from holdfast.node.vault.messages import SealedStep, ShardName
 from holdfast.orders.backup import BackupOrder, VaultAddress
 from holdfast_vault.assignments import Assignment
 from holdfast_vault.cuts import Cut
 from holdfast_vault.peers.fetching.discovery import Found, vaults_of
-from holdfast_vault.peers.peer_wire import HeldShards
+from holdfast_vault.peers.peer_messages import RankSteps
 from holdfast_vault.peers.sending import replicas
 from holdfast_vault.shelf.pins import Pins, pins_of
 from holdfast_vault.shelf.segments import Contents
@@ -215,9 +215,9 @@ class Vault:
         self._economize()
         return is_taken
 
-    def held(self, name: ShardName) -> HeldShards:
+    def held(self, name: ShardName) -> RankSteps:
         shelf = self.shelf(name.rank)
-        return HeldShards(name=name, sealed=tuple(shelf.steps()), cut=shelf.cut)
+        return RankSteps(name=name, sealed=tuple(shelf.steps()), cut=shelf.cut)
 
     # --- coming back ------------------------------------------------------------------------------
 

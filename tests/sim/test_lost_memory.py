@@ -13,7 +13,7 @@ import random
 
 import pytest
 
-from holdfast.node.vault.vault_wire import SealedStep
+from holdfast.node.vault.messages import SealedStep
 from holdfast_ckpt.plan.backup_plan import BackupStrategy, Protects
 from tests.sim.memory_checker import Promise, check_choice, check_left, check_restored, check_whole
 from tests.sim.memory_job import Job

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from holdfast.node.vault.messages import SealedStep
 from holdfast.node.vault.seals import Seal
-from holdfast.node.vault.vault_wire import SealedStep
 from holdfast.orders.backup import Replica, VaultAddress
 from holdfast.topology import Topology
 from holdfast_ckpt.plan import backups

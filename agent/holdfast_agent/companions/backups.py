@@ -25,7 +25,7 @@ from holdfast.events import (
     StepNotPersisted,
 )
 from holdfast.fresh_ids import uuid7
-from holdfast.node.vault.vault_wire import BackedUp, Damaged, Fetched, Notice, NotPersisted, Persisted
+from holdfast.node.vault.messages import BackedUp, DamageNotice, Fetched, Notice, NotPersisted, Persisted
 from holdfast.orders.backup import BackupOrder, submission_ms
 from holdfast.orders.node import NodeOrder, Placement
 from holdfast_agent.companions.vault_link import VaultLink
@@ -105,7 +105,7 @@ class Backups:
 
     def _noticed(self, notice: Notice) -> None:
         order = self._order if self._order is not None and self._order.job == notice.name.job else None
-        if isinstance(notice, Damaged):
+        if isinstance(notice, DamageNotice):
             # Said whether or not there is an order: it may be of the job before, or older than this agent.
             self._damaged(order, notice)
             return
@@ -175,7 +175,7 @@ class Backups:
         )
         self._complained_at, self._uncomplained = self._now(), 0
 
-    def _damaged(self, order: BackupOrder | None, notice: Damaged) -> None:
+    def _damaged(self, order: BackupOrder | None, notice: DamageNotice) -> None:
         name, sealed = notice.name, notice.sealed
         log.error("a shard is damaged", rank=name.rank, step=sealed.step, detail=notice.detail)
         self._say(

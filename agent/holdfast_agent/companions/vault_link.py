@@ -13,8 +13,10 @@ from pathlib import Path
 
 import structlog
 
-from holdfast.node.vault import vault_socket, vault_wire
-from holdfast.node.vault.vault_wire import Assign, Follow, Notice, Refused, VaultWireError
+from holdfast.node import frames
+from holdfast.node.frames import WireError
+from holdfast.node.vault import messages, vault_socket
+from holdfast.node.vault.messages import Assign, Follow, Notice, Refused
 from holdfast.orders.backup import BackupOrder
 from holdfast.settings.checkpoint import CheckpointPolicy
 from holdfast_agent.companions import companion
@@ -63,12 +65,12 @@ class VaultLink:
             self.on_ready()
             reader, writer = await asyncio.open_unix_connection(sock=connection)
             try:
-                writer.write(vault_wire.frame(Follow()))
+                writer.write(frames.framed(Follow()))
                 while True:
-                    notice = await vault_wire.read_answer(reader)
+                    notice = await frames.read(reader, messages.answers)
                     if isinstance(notice, Notice):
                         self.on_notice(notice)
-            except VaultWireError as error:
+            except WireError as error:
                 log.error("the vault ended; what it held is lost", reason=str(error))
             finally:
                 self._pid = None
@@ -92,7 +94,7 @@ class VaultLink:
                 log.warning("the vault does not answer", again_in_s=RETRY_S)
                 await asyncio.sleep(RETRY_S)
                 self._unassigned.set()
-            except (OSError, VaultWireError) as error:
+            except (OSError, WireError) as error:
                 # It is gone, and its successor will be told.
                 log.warning("the vault did not take its backup order", reason=str(error))
 
@@ -106,8 +108,8 @@ class VaultLink:
         connection = vault_socket.connect(self._directory, blocking=False)
         reader, writer = await asyncio.open_unix_connection(sock=connection)
         try:
-            writer.write(vault_wire.frame(assignment))
-            answer = await vault_wire.read_answer(reader)
+            writer.write(frames.framed(assignment))
+            answer = await frames.read(reader, messages.answers)
         finally:
             writer.close()
         if isinstance(answer, Refused):

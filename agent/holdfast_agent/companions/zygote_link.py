@@ -14,8 +14,9 @@ from pathlib import Path
 
 import structlog
 
+from holdfast.node.frames import Frames, WireError, framed
 from holdfast_agent.companions import companion
-from holdfast_agent.zygote.wire import Attach, Command, Frames, Report, WireError, decode_report, frame
+from holdfast_agent.zygote.wire import MESSAGE_BYTES_MAX, Attach, Command, Report, reports
 
 RETRY_MIN_S = 0.1
 RETRY_MAX_S = 5.0
@@ -68,7 +69,7 @@ class ZygoteLink:
     def send(self, *commands: Command) -> None:
         """Send commands, in order and as one; without a connection they are dropped, and its return tells all anew."""
         if self._transport is not None:
-            self._transport.write(b"".join(frame(command) for command in commands))
+            self._transport.write(b"".join(framed(command) for command in commands))
 
     def end(self, command: Command) -> None:
         """Send the last command; `ended` is set once the zygote is gone."""
@@ -133,7 +134,7 @@ class ZygoteLink:
 class _Protocol(asyncio.Protocol):
     def __init__(self, on_report: Callable[[Report], None], ended: asyncio.Future[None]) -> None:
         self._on_report = on_report
-        self._frames = Frames()
+        self._frames = Frames(reports, MESSAGE_BYTES_MAX)
         self.ended = ended
         self.reports = 0
 
@@ -141,9 +142,9 @@ class _Protocol(asyncio.Protocol):
         if self.ended.done():
             return
         try:
-            for body in self._frames.feed(data):
+            for report in self._frames.feed(data):
                 self.reports += 1
-                self._on_report(decode_report(body))
+                self._on_report(report)
         except Exception as error:  # noqa: BLE001 - asyncio would only log it; whoever awaits the connection gets it
             self.ended.set_exception(error)
 

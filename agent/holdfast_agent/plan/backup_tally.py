@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.node.vault.vault_wire import BackedUp, SealedStep
+from holdfast.node.vault.messages import BackedUp, SealedStep
 from holdfast.orders.backup import BackupOrder
 
 STEPS_REMEMBERED = 8

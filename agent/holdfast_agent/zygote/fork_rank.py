@@ -7,7 +7,6 @@ import io
 import os
 import random
 import signal
-import struct
 import sys
 from collections.abc import Callable
 from typing import NoReturn
@@ -16,13 +15,13 @@ import msgspec
 import numpy as np
 import torch
 
+from holdfast.node.frames import Frames
 from holdfast.node.kernel import die_with_parent, set_process_name
 from holdfast.trainer import rank as trainer_rank
 from holdfast_agent.zygote.preload import rehearse
 from holdfast_agent.zygote.wire import RankPlan
 
 _FIRST_OWN_DESCRIPTOR = 3
-_LENGTH = struct.Struct("<I")
 EXIT_SETUP_FAILED = 70
 """Exit code of a child that could not become a rank (EX_SOFTWARE); its log says why."""
 
@@ -51,28 +50,20 @@ def await_plan(parent: int, output: int, errors: int, orders: int) -> NoReturn:
     orders = _leave_zygote(parent, output, errors, orders)
     set_process_name("rank-to-be")
     rehearse()
-    body = _read_plan(orders)
+    plan = _read_plan(orders)
     os.close(orders)
-    if body is None:
+    if plan is None:
         os._exit(0)
-    _run(msgspec.msgpack.decode(body, type=RankPlan))
+    _run(plan)
 
 
-def packed(plan: RankPlan) -> bytes:
-    """A plan as `await_plan` reads it."""
-    body = msgspec.msgpack.encode(plan)
-    return _LENGTH.pack(len(body)) + body
-
-
-def _read_plan(orders: int) -> bytes | None:
+def _read_plan(orders: int) -> RankPlan | None:
     """The plan, or None if the pipe ends before it is whole."""
-    data = bytearray()
-    while len(data) < _LENGTH.size or len(data) < _LENGTH.size + _LENGTH.unpack_from(data)[0]:
-        part = os.read(orders, 1 << 16)
-        if not part:
-            return None
-        data += part
-    return bytes(data[_LENGTH.size :])
+    frames = Frames(msgspec.msgpack.Decoder(RankPlan))
+    while part := os.read(orders, 1 << 16):
+        for plan in frames.feed(part):
+            return plan
+    return None
 
 
 def _leave_zygote(parent: int, output: int, errors: int, keep: int | None = None) -> int:

@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 import structlog
 
-from holdfast_agent.zygote.fork_rank import await_plan, become_rank, fork_child, packed
+from holdfast.node.frames import framed
+from holdfast_agent.zygote.fork_rank import await_plan, become_rank, fork_child
 from holdfast_agent.zygote.logs import PIPE_BYTES
 from holdfast_agent.zygote.preload import ThreadsRunning, check_single_threaded
 from holdfast_agent.zygote.wire import RankPlan
@@ -69,7 +70,7 @@ class Reserve:
         """Let a waiting process become this rank; None if there is none that can."""
         while self._warm and plan.start == "fork":
             warm = self._warm.pop(0)
-            body = packed(plan)
+            body = framed(plan)
             try:
                 whole = os.write(warm.orders, body) == len(body)
             except (BrokenPipeError, BlockingIOError):

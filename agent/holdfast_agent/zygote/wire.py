@@ -1,4 +1,4 @@
-"""What an agent and its zygote say to each other over `zygote.sock`: MessagePack, each message after its length (u32).
+"""Messages between an agent and its zygote over `zygote.sock`, framed by `holdfast.node.frames`.
 
 The agent commands, the zygote reports. What it reports of a rank's end is kept until the agent acknowledges it, so that
 an agent that was dead learns it too.
@@ -6,32 +6,24 @@ an agent that was dead learns it too.
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterator
-
 import msgspec
 
 from holdfast.events.parts.ranks import RankException
 
-FRAME_BYTES_MAX = 16 * 1024 * 1024
-_LENGTH = struct.Struct("<I")
+MESSAGE_BYTES_MAX = 16 * 1024 * 1024
 
 Fence = tuple[int, int]
 """The (epoch, generation) of the order that ranks were started by."""
 
 
-class WireError(Exception):
-    """The other side sent what is no message of this protocol."""
-
-
-class _Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):
+class _ZygoteMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):
     pass
 
 
 # --- what an agent says ------------------------------------------------------------------------
 
 
-class Attach(_Message, frozen=True, kw_only=True, tag="attach"):
+class Attach(_ZygoteMessage, frozen=True, kw_only=True, tag="attach"):
     """First word of an agent; whoever was attached before is cut off. `orphan_s`: how long to live without an agent.
 
     `hears_signs`: it knows the report `signs_seen`.
@@ -56,7 +48,7 @@ class RankPlan(msgspec.Struct, frozen=True, kw_only=True):
     error_file: str
 
 
-class StartRanks(_Message, frozen=True, kw_only=True, tag="start_ranks"):
+class StartRanks(_ZygoteMessage, frozen=True, kw_only=True, tag="start_ranks"):
     """Start these ranks; `order` is kept as it is for an agent that forgot what it ordered."""
 
     fence: Fence
@@ -64,7 +56,7 @@ class StartRanks(_Message, frozen=True, kw_only=True, tag="start_ranks"):
     ranks: tuple[RankPlan, ...]
 
 
-class StopRanks(_Message, frozen=True, kw_only=True, tag="stop_ranks"):
+class StopRanks(_ZygoteMessage, frozen=True, kw_only=True, tag="stop_ranks"):
     """End all ranks and whatever they left behind.
 
     `grace_s` lies between SIGTERM and SIGKILL; the ranks in `at_once` get none.
@@ -75,32 +67,32 @@ class StopRanks(_Message, frozen=True, kw_only=True, tag="stop_ranks"):
     at_once: tuple[int, ...] = ()
 
 
-class StartStore(_Message, frozen=True, kw_only=True, tag="start_store"):
+class StartStore(_ZygoteMessage, frozen=True, kw_only=True, tag="start_store"):
     """Serve a fresh TCPStore on one of the node's ports, besides those on other ports."""
 
     fence: Fence
     port: int
 
 
-class StopStore(_Message, frozen=True, kw_only=True, tag="stop_store"):
+class StopStore(_ZygoteMessage, frozen=True, kw_only=True, tag="stop_store"):
     """End all stores but this one."""
 
     keep: Fence | None = None
 
 
-class AckExit(_Message, frozen=True, kw_only=True, tag="ack_exit"):
+class AckExit(_ZygoteMessage, frozen=True, kw_only=True, tag="ack_exit"):
     """This end of a rank has been made durable; forget it."""
 
     exit_id: str
 
 
-class FollowLines(_Message, frozen=True, kw_only=True, tag="follow_lines"):
+class FollowLines(_ZygoteMessage, frozen=True, kw_only=True, tag="follow_lines"):
     """Send what these ranks print, line by line, from now on, and of no others."""
 
     ranks: tuple[int, ...]
 
 
-class End(_Message, frozen=True, kw_only=True, tag="end"):
+class End(_ZygoteMessage, frozen=True, kw_only=True, tag="end"):
     """End all ranks at once, then yourself."""
 
 
@@ -118,7 +110,7 @@ class LiveRank(msgspec.Struct, frozen=True, kw_only=True):
     fence: Fence
 
 
-class RankExit(_Message, frozen=True, kw_only=True, tag="rank_exit"):
+class RankExit(_ZygoteMessage, frozen=True, kw_only=True, tag="rank_exit"):
     """A rank ended by itself. `exit_id` is a UUIDv7; `exited_ns` is Unix time."""
 
     exit_id: str
@@ -133,7 +125,7 @@ class RankExit(_Message, frozen=True, kw_only=True, tag="rank_exit"):
     exception: RankException | None = None
 
 
-class Welcome(_Message, frozen=True, kw_only=True, tag="welcome"):
+class Welcome(_ZygoteMessage, frozen=True, kw_only=True, tag="welcome"):
     """The answer to `Attach`: everything there is. Comes once torch is loaded."""
 
     pid: int
@@ -146,7 +138,7 @@ class Welcome(_Message, frozen=True, kw_only=True, tag="welcome"):
     order: bytes
 
 
-class RanksForked(_Message, frozen=True, kw_only=True, tag="ranks_forked"):
+class RanksForked(_ZygoteMessage, frozen=True, kw_only=True, tag="ranks_forked"):
     """Answer to `StartRanks`."""
 
     fence: Fence
@@ -154,14 +146,14 @@ class RanksForked(_Message, frozen=True, kw_only=True, tag="ranks_forked"):
     took_s: float
 
 
-class StartRefused(_Message, frozen=True, kw_only=True, tag="start_refused"):
+class StartRefused(_ZygoteMessage, frozen=True, kw_only=True, tag="start_refused"):
     """Answer to `StartRanks` when none was started."""
 
     fence: Fence
     reason: str
 
 
-class RanksEnded(_Message, frozen=True, kw_only=True, tag="ranks_ended"):
+class RanksEnded(_ZygoteMessage, frozen=True, kw_only=True, tag="ranks_ended"):
     """Answer to `StopRanks`: none is left, nor any process they started. `killed` counts those that needed SIGKILL."""
 
     number: int
@@ -170,14 +162,14 @@ class RanksEnded(_Message, frozen=True, kw_only=True, tag="ranks_ended"):
     took_s: float
 
 
-class StoreFailed(_Message, frozen=True, kw_only=True, tag="store_failed"):
+class StoreFailed(_ZygoteMessage, frozen=True, kw_only=True, tag="store_failed"):
     """The store of this fence is not served, or ended unasked."""
 
     fence: Fence
     reason: str
 
 
-class Lines(_Message, frozen=True, kw_only=True, tag="lines"):
+class Lines(_ZygoteMessage, frozen=True, kw_only=True, tag="lines"):
     """What a followed rank printed; `dropped` lines before these were not sent because the agent was slow."""
 
     fence: Fence
@@ -187,7 +179,7 @@ class Lines(_Message, frozen=True, kw_only=True, tag="lines"):
     dropped: int = 0
 
 
-class SignsSeen(_Message, frozen=True, kw_only=True, tag="signs_seen"):
+class SignsSeen(_ZygoteMessage, frozen=True, kw_only=True, tag="signs_seen"):
     """A rank printed lines that show trouble: the first of them, and how many since the last such report."""
 
     fence: Fence
@@ -201,61 +193,5 @@ class SignsSeen(_Message, frozen=True, kw_only=True, tag="signs_seen"):
 
 Report = Welcome | RanksForked | StartRefused | RankExit | RanksEnded | StoreFailed | Lines | SignsSeen
 
-_encoder = msgspec.msgpack.Encoder()
-_command_decoder: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)
-_report_decoder: msgspec.msgpack.Decoder[Report] = msgspec.msgpack.Decoder(Report)
-
-
-def frame(message: Command | Report) -> bytes:
-    """The message as it goes over the socket."""
-    body = _encoder.encode(message)
-    return _LENGTH.pack(len(body)) + body
-
-
-class Frames:
-    """Cuts a byte stream into messages."""
-
-    def __init__(self) -> None:
-        self._buffer = bytearray()
-
-    def feed(self, data: bytes) -> Iterator[bytes]:
-        """The bodies completed by `data`.
-
-        Raises:
-            WireError: a length beyond the limit.
-        """
-        self._buffer += data
-        while len(self._buffer) >= _LENGTH.size:
-            (length,) = _LENGTH.unpack_from(self._buffer)
-            if length > FRAME_BYTES_MAX:
-                raise WireError(f"a message of {length} bytes is over the limit of {FRAME_BYTES_MAX}")
-            end = _LENGTH.size + length
-            if len(self._buffer) < end:
-                return
-            body = bytes(self._buffer[_LENGTH.size : end])
-            del self._buffer[:end]
-            yield body
-
-
-def decode_command(body: bytes) -> Command:
-    """A command.
-
-    Raises:
-        WireError: it is none.
-    """
-    try:
-        return _command_decoder.decode(body)
-    except (msgspec.DecodeError, ValueError) as error:
-        raise WireError(f"not a command: {error}") from error
-
-
-def decode_report(body: bytes) -> Report:
-    """A report.
-
-    Raises:
-        WireError: it is none.
-    """
-    try:
-        return _report_decoder.decode(body)
-    except (msgspec.DecodeError, ValueError) as error:
-        raise WireError(f"not a report: {error}") from error
+commands: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)
+reports: msgspec.msgpack.Decoder[Report] = msgspec.msgpack.Decoder(Report)

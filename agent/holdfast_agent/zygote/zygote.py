@@ -20,16 +20,17 @@ from typing import NamedTuple
 import msgspec
 import structlog
 
+from holdfast.node.frames import Frames, WireError, framed
 from holdfast.settings.timeouts import Timeouts
 from holdfast_agent.zygote.logs import Output
 from holdfast_agent.zygote.wire import (
+    MESSAGE_BYTES_MAX,
     AckExit,
     Attach,
     Command,
     End,
     Fence,
     FollowLines,
-    Frames,
     Lines,
     Report,
     StartRanks,
@@ -38,9 +39,7 @@ from holdfast_agent.zygote.wire import (
     StopStore,
     StoreFailed,
     Welcome,
-    WireError,
-    decode_command,
-    frame,
+    commands,
 )
 
 SOCKET = "zygote.sock"
@@ -58,7 +57,7 @@ class _AgentLink:
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
-        self.frames = Frames()
+        self.frames = Frames(commands, MESSAGE_BYTES_MAX)
         self.outgoing = bytearray()
         self.attached = False
         self.hears_signs = False
@@ -72,7 +71,7 @@ class _AgentLink:
             if self.dropped_lines:
                 report = msgspec.structs.replace(report, dropped=self.dropped_lines)
                 self.dropped_lines = 0
-        self.outgoing += frame(report)
+        self.outgoing += framed(report)
 
     def flush(self) -> None:
         """Send what the socket takes now.
@@ -208,8 +207,8 @@ class Zygote:
             if not data:
                 self._lose_agent(agent)
                 return
-            for body in agent.frames.feed(data):
-                self._obey(agent, decode_command(body))
+            for command in agent.frames.feed(data):
+                self._obey(agent, command)
         except BlockingIOError:
             return
         except (WireError, OSError) as error:

@@ -14,9 +14,8 @@ from contextlib import suppress
 
 import structlog
 
-from holdfast.node.vault.vault_wire import Damaged, NotPersisted, Persisted, PersistTo, SealedStep, ShardName
+from holdfast.node.vault.messages import DamageNotice, NotPersisted, Persisted, PersistTo, SealedStep, ShardName
 from holdfast_vault.assignments import Assignment, Assignments, job_of
-from holdfast_vault.collective_pauses import Ledgers
 from holdfast_vault.disk.persist_plan import Gathered, Turn, turn
 from holdfast_vault.disk.persist_task import (
     Dropped,
@@ -31,6 +30,7 @@ from holdfast_vault.disk.persist_task import (
     from_lines,
 )
 from holdfast_vault.notices import Notices
+from holdfast_vault.rank_ledgers import RankLedgers
 from holdfast_vault.shelf.segments import Contents, Segment
 from holdfast_vault.shelf.shelf import Shelf
 from holdfast_vault.shelf.shelves import Shelves
@@ -92,7 +92,12 @@ class Persister:
     """One node's part in it."""
 
     def __init__(
-        self, shelves: Shelves, assignments: Assignments, ledgers: Ledgers, notices: Notices, bytes_per_s: float = 0.0
+        self,
+        shelves: Shelves,
+        assignments: Assignments,
+        ledgers: RankLedgers,
+        notices: Notices,
+        bytes_per_s: float = 0.0,
     ) -> None:
         self._shelves = shelves
         self._assignments = assignments
@@ -279,7 +284,7 @@ class Persister:
                 log.warning("a step is not on the disk", job=name.job, step=number, reason=reason)
                 self._notices.publish(NotPersisted(name=name, sealed=sealed, reason=reason))
             case Spoiled(rank=rank, detail=detail):
-                self._notices.publish(Damaged(name=step.names[rank], sealed=step.sealed, detail=detail))
+                self._notices.publish(DamageNotice(name=step.names[rank], sealed=step.sealed, detail=detail))
             case Over(reason=reason):
                 log.info("nothing more is written of this generation", job=name.job, reason=reason)
 

@@ -12,7 +12,7 @@ from enum import StrEnum
 
 import msgspec
 
-from holdfast.node.vault.vault_wire import SealedStep
+from holdfast.node.vault.messages import SealedStep
 
 UNFINISHED_MAX = 4
 """Steps that a part of the job's nodes has written and the others may still write, being slower."""

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from holdfast.node.vault.messages import PersistTo
 from holdfast.node.vault.seals import Seal
-from holdfast.node.vault.vault_wire import PersistTo
 
 
 class ShardToWrite(msgspec.Struct, frozen=True, kw_only=True):

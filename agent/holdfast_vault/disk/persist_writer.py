@@ -19,15 +19,14 @@ import structlog
 from holdfast.daemon.process import log_to_stderr
 from holdfast.node.kernel import die_with_parent
 from holdfast.node.vault import seals
+from holdfast.node.vault.messages import ShardName
 from holdfast.node.vault.seals import BrokenSeal, Bytes
-from holdfast.node.vault.vault_wire import ShardName
 from holdfast.trainer.checkpoint.errors import CheckpointError, Superseded
 from holdfast.trainer.checkpoint.layout.manifest import Part
 from holdfast.trainer.checkpoint.layout.recipe import PIECE_BYTES, SealedPart, part_name, recipe_of
 from holdfast.trainer.checkpoint.storage.directory import VAULT, Storage
 from holdfast.trainer.checkpoint.storage.places import open_storage
 from holdfast.trainer.checkpoint.storage.workplace import Owner
-from holdfast_vault.collective_pauses import Ledgers
 from holdfast_vault.disk.persist_publish import publish, write_record
 from holdfast_vault.disk.persist_task import (
     Dropped,
@@ -42,6 +41,7 @@ from holdfast_vault.disk.persist_task import (
     to_line,
 )
 from holdfast_vault.pacing import Pacing, TokenBucket
+from holdfast_vault.rank_ledgers import RankLedgers
 
 NICE = 19
 
@@ -132,7 +132,7 @@ def _paced(chunks: Iterator[memoryview | bytes], pacing: Pacing) -> Iterator[mem
 
 
 def _pacing(task: PersistTask) -> Pacing:
-    ledgers = Ledgers()
+    ledgers = RankLedgers()
     for shard, path in zip(task.shards, task.ledgers, strict=True):
         name = ShardName(job=task.job, submitted_ms=task.submitted_ms, world_size=task.world_size, rank=shard.rank)
         ledgers.watch(name, path)

@@ -20,16 +20,17 @@ from collections.abc import Callable
 
 import msgspec
 
+from holdfast.node.frames import WireError, receive, send
+from holdfast.node.vault.messages import Refused, SealedStep, ShardName
 from holdfast.node.vault.seals import Seal
-from holdfast.node.vault.vault_wire import Refused, SealedStep, ShardName, VaultWireError, receive, send
-from holdfast_vault.peers.peer_wire import (
+from holdfast_vault.peers.peer_messages import (
     GREETING_BYTES_MAX,
     LANGUAGE,
     NONCE_BYTES,
+    Admitted,
     Challenge,
     Hello,
     Proof,
-    Welcome,
     greeting_replies,
     greetings,
 )
@@ -38,7 +39,7 @@ HANDSHAKE_S = 5.0
 _ANOTHER_RELEASE = "the vaults of the two nodes are of different releases of Holdfast"
 
 
-class NotAdmitted(VaultWireError):
+class NotAdmitted(WireError):
     """The other side does not belong to the job, or does not know of it yet."""
 
 
@@ -64,7 +65,7 @@ def greet(link: socket.socket, node: str, job: str, submitted_ms: int, generatio
 
     Raises:
         NotAdmitted: it is not, or we are not to it.
-        VaultWireError: the connection ended.
+        WireError: the connection ended.
     """
     link.settimeout(HANDSHAKE_S)
     hello = Hello(
@@ -85,7 +86,7 @@ def greet(link: socket.socket, node: str, job: str, submitted_ms: int, generatio
     welcome, _ = receive(link, greeting_replies, GREETING_BYTES_MAX)
     if isinstance(welcome, Refused):
         raise NotAdmitted(welcome.reason)
-    if not isinstance(welcome, Welcome) or not hmac.compare_digest(
+    if not isinstance(welcome, Admitted) or not hmac.compare_digest(
         welcome.mac, prove(token, "answers", hello, challenge)
     ):
         raise NotAdmitted("it does not know the token of the job")
@@ -98,7 +99,7 @@ def admit(link: socket.socket, token_of: Callable[[Hello], str | None]) -> Hello
 
     Raises:
         NotAdmitted: it does not; it has been told.
-        VaultWireError: it sent nonsense, or too little in the time there is, or went away.
+        WireError: it sent nonsense, or too little in the time there is, or went away.
     """
     # One deadline for all of it: a timeout of the socket would begin anew with each byte that comes.
     deadline = threading.Timer(HANDSHAKE_S, _end, (link,))
@@ -122,7 +123,7 @@ def _admit(link: socket.socket, token_of: Callable[[Hello], str | None]) -> Hell
     proof, _ = receive(link, greetings, GREETING_BYTES_MAX)
     if not isinstance(proof, Proof) or not hmac.compare_digest(proof.mac, prove(token, "asks", hello, challenge)):
         raise _turn_away(link, "this is not the token of the job")
-    send(link, Welcome(mac=prove(token, "answers", hello, challenge), speaks=LANGUAGE))
+    send(link, Admitted(mac=prove(token, "answers", hello, challenge), speaks=LANGUAGE))
     return hello
 
 

@@ -1,39 +1,43 @@
-"""A connection to the vault of another node, opened from here."""
+"""Connections to the vaults of other nodes, opened from here."""
 
 from __future__ import annotations
 
 import socket
+import struct
 
-from holdfast.node.vault.vault_wire import Refused, VaultWireError, lost, send
+from holdfast.node.frames import WireError, lost, receive, send
+from holdfast.node.vault.messages import Refused
 from holdfast.orders.backup import VaultAddress
 from holdfast_vault.assignments import Assignment
 from holdfast_vault.peers import handshake
-from holdfast_vault.peers.peer_wire import STALL_S, Ask, Reply, receive_reply, set_limits
+from holdfast_vault.peers.peer_messages import Ask, Reply, replies
 
 CONNECT_S = 2.0
+STALL_S = 30.0
+"""A peer that stops for this long in the middle of a message counts as gone."""
 
 
-class NobodyThere(VaultWireError):
-    """No vault runs there: what it held is lost."""
+class NoPeerVault(WireError):
+    """No vault runs at the address: the shards that it held are lost."""
 
 
-class PeerRefused(VaultWireError):
-    """The other vault cannot do it; the message is its reason, and the connection stays usable."""
+class PeerRefused(WireError):
+    """The other vault cannot do what was asked; the message is its reason, and the connection stays usable."""
 
 
 def dial(address: VaultAddress, assignment: Assignment, stall_s: float = STALL_S) -> socket.socket:
-    """A connection on which both sides have shown that they belong to the job.
+    """Open a connection on which both sides have proved that they belong to the job.
 
     Raises:
-        NotAdmitted: they do not, or the other does not know of the job yet.
-        NobodyThere: no vault listens there.
-        VaultWireError: there is no answer, or it ended.
+        NotAdmitted: one of them does not, or the other does not know the job yet.
+        NoPeerVault: no vault listens there.
+        WireError: there is no answer, or the connection ended.
     """
     order = assignment.order
     try:
         link = socket.create_connection((address.host, address.port), timeout=CONNECT_S)
     except ConnectionRefusedError as error:
-        raise NobodyThere("no vault runs there") from error
+        raise NoPeerVault("no vault runs there") from error
     except OSError as error:
         raise lost(error) from error
     try:
@@ -46,14 +50,28 @@ def dial(address: VaultAddress, assignment: Assignment, stall_s: float = STALL_S
 
 
 def ask(link: socket.socket, question: Ask) -> Reply:
-    """Ask, and wait for the answer.
+    """Send a request and return its answer.
 
     Raises:
-        PeerRefused: it cannot be done.
-        VaultWireError: the connection ended.
+        PeerRefused: the other vault cannot do it.
+        WireError: the connection ended.
     """
     send(link, question)
-    reply = receive_reply(link)
+    reply, _ = receive(link, replies)
     if isinstance(reply, Refused):
         raise PeerRefused(reply.reason)
     return reply
+
+
+def set_limits(link: socket.socket, stall_s: float = STALL_S) -> None:
+    """Set timeouts and keepalive, so that no thread waits for a peer that is gone, even if its machine lost power."""
+    link.settimeout(None)
+    seconds = struct.pack("ll", int(stall_s), int(stall_s % 1 * 1e6))
+    # Python's timeouts would make the socket non-blocking, and sendfile needs it to block.
+    link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, seconds)
+    link.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, seconds)
+    link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10)
+    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
+    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

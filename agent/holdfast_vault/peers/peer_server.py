@@ -10,11 +10,12 @@ from pathlib import Path
 
 import structlog
 
+from holdfast.node.frames import WireError
 from holdfast.node.vault.vault_socket import listen_to_peers
-from holdfast.node.vault.vault_wire import VaultWireError
 from holdfast_vault.acceptor import Acceptor
 from holdfast_vault.peers.handshake import admit
-from holdfast_vault.peers.peer_wire import Hello, set_limits
+from holdfast_vault.peers.peer_link import set_limits
+from holdfast_vault.peers.peer_messages import Hello
 
 STRANGERS_MAX = 32
 PEERS_MAX = 256
@@ -69,7 +70,7 @@ class PeerServer:
             if self._token_of(hello):
                 set_limits(link)
                 self._serve(link, hello)
-        except (VaultWireError, OSError) as error:
+        except (WireError, OSError) as error:
             log.info("a connection of another vault ended", of=who, reason=str(error))
         finally:
             with self._lock:
@@ -89,7 +90,7 @@ class PeerServer:
     def _know(self, link: socket.socket, hello: Hello) -> None:
         with self._lock:
             if len(self._peers) >= PEERS_MAX:
-                raise VaultWireError(f"there are {PEERS_MAX} others")
+                raise WireError(f"there are {PEERS_MAX} others")
             self._strangers.pop(link, None)
             self._peers[link] = hello
 

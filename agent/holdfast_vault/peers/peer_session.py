@@ -10,11 +10,13 @@ from collections.abc import Callable
 import msgspec
 import structlog
 
-from holdfast.node.vault.vault_wire import Damaged, Refused, ShardName, VaultWireError, receive_into, send
+from holdfast.node.frames import WireError, receive, receive_into, send
+from holdfast.node.vault.messages import DamageNotice, Refused, ShardName
 from holdfast_vault.notices import Notices
 from holdfast_vault.peers.chunk_sets import packed, unpacked
+from holdfast_vault.peers.chunk_transfer import send_chunk
 from holdfast_vault.peers.handshake import voucher
-from holdfast_vault.peers.peer_wire import (
+from holdfast_vault.peers.peer_messages import (
     SEAL_WAIT_S,
     Again,
     AskChunk,
@@ -22,23 +24,22 @@ from holdfast_vault.peers.peer_wire import (
     AskHeld,
     AskWhich,
     AskWhole,
-    Chunk,
+    ChunkHeader,
     Good,
     GoOn,
     Hashes,
     Held,
-    HeldShards,
     Hello,
     Kept,
     Lacks,
     Offer,
+    RankSteps,
     Reply,
     Understood,
     Want,
     Which,
     Whole,
-    receive_ask,
-    send_chunk,
+    asks,
 )
 from holdfast_vault.peers.receptions import NotTaken, Reception, Receptions, Slot
 from holdfast_vault.shelf.common_chunks import chunks_in_common, has_chunk
@@ -72,7 +73,7 @@ class PeerSession:
         self._name: ShardName | None = None
 
     def run(self) -> None:
-        """Answer until the other ends the connection or breaks it; raises VaultWireError then."""
+        """Answer until the other ends the connection or breaks it; raises WireError then."""
         try:
             while True:
                 _wait_readable(self._link)
@@ -81,10 +82,10 @@ class PeerSession:
             self._leave()
 
     def _serve(self) -> None:
-        match receive_ask(self._link):
+        match receive(self._link, asks)[0]:
             case Offer() as offer:
                 send(self._link, self._offered(offer))
-            case Chunk() as chunk:
+            case ChunkHeader() as chunk:
                 reply = self._take(chunk)
                 if reply is not None:
                     send(self._link, reply)
@@ -106,7 +107,7 @@ class PeerSession:
         self._leave()
         mac = voucher(self._token, offer.name, offer.sealed, offer.index, offer.objects, offer.seal, offer.absent)
         if not hmac.compare_digest(offer.mac, mac):
-            raise VaultWireError(f"no vault of the job vouches for {offer.name}")
+            raise WireError(f"no vault of the job vouches for {offer.name}")
         if self._is_over():
             return Refused(reason=f"generation {self._hello.generation} is over")
         shelf = self._shelf(offer.name)
@@ -124,7 +125,7 @@ class PeerSession:
         except NotTaken as error:
             return self._not_taken(error)
 
-    def _take(self, chunk: Chunk) -> Reply | None:
+    def _take(self, chunk: ChunkHeader) -> Reply | None:
         reception = self._slot.reception if self._slot is not None else None
         if reception is None or self._name is None:
             # On its way before the offer was refused.
@@ -136,7 +137,9 @@ class PeerSession:
         except NotTaken as error:
             return self._not_taken(error)
         detail = f"chunk {chunk.number} fails its checksum as it arrives"
-        self._notices.publish(Damaged(name=self._name, sealed=reception.sealed, node=self._hello.node, detail=detail))
+        self._notices.publish(
+            DamageNotice(name=self._name, sealed=reception.sealed, node=self._hello.node, detail=detail)
+        )
         return Again(number=chunk.number)
 
     def _finish(self, reception: Reception) -> Reply:
@@ -160,10 +163,10 @@ class PeerSession:
             self._slot.leave()
         self._slot = self._name = None
 
-    def _held(self, name: ShardName) -> HeldShards:
+    def _held(self, name: ShardName) -> RankSteps:
         shelf = self._shelf(name)
         coming = self._receptions.coming(name)
-        return HeldShards(
+        return RankSteps(
             name=name,
             sealed=tuple(shelf.steps()),
             cut=shelf.cut,
@@ -209,7 +212,7 @@ class PeerSession:
     def _shelf(self, name: ShardName) -> Shelf:
         hello = self._hello
         if (name.job, name.submitted_ms) != (hello.job, hello.submitted_ms) or not 0 <= name.rank < name.world_size:
-            raise VaultWireError(f"{name} is none of job {hello.job}")
+            raise WireError(f"{name} is none of job {hello.job}")
         return self._shelves.of(name)
 
 

@@ -6,11 +6,13 @@ import socket
 import threading
 from contextlib import suppress
 
-from holdfast.node.vault.seals import chunk_bytes
-from holdfast.node.vault.vault_wire import ShardName, VaultWireError
+from holdfast.node.frames import WireError
+from holdfast.node.vault.messages import ShardName
+from holdfast.node.vault.seals import chunk_bytes, is_seal_of
 from holdfast_vault.cuts import survives
 from holdfast_vault.peers.chunk_sets import unpacked
-from holdfast_vault.peers.peer_wire import Chunk, Offer, fits, receive_chunk
+from holdfast_vault.peers.chunk_transfer import receive_chunk
+from holdfast_vault.peers.peer_messages import ChunkHeader, Offer
 from holdfast_vault.shelf.segments import Contents
 from holdfast_vault.shelf.shelf import Shelf
 
@@ -57,15 +59,15 @@ class Reception:
         """How many are here."""
         return len(self.seal.chunks) - len(self.absent) - len(self._missing)
 
-    def take(self, link: socket.socket, chunk: Chunk) -> bool:
+    def take(self, link: socket.socket, chunk: ChunkHeader) -> bool:
         """Receive a chunk. False if it is damaged.
 
         Raises:
             NotTaken: it was too often.
-            VaultWireError: it is none of this shard's, or the connection ended.
+            WireError: it is none of this shard's, or the connection ended.
         """
         if chunk.nbytes != chunk_bytes(self.seal.nbytes, chunk.number) or chunk.number in self.absent:
-            raise VaultWireError(f"chunk {chunk.number} of {chunk.nbytes} bytes is none of the shard that was offered")
+            raise WireError(f"chunk {chunk.number} of {chunk.nbytes} bytes is none of the shard that was offered")
         # It is missing until it has been checked, even if it was here before.
         self._missing.add(chunk.number)
         if receive_chunk(link, chunk, self._segment, self.seal.chunks[chunk.number]):
@@ -129,7 +131,7 @@ class Slot:
             self.clear(drop=True)
         if not survives(offer.sealed, shelf.cut):
             raise NotTaken(f"the job has left {offer.sealed} behind")
-        if not fits(offer.seal, offer.index, offer.objects):
+        if not is_seal_of(offer.seal, offer.index, offer.objects):
             raise NotTaken(f"what is offered as {offer.sealed} fails its checksum")
         try:
             self.reception = Reception(shelf, offer)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from holdfast.node.vault.messages import SealedStep, ShardName
 from holdfast.node.vault.seals import CHUNK_BYTES, chunk_hash
-from holdfast.node.vault.vault_wire import SealedStep, ShardName
 from holdfast_vault.shelf.segments import Contents, Segment
 from holdfast_vault.shelf.shelves import Shelves
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
-from holdfast.node.vault.vault_wire import SealedStep
+from holdfast.node.vault.messages import SealedStep
 
 KEPT_MIN = 2
 

@@ -18,9 +18,9 @@ from collections.abc import Iterator
 import msgspec
 
 from holdfast.node.vault.huge_pages import HUGE_BYTES, collapse
+from holdfast.node.vault.messages import SealedStep
 from holdfast.node.vault.mmap_file import map_file
 from holdfast.node.vault.seals import CHUNK_BYTES, Bytes, Seal, chunk_bytes, chunks_of
-from holdfast.node.vault.vault_wire import SealedStep
 
 
 class Contents(msgspec.Struct, frozen=True, kw_only=True):

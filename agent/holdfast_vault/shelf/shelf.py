@@ -23,8 +23,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+from holdfast.node.vault.messages import SealedStep
 from holdfast.node.vault.seals import Seal
-from holdfast.node.vault.vault_wire import SealedStep
 from holdfast_vault.cuts import Cut, is_news, survives
 from holdfast_vault.shelf.keeping import KEPT_MIN, needed, unwanted
 from holdfast_vault.shelf.pins import Pins, in_the_past_of, named, pinned

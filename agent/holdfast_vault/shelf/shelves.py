@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection
 
-from holdfast.node.vault.vault_wire import ShardName
+from holdfast.node.vault.messages import ShardName
 from holdfast_vault.assignments import Job, job_of
 from holdfast_vault.shelf.keeping import KEPT_MIN
 from holdfast_vault.shelf.pins import Pins

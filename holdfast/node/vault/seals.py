@@ -36,6 +36,11 @@ def seal(notes: Sequence[bytes], data: Bytes, hashes: tuple[int, ...] | None = N
     return Seal(nbytes=data.size, chunks=hashes, notes=_notes(notes))
 
 
+def is_seal_of(seal: Seal, index: bytes, objects: bytes) -> bool:
+    """Return True if a seal can be that of a shard with this index and these objects."""
+    return seal.nbytes >= 0 and len(seal.chunks) == chunks_of(seal.nbytes) and seal.notes == _notes((index, objects))
+
+
 def chunks_of(nbytes: int) -> int:
     """How many chunks that is; the last one may be shorter."""
     return -(-nbytes // CHUNK_BYTES)

@@ -34,7 +34,7 @@ from torch.distributed.checkpoint.planner import ReadItem
 from torch.distributed.device_mesh import DeviceMesh
 
 from holdfast.exit_codes import SUPERSEDED
-from holdfast.node.vault.vault_wire import PersistTo, SealedStep
+from holdfast.node.vault.messages import PersistTo, SealedStep
 from holdfast.orders.replay import ReplaySettings
 from holdfast.trainer.checkpoint import environment
 from holdfast.trainer.checkpoint.agreement import Ranks, Verdict

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torch.distributed.device_mesh import DeviceMesh
 
-from holdfast.node.vault.vault_wire import ShardName
+from holdfast.node.vault.messages import ShardName
 from holdfast.trainer.checkpoint.errors import CheckpointError
 from holdfast.trainer.checkpoint.storage.workplace import Owner
 

@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 
-from holdfast.node.vault.vault_wire import PersistTo, SealedStep, ShardName, VaultWireError
+from holdfast.node.frames import WireError
+from holdfast.node.vault.messages import PersistTo, SealedStep, ShardName
 from holdfast.trainer.checkpoint.errors import CheckpointError
 from holdfast.trainer.checkpoint.layout.recipe import PartPlan
 from holdfast.trainer.vault_client.client import BrokenSeal, MemoryRefused, VaultClient
@@ -64,7 +65,7 @@ class MemoryTier:
         except MemoryRefused as error:
             self._tell(f"step {step} is not kept in memory: {error}")
             return False
-        except VaultWireError as error:
+        except WireError as error:
             self._lose(error)
             return False
         return True
@@ -112,11 +113,11 @@ class MemoryTier:
         """What was given to `keep` at this step.
 
         Raises:
-            BrokenSeal, MemoryRefused, VaultWireError: it cannot be had.
+            BrokenSeal, MemoryRefused, WireError: it cannot be had.
         """
         try:
             return self._awaited().restore(sealed)
-        except VaultWireError as error:
+        except WireError as error:
             # The next vault of this node has it from another one.
             self._lose(error)
             return self._awaited().restore(sealed)
@@ -128,7 +129,7 @@ class MemoryTier:
             return
         try:
             client.keep_only(sealed, from_disk=from_disk)
-        except VaultWireError as error:
+        except WireError as error:
             self._lose(error)
 
     def certified_up_to(self) -> int | None:
@@ -136,7 +137,7 @@ class MemoryTier:
         client = self._connected()
         try:
             up_to = client.certified_up_to() if client is not None else None
-        except VaultWireError as error:
+        except WireError as error:
             self._lose(error)
             up_to = None
         # A vault that is away or new knows of none: what was certified is so still.
@@ -150,7 +151,7 @@ class MemoryTier:
         for _ in range(2):
             try:
                 return self._awaited().steps(at_most)
-            except VaultWireError as error:
+            except WireError as error:
                 self._lose(error)
             except MemoryRefused as error:
                 self._tell(f"no step can be had from memory: {error}")
@@ -179,11 +180,11 @@ class MemoryTier:
         self._tried_at = time.monotonic()
         try:
             self._client = VaultClient(self._directory, self._name, self._generation, self._persist_to)
-        except (VaultWireError, MemoryRefused) as error:
+        except (WireError, MemoryRefused) as error:
             self._tell(f"checkpoints are not kept in memory: {error}")
         return self._client
 
-    def _lose(self, error: VaultWireError) -> None:
+    def _lose(self, error: WireError) -> None:
         self._tell(f"the node's vault is gone, and the checkpoints in its memory: {error}")
         if self._client is not None:
             self._client.close()
@@ -195,5 +196,5 @@ class MemoryTier:
             self._told = what
 
 
-UNUSABLE = (BrokenSeal, MemoryRefused, VaultWireError)
+UNUSABLE = (BrokenSeal, MemoryRefused, WireError)
 """Why a shard cannot be had: another copy, or an older step, must serve."""

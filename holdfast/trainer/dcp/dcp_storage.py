@@ -37,7 +37,7 @@ from torch.distributed.checkpoint.staging import AsyncStager
 from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
 from torch.futures import Future
 
-from holdfast.node.vault.vault_wire import SealedStep, ShardName
+from holdfast.node.vault.messages import SealedStep, ShardName
 from holdfast.trainer.checkpoint import environment
 from holdfast.trainer.checkpoint.agreement import Ranks, Verdict
 from holdfast.trainer.checkpoint.errors import CheckpointError, CheckpointMismatch, DamagedCheckpoint

@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from holdfast.node.vault import seals, userfaultfd, vault_socket, vault_wire
+from holdfast.node import frames
+from holdfast.node.frames import WireError
+from holdfast.node.vault import messages, seals, userfaultfd, vault_socket
 from holdfast.node.vault.huge_pages import collapse
-from holdfast.node.vault.mmap_file import map_file
-from holdfast.node.vault.seals import BrokenSeal
-from holdfast.node.vault.vault_wire import (
+from holdfast.node.vault.messages import (
     AskCertified,
     AskShard,
     AskSteps,
@@ -36,11 +36,13 @@ from holdfast.node.vault.vault_wire import (
     Refused,
     Repair,
     Save,
+    SealedShard,
     SealedStep,
-    Shard,
     ShardName,
     Steps,
 )
+from holdfast.node.vault.mmap_file import map_file
+from holdfast.node.vault.seals import BrokenSeal
 from holdfast.trainer.checkpoint.layout.recipe import PartPlan
 from holdfast.trainer.vault_client.shard_layout import (
     NotKeepable,
@@ -69,12 +71,12 @@ class VaultClient:
         """`directory` is the node's state directory. Steps also go where `persist_to` says, every now and then.
 
         Raises:
-            VaultWireError: there is no vault.
+            WireError: there is no vault.
         """
         try:
             self._link = vault_socket.connect(directory)
         except OSError as error:
-            raise vault_wire.VaultWireError(f"no vault answers in {directory}: {error.strerror}") from error
+            raise WireError(f"no vault answers in {directory}: {error.strerror}") from error
         self._join = Join(
             name=name, generation=generation, pid=os.getpid(), ledger=os.environ.get("HOLDFAST_LEDGER", "")
         )
@@ -164,7 +166,7 @@ class VaultClient:
 
     def _read(self, sealed: SealedStep) -> dict[str, Any]:
         shard, descriptor = self._ask(AskShard(sealed=sealed))
-        assert isinstance(shard, Shard) and descriptor is not None
+        assert isinstance(shard, SealedShard) and descriptor is not None
         what = f"step {sealed.step} of rank {self._join.name.rank}"
         try:
             memory = map_file(descriptor, shard.seal.nbytes, private=True)
@@ -226,9 +228,9 @@ class VaultClient:
             memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
             self._aside = np.frombuffer(memory, np.uint8)
 
-    def _ask(self, request: vault_wire.Request, descriptor: int | None = None) -> tuple[vault_wire.Answer, int | None]:
-        vault_wire.send(self._link, request, descriptor)
-        answer, beside = vault_wire.receive_answer(self._link)
+    def _ask(self, request: messages.Request, descriptor: int | None = None) -> tuple[messages.Answer, int | None]:
+        frames.send(self._link, request, descriptor)
+        answer, beside = frames.receive(self._link, messages.answers)
         if isinstance(answer, Refused):
             raise MemoryRefused(answer.reason)
         return answer, beside

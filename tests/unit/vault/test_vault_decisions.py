@@ -7,7 +7,8 @@ import threading
 
 import pytest
 
-from holdfast.node.vault.vault_wire import Answer, BackedUp, Damaged, SealedStep, ShardName, receive_answer
+from holdfast.node.frames import receive
+from holdfast.node.vault.messages import Answer, BackedUp, DamageNotice, SealedStep, ShardName, answers
 from holdfast.orders.backup import BackupOrder
 from holdfast_vault.assignments import Assignment, Assignments, Job, refusal
 from holdfast_vault.cuts import Cut, is_news, survives
@@ -187,8 +188,8 @@ def backed_up(step: int) -> BackedUp:
     return BackedUp(name=rank(0), sealed=at(step), keeper="b", nbytes=1, took_s=0.1)
 
 
-def damaged(step: int) -> Damaged:
-    return Damaged(name=rank(0), sealed=at(step), node="b", detail="")
+def damaged(step: int) -> DamageNotice:
+    return DamageNotice(name=rank(0), sealed=at(step), node="b", detail="")
 
 
 def test_a_follower_who_is_slow_misses_the_oldest_copies_and_no_damage() -> None:
@@ -207,7 +208,7 @@ def told(notices: Notices, count: int) -> list[Answer]:
     with ours, theirs:
         ours.settimeout(30)
         telling.start()
-        heard = [receive_answer(ours)[0] for _ in range(count)]
+        heard = [receive(ours, answers)[0] for _ in range(count)]
     telling.join()
     return heard
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from holdfast.node.vault import seals
-from holdfast.node.vault.vault_wire import SealedStep, ShardName
+from holdfast.node.vault.messages import SealedStep, ShardName
 from holdfast.orders.backup import BackupOrder, VaultAddress
 from holdfast_vault.assignments import Assignment
 from holdfast_vault.limits import Limits
 from holdfast_vault.node import Node
 from holdfast_vault.peers.handshake import voucher
-from holdfast_vault.peers.peer_wire import Offer
+from holdfast_vault.peers.peer_messages import Offer
 from holdfast_vault.shelf.segments import Contents
 from holdfast_vault.shelf.shelf import Shelf
 

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from holdfast.node.frames import receive, send
 from holdfast.node.ledger.ledger_file import LedgerWriter
-from holdfast.node.vault.vault_wire import (
+from holdfast.node.vault.messages import (
     Answer,
     AskCertified,
     AskSteps,
@@ -29,8 +30,7 @@ from holdfast.node.vault.vault_wire import (
     SealedStep,
     ShardName,
     Steps,
-    receive_answer,
-    send,
+    answers,
 )
 from holdfast.orders.backup import BackupOrder
 from holdfast_vault import session
@@ -55,7 +55,7 @@ class Rank:
 
     def ask(self, request: Request) -> Answer:
         send(self._link, request)
-        return receive_answer(self._link)[0]
+        return receive(self._link, answers)[0]
 
     def steps(self) -> tuple[SealedStep, ...]:
         answer = self.ask(AskSteps())

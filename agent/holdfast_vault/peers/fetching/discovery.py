@@ -8,12 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import structlog
 
-from holdfast.node.vault.vault_wire import SealedStep, ShardName, VaultWireError
+from holdfast.node.frames import WireError
+from holdfast.node.vault.messages import SealedStep, ShardName
 from holdfast.orders.backup import VaultAddress
 from holdfast_vault.assignments import Assignment
 from holdfast_vault.cuts import Cut, is_news, survives
-from holdfast_vault.peers.peer_link import NobodyThere, PeerRefused, ask, dial
-from holdfast_vault.peers.peer_wire import AskHeld, Held, HeldShards
+from holdfast_vault.peers.peer_link import NoPeerVault, PeerRefused, ask, dial
+from holdfast_vault.peers.peer_messages import AskHeld, Held, RankSteps
 
 FIND_S = 3.0
 GRACE_S = 0.5
@@ -29,7 +30,7 @@ Holders = Mapping[SealedStep, Sequence[VaultAddress]]
 class Found:
     """What was found of each rank."""
 
-    def __init__(self, answers: Iterable[tuple[VaultAddress, HeldShards]]) -> None:
+    def __init__(self, answers: Iterable[tuple[VaultAddress, RankSteps]]) -> None:
         self.cuts: dict[ShardName, Cut] = {}
         answers = list(answers)
         for _, shards in answers:
@@ -63,7 +64,7 @@ class _Search:
         self._names = tuple(map(assignment.shard_of, assignment.order.ranks))
         self._vaults = vaults_of(assignment) if assignment.token else ()
         self._changed = threading.Condition()
-        self._answers: dict[VaultAddress, tuple[HeldShards, ...]] = {}
+        self._answers: dict[VaultAddress, tuple[RankSteps, ...]] = {}
         self._deadline = time.monotonic() + FIND_S
 
     def run(self) -> Found:
@@ -78,15 +79,15 @@ class _Search:
 
     def _ask(self, vault: VaultAddress) -> None:
         while True:
-            shards: tuple[HeldShards, ...] | None = None
+            shards: tuple[RankSteps, ...] | None = None
             try:
                 with dial(vault, self._assignment, FIND_S) as link:
                     answer = ask(link, AskHeld(names=self._names))
                 shards = answer.shards if isinstance(answer, Held) else ()
-            except (NobodyThere, PeerRefused) as error:
+            except (NoPeerVault, PeerRefused) as error:
                 log.info("a vault has nothing", vault=vault.node, reason=str(error))
                 shards = ()
-            except VaultWireError as error:
+            except WireError as error:
                 log.info("a vault does not say what it has", vault=vault.node, reason=str(error))
             with self._changed:
                 if shards is not None:

@@ -13,14 +13,13 @@ from functools import partial
 
 import structlog
 
-from holdfast.node.vault.seals import damaged_chunks
-from holdfast.node.vault.vault_wire import Damaged, Fetched, SealedStep, ShardName
+from holdfast.node.vault.messages import DamageNotice, Fetched, SealedStep, ShardName
+from holdfast.node.vault.seals import damaged_chunks, is_seal_of
 from holdfast.orders.backup import VaultAddress
 from holdfast_vault.assignments import Assignment, Assignments, job_of
 from holdfast_vault.notices import Notices
 from holdfast_vault.peers.fetching.discovery import Found, find
-from holdfast_vault.peers.fetching.pull import NotFetched, Pull, Shard, whole_of
-from holdfast_vault.peers.peer_wire import fits
+from holdfast_vault.peers.fetching.pull import NotFetched, Pull, WantedShard, whole_of
 from holdfast_vault.peers.sending.replicas import holders_of
 from holdfast_vault.shared_work import SharedWork
 from holdfast_vault.shelf.common_chunks import copy_from_shelves
@@ -142,7 +141,7 @@ class Fetcher:
             raise NotFetched(f"there is no room for {seal.nbytes} bytes: {error.strerror}") from error
         try:
             given = self._gather(
-                Shard(name, contents.sealed, seal, assignment.order.alike_of(name.rank)),
+                WantedShard(name, contents.sealed, seal, assignment.order.alike_of(name.rank)),
                 segment,
                 range(len(seal.chunks)),
                 sources,
@@ -157,7 +156,7 @@ class Fetcher:
 
     def _gather(
         self,
-        shard: Shard,
+        shard: WantedShard,
         segment: Segment,
         numbers: Sequence[int],
         sources: Sequence[VaultAddress],
@@ -197,19 +196,19 @@ class Fetcher:
         """Replace the damaged chunks of a shard. False: there is nothing to go by, and it is forgotten."""
         sealed, seal = contents.sealed, contents.seal
         damaged = damaged_chunks(seal, segment.memory)
-        has_index = fits(seal, contents.index, contents.objects)
+        has_index = is_seal_of(seal, contents.index, contents.objects)
         if has_index and not damaged:
             return True
         detail = f"{len(damaged)} of {len(seal.chunks)} chunks fail their checksum"
         self._notices.publish(
-            Damaged(name=name, sealed=sealed, detail=detail if has_index else "its index fails its checksum")
+            DamageNotice(name=name, sealed=sealed, detail=detail if has_index else "its index fails its checksum")
         )
         if not has_index:
             shelf.forget(segment)
             return False
         try:
             assignment, sources = self._sources(name, sealed)
-            shard = Shard(name, sealed, seal, assignment.order.alike_of(name.rank))
+            shard = WantedShard(name, sealed, seal, assignment.order.alike_of(name.rank))
             self._gather(shard, segment, damaged, sources, assignment)
         except NotFetched:
             shelf.forget(segment)

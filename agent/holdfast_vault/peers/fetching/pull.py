@@ -12,27 +12,18 @@ from collections.abc import Iterable, Sequence
 import msgspec
 import structlog
 
-from holdfast.node.vault.seals import Seal, chunk_bytes
-from holdfast.node.vault.vault_wire import Damaged, Refused, SealedStep, ShardName, VaultWireError, send
+from holdfast.node.frames import WireError, receive, send
+from holdfast.node.vault.messages import DamageNotice, Refused, SealedStep, ShardName
+from holdfast.node.vault.seals import Seal, chunk_bytes, is_seal_of
 from holdfast.orders.backup import VaultAddress
 from holdfast_vault.assignments import Assignment
 from holdfast_vault.notices import Notices
 from holdfast_vault.peers.chunk_sets import unpacked
+from holdfast_vault.peers.chunk_transfer import receive_chunk
 from holdfast_vault.peers.fetching.chunk_queue import ChunkQueue
 from holdfast_vault.peers.handshake import voucher
-from holdfast_vault.peers.peer_link import NobodyThere, PeerRefused, ask, dial
-from holdfast_vault.peers.peer_wire import (
-    AskChunk,
-    AskWhich,
-    AskWhole,
-    Chunk,
-    Lacks,
-    Which,
-    Whole,
-    fits,
-    receive_chunk,
-    receive_reply,
-)
+from holdfast_vault.peers.peer_link import NoPeerVault, PeerRefused, ask, dial
+from holdfast_vault.peers.peer_messages import AskChunk, AskWhich, AskWhole, ChunkHeader, Lacks, Which, Whole, replies
 from holdfast_vault.shelf.segments import Segment
 
 WINDOW = 4
@@ -49,7 +40,7 @@ class NotFetched(Exception):
     """Nobody could give it; the message says why."""
 
 
-class Shard(msgspec.Struct, frozen=True):
+class WantedShard(msgspec.Struct, frozen=True):
     """Which shard, and what it must be; of the ranks `alike` the same chunks will do where they hash the same."""
 
     name: ShardName
@@ -71,12 +62,12 @@ def whole_of(
         try:
             with dial(source, assignment, STALL_S) as link:
                 whole = ask(link, AskWhole(name=name, sealed=sealed))
-        except VaultWireError as error:
+        except WireError as error:
             reasons.append(f"{source.node}: {error}")
             continue
         if not isinstance(whole, Whole) or not _is_vouched_for(whole, name, sealed, assignment.token):
             reasons.append(f"{source.node}: no vault of the job vouches for what it gave")
-        elif not fits(whole.seal, whole.index, whole.objects):
+        elif not is_seal_of(whole.seal, whole.index, whole.objects):
             reasons.append(f"{source.node}: what it has fails its checksum")
         else:
             return whole, sources[index:]
@@ -93,7 +84,7 @@ class Pull:
 
     def __init__(
         self,
-        shard: Shard,
+        shard: WantedShard,
         segment: Segment,
         numbers: Iterable[int],
         sources: Sequence[VaultAddress],
@@ -148,9 +139,9 @@ class Pull:
             for attempt in range(RECONNECTS):
                 try:
                     return self._draw(source)
-                except (NobodyThere, PeerRefused) as error:
+                except (NoPeerVault, PeerRefused) as error:
                     return self._give_up(source, str(error))
-                except VaultWireError as error:
+                except WireError as error:
                     self._give_up(source, str(error))
                 with self._changed:
                     self._queue.put_back(source)
@@ -176,7 +167,7 @@ class Pull:
             try:
                 which = ask(link, self._which())
                 if not isinstance(which, Which):
-                    raise VaultWireError(f"the question which chunks it has was answered by {type(which).__name__}")
+                    raise WireError(f"the question which chunks it has was answered by {type(which).__name__}")
                 there = unpacked(which.chunks, self._shard.seal.nbytes)
                 with self._changed:
                     self._queue.lacks(source, [number for number in self._queue.missing if number not in there])
@@ -222,7 +213,7 @@ class Pull:
 
     def _take(self, link: socket.socket, source: VaultAddress, number: int) -> None:
         shard = self._shard
-        reply = receive_reply(link)
+        reply, _ = receive(link, replies)
         if isinstance(reply, Refused):
             raise PeerRefused(reply.reason)
         if reply == Lacks(number=number):
@@ -230,9 +221,9 @@ class Pull:
                 self._queue.lacks(source, [number])
                 self._changed.notify_all()
             return
-        expected = Chunk(number=number, nbytes=chunk_bytes(shard.seal.nbytes, number))
-        if not isinstance(reply, Chunk) or reply != expected:
-            raise VaultWireError(f"chunk {number} was answered by {type(reply).__name__}")
+        expected = ChunkHeader(number=number, nbytes=chunk_bytes(shard.seal.nbytes, number))
+        if not isinstance(reply, ChunkHeader) or reply != expected:
+            raise WireError(f"chunk {number} was answered by {type(reply).__name__}")
         try:
             is_whole = receive_chunk(link, reply, self._segment, shard.seal.chunks[number])
         except OSError as error:
@@ -246,4 +237,4 @@ class Pull:
         if not is_whole:
             detail = f"chunk {number} fails its checksum as it arrives"
             self._reasons.append(f"{source.node}: {detail}")
-            self._notices.publish(Damaged(name=shard.name, sealed=shard.sealed, node=source.node, detail=detail))
+            self._notices.publish(DamageNotice(name=shard.name, sealed=shard.sealed, node=source.node, detail=detail))

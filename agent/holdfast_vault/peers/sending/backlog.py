@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from holdfast.node.vault.vault_wire import SealedStep, ShardName
+from holdfast.node.vault.messages import SealedStep, ShardName
 
 WAITING_MAX = 2
 """Steps of a rank that wait behind the one that is being sent: ranks are one apart, so it may be the older one."""

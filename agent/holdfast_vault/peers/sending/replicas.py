@@ -15,12 +15,13 @@ from collections.abc import Mapping, Sequence
 
 import structlog
 
+from holdfast.node.frames import WireError
+from holdfast.node.vault.messages import SealedStep, ShardName
 from holdfast.node.vault.seals import Seal
-from holdfast.node.vault.vault_wire import SealedStep, ShardName, VaultWireError
 from holdfast.orders.backup import VaultAddress
 from holdfast_vault.assignments import Assignment
 from holdfast_vault.peers.peer_link import ask, dial
-from holdfast_vault.peers.peer_wire import SEAL_WAIT_S, AskHashes, Hashes
+from holdfast_vault.peers.peer_messages import SEAL_WAIT_S, AskHashes, Hashes
 from holdfast_vault.shelf.shelves import Shelves
 
 WAIT_S = SEAL_WAIT_S + 0.5
@@ -168,7 +169,7 @@ class _Peer:
                 if isinstance(answer, Hashes):
                     answers.add(question.name.rank, answer.hashes)
             is_through = time.monotonic() - began < WAIT_S
-        except VaultWireError as error:
+        except WireError as error:
             log.info("a replica's vault does not answer", vault=self._vault.node, reason=str(error))
             self._drop()
         finally:
@@ -185,7 +186,7 @@ class _Peer:
         with self._lock:
             self._link = link
             if self._is_closed:
-                raise VaultWireError("it is not needed any more")
+                raise WireError("it is not needed any more")
         return link
 
     def _drop(self) -> None:

@@ -14,17 +14,19 @@ from contextlib import contextmanager
 import msgspec
 import structlog
 
+from holdfast.node.frames import WireError, receive
+from holdfast.node.vault.messages import BackedUp, Refused, ShardName
 from holdfast.node.vault.seals import Seal, chunk_bytes
-from holdfast.node.vault.vault_wire import BackedUp, Refused, ShardName, VaultWireError
 from holdfast.orders.backup import VaultAddress
 from holdfast_vault.assignments import Assignment
 from holdfast_vault.cuts import Cut
 from holdfast_vault.notices import Notices
 from holdfast_vault.pacing import Pacing
 from holdfast_vault.peers.chunk_sets import packed
+from holdfast_vault.peers.chunk_transfer import send_chunk
 from holdfast_vault.peers.handshake import voucher
 from holdfast_vault.peers.peer_link import PeerRefused, ask, dial
-from holdfast_vault.peers.peer_wire import Again, Good, GoOn, Kept, Offer, Want, receive_reply, send_chunk
+from holdfast_vault.peers.peer_messages import Again, Good, GoOn, Kept, Offer, Want, replies
 from holdfast_vault.peers.sending.backlog import Backlog, Waiting
 from holdfast_vault.peers.sending.replicas import Replicas
 from holdfast_vault.shelf.segments import Segment, bytes_taken
@@ -98,7 +100,7 @@ class Sender:
                     while self._wait_for_work():
                         self._work(link)
                         back_off_s, told = BACK_OFF_S_MIN, ""
-            except VaultWireError as error:
+            except WireError as error:
                 if self._ended.is_set():
                     return
                 if str(error) != told:
@@ -166,7 +168,7 @@ class Sender:
                 chunks = range(reply.first, len(contents.seal.chunks))
                 self._stream(link, segment, [number for number in chunks if number not in absent])
             elif not isinstance(reply, Kept):
-                raise VaultWireError(f"an offer was answered by {type(reply).__name__}")
+                raise WireError(f"an offer was answered by {type(reply).__name__}")
         except PeerRefused as error:
             log.warning("a copy is not sent", of=str(copy), keeper=self._address.node, reason=str(error))
             with self._changed:
@@ -188,7 +190,7 @@ class Sender:
                 on_the_way += 1
                 if not _is_readable(link):
                     continue
-            reply = receive_reply(link)
+            reply, _ = receive(link, replies)
             on_the_way -= 1
             match reply:
                 case Kept():
@@ -200,7 +202,7 @@ class Sender:
                 case Good():
                     pass
                 case _:
-                    raise VaultWireError(f"a chunk was answered by {type(reply).__name__}")
+                    raise WireError(f"a chunk was answered by {type(reply).__name__}")
 
     def _keep_pace(self, nbytes: int) -> None:
         while pause_s := self._pacing.pause_s(time.monotonic()):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from holdfast.node.vault.vault_wire import SealedStep, ShardName
+from holdfast.node.vault.messages import SealedStep, ShardName
 from holdfast.orders.backup import VaultAddress
 from holdfast_vault.assignments import Assignment, job_of
 from holdfast_vault.cuts import Cut

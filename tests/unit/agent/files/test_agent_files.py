@@ -15,6 +15,7 @@ import pytest
 from holdfast.bus import Message
 from holdfast.events import CheckpointSaved
 from holdfast.events.parts.job import JobSpec
+from holdfast.node.frames import Frames, WireError, decode, framed
 from holdfast.node.rank_variables import RESERVED
 from holdfast.orders.node import NodeOrder, Placement
 from holdfast.trainer import checkpoint_saved, phase, report, step
@@ -22,7 +23,7 @@ from holdfast_agent.companions.environment import RankFiles, public_environment,
 from holdfast_agent.files.spool import MEASUREMENTS_MAX, SAID_AGAIN_MAX, Lane, Spool
 from holdfast_agent.watching.reports import ReportFile, event_of
 from holdfast_agent.zygote.logs import LINE_BYTES_MAX, Output, RotatingFile, Tail
-from holdfast_agent.zygote.wire import Attach, Frames, WireError, decode_command, decode_report, frame
+from holdfast_agent.zygote.wire import MESSAGE_BYTES_MAX, Attach, commands, reports
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -194,14 +195,14 @@ def test_a_rank_gets_torchruns_variables_and_no_addresses(tmp_path: Path) -> Non
 
 
 def test_frames_come_out_as_they_went_in_however_they_are_cut() -> None:
-    data = frame(Attach(orphan_s=1.5)) * 3
-    frames = Frames()
-    bodies = [body for index in range(len(data)) for body in frames.feed(data[index : index + 1])]
-    assert [decode_command(body) for body in bodies] == [Attach(orphan_s=1.5)] * 3
+    data = framed(Attach(orphan_s=1.5)) * 3
+    frames = Frames(commands, MESSAGE_BYTES_MAX)
+    found = [each for index in range(len(data)) for each in frames.feed(data[index : index + 1])]
+    assert found == [Attach(orphan_s=1.5)] * 3
     with pytest.raises(WireError):
-        list(Frames().feed(b"\xff" * 8))
+        list(Frames(commands, MESSAGE_BYTES_MAX).feed(b"\xff" * 8))
     with pytest.raises(WireError):
-        decode_report(msgspec.msgpack.encode({"type": "attach"}))
+        decode(reports, msgspec.msgpack.encode({"type": "attach"}))
 
 
 HOOKED = """

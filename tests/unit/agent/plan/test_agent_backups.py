@@ -9,7 +9,7 @@ from pathlib import Path
 from holdfast.bus.in_memory import MemoryBroker
 from holdfast.events import CheckpointSaved, CopiesMeasured, Event, ShardDamaged, ShardsBackedUp, StepNotPersisted
 from holdfast.fresh_ids import uuid7
-from holdfast.node.vault.vault_wire import Damaged, Fetched, NotPersisted, Persisted, SealedStep, ShardName
+from holdfast.node.vault.messages import DamageNotice, Fetched, NotPersisted, Persisted, SealedStep, ShardName
 from holdfast.orders.backup import BackupOrder
 from holdfast.subjects import DESIRED_BUCKET
 from holdfast_agent.companions.backups import Backups
@@ -25,7 +25,7 @@ def test_damage_is_said_also_of_a_job_that_the_agent_has_no_order_of(tmp_path: P
     vault = VaultLink(tmp_path, "127.0.0.1", 1.0, None)
     Backups("a", vault, said.append, lambda *_: None, lambda: datetime(2026, 1, 1, tzinfo=UTC))
     vault.on_notice(Fetched(name=NAME, sealed=SEALED, source="b", nbytes=1, took_s=0.1))
-    vault.on_notice(Damaged(name=NAME, sealed=SEALED, detail="one of four chunks"))
+    vault.on_notice(DamageNotice(name=NAME, sealed=SEALED, detail="one of four chunks"))
     (event,) = said
     assert isinstance(event, ShardDamaged)
     assert (event.job, event.generation, event.rank, event.step) == ("before", 3, 1, 7)

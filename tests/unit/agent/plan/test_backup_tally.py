@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.node.vault.vault_wire import BackedUp, SealedStep, ShardName
+from holdfast.node.vault.messages import BackedUp, SealedStep, ShardName
 from holdfast.orders.backup import BackupOrder
 from holdfast_agent.plan.backup_tally import BackupTally
 

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.events.parts.job import JobSpec
 from holdfast.events.parts.persist_every import PersistEvery
-from holdfast.node.vault.vault_wire import SealedStep
+from holdfast.node.vault.messages import SealedStep
 from holdfast.trainer.checkpoint.storage.retention import Retention, outdated
 from holdfast_vault.disk.persist_plan import UNFINISHED_MAX, Gathered, Settled, Turn, settled, turn
 

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from holdfast.node.vault import seals
-from holdfast.node.vault.vault_wire import Notice, NotPersisted, PersistTo, SealedStep, ShardName
+from holdfast.node.vault.messages import Notice, NotPersisted, PersistTo, SealedStep, ShardName
 from holdfast.orders.backup import BackupOrder
 from holdfast_vault.assignments import Assignment, Assignments, job_of
-from holdfast_vault.collective_pauses import Ledgers
 from holdfast_vault.cuts import Cut
 from holdfast_vault.disk import persist
 from holdfast_vault.disk.persist import LEFT_BEHIND, NO_MEMORY, NOT_KEPT, Persister
 from holdfast_vault.notices import Notices
+from holdfast_vault.rank_ledgers import RankLedgers
 from holdfast_vault.shelf.segments import Contents, Segment
 from holdfast_vault.shelf.shelves import Shelves
 
@@ -58,7 +58,7 @@ class Vault:
             persist_every=5,
         )
         assignments.put(Assignment(order, "token"))
-        self.persister = Persister(self.shelves, assignments, Ledgers(), _Heard(self.said))
+        self.persister = Persister(self.shelves, assignments, RankLedgers(), _Heard(self.said))
 
     def seal(self, rank: int, step: int) -> None:
         shelf = self.shelves.of(RANKS[rank])

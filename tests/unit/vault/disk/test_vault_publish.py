@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from holdfast.node.vault.vault_wire import PersistTo
+from holdfast.node.vault.messages import PersistTo
 from holdfast.trainer.checkpoint.errors import CheckpointError, Superseded
 from holdfast.trainer.checkpoint.layout.manifest import Manifest, Part
 from holdfast.trainer.checkpoint.layout.recipe import part_name

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.node.vault.messages import SealedStep
 from holdfast.node.vault.seals import CHUNK_BYTES, Seal
-from holdfast.node.vault.vault_wire import SealedStep
 from holdfast.orders.backup import BackupOrder, Replica, VaultAddress
 from holdfast.topology import Mesh
 from holdfast_ckpt.plan.replica_groups import replicas_of

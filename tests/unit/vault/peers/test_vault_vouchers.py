@@ -9,16 +9,18 @@ import msgspec
 import numpy as np
 import pytest
 
+from holdfast.node.frames import WireError, receive, send
 from holdfast.node.vault import seals
-from holdfast.node.vault.vault_wire import SealedStep, ShardName, VaultWireError, send
+from holdfast.node.vault.messages import SealedStep, ShardName
 from holdfast.orders.backup import BackupOrder, VaultAddress
 from holdfast_vault.assignments import Assignment, job_of
 from holdfast_vault.notices import Notices
+from holdfast_vault.peers import peer_messages
 from holdfast_vault.peers.fetching import pull
 from holdfast_vault.peers.fetching.pull import NotFetched, whole_of
 from holdfast_vault.peers.handshake import voucher
+from holdfast_vault.peers.peer_messages import Hello, Offer, Want, Whole
 from holdfast_vault.peers.peer_session import PeerSession
-from holdfast_vault.peers.peer_wire import Hello, Offer, Want, Whole, receive_ask, receive_reply
 from holdfast_vault.peers.receptions import Receptions
 from holdfast_vault.shelf.shelves import Shelves
 
@@ -59,18 +61,18 @@ def test_a_copy_that_was_changed_on_its_way_is_not_taken(other: Offer) -> None:
     session = PeerSession(theirs, hello, TOKEN, shelves, Receptions(), Notices(), lambda: 1)
 
     def serve() -> None:
-        with pytest.raises(VaultWireError):
+        with pytest.raises(WireError):
             session.run()
 
     with ours, theirs:
         ours.settimeout(30)
         send(ours, other)
-        with pytest.raises(VaultWireError, match="vouches"):
+        with pytest.raises(WireError, match="vouches"):
             session.run()
         send(ours, offered())
         serving = threading.Thread(target=serve)
         serving.start()
-        assert receive_reply(ours) == Want(first=0)
+        assert receive(ours, peer_messages.replies)[0] == Want(first=0)
         ours.shutdown(socket.SHUT_RDWR)
         serving.join()
     shelves.close()
@@ -84,7 +86,7 @@ def test_a_shard_that_was_changed_on_its_way_is_not_used(monkeypatch: pytest.Mon
 
         def answer() -> None:
             with theirs:
-                receive_ask(theirs)
+                receive(theirs, peer_messages.asks)
                 send(theirs, replies[source.node])
 
         threading.Thread(target=answer).start()

@@ -8,8 +8,8 @@ from unittest import mock
 import numpy as np
 import pytest
 
+from holdfast.node.vault.messages import SealedStep
 from holdfast.node.vault.seals import CHUNK_BYTES, seal
-from holdfast.node.vault.vault_wire import SealedStep
 from holdfast_vault.shelf import shard_checks
 from holdfast_vault.shelf.segments import Contents, Segment
 from holdfast_vault.shelf.shard_checks import GOOD_S, Checks

@@ -7,7 +7,7 @@ import errno
 import pytest
 
 from holdfast.node.vault import seals
-from holdfast.node.vault.vault_wire import SealedStep, ShardName
+from holdfast.node.vault.messages import SealedStep, ShardName
 from holdfast_vault.assignments import job_of
 from holdfast_vault.shelf import room
 from holdfast_vault.shelf.keeping import Spare, given_back, needed, unwanted

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.node.vault import seals
-from holdfast.node.vault.vault_wire import SealedStep, ShardName
+from holdfast.node.vault.messages import SealedStep, ShardName
 from holdfast.orders.backup import BackupOrder
 from holdfast_vault.assignments import job_of
 from holdfast_vault.cuts import Cut

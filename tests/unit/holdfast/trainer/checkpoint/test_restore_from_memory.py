@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import nn
 
+from holdfast.node.frames import WireError
+from holdfast.node.vault.messages import SealedStep, ShardName
 from holdfast.node.vault.seals import BrokenSeal
-from holdfast.node.vault.vault_wire import SealedStep, ShardName, VaultWireError
 from holdfast.trainer.checkpoint import Checkpointer, CheckpointError, CheckpointMismatch, memory_steps
 from holdfast.trainer.checkpoint.memory_steps import VAULT_VARIABLE, MemoryRefused, MemoryTier
 
@@ -35,7 +36,7 @@ class Vault:
     def connect(self, *_: object) -> Vault:
         if self.connections_lost:
             self.connections_lost -= 1
-            raise VaultWireError("no vault answers")
+            raise WireError("no vault answers")
         return self
 
     def steps(self, at_most: int | None = None) -> tuple[SealedStep, ...]:
@@ -44,7 +45,7 @@ class Vault:
     def restore(self, sealed: SealedStep) -> dict[str, Any]:
         if self.calls_lost:
             self.calls_lost -= 1
-            raise VaultWireError("the connection has ended")
+            raise WireError("the connection has ended")
         if self.broken:
             raise BrokenSeal("flipped")
         return self.states[sealed]
@@ -52,7 +53,7 @@ class Vault:
     def certified_up_to(self) -> int | None:
         if self.calls_lost:
             self.calls_lost -= 1
-            raise VaultWireError("the connection has ended")
+            raise WireError("the connection has ended")
         return self.certified
 
     def keep_only(self, sealed: SealedStep | None, *, from_disk: bool = False) -> None:

@@ -15,8 +15,8 @@ from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.planner import SavePlan
 
 from holdfast import trainer
+from holdfast.node.vault.messages import SealedStep, ShardName
 from holdfast.node.vault.seals import BrokenSeal
-from holdfast.node.vault.vault_wire import SealedStep, ShardName
 from holdfast.trainer.checkpoint.agreement import Ranks
 from holdfast.trainer.checkpoint.errors import CheckpointError
 from holdfast.trainer.checkpoint.memory_steps import MemoryTier

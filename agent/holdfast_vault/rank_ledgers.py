@@ -7,12 +7,12 @@ import threading
 import structlog
 
 from holdfast.node.ledger.ledger_file import LedgerError, LedgerReader
-from holdfast.node.vault.vault_wire import ShardName
+from holdfast.node.vault.messages import ShardName
 
 log = structlog.get_logger(__name__)
 
 
-class Ledgers:
+class RankLedgers:
     """The ledgers of the ranks that said where theirs are."""
 
     def __init__(self) -> None:

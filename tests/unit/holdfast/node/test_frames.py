@@ -10,7 +10,8 @@ import struct
 import msgspec
 import pytest
 
-from holdfast.node.vault.vault_wire import VaultWireError, read_answer, receive_request
+from holdfast.node.frames import WireError, read, receive
+from holdfast.node.vault.messages import answers, requests
 
 NO_TEXT = msgspec.msgpack.encode({"type": "join", "ledger": "??"}).replace(b"??", b"\xff\xfe")
 NO_TEXT_BACK = msgspec.msgpack.encode({"type": "refused", "reason": "??"}).replace(b"??", b"\xff\xfe")
@@ -29,8 +30,8 @@ def test_nonsense_is_refused_and_the_descriptor_beside_it_closed(body: bytes) ->
     with ours, theirs:
         socket.send_fds(theirs, [framed(body)], [kept])
         os.close(kept)
-        with pytest.raises(VaultWireError, match="not a message of this protocol"):
-            receive_request(ours)
+        with pytest.raises(WireError, match="not a message of this protocol"):
+            receive(ours, requests)
         # The end of the pipe is seen once nobody has its other end any more.
         os.set_blocking(beside, False)
         assert os.read(beside, 1) == b""
@@ -41,5 +42,5 @@ def test_nonsense_is_refused_and_the_descriptor_beside_it_closed(body: bytes) ->
 async def test_nonsense_is_refused_by_those_who_wait_for_many_things(body: bytes) -> None:
     reader = asyncio.StreamReader()
     reader.feed_data(framed(body))
-    with pytest.raises(VaultWireError, match="not a message of this protocol"):
-        await read_answer(reader)
+    with pytest.raises(WireError, match="not a message of this protocol"):
+        await read(reader, answers)

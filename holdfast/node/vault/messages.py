@@ -1,0 +1,232 @@
+"""Messages between a node's vault and its ranks and agent over `vault.sock`, framed by `holdfast.node.frames`.
+
+The rank sends requests, and the vault answers each once and in order. The node's agent uses the same protocol: it hands
+over backup orders, and on a connection of its own it receives notices.
+File descriptors travel beside the message that names them: a rank's userfaultfd with `Join`, the memory of a shard with
+`SealedShard`.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.node.vault.seals import Seal
+from holdfast.orders.backup import BackupOrder
+
+
+class _VaultMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):
+    pass
+
+
+class ShardName(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose state a shard is. `submitted_ms` tells a job from a later one of the same name."""
+
+    job: str
+    submitted_ms: int
+    world_size: int
+    rank: int
+
+
+class SealedStep(msgspec.Struct, frozen=True, kw_only=True, order=True):
+    """A step that is whole, and the generation that made it. A later generation's is newer, be its step lower."""
+
+    generation: int
+    step: int
+
+
+class Join(_VaultMessage, frozen=True, kw_only=True, tag="join"):
+    """First word of a rank, and again when its memory changes place.
+
+    The userfaultfd beside it, if there is one, lets the vault copy that memory while the rank goes on. `ledger` is the
+    path of the rank's: while a collective is under way by it, copies to other nodes stand back.
+    """
+
+    name: ShardName
+    generation: int
+    pid: int
+    ledger: str = ""
+
+
+class Lay(_VaultMessage, frozen=True, kw_only=True, tag="lay"):
+    """Where the rank's tensors lie, for all saves until the next such message.
+
+    `pieces` are (address, bytes, offset in the shard); `protected` the page-aligned ranges (address, bytes) that hold
+    them. `index` says what they are, for whoever reads the shard; the vault keeps it and does not look into it.
+    """
+
+    nbytes: int
+    index: bytes
+    pieces: tuple[tuple[int, int, int], ...]
+    protected: tuple[tuple[int, int], ...] = ()
+
+
+class Save(_VaultMessage, frozen=True, kw_only=True, tag="save"):
+    """Keep the tensors as they are now, and `objects` with them. Answered by `Done` as soon as they may be changed."""
+
+    step: int
+    objects: bytes
+
+
+class AskSteps(_VaultMessage, frozen=True, kw_only=True, tag="ask_steps"):
+    """Which steps of this rank are sealed here? Waits for one that is being sealed. Answered by `Steps`.
+
+    If none of them is `at_most` this step, other nodes are asked as well.
+    """
+
+    at_most: int | None = None
+
+
+class AskShard(_VaultMessage, frozen=True, kw_only=True, tag="ask_shard"):
+    """Give me the shard of this step. Answered by `Shard`, its memory beside it, or `Refused`."""
+
+    sealed: SealedStep
+
+
+class Repair(_VaultMessage, frozen=True, kw_only=True, tag="repair"):
+    """This step of mine fails its checks: replace what is damaged from other nodes.
+
+    Answered by `Done`, after which the shard may be asked for again, or by `Refused`; it is then not offered any more.
+    """
+
+    sealed: SealedStep
+
+
+class KeepOnly(_VaultMessage, frozen=True, kw_only=True, tag="keep_only"):
+    """The job goes on from this step (None: from none there was): what else is sealed is of an abandoned past.
+
+    `from_disk`: that is where the step was read from. What it has behind it in memory may stay.
+    """
+
+    sealed: SealedStep | None
+    from_disk: bool = False
+
+
+class PersistTo(_VaultMessage, frozen=True, kw_only=True, tag="persist_to"):
+    """What is saved over this connection is also to be brought to a disk: a directory or URL, the same for all ranks.
+
+    The newest `steps_max` are kept there, if they fit into `nbytes_max` (0: into anything). `mesh` is noted with each.
+    Answered by `Done`. How often is the order's to say.
+    """
+
+    place: str
+    steps_max: int
+    nbytes_max: int = 0
+    mesh: dict[str, int] = {}
+
+
+class AskCertified(_VaultMessage, frozen=True, kw_only=True, tag="ask_certified"):
+    """Up to which step is this job certified? Answered by `Certified`."""
+
+
+class Assign(_VaultMessage, frozen=True, kw_only=True, tag="assign"):
+    """The agent's word: these are the backups of this node's ranks from now on. Answered by `Done`.
+
+    `token` is the job's: vaults that do not show the same one get nothing from each other.
+    """
+
+    order: BackupOrder
+    token: str
+
+
+class Follow(_VaultMessage, frozen=True, kw_only=True, tag="follow"):
+    """The agent's: tell me what happens. No answer; notices follow on this connection as they come."""
+
+
+Request = Join | Lay | Save | AskSteps | AskShard | Repair | KeepOnly | PersistTo | AskCertified | Assign | Follow
+
+
+class Done(_VaultMessage, frozen=True, kw_only=True, tag="done"):
+    """It is done."""
+
+
+class Refused(_VaultMessage, frozen=True, kw_only=True, tag="refused"):
+    """It cannot be done; the connection stays usable."""
+
+    reason: str
+
+
+class Steps(_VaultMessage, frozen=True, kw_only=True, tag="steps"):
+    """What is sealed, newest first."""
+
+    sealed: tuple[SealedStep, ...]
+
+
+class Certified(_VaultMessage, frozen=True, kw_only=True, tag="certified"):
+    """Of the steps on a disk the newest `up_to` this one is to stay; None: none has to."""
+
+    up_to: int | None
+
+
+class SealedShard(_VaultMessage, frozen=True, kw_only=True, tag="shard"):
+    """A sealed shard; its memory is to be mapped privately.
+
+    `damaged` are the chunks that are not what was sealed: the vault has just compared all of them.
+    """
+
+    sealed: SealedStep
+    index: bytes
+    objects: bytes
+    seal: Seal
+    damaged: tuple[int, ...] = ()
+
+
+class BackedUp(_VaultMessage, frozen=True, kw_only=True, tag="backed_up"):
+    """Notice: another node's vault holds this step of a rank, sealed. `skipped` steps before it were not sent.
+
+    `nbytes` of it were sent there, and `nbytes_shared` are sent by replicas of the rank.
+    """
+
+    name: ShardName
+    sealed: SealedStep
+    keeper: str
+    nbytes: int
+    nbytes_shared: int = 0
+    took_s: float
+    skipped: int = 0
+
+
+class DamageNotice(_VaultMessage, frozen=True, kw_only=True, tag="damaged"):
+    """Notice: bytes held or received are not those that were sealed. `node` held them; "" is this one."""
+
+    name: ShardName
+    sealed: SealedStep
+    node: str = ""
+    detail: str
+
+
+class Fetched(_VaultMessage, frozen=True, kw_only=True, tag="fetched"):
+    """Notice: this node got a shard that it did not have from another node's vault."""
+
+    name: ShardName
+    sealed: SealedStep
+    source: str
+    nbytes: int
+    took_s: float
+
+
+class Persisted(_VaultMessage, frozen=True, kw_only=True, tag="persisted"):
+    """Notice: a step is whole on the disk, every rank's part of it. `name` is the rank whose node has published it,
+    `steps` are those that are there now."""
+
+    name: ShardName
+    sealed: SealedStep
+    path: str
+    nbytes: int
+    took_s: float
+    steps: tuple[int, ...]
+
+
+class NotPersisted(_VaultMessage, frozen=True, kw_only=True, tag="not_persisted"):
+    """Notice: a step that was due for the disk is not there; what was before it still is. `name` is a rank of the node
+    that says so."""
+
+    name: ShardName
+    sealed: SealedStep
+    reason: str
+
+
+Notice = BackedUp | DamageNotice | Fetched | Persisted | NotPersisted
+Answer = Done | Refused | Steps | Certified | SealedShard | Notice
+
+requests: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
+answers: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
