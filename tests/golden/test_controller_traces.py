@@ -15,11 +15,11 @@ from holdfast.ids import derived_id
 from holdfast.requests import CodeOffer, ResetBreaker, RollbackJob, StopJob, SubmitJob, UpdateJob
 from holdfast.settings.ladder import LadderPolicy
 from holdfast.settings.mechanisms import MechanismPolicy
-from holdfast.settings.timeouts import Timeouts
 from holdfast_controller.plan.checks.suspect_test import follow_up
-from holdfast_controller.plan.draft import Outcome
+from holdfast_controller.plan.draft import JobDecision, Rules
 from holdfast_controller.plan.incident.incident import Incident, Symptom
-from holdfast_controller.plan.job import JobPhase, JobState
+from holdfast_controller.plan.job import JobState
+from holdfast_controller.plan.phase import Claiming
 from holdfast_controller.plan.planner import Planner
 from tests.golden.trace import START, Input, event_of, ordered, play, told
 
@@ -76,7 +76,8 @@ def test_trace(path: Path, request: pytest.FixtureRequest) -> None:
             code = CodeOffer(version=versions[given.fields["code"]]) if "code" in given.fields else None
             if code:
                 spec = msgspec.structs.replace(spec, script="/src/train.py", code_root="/src")
-            outcome = planner.submit(state, SubmitJob(id=given.id, asked_by="ada", spec=spec, code=code), given.at)
+            submission = SubmitJob(id=given.id, asked_by="ada", spec=spec, code=code)
+            outcome = planner.request(state, submission, given.at)
         elif given.kind == "retest":
             # The run that tests the nodes of the words; another job than that which they were evicted from.
             outcome = _retest(given)
@@ -84,14 +85,14 @@ def test_trace(path: Path, request: pytest.FixtureRequest) -> None:
             offer = CodeOffer(version=versions.get(given.fields["code"], "f" * 64), message="a fix")
             urgent, within_s = "urgent" in given.words, float(given.fields.get("within", 86400))
             asked = UpdateJob(id=given.id, asked_by="ada", job="job", code=offer, is_urgent=urgent, within_s=within_s)
-            outcome = planner.change_code(state, asked, given.at)
+            outcome = planner.request(state, asked, given.at)
         elif given.kind == "rollback":
             back = RollbackJob(id=given.id, asked_by="ada", job="job", to=given.fields.get("to", ""))
-            outcome = planner.change_code(state, back, given.at)
+            outcome = planner.request(state, back, given.at)
         elif given.kind == "stop":
-            outcome = planner.stop(state, StopJob(id=given.id, asked_by="ada", job="job"), given.at)
+            outcome = planner.request(state, StopJob(id=given.id, asked_by="ada", job="job"), given.at)
         elif given.kind == "reset_breaker":
-            outcome = planner.reset_breaker(state, ResetBreaker(id=given.id, asked_by="ada", job="job"), given.at)
+            outcome = planner.request(state, ResetBreaker(id=given.id, asked_by="ada", job="job"), given.at)
         else:
             assert state is not None
             if given.kind == "time":
@@ -119,18 +120,18 @@ def test_trace(path: Path, request: pytest.FixtureRequest) -> None:
     play(path, step, request.config.getoption("--rewrite"))
 
 
-def _retest(given: Input) -> Outcome:
+def _retest(given: Input) -> JobDecision:
     symptom = Symptom(given.fields["symptom"])
     incident = Incident(id=given.id, opened_at=given.at, symptom=symptom, failed_step=7)
     spec = JobSpec(name="trained", script="train.py", nnodes=8, nproc_per_node=1, cwd="/", directory="/jobs/trained")
     members = (None,) * 8
-    of = JobState(spec=spec, phase=JobPhase.CLAIMING, submitted_at=given.at, members=members, incident=incident)
+    of = JobState(spec=spec, phase=Claiming(), submitted_at=given.at, members=members, incident=incident)
     fields = {"at": given.at, "job": "trained", "incident": given.id, "blocked_for_s": 60.0, "reason": "trace"}
     evictions = [
         Eviction(id=derived_id(given.id, node), source="trace", node=node, together=given.words, **fields)
         for node in given.words
     ]
-    outcome = follow_up(evictions, of, given.at, Timeouts())
+    outcome = follow_up(evictions, of, given.at, Rules())
     assert outcome is not None
     return outcome
 
@@ -141,16 +142,17 @@ def _planner(set_: dict[str, str], references: dict[AnswerKey, str]) -> Planner:
     mechanisms = {name: value for name, value in set_.items() if name in MechanismPolicy.__struct_fields__}
     assert ladder.keys() | mechanisms.keys() == set_.keys(), set_
     return Planner(
-        Timeouts(),
-        msgspec.convert(ladder, LadderPolicy, strict=False),
-        mechanisms=msgspec.convert(mechanisms, MechanismPolicy),
-        manifests={version_of(tree): tree for tree in TREES.values()},
-        references=references,
+        Rules(
+            ladder=msgspec.convert(ladder, LadderPolicy, strict=False),
+            mechanisms=msgspec.convert(mechanisms, MechanismPolicy),
+            manifests={version_of(tree): tree for tree in TREES.values()},
+            references=references,
+        )
     )
 
 
 def summary(state: JobState) -> str:
-    words = [str(state.phase), f"generation {state.generation}", f"nodes {' '.join(state.nodes) or '-'}"]
+    words = [state.phase_name, f"generation {state.generation}", f"nodes {' '.join(state.nodes) or '-'}"]
     if state.incident:
         blamed = " ".join(f"{node}:{times}" for node, times in sorted(state.incident.blamed.items()))
         words.append(
@@ -159,8 +161,6 @@ def summary(state: JobState) -> str:
     if present := state.code.present:
         waits = f", {state.code.known(state.code.pending.version).name} waits" if state.code.pending else ""  # type: ignore[union-attr]
         words.append(f"code {present.name} {present.verdict}{waits}")
-    if state.awaiting:
-        words.append(
-            f"awaiting {state.awaiting.what} for {(state.awaiting.until - state.awaiting.since).total_seconds():g} s"
-        )
+    if deadline := state.deadline:
+        words.append(f"awaiting {deadline.awaited} for {(deadline.until - deadline.since).total_seconds():g} s")
     return ", ".join(words)

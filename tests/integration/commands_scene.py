@@ -13,7 +13,7 @@ from holdfast.cli.main import main
 from holdfast.events import BreakerOpened, JobFinished, NodesAwaited
 from holdfast.events.parts.ranks import RankException
 from holdfast.fresh_ids import uuid7
-from holdfast_controller.plan.incident.incident import Rung, Taken
+from holdfast_controller.plan.incident.incident import Rung, RungTaken
 from tests.integration.historian_scene import Story, killed_and_restarted, record
 
 _NODE = """
@@ -92,7 +92,7 @@ class Scene:
             *(_INCIDENT, self.recovered, "gpt", at(10), at(10.4), "killed", "recovered", 1, "rank 1 on n2 was killed"),
             "{}",
         )
-        taken = Taken(
+        taken = RungTaken(
             at=at(11),
             generation=1,
             rung=Rung.REATTEMPT,

@@ -21,20 +21,20 @@ from holdfast.events.parts.job import Grant, JobSpec
 from holdfast.events.parts.ranks import RankException
 from holdfast.fresh_ids import uuid7
 from holdfast.ids import derived_id
-from holdfast.settings.ladder import LadderPolicy
-from holdfast.settings.timeouts import Timeouts
 from holdfast_controller.plan.checks.suspect_test import follow_up
+from holdfast_controller.plan.draft import Rules
 from holdfast_controller.plan.incident.incident import Incident, Symptom
-from holdfast_controller.plan.job import JobPhase, JobState
+from holdfast_controller.plan.job import JobState
+from holdfast_controller.plan.phase import Claiming
 from holdfast_controller.plan.planner import Planner
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SUSPECTS = ("a", "b", "c")
-PLANNER = Planner(Timeouts(), LadderPolicy())
+PLANNER = Planner(Rules())
 CAUSE = uuid7(unix_ms=1)
 TRAINING = JobState(
     spec=JobSpec(name="job", script="t.py", cwd="/", directory="/jobs/job", nnodes=4, nproc_per_node=2),
-    phase=JobPhase.CLAIMING,
+    phase=Claiming(),
     submitted_at=NOW,
     members=(None, None, None, Grant(node="d", epoch=1, address="10.0.0.4", store_ports=(29500,))),
     incident=Incident(id=CAUSE, opened_at=NOW, symptom=Symptom.NO_FIRST_STEP, failed_step=7, named="job_hang"),
@@ -68,7 +68,7 @@ class Run:
 
     def __init__(self, *suspects: str, of: JobState = TRAINING) -> None:
         suspects = suspects or SUSPECTS
-        outcome = follow_up(evictions(*suspects, together=suspects), of, NOW, PLANNER.timeouts)
+        outcome = follow_up(evictions(*suspects, together=suspects), of, NOW, PLANNER.rules)
         assert outcome is not None and outcome.state is not None
         self.state = outcome.state
         self.said: list[Event] = list(outcome.events)
@@ -83,8 +83,8 @@ class Run:
         self._take(PLANNER.event(self.state, event, self.now))
 
     def wait(self) -> None:
-        assert self.state.awaiting is not None
-        self.now = self.state.awaiting.until
+        assert self.state.deadline is not None
+        self.now = self.state.deadline.until
         self._take(PLANNER.time(self.state, self.now, NOW))
 
     def start(self, *nodes: str) -> None:

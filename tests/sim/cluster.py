@@ -18,6 +18,7 @@ from holdfast.settings.ladder import LadderPolicy
 from holdfast.settings.pool import PoolPolicy
 from holdfast.settings.timeouts import Timeouts
 from holdfast.store.in_memory import MemoryStore
+from holdfast_controller.plan.draft import Rules
 from holdfast_controller.service import Controller
 from holdfast_standby.service import Standby
 from holdfast_standby.state import Inventory
@@ -166,7 +167,7 @@ class SimCluster:
             for name, (nnodes, nproc) in jobs.items()
         ]
         ladder = LadderPolicy(attempts_max=30, slow_cost_max_s=3)
-        self.controller = SimService(self, lambda: Controller(self.timeouts, ladder))
+        self.controller = SimService(self, lambda: Controller(Rules(timeouts=self.timeouts, ladder=ladder)))
         self.standby = SimService(self, self._make_standby)
         self.services = (self.controller, self.standby)
         self.nodes = [
@@ -322,4 +323,4 @@ class SimCluster:
         """Where each job stands."""
         controller = self.controller.shell.decider
         assert isinstance(controller, Controller)
-        return {name: str(state.phase) for name, state in controller.jobs.items()}
+        return {name: state.phase_name for name, state in controller.jobs.items()}

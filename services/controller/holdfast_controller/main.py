@@ -13,6 +13,7 @@ from holdfast.store.postgres import PostgresStore
 from holdfast_controller.code.librarian import Librarian
 from holdfast_controller.code.shelf import PostgresShelf
 from holdfast_controller.order_repair import truths
+from holdfast_controller.plan.draft import Rules
 from holdfast_controller.service import Controller
 
 
@@ -22,15 +23,15 @@ async def serve(this: Process) -> None:
     shelf = await PostgresShelf.connect(this.settings.database_url)
     librarian = Librarian(bus, shelf)
     settings = this.settings
-    controller = Controller(
-        settings.timeouts,
-        settings.ladder,
-        settings.retention,
-        settings.mechanisms,
-        settings.code,
-        librarian.manifests,
-        settings.hang,
+    rules = Rules(
+        timeouts=settings.timeouts,
+        ladder=settings.ladder,
+        mechanisms=settings.mechanisms,
+        hang=settings.hang,
+        code=settings.code,
+        manifests=librarian.manifests,
     )
+    controller = Controller(rules, settings.retention)
     store = await PostgresStore.connect(
         this.settings.database_url, "controller", application_name="holdfast-controller"
     )

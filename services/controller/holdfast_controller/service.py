@@ -7,7 +7,8 @@ from datetime import datetime
 from itertools import islice, takewhile
 from typing import Any
 
-from holdfast.code.manifest import Manifest
+import msgspec
+
 from holdfast.daemon.service_shell import Decider
 from holdfast.effects import Effect, RowWrite
 from holdfast.engines.checks.references import AnswerKey
@@ -24,19 +25,14 @@ from holdfast.requests import (
     SubmitJob,
     UpdateJob,
 )
-from holdfast.settings.code import CodePolicy
-from holdfast.settings.hang import HangPolicy
-from holdfast.settings.ladder import LadderPolicy
-from holdfast.settings.mechanisms import MechanismPolicy
 from holdfast.settings.retention import RetentionPolicy
-from holdfast.settings.timeouts import Timeouts
 from holdfast_controller.plan.checks import suspect_test
-from holdfast_controller.plan.draft import NO_MANIFESTS, Outcome
+from holdfast_controller.plan.draft import JobDecision, Rules
 from holdfast_controller.plan.incident.incident import Incident
-from holdfast_controller.plan.job import OVER, JobState
+from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.orders import code_wanted, standing_orders
-from holdfast_controller.plan.planner import Planner
-from holdfast_controller.plan.subscriptions import HANDLED, concerns
+from holdfast_controller.plan.phase import Ended
+from holdfast_controller.plan.planner import SUBSCRIPTIONS, Planner
 from holdfast_controller.store import (
     CODE_VERSIONS,
     INCIDENTS,
@@ -60,21 +56,16 @@ class Controller(Decider):
 
     name = "controller"
     tables = TABLES
-    handles = HANDLED
+    handles = SUBSCRIPTIONS
     requests_subject = CONTROLLER_REQUESTS
 
     def __init__(
         self,
-        timeouts: Timeouts,
-        policy: LadderPolicy,
+        rules: Rules,
         retention: RetentionPolicy | None = None,
-        mechanisms: MechanismPolicy | None = None,
-        code_policy: CodePolicy | None = None,
-        manifests: Mapping[str, Manifest] = NO_MANIFESTS,
-        hang: HangPolicy | None = None,
     ) -> None:
         self._references: dict[AnswerKey, str] = {}
-        self.planner = Planner(timeouts, policy, retention, mechanisms, code_policy, manifests, hang, self._references)
+        self.planner = Planner(msgspec.structs.replace(rules, references=self._references), retention)
         self.jobs: dict[str, JobState] = {}
         # The oldest end first, so that most of the time one look tells that nothing is to be forgotten.
         self._ended: dict[str, datetime] = {}
@@ -86,11 +77,11 @@ class Controller(Decider):
         self._references.clear()
         for record in rows.get(REFERENCES.name, {}).values():
             self._references[record.reference.key] = record.reference.digest
-        ended = {name: state.ended_at for name, state in self.jobs.items() if state.ended_at}
+        ended = {name: at for name, state in self.jobs.items() if (at := _ended_at(state))}
         self._ended = dict(sorted(ended.items(), key=lambda item: item[1]))
 
     def on_event(self, event: AnyEvent, now: datetime) -> Effect:
-        concerned = concerns(event, self.jobs)
+        concerned = self._concerned(event)
         if isinstance(event, OrderRefused) and event.epoch < _epochs(self.jobs.values()).get(event.node or "", 0):
             # Its job has not learned yet that it lost the node, which serves another or did: its order is no forgery.
             concerned = []
@@ -99,23 +90,14 @@ class Controller(Decider):
         )
 
     def on_request(self, request: AnyRequest, now: datetime) -> Effect:
-        if isinstance(request, SubmitJob):
-            state = self.jobs.get(request.spec.name)
-            forgotten = self._used_names.get(request.spec.name)
-            return self._effect(state, self.planner.submit(state, request, now, forgotten), now)
-        if isinstance(request, StopJob):
-            state = self.jobs.get(request.job)
-            return self._effect(state, self.planner.stop(state, request, now, self._used_names.get(request.job)), now)
-        if isinstance(request, ResetBreaker):
-            state = self.jobs.get(request.job)
-            return self._effect(state, self.planner.reset_breaker(state, request, now), now)
-        if isinstance(request, UpdateJob | RollbackJob):
-            state, forgotten = self.jobs.get(request.job), self._used_names.get(request.job)
-            return self._effect(state, self.planner.change_code(state, request, now, forgotten), now)
-        return super().on_request(request, now)
+        if not isinstance(request, SubmitJob | StopJob | UpdateJob | RollbackJob | ResetBreaker):
+            return super().on_request(request, now)
+        job = request.spec.name if isinstance(request, SubmitJob) else request.job
+        state = self.jobs.get(job)
+        return self._effect(state, self.planner.request(state, request, now, self._used_names.get(job)), now)
 
     def on_time(self, now: datetime, hearing_since: datetime | None) -> Effect:
-        waiting = [state for state in self._live() if state.awaiting or state.code.pending or state.slow]
+        waiting = [state for state in self._live() if state.deadline or state.code.pending or state.slow]
         passed = [self._decided(state, self.planner.time(state, now, hearing_since), now) for state in waiting]
         return _merge([*passed, Effect(rows=self._forgotten(now))])
 
@@ -123,8 +105,8 @@ class Controller(Decider):
         for row in effect.rows:
             if isinstance(row.row, JobState):
                 self.jobs[row.key] = row.row
-                if row.row.ended_at:
-                    self._ended[row.key] = row.row.ended_at
+                if ended_at := _ended_at(row.row):
+                    self._ended[row.key] = ended_at
             elif isinstance(row.row, UsedName):
                 self._used_names[row.key] = row.row.ended_at
             elif isinstance(row.row, ReferenceRecord):
@@ -138,6 +120,12 @@ class Controller(Decider):
         orders = (order for state in self._live() for order in standing_orders(state))
         return [order for order in orders if order.epoch == epochs[order.node]]
 
+    def _concerned(self, event: AnyEvent) -> list[str]:
+        """Return the jobs that an event is about: the one it names, or those that hold the node it names."""
+        if event.job is not None:
+            return [event.job] if event.job in self.jobs else []
+        return [state.job for state in self._live() if event.node in state.nodes] if event.node else []
+
     def _forgotten(self, now: datetime) -> tuple[RowWrite, ...]:
         old = takewhile(lambda job: self.planner.is_forgotten(self._ended[job], now), self._ended)
         return tuple(
@@ -150,35 +138,39 @@ class Controller(Decider):
         )
 
     def _live(self) -> list[JobState]:
-        return [state for state in self.jobs.values() if state.phase not in OVER]
+        return [state for state in self.jobs.values() if not state.is_over]
 
-    def _decided(self, before: JobState, outcome: Outcome, now: datetime) -> Effect:
+    def _decided(self, before: JobState, decision: JobDecision, now: datetime) -> Effect:
         """What a decision means, and the tests that follow if it evicts several nodes of which one is at fault."""
-        effect = self._effect(before, outcome, now)
-        tests = suspect_test.follow_up(outcome.events, outcome.state or before, now, self.planner.timeouts)
+        effect = self._effect(before, decision, now)
+        tests = suspect_test.follow_up(decision.events, decision.state or before, now, self.planner.rules)
         return effect if tests is None else _merge([effect, self._effect(None, tests, now)])
 
-    def _effect(self, before: JobState | None, outcome: Outcome, now: datetime) -> Effect:
-        if outcome.refusal:
-            return Effect(answer=Answer(accepted=False, message=outcome.refusal))
-        after = outcome.state
-        if after is None or (after == before and not outcome.events and not outcome.orders):
+    def _effect(self, before: JobState | None, decision: JobDecision, now: datetime) -> Effect:
+        if decision.refusal:
+            return Effect(answer=Answer(accepted=False, message=decision.refusal))
+        after = decision.state
+        if after is None or (after == before and not decision.events and not decision.orders):
             return Effect()
         rows = [RowWrite(table=JOBS, key=after.job, row=after)]
-        closings = [event for event in outcome.events if isinstance(event, IncidentClosed)]
-        for incident, closing in zip(outcome.closed, closings, strict=True):
+        closings = [event for event in decision.events if isinstance(event, IncidentClosed)]
+        for incident, closing in zip(decision.closed, closings, strict=True):
             rows.append(_incident_row(after.job, incident, closing))
         if after.incident and (before is None or before.incident != after.incident):
             rows.append(_incident_row(after.job, after.incident, None))
         rows += _version_rows(before, after)
         rows += [
             RowWrite(table=REFERENCES, key=str(it.key), row=ReferenceRecord(reference=it, job=after.job, agreed_at=now))
-            for it in outcome.learned
+            for it in decision.learned
         ]
-        orders: tuple[AnyOrder, ...] = outcome.orders
-        if outcome.events and _wanted(before) != _wanted(after):
-            orders = (code_wanted(after, outcome.events[-1].id), *orders)
-        return Effect(rows=tuple(rows), events=outcome.events, orders=orders)
+        orders: tuple[AnyOrder, ...] = decision.orders
+        if decision.events and _wanted(before) != _wanted(after):
+            orders = (code_wanted(after, decision.events[-1].id), *orders)
+        return Effect(rows=tuple(rows), events=decision.events, orders=orders)
+
+
+def _ended_at(state: JobState) -> datetime | None:
+    return state.phase.at if isinstance(state.phase, Ended) else None
 
 
 def _version_rows(before: JobState | None, after: JobState) -> list[RowWrite]:

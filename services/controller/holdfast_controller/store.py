@@ -10,8 +10,9 @@ import msgspec
 from holdfast.engines.checks.references import Reference
 from holdfast.store import Table
 from holdfast_controller.plan.code.code_state import CodeVersion
-from holdfast_controller.plan.incident.incident import Taken
+from holdfast_controller.plan.incident.incident import RungTaken
 from holdfast_controller.plan.job import JobState
+from holdfast_controller.plan.phase import Ended
 
 
 class IncidentRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,7 +25,7 @@ class IncidentRecord(msgspec.Struct, frozen=True, kw_only=True):
     summary: str
     attempts: int
     blamed: dict[str, int]
-    taken: tuple[Taken, ...] = ()
+    taken: tuple[RungTaken, ...] = ()
     closed_at: datetime | None = None
     outcome: str | None = None
 
@@ -52,7 +53,7 @@ class UsedName(msgspec.Struct, frozen=True, kw_only=True):
 
 def _job_columns(state: JobState) -> dict[str, Any]:
     return {
-        "phase": str(state.phase),
+        "phase": state.phase_name,
         "generation": state.generation,
         "incident": state.incident.id if state.incident else None,
         "exit_code": exit_code_of(state),
@@ -64,9 +65,7 @@ def _job_columns(state: JobState) -> dict[str, Any]:
 
 def exit_code_of(state: JobState) -> int | None:
     """A job's exit code once it is over."""
-    if state.ended_at is None:
-        return None
-    return state.ending.exit_code if state.ending else 0
+    return state.phase.exit_code if isinstance(state.phase, Ended) else None
 
 
 def _incident_columns(record: IncidentRecord) -> dict[str, Any]:

@@ -9,10 +9,9 @@ import msgspec
 from holdfast.events import NodesReleased, NodesRequested, OrderRefused
 from holdfast.events.parts.job import Grant, JobSpec
 from holdfast.fresh_ids import uuid7
-from holdfast.settings.ladder import LadderPolicy
-from holdfast.settings.timeouts import Timeouts
-from holdfast_controller.plan.draft import Draft
-from holdfast_controller.plan.job import JobPhase, JobState
+from holdfast_controller.plan.draft import JobDraft, Rules
+from holdfast_controller.plan.job import JobState
+from holdfast_controller.plan.phase import Running
 from holdfast_controller.service import Controller
 from holdfast_controller.store import INCIDENTS, JOBS, USED_NAMES
 
@@ -22,7 +21,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 def job(name: str, epoch: int, generation: int) -> JobState:
     return JobState(
         spec=JobSpec(name=name, script="t.py", cwd="/", directory=f"/jobs/{name}"),
-        phase=JobPhase.RUNNING,
+        phase=Running(since=NOW, step_seen_at=NOW),
         submitted_at=NOW,
         members=(Grant(node="node-0", epoch=epoch, address="10.0.0.1", store_ports=(29500,)),),
         generation=generation,
@@ -31,7 +30,7 @@ def job(name: str, epoch: int, generation: int) -> JobState:
 
 
 def controller(*jobs: JobState) -> Controller:
-    made = Controller(Timeouts(), LadderPolicy())
+    made = Controller(Rules())
     made.load({JOBS.name: {state.job: state for state in jobs}, INCIDENTS.name: {}, USED_NAMES.name: {}})
     return made
 
@@ -64,12 +63,12 @@ def test_who_holds_the_node_supersedes_what_was_forged() -> None:
 
 
 def test_a_newer_claim_is_never_dated_before_an_older_one() -> None:
-    draft = Draft(job("job", 1, 1), uuid7(), NOW, Timeouts())
-    draft.claim("first")
-    later = Draft(draft.outcome().state or draft.state, uuid7(), NOW - timedelta(hours=1), Timeouts())
-    later.claim("second, after the clock was set back")
+    draft = JobDraft(job("job", 1, 1), uuid7(), NOW, Rules())
+    draft.request_nodes("first")
+    later = JobDraft(draft.decision().state or draft.state, uuid7(), NOW - timedelta(hours=1), Rules())
+    later.request_nodes("second, after the clock was set back")
     later.release_all("the job is over")
-    said = [*draft.outcome().events, *later.outcome().events]
+    said = [*draft.decision().events, *later.decision().events]
     first, second = (event for event in said if isinstance(event, NodesRequested))
     (released,) = (event for event in said if isinstance(event, NodesReleased))
     assert first.at < second.at < released.at

@@ -11,12 +11,13 @@ from holdfast.events import NodeRegistered
 from holdfast.events.parts.job import JobSpec, NodeFacts
 from holdfast.fresh_ids import uuid7
 from holdfast.requests import Answer, StopJob, SubmitJob
-from holdfast.settings.ladder import LadderPolicy
 from holdfast.settings.load import ConfigRefused, load
 from holdfast.settings.pool import PoolPolicy
 from holdfast.settings.retention import RetentionPolicy
 from holdfast.settings.timeouts import Timeouts
-from holdfast_controller.plan.job import JobPhase, JobState
+from holdfast_controller.plan.draft import Rules
+from holdfast_controller.plan.job import JobState
+from holdfast_controller.plan.phase import Claiming, Ended, Outcome
 from holdfast_controller.service import FORGOTTEN_AT_ONCE_MAX, Controller
 from holdfast_controller.store import JOBS, USED_NAMES, UsedName
 from holdfast_standby.service import Standby
@@ -33,11 +34,16 @@ def spec(name: str) -> JobSpec:
 
 
 def ended(name: str, at: datetime) -> JobState:
-    return JobState(spec=spec(name), phase=JobPhase.COMPLETED, submitted_at=at, members=(None,), ended_at=at)
+    return JobState(
+        spec=spec(name),
+        phase=Ended(outcome=Outcome.COMPLETED, exit_code=0, at=at),
+        submitted_at=at,
+        members=(None,),
+    )
 
 
 def controller(*jobs: JobState) -> Controller:
-    made = Controller(Timeouts(), LadderPolicy())
+    made = Controller(Rules())
     made.load({JOBS.name: {state.job: state for state in jobs}, USED_NAMES.name: {}})
     return made
 
@@ -56,7 +62,7 @@ def pass_time(decider: Controller | Standby, now: datetime) -> Effect:
 
 
 def test_a_job_goes_thirty_days_after_its_end_and_its_name_stays_taken() -> None:
-    live = JobState(spec=spec("live"), phase=JobPhase.CLAIMING, submitted_at=NOW - 90 * DAY, members=(None,))
+    live = JobState(spec=spec("live"), phase=Claiming(), submitted_at=NOW - 90 * DAY, members=(None,))
     kept = controller(ended("late", NOW + DAY), live, ended("early", NOW))
     assert pass_time(kept, NOW + 29.9 * DAY).is_nothing
     assert pass_time(kept, NOW + 30 * DAY) == Effect(rows=forgotten("early", NOW))
@@ -85,7 +91,7 @@ def test_a_job_that_ends_while_the_controller_runs_is_forgotten_as_well() -> Non
     kept = controller()
     kept.adopt(kept.on_request(SubmitJob(id=uuid7(), asked_by="ada", spec=spec("job")), NOW))
     kept.adopt(kept.on_request(StopJob(id=uuid7(), asked_by="ada", job="job"), NOW))
-    assert kept.jobs["job"].phase is JobPhase.STOPPED
+    assert kept.jobs["job"].phase_name == "stopped"
     assert pass_time(kept, NOW + 29 * DAY).is_nothing
     assert pass_time(kept, NOW + 30 * DAY).rows == forgotten("job", NOW)
     assert kept.jobs == {}

@@ -1,34 +1,40 @@
-"""What each node of a job should run, as its state stands. The same state gives the same orders, at any time."""
+"""The orders to a job's nodes, as a function of its state: the same state gives the same orders at any time."""
 
 from __future__ import annotations
 
 import msgspec
 
-from holdfast.engines.checks.checks_program import are_checks, checks_of
+from holdfast.engines.checks.checks_program import checks_of
 from holdfast.events.parts.job import Grant
 from holdfast.orders.code import CodeOrder
 from holdfast.orders.node import NodeOrder, Placement
-from holdfast_controller.plan.job import OVER, JobPhase, JobState, Replay
+from holdfast_controller.plan.job import JobState
+from holdfast_controller.plan.phase import Checking, Replay, Replaying, Running, Starting, Stopping
 
 
 def standing_orders(state: JobState) -> list[NodeOrder]:
-    """The orders that hold now for the job's nodes; none while the next ones are still being worked out."""
-    if state.suspended or state.phase is JobPhase.STOPPING:
-        return [_order(state, member, None) for _, member in _members(state)]
-    if state.phase in (JobPhase.STARTING, JobPhase.RUNNING, JobPhase.CHECKING, JobPhase.REPLAYING):
+    """Return the orders in force for the job's nodes; none while the job claims nodes and the others still run."""
+    if state.is_suspended or isinstance(state.phase, Stopping):
+        return idle_orders(state)
+    if isinstance(state.phase, Starting | Running | Checking | Replaying):
         return [_order(state, member, _placement(state, rank)) for rank, member in _members(state)]
     return []
 
 
+def idle_orders(state: JobState) -> list[NodeOrder]:
+    """Return orders to run nothing."""
+    return [_order(state, member, None) for _, member in _members(state)]
+
+
 def code_wanted(state: JobState, cause: str | None = None) -> CodeOrder:
-    """The versions of the code that its nodes may need next."""
-    versions = () if state.phase in OVER else state.code.wanted
+    """Return the versions of the code that the job's nodes may need next."""
+    versions = () if state.is_over else state.code.wanted
     spec = state.spec
     return CodeOrder(job=state.job, versions=versions, root=spec.code_root, outside=spec.code_outside, cause=cause)
 
 
 def leaving_order(state: JobState, member: Grant) -> NodeOrder:
-    """What a node is told that leaves the job: run nothing, whatever generation the others are at."""
+    """Return the order to a node that leaves the job: run nothing, whatever generation the others are at."""
     return _order(state.update(generation=state.generation + 1), member, None)
 
 
@@ -57,7 +63,7 @@ def _placement(state: JobState, node_rank: int) -> Placement:
         restore_at_most=state.restore_at_most,
         code_version=state.code.version,
         submitted_at=state.submitted_at,
-        purpose="checks" if are_checks(state.spec) else "train",
+        purpose=state.purpose,
     )
 
 
@@ -89,3 +95,8 @@ def _order(state: JobState, member: Grant, placement: Placement | None) -> NodeO
         cause=state.ordered_by,
         incident=state.incident.id if state.incident else None,
     )
+
+
+def superseding(order: NodeOrder, forged: tuple[int, int]) -> NodeOrder:
+    """Return `order` in a form that replaces one with the fence `forged`, which was never given."""
+    return msgspec.structs.replace(order, supersedes=forged)

@@ -13,13 +13,12 @@ from holdfast.events import BadNumber, FirstStep, NodesGranted
 from holdfast.events.parts.job import Grant, JobSpec
 from holdfast.fresh_ids import uuid7
 from holdfast.requests import SubmitJob
-from holdfast.settings.ladder import LadderPolicy
-from holdfast.settings.timeouts import Timeouts
+from holdfast_controller.plan.draft import Rules
 from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.planner import Planner
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-PLANNER = Planner(Timeouts(), LadderPolicy())
+PLANNER = Planner(Rules())
 SPEC = JobSpec(name="job", script="t.py", nnodes=2, cwd="/", directory="/jobs/job")
 
 
@@ -29,7 +28,7 @@ def event(event_type: Any, /, **fields: Any) -> Any:
 
 
 def started() -> JobState:
-    state = PLANNER.submit(None, SubmitJob(id=uuid7(), asked_by="ada", spec=SPEC), NOW).state
+    state = PLANNER.request(None, SubmitJob(id=uuid7(), asked_by="ada", spec=SPEC), NOW).state
     assert state is not None
     grants = tuple(Grant(node=node, epoch=1, address=node, store_ports=(1,)) for node in "ab")
     return hear(state, event(NodesGranted, claim=state.claim, grants=grants))
@@ -46,7 +45,7 @@ def hear(state: JobState, *events: Any) -> JobState:
 @pytest.mark.parametrize("args", [("--suite", "bogus"), ("--limit-s", "soon"), ("--limit-s", "-1")])
 def test_a_run_of_checks_that_cannot_be_timed_is_refused(args: tuple[str, ...]) -> None:
     spec = msgspec.structs.replace(SPEC, script=PROGRAM, is_module=True, args=args)
-    outcome = PLANNER.submit(None, SubmitJob(id=uuid7(), asked_by="eve", spec=spec), NOW)
+    outcome = PLANNER.request(None, SubmitJob(id=uuid7(), asked_by="eve", spec=spec), NOW)
     assert outcome.state is None and outcome.refusal
 
 

@@ -9,9 +9,7 @@ from holdfast.events import GenerationStarted, JobSubmitted, NodesGranted
 from holdfast.events.parts.job import Grant, JobSpec
 from holdfast.fresh_ids import uuid7
 from holdfast.requests import SubmitJob
-from holdfast.settings.ladder import LadderPolicy
-from holdfast.settings.timeouts import Timeouts
-from holdfast_controller.plan.draft import Outcome
+from holdfast_controller.plan.draft import JobDecision, Rules
 from holdfast_controller.plan.planner import Planner
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -26,11 +24,11 @@ SPEC = JobSpec(
     env={"TOKEN": "hunter2", "DEPTH": "3"},
     token="s3cret",
 )
-PLANNER = Planner(Timeouts(), LadderPolicy())
+PLANNER = Planner(Rules())
 
 
-def submitted() -> Outcome:
-    return PLANNER.submit(None, SubmitJob(id=uuid7(), asked_by="ada", spec=SPEC), NOW)
+def submitted() -> JobDecision:
+    return PLANNER.request(None, SubmitJob(id=uuid7(), asked_by="ada", spec=SPEC), NOW)
 
 
 def test_values_of_the_environment_and_the_token_reach_the_ranks_and_no_event() -> None:

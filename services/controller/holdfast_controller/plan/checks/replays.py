@@ -10,15 +10,17 @@ import msgspec
 
 from holdfast.engines.checks.replay_groups import Located, in_both, locate
 from holdfast.engines.checks.replay_outcome import Compared, GroupReplay, compare, deviating
-from holdfast.events import ProcessExited, ReplayEnded, ReplayResult
-from holdfast_controller.plan.draft import Draft
+from holdfast.events import DeadlinePassed, ProcessExited, ReplayEnded, ReplayResult
+from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident.classify import in_words
-from holdfast_controller.plan.incident.ladder import named_by_replay, within_limits
-from holdfast_controller.plan.incident.recovery import Rules, act, chosen
-from holdfast_controller.plan.job import JobState, Replay
+from holdfast_controller.plan.incident.ladder import named_by_replay
+from holdfast_controller.plan.incident.recovery import chosen, proceed
+from holdfast_controller.plan.job import JobState
+from holdfast_controller.plan.phase import Replay
+from holdfast_controller.plan.transitions import become_replaying
 
 
-def found(draft: Draft, event: ReplayResult, rules: Rules) -> None:
+def found(draft: JobDraft, event: ReplayResult) -> None:
     """A rank has come to the end of its replay; the last one of a node says that the node has."""
     state, replay = draft.state, draft.state.replay
     if replay is None or event.generation != state.generation or event.node not in state.nodes:
@@ -33,31 +35,31 @@ def found(draft: Draft, event: ReplayResult, rules: Rules) -> None:
     # Not the end of its ranks, which may be heard of before their results.
     if len(of_node) == state.spec.nproc_per_node:
         _update(draft, over=replay.over | {event.node})
-        _conclude_if_over(draft, rules)
+        _conclude_if_over(draft)
 
 
-def broke_off(draft: Draft, event: ProcessExited, rules: Rules) -> None:
+def rank_exited(draft: JobDraft, event: ProcessExited) -> None:
     """A rank ended badly: its group is over."""
     state, replay = draft.state, draft.state.replay
     if replay is None or event.node not in state.nodes:
         return
     assert event.node is not None
     _update(draft, died={event.node: in_words(event), **replay.died})
-    _conclude_if_over(draft, rules)
+    _conclude_if_over(draft)
 
 
-def overdue(draft: Draft, rules: Rules) -> None:
-    """Time is over for the groups that have not answered."""
-    _conclude_phase(draft, rules)
+def overdue(draft: JobDraft, _: DeadlinePassed) -> None:
+    """Conclude the phase without the groups that have not answered in time."""
+    _conclude_phase(draft)
 
 
-def _conclude_if_over(draft: Draft, rules: Rules) -> None:
+def _conclude_if_over(draft: JobDraft) -> None:
     replay = draft.state.replay
     if replay is not None and all(_is_over(draft.state, group) for group in range(replay.plan.groups)):
-        _conclude_phase(draft, rules)
+        _conclude_phase(draft)
 
 
-def _conclude_phase(draft: Draft, rules: Rules) -> None:
+def _conclude_phase(draft: JobDraft) -> None:
     replay = draft.state.replay
     assert replay is not None
     took_s = (draft.now - replay.phase_began_at).total_seconds()
@@ -68,14 +70,16 @@ def _conclude_phase(draft: Draft, rules: Rules) -> None:
     found = f"{replay.phase}: {compared.reason}"
     replay = _with(replay, compared, groups, found)
     if (compared.repeat or (is_second and compared.undecided)) and not replay.earlier:
-        draft.order_replay(_begun(draft, replay, earlier=groups), f"{found}: once more", repeat=True)
+        become_replaying(draft, _begun(draft, replay, earlier=groups), f"{found}: once more", repeat=True)
     elif compared.hopeless:
-        _conclude(draft, replay, Located(reason=compared.reason), rules)
+        _conclude(draft, replay, Located(reason=compared.reason))
     elif not is_second and (replay.plan.size > 1 or not compared.faulty):
         # Where each machine is a group of its own, the other phase has the same groups: it only looks once more.
-        draft.order_replay(_begun(draft, replay, phase="vertical", earlier=()), f"{found}; now across these groups")
+        become_replaying(
+            draft, _begun(draft, replay, phase="vertical", earlier=()), f"{found}; now across these groups"
+        )
     else:
-        _conclude(draft, replay, _located(replay, rules.ladder.replay_suspects_max), rules)
+        _conclude(draft, replay, _located(replay, draft.rules.ladder.replay_suspects_max))
 
 
 def _with(replay: Replay, compared: Compared, groups: tuple[GroupReplay, ...], found: str) -> Replay:
@@ -106,13 +110,13 @@ def _located(replay: Replay, suspects_max: int) -> Located:
     )
 
 
-def _conclude(draft: Draft, replay: Replay, located: Located, rules: Rules) -> None:
+def _conclude(draft: JobDraft, replay: Replay, located: Located) -> None:
     state = draft.state
     assert state.incident is not None
     suspects, candidates = (
         tuple(state.nodes[machine] for machine in machines) for machines in (located.suspects, located.candidates)
     )
-    draft.say(
+    draft.emit(
         ReplayEnded,
         suspects=suspects,
         candidates=candidates,
@@ -122,16 +126,16 @@ def _conclude(draft: Draft, replay: Replay, located: Located, rules: Rules) -> N
     )
     failure = replay.failure
     incident = msgspec.structs.replace(state.incident, replayed=frozenset(state.nodes))
-    draft.state = state.update(incident=incident, replay=None, awaiting=None)
+    draft.update(incident=incident)
     said = f"{located.reason}: one of {', '.join(candidates)}" if candidates else located.reason
     choice = named_by_replay(failure, suspects, said, one_of=located.one_of)
     if choice is None:
-        choice = chosen(draft, incident, failure, rules)
+        choice = chosen(draft, incident, failure)
         choice = msgspec.structs.replace(choice, reason=f"{choice.reason}; dual-phase replay: {said}")
-    act(draft, failure, within_limits(choice, incident, failure, rules.ladder), rules)
+    proceed(draft, failure, choice)
 
 
-def _begun(draft: Draft, replay: Replay, **changes: object) -> Replay:
+def _begun(draft: JobDraft, replay: Replay, **changes: object) -> Replay:
     """The replay at the beginning of a phase."""
     round_ = replay.settings.round + 1
     return msgspec.structs.replace(
@@ -172,6 +176,6 @@ def _nodes(state: JobState, replay: Replay, group: int) -> tuple[str, ...]:
     return tuple(state.nodes[machine] for machine in replay.plan.members(group, replay.phase))
 
 
-def _update(draft: Draft, **changes: object) -> None:
+def _update(draft: JobDraft, **changes: object) -> None:
     assert draft.state.replay is not None
-    draft.state = draft.state.update(replay=msgspec.structs.replace(draft.state.replay, **changes))
+    draft.update_phase(replay=msgspec.structs.replace(draft.state.replay, **changes))

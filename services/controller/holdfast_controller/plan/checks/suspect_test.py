@@ -1,13 +1,11 @@
-"""Tests of nodes that were evicted together, beside training: who was at fault, and who may come back. Pure.
+"""The decisions about a test of suspects: nodes that were evicted together, tested by a job of its own beside training.
 
-Where the evidence names several nodes of which one is at fault, all of them go: that costs standbys, not time
-(ByteRobust §5.1 evicts the whole parallel group). A run of checks of those nodes follows as a job of its own. Who
-passes leaves the blocklist; whoever fails, is in doubt or does not answer stays on it.
+Where the evidence names several nodes of which one is at fault, all of them are evicted: that costs standbys, not time
+(ByteRobust §5.1 evicts the whole parallel group). A run of checks of those nodes follows. Nodes that pass leave the
+blocklist; those that fail, are in doubt or do not answer stay on it.
 
-Free nodes of the pool come with them as witnesses, and are given back. Where a connection fails, two nodes cannot tell
-each other's fault from their own: one or two suspects are not tested without a witness. If both can be used with others
-and their link alone fails, one of them may come back. Whoever was slow comes back if it is as fast as the others
-(`holdfast.engines.checks.speeds`).
+Free nodes of the pool are tested with them as witnesses, and are given back. Where a connection fails, two nodes cannot
+tell each other's fault from their own: one or two suspects are not tested without a witness.
 """
 
 from __future__ import annotations
@@ -18,10 +16,10 @@ from datetime import datetime
 import msgspec
 
 from holdfast.engines.checks.checks_program import checks_of
-from holdfast.engines.checks.checks_verdict import NETWORK_SYMPTOM, Verdict, answered, judge, why_silent
-from holdfast.engines.checks.speeds import with_speeds
+from holdfast.engines.checks.checks_verdict import answered, why_silent
 from holdfast.engines.checks.suites import SLOW, suite_for
 from holdfast.events import (
+    DeadlinePassed,
     DiagnosticResult,
     Event,
     Eviction,
@@ -32,185 +30,197 @@ from holdfast.events import (
     NodesAwaited,
     NodesGranted,
     ProcessExited,
+    RanksFinished,
     SuspectsTested,
 )
-from holdfast.events.parts.job import Grant, JobSpec
-from holdfast.events.parts.ranks import Suspect
+from holdfast.events.parts.job import JobSpec
 from holdfast.ids import derived_id
-from holdfast.settings.timeouts import Timeouts
-from holdfast_controller.plan.draft import Draft, Outcome
+from holdfast_controller.plan import members
+from holdfast_controller.plan.checks import checks_run
+from holdfast_controller.plan.checks.suspect_verdict import judge_suspects
+from holdfast_controller.plan.draft import JobDecision, JobDraft, Rules
+from holdfast_controller.plan.generation import note_finished
 from holdfast_controller.plan.incident.incident import Symptom
-from holdfast_controller.plan.job import LIVE, OVER, Ending, JobPhase, JobState, Retest
-from holdfast_controller.plan.submission import masked, new_job
+from holdfast_controller.plan.job import JobState, SuspectTest
+from holdfast_controller.plan.phase import LIVE, Awaited, Claiming, Ended, Outcome, Phase, Stopping
+from holdfast_controller.plan.requests import masked, new_job
+from holdfast_controller.plan.transitions import become_completed, become_starting, become_stopping
 
 ASKED_BY = "the controller"
 
-ALONE_MIN = 3
-"""So many suspects can tell a bad node from a bad partner among themselves."""
+SUSPECTS_WITHOUT_WITNESS_MIN = 3
+"""Minimum number of suspects that can tell a bad node from a bad partner among themselves."""
 
-COMPARED_WITH = 2
-"""Witnesses that those evicted for being slow are compared with."""
+SPEED_WITNESSES = 2
+"""Number of witnesses that nodes evicted for being slow are compared with."""
 
 
-def follow_up(events: Sequence[Event], of: JobState, now: datetime, timeouts: Timeouts) -> Outcome | None:
-    """The job that tests the nodes which these events evicted together; None: there are none."""
+def follow_up(events: Sequence[Event], of: JobState, now: datetime, rules: Rules) -> JobDecision | None:
+    """Return the job that tests the nodes which these events evicted together; None if they evicted none."""
     eviction = next((event for event in events if isinstance(event, Eviction) and event.together), None)
     if eviction is None or eviction.incident is None:
         return None
     incident = of.incident
     is_slow = incident is not None and incident.symptom is Symptom.SLOW
-    retest = Retest(
+    test = SuspectTest(
         job=of.job,
         incident=eviction.incident,
         nodes=eviction.together,
         for_speed=is_slow,
-        witnesses=COMPARED_WITH if is_slow else int(len(eviction.together) < ALONE_MIN),
+        witnesses=SPEED_WITNESSES if is_slow else int(len(eviction.together) < SUSPECTS_WITHOUT_WITNESS_MIN),
     )
     suite = SLOW if is_slow else suite_for(incident.shown_as if incident else "")
-    spec = _checks(of.spec, f"retest-{eviction.id[-12:]}", retest, suite)
-    draft = Draft(new_job(spec, now).update(retest=retest), derived_id(eviction.id, "retest"), now, timeouts)
+    spec = _spec(of.spec, f"retest-{eviction.id[-12:]}", test, suite)
+    draft = JobDraft(new_job(spec, now).update(suspect_test=test), derived_id(eviction.id, "retest"), now, rules)
     why = "for being slow, which may have passed" if is_slow else "for what may not be their fault"
-    reason = f"{', '.join(retest.nodes)} had to leave {retest.job} {why}"
-    draft.say(JobSubmitted, spec=masked(spec), reason=f"asked by {ASKED_BY}: {reason}")
-    draft.claim("the tests need the nodes")
-    return draft.outcome()
+    reason = f"{', '.join(test.nodes)} had to leave {test.job} {why}"
+    draft.emit(JobSubmitted, spec=masked(spec), reason=f"asked by {ASKED_BY}: {reason}")
+    draft.request_nodes("the tests need the nodes")
+    return draft.decision()
 
 
-def joined(draft: Draft, event: NodesGranted) -> None:
-    """There is a place for each node that comes, also one of an earlier claim, and for witnesses in front."""
-    state, retest = draft.state, draft.state.retest
-    if retest is None or state.phase is not JobPhase.CLAIMING:
-        return
-    new = [grant.node for grant in event.grants if grant.epoch > state.lost_before_granted.get(grant.node, -1)]
-    there = dict.fromkeys((*state.nodes, *new))
-    back = (node for node in new if node in retest.nodes)
-    only = tuple(dict.fromkeys((*state.spec.only_nodes, *back)))
-    draft.state = _with_places(state, only, len(retest.witnesses_among(there)))
-
-
-def awaited(draft: Draft, event: NodesAwaited) -> None:
-    """Not all suspects can be had, or no witness: the word of their eviction may be on its way, or they are gone."""
+def granted(draft: JobDraft, event: NodesGranted) -> None:
+    """Make a place for each node that joins, also one of an earlier claim, and for witnesses in front."""
     state = draft.state
-    if state.retest is None or event.claim != state.claim:
-        return
-    draft.state = state.update(retest=msgspec.structs.replace(state.retest, missing=event.missing_nodes))
-    if state.awaiting is None:
-        draft.await_("nodes_granted", draft.timeouts.start_s)
+    if isinstance(state.phase, Claiming):
+        test = _test(state)
+        new = [grant.node for grant in event.grants if grant.epoch > state.lost_before_granted.get(grant.node, -1)]
+        there = dict.fromkeys((*state.nodes, *new))
+        back = (node for node in new if node in test.nodes)
+        only = tuple(dict.fromkeys((*state.spec.only_nodes, *back)))
+        draft.state = _with_places(state, only, len(test.witnesses_among(there)))
+    members.granted(draft, event)
 
 
-def unclaimed(draft: Draft) -> None:
-    """Some suspects are not there, or no witness: the others are tested without them."""
-    state, retest = draft.state, draft.state.retest
-    assert retest is not None
-    missing = tuple(node for node in retest.missing if state.member(node) is None)
+def awaited(draft: JobDraft, event: NodesAwaited) -> None:
+    """Wait for a while: the event of a suspect's eviction may be on its way, or no witness is free."""
+    state = draft.state
+    if isinstance(state.phase, Claiming) and event.claim == state.claim:
+        _update(draft, missing=event.missing_nodes)
+        if state.phase.deadline is None:
+            draft.update_phase(deadline=draft.deadline(Awaited.NODES, draft.rules.timeouts.start_s))
+    members.awaited(draft, event)
+
+
+def unclaimed(draft: JobDraft, _: DeadlinePassed) -> None:
+    """Test the suspects at hand without those, or the witness, that cannot be had."""
+    draft.update_phase(deadline=None)
+    state, test = draft.state, _test(draft.state)
+    missing = tuple(node for node in test.missing if state.member(node) is None)
     here = tuple(node for node in state.spec.only_nodes if node not in missing)
     if not here:
-        draft.end(Ending(phase=JobPhase.FAILED, reason="none of the suspects is there to be tested", exit_code=1))
+        become_stopping(draft, Outcome.FAILED, "none of the suspects is there to be tested")
         return
-    witnesses = len(retest.witnesses_among(state.nodes))
+    witnesses = len(test.witnesses_among(state.nodes))
     if not missing:
         # Where suspects are missing, a witness may be there; where none is, it is the witness that is missing.
         if not witnesses and len(here) == 1:
-            reason = f"no other node is free to test {here[0]} with"
-            draft.end(Ending(phase=JobPhase.FAILED, reason=reason, exit_code=1))
+            become_stopping(draft, Outcome.FAILED, f"no other node is free to test {here[0]} with")
             return
-        state = state.update(retest=msgspec.structs.replace(retest, witnesses=witnesses))
-    draft.state = _with_places(state, here, witnesses)
+        _update(draft, witnesses=witnesses)
+    draft.state = _with_places(draft.state, here, witnesses)
     reason = f"the tests go on without {', '.join(missing) or 'a witness'}"
     if draft.state.vacancies:
-        draft.claim(reason)
-        return
-    draft.order_start(reason)
-    draft.await_("ranks_started", draft.timeouts.start_s)
+        draft.request_nodes(reason)
+    else:
+        become_starting(draft, reason)
 
 
-def without(state: JobState, lost: Grant) -> JobState:
-    """A run of checks that goes on without a node: a witness that is not needed is not waited for."""
-    left = state.update(members=tuple(None if member is lost else member for member in state.members))
-    if state.retest is None or state.phase is not JobPhase.CLAIMING:
-        return left
-    return _with_places(left, state.spec.only_nodes, len(state.retest.witnesses_among(left.nodes)))
+def found(draft: JobDraft, event: DiagnosticResult) -> None:
+    """Note the result of one test on one node."""
+    if event.generation == draft.state.generation and _is_tested(draft.state, event.node):
+        _update(draft, results=(*_test(draft.state).results, event))
+        _complete_if_over(draft)
 
 
-def heard(draft: Draft, event: Event) -> None:
-    """What a suspect or a witness answers, or why it does not."""
-    state = draft.state
-    retest = state.retest
-    if retest is None or event.node is None or event.node not in {*retest.nodes, *state.nodes}:
-        return
-    if isinstance(event, DiagnosticResult) and event.generation == state.generation:
-        retest = msgspec.structs.replace(retest, results=(*retest.results, event))
-    elif isinstance(event, ProcessExited):
-        retest = msgspec.structs.replace(retest, died={event.node: why_silent(event), **retest.died})
-    elif isinstance(event, NodeLost):
-        why = f"nothing was heard of it for {event.silent_s:.1f} s"
-        retest = msgspec.structs.replace(retest, died={event.node: why, **retest.died})
-    elif isinstance(event, NodeDeparted):
-        retest = msgspec.structs.replace(retest, died={event.node: "", **retest.died})
-    if retest is not state.retest:
-        draft.state = state.update(retest=retest)
-        complete_if_over(draft)
+def rank_exited(draft: JobDraft, event: ProcessExited) -> None:
+    """Note that the tests of a node ended early; that is one of their results."""
+    state, phase = draft.state, draft.state.phase
+    _died(draft, event.node, why_silent(event))
+    if event.generation == state.generation and event.node in state.nodes and isinstance(phase, LIVE):
+        draft.update_phase(finished=phase.finished | {event.node})
+    _complete_if_over(draft)
 
 
-def all_told(state: JobState) -> bool:
-    """Whether nothing more will be heard of the suspects: the end of a node's ranks may come before its results."""
-    retest = state.retest
-    return retest is None or answered(retest.results) | retest.died.keys() >= set(state.nodes)
-
-
-def complete_if_over(draft: Draft) -> None:
-    """A run of checks is over when the processes of all nodes have ended, and what they said has been heard."""
-    state = draft.state
-    if state.phase in LIVE and state.finished >= set(state.nodes) and all_told(state):
-        draft.complete("the checks are over on every node that is left")
-
-
-def conclude_if_over(draft: Draft, before: JobState) -> None:
-    """The tests have come to their end: say who is at fault, and take those that passed off the blocklist."""
-    state, retest = draft.state, draft.state.retest
-    ended = JobPhase.STOPPING, *OVER
-    if retest is None or before.phase in ended or state.phase not in ended:
-        return
-    # Who could not be had was asked nothing.
-    silent = dict.fromkeys(before.nodes, "it did not answer") | retest.died
-    silent = {node: why for node, why in silent.items() if why and node not in answered(retest.results)}
-    tested = tuple(dict.fromkeys((*before.nodes, *retest.nodes)))
-    verdict = judge(tested, retest.results, silent, draft.references)
-    verdict = msgspec.structs.replace(verdict, cleared=tuple(it for it in retest.nodes if it in verdict.cleared))
-    cleared = verdict.cleared + _one_of_a_link(retest.nodes, verdict)
-    if retest.for_speed:
-        verdict = with_speeds(verdict, retest.nodes, retest.results)
-        cleared = verdict.cleared
-    at_fault = _at_fault(retest.nodes, verdict)
-    draft.say(
-        SuspectsTested,
-        job=retest.job,
-        incident=retest.incident,
-        generation=None,
-        run=state.job,
-        cleared=cleared,
-        at_fault=at_fault,
-        in_doubt=_in_doubt(retest.nodes, cleared, at_fault),
-        reason=_in_words(verdict, cleared, at_fault, retest.witnesses_among(tested)),
+def gone(draft: JobDraft, event: NodeLost | NodeDeparted) -> None:
+    """Go on without a node that was lost, or whose agent was shut down. A lost witness is not waited for."""
+    _died(
+        draft, event.node, f"nothing was heard of it for {event.silent_s:.1f} s" if isinstance(event, NodeLost) else ""
     )
-    held = {member.node: member.epoch for member in before.members if member}
-    for node in cleared:
-        if node in held:
-            draft.say(
-                EvictionRevoked,
-                job=retest.job,
-                incident=retest.incident,
-                generation=None,
-                node=node,
-                epoch=held[node],
-                reason=f"it passed the tests that followed its eviction ({state.job})",
-            )
+    _complete_if_over(draft)
+    if draft.state.is_over or (failure := members.departure(draft, event)) is None:
+        return
+    left = checks_run.vacated(draft.state, failure.node)
+    if isinstance(left.phase, Claiming):
+        left = _with_places(left, left.spec.only_nodes, len(_test(left).witnesses_among(left.nodes)))
+    checks_run.go_on_without(draft, failure, left)
+    _complete_if_over(draft)
+
+
+def ranks_finished(draft: JobDraft, event: RanksFinished) -> None:
+    """Note that the tests of a node are over. Their results may arrive after the end of its ranks."""
+    if note_finished(draft, event) and _all_reported(draft.state):
+        become_completed(draft, "every rank ended with exit code 0")
+
+
+def conclude_if_over(draft: JobDraft, before: JobState) -> None:
+    """Once the tests are over, emit which nodes are at fault, and take those that passed off the blocklist."""
+    state, test = draft.state, _test(draft.state)
+    if _is_ending(before.phase) or not _is_ending(state.phase):
+        return
+    found = judge_suspects(test, before.nodes, draft.rules.references)
+    common = {"job": test.job, "incident": test.incident, "generation": None}
+    draft.emit(
+        SuspectsTested,
+        **common,
+        run=state.job,
+        cleared=found.cleared,
+        at_fault=found.at_fault,
+        in_doubt=found.in_doubt,
+        reason=found.reason,
+    )
+    for node in found.cleared:
+        if member := before.member(node):
+            reason = f"it passed the tests that followed its eviction ({state.job})"
+            draft.emit(EvictionRevoked, **common, node=node, epoch=member.epoch, reason=reason)
+
+
+def _is_ending(phase: Phase) -> bool:
+    return isinstance(phase, Stopping | Ended)
+
+
+def _complete_if_over(draft: JobDraft) -> None:
+    if checks_run.is_over(draft.state) and _all_reported(draft.state):
+        become_completed(draft, checks_run.DONE)
+
+
+def _all_reported(state: JobState) -> bool:
+    """Return True if no more results are expected of any node."""
+    test = _test(state)
+    return answered(test.results) | test.died.keys() >= set(state.nodes)
+
+
+def _is_tested(state: JobState, node: str | None) -> bool:
+    return node in _test(state).nodes or node in state.nodes
+
+
+def _died(draft: JobDraft, node: str | None, why: str) -> None:
+    if node is not None and _is_tested(draft.state, node):
+        _update(draft, died={node: why, **_test(draft.state).died})
+
+
+def _test(state: JobState) -> SuspectTest:
+    assert state.suspect_test is not None, f"job {state.job} is no test of suspects"
+    return state.suspect_test
+
+
+def _update(draft: JobDraft, **changes: object) -> None:
+    draft.update(suspect_test=msgspec.structs.replace(_test(draft.state), **changes))
 
 
 def _with_places(state: JobState, only: tuple[str, ...], witnesses: int) -> JobState:
-    """A run of checks with places for these suspects, and for these and the needed witnesses: they come first."""
-    assert state.retest is not None
-    witnesses = max(witnesses, state.retest.witnesses_needed)
+    """Return the run with places for these suspects and `witnesses`, or as many as are needed; witnesses come first."""
+    witnesses = max(witnesses, _test(state).witnesses_needed)
     spec = msgspec.structs.replace(state.spec, only_nodes=only, nnodes=len(only) + witnesses, witnesses=witnesses)
     held = sorted(filter(None, state.members), key=lambda member: member.node in only)
     vacant = (None,) * (spec.nnodes - len(held))
@@ -218,52 +228,16 @@ def _with_places(state: JobState, only: tuple[str, ...], witnesses: int) -> JobS
     return state.update(spec=spec, members=(*held[:first], *vacant, *held[first:]))
 
 
-def _checks(of: JobSpec, name: str, retest: Retest, suite: str) -> JobSpec:
+def _spec(of: JobSpec, name: str, test: SuspectTest, suite: str) -> JobSpec:
     bare = JobSpec(
         name=name,
         script=of.script,
-        nnodes=len(retest.nodes) + retest.witnesses_needed,
-        witnesses=retest.witnesses_needed,
+        nnodes=len(test.nodes) + test.witnesses_needed,
+        witnesses=test.witnesses_needed,
         nproc_per_node=of.nproc_per_node,
-        only_nodes=retest.nodes,
+        only_nodes=test.nodes,
         cwd="/",
         directory=f"{of.directory.rstrip('/').rpartition('/')[0]}/{name}",
         persist_every="never",
     )
     return checks_of(bare, suite)
-
-
-def _one_of_a_link(nodes: Sequence[str], verdict: Verdict) -> tuple[str, ...]:
-    """Of two nodes that only cannot use the link between them, one: nobody needs that link if the other stays out."""
-    pair = verdict.lone_links[0] if len(verdict.lone_links) == 1 else ()
-    return (pair[0],) if pair and set(pair) <= set(nodes) else ()
-
-
-def _at_fault(nodes: Sequence[str], verdict: Verdict) -> tuple[Suspect, ...]:
-    """Those that the tests name; and a suspect that cannot reach a node that nobody suspects, in doubt."""
-    named = [Suspect(node=it.node, symptom=it.symptom, reason=it.reason) for it in verdict.suspects if it.node in nodes]
-    for link in verdict.links:
-        suspects = [node for node in link if node in nodes]
-        if len(suspects) == 1:
-            (other,) = set(link) - set(suspects)
-            reason = f"it cannot reach {other}, which nobody suspects"
-            named.append(Suspect(node=suspects[0], symptom=NETWORK_SYMPTOM, reason=reason))
-    return tuple(named)
-
-
-def _in_doubt(nodes: Sequence[str], cleared: Sequence[str], at_fault: Sequence[Suspect]) -> tuple[str, ...]:
-    named = {*cleared, *(suspect.node for suspect in at_fault)}
-    return tuple(node for node in nodes if node not in named)
-
-
-def _in_words(verdict: Verdict, cleared: Sequence[str], at_fault: Sequence[Suspect], witnesses: Sequence[str]) -> str:
-    said = [f"{suspect.node} is at fault: {suspect.reason}" for suspect in at_fault]
-    said += [f"{it.node}, a witness, fails: {it.reason}" for it in verdict.suspects if it.node in witnesses]
-    said += [f"not clear: {doubt.reason}" for doubt in verdict.unresolved]
-    if verdict.untested:
-        said.append(f"not tested: {', '.join(verdict.untested)}")
-    if cleared:
-        said.append(f"may come back: {', '.join(cleared)}")
-    if witnesses:
-        said.append(f"tested with {', '.join(witnesses)}")
-    return "; ".join(said)

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from holdfast.code.difference import Changes, difference, in_words
 from holdfast.code.manifest import Manifest
 from holdfast.events import Event, HotUpdate, Rollback
-
-if TYPE_CHECKING:
-    from holdfast_controller.plan.draft import Draft
+from holdfast_controller.plan.draft import JobDraft
 
 
-def bring_in(draft: Draft, restart_reason: str) -> None:
+def bring_in(draft: JobDraft, restart_reason: str) -> None:
     """The version that waits becomes the present one from the next generation on."""
     state, code, pending = draft.state, draft.state.code, draft.state.code.pending
     new = code.known(pending.version) if pending else None
     if pending is None or new is None:
         draft.state = state.update(code=code.update(first_step=None))
         return
-    changes = _changes(draft.manifests, code.version, new.version, backwards=pending.goes_back)
-    said: dict[str, Any] = {
+    changes = _changes(draft.rules.manifests, code.version, new.version, backwards=pending.goes_back)
+    fields: dict[str, Any] = {
         "version": new.version,
         "number": new.number,
         "previous": code.version,
@@ -34,13 +32,13 @@ def bring_in(draft: Draft, restart_reason: str) -> None:
     }
     if pending.goes_back and code.version:
         since = f"since {new.name}: {in_words(changes)}"
-        event: Event = draft.say(
-            Rollback, is_automatic=not pending.asked_by, reason=f"{pending.reason}; {since}", **said
+        event: Event = draft.emit(
+            Rollback, is_automatic=not pending.asked_by, reason=f"{pending.reason}; {since}", **fields
         )
     else:
         rides = state.incident is not None and not pending.is_urgent
         why = pending.reason if pending.is_urgent else f"{pending.reason}; {restart_reason}"
-        event = draft.say(HotUpdate, commit=new.commit, rides_on_failure=rides, reason=why, **said)
+        event = draft.emit(HotUpdate, commit=new.commit, rides_on_failure=rides, reason=why, **fields)
     if state.incident is None:
         draft.cause = event.id
     else:

@@ -1,7 +1,6 @@
-"""Changes of a job's code: updates by hand, at once or with the next failure, and the way back (ByteRobust §6.1). Pure.
+"""The decisions about a job's code: updates at once or with the next failure, and rollbacks (ByteRobust §6.1).
 
-A version that waits is brought in by the next start of ranks, whatever leads to it (`Draft.order_start`): so an update
-rides on a failure without anybody taking care of it, and a job that waits for nodes has it when they come.
+A pending version is brought in by the next start of ranks, whatever leads to it (`transitions.become_starting`).
 """
 
 from __future__ import annotations
@@ -13,10 +12,11 @@ from holdfast.code.manifest import Manifest, short
 from holdfast.events import CodeJudged, UpdatePlanned, UpdateWithdrawn
 from holdfast.events.parts.job import JobSpec
 from holdfast.requests import CodeOffer, RollbackJob, UpdateJob
-from holdfast.settings.code import CodePolicy
 from holdfast_controller.plan.code.code_state import CodeState, CodeVersion, Pending, Verdict
-from holdfast_controller.plan.draft import Draft
-from holdfast_controller.plan.job import LIVE, JobPhase, JobState
+from holdfast_controller.plan.draft import JobDraft
+from holdfast_controller.plan.job import JobState
+from holdfast_controller.plan.phase import LIVE, Running, Stopping, Waiting
+from holdfast_controller.plan.transitions import become_starting
 
 
 def first_version(offer: CodeOffer | None, asked_by: str, now: datetime) -> CodeState:
@@ -34,11 +34,11 @@ def refused_at_submission(spec: JobSpec, offer: CodeOffer | None, held: Mapping[
 # --- requests of people -------------------------------------------------------------------------
 
 
-def update(draft: Draft, request: UpdateJob) -> str:
+def update(draft: JobDraft, request: UpdateJob) -> str:
     """Bring a version in; returns why not, "" if it is done or planned."""
     state, code, offer = draft.state, draft.state.code, request.code
     known = code.known(offer.version)
-    if why := _busy(state, request.is_urgent) or _unusable(state.spec, offer.version, draft.manifests):
+    if why := _busy(state, request.is_urgent) or _unusable(state.spec, offer.version, draft.rules.manifests):
         return why
     if known and offer.version == code.version:
         waits = f"; `holdfast rollback {state.job}` withdraws the update that waits" if code.pending else ""
@@ -67,7 +67,7 @@ def update(draft: Draft, request: UpdateJob) -> str:
     return ""
 
 
-def rollback(draft: Draft, request: RollbackJob) -> str:
+def rollback(draft: JobDraft, request: RollbackJob) -> str:
     """Go back to an earlier version; returns why not, "" if it is done or planned."""
     state, code, present = draft.state, draft.state.code, draft.state.code.present
     if why := _busy(state, True):
@@ -104,7 +104,7 @@ def rollback(draft: Draft, request: RollbackJob) -> str:
 # --- what training tells of a version -----------------------------------------------------------
 
 
-def began(draft: Draft, step: int) -> None:
+def began(draft: JobDraft, step: int) -> None:
     """Every node has done a step of the present generation."""
     code = draft.state.code
     if code.present is None:
@@ -121,14 +121,14 @@ def is_on_trial(state: JobState) -> bool:
     return present is not None and present.verdict is Verdict.TRAINED
 
 
-def proved(draft: Draft, policy: CodePolicy) -> None:
+def proved(draft: JobDraft) -> None:
     """The job has come further: its code is good once it has trained for long enough, and nothing is wrong now."""
-    state, present = draft.state, draft.state.code.present
-    if present is None or not is_on_trial(state) or state.incident or state.phase is not JobPhase.RUNNING:
+    state, present, policy = draft.state, draft.state.code.present, draft.rules.code
+    if present is None or not is_on_trial(state) or state.incident or not isinstance(state.phase, Running):
         return
-    first, since = state.code.first_step, state.running_since
+    first = state.code.first_step
     steps = state.step - first if first is not None else 0
-    trained_s = (draft.now - since).total_seconds() if since else 0.0
+    trained_s = (draft.now - state.phase.since).total_seconds()
     if steps >= policy.good_after_steps:
         why = f"it has trained for {steps} steps"
     elif trained_s >= policy.good_after_s:
@@ -158,7 +158,7 @@ def can_roll_back(state: JobState, generation: int) -> bool:
     return _way_out(state.code) is not None
 
 
-def roll_back(draft: Draft, reason: str) -> None:
+def roll_back(draft: JobDraft, reason: str) -> None:
     """Find the present version bad; the next start brings in the last good one, or a newer one that waits."""
     code = draft.state.code
     present, target = code.present, _way_out(code)
@@ -178,43 +178,41 @@ def roll_back(draft: Draft, reason: str) -> None:
 def is_due(state: JobState, now: datetime) -> bool:
     """Whether no failure has come for the version that waits, and its time is over."""
     pending = state.code.pending
-    if pending is None or pending.until is None or state.phase not in LIVE or state.finished:
+    if pending is None or pending.until is None or not isinstance(state.phase, LIVE) or state.phase.finished:
         return False
     return now >= pending.until
 
 
-def due(draft: Draft) -> None:
+def due(draft: JobDraft) -> None:
     """Bring in what waits: its time is over."""
-    draft.order_start("no failure came for the update to ride on, and its time is over")
-    draft.await_("ranks_started", draft.timeouts.start_s)
+    become_starting(draft, "no failure came for the update to ride on, and its time is over")
 
 
-def _plan(draft: Draft, code: CodeState, pending: Pending) -> None:
+def _plan(draft: JobDraft, code: CodeState, pending: Pending) -> None:
     draft.state = draft.state.update(code=code.update(pending=pending))
-    draft.say(
+    draft.emit(
         UpdatePlanned,
         version=pending.version,
         is_urgent=pending.is_urgent,
         until=pending.until,
         reason=pending.reason,
     )
-    if pending.is_urgent and draft.state.phase in (*LIVE, JobPhase.WAITING):
-        draft.order_start(pending.reason)
-        draft.await_("ranks_started", draft.timeouts.start_s)
+    if pending.is_urgent and isinstance(draft.state.phase, (*LIVE, Waiting)):
+        become_starting(draft, pending.reason)
 
 
-def _withdraw(draft: Draft, asked_by: str) -> str:
+def _withdraw(draft: JobDraft, asked_by: str) -> str:
     """The job stays with what it runs; returns why there is nothing to do, "" if something waited."""
     code = draft.state.code
     if code.pending is None:
         return f"job {draft.state.job} runs that version already"
-    draft.say(UpdateWithdrawn, version=code.pending.version, reason=f"asked by {asked_by}")
+    draft.emit(UpdateWithdrawn, version=code.pending.version, reason=f"asked by {asked_by}")
     draft.state = draft.state.update(code=code.update(pending=None))
     return ""
 
 
-def _judge(draft: Draft, code: CodeState, version: str, verdict: Verdict, why: str) -> CodeState:
-    draft.say(CodeJudged, version=version, verdict=verdict.value, reason=why)
+def _judge(draft: JobDraft, code: CodeState, version: str, verdict: Verdict, why: str) -> CodeState:
+    draft.emit(CodeJudged, version=version, verdict=verdict.value, reason=why)
     return code.judged(version, verdict, why)
 
 
@@ -226,10 +224,10 @@ def _way_out(code: CodeState) -> str | None:
 
 
 def _busy(state: JobState, is_urgent: bool) -> str:
-    if state.phase is JobPhase.STOPPING:
+    if isinstance(state.phase, Stopping):
         return f"job {state.job} is being stopped"
-    if is_urgent and state.finished:
-        return f"job {state.job} is about to end: ranks on {', '.join(sorted(state.finished))} have finished"
+    if is_urgent and isinstance(state.phase, LIVE) and state.phase.finished:
+        return f"job {state.job} is about to end: ranks on {', '.join(sorted(state.phase.finished))} have finished"
     return ""
 
 

@@ -6,41 +6,42 @@ Whatever rung `ladder.choose` takes, what is restored afterwards is a certified 
 from __future__ import annotations
 
 from holdfast.events import BadNumber, StepsCertified, Withheld
-from holdfast_controller.plan.draft import Draft
+from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident.incident import Failure, Spoiled, Symptom
-from holdfast_controller.plan.incident.recovery import Rules, failed, learned_late
-from holdfast_controller.plan.job import JobPhase, JobState
+from holdfast_controller.plan.incident.recovery import failed, learned_late
+from holdfast_controller.plan.job import JobState
+from holdfast_controller.plan.phase import LIVE, Running, Stopping
 
 
-def bad_number(draft: Draft, event: BadNumber, rules: Rules) -> None:
+def bad_number(draft: JobDraft, event: BadNumber) -> None:
     """The training of a generation is spoiled: go back, or note how far back the next start must go."""
     state = draft.state
-    if state.phase is JobPhase.STOPPING or event.generation is None or event.generation > state.trained_generation:
+    if isinstance(state.phase, Stopping) or event.generation is None or event.generation > state.trained_generation:
         return
     failure = _failure(state, event)
-    if rules.mechanisms.bad_numbers == "observe":
-        draft.say(Withheld, mechanism="bad_numbers", rung="", node=failure.node, reason=failure.text)
+    if draft.rules.mechanisms.bad_numbers == "observe":
+        draft.emit(Withheld, mechanism="bad_numbers", rung="", node=failure.node, reason=failure.text)
         return
     if event.generation < state.trained_generation:
         # The present one may be sound: if it is not, its own numbers will tell.
         if state.incident and event.certified is not None:
-            learned_late(draft, failure, rules)
+            learned_late(draft, failure)
         return
     if event.certified is not None:
         limits = [event.certified] if state.is_past_limit else [event.certified, state.restore_at_most]
         draft.state = state.update(
             next_restore_at_most=min(limit for limit in limits if limit is not None), is_past_limit=False
         )
-    if state.phase in (JobPhase.STARTING, JobPhase.RUNNING):
-        failed(draft, failure, rules)
+    if isinstance(state.phase, LIVE):
+        failed(draft, failure)
     elif state.incident:
-        learned_late(draft, failure, rules)
+        learned_late(draft, failure)
 
 
-def certified(draft: Draft, event: StepsCertified) -> None:
+def certified(draft: JobDraft, event: StepsCertified) -> None:
     """Up to this step all is clean: the incident of bad numbers is over once that is past where it was."""
     incident = draft.state.incident
-    if incident is None or not incident.spoiled or draft.state.phase is not JobPhase.RUNNING:
+    if incident is None or not incident.spoiled or not isinstance(draft.state.phase, Running):
         return
     if event.generation == draft.state.generation and event.step >= incident.failed_step:
         draft.close_incident(

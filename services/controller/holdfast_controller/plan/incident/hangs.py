@@ -7,12 +7,15 @@ What else stands still may be the script's doing: it is restarted, and what come
 from __future__ import annotations
 
 from holdfast.events import HangFound, Withheld
+from holdfast.settings.hang import HangPolicy
 from holdfast.symptoms.table_one import Root
-from holdfast_controller.plan.draft import Draft
+from holdfast_controller.plan.draft import JobDraft
+from holdfast_controller.plan.incident.closing import passed_step
 from holdfast_controller.plan.incident.incident import Failure, RankError, Rung, Symptom
 from holdfast_controller.plan.incident.ladder import HANGS
-from holdfast_controller.plan.incident.recovery import Rules, failed
-from holdfast_controller.plan.job import LIVE, JobState
+from holdfast_controller.plan.incident.recovery import failed
+from holdfast_controller.plan.job import JobState
+from holdfast_controller.plan.phase import LIVE
 
 SIGNATURE = "hang"
 """What is the same of a hang wherever it comes again: at one step and on other nodes, it follows the job."""
@@ -22,28 +25,28 @@ USUAL = ("init", "train")
 """Phases that say nothing: a script that names none stays in the one it was in."""
 
 
-def hung(draft: Draft, event: HangFound, rules: Rules) -> None:
+def hung(draft: JobDraft, event: HangFound) -> None:
     """The ranks of a generation stand still: of the present one, or it is over already."""
     state = draft.state
-    if event.generation != state.generation or state.phase not in LIVE:
+    if event.generation != state.generation or not isinstance(state.phase, LIVE):
         return
-    failure = _failure(state, event, rules)
-    if rules.mechanisms.hangs == "observe":
+    failure = _failure(state, event, draft.rules.hang)
+    if draft.rules.mechanisms.hangs == "observe":
         rung = Rung.EVICT if failure.suspects else Rung.REATTEMPT
-        draft.say(Withheld, mechanism=HANGS, rung=rung, node=failure.node, reason=failure.text)
+        draft.emit(Withheld, mechanism=HANGS, rung=rung, node=failure.node, reason=failure.text)
         return
-    draft.went_past(event.step)
-    failed(draft, failure, rules)
+    passed_step(draft, event.step)
+    failed(draft, failure)
 
 
-def _failure(state: JobState, event: HangFound, rules: Rules) -> Failure:
+def _failure(state: JobState, event: HangFound, policy: HangPolicy) -> Failure:
     named = tuple(node for node in event.nodes if node in state.nodes)
-    is_named = bool(named) and event.confidence >= rules.hang.evict_confidence_min
+    is_named = bool(named) and event.confidence >= policy.evict_confidence_min
     some_are_left = len(named) < len(state.nodes) or len(state.nodes) == 1
-    may_go = some_are_left and len(named) <= rules.hang.suspects_max
+    may_go = some_are_left and len(named) <= policy.suspects_max
     is_certain = is_named and may_go and event.is_machine
     # That nothing tells them apart is what makes the evidence weak: that one of them holds the others up is certain.
-    is_group = len(named) > 1 and may_go and event.confidence >= rules.hang.group_confidence_min
+    is_group = len(named) > 1 and may_go and event.confidence >= policy.group_confidence_min
     step = max(event.step, state.step)
     return Failure(
         symptom=Symptom.HANG,

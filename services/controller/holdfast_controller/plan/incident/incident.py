@@ -97,7 +97,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
         return self.named or self.symptom
 
 
-class Taken(msgspec.Struct, frozen=True, kw_only=True):
+class RungTaken(msgspec.Struct, frozen=True, kw_only=True):
     """A rung that was taken within an incident, on what evidence, and which would have come `next`."""
 
     at: datetime
@@ -123,7 +123,7 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     stands: bool = True
 
 
-class Shown(msgspec.Struct, frozen=True, kw_only=True):
+class Recurrence(msgspec.Struct, frozen=True, kw_only=True):
     """Which nodes were seen to fail in one and the same way, by generation; who was part of the job each time."""
 
     by: dict[int, frozenset[str]]
@@ -165,7 +165,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     paused: tuple[int, ...] = ()
     blamed: dict[str, int] = {}
     blamed_generation: dict[str, int] = {}
-    shown: dict[str, Shown] = {}
+    shown: dict[str, Recurrence] = {}
     evicted: dict[str, Evicted] = {}
     links: tuple[FailedLink, ...] = ()
     user_error: RankError | None = None
@@ -173,7 +173,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     checked: frozenset[str] = frozenset()
     replayed: frozenset[str] = frozenset()
     untrained: frozenset[int] = frozenset()
-    taken: tuple[Taken, ...] = ()
+    taken: tuple[RungTaken, ...] = ()
     named: str = ""
     summary: str = ""
 

@@ -36,8 +36,8 @@ from holdfast_controller.plan.incident.incident import (
     Failure,
     Incident,
     RankError,
+    Recurrence,
     Rung,
-    Shown,
     Spoiled,
     Symptom,
 )
@@ -70,7 +70,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     evidence: tuple[str, ...] = ()
 
 
-class Means(msgspec.Struct, frozen=True, kw_only=True):
+class Options(msgspec.Struct, frozen=True, kw_only=True):
     """What the ladder has to work with: the job's `members`, and what may be done.
 
     `alerts` are those of the node that failed which often pass by themselves: with a crash they do not.
@@ -101,9 +101,9 @@ def blame(incident: Incident, failure: Failure, members: frozenset[str]) -> Inci
     if shows := trait(failure):
         # Of an earlier generation's nodes those that are left count, and the one that speaks: rather one too many.
         here = members | {failure.node}
-        seen = incident.shown.get(shows, Shown(by={}, each_time=here))
+        seen = incident.shown.get(shows, Recurrence(by={}, each_time=here))
         by = seen.by | {failure.generation: seen.by.get(failure.generation, frozenset()) | {failure.node}}
-        shown = incident.shown | {shows: Shown(by=by, each_time=seen.each_time & here)}
+        shown = incident.shown | {shows: Recurrence(by=by, each_time=seen.each_time & here)}
         newest = sorted(shown.items(), key=lambda entry: max(entry[1].by))[-TRAITS_MAX:]
         incident = msgspec.structs.replace(incident, shown=dict(newest))
     if incident.blamed_generation.get(failure.node) == failure.generation:
@@ -115,7 +115,7 @@ def blame(incident: Incident, failure: Failure, members: frozenset[str]) -> Inci
     )
 
 
-def choose(incident: Incident, failure: Failure, means: Means, policy: LadderPolicy) -> Choice:
+def choose(incident: Incident, failure: Failure, options: Options, policy: LadderPolicy) -> Choice:
     """The rung for `failure`, which `incident` has already counted by `blame`."""
     symptom, node = failure.symptom, failure.node
     if symptom is Symptom.NODE_DEPARTED and node:
@@ -130,12 +130,12 @@ def choose(incident: Incident, failure: Failure, means: Means, policy: LadderPol
     if symptom is Symptom.HANG and failure.suspects:
         return Choice(rung=Rung.EVICT, reason=failure.text, nodes=failure.suspects, mechanism=HANGS)
     if error := user_error(failure):
-        return _for_user_error(incident, failure, error, means)
+        return _for_user_error(incident, failure, error, options)
     if failure.symptom is Symptom.SERVICE:
         return _for_service(incident, failure, policy)
     if failure.spoiled:
-        return _for_bad_numbers(incident, failure, failure.spoiled, means)
-    return _for_crash(incident, failure, means, policy)
+        return _for_bad_numbers(incident, failure, failure.spoiled, options)
+    return _for_crash(incident, failure, options, policy)
 
 
 def within_limits(choice: Choice, incident: Incident, failure: Failure, policy: LadderPolicy) -> Choice:
@@ -193,12 +193,12 @@ def named_by_replay(failure: Failure, suspects: tuple[str, ...], said: str, *, o
     return Choice(rung=Rung.EVICT, reason=reason, nodes=suspects, one_of=one_of, mechanism=REPLAYS)
 
 
-def coming(incident: Incident, failure: Failure, taken: Rung, means: Means, policy: LadderPolicy) -> str:
+def next_rung(incident: Incident, failure: Failure, taken: Rung, options: Options, policy: LadderPolicy) -> str:
     """The rung that the same failure in the next generation would lead to, if the one `taken` now brings nothing."""
     if taken is Rung.CHECKS:
-        incident = msgspec.structs.replace(incident, checked=means.members)
+        incident = msgspec.structs.replace(incident, checked=options.members)
     elif taken is Rung.REPLAY:
-        incident = msgspec.structs.replace(incident, replayed=means.members)
+        incident = msgspec.structs.replace(incident, replayed=options.members)
     elif taken is Rung.WAIT:
         incident = msgspec.structs.replace(incident, paused=(*incident.paused, failure.generation))
     again = msgspec.structs.replace(failure, generation=failure.generation + 1)
@@ -211,12 +211,12 @@ def coming(incident: Incident, failure: Failure, taken: Rung, means: Means, poli
             again, spoiled=msgspec.structs.replace(failure.spoiled, generation=failure.spoiled.generation + 1)
         )
     then = msgspec.structs.replace(incident, attempts=incident.attempts + 1)
-    choice = choose(blame(then, again, means.members), again, means, policy)
+    choice = choose(blame(then, again, options.members), again, options, policy)
     return within_limits(choice, then, again, policy).rung
 
 
-def _for_user_error(incident: Incident, failure: Failure, error: RankError, means: Means) -> Choice:
-    if means.can_roll_back:
+def _for_user_error(incident: Incident, failure: Failure, error: RankError, options: Options) -> Choice:
+    if options.can_roll_back:
         return Choice(rung=Rung.ROLLBACK, reason=failure.text)
     if incident.user_error and (why := _comes_again(incident.user_error, error)):
         return Choice(rung=Rung.STOP, reason=f"{failure.text}; {why}")
@@ -244,17 +244,17 @@ def _for_service(incident: Incident, failure: Failure, policy: LadderPolicy) -> 
     return Choice(rung=Rung.STOP, reason=reason)
 
 
-def _for_bad_numbers(incident: Incident, failure: Failure, spoiled: Spoiled, means: Means) -> Choice:
+def _for_bad_numbers(incident: Incident, failure: Failure, spoiled: Spoiled, options: Options) -> Choice:
     if spoiled.certified is None:
         reason = f"{failure.text}; no step is known to be clean, so there is none to go back to"
         return Choice(rung=Rung.STOP, reason=reason)
-    if means.can_check and means.members - incident.checked:
+    if options.can_check and options.members - incident.checked:
         return Choice(rung=Rung.CHECKS, reason=failure.text, suite=suite_for(failure.shown_as))
     earlier = [known for known in incident.spoiled if known.generation != spoiled.generation]
-    if earlier and means.can_roll_back:
+    if earlier and options.can_roll_back:
         why = "bad numbers again, no machine is known to be at fault, and the code is new"
         return Choice(rung=Rung.ROLLBACK, reason=f"{failure.text}; {why}")
-    if earlier and means.can_replay and means.members - incident.replayed:
+    if earlier and options.can_replay and options.members - incident.replayed:
         return Choice(rung=Rung.REPLAY, reason=failure.text)
     if any(known.step == spoiled.step for known in earlier):
         why = f"bad numbers at the same step {spoiled.step}, twice: data, code or settings, and no machine"
@@ -262,21 +262,25 @@ def _for_bad_numbers(incident: Incident, failure: Failure, spoiled: Spoiled, mea
     return Choice(rung=Rung.REATTEMPT, reason=failure.text)
 
 
-def _for_crash(incident: Incident, failure: Failure, means: Means, policy: LadderPolicy) -> Choice:
+def _for_crash(incident: Incident, failure: Failure, options: Options, policy: LadderPolicy) -> Choice:
     node = failure.node
-    if failure.symptom in FIRST_HAND_OF_NODE and node and means.alerts:
-        alert = means.alerts[-1]
+    if failure.symptom in FIRST_HAND_OF_NODE and node and options.alerts:
+        alert = options.alerts[-1]
         return Choice(
             rung=Rung.EVICT,
             reason=f"{failure.text}, where {alert.text}",
             nodes=(node,),
             mechanism=INSPECTIONS,
-            evidence=tuple(alert.event for alert in means.alerts),
+            evidence=tuple(alert.event for alert in options.alerts),
         )
     seen = incident.shown.get(trait(failure) or "")
     if seen and _follows_the_job(incident, trait(failure), seen):
-        return _for_what_follows_the_job(incident, failure, seen, means, policy)
-    if means.can_check and incident.restarts >= policy.reattempts_before_checks and means.members - incident.checked:
+        return _for_what_follows_the_job(incident, failure, seen, options, policy)
+    if (
+        options.can_check
+        and incident.restarts >= policy.reattempts_before_checks
+        and options.members - incident.checked
+    ):
         return Choice(rung=Rung.CHECKS, reason=failure.text, suite=suite_for(failure.shown_as))
     if failure.symptom in FIRST_HAND_OF_NODE and node:
         same = sum(node in nodes for nodes in seen.by.values()) if seen else 0
@@ -284,27 +288,27 @@ def _for_crash(incident: Incident, failure: Failure, means: Means, policy: Ladde
         if times >= policy.failures_of_node_max:
             reason = f"{failure.text}; {node} failed {times} times within one incident"
             return Choice(rung=Rung.EVICT, reason=reason, nodes=(node,))
-    was_checked = incident.checked >= means.members or not means.can_check
+    was_checked = incident.checked >= options.members or not options.can_check
     is_again = incident.restarts >= policy.reattempts_before_checks
-    if failure.group and not means.can_roll_back and was_checked and is_again:
+    if failure.group and not options.can_roll_back and was_checked and is_again:
         why = f"one of {', '.join(failure.group)} holds the others up"
         reason = f"{failure.text}; {why}"
         return Choice(rung=Rung.EVICT, reason=reason, nodes=failure.group, one_of=True, mechanism=HANGS)
-    if means.can_roll_back and incident.restarts > policy.reattempts_before_checks:
+    if options.can_roll_back and incident.restarts > policy.reattempts_before_checks:
         why = "it fails again, no machine is known to be at fault, and the code is new"
         return Choice(rung=Rung.ROLLBACK, reason=f"{failure.text}; {why}")
     return Choice(rung=Rung.REATTEMPT, reason=failure.text)
 
 
 def _for_what_follows_the_job(
-    incident: Incident, failure: Failure, seen: Shown, means: Means, policy: LadderPolicy
+    incident: Incident, failure: Failure, seen: Recurrence, options: Options, policy: LadderPolicy
 ) -> Choice:
-    if means.can_roll_back:
+    if options.can_roll_back:
         why = "no node was there each time, and the code is new"
         return Choice(rung=Rung.ROLLBACK, reason=f"{failure.text}; {why}")
     if len(seen.by) < policy.same_failures_max:
         return Choice(rung=Rung.REATTEMPT, reason=failure.text)
-    if means.can_replay and means.members - incident.replayed:
+    if options.can_replay and options.members - incident.replayed:
         return Choice(rung=Rung.REPLAY, reason=failure.text)
     nodes = sorted(frozenset().union(*seen.by.values()))
     reason = (
@@ -314,7 +318,7 @@ def _for_what_follows_the_job(
     return Choice(rung=Rung.STOP, reason=reason)
 
 
-def _follows_the_job(incident: Incident, shows: str | None, seen: Shown) -> bool:
+def _follows_the_job(incident: Incident, shows: str | None, seen: Recurrence) -> bool:
     """No one node was there each time; or enough had to go for it."""
     evicted = sum(evicted.trait == shows for evicted in incident.evicted.values())
     return not seen.each_time or evicted >= EVICTED_FOR_TRAIT_MAX

@@ -10,25 +10,27 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from holdfast.events import FailSlowLocated, FailSlowRelieved, Withheld
-from holdfast.settings.ladder import SETTLED_S_MAX
+from holdfast.settings.ladder import SETTLED_S_MAX, LadderPolicy
 from holdfast.symptoms.table_one import Root, TableOne
-from holdfast_controller.plan.draft import Draft
+from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident.incident import Failure, Rung, Symptom
 from holdfast_controller.plan.incident.ladder import FAIL_SLOW
-from holdfast_controller.plan.incident.recovery import Rules, failed
-from holdfast_controller.plan.job import JobPhase, JobState, SlowNode
+from holdfast_controller.plan.incident.recovery import failed
+from holdfast_controller.plan.job import JobState, SlowNode
+from holdfast_controller.plan.phase import Running
 
 
-def located(draft: Draft, event: FailSlowLocated, rules: Rules) -> None:
+def located(draft: JobDraft, event: FailSlowLocated) -> None:
     """A machine of the job, or a few of which it is one, are named: note when that will have cost enough."""
     state = draft.state
     if event.generation != state.generation or event.slowdown <= 1.0:
         return
-    suspects = _suspects(event, rules)
+    policy = draft.rules.ladder
+    suspects = _suspects(event, policy)
     if not suspects or not set(suspects) <= set(state.nodes) or len(suspects) >= max(2, len(state.nodes)):
         # A restart without several machines at once, or none, is for people to decide.
         return
-    lost_share, cost_s = 1.0 - 1.0 / event.slowdown, rules.ladder.slow_cost_max_s
+    lost_share, cost_s = 1.0 - 1.0 / event.slowdown, policy.slow_cost_max_s
     if lost_share * SETTLED_S_MAX < cost_s:
         # A week would not be enough for it to cost as much.
         return
@@ -51,18 +53,18 @@ def located(draft: Draft, event: FailSlowLocated, rules: Rules) -> None:
     draft.state = state.update(slow=slow)
 
 
-def _suspects(event: FailSlowLocated, rules: Rules) -> tuple[str, ...]:
+def _suspects(event: FailSlowLocated, policy: LadderPolicy) -> tuple[str, ...]:
     """Who is to go: the machine that tests name, both ends of a slow link, or the group that stacks name."""
     if not event.is_validated:
-        found = event.one_of if event.confidence >= rules.ladder.slow_confidence_min else ()
+        found = event.one_of if event.confidence >= policy.slow_confidence_min else ()
     elif event.nodes:
         found = event.nodes if len(event.nodes) == 1 else ()
     else:
         found = tuple(sorted({end for link in event.links for end in link}))
-    return found if len(found) <= rules.ladder.slow_suspects_max else ()
+    return found if len(found) <= policy.slow_suspects_max else ()
 
 
-def relieved(draft: Draft, event: FailSlowRelieved) -> None:
+def relieved(draft: JobDraft, event: FailSlowRelieved) -> None:
     """The job is as fast as it was."""
     if event.is_over and event.generation == draft.state.generation:
         draft.state = draft.state.update(slow=None)
@@ -73,14 +75,14 @@ def is_due(state: JobState, now: datetime, hearing_since: datetime) -> bool:
     slow = state.slow
     if slow is None or now - max(slow.since, hearing_since) < slow.due_at - slow.since:
         return False
-    return not _is_present(state, slow) or (state.phase is JobPhase.RUNNING and state.incident is None)
+    return not _is_present(state, slow) or (isinstance(state.phase, Running) and state.incident is None)
 
 
 def _is_present(state: JobState, slow: SlowNode) -> bool:
     return slow.generation == state.generation and set(slow.suspects) <= set(state.nodes)
 
 
-def due(draft: Draft, rules: Rules) -> None:
+def due(draft: JobDraft) -> None:
     """Replace them, and go on from the newest step that all have sealed."""
     state, slow = draft.state, draft.state.slow
     assert slow is not None
@@ -91,9 +93,9 @@ def due(draft: Draft, rules: Rules) -> None:
         return
     lasted_s = (draft.now - slow.since).total_seconds()
     reason = f"{slow.text}; for {lasted_s:.0f} s, which has cost more than a restart"
-    if rules.mechanisms.fail_slow == "observe":
+    if draft.rules.mechanisms.fail_slow == "observe":
         for node in slow.suspects:
-            draft.say(Withheld, mechanism=FAIL_SLOW, rung=Rung.EVICT, node=node, reason=reason)
+            draft.emit(Withheld, mechanism=FAIL_SLOW, rung=Rung.EVICT, node=node, reason=reason)
         return
     failure = Failure(
         symptom=Symptom.SLOW,
@@ -106,4 +108,4 @@ def due(draft: Draft, rules: Rules) -> None:
         group=slow.suspects,
         evidence=(slow.event,),
     )
-    failed(draft, failure, rules)
+    failed(draft, failure)

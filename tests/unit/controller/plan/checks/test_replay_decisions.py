@@ -29,9 +29,9 @@ from holdfast.ids import named_id
 from holdfast.requests import SubmitJob
 from holdfast.settings.ladder import LadderPolicy
 from holdfast.settings.mechanisms import MechanismPolicy
-from holdfast.settings.timeouts import Timeouts
-from holdfast_controller.plan.draft import Outcome
-from holdfast_controller.plan.job import JobPhase, JobState
+from holdfast_controller.plan.draft import JobDecision, Rules
+from holdfast_controller.plan.job import JobState
+from holdfast_controller.plan.phase import Claiming, Replaying, Starting
 from holdfast_controller.plan.planner import Planner
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -42,7 +42,7 @@ class Machines:
     """A job on machines of which some compute wrongly; `wrong` gives the chance that one does so in a replay."""
 
     def __init__(self, pp: int, dp: int, wrong: dict[int, float], seed: int) -> None:
-        self._planner = Planner(Timeouts(), LadderPolicy(replay_suspects_max=1000), mechanisms=NEVER_CHECKS)
+        self._planner = Planner(Rules(ladder=LadderPolicy(replay_suspects_max=1000), mechanisms=NEVER_CHECKS))
         self._ids = (named_id(START, number) for number in count())
         self._random = Random(seed)
         self.names = [f"m{machine}" for machine in range(pp * dp)]
@@ -53,7 +53,7 @@ class Machines:
             name="job", script="t.py", nnodes=pp * dp, mesh=f"dp={dp},pp={pp}", cwd="/", directory="/jobs/job"
         )
         request = SubmitJob(id=next(self._ids), asked_by="ada", spec=spec)
-        self.state = self._taken(self._planner.submit(None, request, START))
+        self.state = self._taken(self._planner.request(None, request, START))
         grants = tuple(Grant(node=name, epoch=1, address=name, store_ports=(1,)) for name in self.names)
         self.hear(NodesGranted, claim=self.state.claim, grants=grants)
         self._train()
@@ -68,12 +68,12 @@ class Machines:
     def fail_twice(self) -> None:
         for step in (50, 57):
             self.hear(BadNumber, step=step, quantity="loss", kind="nan", certified=46)
-            if self.state.phase is JobPhase.STARTING:
+            if isinstance(self.state.phase, Starting):
                 self._train()
 
     def replay(self) -> None:
         """Every phase that is asked for, to the end."""
-        while self.state.phase is JobPhase.REPLAYING:
+        while isinstance(self.state.phase, Replaying):
             started = [it for it in self.said if isinstance(it, ReplayStarted)][-1]
             for group in started.groups:
                 is_wrong = any(self._random.random() < self._wrong.get(name, 0) for name in group)
@@ -92,7 +92,7 @@ class Machines:
         for name in self.names:
             self.hear(FirstStep, node=name, step=47, completed_at=self.now)
 
-    def _taken(self, outcome: Outcome) -> JobState:
+    def _taken(self, outcome: JobDecision) -> JobState:
         assert outcome.state is not None
         self.state = outcome.state
         self.said += outcome.events
@@ -116,7 +116,7 @@ def test_a_machine_that_is_always_wrong_is_evicted_and_no_other_unless_the_shape
     size, groups = len(started.groups[0]), len(started.groups)
     if size <= groups:
         assert machines.evicted == {culprit}
-        assert machines.state.phase is JobPhase.CLAIMING
+        assert isinstance(machines.state.phase, Claiming)
     else:
         (ended,) = (it for it in machines.said if isinstance(it, ReplayEnded))
         named = {*ended.suspects, *ended.candidates}

@@ -23,7 +23,6 @@ from holdfast.events import (
 from holdfast.fresh_ids import uuid7
 from holdfast.requests import StopJob
 from holdfast_controller.plan.checks.suspect_test import follow_up
-from holdfast_controller.plan.job import JobPhase
 from tests.scenes.suspect_test import CAUSE, ERROR, EXIT, GRANTS, NOW, PLANNER, SUSPECTS, TRAINING, Run, evictions
 
 
@@ -36,7 +35,7 @@ def test_they_are_asked_for_by_name_to_be_checked() -> None:
 
 @pytest.mark.parametrize("events", [evictions("a"), evictions("a", "b"), []])
 def test_who_is_named_alone_is_not_tested_again(events: list[Event]) -> None:
-    assert follow_up(events, TRAINING, NOW, PLANNER.timeouts) is None
+    assert follow_up(events, TRAINING, NOW, PLANNER.rules) is None
 
 
 def test_who_passes_comes_back_and_who_was_at_fault_is_told() -> None:
@@ -85,7 +84,7 @@ def test_if_none_is_there_the_run_ends() -> None:
     run = Run()
     run.hear(NodesAwaited, wanted=3, available=0, missing="lost", missing_nodes=SUSPECTS)
     run.wait()
-    assert run.state.phase is JobPhase.FAILED and not run.revoked()
+    assert run.state.phase_name == "failed" and not run.revoked()
 
 
 def test_silence_is_no_health() -> None:
@@ -101,7 +100,7 @@ def test_a_run_that_a_person_stops_clears_nobody() -> None:
     run = Run()
     run.start(*SUSPECTS)
     run.answer("a")
-    outcome = PLANNER.stop(run.state, StopJob(id=uuid7(), asked_by="ada", job=run.state.job), run.now)
+    outcome = PLANNER.request(run.state, StopJob(id=uuid7(), asked_by="ada", job=run.state.job), run.now)
     assert not any(isinstance(event, SuspectsTested | EvictionRevoked) for event in outcome.events)
 
 
@@ -200,6 +199,6 @@ def test_one_that_is_lost_before_the_start_does_not_keep_the_others_for_ever() -
 )
 def test_a_run_lies_beside_its_job_wherever_that_is(directory: str, of_the_run: str) -> None:
     job = TRAINING.update(spec=msgspec.structs.replace(TRAINING.spec, directory=directory))
-    outcome = follow_up(evictions(*SUSPECTS, together=SUSPECTS), job, NOW, PLANNER.timeouts)
+    outcome = follow_up(evictions(*SUSPECTS, together=SUSPECTS), job, NOW, PLANNER.rules)
     assert outcome is not None and outcome.state is not None
     assert outcome.state.spec.directory == of_the_run + outcome.state.job

@@ -15,7 +15,6 @@ from holdfast.events import (
 )
 from holdfast.events.parts.job import Grant
 from holdfast_controller.plan.incident.incident import Incident, Symptom
-from holdfast_controller.plan.job import JobPhase
 from tests.scenes.suspect_test import CAUSE, NOW, TRAINING, Run
 
 
@@ -73,7 +72,7 @@ def test_without_a_witness_two_are_tested_alone_and_one_is_not() -> None:
     run = Run("a")
     run.hear(NodesAwaited, wanted=2, available=1, missing="no other node is free")
     run.wait()
-    assert run.state.phase is JobPhase.FAILED and run.one(SuspectsTested).in_doubt == ("a",)
+    assert run.state.phase_name == "failed" and run.one(SuspectsTested).in_doubt == ("a",)
     assert "no other node is free to test a with" in run.one(JobFinished).reason
 
 
@@ -147,7 +146,7 @@ def test_one_that_only_came_along_is_not_waited_for() -> None:
     run = Run("a", of=SLOWED)
     run.hear(NodeLost, node="x", last_heard_at=run.now, silent_s=7.0, epoch=5)
     run.start("x", "y", "a")
-    assert (run.state.nodes, run.state.vacancies, run.state.phase) == (("y", "a"), 0, JobPhase.STARTING)
+    assert (run.state.nodes, run.state.vacancies, run.state.phase_name) == (("y", "a"), 0, "starting")
     run.hear(NodeLost, node="y", last_heard_at=run.now, silent_s=7.0, epoch=5)
     run.reach({"a": 30.0}, {})
     assert run.one(SuspectsTested).in_doubt == ("a",)
@@ -160,18 +159,18 @@ def test_a_grant_that_its_claim_has_outlived_costs_no_suspect_its_place() -> Non
     run.wait()
     grants = tuple(Grant(node=node, epoch=5, address="10.0.0.1", store_ports=(29500,)) for node in "xyab")
     run.hear(NodesGranted, grants=grants, claim=first)
-    assert (run.state.nodes, run.state.phase) == (("x", "y", "a", "b"), JobPhase.STARTING)
+    assert (run.state.nodes, run.state.phase_name) == (("x", "y", "a", "b"), "starting")
 
 
 def test_a_needed_witness_that_is_lost_before_it_comes_is_asked_for_again_and_comes_first() -> None:
     run = Run("a", "b")
     run.hear(NodeLost, node="w", last_heard_at=run.now, silent_s=7.0, epoch=5)
     run.start("w", "a", "b")
-    assert (run.state.nodes, run.state.phase) == (("a", "b"), JobPhase.CLAIMING)
+    assert (run.state.nodes, run.state.phase_name) == (("a", "b"), "claiming")
     claim = [event for event in run.said if isinstance(event, NodesRequested)][-1]
     assert (claim.only, claim.count, claim.witnesses) == ((), 1, 1)
     run.start("x")
-    assert (run.state.nodes, run.state.phase) == (("x", "a", "b"), JobPhase.STARTING)
+    assert (run.state.nodes, run.state.phase_name) == (("x", "a", "b"), "starting")
 
 
 def test_a_needed_witness_that_is_lost_again_is_done_without() -> None:
@@ -180,7 +179,7 @@ def test_a_needed_witness_that_is_lost_again_is_done_without() -> None:
     run.start("w", "a", "b")
     run.hear(NodesAwaited, wanted=1, available=0, missing="no other node is free")
     run.wait()
-    assert (run.state.nodes, run.state.phase) == (("a", "b"), JobPhase.STARTING)
+    assert (run.state.nodes, run.state.phase_name) == (("a", "b"), "starting")
     run.meet(ab="passed")
     assert run.one(SuspectsTested).cleared == ("a", "b")
 

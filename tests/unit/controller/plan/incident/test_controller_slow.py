@@ -13,15 +13,16 @@ from holdfast.events.parts.job import Grant, JobSpec
 from holdfast.fresh_ids import uuid7
 from holdfast.settings.ladder import LadderPolicy
 from holdfast.settings.mechanisms import MechanismPolicy
-from holdfast.settings.timeouts import Timeouts
+from holdfast_controller.plan.draft import Rules
 from holdfast_controller.plan.incident.incident import Incident, Symptom
-from holdfast_controller.plan.job import Await, Ending, JobPhase, JobState
+from holdfast_controller.plan.job import JobState
+from holdfast_controller.plan.phase import Awaited, Deadline, Ending, Outcome, Running, Stopping
 from holdfast_controller.service import Controller
 from holdfast_controller.store import INCIDENTS, JOBS, USED_NAMES
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 POLICY = LadderPolicy(slow_cost_max_s=60)
-ENDING = Ending(phase=JobPhase.STOPPED, reason="asked", exit_code=143)
+ENDING = Ending(outcome=Outcome.STOPPED, reason="asked", exit_code=143)
 
 
 class Scene:
@@ -33,14 +34,14 @@ class Scene:
         )
         state = JobState(
             spec=JobSpec(name="job", script="t.py", cwd="/", directory="/jobs/job", nnodes=3),
-            phase=JobPhase.RUNNING,
+            phase=Running(since=NOW, step_seen_at=NOW),
             submitted_at=NOW,
             members=grants,
             generation=2,
             ordered_by=uuid7(),
             step=100,
         )
-        self.controller = Controller(Timeouts(), POLICY, mechanisms=mechanisms)
+        self.controller = Controller(Rules(ladder=POLICY, mechanisms=mechanisms or MechanismPolicy()))
         self.controller.load({JOBS.name: {"job": state}, INCIDENTS.name: {}, USED_NAMES.name: {}})
 
     def hear(self, event: FailSlowLocated | FailSlowRelieved) -> Effect:
@@ -174,9 +175,9 @@ def test_where_one_of_a_few_is_slow_all_of_them_go_and_are_tested(changes: dict[
     ]
     (opened,) = (event for event in events if isinstance(event, IncidentOpened))
     assert opened.node is None and "one of node-0, node-1 makes the job slow" in opened.reason
-    (run,) = (state for state in scene.controller.jobs.values() if state.retest)
-    assert run.retest is not None and run.spec.only_nodes == run.retest.nodes == ("node-0", "node-1")
-    assert (run.retest.for_speed, run.retest.witnesses) == (True, 2)
+    (run,) = (state for state in scene.controller.jobs.values() if state.suspect_test)
+    assert run.suspect_test is not None and run.spec.only_nodes == run.suspect_test.nodes == ("node-0", "node-1")
+    assert (run.suspect_test.for_speed, run.suspect_test.witnesses) == (True, 2)
 
 
 def test_what_tests_say_is_not_overruled_by_stacks() -> None:
@@ -202,8 +203,7 @@ def test_while_it_waits_other_limits_hold() -> None:
     scene.hear(located())
     until = NOW + timedelta(seconds=300)
     job = scene.controller.jobs["job"]
-    scene.controller.jobs["job"] = job.update(
-        phase=JobPhase.STOPPING, ending=ENDING, awaiting=Await(what="ranks_stopped", since=NOW, until=until)
-    )
+    deadline = Deadline(awaited=Awaited.RANKS_STOPPED, since=NOW, until=until)
+    scene.controller.jobs["job"] = job.update(phase=Stopping(ending=ENDING, deadline=deadline))
     assert scene.at(299).is_nothing
     assert any(isinstance(event, DeadlinePassed) for event in scene.at(301).events)

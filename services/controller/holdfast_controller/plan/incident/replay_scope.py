@@ -9,7 +9,8 @@ from holdfast.orders.replay import ReplaySettings
 from holdfast.settings.ladder import LadderPolicy
 from holdfast.settings.timeouts import Timeouts
 from holdfast_controller.plan.incident.incident import Failure
-from holdfast_controller.plan.job import JobState, Replay
+from holdfast_controller.plan.job import JobState
+from holdfast_controller.plan.phase import Replay
 
 TRAINING_SHARE = 0.5
 """Of the time that a phase has: the rest is for starting, restoring, and what is slower in small groups."""

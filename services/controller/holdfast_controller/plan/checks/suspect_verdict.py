@@ -1,0 +1,79 @@
+"""The verdict of a test of suspects: which nodes are at fault, and which may come back.
+
+If two suspects can be used with others and only their own link fails, one of them may come back. Nodes that were slow
+come back if they are as fast as the others (`holdfast.engines.checks.speeds`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from holdfast.engines.checks.checks_verdict import NETWORK_SYMPTOM, Verdict, answered, judge
+from holdfast.engines.checks.references import References
+from holdfast.engines.checks.speeds import with_speeds
+from holdfast.events.parts.ranks import Suspect
+from holdfast_controller.plan.job import SuspectTest
+
+
+class SuspectVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    """Every suspect is in one of three groups."""
+
+    cleared: tuple[str, ...]
+    at_fault: tuple[Suspect, ...]
+    in_doubt: tuple[str, ...]
+    reason: str
+
+
+def judge_suspects(test: SuspectTest, members: Sequence[str], references: References) -> SuspectVerdict:
+    """Judge the suspects by the results so far; `members` are the nodes that took part."""
+    # Nodes that could not be had were asked nothing.
+    silent = dict.fromkeys(members, "it did not answer") | test.died
+    silent = {node: why for node, why in silent.items() if why and node not in answered(test.results)}
+    tested = tuple(dict.fromkeys((*members, *test.nodes)))
+    verdict = judge(tested, test.results, silent, references)
+    verdict = msgspec.structs.replace(verdict, cleared=tuple(it for it in test.nodes if it in verdict.cleared))
+    cleared = verdict.cleared + _one_of_a_link(test.nodes, verdict)
+    if test.for_speed:
+        verdict = with_speeds(verdict, test.nodes, test.results)
+        cleared = verdict.cleared
+    at_fault = _at_fault(test.nodes, verdict)
+    decided = {*cleared, *(suspect.node for suspect in at_fault)}
+    return SuspectVerdict(
+        cleared=cleared,
+        at_fault=at_fault,
+        in_doubt=tuple(node for node in test.nodes if node not in decided),
+        reason=_in_words(verdict, cleared, at_fault, test.witnesses_among(tested)),
+    )
+
+
+def _one_of_a_link(nodes: Sequence[str], verdict: Verdict) -> tuple[str, ...]:
+    """Return one of two nodes that fail only on the link between them: without the other that link is not used."""
+    pair = verdict.lone_links[0] if len(verdict.lone_links) == 1 else ()
+    return (pair[0],) if pair and set(pair) <= set(nodes) else ()
+
+
+def _at_fault(nodes: Sequence[str], verdict: Verdict) -> tuple[Suspect, ...]:
+    """Return the suspects that the tests name, and those that cannot reach a node that is no suspect."""
+    named = [Suspect(node=it.node, symptom=it.symptom, reason=it.reason) for it in verdict.suspects if it.node in nodes]
+    for link in verdict.links:
+        suspects = [node for node in link if node in nodes]
+        if len(suspects) == 1:
+            (other,) = set(link) - set(suspects)
+            reason = f"it cannot reach {other}, which nobody suspects"
+            named.append(Suspect(node=suspects[0], symptom=NETWORK_SYMPTOM, reason=reason))
+    return tuple(named)
+
+
+def _in_words(verdict: Verdict, cleared: Sequence[str], at_fault: Sequence[Suspect], witnesses: Sequence[str]) -> str:
+    parts = [f"{suspect.node} is at fault: {suspect.reason}" for suspect in at_fault]
+    parts += [f"{it.node}, a witness, fails: {it.reason}" for it in verdict.suspects if it.node in witnesses]
+    parts += [f"not clear: {doubt.reason}" for doubt in verdict.unresolved]
+    if verdict.untested:
+        parts.append(f"not tested: {', '.join(verdict.untested)}")
+    if cleared:
+        parts.append(f"may come back: {', '.join(cleared)}")
+    if witnesses:
+        parts.append(f"tested with {', '.join(witnesses)}")
+    return "; ".join(parts)

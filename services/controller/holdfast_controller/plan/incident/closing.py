@@ -1,0 +1,34 @@
+"""When an incident is over: its job has trained past the step at which it failed."""
+
+from __future__ import annotations
+
+from holdfast_controller.plan.draft import JobDraft
+from holdfast_controller.plan.phase import Running
+
+
+def passed_step(draft: JobDraft, step: int) -> None:
+    """Note that the running job has done this step: its restore limit may no longer hold, its incident be over."""
+    if not isinstance(draft.state.phase, Running):
+        return
+    limit = draft.state.restore_at_most
+    if limit is not None and step > limit:
+        # All ranks have cut what is newer than the limit: what is there now was made since.
+        draft.update(is_past_limit=True)
+    incident = draft.state.incident
+    if incident and not incident.spoiled and step > incident.failed_step:
+        draft.close_incident(
+            "recovered", f"step {step} is done, past step {incident.failed_step} where the job had failed"
+        )
+
+
+def close_when_settled(draft: JobDraft) -> None:
+    """Close the incident of a job without continuous step numbers once it has trained long enough."""
+    state, incident = draft.state, draft.state.incident
+    if incident is None or incident.spoiled or state.is_numbered or not isinstance(state.phase, Running):
+        return
+    trained_s = (draft.now - state.phase.since).total_seconds()
+    if trained_s >= draft.rules.ladder.settled_s:
+        draft.close_incident(
+            "recovered", f"it trains for {trained_s:.0f} s again; its steps are counted anew in each generation"
+        )
+        draft.update(settled=incident)

@@ -1,0 +1,176 @@
+"""The rungs of the ladder, taken: what each does to the job, its nodes and its incident."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.events import BreakerOpened, Eviction, EvictionRevoked, Reattempt, Withheld
+from holdfast_controller.plan.code.updates import roll_back
+from holdfast_controller.plan.draft import JobDraft
+from holdfast_controller.plan.incident import breaker
+from holdfast_controller.plan.incident.incident import (
+    Evicted,
+    FailedLink,
+    Failure,
+    Incident,
+    Rung,
+    RungTaken,
+    Symptom,
+)
+from holdfast_controller.plan.incident.ladder import (
+    REPLAYS,
+    Choice,
+    Options,
+    next_rung,
+    pause_s,
+    trait,
+    within_limits,
+)
+from holdfast_controller.plan.incident.replay_scope import first_phase
+from holdfast_controller.plan.phase import Outcome
+from holdfast_controller.plan.transitions import (
+    become_checking,
+    become_claiming,
+    become_replaying,
+    become_starting,
+    become_stopping,
+    become_waiting,
+)
+
+ABSENT = frozenset({Symptom.NODE_LOST, Symptom.START_TIMEOUT})
+"""Symptoms of a node that is lost or does not answer: it is replaced in any case, as the job cannot train without."""
+
+RUNGS_TAKEN_MAX = 32
+"""Rungs that an incident remembers; its events are all in the history."""
+
+
+def take(draft: JobDraft, failure: Failure, choice: Choice, options: Options) -> None:
+    """Take the rung. If the circuit breaker withholds an eviction, start the ranks again in place."""
+    incident, policy = draft.incident, draft.rules.ladder
+    if choice.rung is Rung.EVICT and failure.symptom not in ABSENT and not may_evict(draft, choice):
+        reason = f"{choice.reason}; the eviction was withheld"
+        choice = msgspec.structs.replace(choice, rung=Rung.REATTEMPT, nodes=(), reason=reason)
+        choice = within_limits(choice, incident, failure, policy)
+    _note(draft, failure, choice, options)
+    match choice.rung:
+        case Rung.STOP:
+            _stop(draft, failure, choice.reason)
+        case Rung.REATTEMPT:
+            draft.emit(Reattempt, attempt=incident.attempts + 1, node=failure.node, reason=choice.reason)
+            become_starting(draft, f"restart in place: {choice.reason}")
+        case Rung.WAIT:
+            become_waiting(draft, failure.generation, pause_s(len(incident.paused), policy), choice.reason)
+        case Rung.ROLLBACK:
+            roll_back(draft, choice.reason)
+            # A job that waits for nodes goes back when they have come.
+            if not draft.state.vacancies:
+                become_starting(draft, f"roll the code back: {choice.reason}")
+        case Rung.CHECKS:
+            become_checking(draft, failure, choice.suite, choice.reason)
+        case Rung.REPLAY:
+            replay = first_phase(draft.state, failure, draft.now, policy, draft.rules.timeouts)
+            become_replaying(draft, replay, choice.reason)
+        case Rung.EVICT:
+            _evict(draft, failure, choice)
+        case Rung.REPLACE:
+            draft.release(tuple(filter(None, map(draft.state.member, choice.nodes))), choice.reason)
+            _replace(draft, choice)
+
+
+def may_evict(draft: JobDraft, choice: Choice) -> bool:
+    """Return True if the circuit breaker allows it to evict these nodes; otherwise emit that, and keep it open."""
+    state, policy = draft.state, draft.rules.ladder
+    if not breaker.opens(state.evictions, len(choice.nodes), state.spec.nnodes, draft.now, policy):
+        if state.breaker_open_since is None:
+            return True
+    elif state.breaker_open_since is None:
+        recent = len(breaker.counted(state.evictions, draft.now, policy))
+        draft.emit(
+            BreakerOpened,
+            evictions=recent,
+            window_s=policy.evictions_window_s,
+            reason=f"{recent} nodes were evicted within {policy.evictions_window_s:.0f} s, and "
+            f"{', '.join(choice.nodes)} would be more than {breaker.evictions_max(state.spec.nnodes, policy)}: "
+            "what blames so many machines is more likely wrong than right",
+        )
+        draft.update(breaker_open_since=draft.now)
+    for node in choice.nodes:
+        draft.emit(Withheld, mechanism="breaker", rung=choice.rung, node=node, reason=choice.reason)
+    return False
+
+
+def pause_over(draft: JobDraft) -> None:
+    """Start the ranks again: the service elsewhere that failed the job may be back."""
+    incident = draft.incident
+    reason = f"pause {len(incident.paused)} is over: {incident.summary}"
+    draft.emit(Reattempt, attempt=incident.attempts + 1, reason=reason)
+    become_starting(draft, f"restart in place: {reason}")
+
+
+def _note(draft: JobDraft, failure: Failure, choice: Choice, options: Options) -> None:
+    """Record the rung, its evidence, and which rung would come next."""
+    incident, is_last = draft.incident, choice.rung is Rung.STOP
+    taken = RungTaken(
+        at=draft.now,
+        generation=failure.generation,
+        rung=choice.rung,
+        reason=choice.reason,
+        nodes=choice.nodes,
+        evidence=tuple(dict.fromkeys((*failure.evidence, *choice.evidence))),
+        next="" if is_last else next_rung(incident, failure, choice.rung, options, draft.rules.ladder),
+    )
+    draft.update_incident(taken=(*incident.taken, taken)[-RUNGS_TAKEN_MAX:])
+
+
+def _stop(draft: JobDraft, failure: Failure, reason: str) -> None:
+    _revoke(draft, failure, reason)
+    error = failure.error
+    exit_code, traceback = (error.exit_code, error.traceback) if error else (1, "")
+    become_stopping(draft, Outcome.FAILED, reason, exit_code, traceback)
+
+
+def _revoke(draft: JobDraft, failure: Failure, reason: str) -> None:
+    """Take the nodes that were evicted for the same failure off the blocklist: they were not at fault."""
+    for node, evicted in sorted(draft.incident.evicted.items()):
+        if evicted.trait == trait(failure):
+            draft.emit(EvictionRevoked, node=node, epoch=evicted.epoch, reason=reason)
+
+
+def _exonerate(draft: JobDraft, incident: Incident, choice: Choice) -> None:
+    """Unblock nodes that were evicted for a link of a node whose other links turn out to fail too."""
+    for known in incident.links:
+        if not choice.one_of and set(choice.nodes) & set(known.ends):
+            for node, epoch in sorted(known.evicted.items()):
+                if node not in choice.nodes:
+                    draft.emit(EvictionRevoked, node=node, epoch=epoch, reason=choice.reason)
+
+
+def _evict(draft: JobDraft, failure: Failure, choice: Choice) -> None:
+    incident = draft.incident
+    held = tuple(filter(None, map(draft.state.member, choice.nodes)))
+    evicted = dict(incident.evicted)
+    for member in held:
+        draft.emit(
+            Eviction,
+            node=member.node,
+            epoch=member.epoch,
+            blocked_for_s=draft.rules.timeouts.block_s,
+            together=choice.nodes if choice.one_of else (),
+            reason=choice.reason,
+        )
+        if shows := trait(failure):
+            evicted[member.node] = Evicted(epoch=member.epoch, trait=shows)
+    if choice.mechanism == REPLAYS:
+        _revoke(draft, failure, choice.reason)
+    links = incident.links
+    if choice.link is not None:
+        _exonerate(draft, incident, choice)
+        links = (*links, FailedLink(ends=choice.link, evicted={member.node: member.epoch for member in held}))
+    draft.update_incident(evicted=evicted, links=links)
+    if failure.symptom not in ABSENT:
+        draft.update(evictions=(*draft.state.evictions, *(draft.now for _ in choice.nodes)))
+    _replace(draft, choice)
+
+
+def _replace(draft: JobDraft, choice: Choice) -> None:
+    become_claiming(draft, choice.nodes, f"{', '.join(choice.nodes)} left the job: {choice.reason}")

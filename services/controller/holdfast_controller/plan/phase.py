@@ -1,0 +1,220 @@
+"""The phases of a job, each with what is known only while it lasts.
+
+    claiming ──nodes granted──▶ starting ──first step on every node──▶ running
+        ▲                        │  ▲  │                                │  │
+        └───────eviction─────────┘  └──┴───────restart in place─────────┘  │
+        └──────────────────────────eviction────────────────────────────────┘
+    starting, running ──a failure without a culprit──▶ checking ──eviction──▶ claiming
+                                                       checking ──no suspect──▶ starting
+    starting, running, checking ──checks found nothing──▶ replaying ──eviction──▶ claiming, or no suspect ──▶ starting
+    starting, running, checking ──a service elsewhere failed the job──▶ waiting ──a pause──▶ starting
+    starting, running ──every rank exited with 0──▶ ended (completed)
+    all but ended ──stop, or given up──▶ stopping ──ranks gone on every node──▶ ended (stopped, failed)
+
+A phase is entered by its `become_...` in `transitions.py`, which builds it whole.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+
+import msgspec
+
+from holdfast.engines.checks.replay_groups import Phase as ReplayPhase
+from holdfast.engines.checks.replay_groups import ReplayPlan
+from holdfast.engines.checks.replay_outcome import GroupReplay
+from holdfast.events import DiagnosticResult
+from holdfast.events.parts.ranks import RankReplay
+from holdfast.orders.replay import ReplaySettings
+from holdfast_controller.plan.incident.incident import Failure
+
+NONE: frozenset[str] = frozenset()
+
+
+class Outcome(StrEnum):
+    """How a job ended."""
+
+    COMPLETED = "completed"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+class Awaited(StrEnum):
+    """What a phase waits for; `deadline_passed` names it when it does not come in time."""
+
+    NODES = "nodes_granted"
+    RANKS_STARTED = "ranks_started"
+    FIRST_STEP = "first_step"
+    CHECKS = "checks_done"
+    REPLAY = "replay_done"
+    PAUSE = "pause"
+    RANKS_STOPPED = "ranks_stopped"
+
+
+class Deadline(msgspec.Struct, frozen=True, kw_only=True):
+    """The time by which something must have happened."""
+
+    awaited: Awaited
+    since: datetime
+    until: datetime
+
+
+class Checks(msgspec.Struct, frozen=True, kw_only=True):
+    """Stop-time checks in progress, and their results so far."""
+
+    suite: str
+    began_at: datetime
+    failure: Failure
+    """What the checks are for; the ladder goes on from it afterwards."""
+    results: tuple[DiagnosticResult, ...] = ()
+    over: frozenset[str] = NONE
+    """Nodes from which no more results are expected."""
+    died: dict[str, str] = {}
+    """Nodes whose checks ended early, with the reason."""
+
+
+class Replay(msgspec.Struct, frozen=True, kw_only=True):
+    """A dual-phase replay in progress, and the results of its present phase so far."""
+
+    plan: ReplayPlan
+    settings: ReplaySettings
+    restore_at_most: int | None = None
+    began_at: datetime
+    failure: Failure
+    phase: ReplayPhase = "horizontal"
+    phase_began_at: datetime
+    results: dict[str, dict[int, int]] = {}
+    """For each node and rank the index in `replays` of what it reported."""
+    replays: tuple[RankReplay, ...] = ()
+    """Distinct results: nearly all groups report the same ones."""
+    over: frozenset[str] = NONE
+    """Nodes that have reported all their results."""
+    died: dict[str, str] = {}
+    """Nodes on which a rank failed, with the reason."""
+    earlier: tuple[GroupReplay, ...] = ()
+    """Results of this phase when it ran before; empty the first time."""
+    answers: tuple[tuple[str, ...], ...] = ()
+    """Digests of the first phase's groups."""
+    faulty: dict[ReplayPhase, tuple[int, ...]] = {}
+    """Deviating groups of each phase that is over; of an undecided phase those that differ from each other."""
+    undecided: frozenset[ReplayPhase] = frozenset()
+    findings: tuple[str, ...] = ()
+
+
+class Claiming(msgspec.Struct, frozen=True, kw_only=True, tag_field="name", tag="claiming"):
+    """Nodes are missing and were requested."""
+
+    claim: str | None = None
+    """Id of the newest `nodes_requested`; None before the first."""
+    is_suspended: bool = False
+    """True once the job's other nodes were ordered to run nothing."""
+    deadline: Deadline | None = None
+    """Only a test of suspects stops waiting for nodes."""
+
+
+class Starting(msgspec.Struct, frozen=True, kw_only=True, tag_field="name", tag="starting"):
+    """Every node was ordered to start its ranks; not all of them have made a step."""
+
+    started: frozenset[str] = NONE
+    """Nodes whose ranks run."""
+    stepped: frozenset[str] = NONE
+    """Nodes whose ranks have made a step."""
+    finished: frozenset[str] = NONE
+    """Nodes whose ranks have all exited with 0."""
+    started_at: datetime | None = None
+    """When the ranks of the last node were started."""
+    deadline: Deadline | None
+    """None once the first step is overdue and that was only reported."""
+
+
+class Running(msgspec.Struct, frozen=True, kw_only=True, tag_field="name", tag="running"):
+    """Every node has made a step of this generation."""
+
+    since: datetime
+    step_seen_at: datetime
+    """When the last step was recorded."""
+    finished: frozenset[str] = NONE
+
+
+class Checking(msgspec.Struct, frozen=True, kw_only=True, tag_field="name", tag="checking"):
+    """Stop-time checks run in place of training."""
+
+    checks: Checks
+    deadline: Deadline
+
+
+class Replaying(msgspec.Struct, frozen=True, kw_only=True, tag_field="name", tag="replaying"):
+    """A phase of a dual-phase replay runs in place of training."""
+
+    replay: Replay
+    deadline: Deadline
+
+
+class Waiting(msgspec.Struct, frozen=True, kw_only=True, tag_field="name", tag="waiting"):
+    """A service elsewhere failed the job: no rank runs until the pause is over."""
+
+    deadline: Deadline
+
+
+class Ending(msgspec.Struct, frozen=True, kw_only=True):
+    """How a job will have ended once its ranks are gone."""
+
+    outcome: Outcome
+    reason: str
+    exit_code: int
+    traceback: str = ""
+
+
+class Stopping(msgspec.Struct, frozen=True, kw_only=True, tag_field="name", tag="stopping"):
+    """Every node was ordered to stop its ranks, for good."""
+
+    ending: Ending
+    gone: frozenset[str] = NONE
+    """Nodes that run none of the job's ranks any more."""
+    deadline: Deadline
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True, tag_field="name", tag="ended"):
+    """The job is over."""
+
+    outcome: Outcome
+    exit_code: int
+    at: datetime
+
+
+Phase = Claiming | Starting | Running | Checking | Replaying | Waiting | Stopping | Ended
+
+TRANSITIONS: dict[type[Phase], tuple[type[Phase], ...]] = {
+    Claiming: (Claiming, Starting, Stopping),
+    Starting: (Starting, Running, Checking, Replaying, Waiting, Claiming, Stopping, Ended),
+    Running: (Starting, Checking, Replaying, Waiting, Claiming, Stopping, Ended),
+    Checking: (Starting, Replaying, Waiting, Claiming, Stopping),
+    Replaying: (Starting, Replaying, Claiming, Stopping),
+    Waiting: (Starting, Claiming, Stopping),
+    Stopping: (Ended,),
+    Ended: (),
+}
+
+LIVE = (Starting, Running)
+"""Phases in which the ranks of the present generation train, or are about to."""
+
+
+def phase_name(phase: Phase) -> str:
+    """Return the name that people and SQL know a phase by; an ended job goes by its outcome."""
+    return str(phase.outcome if isinstance(phase, Ended) else phase.__struct_config__.tag)
+
+
+def reported(phase: Phase) -> frozenset[str]:
+    """Return the nodes that have done what the phase waits for."""
+    match phase:
+        case Starting():
+            return phase.stepped if phase.started_at else phase.started
+        case Checking():
+            return phase.checks.over
+        case Replaying():
+            return phase.replay.over
+        case Stopping():
+            return phase.gone
+        case _:
+            return NONE

@@ -1,0 +1,192 @@
+"""The ways into each phase of a job: each function builds the phase, emits the event and orders the nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from holdfast.events import ChecksStarted, GenerationStarted, JobFinished, JobStopping, ReplayStarted, Suspension
+from holdfast.events.parts.job import Grant
+from holdfast_controller.plan.code.code_change import bring_in
+from holdfast_controller.plan.draft import JobDraft
+from holdfast_controller.plan.incident.incident import Failure
+from holdfast_controller.plan.orders import leaving_order, standing_orders
+from holdfast_controller.plan.phase import (
+    Awaited,
+    Checking,
+    Checks,
+    Claiming,
+    Ended,
+    Ending,
+    Outcome,
+    Phase,
+    Replay,
+    Replaying,
+    Running,
+    Starting,
+    Stopping,
+    Waiting,
+)
+
+
+def become_claiming(draft: JobDraft, leaving: Iterable[str], reason: str) -> None:
+    """Take these nodes out of the job and request others. They are ordered to run nothing, should they still listen."""
+    for node in leaving:
+        state = draft.state
+        member = state.member(node)
+        if member:
+            draft.order([leaving_order(state.update(ordered_by=draft.cause), member)])
+        draft.update(members=tuple(None if held is member else held for held in state.members))
+    is_suspended = draft.state.is_suspended
+    request = draft.request_nodes(reason)
+    draft.state = draft.state.enter(Claiming(claim=request.id, is_suspended=is_suspended))
+
+
+def become_starting(draft: JobDraft, restart_reason: str) -> None:
+    """Start the next generation on all members, with the code that waits for a restart.
+
+    The ranks choose the newest complete checkpoint themselves: the disk may have a newer one than the catalogue. A
+    limit holds until a generation has trained past it.
+    """
+    bring_in(draft, restart_reason)
+    state = draft.state
+    limit = state.next_limit
+    if state.incident:
+        # Many nodes lost at once are answered by one restart: restarts are what an incident has a limit of.
+        draft.update_incident(attempts=state.incident.attempts + 1)
+    deadline = draft.deadline(Awaited.RANKS_STARTED, draft.rules.timeouts.start_s)
+    draft.state = draft.state.enter(
+        Starting(deadline=deadline),
+        generation=state.generation + 1,
+        restore_at_most=limit,
+        next_restore_at_most=None,
+        is_past_limit=False,
+        restorable_step=_at_most(state.restorable_step, limit),
+    )
+    started = draft.emit(
+        GenerationStarted,
+        reason=restart_reason,
+        nodes=draft.state.nodes,
+        world_size=state.spec.nnodes * state.spec.nproc_per_node,
+        restore_step=draft.state.restorable_step,
+        restore_at_most=limit,
+        nproc_per_node=state.spec.nproc_per_node,
+        persist_every=state.spec.persist_every,
+        mesh=state.spec.mesh,
+        submitted_at=state.submitted_at,
+        vaults=tuple(_vault(member) for member in draft.state.members if member),
+        purpose=state.purpose,
+        code_version=state.code.version,
+    )
+    _order(draft, started.id)
+
+
+def become_running(draft: JobDraft, starting: Starting) -> None:
+    """Note that every node has made a step, and how long that took from running ranks."""
+    took_s = (draft.now - starting.started_at).total_seconds() if starting.started_at else 0.0
+    draft.state = draft.state.enter(
+        Running(since=draft.now, step_seen_at=draft.now, finished=starting.finished),
+        first_step_s=max(took_s, draft.state.first_step_s or 0.0),
+    )
+
+
+def become_checking(draft: JobDraft, failure: Failure, suite: str, reason: str) -> None:
+    """Stop the ranks and test the members in their place."""
+    limit_s = draft.rules.timeouts.checks_s
+    checks = Checks(suite=suite, began_at=draft.now, failure=failure)
+    _leave_training(draft, Checking(checks=checks, deadline=draft.deadline(Awaited.CHECKS, limit_s)))
+    started = draft.emit(ChecksStarted, suite=suite, nodes=draft.state.nodes, deadline_s=limit_s, reason=reason)
+    _order(draft, started.id)
+
+
+def become_replaying(draft: JobDraft, replay: Replay, reason: str, *, repeat: bool = False) -> None:
+    """Stop the ranks and have each group of a phase train again."""
+    limit_s = draft.rules.timeouts.replay_s
+    _leave_training(draft, Replaying(replay=replay, deadline=draft.deadline(Awaited.REPLAY, limit_s)))
+    nodes, plan = draft.state.nodes, replay.plan
+    groups = (plan.members(group, replay.phase) for group in range(plan.groups))
+    started = draft.emit(
+        ReplayStarted,
+        phase=replay.phase,
+        groups=tuple(tuple(nodes[machine] for machine in group) for group in groups),
+        mesh=plan.mesh,
+        until_step=replay.settings.until,
+        deadline_s=limit_s,
+        repeat=repeat,
+        reason=reason,
+    )
+    _order(draft, started.id)
+
+
+def become_waiting(draft: JobDraft, failed_generation: int, pause_s: float, reason: str) -> None:
+    """Stop the ranks, to start them again on the same nodes after a pause."""
+    draft.update_incident(paused=(*draft.incident.paused, failed_generation))
+    draft.state = draft.state.enter(Waiting(deadline=draft.deadline(Awaited.PAUSE, pause_s)))
+    suspension = draft.emit(Suspension, pause_s=pause_s, reason=f"trying again in {pause_s:g} s: {reason}")
+    draft.order_idle(suspension.id)
+
+
+def become_stopping(draft: JobDraft, outcome: Outcome, reason: str, exit_code: int = 1, traceback: str = "") -> None:
+    """Stop all ranks for good; the job ends once they are gone on every node."""
+    draft.emit(JobStopping, reason=reason)
+    ending = Ending(outcome=outcome, reason=reason, exit_code=exit_code, traceback=traceback)
+    deadline = draft.deadline(Awaited.RANKS_STOPPED, draft.rules.timeouts.start_s)
+    draft.state = draft.state.enter(Stopping(ending=ending, deadline=deadline))
+    draft.order_idle()
+    end_when_gone(draft, frozenset())
+
+
+def end_when_gone(draft: JobDraft, nodes: frozenset[str]) -> None:
+    """Note that `nodes` run no ranks of a stopping job any more; end it once none does."""
+    phase = draft.state.phase
+    assert isinstance(phase, Stopping)
+    gone = phase.gone | nodes
+    draft.update_phase(gone=gone)
+    if gone >= set(draft.state.nodes):
+        become_stopped(draft)
+
+
+def become_stopped(draft: JobDraft) -> None:
+    """End a stopping job."""
+    phase, incident = draft.state.phase, draft.state.incident
+    assert isinstance(phase, Stopping)
+    ending = phase.ending
+    draft.close_incident(ending.outcome, ending.reason)
+    draft.state = draft.state.enter(Ended(outcome=ending.outcome, exit_code=ending.exit_code, at=draft.now))
+    draft.emit(
+        JobFinished,
+        outcome=ending.outcome,
+        exit_code=ending.exit_code,
+        reason=ending.reason,
+        traceback=ending.traceback,
+        incident=incident.id if incident else None,
+    )
+    draft.release_all(f"the job is {ending.outcome}")
+
+
+def become_completed(draft: JobDraft, reason: str) -> None:
+    """End a job whose ranks have all exited with 0."""
+    draft.order_idle()
+    draft.state = draft.state.enter(Ended(outcome=Outcome.COMPLETED, exit_code=0, at=draft.now))
+    draft.emit(JobFinished, outcome="completed", exit_code=0, reason=reason)
+    draft.release_all("the job completed")
+
+
+def _leave_training(draft: JobDraft, phase: Phase) -> None:
+    """Enter a phase that uses up a generation number without training: the incident ignores how its ranks end."""
+    generation = draft.state.generation + 1
+    if draft.state.incident:
+        draft.update_incident(untrained=draft.state.incident.untrained | {generation})
+    draft.state = draft.state.enter(phase, generation=generation)
+
+
+def _order(draft: JobDraft, ordered_by: str) -> None:
+    draft.update(ordered_by=ordered_by)
+    draft.order(standing_orders(draft.state))
+
+
+def _vault(member: Grant) -> str:
+    return f"{member.address}:{member.vault_port}" if member.vault_port else ""
+
+
+def _at_most(step: int | None, limit: int | None) -> int | None:
+    return None if step is not None and limit is not None and step > limit else step
