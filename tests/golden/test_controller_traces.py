@@ -111,6 +111,7 @@ def test_trace(path: Path, request: pytest.FixtureRequest) -> None:
             return [f"= refused: {outcome.refusal}"]
         state = outcome.state
         assert state is not None
+        assert msgspec.json.decode(msgspec.json.encode(state), type=JobState) == state
         said = [told(event) for event in outcome.events] + [ordered(order) for order in outcome.orders]
         for learned in outcome.learned:
             references[learned.key] = learned.digest
