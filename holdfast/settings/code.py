@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import msgspec
+from typing import Annotated
 
-from holdfast.settings.ladder import SETTLED_S_MAX
-from holdfast.settings.ranges import require_within
+from holdfast.settings import SETTLED_S_MAX, Section, Within
 
 
-class CodePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CodePolicy(Section, frozen=True, kw_only=True):
     """When a version of a job's code counts as good: until then an error of the script rolls it back."""
 
-    good_after_steps: int = 100
+    good_after_steps: Annotated[int, Within(1, 1_000_000_000)] = 100
     """Steps that it trains in one generation, with no incident open."""
 
-    good_after_s: float = 3600.0
+    good_after_s: Annotated[float, Within(1, SETTLED_S_MAX, "what never comes is no verdict")] = 3600.0
     """Or seconds, whichever comes first."""
-
-    def __post_init__(self) -> None:
-        require_within(
-            self, good_after_steps=(1, 1_000_000_000), good_after_s=(1, SETTLED_S_MAX, "what never comes is no verdict")
-        )

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import shlex
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
 from holdfast.pci import pci_address
-from holdfast.settings.ranges import require_within
+from holdfast.settings import Section, Within
 
 Confidence = Literal["evict", "tolerate", "hint"]
 
 _HOUR_S = 3600.0
-_INTERVAL = (0.1, _HOUR_S)
+Interval = Annotated[float, Within(0.1, _HOUR_S)]
 
 CHECKS = (
     "network",
@@ -34,21 +34,21 @@ PLUGIN = "plugin:"
 """Before the name of a check that a package offers, where it is disabled."""
 
 
-class CommandCheck(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CommandCheck(Section, frozen=True, kw_only=True):
     """A check that is an executable, `[inspections.commands.NAME]`: Nagios exit codes, JSON on stdout if it likes."""
 
     command: str
     """The program and its arguments, as a shell would split them; no shell runs."""
 
-    interval_s: float = 60.0
-    limit_s: float = 10.0
+    interval_s: Interval = 60.0
+    limit_s: Annotated[float, Within(0.01, _HOUR_S)] = 10.0
     """It is killed after so long, and then counts as broken."""
 
     confidence: Confidence = "hint"
     """What exit code 2 (critical) asks for; 1 (warning) is a hint."""
 
     symptom: str = ""
-    misses: int = 1
+    misses: Annotated[int, Within(1, 1000)] = 1
     """So many readings in a row until it is an alert."""
 
     scope: Literal["node", "host"] = "node"
@@ -60,10 +60,10 @@ class CommandCheck(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             raise ValueError(f"command {self.command!r} cannot be split into words: {error}") from error
         if not words:
             raise ValueError("command names no program")
-        require_within(self, interval_s=_INTERVAL, limit_s=(0.01, _HOUR_S), misses=(1, 1000))
+        super().__post_init__()
 
 
-class InspectionPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class InspectionPolicy(Section, frozen=True, kw_only=True):
     """Inspections beside training (ByteRobust §4.1); intervals and tolerances default to its Table 3."""
 
     disabled: str = ""
@@ -81,91 +81,65 @@ class InspectionPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     mounts: str = ""
     """Mount points that must be there and answer, with commas, besides the network file systems that are found."""
 
-    network_s: float = 30.0
-    switch_s: float = 30.0
-    switch_misses: int = 2
+    network_s: Interval = 30.0
+    switch_s: Interval = 30.0
+    switch_misses: Annotated[int, Within(1, 1000)] = 2
     """Readings in a row without an answer until it is an alert."""
 
-    gpu_s: float = 10.0
-    gpu_hang_s: float = 10.0
+    gpu_s: Interval = 10.0
+    gpu_hang_s: Interval = 10.0
     """A driver that does not answer for so long hangs."""
 
-    dcgm_s: float = 60.0
-    kernel_s: float = 2.0
+    dcgm_s: Interval = 60.0
+    kernel_s: Interval = 2.0
     """At the latest; a line is read as soon as it is written."""
 
-    disks_s: float = 30.0
-    mounts_s: float = 15.0
-    mount_hang_s: float = 10.0
+    disks_s: Interval = 30.0
+    mounts_s: Interval = 15.0
+    mount_hang_s: Interval = 10.0
     """A file system that does not answer for so long hangs."""
 
-    pressure_s: float = 15.0
-    clock_s: float = 60.0
-    container_s: float = 30.0
+    pressure_s: Interval = 15.0
+    clock_s: Interval = 60.0
+    container_s: Interval = 30.0
 
-    again_s: float = 300.0
+    again_s: Annotated[float, Within(1, 24 * _HOUR_S)] = 300.0
     """Every how many seconds an alert that names its node without doubt is said again while it lasts."""
 
-    error_ratio_max: float = 0.001
+    error_ratio_max: Annotated[float, Within(0, 1)] = 0.001
     """Packets of an interface that may have errors, of those since the last look."""
 
-    drop_ratio_max: float = 0.01
+    drop_ratio_max: Annotated[float, Within(0, 1)] = 0.01
     """Packets of an interface that may be dropped."""
 
-    link_errors_per_min_max: float = 10.0
+    link_errors_per_min_max: Annotated[float, Within(0, 1e9)] = 10.0
     """Symbol and other link errors of an InfiniBand port in a minute."""
 
-    gpu_temperature_c_max: float = 85.0
+    gpu_temperature_c_max: Annotated[float, Within(30, 150)] = 85.0
     """A GPU above this is a hint, as is one that its driver slows down for heat."""
 
-    pcie_replays_per_min_max: float = 100.0
+    pcie_replays_per_min_max: Annotated[float, Within(0, 1e9)] = 100.0
     """Packets that a GPU's PCIe link had to send again in a minute."""
 
-    disk_free_bytes_min: int = 256 * 1024 * 1024
+    disk_free_bytes_min: Annotated[int, Within(0, 1 << 53)] = 256 * 1024 * 1024
     """Less than this where the agent or a job writes is trouble."""
 
-    disk_free_percent_min: float = 2.0
+    disk_free_percent_min: Annotated[float, Within(0, 100)] = 2.0
     """Less than this, of bytes or inodes, is a hint."""
 
-    cpu_pressure_percent_max: float = 80.0
+    cpu_pressure_percent_max: Annotated[float, Within(0, 100)] = 80.0
     """Time in which some process waited for a processor, of the last minute."""
 
-    memory_pressure_percent_max: float = 20.0
+    memory_pressure_percent_max: Annotated[float, Within(0, 100)] = 20.0
     """Time in which every process waited for memory, of the last minute."""
 
-    clock_skew_s_max: float = 0.5
+    clock_skew_s_max: Annotated[float, Within(1e-6, _HOUR_S)] = 0.5
     """What the clock may be off by, as whoever keeps it right says."""
 
-    commands: dict[str, CommandCheck] = {}
+    commands: dict[str, CommandCheck] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        require_within(
-            self,
-            network_s=_INTERVAL,
-            switch_s=_INTERVAL,
-            switch_misses=(1, 1000),
-            gpu_s=_INTERVAL,
-            gpu_hang_s=(0.1, _HOUR_S),
-            dcgm_s=_INTERVAL,
-            kernel_s=_INTERVAL,
-            disks_s=_INTERVAL,
-            mounts_s=_INTERVAL,
-            mount_hang_s=(0.1, _HOUR_S),
-            pressure_s=_INTERVAL,
-            clock_s=_INTERVAL,
-            container_s=_INTERVAL,
-            again_s=(1, 24 * _HOUR_S),
-            error_ratio_max=(0, 1),
-            drop_ratio_max=(0, 1),
-            link_errors_per_min_max=(0, 1e9),
-            gpu_temperature_c_max=(30, 150),
-            pcie_replays_per_min_max=(0, 1e9),
-            disk_free_bytes_min=(0, 1 << 53),
-            disk_free_percent_min=(0, 100),
-            cpu_pressure_percent_max=(0, 100),
-            memory_pressure_percent_max=(0, 100),
-            clock_skew_s_max=(1e-6, _HOUR_S),
-        )
+        super().__post_init__()
         for address in listed(self.gpus):
             pci_address(address)
         for name in self.commands:

@@ -48,6 +48,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.settings import Section
 from holdfast.settings.checkpoint import CheckpointPolicy
 from holdfast.settings.code import CodePolicy
 from holdfast.settings.corruption import CorruptionPolicy
@@ -99,26 +100,13 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     origin: str
 
 
-_SECTIONS: dict[str, type[msgspec.Struct]] = {
-    "timeouts": Timeouts,
-    "ladder": LadderPolicy,
-    "pool": PoolPolicy,
-    "history": HistoryPolicy,
-    "retention": RetentionPolicy,
-    "checkpoint": CheckpointPolicy,
-    "corruption": CorruptionPolicy,
-    "mechanisms": MechanismPolicy,
-    "inspections": InspectionPolicy,
-    "code": CodePolicy,
-    "signals": SignalsPolicy,
-    "hang": HangPolicy,
-    "telemetry": TelemetryPolicy,
-    "slow": SlowPolicy,
-}
 _TABLES: dict[str, type[msgspec.Struct]] = {"inspections.commands": CommandCheck}
 """Settings that are tables themselves: each name that a user chose has settings of its own."""
 
 ADDRESSES = ("nats_url", "database_url")
+_SECTIONS: dict[str, type[Section]] = {
+    field.name: field.type for field in msgspec.structs.fields(Settings) if field.name not in ADDRESSES
+}
 _TOP_LEVEL = ", ".join((*ADDRESSES, *(f"[{section}]" for section in _SECTIONS)))
 _KEYS = (*ADDRESSES, *(f"{section}.{name}" for section, kind in _SECTIONS.items() for name in kind.__struct_fields__))
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-import msgspec
+from holdfast.settings import Section
 
 Mode = Literal["act", "observe"]
 
 
-class MechanismPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class MechanismPolicy(Section, frozen=True, kw_only=True):
     """What may act by itself.
 
     A mechanism that observes says what it would have done (`withheld`); the ladder goes on as if it were not there.

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import msgspec
+from typing import Annotated
 
-from holdfast.settings.ranges import require_within
+from holdfast.settings import Section, Within
 
 
-class PoolPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PoolPolicy(Section, frozen=True, kw_only=True):
     """How the warm pool is kept."""
 
-    size: int = 0
+    size: Annotated[int, Within(0, 1_000_000)] = 0
     """Standby nodes that new jobs leave in the pool for those that lose a node."""
-
-    def __post_init__(self) -> None:
-        require_within(self, size=(0, 1_000_000))

@@ -6,73 +6,55 @@ and those that depend on the job adapt to its own step time once that is known.
 
 from __future__ import annotations
 
-import msgspec
+from typing import Annotated
 
-from holdfast.settings.ranges import require_within
+from holdfast.settings import Section, Within
 
 _DAY_S = 24 * 3600.0
 _MONTH_S = 30 * _DAY_S
 
 
-class TimeoutsRefused(ValueError):
-    """The numbers contradict each other; the message names both and the reason."""
-
-
-class Timeouts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Timeouts(Section, frozen=True, kw_only=True):
     """The numbers that are set, in seconds unless a name says otherwise."""
 
-    heartbeat_s: float = 1.0
+    heartbeat_s: Annotated[float, Within(0.05, 60, "every node says so often that it is there")] = 1.0
     """How often an agent says that it is there."""
 
-    node_lost_s: float = 6.0
+    node_lost_s: Annotated[float, Within(0.15, _DAY_S)] = 6.0
     """Silence after which a node counts as lost, while others are heard."""
 
-    stop_grace_s: float = 2.0
+    stop_grace_s: Annotated[float, Within(0.05, 600, "a stop of the cluster waits for it")] = 2.0
     """Between SIGTERM and SIGKILL of a rank that is stopped."""
 
-    start_s: float = 60.0
+    start_s: Annotated[float, Within(0.1, _DAY_S)] = 60.0
     """From an order until the node's agent says that the ranks run."""
 
-    first_step_s: float = 900.0
+    first_step_s: Annotated[float, Within(0.1, _MONTH_S)] = 900.0
     """From running ranks to their first completed step, while the job's step time is unknown."""
 
-    first_step_min_s: float = 60.0
+    first_step_min_s: Annotated[float, Within(0.1, _MONTH_S)] = 60.0
     """The least that a first step is given once the step time is known: it restores and warms up."""
 
-    step_multiple: float = 20.0
+    step_multiple: Annotated[float, Within(1, 10_000)] = 20.0
     """How many of its own step times a job's first step may take beyond that least."""
 
-    lease_s: float = 120.0
+    lease_s: Annotated[float, Within(0.1, _MONTH_S)] = 120.0
     """How long an agent cut off from the bus leaves ranks alive that make no progress."""
 
-    orphan_s: float = 60.0
+    orphan_s: Annotated[float, Within(0.1, _MONTH_S)] = 60.0
     """How long ranks live without any agent before their zygote ends them."""
 
-    checks_s: float = 300.0
+    checks_s: Annotated[float, Within(1, _DAY_S)] = 300.0
     """How long the checks of a job's nodes may take while training stands still; who has not answered is suspect."""
 
-    replay_s: float = 1800.0
+    replay_s: Annotated[float, Within(1, _DAY_S)] = 1800.0
     """How long each phase of a dual-phase replay may take while training stands still."""
 
-    block_s: float = 24 * 3600.0
+    block_s: Annotated[float, Within(1, 10 * 365 * _DAY_S)] = 24 * 3600.0
     """How long an evicted node stays on the blocklist, unless it is released by hand."""
 
     def __post_init__(self) -> None:
-        require_within(
-            self,
-            heartbeat_s=(0.05, 60, "every node says so often that it is there"),
-            node_lost_s=(0.15, _DAY_S),
-            stop_grace_s=(0.05, 600, "a stop of the cluster waits for it"),
-            start_s=(0.1, _DAY_S),
-            first_step_s=(0.1, _MONTH_S),
-            first_step_min_s=(0.1, _MONTH_S),
-            step_multiple=(1, 10_000),
-            lease_s=(0.1, _MONTH_S),
-            orphan_s=(0.1, _MONTH_S),
-            checks_s=(1, _DAY_S),
-            replay_s=(1, _DAY_S),
-            block_s=(1, 10 * 365 * _DAY_S),
-        )
+        super().__post_init__()
         self._require("node_lost_s", 3.0, "heartbeat_s", "one or two late heartbeats are no loss")
         self._require("start_s", 2.0, "stop_grace_s", "a node stops its old ranks before it starts new ones")
         self._require("orphan_s", 2.0, "node_lost_s", "a restarted agent must find its ranks alive to adopt them")
@@ -81,7 +63,7 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def _require(self, longer: str, multiple: float, shorter: str, reason: str) -> None:
         if getattr(self, longer) < multiple * getattr(self, shorter):
-            raise TimeoutsRefused(
+            raise ValueError(
                 f"{longer} = {getattr(self, longer):g} must be at least {multiple:g} x {shorter} "
                 f"(= {multiple * getattr(self, shorter):g}): {reason}"
             )

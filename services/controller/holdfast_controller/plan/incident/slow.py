@@ -10,7 +10,8 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from holdfast.events import FailSlowLocated, FailSlowRelieved, Withheld
-from holdfast.settings.ladder import SETTLED_S_MAX, LadderPolicy
+from holdfast.settings import SETTLED_S_MAX
+from holdfast.settings.ladder import LadderPolicy
 from holdfast.symptoms.table_one import Root, TableOne
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident.incident import Failure, Rung, Symptom
