@@ -32,6 +32,7 @@ from holdfast.embedded.servers.nats import nats_spec
 from holdfast.embedded.servers.ports import reserve_ports
 from holdfast.embedded.servers.postgres import clear_stale_pid, ensure_database, initialise, postgres_spec, programs
 from holdfast.embedded.services import ClusterPlan
+from holdfast.store.migrate import UnknownRevision
 
 DEFAULT_NODES = 4
 
@@ -148,7 +149,10 @@ class Supervisor:
         spec = postgres_spec(directory, port=ports.postgres, password=password, identity=identity)
         await self._bring_up(self._servers, [spec])
         await ensure_database(ports.postgres, password)
-        await asyncio.to_thread(self._plan.migrate, self._info.database_urls["admin"], self._passwords.roles)
+        try:
+            await asyncio.to_thread(self._plan.migrate, self._info.database_urls["admin"], self._passwords.roles)
+        except UnknownRevision as error:
+            raise EmbeddedError(str(error)) from error
         self._say("database up to date")
         spec = nats_spec(
             self._layout.nats,

@@ -1,12 +1,17 @@
-"""Bringing a database to this version's schema: alembic's migrations, and the passwords of the services' roles."""
+"""Upgrade of a database to this version's schema: migrations of tables, the views, and the passwords of roles.
+
+Tables change by alembic's migrations. Views are one script, `views.sql`: it is run as a whole when it differs from the
+one that the database had last, which its digest in `public.holdfast_views` tells.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from alembic import command
 from alembic.config import Config
@@ -31,11 +36,15 @@ class MigrationsMissing(Exception):
     """This installation lacks the migrations."""
 
 
+class UnknownRevision(Exception):
+    """The database is at a revision that this version of Holdfast cannot upgrade; the message names the way out."""
+
+
 def migrations_directory() -> Path:
-    """Where the migrations lie: inside the installed package, or beside it in a checkout.
+    """Return the folder of the migrations: inside the installed package, or beside it in a checkout.
 
     Raises:
-        MigrationsMissing: in neither place.
+        MigrationsMissing: they are in neither place.
     """
     package = Path(holdfast.__file__).parent
     for directory in (package / "migrations", package.parent / "migrations"):
@@ -47,17 +56,18 @@ def migrations_directory() -> Path:
 def migrate(admin_url: str, role_passwords: dict[str, str]) -> None:
     """Bring the database at `admin_url` (postgresql://…, a role that may create roles and schemas) up to date.
 
-    All of it is one transaction. It may be repeated, and by several at once: they take turns. The roles get these
-    passwords every time, so a new password is set by running it again. It must not be called on an event loop's thread.
+    All of it is one transaction. Several processes may run it at once: they take turns. A database that is up to date
+    is left alone, except that the roles get these passwords every time. Not to be called on an event loop's thread.
 
     Raises:
-        sqlalchemy.exc.DBAPIError, OSError: the database refuses or does not answer; nothing was changed.
+        UnknownRevision: it was written by a newer version, or by one before 0.1.0; nothing was changed.
+        sqlalchemy.exc.DBAPIError, asyncpg.PostgresError, OSError: it refuses or does not answer; nothing was changed.
     """
     asyncio.run(_run(admin_url, partial(_migrate, role_passwords=role_passwords)))
 
 
 def pending(admin_url: str) -> bool:
-    """Whether the database lacks migrations of this version.
+    """Return True if the database lacks migrations or views of this version.
 
     Raises:
         sqlalchemy.exc.DBAPIError, OSError: the database refuses or does not answer.
@@ -84,14 +94,55 @@ def _config() -> Config:
 def _migrate(connection: Connection, role_passwords: dict[str, str]) -> None:
     connection.execute(text(_LOCK))
     config = _config()
+    _require_known(connection, ScriptDirectory.from_config(config))
     config.attributes["connection"] = connection
     command.upgrade(config, "head")
+    _replace_views(connection)
     for role, password in role_passwords.items():
         # A role's password cannot be a parameter of the statement that sets it.
         statement = connection.scalar(text(_SET_PASSWORD), {"role": role, "password": password})
         connection.exec_driver_sql(str(statement))
 
 
+def _require_known(connection: Connection, scripts: ScriptDirectory) -> None:
+    unknown = _revisions(connection) - {script.revision for script in scripts.walk_revisions()}
+    if unknown:
+        raise UnknownRevision(
+            f"the database is at revision {', '.join(sorted(unknown))}, which this version of Holdfast cannot upgrade: "
+            "it was written by a newer version, or by one before 0.1.0. Use that version, or an empty database"
+        )
+
+
+def _replace_views(connection: Connection) -> None:
+    script = _views()
+    if _digest_in_place(connection) == _digest(script):
+        return
+    # Only the driver itself takes several statements at once; the transaction is the same.
+    driver: Any = connection.connection.dbapi_connection
+    driver.run_async(lambda asyncpg_connection: asyncpg_connection.execute(script))
+    connection.exec_driver_sql("delete from public.holdfast_views")
+    connection.execute(text("insert into public.holdfast_views (sha256) values (:it)"), {"it": _digest(script)})
+
+
 def _is_behind(connection: Connection) -> bool:
-    present = MigrationContext.configure(connection, opts={"version_table_schema": "public"}).get_current_heads()
-    return set(present) != set(ScriptDirectory.from_config(_config()).get_heads())
+    heads = set(ScriptDirectory.from_config(_config()).get_heads())
+    return _revisions(connection) != heads or _digest_in_place(connection) != _digest(_views())
+
+
+def _revisions(connection: Connection) -> set[str]:
+    context = MigrationContext.configure(connection, opts={"version_table_schema": "public"})
+    return set(context.get_current_heads())
+
+
+def _views() -> str:
+    return (migrations_directory() / "views.sql").read_text()
+
+
+def _digest(script: str) -> str:
+    return hashlib.sha256(script.encode()).hexdigest()
+
+
+def _digest_in_place(connection: Connection) -> str | None:
+    """Return the digest of the views script that was run last; None: none was."""
+    digest: str | None = connection.scalar(text("select sha256 from public.holdfast_views"))
+    return digest

@@ -148,14 +148,10 @@ async def test_bad_numbers_are_told_as_the_fault_of_an_incident(urls: dict[str, 
     assert [(step["loss"], step["not_finite"]) for step in steps] == [(2.0, None), (None, '{"loss": "nan"}')]
     words = await query(
         urls["reader"],
-        "select historian.in_words(type, body) as what from historian.events where job = $1 and type = 'bad_number' "
-        "order by at desc limit 1",
+        "select summary as what from historian.events where job = $1 and type = 'bad_number' order by at desc limit 1",
         "nan",
     )
     assert words[0]["what"] == "grad norm rose to 50.0, its level was 2.5 at step 30, no step is certified"
-    start = '{"generation": 2, "nodes": ["a"], "restore_step": 3, "restore_at_most": 5, "reason": "bad"}'
-    (said,) = await query(urls["reader"], f"select historian.in_words('generation_started', '{start}') as what")
-    assert said["what"] == "generation 2 on a from step 3, none after 5: bad"
 
 
 async def test_a_job_in_one_row(urls: dict[str, str]) -> None:
@@ -359,7 +355,7 @@ async def test_what_logs_and_output_say_and_the_pace(urls: dict[str, str]) -> No
     ]
     said = await query(
         urls["reader"],
-        "select historian.in_words(type, body) as what from historian.events where job = $1 and at > $2 order by at",
+        "select summary as what from historian.events where job = $1 and at > $2 order by at",
         "signals",
         story.at(0.5),
     )

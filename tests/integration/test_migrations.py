@@ -6,11 +6,14 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import asyncpg
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from servers import PostgresServer
 from sqlalchemy import Connection, MetaData
@@ -18,7 +21,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import create_async_engine
 from store_worlds import PASSWORDS, ROLES
 
-from holdfast.store.migrate import migrate, pending
+from holdfast.store.migrate import UnknownRevision, migrate, migrations_directory, pending
 from holdfast_analyzer.tables import METADATA as ANALYZER
 from holdfast_ckpt.tables import METADATA as CKPT
 from holdfast_controller.tables import METADATA as CONTROLLER
@@ -219,3 +222,87 @@ def test_a_failed_migration_leaves_nothing(tmp_path_factory: pytest.TempPathFact
         assert not pending(server.url)
     finally:
         server.stop()
+
+
+def test_views_are_replaced_when_their_script_has_changed_and_only_then(server: PostgresServer) -> None:
+    before = asyncio.run(_value(server, JOBS_VIEW))
+    migrate(server.url, PASSWORDS)
+    assert asyncio.run(_value(server, JOBS_VIEW)) == before, "a database that is up to date is left alone"
+    asyncio.run(_value(server, "update public.holdfast_views set sha256 = 'of another version' returning sha256"))
+    assert pending(server.url)
+    migrate(server.url, PASSWORDS)
+    assert not pending(server.url)
+    assert asyncio.run(_value(server, JOBS_VIEW)) not in (None, before)
+    assert asyncio.run(_value(server, "select count(*) from public.holdfast_views")) == 1
+
+
+def test_a_database_of_the_revision_before_is_upgraded_with_its_events(old_server: PostgresServer) -> None:
+    asyncio.run(_upgrade_to(old_server, "0019"))
+    for statement in (
+        "create function historian.in_words(type text, body jsonb) returns text language sql as $$ select '' $$",
+        "create view historian.incident_timeline as "
+        "select historian.in_words(type, body) as what from historian.events",
+        "create table historian.events_default partition of historian.events default",
+        *(
+            "insert into historian.events (id, at, class, type, source, job, incident, body) values "
+            f"('019aa0f2-6c00-7000-8000-00000000000{number}', now(), 'decision', '{kind}', 'controller', 'old', "
+            f"'019aa0f2-6c00-7000-8000-000000000001', '{body}')"
+            for number, kind, body in ((1, "incident_opened", '{"reason": "it hangs"}'), (2, "breaker_reset", "{}"))
+        ),
+    ):
+        asyncio.run(_run(old_server, statement))
+    assert pending(old_server.url)
+    migrate(old_server.url, PASSWORDS)
+    assert not pending(old_server.url)
+    shown = asyncio.run(_value(old_server, "select array_agg(what order by nth) from historian.incident_timeline"))
+    assert shown == ["it hangs", "breaker reset"]
+
+
+@pytest.mark.parametrize("revision", ["0007", "9999"])
+def test_a_database_of_an_unknown_revision_is_refused_and_left_alone(old_server: PostgresServer, revision: str) -> None:
+    asyncio.run(_run(old_server, "create table if not exists public.alembic_version (version_num text)"))
+    asyncio.run(_run(old_server, "delete from public.alembic_version"))
+    asyncio.run(_run(old_server, f"insert into public.alembic_version values ('{revision}')"))
+    assert pending(old_server.url)
+    with pytest.raises(UnknownRevision, match=f"at revision {revision}, which this version of Holdfast cannot upgrade"):
+        migrate(old_server.url, PASSWORDS)
+    assert asyncio.run(_value(old_server, "select version_num from public.alembic_version")) == revision
+
+
+JOBS_VIEW = "select to_regclass('historian.jobs')::oid"
+
+
+@pytest.fixture
+def old_server(tmp_path: Path) -> Iterator[PostgresServer]:
+    """A Postgres without a schema of ours."""
+    server = PostgresServer(tmp_path)
+    asyncio.run(server.start())
+    yield server
+    server.stop()
+
+
+async def _upgrade_to(server: PostgresServer, revision: str) -> None:
+    config = Config()
+    config.set_main_option("script_location", str(migrations_directory()))
+    config.set_main_option("path_separator", "os")
+
+    def upgrade(connection: Connection) -> None:
+        config.attributes["connection"] = connection
+        command.upgrade(config, revision)
+
+    engine = create_async_engine(make_url(server.url).set(drivername="postgresql+asyncpg"))
+    async with engine.begin() as connection:
+        await connection.run_sync(upgrade)
+    await engine.dispose()
+
+
+async def _value(server: PostgresServer, statement: str) -> Any:
+    connection = await asyncpg.connect(server.url)
+    try:
+        return await connection.fetchval(statement)
+    finally:
+        await connection.close()
+
+
+async def _run(server: PostgresServer, statement: str) -> None:
+    await _value(server, statement)

@@ -17,12 +17,14 @@ import msgspec
 from holdfast import events
 from holdfast.decoding import UNREADABLE
 from holdfast.events import AnyEvent, UnreadableEvent
+from holdfast.events.summaries import summary
 from holdfast.subjects import event_subject
 
 INTEGER_MAX = (1 << 53) - 1
 """The largest that every reader of JSON gets exactly (RFC 7493), and far enough from 64 bits for sums in queries."""
 
 UUID_CHARS = 36
+SUMMARY_CHARS_MAX = 4000
 NUL_STAND_IN = "\N{SYMBOL FOR NULL}"
 
 # Three things to look for, cheap to find and cheap to be wrong about: a NUL; an integer of 16 digits or more; a moment
@@ -34,7 +36,7 @@ _LONG_INTEGERS = (b":" + b"0" * 16, b"+" + b"0" * 16)
 _OFFSETS = (b'0+00:00"', b'0+0000"')
 
 
-class Row(NamedTuple):
+class EventRow(NamedTuple):
     """One row of `historian.events`, in the order of its columns; ids are text, `body` is JSON for jsonb."""
 
     id: str
@@ -48,9 +50,10 @@ class Row(NamedTuple):
     cause: str | None
     incident: str | None
     body: bytes
+    summary: str | None
 
 
-def row_of(subject: str, body: bytes) -> Row:
+def row_of(subject: str, body: bytes) -> EventRow:
     """The row that records the event in `body`, which came on `subject`.
 
     Raises:
@@ -62,7 +65,7 @@ def row_of(subject: str, body: bytes) -> Row:
     return _row(subject, events.decode(body), body)
 
 
-def canonical_row(subject: str, body: bytes) -> Row:
+def canonical_row(subject: str, body: bytes) -> EventRow:
     """As `row_of`, with the body rewritten: known fields as they were understood, the rest as far as it is sound.
 
     Raises:
@@ -80,13 +83,13 @@ def canonical_row(subject: str, body: bytes) -> Row:
     return _row(subject, events.decode(rewritten), rewritten)
 
 
-def _row(subject: str, event: AnyEvent, body: bytes) -> Row:
+def _row(subject: str, event: AnyEvent, body: bytes) -> EventRow:
     if event_subject(event) != subject:
         raise UnreadableEvent(f"body says {event_subject(event)!r}, not the subject it came on")
     for name in (event.id, event.cause, event.incident):
         if name is not None and len(name) != UUID_CHARS:
             raise UnreadableEvent(f"{name!r} is no UUID in canonical form")
-    return Row(
+    return EventRow(
         id=event.id,
         at=_utc(event.at, "$.at"),
         event_class=event.event_class.value,
@@ -98,6 +101,7 @@ def _row(subject: str, event: AnyEvent, body: bytes) -> Row:
         cause=event.cause,
         incident=event.incident,
         body=body,
+        summary=summary(event)[:SUMMARY_CHARS_MAX] or None,
     )
 
 

@@ -19,7 +19,7 @@ from holdfast.store import StoreUnavailable
 from holdfast.subjects import ROOT
 from holdfast_historian.buffer import BatchLimits, Buffer
 from holdfast_historian.partitions import PartitionPolicy, days_ahead, expired, missing, oldest_kept
-from holdfast_historian.rows import Row, canonical_row, row_of
+from holdfast_historian.rows import EventRow, canonical_row, row_of
 from holdfast_historian.store import HistorianStore, RowsRefused
 
 CONSUMER = "historian"
@@ -39,7 +39,7 @@ log = structlog.get_logger()
 class Received(msgspec.Struct, frozen=True):
     """A row and the delivery that it came in."""
 
-    row: Row
+    row: EventRow
     delivery: Delivery
 
 

@@ -12,13 +12,14 @@ import asyncpg
 from holdfast.store.connections import Connection, Connections, translated
 from holdfast_historian.partitions import day_of, partition_name
 from holdfast_historian.retraining_plan import Training
-from holdfast_historian.rows import Row
+from holdfast_historian.rows import EventRow
 
 _INSERT = """
 insert into historian.events
-       (id, at, class, type, source, job, generation, node, cause, incident, body)
+       (id, at, class, type, source, job, generation, node, cause, incident, body,
+        summary)
 select * from unnest($1::uuid[], $2::timestamptz[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bigint[],
-                     $8::text[], $9::uuid[], $10::uuid[], $11::jsonb[])
+                     $8::text[], $9::uuid[], $10::uuid[], $11::jsonb[], $12::text[])
 on conflict do nothing
 """
 
@@ -69,7 +70,7 @@ class HistorianStore:
         """Give up the connections."""
         await self._connections.close()
 
-    async def record(self, rows: Sequence[Row]) -> None:
+    async def record(self, rows: Sequence[EventRow]) -> None:
         """Write rows in one transaction; those that are there already are left as they are.
 
         Raises:

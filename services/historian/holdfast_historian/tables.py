@@ -23,6 +23,7 @@ EVENTS = Table(
     Column("incident", Uuid),
     Column("body", JSONB, nullable=False),
     Column("recorded_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Column("summary", Text),
     postgresql_partition_by="RANGE (at)",
     comment="every event, in daily partitions by the emitter's clock; body is the event as it was on the bus",
 )

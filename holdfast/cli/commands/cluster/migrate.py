@@ -32,5 +32,8 @@ def migrate(database_url: str, passwords: Path) -> None:
         secrets = {f"holdfast_{role}": (passwords / role).read_text().strip() for role in ROLES}
     except OSError as error:
         raise click.ClickException(f"cannot read a role's password: {error}") from error
-    migration.migrate(database_url, secrets)
+    try:
+        migration.migrate(database_url, secrets)
+    except migration.UnknownRevision as error:
+        raise click.ClickException(str(error)) from error
     click.echo("the database is at this version's schema")

@@ -1,125 +1,65 @@
-"""The historian's events and the views over them.
+-- Every view, and the functions that they use. `holdfast migrate` runs this whole text in its transaction whenever the
+-- text differs from the one that it ran last.
+--
+-- The body of an event may hold fields that its type does not declare, and those are not checked. So a view casts a
+-- value from a body only if the type of the event declares it. It casts fractions to numeric, never to a float type:
+-- only numeric takes every number that JSON can hold.
 
-Revision ID: 0002
-Revises: 0001
+drop view if exists
+    historian.steps,
+    historian.generations,
+    historian.incidents,
+    historian.incident_timeline,
+    historian.jobs,
+    historian.events_by_type,
+    historian.dead_letters,
+    historian.throughput,
+    historian.logged_numbers,
+    historian.telemetry,
+    ckpt.restorable;
+drop function if exists historian.in_words(text, jsonb);
 
-The historian makes the partitions itself, day by day, so it owns the table. A view may cast what stands in a body
-only where the type of the event vouches for it, since fields that an event does not know are kept unchecked; and
-fractions only by way of numeric, which alone takes everything that JSON can hold.
-"""
-
-from __future__ import annotations
-
-import sqlalchemy as sa
-from alembic import op
-from sqlalchemy.dialects import postgresql
-
-revision = "0002"
-down_revision = "0001"
-branch_labels = None
-depends_on = None
-
-SECONDS = """
-create function historian.seconds(since timestamptz, until timestamptz) returns double precision
+create or replace function historian.seconds(since timestamptz, until timestamptz) returns double precision
 language sql immutable parallel safe as $$
     select case when since is not null and until is not null
            then greatest(0, extract(epoch from until - since))::double precision end
-$$
-"""
+$$;
 
-REAL = """
-create function historian.real(value numeric) returns double precision
+create or replace function historian.real(value numeric) returns double precision
 language sql immutable parallel safe as $$
     select case when abs(value) between 1e-300 and 1e300 then value::double precision
                 when abs(value) < 1e-300 then 0 end
-$$
-"""
+$$;
 
-IN_WORDS = """
-create function historian.in_words(type text, body jsonb) returns text
-language sql immutable parallel safe as $$
-    select case type
-    when 'node_registered' then concat('agent started on ', body->'facts'->>'hostname')
-    when 'node_inspected' then (
-        select string_agg(concat_ws(' ', c->>'name', c->>'status', nullif(c->>'detail', '')), '; ')
-        from jsonb_array_elements(body->'checks') c)
-    when 'node_departed' then 'agent shut down on purpose'
-    when 'process_exited' then concat(
-        'rank ', body->>'rank',
-        case when body->'exception'->>'type' is not null then concat(
-                 ' raised ', body->'exception'->>'type',
-                 ': ', left(split_part(body->'exception'->>'message', chr(10), 1), 200))
-             when body->>'signal' is not null then concat(' was killed by signal ', body->>'signal')
-             when body->>'exit_code' is not null then concat(' ended with exit code ', body->>'exit_code')
-             else concat(' is gone: ', coalesce(nullif(body->>'detail', ''), 'no exit status')) end,
-        case when coalesce(body->>'step', '-1') = '-1' then ', before any step'
-             else concat(', last step ', body->>'step') end)
-    when 'first_step' then concat('all ranks of the node completed step ', body->>'step')
-    when 'message_rejected' then concat(body->>'consumer', ' rejected a message on ', body->>'subject',
-                                        ': ', body->>'error')
-    when 'order_refused' then concat('refused the order of epoch ', body->>'epoch', ' and generation ',
-        body->>'generation', ', having obeyed ', body->>'newest_epoch', '/', body->>'newest_generation')
-    when 'node_lost' then concat('not heard of for ', round((body->>'silent_s')::numeric, 1), ' s')
-    when 'step_time_measured' then concat('a step takes ', round((body->>'median_s')::numeric, 3), ' s')
-    when 'deadline_passed' then concat_ws(' ',
-        'waited', concat(round((body->>'waited_s')::numeric, 1), ' s for'), body->>'awaited',
-        (select concat('(missing: ', string_agg(n, ', '), ')')
-         from jsonb_array_elements_text(body->'missing_nodes') n having count(*) > 0))
-    when 'step_restorable' then concat('step ', body->>'step', ' can be restored')
-    when 'incident_opened' then concat_ws(': ', body->>'symptom', body->>'reason')
-    when 'incident_closed' then concat_ws(': ', body->>'outcome', body->>'reason')
-    when 'job_finished' then concat_ws(': ', body->>'outcome', body->>'reason')
-    when 'generation_started' then concat_ws(': ', concat(
-        'generation ', body->>'generation', ' on ',
-        (select string_agg(n, ', ') from jsonb_array_elements_text(body->'nodes') n),
-        case when body->>'restore_step' is not null then concat(' from step ', body->>'restore_step') end),
-        body->>'reason')
-    when 'ranks_stopped' then concat(
-        jsonb_array_length(body->'ranks'), ' ranks ended, ', body->>'killed', ' by SIGKILL, in ',
-        round((body->>'took_s')::numeric, 3), ' s')
-    when 'ranks_started' then concat(
-        jsonb_array_length(body->'ranks'), case when body->>'adopted' = 'true' then ' ranks adopted' else
-        ' ranks started' end, ' in ', round((body->>'took_s')::numeric, 3), ' s')
-    when 'ranks_finished' then concat(jsonb_array_length(body->'ranks'), ' ranks finished')
-    when 'nodes_granted' then concat('granted ', (
-        select string_agg(g->>'node', ', ') from jsonb_array_elements(body->'grants') g))
-    when 'nodes_awaited' then concat(body->>'available', ' of ', body->>'wanted', ' nodes available')
-    when 'node_state_changed' then concat(body->>'old_state', ' to ', body->>'new_state', ': ', body->>'reason')
-    when 'checkpoint_saved' then concat('checkpoint of step ', body->>'step', ' saved in ',
-                                        round((body->>'took_s')::numeric, 3), ' s')
-    else body->>'reason' end
-$$
-"""
-
-STEPS = """
 create view historian.steps as
 select e.job, e.generation, e.node, s.rank, s.step, s.ended_at, historian.real(s.duration_s) as duration_s,
-       historian.real(s.loss) as loss, historian.real(s.grad_norm) as grad_norm, s.tokens
+       historian.real(s.loss) as loss, historian.real(s.grad_norm) as grad_norm, s.tokens, s.not_finite
 from historian.events e
 cross join lateral jsonb_to_recordset(e.body->'samples') as s(
-    rank bigint, step bigint, ended_at timestamptz, duration_s numeric, loss numeric, grad_norm numeric, tokens bigint)
-where e.type = 'steps_measured'
-"""
+    rank bigint, step bigint, ended_at timestamptz, duration_s numeric, loss numeric, grad_norm numeric, tokens bigint,
+    not_finite jsonb)
+where e.type = 'steps_measured';
 
-GENERATIONS = """
+comment on view historian.steps is 'completed steps of every rank: duration, loss, gradient norm, tokens';
+
 create view historian.generations as
 select g.job, g.generation, g.incident, c.type as cause, g.at as started_at,
-       historian.seconds(f.at, n.at) as detect_s,
-       historian.seconds(n.at, g.at) as decide_s,
+       historian.seconds(f.at, f.noticed_at) as detect_s,
+       historian.seconds(f.noticed_at, g.at) as decide_s,
        historian.seconds(g.at, s.at) as stop_s,
        historian.seconds(coalesce(s.at, g.at), r.at) as start_s,
        historian.seconds(r.at, d.at) as first_step_s,
        historian.seconds(coalesce(f.at, g.at), d.at) as total_s,
        array(select jsonb_array_elements_text(g.body->'nodes')) as nodes,
-       (g.body->>'restore_step')::bigint as restore_step,
-       case when f.at is not null then greatest(0,
-            greatest(f.step, o.failed_step, -1) - coalesce((g.body->>'restore_step')::bigint, -1)) end as lost_steps,
+       w.step as restore_step,
+       case when f.at is not null and not u.exists then greatest(0,
+            greatest(f.step, o.failed_step, -1) - coalesce(w.step, -1)) end as lost_steps,
        case when g.next is not null then coalesce(x.type, 'replaced')
             when j.outcome is not null then j.outcome
             when x.type is not null then x.type
             when d.at is not null then 'training'
             else 'starting' end as outcome,
-       f.at as fault_at, n.at as noticed_at, s.at as stopped_at, r.at as ranks_started_at, d.at as first_step_at
+       f.at as fault_at, f.noticed_at, s.at as stopped_at, r.at as ranks_started_at, d.at as first_step_at
 from (
     select e.job, e.generation, e.incident, e.id, e.cause, e.at, e.body,
            coalesce(lag(e.generation) over w, 0) as previous, lag(e.at) over w as previous_at,
@@ -141,25 +81,33 @@ left join lateral (
 left join lateral (
     select min(case e.type when 'process_exited' then (e.body->>'exited_at')::timestamptz
                            when 'node_lost' then (e.body->>'last_heard_at')::timestamptz
+                       when 'hang_found' then (e.body->>'since')::timestamptz
                            else e.at end) as at,
+           min(e.at) as noticed_at,
            max(case e.type when 'process_exited' then (e.body->>'step')::bigint end) as step
     from (
         select e.type, e.at, e.body from historian.events e
-        where e.type in ('process_exited', 'node_lost', 'deadline_passed') and e.job = g.job
+        where (e.type in ('process_exited', 'node_lost', 'deadline_passed', 'bad_number')
+               or e.type = 'hang_found' and exists (
+                   select from historian.events d
+                   where d.type in ('incident_opened', 'reattempt', 'eviction', 'checks_started', 'rollback',
+                                    'job_stopping') and d.job = e.job and d.cause = e.id)) and e.job = g.job
           and (e.generation >= g.previous and e.generation < g.generation
                or e.generation is null and e.at > g.previous_at and e.at <= g.at)
         union all
         select e.type, e.at, e.body from historian.events e
         where e.id in (g.cause, case when g.nth_of_incident = 1 then o.cause end)
-          and e.type in ('process_exited', 'node_lost', 'node_departed', 'deadline_passed')
+          and e.type in ('process_exited', 'node_lost', 'node_departed', 'deadline_passed', 'bad_number', 'inspection', 'hang_found')
     ) e
     where g.incident is not null
 ) f on true
 left join lateral (
-    select min(e.at) as at from historian.events e
-    where e.incident = g.incident and e.class = 'decision' and e.type <> 'progress' and e.type <> 'steps_measured'
-      and e.at <= g.at and (e.at > g.previous_at or g.previous_at is null)
-) n on true
+    select exists (
+        select from historian.events e
+        where e.type = 'first_step' and e.job = g.job and e.generation in (g.previous, g.generation)
+          and e.body->>'is_numbered' = 'false'
+    ) as exists
+) u on true
 left join lateral (
     select max(node.at) as at from (
         select min(e.at) as at from historian.events e
@@ -185,7 +133,11 @@ left join lateral (
 ) d on true
 left join lateral (
     select e.type from historian.events e
-    where e.type in ('process_exited', 'node_lost', 'deadline_passed') and e.job = g.job
+    where (e.type in ('process_exited', 'node_lost', 'deadline_passed', 'bad_number')
+               or e.type = 'hang_found' and exists (
+                   select from historian.events d
+                   where d.type in ('incident_opened', 'reattempt', 'eviction', 'checks_started', 'rollback',
+                                    'job_stopping') and d.job = e.job and d.cause = e.id)) and e.job = g.job
       and (e.generation >= g.generation and (e.generation < g.next or g.next is null)
            or e.generation is null and e.at > g.at and (e.at <= g.next_at or g.next_at is null))
     order by e.at limit 1
@@ -195,9 +147,15 @@ left join lateral (
     where e.type = 'job_finished' and e.job = g.job
     order by e.at desc limit 1
 ) j on true
-"""
+left join lateral (
+    -- What the ranks went on from. The order names the newest step that the controller had heard of, or an older one.
+    select nullif(coalesce(min((e.body->>'step')::bigint) - 1, (g.body->>'restore_step')::bigint), -1) as step
+    from historian.events e
+    where e.type = 'first_step' and e.job = g.job and e.generation = g.generation
+) w on true;
 
-INCIDENTS = """
+comment on view historian.generations is 'starts of a job: nodes, cause, outcome, seconds per phase from fault to first step';
+
 create view historian.incidents as
 select o.incident, o.job, o.at as opened_at, c.at as closed_at, coalesce(c.symptom, o.body->>'symptom') as symptom,
        o.node, (o.body->>'rank')::bigint as rank, (o.body->>'failed_step')::bigint as failed_step,
@@ -223,6 +181,7 @@ left join lateral (
 left join lateral (
     select case e.type when 'process_exited' then (e.body->>'exited_at')::timestamptz
                        when 'node_lost' then (e.body->>'last_heard_at')::timestamptz
+                       when 'hang_found' then (e.body->>'since')::timestamptz
                        else e.at end as at
     from historian.events e
     where e.id = o.cause and e.class in ('evidence', 'finding')
@@ -235,27 +194,28 @@ left join lateral (
         select max(g.generation) from historian.events g
         where g.type = 'generation_started' and g.incident = o.incident and g.job = o.job)
 ) r on true
-where o.type = 'incident_opened'
-"""
+where o.type = 'incident_opened';
 
-INCIDENT_TIMELINE = """
+comment on view historian.incidents is 'one row an incident: symptom, nodes evicted, attempts, outcome, seconds to recover';
+
 create view historian.incident_timeline as
 select t.incident, t.job, t.at,
        extract(epoch from t.at - min(t.at) over (partition by t.incident))::double precision as seconds,
        t.class, t.type, t.generation, t.node,
        case when t.type in ('process_exited', 'incident_opened') then (t.body->>'rank')::bigint end as rank,
-       historian.in_words(t.type, t.body) as what, t.id as event,
+       coalesce(t.summary, nullif(t.body->>'summary', ''), nullif(t.body->>'reason', ''), replace(t.type, '_', ' '))
+           as what, t.id as event,
        row_number() over (
            partition by t.incident order by t.at,
            -- What one decision says, it says at one moment.
-           case when t.class in ('evidence', 'finding') then 0
+           case when t.type = 'job_traced' then -1 when t.class in ('evidence', 'finding') then 0
                 when t.type = 'incident_opened' then 1
                 when t.type = 'generation_started' then 3
                 when t.type = 'incident_closed' then 4
                 when t.class = 'decision' then 2
                 else 5 end, t.id) as nth
 from (
-    select o.incident, o.job, e.at, e.class, e.type, e.generation, e.node, e.body, e.id
+    select o.incident, o.job, e.at, e.class, e.type, e.generation, e.node, e.body, e.summary, e.id
     from historian.events o
     left join lateral (
         select min(e.at) as at from historian.events e
@@ -270,13 +230,21 @@ from (
         select e.cause from historian.events e
         where e.incident = o.incident and e.class = 'decision'
           and e.type <> 'progress' and e.type <> 'steps_measured'
+        union
+        select s.id from historian.events e
+        join historian.events s on s.type in ('hang_suspected', 'job_traced') and s.job = e.job
+            and s.generation = e.generation and s.at between (e.body->>'since')::timestamptz and e.at
+        where e.type = 'hang_found' and e.job = o.job and e.id in (
+            select d.cause from historian.events d
+            where d.incident = o.incident and d.class = 'decision'
+              and d.type <> 'progress' and d.type <> 'steps_measured')
     ) member
     join historian.events e on e.id = member.id and (e.incident = o.incident or e.class in ('evidence', 'finding'))
     where o.type = 'incident_opened'
-) t
-"""
+) t;
 
-JOBS = """
+comment on view historian.incident_timeline is 'what happened in an incident, in words, with seconds since its first sign';
+
 create view historian.jobs as
 select s.job, s.at as submitted_at, f.at as finished_at, coalesce(f.outcome, 'running') as outcome,
        (select count(*) from historian.events e
@@ -301,84 +269,105 @@ left join lateral (
     where e.type = 'job_finished' and e.job = s.job
     order by e.at desc limit 1
 ) f on true
-where s.type = 'job_submitted'
-"""
+where s.type = 'job_submitted';
 
-EVENTS_BY_TYPE = """
+comment on view historian.jobs is 'one row a job: outcome, generations, last step, incidents, steps trained twice';
+
 create view historian.events_by_type as
 select class, type, job, count(*) as events, min(at) as first_at, max(at) as last_at
 from historian.events
-group by class, type, job
-"""
+group by class, type, job;
 
-DEAD_LETTERS = """
+comment on view historian.events_by_type is 'how many events of each type a job has, and when';
+
 create view historian.dead_letters as
 select at, body->>'consumer' as consumer, body->>'subject' as subject, body->>'error' as error,
        (body->>'body_bytes')::bigint as body_bytes, (body->>'deliveries')::bigint as deliveries,
        node, source, id as event
 from historian.events
-where type = 'message_rejected'
-"""
+where type = 'message_rejected';
 
-VIEWS = {
-    "steps": (STEPS, "completed steps of every rank: duration, loss, gradient norm, tokens"),
-    "generations": (GENERATIONS, "starts of a job: nodes, cause, outcome, seconds per phase from fault to first step"),
-    "incidents": (INCIDENTS, "one row an incident: symptom, nodes evicted, attempts, outcome, seconds to recover"),
-    "incident_timeline": (
-        INCIDENT_TIMELINE,
-        "what happened in an incident, in words, with seconds since its first sign",
-    ),
-    "jobs": (JOBS, "one row a job: outcome, generations, last step, incidents, steps trained twice"),
-    "events_by_type": (EVENTS_BY_TYPE, "how many events of each type a job has, and when"),
-    "dead_letters": (DEAD_LETTERS, "messages that a consumer could not read or handle, and why"),
-}
+comment on view historian.dead_letters is 'messages that a consumer could not read or handle, and why';
 
-FREQUENT_LEFT_OUT = "type <> 'progress' AND type <> 'steps_measured'"
+create view historian.throughput as
+select e.job, e.generation, e.at, (e.body->>'step')::bigint as step,
+       historian.real((e.body->>'step_s')::numeric) as step_s,
+       historian.real((e.body->>'tokens_per_s')::numeric) as tokens_per_s,
+       historian.real((e.body->>'mfu')::numeric) as mfu,
+       coalesce((e.body->>'is_logged')::boolean, false) as is_logged
+from historian.events e
+where e.type = 'throughput_measured';
 
+comment on view historian.throughput is 'how fast jobs trained: seconds a step, tokens a second of the whole job, MFU';
 
-def upgrade() -> None:
-    op.create_table(
-        "events",
-        sa.Column("id", sa.Uuid, primary_key=True),
-        sa.Column("at", sa.DateTime(timezone=True), primary_key=True),
-        sa.Column("class", sa.Text, nullable=False),
-        sa.Column("type", sa.Text, nullable=False),
-        sa.Column("source", sa.Text, nullable=False),
-        sa.Column("job", sa.Text),
-        sa.Column("generation", sa.BigInteger),
-        sa.Column("node", sa.Text),
-        sa.Column("cause", sa.Uuid),
-        sa.Column("incident", sa.Uuid),
-        sa.Column("body", postgresql.JSONB, nullable=False),
-        sa.Column("recorded_at", sa.DateTime(timezone=True), nullable=False, server_default=sa.func.now()),
-        schema="historian",
-        postgresql_partition_by="RANGE (at)",
-        comment="every event, in daily partitions by the emitter's clock; body is the event as it was on the bus",
-    )
-    for name, columns, options in (
-        ("events_at", ["at"], {"postgresql_using": "brin"}),
-        ("events_type", ["type", "job", "generation"], {"postgresql_where": sa.text(FREQUENT_LEFT_OUT)}),
-        (
-            "events_incident",
-            ["incident"],
-            {"postgresql_where": sa.text(f"incident IS NOT NULL AND {FREQUENT_LEFT_OUT}")},
-        ),
-        ("events_samples", ["job", "generation", "at"], {"postgresql_where": sa.text("type = 'steps_measured'")}),
-    ):
-        op.create_index(name, "events", columns, schema="historian", **options)
-    op.execute(SECONDS)
-    op.execute(REAL)
-    op.execute(IN_WORDS)
-    for name, (definition, line) in VIEWS.items():
-        op.execute(definition)
-        op.execute(f"comment on view historian.{name} is $${line}$$")
-        op.execute(f"grant select on historian.{name} to holdfast_reader")
-    op.execute("grant select on historian.events to holdfast_reader")
-    op.execute("grant usage, create on schema historian to holdfast_historian")
-    op.execute("alter table historian.events owner to holdfast_historian")
-    for name in VIEWS:
-        op.execute(f"alter view historian.{name} owner to holdfast_historian")
-    op.execute(
-        "alter default privileges for role holdfast_historian in schema historian "
-        "grant select on tables to holdfast_reader"
-    )
+create view historian.logged_numbers as
+select e.job, e.generation, e.node, s.rank, s.step, s.logged_step, s.logged_at, historian.real(s.loss) as loss,
+       historian.real(s.grad_norm) as grad_norm, historian.real(s.tokens_per_s) as tokens_per_s,
+       historian.real(s.mfu) as mfu, historian.real(s.learning_rate) as learning_rate, s.not_finite,
+       e.body->>'kind' as kind, e.body->>'path' as path
+from historian.events e
+cross join lateral jsonb_to_recordset(e.body->'samples') as s(
+    rank bigint, step bigint, logged_step bigint, logged_at timestamptz, loss numeric, grad_norm numeric,
+    tokens_per_s numeric, mfu numeric, learning_rate numeric, not_finite jsonb)
+where e.type = 'numbers_logged';
+
+comment on view historian.logged_numbers is 'what ranks wrote into TensorBoard or W&B logs, and the step it belongs to';
+
+create view historian.telemetry as
+select e.job, e.generation, e.node, r.rank, e.at, r.cpu_cores, r.memory_bytes, r.io_bytes_per_s, r.sent_bytes_per_s,
+       r.collectives_per_s
+from historian.events e
+cross join lateral jsonb_to_recordset(e.body->'ranks') as r(
+    rank bigint, cpu_cores float8, memory_bytes bigint, io_bytes_per_s float8, sent_bytes_per_s float8,
+    collectives_per_s float8)
+where e.type = 'telemetry_measured';
+
+comment on view historian.telemetry is 'what each rank used: cores, memory, input and output, network';
+
+create view ckpt.restorable as
+select r.job, r.tier, r.step, r.generation, r.known_at, r.path, coalesce(r.step <= c.step, false) as certified
+from (
+    select job, 'disk' as tier, step, (body->>'generation')::bigint as generation, saved_at as known_at, path
+    from ckpt.steps
+    union all
+    -- Node ranks report one after the other: what the last of them has, all have. A node that a job does without is
+    -- lost as a rule, and with it what only it had.
+    select s.job, 'memory', min(s.step), s.generation, max(s.reported_at), null
+    from ckpt.plans p join ckpt.shards s on s.job = p.key
+    where p.body->'layout'->'nodes' ?| array[s.node, s.keeper]
+    group by s.job, s.generation, p.nnodes
+    having count(*) = p.nnodes
+    union all
+    select key, 'memory', held_step, held_generation, updated_at, null
+    from ckpt.plans
+    where held_step is not null
+) r
+left join ckpt.certified c on c.key = r.job;
+
+comment on view ckpt.restorable is 'the steps that a job can go on from, on disk and in memory';
+
+grant select on
+    historian.steps,
+    historian.generations,
+    historian.incidents,
+    historian.incident_timeline,
+    historian.jobs,
+    historian.events_by_type,
+    historian.dead_letters,
+    historian.throughput,
+    historian.logged_numbers,
+    historian.telemetry,
+    ckpt.restorable
+to holdfast_reader;
+
+-- The role that owns the partitions of `historian.events` must own what reads them.
+alter view historian.steps owner to holdfast_historian;
+alter view historian.generations owner to holdfast_historian;
+alter view historian.incidents owner to holdfast_historian;
+alter view historian.incident_timeline owner to holdfast_historian;
+alter view historian.jobs owner to holdfast_historian;
+alter view historian.events_by_type owner to holdfast_historian;
+alter view historian.dead_letters owner to holdfast_historian;
+alter view historian.throughput owner to holdfast_historian;
+alter view historian.logged_numbers owner to holdfast_historian;
+alter view historian.telemetry owner to holdfast_historian;

@@ -1,0 +1,332 @@
+"""One line of plain English for each type of event, for timelines.
+
+The historian stores it beside the event. Samples that come every second have none.
+"""
+
+from __future__ import annotations
+
+from functools import singledispatch
+
+from holdfast.events.actions import (
+    CheckpointSaved,
+    CodeInPlace,
+    NodesAwaited,
+    NodesGranted,
+    NodeStateChanged,
+    RanksFinished,
+    RanksStarted,
+    RanksStopped,
+    ShardsBackedUp,
+    ShardsFetched,
+    TelemetryModelTrained,
+)
+from holdfast.events.base import Decision, Event
+from holdfast.events.decisions import GenerationStarted, IncidentClosed, IncidentOpened, JobFinished
+from holdfast.events.evidence import (
+    CodeNotInPlace,
+    CollectivesProfiled,
+    CollectiveTrace,
+    DiagnosticResult,
+    FaultInjected,
+    FirstStep,
+    Inspection,
+    LogSignature,
+    MessageRejected,
+    NodeDeparted,
+    NodeInspected,
+    NodeRegistered,
+    OrderRefused,
+    ProcessExited,
+    ReplayResult,
+    ShardDamaged,
+    SlownessTested,
+    StackDump,
+    StepNotPersisted,
+)
+from holdfast.events.findings import (
+    BadNumber,
+    DeadlinePassed,
+    FailSlowLocated,
+    FailSlowOnset,
+    FailSlowRelieved,
+    HangFound,
+    HangSuspected,
+    JobTraced,
+    MfuDeclined,
+    NodeLost,
+    StepRestorable,
+    StepsCertified,
+    StepTimeMeasured,
+    SuspectsTested,
+    TelemetryAnomaly,
+    ThroughputMeasured,
+)
+from holdfast.events.metrics import CopiesMeasured, NumbersLogged, TelemetryMeasured
+
+EXCEPTION_CHARS_MAX = 200
+"""Of the first line of an exception's message."""
+
+CODE_CHARS = 12
+"""Of the digest that names a version of the code."""
+
+
+_TEMPLATES: dict[type[Event], str] = {
+    CheckpointSaved: "checkpoint of step {0.step} saved in {0.took_s:.3f} s",
+    NodesAwaited: "{0.available} of {0.wanted} nodes available",
+    NodeStateChanged: "{0.old_state} to {0.new_state}: {0.reason}",
+    ShardsBackedUp: "step {0.step} is on {0.keeper} as well",
+    TelemetryModelTrained: "{0.reason}",
+    IncidentClosed: "{0.outcome}: {0.reason}",
+    IncidentOpened: "{0.symptom}: {0.reason}",
+    JobFinished: "{0.outcome}: {0.reason}",
+    FaultInjected: "{0.fault} {0.state} on purpose by {0.by}",
+    FirstStep: "all ranks of the node completed step {0.step}",
+    MessageRejected: "{0.consumer} rejected a message on {0.subject}: {0.error}",
+    NodeDeparted: "agent shut down on purpose",
+    NodeRegistered: "agent started on {0.facts.hostname}",
+    OrderRefused: "refused the order of epoch {0.epoch} and generation {0.generation}, "
+    "having obeyed {0.newest_epoch}/{0.newest_generation}",
+    ShardDamaged: "step {0.step} of rank {0.rank} is damaged in the memory of {0.held_by}: {0.detail}",
+    StepNotPersisted: "{0.reason}",
+    HangSuspected: "no progress for {0.still_s:.1f} s in phase {0.phase} after step {0.step}; tracing its processes",
+    NodeLost: "not heard of for {0.silent_s:.1f} s",
+    StepRestorable: "step {0.step} can be restored",
+    StepsCertified: "certified up to step {0.step}",
+    StepTimeMeasured: "a step takes {0.median_s:.3f} s",
+}
+
+
+def summary(event: Event) -> str:
+    """Return the event in one line; "" for samples that come every second."""
+    template = _TEMPLATES.get(type(event))
+    return _sentence(event) if template is None else template.format(event)
+
+
+@singledispatch
+def _sentence(event: Event) -> str:
+    return event.reason if isinstance(event, Decision) else ""
+
+
+# --- decisions -----------------------------------------------------------------------------------------
+
+
+@_sentence.register
+def _(event: GenerationStarted) -> str:
+    start = "" if event.restore_step is None else f" from step {event.restore_step}"
+    limit = "" if event.restore_at_most is None else f", none after {event.restore_at_most}"
+    return f"generation {event.generation} on {', '.join(event.nodes)}{start}{limit}: {event.reason}"
+
+
+# --- evidence ------------------------------------------------------------------------------------------
+
+
+@_sentence.register
+def _(event: NodeInspected) -> str:
+    return "; ".join(_words(check.name, check.status, check.detail) for check in event.checks) or "no checks"
+
+
+@_sentence.register
+def _(event: ProcessExited) -> str:
+    if event.exception is not None:
+        message = event.exception.message.split("\n", 1)[0][:EXCEPTION_CHARS_MAX]
+        end = f"raised {event.exception.type}: {message}"
+    elif event.signal is not None:
+        end = f"was killed by signal {event.signal}"
+    elif event.exit_code is not None:
+        end = f"ended with exit code {event.exit_code}"
+    else:
+        end = f"is gone: {event.detail or 'no exit status'}"
+    step = "before any step" if event.step == -1 else f"last step {event.step}"
+    return f"rank {event.rank} {end}, {step}"
+
+
+@_sentence.register
+def _(event: LogSignature) -> str:
+    times = "" if event.count == 1 else f" ({event.count} such lines)"
+    return f"rank {event.rank} printed: {event.lines[0] if event.lines else ''}{times}"
+
+
+@_sentence.register
+def _(event: Inspection) -> str:
+    return _words(
+        event.check,
+        event.device,
+        "" if event.state == "alert" else event.state,
+        "(the whole machine)" if event.scope == "host" else "",
+        f"[{event.confidence}]",
+        event.detail or "".join(event.lines[:1]),
+    )
+
+
+@_sentence.register
+def _(event: DiagnosticResult) -> str:
+    peers = f"with {', '.join(event.peers)}" if event.peers else ""
+    value = "" if event.value is None else f"{event.value:.3f} {event.unit}".rstrip()
+    return _words(event.test, event.device, peers, event.status, value, event.detail)
+
+
+@_sentence.register
+def _(event: ReplayResult) -> str:
+    bad = "" if event.replay.bad_step is None else f", bad numbers at step {event.replay.bad_step}"
+    return f"rank {event.rank} of its group replayed to step {event.replay.last}{bad}"
+
+
+@_sentence.register
+def _(event: StackDump) -> str:
+    return f"stacks of {len(event.processes)} processes in {event.took_s:.1f} s"
+
+
+@_sentence.register
+def _(event: CollectiveTrace) -> str:
+    return f"collectives of {len(event.ranks)} ranks"
+
+
+@_sentence.register
+def _(event: CollectivesProfiled) -> str:
+    return f"how {len(event.ranks)} ranks spent their last iterations"
+
+
+@_sentence.register
+def _(event: SlownessTested) -> str:
+    return (
+        f"tested while training was held: matrix products on {len(event.compute_s)} ranks, {len(event.transfers)} links"
+    )
+
+
+@_sentence.register
+def _(event: CodeNotInPlace) -> str:
+    return f"code {event.version[:CODE_CHARS]}: {event.detail}"
+
+
+# --- findings ------------------------------------------------------------------------------------------
+
+
+@_sentence.register
+def _(event: ThroughputMeasured) -> str:
+    tokens = "" if event.tokens_per_s is None else f", {event.tokens_per_s:.0f} tokens/s"
+    mfu = "" if event.mfu is None else f", MFU {100 * event.mfu:.1f} %"
+    return f"a step takes {event.step_s:.3f} s{tokens}{mfu}"
+
+
+@_sentence.register
+def _(event: MfuDeclined) -> str:
+    return f"training at {100 * event.share_left:.0f} % of its pace since step {event.since_step}"
+
+
+@_sentence.register
+def _(event: FailSlowOnset) -> str:
+    return f"got slower: {_paces(event)}"
+
+
+@_sentence.register
+def _(event: FailSlowRelieved) -> str:
+    return f"{'is as fast as it was' if event.is_over else 'got faster'}: {_paces(event)}"
+
+
+@_sentence.register
+def _(event: FailSlowLocated) -> str:
+    tested = "tested" if event.is_validated else "not tested"
+    return f"{event.summary or 'nobody is suspected'} ({tested}){_asked(event.asked_by)}"
+
+
+@_sentence.register
+def _(event: JobTraced) -> str:
+    return f"{event.processes} processes traced: {event.summary or 'nobody is suspected'}{_asked(event.asked_by)}"
+
+
+@_sentence.register
+def _(event: HangFound) -> str:
+    return f"hangs since {event.still_s:.1f} s behind step {event.step}: {event.summary or 'nobody is named'}"
+
+
+@_sentence.register
+def _(event: DeadlinePassed) -> str:
+    missing = f"(missing: {', '.join(event.missing_nodes)})" if event.missing_nodes else ""
+    return _words(f"waited {event.waited_s:.1f} s for", event.awaited, missing)
+
+
+@_sentence.register
+def _(event: SuspectsTested) -> str:
+    return event.reason or "the suspects are tested"
+
+
+@_sentence.register
+def _(event: TelemetryAnomaly) -> str:
+    return event.reason or "telemetry is not as in healthy training"
+
+
+@_sentence.register
+def _(event: BadNumber) -> str:
+    rank = "" if event.rank is None else f" of rank {event.rank}"
+    change = f"rose to {event.value}, its level was {event.level}" if event.kind == "jump" else f"is {event.kind}"
+    certified = "no step is certified" if event.certified is None else f"certified up to step {event.certified}"
+    log = f" ({event.tag} at {event.logged_step} of a {event.told_by} log)" if event.told_by else ""
+    return f"{event.quantity.replace('_', ' ')}{rank} {change} at step {event.step}, {certified}{log}"
+
+
+# --- actions -------------------------------------------------------------------------------------------
+
+
+@_sentence.register
+def _(event: RanksStopped) -> str:
+    return f"{len(event.ranks)} ranks ended, {event.killed} by SIGKILL, in {event.took_s:.3f} s"
+
+
+@_sentence.register
+def _(event: RanksStarted) -> str:
+    return f"{len(event.ranks)} ranks {'adopted' if event.adopted else 'started'} in {event.took_s:.3f} s"
+
+
+@_sentence.register
+def _(event: RanksFinished) -> str:
+    return f"{len(event.ranks)} ranks finished"
+
+
+@_sentence.register
+def _(event: NodesGranted) -> str:
+    return f"granted {', '.join(grant.node for grant in event.grants)}"
+
+
+@_sentence.register
+def _(event: CodeInPlace) -> str:
+    return (
+        f"code {event.version[:CODE_CHARS]} is in place: {event.files} files, "
+        f"{event.fetched_bytes} bytes came over the bus"
+    )
+
+
+@_sentence.register
+def _(event: ShardsFetched) -> str:
+    ranks = ", ".join(map(str, event.ranks))
+    return f"step {event.step} of rank {ranks} fetched from {event.keeper} in {event.took_s:.3f} s"
+
+
+# --- metrics -------------------------------------------------------------------------------------------
+
+
+@_sentence.register
+def _(event: TelemetryMeasured) -> str:
+    return f"what {len(event.ranks)} ranks use"
+
+
+@_sentence.register
+def _(event: NumbersLogged) -> str:
+    return f"{len(event.samples)} readings of {event.path}"
+
+
+@_sentence.register
+def _(event: CopiesMeasured) -> str:
+    skipped = f", {event.skipped} steps were skipped" if event.skipped else ""
+    return f"step {event.step} is on {event.keeper} as well{skipped}"
+
+
+def _words(*words: str) -> str:
+    return " ".join(word for word in words if word)
+
+
+def _paces(event: FailSlowOnset | FailSlowRelieved) -> str:
+    return f"{event.before_s:.3f} s an iteration, now {event.after_s:.3f} s"
+
+
+def _asked(by: str) -> str:
+    return f" (asked by {by})" if by else ""
