@@ -1,4 +1,4 @@
-"""Files that came packed (gzip, bzip2, xz), up to a size that memory can hold. Pure."""
+"""Compressed files (gzip, bzip2, xz), unpacked up to a size that memory can hold. Pure."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ UNPACKED_BYTES_MAX = 8 << 30
 _ZSTD = b"\x28\xb5\x2f\xfd"
 
 
-class Damaged(ValueError):
-    """It cannot be unpacked; the message says why, and the cure."""
+class DamagedArchive(ValueError):
+    """A file that cannot be unpacked; the message says why, and the cure."""
 
 
 def unpacked(data: bytes, bytes_max: int = UNPACKED_BYTES_MAX) -> bytes:
-    """What a file holds, in as many parts as `cat a.gz b.gz` makes; one that is not packed as it is.
+    """Return the unpacked content, of concatenated archives as well (`cat a.gz b.gz`); other data as it is.
 
     Raises:
-        Damaged: it is broken, was cut short, is larger than `bytes_max`, or packed in a way that is not known here.
+        DamagedArchive: broken, cut short, larger than `bytes_max`, or compressed in an unsupported way.
     """
     if data.startswith(_ZSTD):
-        raise Damaged("packed with zstd; unpack it with `zstd -d` first")
+        raise DamagedArchive("packed with zstd; unpack it with `zstd -d` first")
     packing = _packing(data)
     if packing is None:
         return data
@@ -36,13 +36,13 @@ def unpacked(data: bytes, bytes_max: int = UNPACKED_BYTES_MAX) -> bytes:
             found += part.decompress(data, bytes_max - len(found) + 1)
         except (zlib.error, OSError, lzma.LZMAError) as error:
             if found:
-                # Something else behind what was packed, as `gzip -d` passes it over.
+                # Trailing data that is not compressed is ignored, as by `gzip -d`.
                 break
-            raise Damaged(f"damaged {name} ({error}); copy it again") from error
+            raise DamagedArchive(f"damaged {name} ({error}); copy it again") from error
         if len(found) > bytes_max:
-            raise Damaged(f"larger than {_size(bytes_max)} once unpacked; give a part of it")
+            raise DamagedArchive(f"larger than {_size(bytes_max)} once unpacked; give a part of it")
         if not part.eof:
-            raise Damaged(f"breaks off before its {name} ends: it was cut short; copy it again")
+            raise DamagedArchive(f"breaks off before its {name} ends: it was cut short; copy it again")
         data = part.unused_data
     return bytes(found)
 

@@ -1,4 +1,4 @@
-"""Numbers and names in words. Pure."""
+"""Numbers and names in text. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 
 def in_ranges(numbers: Iterable[int]) -> str:
-    """`0-3, 7, 9-10`."""
+    """Return numbers as ranges: `0-3, 7, 9-10`."""
     spans: list[list[int]] = []
     for number in sorted(set(numbers)):
         if spans and number == spans[-1][1] + 1:
@@ -17,12 +17,12 @@ def in_ranges(numbers: Iterable[int]) -> str:
 
 
 def ranks_in_words(numbers: Sequence[int]) -> str:
-    """`rank 5`, `ranks 0-3, 7`."""
+    """Return ranks as text: `rank 5`, `ranks 0-3, 7`."""
     return f"rank{'s' if len(set(numbers)) > 1 else ''} {in_ranges(numbers)}"
 
 
 def machines_in_words(nodes: Sequence[str]) -> str:
-    """`machine node-3`, `machines 12, 13, 14, 15`; a thousand are not listed."""
+    """Return machines as text: `machine node-3`, `machines 12-15`; of names at most 16."""
     if len(nodes) > 1 and all(node.isdecimal() for node in nodes):
         return f"machines {in_ranges(map(int, nodes))}"
     shown = ", ".join(nodes[:16]) + (f" and {len(nodes) - 16} more" if len(nodes) > 16 else "")

@@ -26,7 +26,7 @@ def test_the_ends_of_a_cut_link_are_named_and_not_the_node_between_them(tmp_path
         came = outcome(own, case, job, since, within_s=240.0)
         first, _, last = own.members(job)
         assert (came.ranks, came.decision) == ((0, 2), case.decision), came
-        assert f"nothing passes between machines {first} and {last}" in came.summary
+        assert f"no data passes between machines {first} and {last}" in came.summary
         (found,) = own.events(job, "hang_found")
         assert found["nodes"] == [first, last]
         assert f"{first} to {last}" in "".join(found["evidence"]), "what was not acknowledged, in words"

@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from holdfast.engines.archives import Damaged, unpacked
+from holdfast.engines.archives import DamagedArchive, unpacked
 from holdfast.engines.hang.dumps.dump_files import UnreadableDump
 
 STDIN = "-"
@@ -125,7 +125,7 @@ def _limited(read: Callable[[int], bytes | None]) -> bytes:
 def _unpacked(data: bytes) -> bytes:
     try:
         return unpacked(data, UNPACKED_BYTES_MAX)
-    except Damaged as error:
+    except DamagedArchive as error:
         raise UnreadableDump(str(error)) from None
 
 

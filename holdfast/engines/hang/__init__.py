@@ -1,4 +1,5 @@
-"""Who holds up a job that stands still: from stacks, and from what the ranks did in their collectives. Pure.
+"""Find the ranks that block a hanging job, from stacks and from the ranks' collectives. Pure.
 
-ByteRobust §5.1 groups stacks, FT-HSDP §2.3 follows who waits for whom; `verdict` puts both together.
+`stacks` groups stacks (ByteRobust §5.1), `graph` follows the wait-for graph (FT-HSDP §2.3), `hang_verdict` combines
+both.
 """

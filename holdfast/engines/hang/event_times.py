@@ -1,6 +1,6 @@
-"""Traces as events carry them: an event says from when its times count, and they count from there. Pure.
+"""Times of traces relative to an origin, as events carry them. Pure.
 
-Nanoseconds since 1970 are beyond the integers that every reader of JSON has exactly.
+Nanoseconds since 1970 exceed the integers that every JSON reader keeps exact.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ _TIMES = ("created_ns", "started_ns", "ended_ns")
 
 
 def to_event_times(traces: Iterable[RankTrace]) -> tuple[datetime, tuple[RankTrace, ...]]:
-    """From when the times count, and the traces with such times. 0 stays what it is: not known, or not yet."""
+    """Return the origin and the traces with times since it. 0 stays 0: unknown, or not yet."""
     traces = tuple(traces)
     known = [time for trace in traces for time in _times(trace) if time]
-    # A whole microsecond before the first, so that none of them becomes 0.
+    # One whole microsecond before the first time, so that no known time becomes 0.
     origin_us = max(0, min(known, default=0) // 1000 - 1)
     return _EPOCH + timedelta(microseconds=origin_us), tuple(_shifted(trace, -origin_us * 1000) for trace in traces)
 
 
 def from_event_times(origin: datetime, traces: Iterable[RankTrace]) -> tuple[RankTrace, ...]:
-    """The traces with times since 1970 again."""
+    """Return the traces with times since 1970."""
     by_ns = (origin - _EPOCH) // timedelta(microseconds=1) * 1000
     return tuple(_shifted(trace, by_ns) for trace in traces)
 

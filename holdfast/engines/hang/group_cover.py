@@ -1,4 +1,4 @@
-"""The smallest set of parallel groups that covers some ranks: what outliers have in common (ByteRobust §5.1). Pure."""
+"""The smallest set of parallel groups that covers outlier ranks (ByteRobust §5.1). Pure."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ import msgspec
 from holdfast.topology import Mesh
 
 _SHARE_MIN = 1 / 4
-"""Of a group's machines that must have outliers: a group of a hundred with two of them is no suspect."""
+"""Minimum share of a group's machines with outliers: a group of a hundred with two of them is no suspect."""
 
 _SHARE_MIN_OF_SEVERAL = 1 / 2
-"""The same of a group along several dimensions, such as a whole replica."""
+"""The same for a group along several dimensions, such as a whole replica."""
 
 _NEAREST_FIRST = ("pp", "ep", "cp", "tp")
-"""Between groups that cover alike: along which a hang of one rank is felt by whole machines first."""
+"""Order of dimensions for groups that cover equally: those first along which a hanging rank blocks whole machines
+first.
+"""
 
 
 class SharedGroup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Parallel groups along `dims` that lie on the same machines. `ranks`: of those that outliers belong to."""
+    """Parallel groups along `dims` on the same machines. `ranks`: members of the groups with outliers."""
 
     dims: tuple[str, ...]
     ranks: tuple[int, ...]
@@ -30,7 +32,7 @@ class SharedGroup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class GroupCover(msgspec.Struct, frozen=True, kw_only=True):
-    """What covers the outliers: groups, and machines that share none. `crossing`: machines on which groups meet."""
+    """A cover of the outliers: groups, and machines that share none. `crossing`: machines on which groups intersect."""
 
     groups: tuple[SharedGroup, ...] = ()
     alone: tuple[str, ...] = ()
@@ -47,7 +49,7 @@ class _Candidate(msgspec.Struct, frozen=True):
 def cover_with_groups(
     outliers: Sequence[int], mesh: Mesh | None, node_of: Callable[[int], str], partners: Sequence[int] = ()
 ) -> GroupCover:
-    """The fewest groups whose machines cover those of `outliers`. A machine is covered by itself where it is alone.
+    """Return the fewest groups whose machines cover those of `outliers`. A machine alone covers itself.
 
     `partners`: ranks that outliers wait for one by one; they are covered as well.
     """
@@ -77,7 +79,7 @@ def cover_with_groups(
 
 
 def natural_order(node: str) -> tuple[str, int, str]:
-    """Sorts node-2 before node-10."""
+    """Return a sort key that puts node-2 before node-10."""
     head = node.rstrip("0123456789")
     return head, int(node[len(head) :] or 0), node
 
@@ -98,7 +100,7 @@ def _candidates(
 
 
 def _touched(outliers: Sequence[int], mesh: Mesh, dims: tuple[str, ...], least: float) -> Iterator[list[int]]:
-    """Groups along `dims` with so many outliers that they may be suspects."""
+    """Yield groups along `dims` with enough outliers to be suspects."""
     offsets = [0]
     for dim in dims:
         offsets = [offset + index * mesh.stride(dim) for index in range(mesh.size(dim)) for offset in offsets]
@@ -119,7 +121,7 @@ def _score(candidate: _Candidate, left: set[str]) -> tuple[int, int, int, int, t
 
 
 def _ties(best: _Candidate, candidates: Sequence[_Candidate], left: set[str]) -> list[str]:
-    """Others that would have done as well."""
+    """Return a note if another group would cover as many outliers."""
     same = [
         candidate
         for candidate in candidates

@@ -1,10 +1,10 @@
-"""Stacks and collectives put together: which machines hold up a job that stands still. Pure.
+"""Verdict on a hang from stacks, collectives and network: the machines that block the job. Pure.
 
-What a rank did in its collectives shows that others wait for it, its stack shows what it does instead: where both name
-a rank, it is that one. Stacks alone may be alike on those who wait and the one that they wait for; how far each came
-tells them apart. Collectives alone leave several ranks where all have joined, or where point-to-point operations are
-not recorded; stacks then drop those who stand in a wait themselves. Where a link is cut all members of a collective
-show the same; what their nodes know of the network then names the ends.
+Collectives show that others wait for a rank, its stack shows what it does instead: a rank that both name is the one.
+Stacks of waiting ranks and of the rank that they wait for can be alike; progress in collectives tells them apart.
+Collectives leave several ranks where all have joined, or where point-to-point operations are not recorded; stacks then
+exclude the ranks that wait themselves. If a link is cut, all members of a collective look the same; the network state
+of their nodes then names the two ends.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from holdfast.events.parts.traces import Blamed, NodeLinks, ProcessStacks, RankT
 from holdfast.topology import Mesh
 
 _STRONG = 0.8
-"""Stacks that are this sure saw a rank busy with something of its own, or stopped."""
+"""Confidence from which stacks prove that a rank is stopped or busy with something else."""
 
 STOPPED = frozenset({"T", "t", "stopped", "Z", "X", "dead", "zombie"})
 
 _SUSPECT_MOST = 4
-"""Times more suspects from stacks than from collectives are no help."""
+"""Ratio of suspects from collectives to suspects from stacks above which the stacks decide."""
 
 _EVIDENCE_MOST = 12
 
 
 class HangVerdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Who holds the job up.
+    """The ranks and machines that block the job.
 
-    `suspects`: the most probable first; one entry with several ranks means: one of these, and nothing says which.
-    `ranks`, `nodes`: all of theirs. `scope`: the evidence names single machines, only a group, or nobody.
-    `victims` wait for the suspects. `summary` is a sentence for people; `evidence` lines can be checked by hand.
+    `suspects`: most probable first; an entry with several ranks means one of these, without proof which. `ranks`,
+    `nodes`: those of all suspects. `scope`: the evidence names single machines, only a group, or nobody. `victims` wait
+    for the suspects. `summary` is one sentence; `evidence` lines can be checked by hand.
     """
 
     suspects: tuple[Blamed, ...] = ()
@@ -62,7 +62,7 @@ def judge_hang(
     node_of_rank: Mapping[int, str] | None = None,
     links: Sequence[NodeLinks] = (),
 ) -> HangVerdict:
-    """Each kind of evidence may be absent, or be there for some ranks only. O(processes + records)."""
+    """Judge a hang. Either kind of evidence may be missing, in whole or for some ranks. O(processes + records)."""
     nodes = _Nodes(stacks, traces, ranks_per_node, node_of_rank)
     by_stack = judge_stacks(stacks, mesh, ranks_per_node) if stacks else None
     by_wait = judge_collectives(traces, mesh, ranks_per_node, _waiting(stacks, traces)) if traces else None
@@ -82,9 +82,9 @@ def _with_network(
     nodes: _Nodes,
     notes: list[str],
 ) -> list[Blamed]:
-    """What the network explains better than traces do: a cut shows there as ranks that are late or never come.
+    """Prefer the network's evidence: in traces, a cut link shows as ranks that are late or never come.
 
-    A stack that shows what a rank does instead of waiting is not explained by it.
+    It does not override a stack that shows what a rank does instead of waiting.
     """
     silent, more = silent_links(links)
     notes += more
@@ -110,13 +110,13 @@ def _with_network(
 
 
 def _members(blamed: BlamedInCollective, traces: Sequence[RankTrace]) -> tuple[int, ...]:
-    """All ranks of the group whose collective does not end."""
+    """Return all ranks of the group whose collective does not end."""
     groups = (group for trace in traces for group in trace.groups if group.name == blamed.group)
     return next((group.ranks for group in groups if set(blamed.ranks) <= set(group.ranks)), blamed.ranks)
 
 
 class _Nodes:
-    """The machines of ranks, from whoever names them first."""
+    """Machines of ranks, from traces, stacks and the caller."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class _Nodes:
         self._ranks_per_node = ranks_per_node
 
     def of(self, ranks: Sequence[int]) -> tuple[str, ...]:
-        """Each machine once; none where one of them is not known."""
+        """Return each machine once; empty if any is unknown."""
         found: dict[str, None] = {}
         for rank in ranks:
             name = self._names.get(rank) or (str(rank // self._ranks_per_node) if self._ranks_per_node else "")
@@ -143,12 +143,12 @@ class _Nodes:
         return tuple(found)
 
     def on(self, nodes: Sequence[str]) -> tuple[int, ...]:
-        """The ranks that are known to be on these machines."""
+        """Return the ranks known to be on these machines."""
         return tuple(rank for rank in self._ranks if set(self.of((rank,))) & set(nodes))
 
 
 def _waiting(stacks: Sequence[ProcessStacks], traces: Sequence[RankTrace]) -> set[int]:
-    """Ranks without a trace that stand where others, whose traces show that they wait, stand as well."""
+    """Return ranks without a trace whose stack equals that of ranks whose traces show that they wait."""
     traced = {trace.rank for trace in traces if not trace.unread}
     own = [each for each in stacks if each.kind == "rank" and each.threads and each.state not in STOPPED]
     if all(each.rank in traced for each in own):
@@ -180,7 +180,8 @@ def _combined(
     both = [_agreed(each, stood) for each in waited if _meets(each, stood)]
     strong = [each for each in stood if each.confidence >= _STRONG]
     if both:
-        # A stack that shows a rank stopped or busy explains why others wait for it; the others are late by its fault.
+        # A rank that its stack shows stopped or busy explains why others wait for it; the others are late because of
+        # it.
         sure = {rank for each in strong for rank in each.ranks}
         rest = [each for each in waited if not _meets(each, stood)]
         kept = rest if not sure else [each for each in rest if _is_evident(each)]
@@ -201,12 +202,12 @@ def _meets(each: BlamedInCollective, stood: Sequence[Blamed]) -> bool:
 
 
 def _agreed(each: BlamedInCollective, stood: Sequence[Blamed]) -> Blamed:
-    """What both say, with the evidence of both: the ranks that both name, where the stacks are sure."""
+    """Merge a suspect of both: the ranks that both name if the stacks are certain, with the evidence of both."""
     best = max(
         (one for one in stood if set(one.ranks) & set(each.ranks)), key=lambda one: (one.confidence, -len(one.ranks))
     )
     doubt = (1 - each.confidence) * (1 - best.confidence)
-    # Those who wait for the same collective may stand apart from most without any fault of theirs.
+    # Ranks that wait for the same collective may differ from most without a fault of their own.
     tells_apart = best.confidence >= _STRONG
     return Blamed(
         ranks=tuple(rank for rank in each.ranks if rank in best.ranks or not tells_apart),
@@ -220,7 +221,7 @@ def _agreed(each: BlamedInCollective, stood: Sequence[Blamed]) -> Blamed:
 def _without_waiting(
     waited: Sequence[BlamedInCollective], stacks: Sequence[ProcessStacks], notes: list[str], *, keep_all: bool = True
 ) -> list[Blamed]:
-    """Drop those whose stacks show them in a wait of their own, if that leaves anybody (or `keep_all` is not asked)."""
+    """Drop ranks whose stacks show them waiting; with `keep_all`, only if some suspect remains."""
     absent = [each for each in waited if each.kind in ("never_joined", "no_dump")]
     suspected = {rank for each in absent for rank in each.ranks}
     if len(suspected) < 2 and keep_all:
@@ -240,7 +241,7 @@ def _without_waiting(
             kept.append(msgspec.structs.replace(each, ranks=ranks))
     if waits & suspected:
         notes.append(
-            f"{ranks_in_words(sorted(waits & suspected))} waits as well, by its stack, in what is not recorded"
+            f"{ranks_in_words(sorted(waits & suspected))} also waits, by its stack, in an unrecorded operation"
         )
     return kept
 
@@ -270,7 +271,7 @@ def _said(
 
 def _summary(suspects: Sequence[Blamed], nodes: Sequence[str], victims: Sequence[int], scope: str) -> str:
     if not suspects:
-        return "nothing shows who holds the job up"
+        return "no evidence shows which rank blocks the job"
     first = suspects[0]
     where = f" ({machines_in_words(nodes)})" if nodes else ""
     more = f"; {len(suspects) - 1} more suspects" if len(suspects) > 1 else ""

@@ -1,9 +1,9 @@
-"""Machines between which nothing passes, from what each node knows of its own network. Pure.
+"""Machines between which no data passes, from each node's view of its own network. Pure.
 
-While a job stands still its connections are quiet: all that was sent is acknowledged, by the kernel at the other end
-and not by the process. What is not, though it was sent again and again, names the two ends of a link; and a machine
-that several ends have in common is the one. Counters of RDMA ports name an end only, not to whom it spoke: among those
-who wait in a collective they tell who could not pass it on.
+While a job hangs its connections are idle: the kernel at the other end, not the process, has acknowledged all data.
+Data that stays unacknowledged after many retries names the two ends of a link; a machine that several such links share
+is the cause. Counters of RDMA ports name one end only: among ranks that wait in a collective they show which could not
+pass data on.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from holdfast.engines.wording import machines_in_words, ranks_in_words
 from holdfast.events.parts.traces import Blamed, NodeLinks, SilentPeer
 
 RETRIES_LEAST: Final = 3
-"""A packet is lost now and then; three times in a row (1.4 s) nothing of a healthy network is."""
+"""Retries from which a link is silent: healthy networks lose a packet, but not three times in a row (1.4 s)."""
 
 _ENDS: Final = 2
 _PAIR_SURE: Final = 0.85
@@ -28,7 +28,7 @@ _EVIDENCE_MOST: Final = 8
 
 
 class SilentLink(msgspec.Struct, frozen=True, kw_only=True):
-    """One machine that all of these ends have in common, or the two ends of a link."""
+    """One machine that several silent links share, or the two ends of one link."""
 
     nodes: tuple[str, ...]
     confidence: float
@@ -37,7 +37,7 @@ class SilentLink(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def silent_links(links: Sequence[NodeLinks]) -> tuple[list[SilentLink], list[str]]:
-    """The fewest machines that explain where nothing passes, and notes on what could not be made use of."""
+    """Return the fewest machines that explain all silent links, and notes on unusable reports."""
     owners = _owners(links)
     pairs: defaultdict[frozenset[str], list[str]] = defaultdict(list)
     notes: list[str] = []
@@ -50,12 +50,12 @@ def silent_links(links: Sequence[NodeLinks]) -> tuple[list[SilentLink], list[str
             if other and other != each.node:
                 pairs[frozenset((each.node, other))].append(line)
             elif not other:
-                notes.append(f"{line}; no node of the job is known by that address")
+                notes.append(f"{line}; no node of the job has that address")
     return _fewest(pairs), notes[:_EVIDENCE_MOST]
 
 
 def _owners(links: Sequence[NodeLinks]) -> dict[str, str]:
-    """Whose an address is; one that several nodes have, as that of a bridge for containers, is nobody's."""
+    """Map addresses to nodes. An address of several nodes, such as that of a container bridge, maps to ""."""
     owners: dict[str, str] = {}
     for each in links:
         for address in each.addresses:
@@ -79,9 +79,9 @@ def _fewest(pairs: dict[frozenset[str], list[str]]) -> list[SilentLink]:
         ends = sorted((hub, *others))
         nodes = (hub,) if is_hub else tuple(ends)
         what = (
-            f"nothing passes between machine {hub} and {machines_in_words(others)}"
+            f"no data passes between machine {hub} and {machines_in_words(others)}"
             if is_hub
-            else f"nothing passes between machines {' and '.join(ends)}"
+            else f"no data passes between machines {' and '.join(ends)}"
         )
         evidence = tuple(lines[:_EVIDENCE_MOST])
         found.append(
@@ -102,11 +102,12 @@ def narrowed_by_ports(
     links: Sequence[NodeLinks],
     nodes_of: Callable[[Sequence[int]], tuple[str, ...]],
 ) -> Blamed | None:
-    """The `members` of a collective on machines whose ports wait for acknowledgements; None: that blames nobody.
+    """Return the `members` of a collective on machines whose ports wait for acknowledgements; None if that blames no
+    rank.
 
-    Behind a link that is cut a rank may look late whose part the others have had, so it needs not be a suspect who
-    is named; but one of the suspects must be among them: counters grow for other reasons, too. A link has two ends:
-    where only one shows, the other is anywhere.
+    Behind a cut link a rank can look late although the others have its part, so the named ranks need not be suspects;
+    but one of the suspects must be among them, since counters grow for other reasons too. A link has two ends: if only
+    one shows, the other is unknown.
     """
     moved = {each.node: _moved(each) for each in links if each.ports}
     nodes = nodes_of(members)
@@ -118,7 +119,7 @@ def narrowed_by_ports(
     return Blamed(
         ranks=ranks,
         nodes=tuple(kept),
-        reason=f"{suspect.reason}; of its group {ranks_in_words(ranks)} could not pass on what was sent",
+        reason=f"{suspect.reason}; in its group {ranks_in_words(ranks)} could not pass data on",
         confidence=_PORTS_SURE,
         evidence=(*suspect.evidence, *lines),
     )

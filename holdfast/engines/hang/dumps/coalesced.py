@@ -1,7 +1,7 @@
-"""Operations that are issued together: what became of each, from the `coalesced` record that follows them. Pure.
+"""State of operations that were issued together, from the `coalesced` record that follows them. Pure.
 
-Those inside never change their state; theirs is that of the record that ends them. A dump of active operations only
-leaves that record out once it has ended, and keeps those inside it as if they were still to come.
+Records inside a coalesced operation never change their state; the record that ends them has their state. A dump of
+active operations leaves that record out once it has ended, and keeps the records inside as if they were still pending.
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ from holdfast.engines.hang.dumps.flight_record import FlightRecord
 from holdfast.events.parts.traces import RecordState
 
 _WHOLE = {"ALLGATHER_coalesced": "all_gather", "REDUCE_SCATTER_coalesced": "reduce_scatter"}
-"""What issues one broadcast or reduction for each member, where their shares differ in size."""
+"""Operations that issue one broadcast or reduction per member where their shares differ in size."""
 
 _Key = tuple[str, bool, int]
 
 
 class IssuedOperation(NamedTuple):
-    """One operation as its members know it: its entries (several of a collective that was coalesced), and what tells
-    of its times: itself, or what it was coalesced into.
+    """One operation as its members know it.
+
+    `entries`: its records, several for a coalesced collective. `timed`: the record with its times, which is the record
+    itself or the one that it was coalesced into.
     """
 
     entries: tuple[FlightRecord, ...]
@@ -31,7 +33,7 @@ class IssuedOperation(NamedTuple):
 
 
 def issued_operations(entries: Sequence[FlightRecord], messages_done: Mapping[str, int]) -> list[IssuedOperation]:
-    """What the entries stand for, oldest first. `messages_done`: by id of a group its last message that has ended."""
+    """Convert records to operations, oldest first. `messages_done`: by group id, the last message that has ended."""
     inside: defaultdict[_Key, list[int]] = defaultdict(list)
     ended_by: dict[int, FlightRecord] = {}
     parts_of: dict[int, list[FlightRecord]] = {}
@@ -59,7 +61,7 @@ def issued_operations(entries: Sequence[FlightRecord], messages_done: Mapping[st
 
 
 def state_of(entry: FlightRecord) -> RecordState:
-    """How far one operation came."""
+    """Return how far an operation came."""
     if entry.state == "completed" or entry.retired or entry.time_discovered_completed_ns:
         return "completed"
     return "started" if entry.state == "started" or entry.time_discovered_started_ns else "scheduled"
@@ -71,12 +73,12 @@ def _gone(
     batching: set[str],
     messages_done: Mapping[str, int],
 ) -> set[int]:
-    """Entries that were part of a coalesced operation which has ended and was left out with all that had."""
+    """Return the records inside a coalesced operation that has ended and was left out of the dump."""
     if any(state_of(entry) == "completed" for entry in entries):
         return set()
     last = len(entries) - 1
     batching = batching | {group for (group, is_p2p, _), parts in unended.items() if is_p2p and len(parts) > 1}
-    # A message that has ended would have been left out by itself, were it not inside of something.
+    # Outside of a batch, a message that has ended would itself be left out of the dump.
     batching |= {group for group, done in messages_done.items() if (group, True, done) in unended}
     gone: set[int] = set()
     for (group, is_p2p, sequence), parts in unended.items():
@@ -87,7 +89,7 @@ def _gone(
 
 
 def _merged(parts: Sequence[FlightRecord], end: FlightRecord) -> IssuedOperation:
-    """Collectives issued as one: nobody is through with any of them before the others are."""
+    """Merge collectives that were issued as one: none ends on any rank before all have."""
     backend, _, name = end.profiling_name.rpartition(":")
     names = {part.profiling_name for part in parts}
     whole = names.pop() if len(names) == 1 else ""

@@ -1,7 +1,7 @@
-"""What a dump is, by its first bytes, and the processes in it: from py-spy or faulthandler, of any cluster. Pure.
+"""The format of a dump, by its first bytes, and the processes in it (py-spy or faulthandler, any cluster). Pure.
 
-Whose a dump is stands in it rarely. It is told, in this order, by a rank that a label, a key or a file name names, by a
-local rank on the command line and the number of its node, and by the order of processes on a node.
+A dump seldom states its rank. The rank comes from, in this order: a label, key or file name; the local rank on the
+command line with the number of the node; the order of processes on a node.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _DUMP_KEYS = ("threads", "stack", "stacks", "dump", "py_spy", "pyspy", "text", "
 
 
 class UnreadableDump(ValueError):
-    """A dump that holds nothing which can be read, and why."""
+    """A dump without readable content; the message says why."""
 
 
 class IdentifiedProcess(msgspec.Struct, frozen=True, kw_only=True):
-    """A process of a dump; `rank` and `node` as far as names say, `file` where it was found."""
+    """A process of a dump; `rank` and `node` as far as names tell, `file` where it was found."""
 
     process: DumpedProcess
     kind: ProcessKind
@@ -49,7 +49,7 @@ class IdentifiedProcess(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_stacks_text(text: str, name: str) -> tuple[DumpFormat, list[IdentifiedProcess]] | None:
-    """The processes of a text; None: it is no dump of stacks."""
+    """Read the processes of a text. None if it is no dump of stacks."""
     text = _TIMES.sub("", text)
     if is_py_spy_text(text):
         return "py_spy_text", _named(read_py_spy_text(text), name, name)
@@ -59,7 +59,7 @@ def read_stacks_text(text: str, name: str) -> tuple[DumpFormat, list[IdentifiedP
 
 
 def read_stacks_json(document: Any, name: str) -> tuple[DumpFormat, list[IdentifiedProcess]] | None:
-    """The processes of a decoded JSON document; None: it is no dump of stacks.
+    """Read the processes of a decoded JSON document. None if it is no dump of stacks.
 
     Raises:
         UnreadableDump: it is one, but is broken.
@@ -74,7 +74,7 @@ def read_stacks_json(document: Any, name: str) -> tuple[DumpFormat, list[Identif
 
 
 def _in_document(document: Any, name: str, rank: int | None, node: str) -> Iterator[IdentifiedProcess]:
-    """Threads, a text, or an object or list of those by rank or with their rank in them, however deep (at most 4)."""
+    """Yield processes from threads, a text, or nested objects and lists of those, by rank or with their rank inside."""
     if isinstance(document, str):
         if read := read_stacks_text(document, ""):
             yield from _with(read[1], name, rank, node)
@@ -102,7 +102,7 @@ def _in_document(document: Any, name: str, rank: int | None, node: str) -> Itera
 
 
 def _in_envelope(found: IdentifiedProcess, envelope: Mapping[str, Any]) -> IdentifiedProcess:
-    """What stands beside a dump in its object: the process's number, command line and state."""
+    """Add what the object around a dump has: process number, command line and state."""
     process = found.process
     pid, command = envelope.get("pid"), envelope.get("cmdline", envelope.get("command"))
     if isinstance(command, list):
@@ -156,7 +156,7 @@ def _told(what: Callable[[str], T], process: DumpedProcess) -> T:
 def processes_of(
     dumped: Sequence[IdentifiedProcess], ranks_per_node: int | None
 ) -> tuple[list[ProcessStacks], list[str]]:
-    """The processes with their ranks, and notes on how these were told where no name says them."""
+    """Return the processes with their ranks, and notes on how ranks without a name were inferred."""
     notes: list[str] = []
     ranks = _by_names(dumped)
     if None in ranks:
@@ -179,7 +179,7 @@ def processes_of(
 
 
 def _by_names(dumped: Sequence[IdentifiedProcess]) -> list[int | None]:
-    """A rank that stands at the process; else that of its file, if the file has but one rank's process."""
+    """Return the rank that the process itself names, else that of its file if the file has only one rank process."""
     mains: defaultdict[str, set[int]] = defaultdict(set)
     for one in dumped:
         if one.kind == "rank" and one.rank is None:
@@ -187,7 +187,7 @@ def _by_names(dumped: Sequence[IdentifiedProcess]) -> list[int | None]:
     files = sorted({one.file for one in dumped})
     by_file = _unless_local({file: rank_in_name(file) for file in files}, dumped)
     by_folder = {file: rank_in_folder(file) for file, rank in by_file.items() if rank is None}
-    # A folder that holds the dumps of several ranks is named after something else.
+    # A folder that holds the dumps of several ranks is not named after a rank.
     told = Counter(rank for file, rank in by_folder.items() if mains[file])
     by_file |= {file: rank for file, rank in by_folder.items() if told[rank] <= 1}
     if (
@@ -203,7 +203,9 @@ def _by_names(dumped: Sequence[IdentifiedProcess]) -> list[int | None]:
 
 
 def _unless_local(by_file: dict[str, int | None], dumped: Sequence[IdentifiedProcess]) -> dict[str, int | None]:
-    """Ranks by files, unless several machines have files with one number: these count within a machine then."""
+    """Return ranks by file. Empty if files on several machines have the same number, which then counts within a
+    machine.
+    """
     nodes: defaultdict[int, set[str]] = defaultdict(set)
     for one in dumped:
         number = by_file[one.file]
@@ -213,12 +215,12 @@ def _unless_local(by_file: dict[str, int | None], dumped: Sequence[IdentifiedPro
 
 
 def _is_whose_file(one: IdentifiedProcess, mains: set[int]) -> bool:
-    """Whether a process is the rank that its file is of, or a child of it; a second program in it is neither."""
+    """True if a process is the rank that its file is named after, or a child of it, not a second program in it."""
     return len(mains) <= 1 or (one.kind == "rank" and one.process.pid == min(mains))
 
 
 def _by_numbers(files: Sequence[str]) -> dict[str, int | None]:
-    """Files with one rank's process each whose names differ in their last number: `worker-7.txt` is of rank 7."""
+    """Return ranks by the last number of file names, for files with one rank process each: `worker-7.txt` is rank 7."""
     numbers = {file: int(found[1]) if (found := _NUMBER.search(file)) else None for file in files}
     known = [number for number in numbers.values() if number is not None]
     if len(set(known)) == len(files) and max(known) < 4 * len(files):
@@ -229,7 +231,7 @@ def _by_numbers(files: Sequence[str]) -> dict[str, int | None]:
 def _by_local_ranks(
     dumped: Sequence[IdentifiedProcess], ranks: list[int | None], ranks_per_node: int | None
 ) -> tuple[list[int | None], list[str]]:
-    """Ranks by node and place in it: the place by the command line, or else by the order of process numbers."""
+    """Infer ranks from the node and the local rank: by command line, else by the order of process numbers."""
     if not ranks_per_node:
         return ranks, []
     by_node: defaultdict[str, list[int]] = defaultdict(list)
@@ -242,7 +244,7 @@ def _by_local_ranks(
     known = [number for number in nodes.values() if number is not None]
     if len(known) < len(nodes) or len(set(known)) < len(nodes):
         return ranks, []
-    # Nodes are counted from 0 by launchers, and from 1 by some that name them.
+    # Launchers count nodes from 0; some that name them count from 1.
     first = 0 if 0 in known or max(known) >= len(known) + 1 else min(known)
     told = list(ranks)
     for node, indexes in by_node.items():
@@ -253,11 +255,11 @@ def _by_local_ranks(
     count = sum(rank is not None for rank in told) - sum(rank is not None for rank in ranks)
     if not count or len({rank for rank in told if rank is not None}) < sum(rank is not None for rank in told):
         return ranks, []
-    return told, [f"the ranks of {count} processes are told by their node and their order on it"]
+    return told, [f"the ranks of {count} processes are inferred from their node and their order on it"]
 
 
 def _places(dumped: Sequence[IdentifiedProcess], indexes: Sequence[int], ranks_per_node: int) -> dict[int, int]:
-    """The place of each process on its machine: by its command line, the number of its file, or its own number."""
+    """Return each process's local rank: by its command line, the number of its file, or its process number."""
     in_order = sorted(indexes, key=lambda index: dumped[index].process.pid)
     places = dict(zip(in_order, range(len(indexes)), strict=True)) if len(indexes) == ranks_per_node else {}
     numbers = {index: rank_in_name(dumped[index].file) for index in indexes}

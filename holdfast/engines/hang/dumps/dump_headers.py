@@ -1,4 +1,4 @@
-"""Lines between the dumps of one file that say whose the next ones are: `=== rank 3 on node-1 ===`. Pure."""
+"""Header lines between dumps that name the rank or node of the next ones: `=== rank 3 on node-1 ===`. Pure."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _BETWEEN = ("Timeout (", "Fatal Python error", "Python v", "Collecting samples")
 
 
 class DumpHeaders:
-    """The section that holds where reading is. A line counts only right above a dump: a log names ranks too."""
+    """The header in force while reading. A line counts only directly above a dump, since logs name ranks too."""
 
     def __init__(self) -> None:
         self.name = ""
         self._last = ""
 
     def pass_over(self, line: str) -> None:
-        """Take note of a line that belongs to no dump."""
+        """Record a line that belongs to no dump."""
         if line.strip() and not line.startswith(_BETWEEN):
             if _is_head(line):
                 self._last = line.strip(_MARKS)
@@ -31,11 +31,11 @@ class DumpHeaders:
 
     @property
     def is_pending(self) -> bool:
-        """Whether the next dump begins a new section."""
+        """True if the next dump begins a new section."""
         return bool(self._last)
 
     def begin(self) -> None:
-        """A dump begins."""
+        """Begin a dump."""
         if self._last:
             self.name, self._last = self._last, ""
 

@@ -1,4 +1,4 @@
-"""Reads what Python's `faulthandler` prints: threads with their innermost call first. Pure."""
+"""Reader for the output of Python's `faulthandler`: threads with their innermost call first. Pure."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ _STACK_OF_C = re.compile(r"^Current thread's C stack trace")
 
 
 def is_fault_text(text: str) -> bool:
-    """Whether these are stacks as faulthandler prints them."""
+    """True if the text has stacks as faulthandler prints them."""
     return "(most recent call first):" in text
 
 
 def read_fault_text(text: str) -> list[DumpedProcess]:
-    """Every process of the dump. A label before lines (`[rank3]: `) tells them apart, and so does a second main thread.
+    """Return the processes of the dump. Labels before lines (`[rank3]: `) separate them, and so does a second main
+    thread.
 
-    The main thread comes last; only a program that has ended its main thread has none that runs `<module>`.
+    The main thread is printed last. A program that has ended its main thread has no thread that runs `<module>`.
     """
     by_owner: dict[tuple[str, str], list[list[_Thread]]] = {}
     open_threads: dict[str, _Thread] = {}

@@ -1,9 +1,8 @@
-"""What stands for what in one rank's dump of PyTorch's Flight Recorder. Pure.
+"""One rank's Flight Recorder dump (PyTorch), converted to a `RankTrace`. Pure.
 
-- On the CPU (gloo) `state` stays `scheduled`; `retired` tells that an operation has ended.
-- `pg_status` counts operations by the id of the group on this rank, `pg_config` names groups; and of a group with
-  point-to-point operations it holds the number of whichever came last, of one kind or the other. The records are
-  believed first.
+- On the CPU (gloo) `state` stays `scheduled`; `retired` shows that an operation has ended.
+- `pg_status` counts operations by the id of the group on this rank, `pg_config` names groups. For a group with
+  point-to-point operations it holds the number of the last one of either kind. Records have precedence over it.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from holdfast.events.parts.traces import CollectiveRecord, Frame, ProcessGroup, 
 FRAMES_MAX: Final = 64
 _DURATION_MS_MAX: Final = 1e9
 TENSORS_MAX: Final = 4096
-"""Of one operation; the rest says nothing new."""
+"""Tensors kept of one operation; more add no information."""
 
 _PEERS: Final = re.compile(r"(send|recv)\s+(\d+)\s*(->|<-)\s*(\d+)")
 
 
 def trace_of(dump: FlightDump, rank: int) -> RankTrace:
-    """The dump of `rank` in the words of `observed`."""
+    """Convert the dump of `rank` to a trace."""
     groups = {
         (group.name or key): ProcessGroup(name=group.name or key, description=group.desc, ranks=group.members())
         for key, group in dump.pg_config.items()
@@ -62,25 +61,25 @@ def _group_of(entry: FlightRecord) -> tuple[str, str]:
 
 
 class _Counts(NamedTuple):
-    """What a group has counted on a rank by its last record."""
+    """Operations that a group has counted on a rank up to its last record."""
 
     collectives: int
     messages: int
 
     def are_messages(self, value: int) -> bool | None:
-        """Whether a counter of either kind counts messages; None: it may be of both."""
+        """True if a counter of either kind counts messages; None if it may count both."""
         if self.messages and value > self.collectives and abs(value - self.messages) <= value - self.collectives:
             return True
         return False if not self.messages or value > self.messages else None
 
 
 def _counts(entries: Sequence[FlightRecord]) -> dict[str, _Counts]:
-    """By the id of a group."""
+    """Return the counts by group id."""
     return {str(entry.pg_id): _Counts(entry.collectives or 0, entry.p2p_seq_id or 0) for entry in entries}
 
 
 def _messages_done(dump: FlightDump, counts: Mapping[str, _Counts]) -> dict[str, int]:
-    """By id of a group the last message that `pg_status` says has ended."""
+    """Return, by group id, the last message that `pg_status` reports as ended."""
     return {
         number: status.last_completed_collective
         for number, status in ((str(key), status) for key, status in dump.pg_status.items())
@@ -90,7 +89,7 @@ def _messages_done(dump: FlightDump, counts: Mapping[str, _Counts]) -> dict[str,
 
 @lru_cache(maxsize=4096)
 def _operation(name: str) -> tuple[str, Literal["send", "recv"] | None, int]:
-    """The operation without its backend; for point-to-point ones which end this is, and the peer in the group."""
+    """Return the operation without its backend; for point-to-point, also its end and the peer within the group."""
     plain = name.partition(":")[2] or name
     if match := _PEERS.match(plain):
         return match[1], "send" if match[1] == "send" else "recv", int(match[4])
@@ -130,7 +129,7 @@ def _record(each: IssuedOperation, group: ProcessGroup, rank: int) -> Collective
 
 
 def _ns(milliseconds: float | None) -> int:
-    # By events of the device, which may be anything if it has failed.
+    # Measured by device events; a failed device can report any value.
     return int(milliseconds * 1e6) if milliseconds is not None and 0 < milliseconds < _DURATION_MS_MAX else 0
 
 
@@ -144,7 +143,7 @@ def _progress(
     groups: dict[str, ProcessGroup],
     counts: Mapping[str, _Counts],
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """For each group the collectives begun and ended, by its records and by what `pg_status` says."""
+    """Return for each group the last collective begun and the last one ended, by its records and `pg_status`."""
     entered: dict[str, int] = {}
     completed: dict[str, int] = {}
     for entry in dump.entries:
@@ -160,19 +159,19 @@ def _progress(
         if known is None:
             continue
         of_both = counts.get(str(number), _Counts(0, 0))
-        for said, values in (
+        for count, values in (
             (status.last_enqueued_collective, entered),
             (status.last_completed_collective, completed),
         ):
-            if of_both.are_messages(said) is False:
-                values[known] = max(values.get(known, -1), said)
+            if of_both.are_messages(count) is False:
+                values[known] = max(values.get(known, -1), count)
     return {name: last for name, last in entered.items() if last >= 0}, {
         name: last for name, last in completed.items() if last >= 0
     }
 
 
 def _names_of_ids(dump: FlightDump, groups: dict[str, ProcessGroup]) -> dict[str, str]:
-    """From a group's id on this rank to its name: as records show it, and else in the order in which both count up."""
+    """Map a group's id on this rank to its name: as records show it, else by the order in which both count up."""
     names = {str(entry.pg_id): _group_of(entry)[0] for entry in dump.entries}
     ids = sorted(str(number) for number in dump.pg_status)
     if len(ids) == len(groups) and all(text.isdecimal() for text in (*ids, *groups)):

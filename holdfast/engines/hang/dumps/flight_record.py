@@ -19,10 +19,11 @@ _large: list[tuple[str, tuple[int, ...]]] = []
 
 
 def _members(text: str) -> tuple[int, ...]:
-    """The numbers in a text like a list; equal texts give the same tuple."""
+    """Parse a text like a list of numbers; equal texts give the same tuple."""
     if len(text) < _LARGE_BYTES:
         return _numbers(text)
-    # The list of a whole job comes once for each rank: 32,768 times 200 kB. Comparing is ten times as fast as hashing.
+    # The member list of a whole job occurs once per rank: 32,768 times 200 kB. Comparing is ten times as fast as
+    # hashing.
     for known, numbers in _large:
         if known == text:
             return numbers
@@ -40,16 +41,16 @@ class DumpedGroup(msgspec.Struct, frozen=True):
     ranks: str | list[int] = ""
 
     def members(self) -> tuple[int, ...]:
-        """The global ranks; none: not told.
+        """Return the global ranks; empty if the dump has none.
 
         Raises:
-            ValueError: a text that is no list of numbers.
+            ValueError: the text is no list of numbers.
         """
         return _members(self.ranks) if isinstance(self.ranks, str) else tuple(self.ranks)
 
 
 class DumpedStatus(msgspec.Struct, frozen=True):
-    """How far a group came on this rank; -1: nothing yet."""
+    """Progress of a group on this rank: last sequence numbers, -1 for none yet."""
 
     last_enqueued_collective: int = -1
     last_started_collective: int = -1
@@ -63,7 +64,7 @@ class DumpedFrame(msgspec.Struct, frozen=True):
 
 
 class FlightRecord(msgspec.Struct, frozen=True):
-    """One operation. `seq_id` is what versions before 2.1 call `collective_seq_id`."""
+    """One operation. Versions before 2.1 call `collective_seq_id` `seq_id`."""
 
     profiling_name: str
     pg_id: int | str = -1
@@ -87,7 +88,7 @@ class FlightRecord(msgspec.Struct, frozen=True):
 
     @property
     def collectives(self) -> int | None:
-        """How many collectives the group has counted."""
+        """Number of collectives that the group has counted."""
         return self.seq_id if self.collective_seq_id is None else self.collective_seq_id
 
     @property

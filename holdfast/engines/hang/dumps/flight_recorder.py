@@ -1,7 +1,7 @@
-"""Dumps of PyTorch's Flight Recorder as they are found: pickle or JSON, gzip or not, one rank or many. Pure.
+"""Reader for Flight Recorder dumps as files hold them: pickle or JSON, gzip or not, one rank or many. Pure.
 
-A pickle is read as data (`safe_pickle`). Versions 2.0 to 2.10 of the dump differ in fields and in which are texts; what
-stands for what is in `flight_dump`.
+A pickle is read as data (`safe_pickle`). Versions 2.0 to 2.10 of the dump differ in fields and types; `flight_dump`
+interprets them.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Final
 
 import msgspec
 
-from holdfast.engines.archives import Damaged, unpacked
+from holdfast.engines.archives import DamagedArchive, unpacked
 from holdfast.engines.hang.dumps import safe_pickle
 from holdfast.engines.hang.dumps.flight_dump import trace_of
 from holdfast.engines.hang.dumps.flight_record import FlightDump
 from holdfast.events.parts.traces import RankTrace
 
 BYTES_MAX: Final = 2 << 30
-"""The largest dump that is unpacked."""
+"""Size limit of an unpacked dump."""
 
 _RANK_IN_NAME: Final = re.compile(r"rank[_\-.]?(\d+)(?!.*rank[_\-.]?\d)", re.IGNORECASE)
 _LAST_NUMBER: Final = re.compile(r"(\d+)(?:\.(?:pickle|pkl|pt|json|bin|trace|dump|gz))*$", re.IGNORECASE)
@@ -29,13 +29,14 @@ class FlightRecorderError(ValueError):
 
 
 def read_flight_recorder(data: bytes, name: str = "") -> list[RankTrace]:
-    """The ranks of one file.
+    """Read the ranks of one file.
 
-    A file holds one rank's dump, or an object rank -> dump, or that under `dumps`. The rank of a single dump is that of
-    its field `rank`, of `name` (`..._rank_7`), of the groups that it belongs to, or the number that `name` ends with.
+    A file holds one rank's dump, or an object rank -> dump, or that object under `dumps`. The rank of a single dump
+    comes from its field `rank`, from `name` (`..._rank_7`), from the groups that it belongs to, or from the last number
+    in `name`.
 
     Raises:
-        FlightRecorderError: none of these, or broken, or the rank of a dump cannot be told.
+        FlightRecorderError: the file is none of these or broken, or the rank of a dump is unknown.
     """
     data = _unpacked(data)
     try:
@@ -48,7 +49,7 @@ def read_flight_recorder(data: bytes, name: str = "") -> list[RankTrace]:
 
 
 class FlightDumpFile(FlightDump, frozen=True):
-    """What a file may hold: one dump, or several."""
+    """A file with one dump or several."""
 
     dumps: dict[str, FlightDump] = msgspec.field(default_factory=dict)
 
@@ -56,7 +57,7 @@ class FlightDumpFile(FlightDump, frozen=True):
 def _unpacked(data: bytes) -> bytes:
     try:
         data = unpacked(data, BYTES_MAX)
-    except Damaged as error:
+    except DamagedArchive as error:
         raise FlightRecorderError(f"the dump is {error}") from None
     if data[:1].isspace():
         data = data.lstrip()
@@ -126,6 +127,6 @@ def _one(dump: FlightDump, name: str) -> RankTrace:
     if match := _LAST_NUMBER.search(base):
         return trace_of(dump, int(match[1]))
     raise FlightRecorderError(
-        f"{name or 'the dump'} does not say of which rank it is; name the file after it, such as trace_rank_7, or put"
+        f"{name or 'the dump'} does not state its rank; name the file after it, such as trace_rank_7, or put"
         " the dumps of all ranks into one object rank -> dump"
     )

@@ -1,4 +1,4 @@
-"""What a process of a training job is for, and whose it is: from its command line, stacks and file name. Pure."""
+"""The kind and rank of a training job's process, from its command line, stacks and file name. Pure."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _ENDINGS = re.compile(r"\.(?:txt|json|dump|log|out|err|stack|stacks|trace|pyspy|
 
 
 def kind_of(command: str, threads: Sequence[ThreadStack]) -> ProcessKind:
-    """What a process is for. Its stacks count more than its command line, which a forked child shares with its rank."""
+    """Classify a process. Stacks outweigh the command line, which a forked child shares with its rank."""
     main = next((thread for thread in threads if thread.is_main), threads[0] if threads else None)
     inner = [] if main is None else _own_calls(main)
     if any(function in _LOADER_CALLS or _LOADER_FILES.search(file) for function, file in inner):
@@ -53,7 +53,7 @@ def kind_of(command: str, threads: Sequence[ThreadStack]) -> ProcessKind:
 
 
 def _own_calls(thread: ThreadStack) -> list[tuple[str, str]]:
-    """The calls above the process's own entry; below it a forked child has those of its parent at the fork."""
+    """Return the calls above the process's own entry; below it a forked child has its parent's calls at the fork."""
     calls: list[tuple[str, str]] = []
     for frame in thread.frames:
         function = frame.function.rpartition(".")[2]
@@ -64,13 +64,13 @@ def _own_calls(thread: ThreadStack) -> list[tuple[str, str]]:
 
 
 def rank_in_name(name: str) -> int | None:
-    """The rank that a file, a label or a key names: `rank-12.txt`, `worker-3/rank_7.dump`, `12.json`, `=== rank 12`."""
+    """Return the rank in the name of a file, label or key: `rank-12.txt`, `w-3/rank_7.dump`, `12.json`."""
     part = _parts(name)[-1:]
     return None if not part else _rank(part[0]) if _BARE.match(_stem(part[0])) is None else int(_stem(part[0]))
 
 
 def rank_in_folder(name: str) -> int | None:
-    """The rank that a file's folder names, or the one above: `rank-3/py-spy.txt`."""
+    """Return the rank that a file's folder or the folder above names: `rank-3/py-spy.txt`."""
     return next((rank for part in reversed(_parts(name)[-3:-1]) if (rank := _rank(part)) is not None), None)
 
 
@@ -84,7 +84,7 @@ def _rank(part: str) -> int | None:
 
 
 def node_in_name(name: str) -> str:
-    """The machine that a path or a label names (`worker-3/rank_7.dump`: worker-3); nothing where none does."""
+    """Return the machine that a path or label names (`worker-3/rank_7.dump`: worker-3); "" if none."""
     for part in reversed(name.replace("\\", "/").split("/")[-4:]):
         if found := _NODE.search(part):
             return found[1]

@@ -1,4 +1,4 @@
-"""Reads what `py-spy dump --json` prints: a list of threads, of one process or several. Pure."""
+"""Reader for `py-spy dump --json`: a list of threads of one process or several. Pure."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class _Thread(msgspec.Struct):
 
 
 def is_py_spy_threads(document: Any) -> bool:
-    """Whether a decoded JSON document is py-spy's list of threads."""
+    """True if a decoded JSON document is py-spy's list of threads."""
     return (
         isinstance(document, list)
         and bool(document)
@@ -46,10 +46,10 @@ def is_py_spy_threads(document: Any) -> bool:
 
 
 def read_py_spy_threads(document: Any) -> list[DumpedProcess]:
-    """The processes of a decoded list of threads.
+    """Return the processes of a decoded list of threads.
 
     Raises:
-        msgspec.ValidationError: a thread or frame lacks what every one has.
+        msgspec.ValidationError: a thread or frame lacks a required field.
     """
     by_pid: dict[int, list[_Thread]] = {}
     for thread in msgspec.convert(document, list[_Thread]):

@@ -1,4 +1,4 @@
-"""Reads what `py-spy dump` prints: one process or many after each other, labelled by rank or host, or not. Pure."""
+"""Reader for the text of `py-spy dump`: one process or many, with or without rank or host labels. Pure."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _SEPARATOR = re.compile(r"^(?:-{8,}|={8,})$")
 
 
 class DumpedProcess(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One process as a dump has it.
+    """One process of a dump.
 
-    `label`: what stood before its lines, such as a rank or a host; `section`: the like in a line above them.
+    `label`: the rank or host before its lines. `section`: the rank or host in a header line above them.
     """
 
     pid: int = 0
@@ -37,12 +37,12 @@ class DumpedProcess(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 def is_py_spy_text(text: str) -> bool:
-    """Whether these are stacks as py-spy prints them."""
+    """True if the text has stacks as py-spy prints them."""
     return _is_plain(text) or _is_labelled(text)
 
 
 def read_py_spy_text(text: str) -> list[DumpedProcess]:
-    """Every process of the dump. Lines that belong to none are passed over; an error that py-spy printed is kept."""
+    """Return the processes of the dump. Other lines are skipped; an error that py-spy printed is kept."""
     by_label: dict[str, _Reading] = {}
     has_labels = not _is_plain(text)
     for line in text.splitlines():
@@ -52,7 +52,7 @@ def read_py_spy_text(text: str) -> list[DumpedProcess]:
 
 
 class _Reading:
-    """What has been read of one label."""
+    """State of reading the lines of one label."""
 
     def __init__(self, label: str) -> None:
         self._label = label
@@ -150,6 +150,6 @@ def _is_head(line: str) -> bool:
 
 
 def _unlabelled(line: str) -> tuple[str, str]:
-    """What a launcher put before a line (`12: `, `[rank3]: `, `node-7: `), and the line."""
+    """Split a launcher's label (`12: `, `[rank3]: `, `node-7: `) from a line."""
     found = _LABELLED.match(line)
     return (found[1] or found[2], found[3] or "") if found else ("", line)

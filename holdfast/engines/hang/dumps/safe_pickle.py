@@ -1,7 +1,7 @@
-"""Pickles as plain data: dicts, lists, tuples, texts, numbers. Nothing is imported and nothing is called. Pure.
+"""Pickles read as plain data: dicts, lists, tuples, texts, numbers. Nothing is imported or called. Pure.
 
-The interpreter knows the opcodes that build such values and no others: what a pickle needs to run code (GLOBAL, REDUCE,
-BUILD, INST, persistent ids, extensions) is refused by name.
+The interpreter knows only the opcodes that build such values. Opcodes that can run code (GLOBAL, REDUCE, BUILD, INST,
+persistent ids, extensions) are refused by name.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 VALUES_MAX: Final = 20_000_000
-"""How many values a pickle may describe, shared ones counted wherever they appear: some 100,000 collectives."""
+"""Maximum number of values, shared ones counted at each use: about 100,000 collectives."""
 DEPTH_MAX: Final = 100
 INTEGER_BYTES_MAX: Final = 64
 
@@ -21,14 +21,14 @@ _NAMES: Final = {ord(opcode.code): opcode.name for opcode in pickletools.opcodes
 
 
 class UnsafePickleError(ValueError):
-    """A pickle that is broken, too large, or more than plain data. The message names the cause and the place."""
+    """A pickle that is broken, too large, or more than plain data. The message names the cause and the byte."""
 
 
 def loads(data: bytes) -> object:
-    """The value that a pickle describes, protocols 0 to 5.
+    """Return the value of a pickle, protocols 0 to 5.
 
     Raises:
-        UnsafePickleError: it is not plain data, or broken, or larger than a flight recorder's dump can be.
+        UnsafePickleError: not plain data, broken, or larger than a flight recorder's dump can be.
     """
     machine = _Machine(data)
     try:
@@ -42,7 +42,7 @@ def loads(data: bytes) -> object:
 
 
 class _Machine:
-    """One run over a pickle. `at`: where it stands."""
+    """One pass over a pickle. `at`: the current byte."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -53,7 +53,7 @@ class _Machine:
     def run(self) -> object:
         data, stack, memo, steps = self.data, self.stack, self.memo, _STEPS
         at = 0
-        # The opcodes that make up nearly all of a dump are carried out here: a call for each would double the time.
+        # These opcodes make up nearly all of a dump and are executed inline: a call for each would double the time.
         while True:
             code = data[at]
             at += 1
@@ -168,7 +168,7 @@ def _new_dict(machine: _Machine) -> None:
 def _items(values: list[Any]) -> dict[Any, Any]:
     keys = values[::2]
     for key in keys:
-        # The hash of a tuple of shared tuples may take for ever.
+        # Hashing a tuple of shared tuples can take exponential time.
         if not isinstance(key, str | int):
             raise UnsafePickleError(f"the pickle has a dict with a {type(key).__name__} as key")
     return dict(zip(keys, values[1::2], strict=True))
@@ -287,7 +287,7 @@ _STEPS: Final[dict[int, Callable[[_Machine], None]]] = {
 
 
 def _check_size(value: object) -> None:
-    """References are cheap in a pickle: a few bytes can describe more values than memory holds."""
+    """Reject values that need too much memory: a few bytes of references can describe any number of values."""
     sizes: dict[int, int] = {}
     open_: set[int] = set()
     todo: list[tuple[object, bool]] = [(value, False)]

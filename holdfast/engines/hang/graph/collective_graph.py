@@ -1,8 +1,9 @@
 """The wait-for graph of collectives and ranks (FT-HSDP §2.3). Pure.
 
-Nodes are ranks and operations that have not ended. A rank waits for each operation that is pending on it; an operation
-waits for the members that have not joined it, and for the operation before it in its group. One that all have joined
-waits for what its members began before it. Point-to-point operations of one direction between two ranks are one node.
+Nodes are ranks and operations that have not ended. A rank waits for each operation that is pending on it. An operation
+waits for the members that have not joined it, and for the previous operation of its group. An operation that all
+members have joined waits for what they began before it. Point-to-point operations from one rank to another are one
+node.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from holdfast.events.parts.traces import CollectiveRecord
 class Operation(msgspec.Struct):
     """A collective, or all that is pending between two ranks in one direction.
 
-    `joined`, `missing` and `silent` part the members; of the `silent` nothing is known. `missing_here`: those that
-    are missing and not yet from an earlier operation of the group.
+    `joined`, `missing` and `silent` partition the members; nothing is known about the `silent`. `missing_here`: missing
+    members that have joined all earlier operations of the group.
     """
 
     group: GroupProgress
@@ -44,7 +45,7 @@ class Operation(msgspec.Struct):
 
 
 class Lag(msgspec.Struct, frozen=True):
-    """`rank` still has `record` pending, which others are through with."""
+    """An operation that is pending on `rank` and has ended on others."""
 
     rank: int
     record: CollectiveRecord
@@ -52,10 +53,11 @@ class Lag(msgspec.Struct, frozen=True):
 
 
 class WaitGraph(msgspec.Struct):
-    """`waits_in`: for each rank its operations in the order in which it began them, as indices of `operations`.
+    """The graph.
 
-    `more`: of a rank and a message that both ends have joined, those after it that only this rank has. `batches`: the
-    messages that a rank issued as one, by its key of the group and its number of them: they end together.
+    `waits_in`: each rank's operations in the order in which it began them, as indices of `operations`. `more`: by rank
+    and a message that both ends have joined, the next message, which only this rank has. `batches`: messages that a
+    rank issued as one, by its key of the group and its sequence number; they end together.
     """
 
     progress: Progress
@@ -67,12 +69,12 @@ class WaitGraph(msgspec.Struct):
     batches: defaultdict[tuple[int, str, int], list[int]]
 
     def is_lost(self, rank: int, index: int) -> bool:
-        """Whether of what `rank` waits in only a counter tells."""
+        """True if only a counter shows the operation in which `rank` waits."""
         record = self.records.get((rank, index))
         return record is not None and not is_recorded(record)
 
     def issued_with(self, index: int) -> set[int]:
-        """The other messages of the batches that a message is part of, on either end."""
+        """Return the other messages of the batches that a message is part of, on either end."""
         operation = self.operations[index]
         if not operation.is_p2p:
             return set()
@@ -82,7 +84,7 @@ class WaitGraph(msgspec.Struct):
         return found - {index}
 
     def missing(self, index: int) -> list[int]:
-        """All members that have not joined an operation."""
+        """Return all members that have not joined an operation."""
         found: list[int] = []
         at: int | None = index
         while at is not None:
@@ -92,7 +94,7 @@ class WaitGraph(msgspec.Struct):
 
 
 def wait_graph(progress: Progress) -> WaitGraph:
-    """Build the graph. O(what is pending + members of the groups concerned)."""
+    """Build the graph. O(pending operations + members of their groups)."""
     lags: dict[int, list[Lag]] = {}
     collectives: defaultdict[str, defaultdict[int, list[tuple[int, CollectiveRecord]]]]
     collectives = defaultdict(lambda: defaultdict(list))
@@ -187,8 +189,8 @@ def _add_channel(
     sides: dict[int, list[CollectiveRecord]],
     places: dict[tuple[str, int, int, int], int],
 ) -> None:
-    # Counters of point-to-point operations differ between the two ends, which have other peers as well: what is
-    # pending on both sides pairs off, and who has more waits for the other.
+    # The two ends count point-to-point operations separately, each with other peers as well. What is pending on both
+    # sides pairs off; the side with more waits for the other.
     sent, received = sides.get(source, []), sides.get(target, [])
     paired = min(len(sent), len(received))
     traced = graph.progress.traced

@@ -1,7 +1,7 @@
-"""Dumps that cannot be of one moment: of an earlier hang, or of a job that went on while they were taken. Pure.
+"""Dumps of different moments: of an earlier hang, or of a job that went on while they were taken. Pure.
 
-Nobody is through with most collectives before all have joined. Where a dump says that a rank has not joined one which
-another dump has as ended, the first is older.
+Most collectives end on no rank before all have joined. If a dump says that its rank has not joined one that another
+dump has as ended, the first dump is older.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from holdfast.events.parts.traces import RankTrace
 
 
 def latest_of_each(traces: Sequence[RankTrace]) -> tuple[list[RankTrace], list[int]]:
-    """One trace of each rank, the one that came furthest; and the ranks that have several."""
+    """Return each rank's latest trace, and the ranks that have several."""
     by_rank: defaultdict[int, list[RankTrace]] = defaultdict(list)
     for trace in traces:
         by_rank[trace.rank].append(trace)
@@ -25,7 +25,7 @@ def latest_of_each(traces: Sequence[RankTrace]) -> tuple[list[RankTrace], list[i
 
 
 def outdated_ranks(traces: Sequence[RankTrace], progress: Progress) -> list[int]:
-    """Ranks whose trace is from before what others have ended. O(records)."""
+    """Return the ranks whose trace is older than what others have ended. O(records)."""
     through: dict[str, int] = {}
     for trace in traces:
         local = progress.local.get(trace.rank, {})
@@ -47,7 +47,7 @@ def outdated_ranks(traces: Sequence[RankTrace], progress: Progress) -> list[int]
 
 
 def marked_unread(traces: Sequence[RankTrace], ranks: Sequence[int]) -> list[RankTrace]:
-    """The traces, with those of `ranks` as if they had not been read."""
+    """Return the traces, with those of `ranks` marked as unread."""
     gone = set(ranks)
     return [
         msgspec.structs.replace(trace, groups=(), records=(), entered={}, completed={}, unread="older than the others")

@@ -1,4 +1,4 @@
-"""Where chains of waiting end, and the fewest ranks that explain an end with several of them. Pure."""
+"""Ends of waiting chains, and the fewest ranks that explain several of them. Pure."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ T = TypeVar("T", bound=Hashable)
 
 
 class ChainEnds(msgspec.Struct):
-    """Where chains end: in ranks (and the operation in which most wait for each), operations, circles of both.
+    """Ends of waiting chains.
 
-    `exchanges`: messages that all have joined and that end together. `lost`: operations missed by ranks of which no
-    trace tells what they wait for.
+    `ranks`: each with the operation in which most ranks wait for it. `circles`: ranks and operations that wait for each
+    other. `exchanges`: messages that both ends have joined and that end together. `lost`: operations without ranks
+    whose traces are missing.
     """
 
     ranks: dict[int, int] = {}
@@ -45,10 +46,8 @@ class Candidates(msgspec.Struct, frozen=True, kw_only=True):
 def chain_ends(graph: WaitGraph, apart: set[int], settled: set[int], waiting: Set[int]) -> ChainEnds:
     """Follow every chain to its end.
 
-    `waiting`: ranks without a trace that are known to wait.
-
-    `apart`: ranks that are known to be at fault and wait for nobody therefore. `settled`: operations whose members
-    differ; chains end there, and nothing more is to be said of them.
+    `waiting`: ranks without a trace that are known to wait. `apart`: ranks known to be at fault, which therefore wait
+    for no other rank. `settled`: operations whose members differ; chains end there without further suspects.
     """
     operations = graph.operations
     # An operation is the node -1 - index, a rank its own number.
@@ -65,7 +64,7 @@ def chain_ends(graph: WaitGraph, apart: set[int], settled: set[int], waiting: Se
         elif operation.before is not None:
             edges.append(-1 - operation.before)
         elif not edges:
-            # Of a batch nothing comes first; and a message ends when all of the batch on either end has come.
+            # Within a batch nothing comes first, and a message ends when the whole batch on either end has arrived.
             batch = graph.issued_with(index)
             earlier = _begun_before(graph, index) - batch
             edges = [-1 - other for other in (earlier if operation.silent else earlier | batch)]
@@ -106,9 +105,9 @@ def chain_ends(graph: WaitGraph, apart: set[int], settled: set[int], waiting: Se
 
 
 def _begun_before(graph: WaitGraph, index: int) -> set[int]:
-    """What the members of an operation that all have joined began before it: first of all, and just before it.
+    """Return what the members of an operation that all have joined began before it: the first, and the previous one.
 
-    In which order those began that no record is left of nothing tells.
+    Nothing shows the order of operations that have no record left.
     """
     found: set[int] = set()
     for rank in graph.operations[index].joined:
@@ -122,11 +121,11 @@ def _begun_before(graph: WaitGraph, index: int) -> set[int]:
 
 
 def joined_candidates(graph: WaitGraph, index: int, waiting: Set[int]) -> Candidates:
-    """Who may be at fault where all that left a trace have joined an operation that does not end."""
+    """Return the possible culprits where all ranks with a trace have joined an operation that does not end."""
     operation = graph.operations[index]
     joined = operation.joined
     idle = _idle(joined, operation.started)
-    # Of those without a trace that wait like others no more is to be expected than of others.
+    # Ranks without a trace that wait like others are as innocent as those.
     if operation.silent and not (idle and waiting >= set(operation.silent)):
         ranks = tuple(rank for rank in operation.silent if rank not in waiting)
         if not ranks:
@@ -152,7 +151,7 @@ def joined_candidates(graph: WaitGraph, index: int, waiting: Set[int]) -> Candid
 
 
 def exchange_candidates(graph: WaitGraph, indices: Sequence[int], waiting: Set[int]) -> Candidates:
-    """Who may be at fault where operations do not end that were issued together, or in an order that is not known."""
+    """Return the possible culprits of operations that were issued together, or in an unknown order, and do not end."""
     silent = sorted({rank for index in indices for rank in graph.operations[index].silent} - waiting)
     if silent:
         return _without_dump(silent, tuple(indices))
@@ -195,13 +194,13 @@ def _not_moving(graph: WaitGraph, indices: tuple[int, ...]) -> Candidates:
 
 
 def _idle(joined: Sequence[int], started: Set[int]) -> list[int]:
-    """The few members on whose device the kernel of an operation has not started, while it has on the others'."""
+    """Return the few members on whose device the operation's kernel has not started while it has on the others'."""
     idle = [rank for rank in joined if rank not in started]
     return idle if started and 2 * len(idle) <= len(joined) else []
 
 
 def _unplaced(graph: WaitGraph, group: GroupProgress) -> list[int]:
-    """Ranks that wait for nobody and mention no group like `group`: they may be members that have not come yet."""
+    """Return ranks that wait for no other and mention no group like `group`: possibly its missing members."""
     placed = {
         rank
         for other in graph.progress.groups.values()
@@ -212,7 +211,7 @@ def _unplaced(graph: WaitGraph, group: GroupProgress) -> list[int]:
 
 
 def _behind(graph: WaitGraph, members: set[int], indices: Sequence[int]) -> list[int]:
-    """The few members of operations for which their other members wait in a later collective as well."""
+    """Return the few members that the other members wait for in a later collective as well."""
     behind: set[int] = set()
     for other in {other for rank in members for other in graph.waits_in[rank]}.difference(indices):
         if not graph.operations[other].is_p2p:
@@ -221,20 +220,20 @@ def _behind(graph: WaitGraph, members: set[int], indices: Sequence[int]) -> list
 
 
 def lost_candidates(graph: WaitGraph, lost: Sequence[int], waiting: Set[int]) -> list[Candidates]:
-    """Who may be at fault where every chain leads to ranks without a trace that wait like others."""
+    """Return the possible culprits where every chain leads to ranks without a trace that wait like others."""
     if not lost:
         return []
-    # What such operations have in common is only the trace that was lost.
+    # Such operations have only the lost trace in common.
     unknown = [joined_candidates(graph, index, waiting) for index in lost]
     ranks = tuple(sorted({rank for each in unknown for rank in each.ranks}))
     return [msgspec.structs.replace(unknown[0], ranks=ranks, because=tuple(lost[:16]))]
 
 
 def skipping_candidates(graph: WaitGraph) -> Candidates | None:
-    """Those few whom a collective lacks, and who did things in another order than their peers."""
+    """Return the few ranks that a collective lacks and that did things in another order than their peers."""
     missed: dict[int, int] = {}
     for index, operation in enumerate(graph.operations):
-        # Of the silent most have joined, like those who speak.
+        # Most silent ranks have joined, like those with a trace.
         others = len(operation.joined) + len(operation.silent)
         if not operation.is_p2p and 2 * len(operation.missing_here) < others:
             missed.update(dict.fromkeys(operation.missing_here, index))
@@ -248,7 +247,7 @@ def skipping_candidates(graph: WaitGraph) -> Candidates | None:
 def out_of_order_candidates(
     graph: WaitGraph, ranks: Sequence[int], shown: int, because: tuple[int, ...]
 ) -> Candidates | None:
-    """Those of `ranks` that did things in another order than their peers; None: nobody, or too many."""
+    """Return those of `ranks` that did things in another order than their peers; None if no rank did, or too many."""
     crossed = out_of_order(graph, ranks)
     most = max(crossed.values(), default=0)
     odd = [rank for rank in ranks if crossed[rank] == most]
@@ -265,7 +264,7 @@ def out_of_order_candidates(
 
 
 def circle_candidates(graph: WaitGraph, circle: tuple[list[int], list[int]], waiting: Set[int]) -> Candidates:
-    """Who breaks a circle: whoever is out of order, or else alone, in most collectives, in being in it or not."""
+    """Return the ranks that break a circle: those out of order, else those most often alone in joining or missing."""
     ranks, operations = circle
     shown = max(operations, key=lambda index: len(graph.operations[index].joined))
     because = tuple(operations[:16])
@@ -307,9 +306,9 @@ def circle_candidates(graph: WaitGraph, circle: tuple[list[int], list[int]], wai
 
 
 def fewest_culprits(found: Sequence[Candidates], node_of: Callable[[int], str]) -> list[Candidates]:
-    """The fewest ranks, or else machines, that explain all of `found`.
+    """Return the fewest ranks, or else machines, that explain all of `found`.
 
-    Several operations that do not end seldom have a cause each: what they have in common is suspected.
+    Several operations that do not end seldom have a cause each, so their common ranks are suspected.
     """
     if len(found) < 2:
         return list(found)
@@ -340,7 +339,7 @@ def fewest_culprits(found: Sequence[Candidates], node_of: Callable[[int], str]) 
 
 
 def _cover(sets: list[set[T]]) -> list[tuple[set[T], list[int]]] | None:
-    """Greedily, the fewest values that hit every set; each with those that hit the same sets, and these sets."""
+    """Return, greedily, the fewest values that hit every set: each with its equals, and the sets that they hit."""
     if not all(sets):
         return None
     left = dict(enumerate(sets))

@@ -1,4 +1,4 @@
-"""Circles in a graph of who waits for whom. Pure."""
+"""Cycles in a wait-for graph. Pure."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 
 def closed_circles(out: Mapping[int, Sequence[int]]) -> list[list[int]]:
-    """The strongly connected components of several nodes that nothing leads out of (Tarjan). O(edges).
+    """Return the strongly connected components of several nodes without outgoing edges (Tarjan). O(edges).
 
-    Targets outside `out` do not count.
+    Targets outside `out` are ignored.
     """
     order: dict[int, int] = {}
     lowest: dict[int, int] = {}

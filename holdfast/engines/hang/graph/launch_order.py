@@ -1,8 +1,8 @@
-"""Ranks that run the same program and have come through it in another order than the rest. Pure.
+"""Ranks that run the same program but launched their operations in another order than their peers. Pure.
 
-Of two ranks with one program one is ahead of the other in every group, or level with it. Who is ahead in one group and
-behind in another has left something out, or does things in another order; and so has who lacks a collective, and has
-entered one that its peers began after that, or who began what is pending on both in another order.
+With one program, one of two ranks is ahead of or level with the other in every group. A rank that is ahead in one group
+and behind in another has skipped an operation or uses another order. So has a rank that lacks a collective but entered
+one that its peers began later, and a rank that began operations pending on both in another order.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PEERS_MAX = 256
 
 
 def out_of_order(graph: WaitGraph, ranks: Iterable[int]) -> dict[int, int]:
-    """For each of `ranks` with how many of its peers it is out of order."""
+    """Return, for each of `ranks`, the number of peers that it is out of order with."""
     wanted = set(ranks)
     peers: dict[int, set[int]] = {rank: set() for rank in wanted}
     for group in _alike(graph):
@@ -33,7 +33,7 @@ _Kind = tuple[int, bool]
 
 
 class _LaunchHistory(msgspec.Struct, frozen=True):
-    """How far a rank came in each kind of group, what is pending on it, and the place of each in the order begun."""
+    """Collectives begun per kind of group, operations pending, and the position of each in the order of launch."""
 
     progress: dict[_Kind, int]
     pending: tuple[tuple[_Kind, int], ...]
@@ -41,7 +41,7 @@ class _LaunchHistory(msgspec.Struct, frozen=True):
 
 
 class _Comparisons:
-    """Ranks beside each other; those that stand alike are compared once."""
+    """Comparisons of ranks; ranks with equal histories are compared once."""
 
     def __init__(self, graph: WaitGraph, ranks: set[int]) -> None:
         progress = _progress(graph, ranks)
@@ -71,7 +71,7 @@ class _Comparisons:
 
 
 def _alike(graph: WaitGraph) -> list[GroupProgress]:
-    """Groups whose members run the same program: none of them sends to another one, as stages of a pipeline do."""
+    """Return groups whose members run the same program: none sends to another, unlike stages of a pipeline."""
     messages = [operation for operation in graph.operations if operation.is_p2p]
     ends = {(operation.joined[0], other) for operation in messages for other in (*operation.joined[1:],)}
     ends |= {(operation.joined[0], other) for operation in messages for other in operation.missing_here}
@@ -85,9 +85,9 @@ def _alike(graph: WaitGraph) -> list[GroupProgress]:
 
 
 def _progress(graph: WaitGraph, ranks: set[int]) -> dict[int, dict[_Kind, int]]:
-    """How many collectives each rank has begun, by what its groups are for."""
+    """Count the collectives that each rank has begun, by kind of group."""
     progress: dict[int, dict[_Kind, int]] = {rank: {} for rank in ranks}
-    # Several groups of one kind on a rank cannot be told apart by it; their sum still only grows.
+    # A rank cannot tell its groups of one kind apart, but their sum only grows.
     for group in graph.progress.groups.values():
         for is_message, counts in ((False, {} if group.has_p2p else group.entered), (True, group.messages)):
             key = _kind(group, is_message)
@@ -102,7 +102,7 @@ def _is_ahead_and_behind(one: _LaunchHistory, two: _LaunchHistory) -> bool:
 
 
 def _has_passed_over(one: _LaunchHistory, two: _LaunchHistory) -> bool:
-    """Whether of what is pending on the second the first lacks something, and something after it not."""
+    """True if the first lacks an operation that is pending on the second, but has a later one."""
     lacks = False
     for kind, sequence in two.pending:
         count = one.progress.get(kind)
@@ -114,7 +114,7 @@ def _has_passed_over(one: _LaunchHistory, two: _LaunchHistory) -> bool:
 
 
 def _began_otherwise(one: _LaunchHistory, two: _LaunchHistory) -> bool:
-    """Whether both began the same operations in different orders."""
+    """True if both began the same operations in different orders."""
     places = [two.places[step] for step in one.places if step in two.places]
     return places != sorted(places)
 

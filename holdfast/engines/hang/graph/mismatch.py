@@ -1,4 +1,4 @@
-"""Members of one collective that do not mean the same by it: another operation, size or type. Pure."""
+"""Collectives that members entered with different operations, sizes or types. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.engines.hang.graph.progress import is_recorded
 from holdfast.events.parts.traces import CollectiveRecord, RankTrace
 
 _CONTEXT_MAX = 32
-"""How many operations before it tell what comes next."""
+"""Number of previous operations that predict the next one."""
 
 Meaning = tuple[str, str, int | None, int | None]
 
@@ -35,11 +35,11 @@ _SAME_SIZES = {
     "allgather": (False, True),
     "reduce": (True, False),
 }
-"""Operations whose members all bring and take equally much: in, out."""
+"""Operations with the same number of elements on all members: in, out."""
 
 
 class Mismatch(msgspec.Struct, frozen=True):
-    """An operation (index) whose members differ. `odd`: those who differ from the rest; all, where it is undecided."""
+    """An operation (index) whose members differ. `odd`: the minority, or all members if undecided."""
 
     operation: int
     odd: tuple[int, ...]
@@ -48,7 +48,7 @@ class Mismatch(msgspec.Struct, frozen=True):
 
 
 def meaning_of(record: CollectiveRecord) -> Meaning:
-    """What has to be the same on all members: operation, type, elements in and out where these must agree."""
+    """Return what must be equal on all members: operation, type, and elements in and out where these must agree."""
     compare_in, compare_out = _SAME_SIZES.get(record.operation, (False, False))
     return (
         record.operation,
@@ -59,7 +59,7 @@ def meaning_of(record: CollectiveRecord) -> Meaning:
 
 
 def mismatches(graph: WaitGraph, traces: Sequence[RankTrace]) -> list[Mismatch]:
-    """The blocking collectives that members entered with different meanings. O(records)."""
+    """Return the blocking collectives that members entered with different meanings. O(records)."""
     differing: dict[int, list[tuple[int, Meaning]]] = {}
     for index, operation in enumerate(graph.operations):
         if operation.is_p2p or operation.before is not None:
@@ -91,7 +91,7 @@ def _decides(counts: Counter[Meaning]) -> bool:
 
 
 def _beside(graph: WaitGraph, indices: Iterable[int], traces: Sequence[RankTrace]) -> dict[int, Counter[Meaning]]:
-    """What the members of other groups of the kind mean by the operation with the same number, ended or not."""
+    """Count what members of other groups of the kind mean by the operation with the same number, ended or not."""
     wanted: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
     for index in indices:
         operation = graph.operations[index]
@@ -113,9 +113,9 @@ def _beside(graph: WaitGraph, indices: Iterable[int], traces: Sequence[RankTrace
 def _weighed(
     counts: Counter[Meaning], beside: Counter[Meaning], operation: Operation, traces: Sequence[RankTrace]
 ) -> Counter[Meaning]:
-    """How usual each meaning is where as many members have one as the other.
+    """Weigh meanings that equally many members have.
 
-    By other groups of the kind; or by what came in the past after the same operations as now; or by how often it came.
+    By other groups of the kind; else by what followed the same operations in the past; else by frequency.
     """
     elsewhere = Counter({meaning: beside[meaning] for meaning in counts})
     if _decides(elsewhere):

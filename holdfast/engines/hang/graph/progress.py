@@ -1,7 +1,7 @@
-"""How far each rank came in each process group, from what each remembers. Pure.
+"""Progress of each rank in each process group, from the ranks' traces. Pure.
 
-A group is known by its name; where two groups have one name their members tell them apart. Members that nobody names
-are those who mention the group.
+A group is identified by its name, and by its members where several groups have one name. If no rank lists the members,
+they are the ranks that mention the group.
 """
 
 from __future__ import annotations
@@ -16,39 +16,38 @@ from holdfast.events.parts.traces import CollectiveRecord, RankTrace
 from holdfast.topology import Mesh
 
 _ONE_SIDED: Final = frozenset({"broadcast", "_broadcast_oop", "reduce", "_reduce_oop", "gather", "scatter"})
-"""Their root, or all but their root, may be through before others have come."""
+"""Operations that can end on the root, or on all but the root, before other ranks have joined."""
 
 _PAIRWISE: Final = frozenset({"all_to_all", "alltoall", "all_to_all_single", "all_to_all_v_single"})
-"""Who shares nothing with a member may be through before it has come: experts to which no token goes."""
+"""Operations that can end on a member before others have joined with which it exchanges nothing (idle experts)."""
 
 UNKNOWN: Final = "collective"
-"""An operation that counters tell of, and no record."""
+"""Name of an operation that only a counter shows."""
 
 _LOST_MAX: Final = 64
 
 
 def is_recorded(record: CollectiveRecord) -> bool:
-    """Whether more is known of it than a counter tells."""
+    """True if the operation has a record, not only a count."""
     return record.operation != UNKNOWN
 
 
 def is_pairwise(operation: str) -> bool:
-    """Whether members may be through with `operation` before those have come with which they share nothing."""
+    """True if `operation` can end on a member before those have joined with which it exchanges nothing."""
     return operation in _PAIRWISE
 
 
 def ends_together(operation: str) -> bool:
-    """Whether nobody can be through with `operation` before all have joined."""
+    """True if `operation` ends on no rank before all have joined."""
     return operation not in _ONE_SIDED and operation != UNKNOWN
 
 
 class GroupProgress(msgspec.Struct):
-    """A process group. For each rank that says so: the last collective `entered`, and the last one `done`.
+    """A process group. `entered`, `done`: by rank, the last collective begun and the last one ended.
 
-    `messages`: the last point-to-point operation that a rank's records have.
-
-    `is_inferred`: no rank tells the members, those are meant that mention the group. `kind` is the same for groups
-    that do the same work in other places: they have one purpose, and members as far apart.
+    `messages`: by rank, the last point-to-point operation in its records. `is_inferred`: no rank lists the members;
+    they are the ranks that mention the group. `kind` is equal for groups that do the same work elsewhere: same
+    description, and members equally far apart.
     """
 
     key: str
@@ -66,7 +65,7 @@ class GroupProgress(msgspec.Struct):
         return max(self.done.values(), default=-1)
 
     def entered_by_all(self) -> int:
-        """The last collective that all have begun of whom it is known."""
+        """Return the last collective that all ranks with a known count have begun."""
         return min(self.entered.values(), default=-1)
 
 
@@ -80,7 +79,7 @@ class PendingOperation(msgspec.Struct, frozen=True):
 class Progress(msgspec.Struct):
     """All groups, and what is pending on each rank in the order in which it began it.
 
-    `local`: for each rank its names of groups. `clipped`: ranks that have begun more than their records reach back to.
+    `local`: by rank, its groups by name. `clipped`: ranks whose records do not reach back to all that is pending.
     """
 
     groups: dict[str, GroupProgress]
@@ -93,12 +92,12 @@ class Progress(msgspec.Struct):
         return self.local.keys()
 
     def silent(self) -> list[int]:
-        """Ranks that are members of a group and of which nothing is known."""
+        """Return group members without any trace."""
         return sorted({rank for group in self.groups.values() for rank in group.ranks} - self.local.keys())
 
 
 def progress_of(traces: Sequence[RankTrace], mesh: Mesh | None) -> Progress:
-    """Put together what the ranks remember. O(records)."""
+    """Combine the ranks' traces. O(records)."""
     readable = [trace for trace in traces if not trace.unread]
     groups, local = _groups(readable, mesh)
     pending: dict[int, list[PendingOperation]] = {}
@@ -134,7 +133,7 @@ def progress_of(traces: Sequence[RankTrace], mesh: Mesh | None) -> Progress:
         for name in mentioned:
             done = trace.completed.get(name, -1)
             if done >= 0 or trace.rank not in clipped:
-                # Operations of a group end in their order, so what comes before the first that has not ended has.
+                # Operations of a group end in order, so all before the first pending one have ended.
                 done = max(done, first.get(name, 0) - 1)
             names[name].done[trace.rank] = max(names[name].done.get(trace.rank, -1), done)
             names[name].entered[trace.rank] = max(names[name].entered.get(trace.rank, -1), trace.entered.get(name, -1))
@@ -151,7 +150,7 @@ def progress_of(traces: Sequence[RankTrace], mesh: Mesh | None) -> Progress:
 
 
 def _lost(trace: RankTrace) -> Iterator[CollectiveRecord]:
-    """Collectives that are pending by the counters, and older than any record of their group that is left."""
+    """Yield collectives that are pending by the counters and older than all remaining records of their group."""
     oldest: dict[str, CollectiveRecord] = {}
     for record in trace.records:
         if not record.is_p2p:
@@ -165,7 +164,7 @@ def _lost(trace: RankTrace) -> Iterator[CollectiveRecord]:
 
 
 def _through(trace: RankTrace) -> dict[tuple[str, str, int | None], int]:
-    """The last point-to-point operation of each channel that has ended: those before it have as well."""
+    """Return the last ended point-to-point operation of each channel; those before it have ended as well."""
     through: dict[tuple[str, str, int | None], int] = {}
     for record in trace.records:
         if record.is_p2p and record.state == "completed":
@@ -174,13 +173,13 @@ def _through(trace: RankTrace) -> dict[tuple[str, str, int | None], int]:
 
 
 def _add_counters(trace: RankTrace, names: dict[str, GroupProgress]) -> None:
-    """What a rank's counters say of groups that its records do not reach back to."""
+    """Add a rank's counters for groups without remaining records."""
     recorded = {record.group for record in trace.records}
     for name, group in names.items():
         if name in recorded:
             continue
         if group.has_p2p:
-            # The counter of such a group may be that of either kind.
+            # In such a group the counter may count either kind.
             group.entered.setdefault(trace.rank, -1)
             continue
         group.entered[trace.rank] = trace.entered.get(name, -1)
@@ -190,10 +189,10 @@ def _add_counters(trace: RankTrace, names: dict[str, GroupProgress]) -> None:
 def _groups(
     traces: Sequence[RankTrace], mesh: Mesh | None
 ) -> tuple[dict[str, GroupProgress], dict[int, dict[str, GroupProgress]]]:
-    """All groups, and for each rank its names of them."""
+    """Return all groups, and each rank's groups by name."""
     groups: dict[str, GroupProgress] = {}
     known: defaultdict[str, dict[tuple[int, ...], GroupProgress]] = defaultdict(dict)
-    # Each rank brings the same long tuple of a large group, and a tuple's hash is not kept.
+    # Each rank has the same long tuple of a large group, and a tuple's hash is not cached.
     same: dict[tuple[str, int], GroupProgress] = {}
     for trace in traces:
         for group in trace.groups:
@@ -234,7 +233,7 @@ def _nameless(
     rank: int,
     mesh: Mesh | None,
 ) -> GroupProgress:
-    """The group of that name whose members this rank does not tell."""
+    """Return the group of that name, whose members this rank does not list."""
     of_name = known.get(name, {})
     for group in of_name.values():
         if len(of_name) == 1 or rank in group.ranks:

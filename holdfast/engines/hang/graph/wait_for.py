@@ -1,8 +1,8 @@
-"""Who waits for whom in a job that stands still: collectives first, then the ranks inside the blocking one. Pure.
+"""Wait-for analysis of a hanging job: collectives first, then the ranks inside the blocking one. Pure.
 
-FT-HSDP §2.3. Whoever waits is a victim, however many wait for it: at fault are those at the end of every chain. A chain
-ends in a rank that others wait for and that waits for nobody, or in an operation that all have joined and that does not
-end, or in a circle. Of the last two several ranks are left; `narrowing` finds the fewest that explain all of them.
+FT-HSDP §2.3. A rank that waits is a victim, however many wait for it; the ranks at the end of every chain are at fault.
+A chain ends in a rank that others wait for and that waits for no other, in an operation that all have joined and that
+does not end, or in a circle. The last two leave several ranks; `culprits` finds the fewest that explain all of them.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from holdfast.events.parts.traces import Blamed, RankTrace
 from holdfast.topology import Mesh
 
 _FEW_SHARE = 3
-"""Times as many who have not joined an operation as have."""
+"""Ratio of members that have not joined an operation to those that have, above which the few are suspected."""
 
 _BEHIND_MOST = 1 / 4
-"""Of the ranks: so many on several machines seldom fall out at once."""
+"""Share of the ranks: more than this on several machines seldom fail at once."""
 
 BlameKind = Literal["never_joined", "joined_not_moving", "mismatch", "no_dump"]
 
 
 class BlamedInCollective(Blamed, frozen=True, kw_only=True, omit_defaults=True):
-    """Ranks that a collective waits for. Of several ranks at least one is at fault, and nothing says which.
+    """Ranks that a collective waits for. Among several ranks at least one is at fault, and nothing shows which.
 
     `group`: the name of the process group; `sequence`: its collective that does not end.
     """
@@ -54,7 +54,7 @@ class BlamedInCollective(Blamed, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class WaitVerdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the collectives say. `victims` wait, at the end of whatever chain, for those that are blamed."""
+    """Verdict from the collectives. `victims` wait, directly or indirectly, for the blamed ranks."""
 
     blamed: tuple[BlamedInCollective, ...] = ()
     victims: tuple[int, ...] = ()
@@ -67,18 +67,18 @@ def judge_collectives(
     ranks_per_node: int | None = None,
     waiting: Set[int] = frozenset(),
 ) -> WaitVerdict:
-    """Follow who waits for whom to those who wait for nobody. O(records + members of the groups that block).
+    """Follow the wait-for graph to the ranks that wait for no other. O(records + members of the groups that block).
 
-    `mesh` tells how many ranks the job has where no dump does; `ranks_per_node` which of them are one machine.
-    `waiting`: ranks without a trace of which something else shows that they wait.
+    `mesh` gives the number of ranks if no dump does; `ranks_per_node` groups ranks into machines. `waiting`: ranks
+    without a trace that are known to wait.
     """
     node_of = {trace.rank: trace.node for trace in traces if trace.node}
     traces, several = latest_of_each(traces)
     notes = [f"there are several traces of {ranks_in_words(several)}; the last of each counts"] if several else []
     progress = progress_of(traces, mesh)
     if old := outdated_ranks(traces, progress):
-        said = f"the traces of {ranks_in_words(old)} are older than others, which ended what those have not begun"
-        notes.append(f"{said}: they are left out")
+        reason = f"the traces of {ranks_in_words(old)} are older than others, which ended what those have not begun"
+        notes.append(f"{reason}: they are left out")
         traces = marked_unread(traces, old)
         progress = progress_of(traces, mesh)
     graph = wait_graph(progress)
@@ -90,7 +90,7 @@ def judge_collectives(
 
 
 class _Judge:
-    """One judgement. `at_fault`: ranks at which chains end, and the operation in which most wait for them."""
+    """One judgement of a graph."""
 
     def __init__(
         self, graph: WaitGraph, ranks_per_node: int | None, node_of: dict[int, str], waiting: Set[int]
@@ -102,7 +102,7 @@ class _Judge:
         self.blamed: list[BlamedInCollective] = []
 
     def went_on(self, old: Sequence[int]) -> bool:
-        """Whether so many ranks are behind what others have ended that their traces are of several moments."""
+        """True if too many ranks are behind what others have ended: the traces are of several moments."""
         behind = self._late().union(old)
         return len(behind) > max(2, _BEHIND_MOST * len(self.graph.waits_in)) and len(self._places(behind)) > 1
 
@@ -142,7 +142,7 @@ class _Judge:
         )
 
     def _late(self) -> set[int]:
-        """Ranks on which operations are pending that the other members are through with: these did their part."""
+        """Return ranks on which operations are pending that have ended on the other members."""
         late: set[int] = set()
         by_group: defaultdict[str, set[int]] = defaultdict(set)
         for rank, lags in self.graph.lags.items():
@@ -150,15 +150,15 @@ class _Judge:
                 by_group[lag.group.key].add(rank)
         for key, ranks in by_group.items():
             members = [rank for rank in self.graph.progress.groups[key].ranks if rank in self.graph.waits_in]
-            # Were most of them late, the one that is ahead would be what is odd.
+            # If most of them are late, the rank that is ahead is the odd one.
             if 2 * len(ranks) <= len(members):
                 late |= ranks
         return late
 
     def _entered_by_few(self, absent: Mapping[int, int]) -> list[int]:
-        """Operations that few have joined, while nobody waits for the many others in anything else.
+        """Return operations that few have joined, while no rank waits for the many others in any other operation.
 
-        That a few run what the others do not explains them better than that many have stopped on several machines.
+        A few ranks that run what the others do not is likelier than many ranks that stopped on several machines.
         """
         idle_in: dict[int, list[int]] = {}
         needed: set[int] = set()
@@ -175,23 +175,23 @@ class _Judge:
         who, what = ranks_in_words(operation.joined), self._words(index)
         evidence = [
             self._waiting(index),
-            f"of {ranks_in_words(operation.missing_here)}, which have not joined it, most wait for nobody",
+            f"of {ranks_in_words(operation.missing_here)}, which have not joined it, most wait for no other rank",
         ]
         self._add(operation.joined, "mismatch", f"{who} entered {what} and most members did not", 0.6, evidence, index)
 
     def _places(self, ranks: Iterable[int]) -> set[str]:
-        """Their machines; where these are not known every rank has one."""
+        """Return the ranks' machines; each rank is its own where machines are unknown."""
         return {self._node(rank) or f"rank {rank}" for rank in ranks}
 
     def _may_wait(self, found: Candidates, certain: set[int], held_up: Sequence[Set[int]]) -> bool:
-        """Whether candidates of whom little is known may themselves wait for those who are certainly at fault."""
+        """True if candidates with little evidence may themselves wait for ranks that are certainly at fault."""
         if found.kind == "joined_not_moving":
             is_clipped = not self.graph.progress.clipped.isdisjoint(found.ranks)
             return bool(certain) and (is_clipped or self.graph.operations[found.operation].group.is_inferred)
         return all(any(rank in members for members in held_up) for rank in found.ranks)
 
     def _held_up(self, certain: set[int]) -> list[set[int]]:
-        """The members of each collective that waits for those who are certainly at fault."""
+        """Return the members of each collective that waits for ranks that are certainly at fault."""
         groups = {
             operation.group.key: operation.group.ranks
             for operation in self.graph.operations
@@ -205,7 +205,7 @@ class _Judge:
         usual = [rank for rank in operation.joined if rank not in mismatch.odd]
         evidence = [f"{ranks_in_words(mismatch.odd)} entered {what} with {mismatch.words}"]
         if usual:
-            evidence.append(f"the others of it agree: {ranks_in_words(usual)}")
+            evidence.append(f"the other members agree: {ranks_in_words(usual)}")
         groups = [(rank,) for rank in mismatch.odd] if mismatch.decided else [mismatch.odd]
         for ranks in groups:
             reason = f"{ranks_in_words(ranks)} entered {what} with {mismatch.words}"
@@ -221,7 +221,7 @@ class _Judge:
         evidence = [
             f"on rank {rank} {first.record.operation} {first.record.sequence} of {name} is still pending, which"
             f" {ranks_in_words(through) if through else 'its peer'} have ended",
-            f"{len(lags)} operations in all are pending on rank {rank} alone",
+            f"{len(lags)} operations are pending on rank {rank} alone",
         ]
         reason = f"rank {rank} joined {first.record.operation} {first.record.sequence} of {name} and does not move"
         waiting = self._who_waits(rank)
@@ -247,7 +247,7 @@ class _Judge:
         pending = self.graph.waits_in.get(rank, [])
         evidence = [
             f"{self._waiting(operation)}, which rank {rank} has not joined",
-            f"rank {rank} waits for nobody" if not pending else f"rank {rank} waits only for itself",
+            f"rank {rank} waits for no other rank" if not pending else f"rank {rank} waits only for itself",
         ]
         self._add((rank,), "never_joined", f"rank {rank} never joined {what}", 0.95, evidence, operation)
 
@@ -291,7 +291,7 @@ class _Judge:
         )
 
     def _who_waits(self, rank: int) -> int | None:
-        """The operation in which most ranks wait for `rank`."""
+        """Return the operation in which most ranks wait for `rank`."""
         found = [index for index, operation in enumerate(self.graph.operations) if rank in operation.missing_here]
         return max(found, key=lambda index: len(self.graph.operations[index].joined), default=None)
 
@@ -316,7 +316,7 @@ class _Judge:
         if silent:
             yield f"no trace of {ranks_in_words(silent)}: they may wait like others, or have ended"
         if not self.blamed and any(self.graph.waits_in.values()):
-            yield "operations are pending, and who holds them up cannot be told"
+            yield "operations are pending, but nothing shows which rank holds them up"
 
 
 def _named(name: str, description: str) -> str:

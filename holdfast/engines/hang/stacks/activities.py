@@ -1,7 +1,7 @@
-"""What a stack shows a process to be doing: whether it waits for others, or is busy with something of its own. Pure.
+"""What a process is doing, by its stack: waiting for others, or busy with something else. Pure.
 
-A call to a collective has nothing of the program above it, so one anywhere on a stack is what the process waits in;
-the other signs count only near the innermost call.
+A collective call has no code of the program above it, so a collective anywhere on a stack is what the process waits in.
+The other signs count only near the innermost call.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import msgspec
 from holdfast.engines.hang.stacks.frames import Call, Stack
 
 Doing = Literal["others", "own", "unclear"]
-"""Waits for other ranks (or for the device that does); stands in something of its own; the stack does not say."""
+"""Waits for other ranks or for the device; busy with work of its own; unclear from the stack."""
 
 
 class Activity(msgspec.Struct, frozen=True):
-    """`what` in words, such as `all_reduce`, `isend`, `the device`, `its data`; "" where `doing` is unclear."""
+    """`what` in words, such as `all_reduce`, `isend`, `the device`, `its data`; "" if `doing` is unclear."""
 
     doing: Doing
     what: str = ""
@@ -108,7 +108,7 @@ _NAMED_LIKE_P2P = re.compile(
     r"(?:^|_)(?:isend|irecv|p2p)(?:_|$)|(?:^|_)(?:send|recv)_(?:forward|backward|tensor|activation)"
 )
 _READS_DEVICE = re.compile(r"grad_norm|found_inf|has_inf_or_nan|(?:^|_)unscale_?(?:$|grads)")
-"""Functions whose next step needs a number that the device has yet to compute, by way of a collective."""
+"""Functions whose next step needs a number that the device computes with a collective."""
 
 _PIPELINE_FILES = re.compile(r"^p2p(?:_communication)?\.py$")
 
@@ -186,7 +186,7 @@ _NATIVE_FILE = re.compile(
 
 
 def activity_of(stack: Stack) -> Activity:
-    """What a thread is doing, by its stack."""
+    """Return what a thread is doing, by its stack."""
     if any(_NATIVE_OTHERS.search(symbol) for symbol in stack.native):
         named = next((found for call in stack.calls if (found := _waits_in(call))), "a collective")
         return Activity("others", named, is_p2p=named in _P2P | _P2P_OF_LIBRARIES)
@@ -223,7 +223,7 @@ def _waits_in(call: Call) -> str | None:
 
 
 def _own(stack: Stack, near: tuple[Call, ...]) -> str:
-    """What of its own a thread stands in."""
+    """Return what a thread waits for on its own, such as `its data`; "" if nothing."""
     for call in stack.calls:
         if _DATA.search(call.path) or call.function in _DATA_CALLS:
             return "its data"

@@ -1,4 +1,4 @@
-"""Stacks made comparable between nodes: without addresses, install prefixes, wrappers and version noise. Pure."""
+"""Stacks made comparable between nodes: no addresses, install prefixes, wrappers or version noise. Pure."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _BIRTHS = frozenset({("_bootstrap", "process.py"), ("_main", "spawn.py"), ("_lau
 
 
 class Call(msgspec.Struct, frozen=True):
-    """One call, comparable. `path`: the file within its library, or as it was given."""
+    """One comparable call. `path`: the file within its library, else as given."""
 
     function: str
     file: str
@@ -54,27 +54,27 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class Stack(msgspec.Struct, frozen=True):
-    """One thread's calls, innermost first; `native`: the symbols of compiled code above the innermost call."""
+    """One thread's calls, innermost first; `native`: compiled symbols above the innermost Python call."""
 
     calls: tuple[Call, ...]
     native: tuple[str, ...] = ()
 
     @property
     def places(self) -> tuple[str, ...]:
-        """What is compared first: functions and files, no lines."""
+        """Functions and files without lines, compared first."""
         return tuple(str(call) for call in self.calls)
 
     @property
     def lines(self) -> tuple[int, ...]:
-        """What is compared next: the lines from which calls were made; that of a wait itself moves with its loop."""
+        """Lines of the callers, compared next. The line of the wait itself is left out: it moves within its loop."""
         return tuple(call.line for call in self.calls[1:])
 
 
 def comparable(frames: tuple[Frame, ...]) -> Stack:
-    """A thread's calls without what differs between nodes and says nothing.
+    """Return a thread's calls without what differs between nodes.
 
-    Calls of compiled code among Python's are left out; those above the innermost one are kept apart. What lies below
-    the birth of a forked process is its parent's and left out as well.
+    Compiled calls among Python calls are dropped; those above the innermost Python call are kept apart. Calls below the
+    start of a forked process belong to its parent and are dropped as well.
     """
     calls: list[Call] = []
     native: list[str] = []
@@ -92,7 +92,7 @@ def comparable(frames: tuple[Frame, ...]) -> Stack:
 
 
 def is_python(frame: Frame) -> bool:
-    """Whether a frame is Python's, not compiled code's."""
+    """True if a frame is Python's, not compiled code's."""
     if frame.function.startswith("0x"):
         return False
     return bool(_PYTHON.search(frame.file)) or frame.function == "<module>" or (not frame.file and frame.line > 0)
@@ -119,7 +119,7 @@ def _call(frame: Frame) -> Call:
 
 
 def symbol_of(function: str) -> str:
-    """A symbol of compiled code without templates, parameters, clones and addresses; nothing for a bare address."""
+    """Return a compiled symbol without templates, parameters, clones and addresses; "" for a bare address."""
     if function.startswith("0x"):
         return ""
     name = _demangled(function) if function.startswith("_Z") else function
@@ -130,7 +130,7 @@ def symbol_of(function: str) -> str:
 
 
 def _outside(text: str, opening: str, closing: str) -> str:
-    """What stands outside brackets. `operator<` and an anonymous namespace lose theirs, on every node alike."""
+    """Return the text outside brackets. `operator<` and anonymous namespaces lose theirs, equally on every node."""
     if opening not in text:
         return text
     depth, kept = 0, []
@@ -145,7 +145,9 @@ def _outside(text: str, opening: str, closing: str) -> str:
 
 
 def _demangled(symbol: str) -> str:
-    """The names within an Itanium-mangled symbol, `c10d::Work::wait` of `_ZN4c10d4Work4waitE...`; no parameters."""
+    """Return the names in an Itanium-mangled symbol without parameters: `c10d::Work::wait` for
+    `_ZN4c10d4Work4waitE...`.
+    """
     rest = symbol[2:]
     is_nested = rest.startswith("N")
     rest = rest.lstrip("NKL") if is_nested else rest.lstrip("L")

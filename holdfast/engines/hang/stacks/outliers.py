@@ -1,7 +1,7 @@
-"""Which of many are like most of their peers, and which are not (ByteRobust §5.1). Pure.
+"""Members that differ from most of their peers (ByteRobust §5.1). Pure.
 
-Peers of a rank are all ranks and, with a mesh, those that hold the same place in the other replicas: the first stage of
-a pipeline waits elsewhere than the last, in every replica alike. Who is like most of any set of peers is healthy.
+Peers of a rank are all ranks and, with a mesh, the ranks with the same place in other replicas: in every replica, the
+first stage of a pipeline waits elsewhere than the last. A rank like the majority of any set of peers is healthy.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ from numpy.typing import NDArray
 from holdfast.topology import Mesh
 
 REPLICAS = frozenset({"dp", "ddp", "fsdp", "hsdp", "data", "replicate", "shard", "dp_replicate", "dp_shard", "rep"})
-"""Dimensions along which every rank does the same work, on other data."""
+"""Dimensions along which all ranks do the same work on different data."""
 
 STAGES = frozenset({"pp", "pipe", "pipeline", "stage"})
-"""Dimensions along which ranks do one after another what makes a step."""
+"""Dimensions along which ranks do consecutive parts of a step."""
 
 PEERS_MIN = 3
-"""A majority of two is none."""
+"""Minimum number of peers: two have no majority."""
 
 _SIDE_SHARE = 4
-"""Without replicas to compare, a group this many times smaller than the largest is no place of its own."""
+"""Without replicas to compare, a group this many times smaller than the largest counts as outliers."""
 
 _SETTLED_SHARE = 2 / 3
-"""Of all that the large groups must make up before the small ones stand out."""
+"""Minimum share of members in the large groups before the small groups count as outliers."""
 
 Ints: TypeAlias = NDArray[np.int64]
 Flags: TypeAlias = NDArray[np.bool_]
 
 
 class PeerSplit(msgspec.Struct, frozen=True):
-    """`like_most`: stands where a majority of its peers does; `alone`: peers were compared, and it stands elsewhere."""
+    """`like_most`: same stack as a majority of some peers; `alone`: peers were compared, and the stack differs."""
 
     like_most: tuple[int, ...]
     alone: tuple[int, ...]
 
 
 def split_by_peers(keys: Sequence[int], ranks: Sequence[int | None], mesh: Mesh | None) -> PeerSplit:
-    """Judge members 0, 1, ... by `keys` (where each stands) and `ranks` (None: not known). O(members log members)."""
+    """Compare members 0, 1, ... by `keys` (stack) and `ranks` (None: unknown). O(members log members)."""
     if not keys:
         return PeerSplit((), ())
     _, place, sizes = np.unique(np.asarray(keys, np.int64), return_inverse=True, return_counts=True)
@@ -67,7 +67,7 @@ def split_by_peers(keys: Sequence[int], ranks: Sequence[int | None], mesh: Mesh 
 
 
 def _coordinates(number: Ints, mesh: Mesh) -> Iterator[Ints]:
-    """For each set of dimensions that may shape what a rank does, where in them it is; -1: not in the mesh."""
+    """Yield ranks' positions in each set of dimensions that may shape their work; -1: outside the mesh."""
     dims = [dim for dim in mesh.names if mesh.size(dim) > 1]
     shaping = [dim for dim in dims if dim not in REPLICAS]
     if len(shaping) == len(dims):
@@ -89,7 +89,7 @@ def _index(number: Ints, mesh: Mesh, dims: Sequence[str]) -> Ints:
 
 
 def _in_majority(place: Ints, peers: Ints) -> tuple[Flags, Flags]:
-    """Members that stand where more than half of their peers do; members whose peers have such a majority."""
+    """Return members equal to more than half of their peers, and members whose peers have such a majority."""
     _, group, group_sizes = np.unique(peers, return_inverse=True, return_counts=True)
     _, pair, pair_sizes = np.unique(group * (int(place.max()) + 1) + place, return_inverse=True, return_counts=True)
     mine = (pair_sizes[pair] * 2 > group_sizes[group]) & (group_sizes[group] >= PEERS_MIN) & (peers >= 0)
@@ -99,7 +99,7 @@ def _in_majority(place: Ints, peers: Ints) -> tuple[Flags, Flags]:
 
 
 def _in_small_groups(place: Ints, sizes: Ints) -> Flags:
-    """Members of groups that are far smaller than the largest, where the others make up most of all."""
+    """Return members of groups far smaller than the largest, if the large groups make up most members."""
     top = int(sizes.max())
     is_large = (sizes > 1) & (sizes * _SIDE_SHARE >= top)
     if top < 2 or int(sizes[is_large].sum()) < _SETTLED_SHARE * len(place):
@@ -108,9 +108,9 @@ def _in_small_groups(place: Ints, sizes: Ints) -> Flags:
 
 
 def _whole_replicas(place: Ints, number: Ints, mesh: Mesh) -> tuple[Flags, Flags]:
-    """Where half of the replicas or more stand at one place as a whole, these are ahead and the others behind.
+    """Return the replicas that are ahead and behind, if at least half of the replicas are in one place as a whole.
 
-    A replica that is through with its own work waits for the others with all its ranks in the same collective.
+    A replica that has finished its own work waits for the others with all its ranks in the same collective.
     """
     nobody = np.zeros(len(place), bool)
     shared = [dim for dim in mesh.names if dim in REPLICAS and mesh.size(dim) > 1]

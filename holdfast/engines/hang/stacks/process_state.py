@@ -1,7 +1,7 @@
-"""What a process shows: the thread that counts, where it stands, what it does. Pure.
+"""State of a process, from its stacks: the thread that counts, its position, and what it does. Pure.
 
-The main thread counts. Where it only waits for another of its threads, as in a backward pass or where a framework
-trains on a thread of its own, that thread counts with it.
+The main thread counts. If it only waits for another of its threads, as in a backward pass or where a framework trains
+on a separate thread, that thread counts with it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PARKED = frozenset({"main_loop", "_worker", "wait", "run_forever"})
 
 
 class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
-    """Equal numbers, equal stacks: by functions (`place`), by lines of calls too, or by native symbols too."""
+    """A process's state. Equal numbers mean equal stacks: by functions (`place`), with lines, or with symbols."""
 
     stack: Stack = _NOTHING
     activity: Activity = UNCLEAR
@@ -30,7 +30,7 @@ class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StateReader:
-    """Looks at processes; each different stack is worked on once."""
+    """Reads states of processes; each distinct stack is processed once."""
 
     def __init__(self) -> None:
         self._stacks: dict[tuple[Frame, ...], tuple[Stack, Activity]] = {}
@@ -39,7 +39,7 @@ class StateReader:
         self._numbers: dict[object, int] = {}
 
     def read(self, process: ProcessStacks) -> ProcessState:
-        """What `process` shows."""
+        """Return the state of `process`."""
         main = main_thread(process.threads)
         if main is None:
             return ProcessState()
@@ -99,7 +99,7 @@ class StateReader:
 
 
 def main_thread(threads: tuple[ThreadStack, ...]) -> ThreadStack | None:
-    """The main thread; where none is marked, the one that runs the program."""
+    """Return the main thread; if none is marked, the one that runs the program."""
     named = next((thread for thread in threads if thread.is_main and thread.frames), None)
     if named is not None or not threads:
         return named

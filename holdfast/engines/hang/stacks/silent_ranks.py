@@ -1,7 +1,7 @@
-"""Ranks of which there is no stack although there should be: which of them a dead machine or process explains. Pure.
+"""Ranks without a stack: which of them a dead machine or process explains. Pure.
 
-Reading fails now and then on a healthy rank as well. What speaks against one: its whole machine is silent, its process
-is gone, or it alone is missing.
+Reading a stack sometimes fails on a healthy rank as well. Evidence of a fault: the whole machine is silent, the process
+is gone, or only this rank is missing.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _GONE = re.compile(
 )
 
 _SILENT_MOST = 1 / 8
-"""Of the ranks: if more say nothing, it is the reading that failed. One machine may."""
+"""Maximum share of silent ranks; above it, reading itself failed. A single machine may be silent as a whole."""
 
 
 class SilentMachine(msgspec.Struct, frozen=True, kw_only=True):
-    """Ranks of one machine ("": not known) that said nothing, in a way that counts."""
+    """Ranks of one machine ("": unknown) whose missing stacks are evidence."""
 
     ranks: tuple[int, ...]
     node: str
@@ -36,7 +36,7 @@ class SilentMachine(msgspec.Struct, frozen=True, kw_only=True):
 def silent_machines(
     unread: Mapping[int, str], read: set[int], mesh: Mesh | None, node_of: Callable[[int], str]
 ) -> list[SilentMachine]:
-    """`unread`: rank -> why it could not be read; `read`: ranks that were. Of a mesh, the others are missing."""
+    """`unread`: rank -> why it could not be read; `read`: ranks that were read. The mesh's other ranks are missing."""
     missing = set(range(mesh.world_size)) - read - set(unread) if mesh else set()
     quiet = missing | set(unread)
     speaking_nodes = {node_of(rank) for rank in read}

@@ -1,8 +1,8 @@
-"""Whom the stacks of a job that stands still blame. Pure.
+"""Ranks to blame for a hang, by stacks. Pure.
 
-Who waits for others is their victim; who is stopped, or busy with something of its own while most wait, keeps them
-waiting. Where everybody waits, those who wait elsewhere than most share a parallel group with the one at fault
-(ByteRobust §5.1), and two groups along different dimensions cross where it is.
+A rank that waits for others is a victim. A rank that is stopped, or busy with something else while most wait, blocks
+them. If all wait, the ranks that wait elsewhere than most share a parallel group with the one at fault (ByteRobust
+§5.1), and two groups along different dimensions intersect at it.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ _LIBRARIES = re.compile(
 )
 
 _WAIT_MOST = 1 / 2
-"""Of the ranks that must wait for others before anybody is to blame for it."""
+"""Minimum share of ranks that wait for others before any rank is blamed."""
 
 _STAND_MOST = 3 / 4
-"""Of the ranks that must wait, or stand with many others, where it does not show of half of them that they wait."""
+"""Minimum share of ranks that wait or share a stack with many, where fewer than half visibly wait."""
 
 _SHARED_LEAST = 1 / 8
-"""Of the ranks that stand at one place, for it to be one where ranks stand still."""
+"""Minimum share of ranks with one stack for it to be a place where ranks hang."""
 
 _CALLS_SHOWN = 4
 _EVIDENCE_MOST = 8
 
 
 class ObservedProcess(msgspec.Struct, frozen=True, gc=False):
-    """A process, what it shows, and its rank or that of the rank whose child it is."""
+    """A process, its state, and its rank or its parent's rank."""
 
     process: ProcessStacks
     state: ProcessState
@@ -54,7 +54,9 @@ class ObservedProcess(msgspec.Struct, frozen=True, gc=False):
 
 
 class ComparedProcesses(msgspec.Struct, frozen=True, kw_only=True):
-    """Processes of one kind; `like_most` and `outliers` are indexes of `members`, compared `by` what."""
+    """Processes of one kind; `like_most` and `outliers` are indexes of `members`, compared `by` function, line or
+    symbol.
+    """
 
     kind: ProcessKind
     members: tuple[ObservedProcess, ...] = ()
@@ -64,7 +66,7 @@ class ComparedProcesses(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_busy_outlier(self) -> bool:
-        """Whether one stands in something of its own, unlike most."""
+        """True if a process is busy with something else, unlike most."""
         return any(
             member.process.threads and index not in self.like_most and _own_reason(member)
             for index, member in enumerate(self.members)
@@ -72,7 +74,7 @@ class ComparedProcesses(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StackBlame(msgspec.Struct, frozen=True, kw_only=True):
-    """Who is blamed, and the groups that outliers share."""
+    """Blamed ranks, and the groups that outliers share."""
 
     blamed: tuple[Blamed, ...] = ()
     shared: tuple[SharedGroup, ...] = ()
@@ -82,7 +84,7 @@ class StackBlame(msgspec.Struct, frozen=True, kw_only=True):
 def blame(
     ranks: ComparedProcesses, children: Sequence[ComparedProcesses], mesh: Mesh | None, node_of: NodeOf
 ) -> StackBlame:
-    """The ranks, or the group of ranks, that the stacks hold to be at fault."""
+    """Return the rank or the group of ranks that the stacks blame."""
     if not ranks.members:
         return StackBlame(notes=("no process looks like a rank",))
     return _Blamer(ranks, children, mesh, node_of).blame()
@@ -130,7 +132,7 @@ class _Blamer:
         return StackBlame(shared=cover.groups, notes=(*cover.notes, self._why_nobody()))
 
     def _weakly(self, weak: list[int], cover: GroupCover) -> tuple[Blamed, ...]:
-        """Whom those blame who wait elsewhere than most."""
+        """Blame, by ranks that wait elsewhere than most, the groups or machines that they share."""
         if not self._stand_still:
             is_clear = len(self._ranks.like_most) >= _STAND_MOST * len(self._readable)
             if is_clear and self._mostly_stands and weak and len(cover.groups) + len(cover.alone) == 1:
@@ -141,7 +143,7 @@ class _Blamer:
         return self._checkpoints()
 
     def _strong(self) -> dict[int, tuple[str, float]]:
-        """Those who keep others waiting by themselves: why, and how sure that is."""
+        """Return ranks that certainly block others: the reason and the confidence of each."""
         found = {index: (reason, 0.95) for index, reason in self._stopped.items()}
         if not self._stand_still and not self._mostly_stands:
             return found if len(found) * 2 <= len(self._members) else {}
@@ -152,10 +154,10 @@ class _Blamer:
         return found if len(found) * 2 <= len(self._members) else {}
 
     def _unclear(self) -> dict[int, tuple[str, float]]:
-        """Those of whom nothing shows that they wait, on one machine, where everybody else stands with many.
+        """Return ranks of one machine without visible wait, where all others share a stack with many.
 
-        A call within a library may wait for the device without a word. Where others stand elsewhere as well, only one
-        rank in code of the program itself counts.
+        A library call may wait for the device without showing it. If other ranks differ from most as well, only a
+        single rank in code of the program itself counts.
         """
         indexes = [
             index
@@ -192,9 +194,9 @@ class _Blamer:
         return sorted(said, key=lambda one: (-one.confidence, one.ranks))
 
     def _groups(self, weak: list[int], cover: GroupCover, sure: float = 1.0) -> list[Blamed]:
-        """Blames machines that outliers lie on alone, or the groups that they share."""
+        """Blame the machines that have all outliers to themselves, or the groups that outliers share."""
         sure *= 1.0 if self._ranks.by == "function" else 0.8
-        standing = f"stand elsewhere (by {self._ranks.by}) than most, and {self._most_wait()}"
+        standing = f"differ from most (by {self._ranks.by}), and {self._most_wait()}"
         if cover.crossing:
             on_it = [index for index in weak if self._machine(index) in cover.crossing]
             met = " and ".join(f"the {'-'.join(group.dims)} group of {_nodes(group)}" for group in cover.groups)
@@ -203,7 +205,7 @@ class _Blamer:
         for group in cover.groups:
             inside = [index for index in weak if self._machine(index) in group.nodes]
             if not inside:
-                # Only partners of those who wait lie on it.
+                # Only partners of waiting ranks are on it.
                 continue
             reason = f"{self._named(inside)} {standing}; they share the {'-'.join(group.dims)} group of {_nodes(group)}"
             said.append(
@@ -222,7 +224,7 @@ class _Blamer:
         return said
 
     def _silent(self) -> tuple[Blamed, ...]:
-        """Ranks that should have a stack and have none, where nearly all others stand still."""
+        """Blame ranks that have no stack where nearly all others hang."""
         members = [member for index, member in enumerate(self._members) if index not in self._stopped]
         if not self._mostly_stands or any(member.rank is None for member in members):
             return ()
@@ -246,7 +248,7 @@ class _Blamer:
         )
 
     def _checkpoints(self) -> tuple[Blamed, ...]:
-        """Writers of checkpoints that stand elsewhere than most, where no rank does."""
+        """Blame checkpoint writers that differ from most, where no rank does."""
         writers = next((one for one in self._children if one.kind == "checkpoint"), None)
         if writers is None:
             return ()
@@ -255,7 +257,7 @@ class _Blamer:
         machines = sorted({self._node_of(rank) for rank in ranks}, key=natural_order)
         if len(machines) != 1:
             return ()
-        reason = f"the checkpoint writer of {ranks_in_words(ranks)} stands elsewhere than most, and every rank waits"
+        reason = f"the checkpoint writer of {ranks_in_words(ranks)} differs from most, and every rank waits"
         evidence = tuple(_line(member) for member in members[:_EVIDENCE_MOST])
         nodes = (machines[0],) if machines[0] else ()
         return (Blamed(ranks=ranks, nodes=nodes, reason=reason, confidence=0.5, evidence=evidence),)
@@ -285,7 +287,7 @@ class _Blamer:
         )
 
     def _pipeline_partners(self, indexes: list[int], mesh: Mesh) -> list[int]:
-        """Other stages of those who wait in a point-to-point operation: one that went on without it looks healthy."""
+        """Return other stages of ranks in a point-to-point wait: a stage that went on without it looks healthy."""
         waiting = [
             rank
             for index in indexes
@@ -295,7 +297,7 @@ class _Blamer:
         return sorted({peer for dim in stages for rank in waiting for peer in mesh.group_of(rank, dim)} - set(waiting))
 
     def _evidence(self, indexes: list[int]) -> tuple[str, ...]:
-        """A line for each place where the ranks stand, for what their children do, and for where most stand."""
+        """Return a line per distinct stack of the ranks, per outlier among their children, and for most others."""
         lines = self._places(indexes)[:_EVIDENCE_MOST]
         theirs = set(self._numbers(indexes))
         for one in self._children:
@@ -320,16 +322,16 @@ class _Blamer:
         if not self._readable:
             return "no stack of a rank could be read"
         if self._stand_still:
-            return f"{self._most_wait()}, and none stands where only the one at fault would: the stacks blame nobody"
+            return f"{self._most_wait()}, and no stack shows a cause: the stacks blame no rank"
         doing = Counter(self._members[index].state.activity.what for index in self._readable)
         what, count = doing.most_common(1)[0]
-        most = f"; {count} of {len(self._readable)} stand in {what}" if what else ""
-        return f"fewer than half of the ranks wait for others{most}: the stacks blame nobody for it"
+        most = f"; {count} of {len(self._readable)} are in {what}" if what else ""
+        return f"fewer than half of the ranks wait for others{most}: the stacks blame no rank"
 
     def _most_wait(self) -> str:
         whats = Counter(self._members[index].state.activity.what for index in self._waiting)
         if not whats:
-            return f"{len(self._ranks.like_most)} of {len(self._members)} ranks stand where most do"
+            return f"{len(self._ranks.like_most)} of {len(self._members)} ranks have the stack of most"
         shown = ", ".join(what for what, _ in whats.most_common(3))
         return f"{len(self._waiting)} of {len(self._members)} ranks wait for others ({shown})"
 
@@ -347,7 +349,7 @@ class _Blamer:
         return member.process.node or ("" if member.rank is None else self._node_of(member.rank))
 
     def _unit(self, index: int) -> str:
-        """The machine, or where it is not known the rank itself."""
+        """Return the machine, or the rank itself if its machine is unknown."""
         rank = self._members[index].rank
         return self._machine(index) or (f"process {index}" if rank is None else f"rank {rank}")
 

@@ -1,7 +1,7 @@
-"""Who stands elsewhere than the others: stacks grouped by string match (ByteRobust §5.1). Pure.
+"""Outliers among the stacks of a job, grouped by string match (ByteRobust §5.1). Pure.
 
-Kinds of processes are kept apart, and ranks are compared with those that do the same work in other replicas. Stacks are
-compared by functions first; only where nobody stands out so, by the lines of calls and then by native symbols.
+Processes are compared within their kind, ranks with those that do the same work in other replicas. Stacks are compared
+by functions first; if that leaves no outlier, by callers' lines, then by native symbols.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _BY: tuple[tuple[str, Callable[[ProcessState], int]], ...] = (
 
 
 class StackGroup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Processes of one kind that stand at one place. `stack`: of one of them, innermost first; `ranks`: theirs."""
+    """Processes of one kind with one stack. `stack`: that of one of them, innermost first; `ranks`: theirs."""
 
     kind: ProcessKind
     stack: tuple[str, ...]
@@ -39,9 +39,9 @@ class StackGroup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class StackVerdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the stacks of a job say. Nobody blamed: nothing in them proves who is at fault; `notes` say why.
+    """Verdict from the stacks of a job. If no rank is blamed, the stacks prove nothing; `notes` say why.
 
-    `outliers` are ranks. `shared`: the smallest set of parallel groups that covers those who are suspects.
+    `outliers` are ranks. `shared`: the smallest set of parallel groups that covers the suspects.
     """
 
     groups: tuple[StackGroup, ...]
@@ -52,9 +52,9 @@ class StackVerdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 def judge_stacks(processes: Sequence[ProcessStacks], mesh: Mesh | None, ranks_per_node: int | None) -> StackVerdict:
-    """Group processes by stack, tell the outliers, and name whom they have in common. O(processes).
+    """Group processes by stack, find outliers, and blame what they have in common. O(processes).
 
-    `ranks_per_node` tells machines where processes do not name theirs; without both a machine is a rank.
+    `ranks_per_node` groups ranks into machines where processes name none; without both, each rank is its own machine.
     """
     reader = StateReader()
     members: defaultdict[ProcessKind, list[ObservedProcess]] = defaultdict(list)
@@ -77,7 +77,7 @@ def judge_stacks(processes: Sequence[ProcessStacks], mesh: Mesh | None, ranks_pe
 
 
 def node_names(processes: Sequence[ProcessStacks], ranks_per_node: int | None) -> Callable[[int], str]:
-    """The machine of a rank: as its processes name it, or its number; "" where neither is known."""
+    """Return a function from rank to machine: the name or number of the machine; "" if unknown."""
     named = {process.rank: process.node for process in processes if process.rank is not None and process.node}
 
     def name(rank: int) -> str:
@@ -87,7 +87,7 @@ def node_names(processes: Sequence[ProcessStacks], ranks_per_node: int | None) -
 
 
 def _latest(processes: Sequence[ProcessStacks]) -> list[ProcessStacks]:
-    """One process for each rank: the last that could be read. Children have no number of their own."""
+    """Return one process per rank, the last readable one. Children have no rank number of their own."""
     ranks: dict[int, ProcessStacks] = {}
     others: list[ProcessStacks] = []
     for process in processes:
@@ -157,7 +157,7 @@ def _notes(
         notes.append(f"{whose} not read: {reason}")
     unnumbered = sum(member.rank is None for member in members["rank"])
     if unnumbered:
-        notes.append(f"{unnumbered} processes that look like ranks do not say which rank they are")
+        notes.append(f"{unnumbered} processes that look like ranks do not state their rank")
     outside = [m.rank for m in members["rank"] if mesh and m.rank is not None and m.rank >= mesh.world_size]
     if mesh and outside:
         notes.append(

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
-from holdfast.engines.archives import GZIP, Damaged, unpacked
+from holdfast.engines.archives import GZIP, DamagedArchive, unpacked
 
 Columns = dict[str, Sequence[Any]]
 
@@ -49,7 +49,7 @@ def separator_of(line: str) -> str:
 def _of_text(data: bytes, name: str) -> Columns:
     try:
         text = unpacked(data).decode("utf-8", "replace").lstrip("\ufeff").replace("\r\n", "\n").lstrip("\n")
-    except Damaged as error:
+    except DamagedArchive as error:
         raise OperationsUnreadable(f"{name}: {error}") from error
     if (separator := separator_of(text.split("\n", 1)[0])) != "," and "," not in text:
         text = text.replace(separator, ",")

@@ -57,7 +57,7 @@ def test_the_two_ends_of_a_link_are_named() -> None:
     links = [node(0), node(1, ("10.0.0.3", 5)), node(2), node(3, ("10.0.0.1", 4))]
     verdict = judge_hang((), waiting(), ranks_per_node=2, links=links)
     assert (verdict.nodes, verdict.ranks, verdict.scope) == (("1", "3"), (2, 3, 6, 7), "group")
-    assert verdict.confidence == 0.85 and "nothing passes between machines 1 and 3" in verdict.summary
+    assert verdict.confidence == 0.85 and "no data passes between machines 1 and 3" in verdict.summary
     assert any("9 bytes of rank 2 not acknowledged, sent again 5 times" in line for line in verdict.evidence)
 
 
@@ -71,7 +71,7 @@ def test_packets_lost_once_and_hosts_outside_of_the_job_blame_nobody() -> None:
     links = [node(0, ("10.0.0.2", 2)), node(1, ("203.0.113.9", 8)), node(2, ("172.17.0.1", 7))]
     found, notes = silent_links(links)
     assert found == []
-    assert len(notes) == 2 and all("no node of the job is known by that address" in note for note in notes)
+    assert len(notes) == 2 and all("no node of the job has that address" in note for note in notes)
     assert len(judge_hang((), waiting(), ranks_per_node=2, links=links).nodes) == 4
 
 
@@ -83,7 +83,7 @@ def test_behind_a_cut_link_a_rank_looks_late_and_its_stack_does_not() -> None:
     others = [ProcessStacks(rank=rank, threads=(WAITS,)) for rank in range(8) if rank != 6]
     verdict = judge_hang([*others, stopped], waiting(late=6), ranks_per_node=2, links=links)
     assert verdict.nodes == ("3",)
-    assert "nothing passes between machines 0 and 1" in verdict.notes
+    assert "no data passes between machines 0 and 1" in verdict.notes
 
 
 def test_ports_that_wait_for_acknowledgements_narrow_a_group_down() -> None:

@@ -6,7 +6,7 @@ import gzip
 
 import pytest
 
-from holdfast.engines.archives import Damaged, unpacked
+from holdfast.engines.archives import DamagedArchive, unpacked
 
 
 def test_gzip_in_several_parts_and_what_is_not_packed() -> None:
@@ -25,5 +25,5 @@ def test_gzip_in_several_parts_and_what_is_not_packed() -> None:
     ids=["cut short", "damaged", "too large", "too large together"],
 )
 def test_what_cannot_be_unpacked_says_why(data: bytes, says: str) -> None:
-    with pytest.raises(Damaged, match=says):
+    with pytest.raises(DamagedArchive, match=says):
         unpacked(data, 10_000)

@@ -102,7 +102,7 @@ def test_the_rank_is_where_its_groups_meet() -> None:
 
 
 def test_no_rank_anywhere_is_an_error_with_its_cure() -> None:
-    with pytest.raises(FlightRecorderError, match="does not say of which rank it is; name the file after it"):
+    with pytest.raises(FlightRecorderError, match="does not state its rank; name the file after it"):
         read_flight_recorder(json.dumps(dump()).encode(), "dump")
 
 

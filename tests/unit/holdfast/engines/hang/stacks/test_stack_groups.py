@@ -39,7 +39,7 @@ def test_of_two_ranks_the_one_that_waits_is_the_victim() -> None:
 def test_all_at_one_place_blame_nobody() -> None:
     verdict = judge_stacks(job(FIG_7, lambda _: scenes.GRAD_SYNC), FIG_7, 2)
     assert (verdict.blamed, verdict.outliers) == ((), ())
-    assert "the stacks blame nobody" in verdict.notes[0]
+    assert "the stacks blame no rank" in verdict.notes[0]
 
 
 def test_a_stopped_rank_is_at_fault_wherever_it_stands() -> None:
