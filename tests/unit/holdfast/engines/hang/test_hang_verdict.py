@@ -75,7 +75,11 @@ def test_a_group_is_called_a_group() -> None:
 
 def test_nothing_seen() -> None:
     verdict = judge_hang([], [])
-    assert (verdict.scope, verdict.ranks, verdict.summary) == ("nobody", (), "no evidence shows which rank blocks the job")
+    assert (verdict.scope, verdict.ranks, verdict.summary) == (
+        "nobody",
+        (),
+        "no evidence shows which rank blocks the job",
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
