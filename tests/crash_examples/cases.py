@@ -18,7 +18,7 @@ from pathlib import Path
 from holdfast.cli.offline.log_sources import named
 from holdfast.engines.crash import Diagnosis, diagnose
 from holdfast.engines.crash.rules import rule_book
-from holdfast.engines.crash.scan import Scan
+from holdfast.engines.crash.scan import LogScan
 
 HERE = Path(__file__).parent
 
@@ -55,7 +55,7 @@ def diagnosed(case: Case) -> Diagnosis:
     scans = []
     for name, text in case.logs.items():
         source = named(name)
-        scan = Scan(name, book.hot, source.rank, local=source.local)
+        scan = LogScan(name, book.line_filter, source.rank, local=source.local)
         scan.feed(text.encode())
         scans.append(scan.end())
     return diagnose(scans, case.exit_codes, book)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.engines.checks.checks_program import checks_of
-from holdfast.engines.checks.checks_verdict import judge
+from holdfast.engines.checks.checks_verdict import judge_checks
 from holdfast.engines.checks.suites import END
 from holdfast.events import DiagnosticResult, FirstStep, Progress, RanksFinished, RanksStarted
 from holdfast.events.parts.job import JobSpec
@@ -45,7 +45,7 @@ async def test_a_machine_that_computes_wrong_says_so_of_itself(
         }
         assert {(result.run, result.generation, result.total) for result in results} == {("job-1/3", 3, 4)}
         assert len({result.boot_id for result in results}) == 1 and results[0].boot_id
-        (suspect,) = judge(["n"], results).suspects
+        (suspect,) = judge_checks(["n"], results).suspects
         assert (suspect.node, suspect.symptom) == ("n", "silent_data_corruption")
         assert "rows of a product of whole numbers (torch.float32) are wrong" in suspect.reason
         printed = (it.directory / "logs" / "job-1" / "checks-1-3" / "rank-0.out").read_text()

@@ -11,7 +11,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from holdfast.engines.checks.checks_verdict import SILENT_SYMPTOM, WRONG_ANSWER_SYMPTOM, Verdict, answered, judge
+from holdfast.engines.checks.checks_verdict import (
+    SILENT_SYMPTOM,
+    WRONG_ANSWER_SYMPTOM,
+    ChecksVerdict,
+    answered,
+    judge_checks,
+)
 from holdfast.engines.checks.suites import END, suite_tests
 from holdfast.events import DiagnosticResult
 from holdfast.fresh_ids import uuid7
@@ -65,8 +71,8 @@ class Run(NamedTuple):
     silent: dict[str, str]
 
     @property
-    def verdict(self) -> Verdict:
-        return judge(self.nodes, self.results, self.silent)
+    def verdict(self) -> ChecksVerdict:
+        return judge_checks(self.nodes, self.results, self.silent)
 
     def of(self, node: str, test: str) -> list[DiagnosticResult]:
         return [result for result in self.results if (result.node, result.test) == (node, test)]

@@ -13,7 +13,7 @@ from holdfast.bus import Bus, BusError
 from holdfast.cli.connect.bus import connected
 from holdfast.cli.follow.follower import JobFollower
 from holdfast.cli.output.tables import printable
-from holdfast.engines.checks.checks_verdict import Verdict, answered, judge, why_silent
+from holdfast.engines.checks.checks_verdict import ChecksVerdict, answered, judge_checks, why_silent
 from holdfast.engines.checks.references import NO_REFERENCES, References
 from holdfast.engines.checks.suites import END, deadline_s, meeting_limit_s
 from holdfast.events import (
@@ -49,7 +49,7 @@ class ChecksOutcome(msgspec.Struct, frozen=True, kw_only=True):
     suite: str
     nodes: tuple[str, ...]
     results: tuple[DiagnosticResult, ...]
-    verdict: Verdict
+    verdict: ChecksVerdict
     interrupted: bool = False
 
     @property
@@ -122,7 +122,7 @@ class ChecksRun(JobFollower[None]):
             suite=self._suite,
             nodes=self._nodes,
             results=tuple(sorted(results, key=lambda result: (result.node or "", result.done))),
-            verdict=judge(self._nodes, results, self._silent(), self._references),
+            verdict=judge_checks(self._nodes, results, self._silent(), self._references),
             interrupted=self._interrupted,
         )
 

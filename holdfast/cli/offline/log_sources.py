@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast.engines.crash.log import LINE_CHARS_MAX
 from holdfast.engines.crash.rules import RuleBook, rule_book
-from holdfast.engines.crash.scan import Scan, Scanned
+from holdfast.engines.crash.scan import LogScan, ScannedLog
 
 BLOCK_BYTES = 1 << 15
 STDIN = "-"
@@ -75,13 +75,13 @@ def named(name: str, path: Path | None = None) -> Source:
     return Source(name=name, path=path, rank=int(of_rank[1]) if of_rank else None)
 
 
-def scan(source: Source, book: RuleBook | None = None, on_bytes: Callable[[int], None] | None = None) -> Scanned:
+def scan(source: Source, book: RuleBook | None = None, on_bytes: Callable[[int], None] | None = None) -> ScannedLog:
     """What is left of one log.
 
     Raises:
         UnreadableLog: it cannot be opened or read.
     """
-    scanning = Scan(source.name, (book or rule_book()).hot, source.rank, local=source.local)
+    scanning = LogScan(source.name, (book or rule_book()).line_filter, source.rank, local=source.local)
     try:
         if source.path is None:
             for block in blocks(sys.stdin.buffer, on_bytes):

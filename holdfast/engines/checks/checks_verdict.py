@@ -13,8 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from holdfast.engines.checks.pairs import Pair, PairFindings
-from holdfast.engines.checks.pairs import judge as judge_pairs
+from holdfast.engines.checks.pairs import Pair, PairFindings, judge_pairs
 from holdfast.engines.checks.references import NO_REFERENCES, AnswerKey, References, key_of
 from holdfast.engines.checks.suites import END, MEETING
 from holdfast.events import DiagnosticResult, ProcessExited
@@ -34,7 +33,7 @@ COMPARED_MIN = 3
 Confidence = Literal["high", "medium"]
 
 
-class Suspect(msgspec.Struct, frozen=True, kw_only=True):
+class SuspectNode(msgspec.Struct, frozen=True, kw_only=True):
     """A node that should go, and why. `evidence` are the ids of results, `lines` what they found, word for word."""
 
     node: str
@@ -45,7 +44,7 @@ class Suspect(msgspec.Struct, frozen=True, kw_only=True):
     lines: tuple[str, ...] = ()
 
 
-class Unresolved(msgspec.Struct, frozen=True, kw_only=True):
+class UnresolvedNodes(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes of which at least one is at fault, or what lies between them: the checks cannot tell which."""
 
     nodes: tuple[str, ...]
@@ -54,15 +53,15 @@ class Unresolved(msgspec.Struct, frozen=True, kw_only=True):
     evidence: tuple[str, ...] = ()
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class ChecksVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """Suspects, in the order of the nodes. `untested` nodes have neither passed nor failed anything.
 
     `links` are connections that failed where neither end is named; of `lone_links` both ends passed with others.
     `remarks` are worth a look and speak against nobody. `capped` says why no node is named although some failed.
     """
 
-    suspects: tuple[Suspect, ...] = ()
-    unresolved: tuple[Unresolved, ...] = ()
+    suspects: tuple[SuspectNode, ...] = ()
+    unresolved: tuple[UnresolvedNodes, ...] = ()
     cleared: tuple[str, ...] = ()
     untested: tuple[str, ...] = ()
     links: tuple[Pair, ...] = ()
@@ -76,12 +75,12 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
         return not (self.suspects or self.unresolved or self.untested or self.capped)
 
 
-def judge(
+def judge_checks(
     nodes: Sequence[str],
     results: Iterable[DiagnosticResult],
     unanswered: Mapping[str, str] | None = None,
     references: References = NO_REFERENCES,
-) -> Verdict:
+) -> ChecksVerdict:
     """What follows from the results of one run on `nodes`, named in the order of their node ranks.
 
     `unanswered` says of nodes that gave no or not all results why that is: silent until the deadline, or its check
@@ -91,7 +90,7 @@ def judge(
     own = _own_failures(known)
     for node, why in (unanswered or {}).items():
         if node in nodes and node not in own:
-            own[node] = Suspect(node=node, symptom=SILENT_SYMPTOM, confidence="high", reason=why)
+            own[node] = SuspectNode(node=node, symptom=SILENT_SYMPTOM, confidence="high", reason=why)
     wrong, undecided = _digests(known, references)
     for suspect in wrong:
         own.setdefault(suspect.node, suspect)
@@ -113,7 +112,7 @@ def judge(
     held = {suspect.node for suspect in named} | open_nodes
     doubted = {node for entry in undecided for node in entry.nodes}
     links = tuple(pair for pair in pairs.links if not doubted & set(pair))
-    return Verdict(
+    return ChecksVerdict(
         suspects=named,
         unresolved=tuple(unresolved),
         cleared=tuple(node for node in nodes if node in passed and node not in held),
@@ -149,13 +148,13 @@ def why_silent(exited: ProcessExited) -> str:
 # --- a node by itself ---------------------------------------------------------------------------
 
 
-def _own_failures(results: list[DiagnosticResult]) -> dict[str, Suspect]:
+def _own_failures(results: list[DiagnosticResult]) -> dict[str, SuspectNode]:
     failed: dict[str, list[DiagnosticResult]] = defaultdict(list)
     for result in results:
         if result.status == "failed" and not _is_between(result):
             failed[result.node or ""].append(result)
     return {
-        node: Suspect(
+        node: SuspectNode(
             node=node,
             symptom=found[0].symptom,
             confidence="high",
@@ -176,8 +175,10 @@ def _lines(results: Iterable[DiagnosticResult]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(line for result in results for line in result.detail.splitlines() if line))
 
 
-def _in_doubt(suspect: Suspect) -> Unresolved:
-    return Unresolved(nodes=(suspect.node,), symptom=suspect.symptom, reason=suspect.reason, evidence=suspect.evidence)
+def _in_doubt(suspect: SuspectNode) -> UnresolvedNodes:
+    return UnresolvedNodes(
+        nodes=(suspect.node,), symptom=suspect.symptom, reason=suspect.reason, evidence=suspect.evidence
+    )
 
 
 # --- between nodes ------------------------------------------------------------------------------
@@ -207,8 +208,8 @@ def _outcomes(nodes: Sequence[str], results: list[DiagnosticResult]) -> dict[Pai
     return outcomes
 
 
-def _pair_suspects(results: list[DiagnosticResult], pairs: PairFindings) -> dict[str, Suspect]:
-    found: dict[str, Suspect] = {}
+def _pair_suspects(results: list[DiagnosticResult], pairs: PairFindings) -> dict[str, SuspectNode]:
+    found: dict[str, SuspectNode] = {}
     for named, confidence, words in (
         (pairs.bad, "high", "it failed with {} and passed with none, and they passed with others"),
         (pairs.doubtful, "medium", "it failed with {}, and they failed with nobody else"),
@@ -216,7 +217,7 @@ def _pair_suspects(results: list[DiagnosticResult], pairs: PairFindings) -> dict
         for node, partners in named.items():
             about = [r for r in results if r.status == "failed" and _meets(r, node, partners)]
             reason = words.format(", ".join(partners))
-            found[node] = Suspect(
+            found[node] = SuspectNode(
                 node=node,
                 symptom=about[0].symptom if about else NETWORK_SYMPTOM,
                 confidence="high" if confidence == "high" else "medium",
@@ -233,10 +234,10 @@ def _meets(result: DiagnosticResult, node: str, partners: Iterable[str]) -> bool
     return node in result.peers and (result.node or "") in partners
 
 
-def _link(results: list[DiagnosticResult], pair: Pair) -> Unresolved:
+def _link(results: list[DiagnosticResult], pair: Pair) -> UnresolvedNodes:
     about = [r for r in results if r.status == "failed" and _is_between(r) and {r.node or "", *r.peers} <= set(pair)]
     said = f" ({about[0].detail})" if about and about[0].detail else ""
-    return Unresolved(
+    return UnresolvedNodes(
         nodes=pair,
         symptom=about[0].symptom if about else NETWORK_SYMPTOM,
         reason=f"{pair[0]} and {pair[1]} failed with each other alone{said}: either of them, or what lies between",
@@ -247,13 +248,15 @@ def _link(results: list[DiagnosticResult], pair: Pair) -> Unresolved:
 # --- answers that must be the same --------------------------------------------------------------
 
 
-def _digests(results: list[DiagnosticResult], references: References) -> tuple[list[Suspect], list[Unresolved]]:
+def _digests(
+    results: list[DiagnosticResult], references: References
+) -> tuple[list[SuspectNode], list[UnresolvedNodes]]:
     groups: dict[AnswerKey, list[DiagnosticResult]] = defaultdict(list)
     for result in results:
         if result.digest and result.status == "passed":
             groups[key_of(result)].append(result)
-    suspects: dict[str, Suspect] = {}
-    unresolved: list[Unresolved] = []
+    suspects: dict[str, SuspectNode] = {}
+    unresolved: list[UnresolvedNodes] = []
     for key, answers in sorted(groups.items(), key=lambda group: str(group[0])):
         by_node = {node: {answer.digest for answer in answers if answer.node == node} for node in _nodes_of(answers)}
         known = references.get(key)
@@ -264,7 +267,7 @@ def _digests(results: list[DiagnosticResult], references: References) -> tuple[l
         if right is None:
             before = f", {known} by earlier runs" if known else ""
             unresolved.append(
-                Unresolved(
+                UnresolvedNodes(
                     nodes=tuple(by_node),
                     symptom=WRONG_ANSWER_SYMPTOM,
                     reason=f"{key.test}: {_counted(by_node)}{before} on {kind}, and no majority",
@@ -277,7 +280,7 @@ def _digests(results: list[DiagnosticResult], references: References) -> tuple[l
                 continue
             others = sum(1 for digests in by_node.values() if digests == {right})
             before = " and of earlier runs" if known == right else ""
-            suspects[node] = Suspect(
+            suspects[node] = SuspectNode(
                 node=node,
                 symptom=WRONG_ANSWER_SYMPTOM,
                 confidence="high",

@@ -15,7 +15,7 @@ import msgspec
 ROUNDS = 3
 """Partners that a node meets: one failure can then be compared with two others."""
 
-STRANGERS_MIN = 2
+BAD_PARTNERS_MIN = 2
 """A node is bad if it fails with so many partners: one failure has two ends."""
 
 Pair = tuple[str, str]
@@ -65,7 +65,7 @@ class PairFindings(msgspec.Struct, frozen=True, kw_only=True):
     good: frozenset[str] = frozenset()
 
 
-def judge(outcomes: Mapping[Pair, bool], known_bad: Collection[str] = ()) -> PairFindings:
+def judge_pairs(outcomes: Mapping[Pair, bool], known_bad: Collection[str] = ()) -> PairFindings:
     """What follows from which pairs passed. What a node does that is known to be bad says nothing of its partners."""
     passed = [pair for pair, ok in outcomes.items() if ok]
     good = frozenset(node for pair in passed for node in pair) - frozenset(known_bad)
@@ -74,14 +74,14 @@ def judge(outcomes: Mapping[Pair, bool], known_bad: Collection[str] = ()) -> Pai
         node: partners
         for node, all_partners in _partners(failed).items()
         if node not in good
-        and len(partners := tuple(other for other in all_partners if other in good)) >= STRANGERS_MIN
+        and len(partners := tuple(other for other in all_partners if other in good)) >= BAD_PARTNERS_MIN
     }
     failed = {pair for pair in failed if not set(pair) & bad.keys()}
     partners_of = _partners(failed)
     doubtful = {
         node: partners
         for node, partners in partners_of.items()
-        if len(partners) >= STRANGERS_MIN and all(len(partners_of[other]) == 1 for other in partners)
+        if len(partners) >= BAD_PARTNERS_MIN and all(len(partners_of[other]) == 1 for other in partners)
     }
     links = tuple(sorted(pair for pair in failed if not set(pair) & doubtful.keys()))
     return PairFindings(bad=bad, doubtful=doubtful, links=links, good=good)

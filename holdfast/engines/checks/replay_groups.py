@@ -24,7 +24,7 @@ MAJORITY = 3
 """With so many groups one that differs is outvoted."""
 
 
-class NoReplay(ValueError):
+class NotReplayable(ValueError):
     """A job whose machines cannot be compared with each other; the message says why."""
 
 
@@ -52,7 +52,7 @@ class ReplayPlan(msgspec.Struct, frozen=True, kw_only=True):
         return machine // self.size if phase == "horizontal" else machine % self.groups
 
 
-class Located(msgspec.Struct, frozen=True, kw_only=True):
+class ReplaySuspects(msgspec.Struct, frozen=True, kw_only=True):
     """Which machines the faulty groups of both phases point at.
 
     `suspects` are at fault without doubt, or `one_of` them is where that is all that can be told; `candidates` may be,
@@ -73,12 +73,12 @@ def plan_replay(topology: Topology) -> ReplayPlan:
     as there are groups (so that one faulty machine is found and not several), and a majority.
 
     Raises:
-        NoReplay: there are no two groups to compare.
+        NotReplayable: there are no two groups to compare.
     """
     mesh, machines = topology.mesh, topology.nnodes
     name = next((name for name in REPLICAS if name in mesh.names), None)
     if name is None:
-        raise NoReplay(f"mesh {mesh} has no data parallelism (dp): nobody else does what a machine does")
+        raise NotReplayable(f"mesh {mesh} has no data parallelism (dp): nobody else does what a machine does")
     replicas = mesh.size(name)
     ranks = mesh.world_size // replicas
     least = ranks * topology.ranks_per_node // gcd(ranks, topology.ranks_per_node)
@@ -87,7 +87,7 @@ def plan_replay(topology: Topology) -> ReplayPlan:
     possible = [times for times in range(1, replicas // in_least + 1) if replicas % (times * in_least) == 0]
     possible = [times for times in possible if machines // (times * size) > 1]
     if not possible:
-        raise NoReplay(
+        raise NotReplayable(
             f"mesh {mesh} on {machines} machines cannot be cut into groups that each hold whole replicas: replaying "
             f"takes two groups of {size} machines at least, of the same size"
         )
@@ -102,14 +102,18 @@ def original_rank(rank: int, reduced: Mesh, original: Mesh) -> int:
     return original.rank(reduced.coordinates(rank))
 
 
-def locate(plan: ReplayPlan, horizontal: tuple[int, ...], vertical: tuple[int, ...], suspects_max: int) -> Located:
+def intersect_phases(
+    plan: ReplayPlan, horizontal: tuple[int, ...], vertical: tuple[int, ...], suspects_max: int
+) -> ReplaySuspects:
     """Which machines the faulty groups of both phases point at. At most `suspects_max` machines are ever suspects.
 
     A machine at fault makes its groups deviate in both phases, so each faulty group has one that is in a faulty group
     of the other phase as well. Where that is a single one, it is at fault.
     """
     if not horizontal and not vertical:
-        return Located(reason="no group's replay deviates: what failed does not come again, and no machine is named")
+        return ReplaySuspects(
+            reason="no group's replay deviates: what failed does not come again, and no machine is named"
+        )
     if not horizontal or not vertical:
         return _in_one_phase(plan, horizontal, vertical, suspects_max)
     named = f"{_group_words('horizontal', horizontal)}, {_group_words('vertical', vertical)}"
@@ -118,7 +122,7 @@ def locate(plan: ReplayPlan, horizontal: tuple[int, ...], vertical: tuple[int, .
     of_group += [[it for it in here if plan.group_of(it, "vertical") == group] for group in vertical]
     if not all(of_group):
         everyone = tuple(sorted({*_of(plan, "horizontal", horizontal), *_of(plan, "vertical", vertical)}))
-        return Located(
+        return ReplaySuspects(
             candidates=everyone,
             reason=f"not every faulty group ({named}) has a machine that is in one of the other phase as well: "
             "more than one machine is at fault, or one is only at times",
@@ -127,7 +131,7 @@ def locate(plan: ReplayPlan, horizontal: tuple[int, ...], vertical: tuple[int, .
     few = len(certain or here) <= suspects_max and 2 * len(certain or here) < plan.machines
     is_explained = all(set(group) & set(certain) for group in of_group)
     if is_explained and len(certain) == 1:
-        return Located(suspects=certain, reason=f"one machine is in the faulty group of both phases ({named})")
+        return ReplaySuspects(suspects=certain, reason=f"one machine is in the faulty group of both phases ({named})")
     if is_explained:
         what = f"several groups deviate ({named}): {len(certain)} machines are at fault"
         return _named(certain, what, few)
@@ -137,7 +141,7 @@ def locate(plan: ReplayPlan, horizontal: tuple[int, ...], vertical: tuple[int, .
             f"machines and there are only {plan.groups} groups: one of them is at fault"
         )
         return msgspec.structs.replace(_named(here, what, few), one_of=few and len(here) > 1)
-    return Located(
+    return ReplaySuspects(
         candidates=here,
         reason=f"several groups deviate ({named}): more than one machine is at fault, and which of those that are in "
         "faulty groups of both phases cannot be told",
@@ -149,19 +153,23 @@ def in_both(plan: ReplayPlan, horizontal: tuple[int, ...], vertical: tuple[int, 
     return tuple(it for it in _of(plan, "horizontal", horizontal) if plan.group_of(it, "vertical") in vertical)
 
 
-def _named(machines: tuple[int, ...], what: str, are_few: bool) -> Located:
+def _named(machines: tuple[int, ...], what: str, are_few: bool) -> ReplaySuspects:
     if are_few:
-        return Located(suspects=machines, reason=what)
-    return Located(candidates=machines, reason=f"{what}; {len(machines)} are more than may be evicted at once")
+        return ReplaySuspects(suspects=machines, reason=what)
+    return ReplaySuspects(candidates=machines, reason=f"{what}; {len(machines)} are more than may be evicted at once")
 
 
-def _in_one_phase(plan: ReplayPlan, rows: tuple[int, ...], columns: tuple[int, ...], suspects_max: int) -> Located:
+def _in_one_phase(
+    plan: ReplayPlan, rows: tuple[int, ...], columns: tuple[int, ...], suspects_max: int
+) -> ReplaySuspects:
     phase = PHASES[0] if rows else PHASES[1]
     groups = rows or columns
     here = _of(plan, phase, groups)
     if plan.size == 1 and len(here) <= suspects_max and 2 * len(here) <= plan.machines:
-        return Located(suspects=here, reason=f"each group is one machine; {_group_words(phase, groups)} deviates")
-    return Located(
+        return ReplaySuspects(
+            suspects=here, reason=f"each group is one machine; {_group_words(phase, groups)} deviates"
+        )
+    return ReplaySuspects(
         candidates=here,
         reason=f"{_group_words(phase, groups)} deviates and none in the other phase: one of {len(here)} machines is at "
         "fault at times",

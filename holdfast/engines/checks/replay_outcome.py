@@ -32,7 +32,7 @@ class GroupReplay(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         return tuple(rank.digest for rank in self.ranks)
 
 
-class Compared(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class PhaseOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a phase says. `right` is the answer that was taken for right, () if none was.
 
     `faulty` groups deviate. `undecided` groups differ from each other, and nothing tells which of them is right.
@@ -52,7 +52,7 @@ def compare(
     groups: Sequence[GroupReplay],
     earlier: Sequence[GroupReplay] = (),
     known: Sequence[tuple[str, ...]] = (),
-) -> Compared:
+) -> PhaseOutcome:
     """What the groups' replays say.
 
     `earlier` are those of the same groups when this phase was run before. `known` are answers of the other phase's
@@ -61,14 +61,14 @@ def compare(
     failed = [number for number, group in enumerate(groups) if group.failed]
     done = [number for number, group in enumerate(groups) if not group.failed]
     if 2 * len(failed) > len(groups) or not done:
-        return Compared(
+        return PhaseOutcome(
             hopeless=True,
             reason=f"{len(failed)} of {len(groups)} groups could not replay: the script, or what they share, and no "
             f"machine ({groups[failed[0]].failed})",
         )
     starts = sorted({groups[number].ranks[0].first for number in done if groups[number].ranks})
     if len(starts) > 1:
-        return Compared(
+        return PhaseOutcome(
             repeat=True,
             hopeless=bool(earlier),
             reason=f"the groups began with different steps ({', '.join(map(str, starts))}) and cannot be compared",
@@ -79,9 +79,9 @@ def compare(
     faulty = deviating([group.answer for group in groups], right)
     if faulty:
         reasons = (_deviation(groups, number, right) for number in faulty)
-        return Compared(faulty=faulty, right=right, reason="; ".join(reasons))
+        return PhaseOutcome(faulty=faulty, right=right, reason="; ".join(reasons))
     if (bad := groups[done[0]].bad_step) is not None:
-        return Compared(
+        return PhaseOutcome(
             hopeless=True,
             right=right,
             reason=f"all groups have bad numbers at step {bad}, bit for bit the same: it follows data, code or "
@@ -89,7 +89,7 @@ def compare(
         )
     rank = groups[done[0]].ranks[0]
     span = f"steps {rank.first} to {rank.last}"
-    return Compared(right=right, reason=f"all {len(groups)} groups computed the same, bit for bit ({span})")
+    return PhaseOutcome(right=right, reason=f"all {len(groups)} groups computed the same, bit for bit ({span})")
 
 
 def deviating(answers: Sequence[tuple[str, ...]], right: tuple[str, ...]) -> tuple[int, ...]:
@@ -108,38 +108,38 @@ def _right_answer(answers: Sequence[tuple[str, ...]]) -> tuple[str, ...] | None:
 
 def _without_majority(
     groups: Sequence[GroupReplay], done: list[int], failed: list[int], earlier: Sequence[GroupReplay]
-) -> Compared:
+) -> PhaseOutcome:
     bad = [number for number in done if groups[number].bad_step is not None]
     if bad and 2 * len(bad) <= len(groups):
         steps = ", ".join(f"group {number} at step {groups[number].bad_step}" for number in bad)
-        return _without(groups, {*bad, *failed}, f"only here numbers go bad: {steps}")
+        return _with_faulty(groups, {*bad, *failed}, f"only here numbers go bad: {steps}")
     if not earlier:
-        return Compared(undecided=tuple(done), reason=f"{len(done)} groups differ and none is in the majority")
+        return PhaseOutcome(undecided=tuple(done), reason=f"{len(done)} groups differ and none is in the majority")
     constant = [number for number in done if groups[number].answer == earlier[number].answer]
     changing = [number for number in done if number not in constant]
     if not constant:
-        return Compared(
+        return PhaseOutcome(
             hopeless=True,
             reason="no group repeats itself: the script does not compute the same twice, so nothing can be compared; "
             "make it deterministic for a given seed",
         )
     if changing and 2 * len(changing) <= len(groups):
         names = ", ".join(map(str, changing))
-        return _without(
+        return _with_faulty(
             groups, {*changing, *failed}, f"groups differ, and group {names} computes something else each time"
         )
-    return Compared(
+    return PhaseOutcome(
         undecided=tuple(done),
         reason=f"groups {', '.join(map(str, done))} differ and repeat themselves: one computes wrongly in the same way "
         "each time, and nothing here tells which",
     )
 
 
-def _without(groups: Sequence[GroupReplay], faulty: set[int], reason: str) -> Compared:
+def _with_faulty(groups: Sequence[GroupReplay], faulty: set[int], reason: str) -> PhaseOutcome:
     """What is known if these groups are wrong."""
     others = {group.answer for number, group in enumerate(groups) if number not in faulty}
     right = others.pop() if len(others) == 1 else ()
-    return Compared(faulty=tuple(sorted(faulty)), right=right, reason=reason)
+    return PhaseOutcome(faulty=tuple(sorted(faulty)), right=right, reason=reason)
 
 
 def _deviation(groups: Sequence[GroupReplay], number: int, right: tuple[str, ...]) -> str:

@@ -12,9 +12,8 @@ from statistics import median_low
 
 import msgspec
 
-from holdfast.engines.checks.checks_verdict import Suspect, Unresolved, Verdict
-from holdfast.engines.checks.pairs import Pair
-from holdfast.engines.checks.pairs import judge as judge_pairs
+from holdfast.engines.checks.checks_verdict import ChecksVerdict, SuspectNode, UnresolvedNodes
+from holdfast.engines.checks.pairs import Pair, judge_pairs
 from holdfast.engines.checks.suites import ALL_GATHER, SPEED
 from holdfast.events import DiagnosticResult
 from holdfast.symptoms.table_one import TableOne
@@ -31,7 +30,7 @@ PAIRS_MIN = 2
 SYMPTOM = TableOne.MFU_DECLINE.value
 
 
-class _Found(msgspec.Struct, frozen=True):
+class _Speeds(msgspec.Struct, frozen=True):
     """Slow nodes and why, slow connections, and the nodes that were compared."""
 
     slow: dict[str, str]
@@ -39,7 +38,7 @@ class _Found(msgspec.Struct, frozen=True):
     compared: frozenset[str]
 
 
-def with_speeds(verdict: Verdict, nodes: Sequence[str], results: Iterable[DiagnosticResult]) -> Verdict:
+def with_speeds(verdict: ChecksVerdict, nodes: Sequence[str], results: Iterable[DiagnosticResult]) -> ChecksVerdict:
     """The verdict on `nodes`, with what rates say of them. `results` are those of all nodes of the run."""
     known = [result for result in results if result.status == "passed" and result.value]
     devices, links = _devices(known, nodes), _links(known)
@@ -50,21 +49,21 @@ def with_speeds(verdict: Verdict, nodes: Sequence[str], results: Iterable[Diagno
     }
     named = {suspect.node for suspect in verdict.suspects}
     unresolved = [
-        Unresolved(nodes=tuple(node for node in pair if node in nodes), symptom=SYMPTOM, reason=reason)
+        UnresolvedNodes(nodes=tuple(node for node in pair if node in nodes), symptom=SYMPTOM, reason=reason)
         for pair, reason in links.links.items()
         if set(pair) & set(nodes)
     ]
     uncompared = [node for node in verdict.cleared if node not in devices.compared & links.compared | slow.keys()]
     if uncompared:
         reason = f"{', '.join(uncompared)} passed, and there was nobody to compare with"
-        unresolved.append(Unresolved(nodes=tuple(uncompared), symptom=SYMPTOM, reason=reason))
+        unresolved.append(UnresolvedNodes(nodes=tuple(uncompared), symptom=SYMPTOM, reason=reason))
     open_nodes = {node for entry in unresolved for node in entry.nodes}
     return msgspec.structs.replace(
         verdict,
         suspects=(
             *verdict.suspects,
             *(
-                Suspect(node=node, symptom=SYMPTOM, confidence="high", reason=reason)
+                SuspectNode(node=node, symptom=SYMPTOM, confidence="high", reason=reason)
                 for node, reason in slow.items()
                 if node not in named
             ),
@@ -74,7 +73,7 @@ def with_speeds(verdict: Verdict, nodes: Sequence[str], results: Iterable[Diagno
     )
 
 
-def _devices(results: Sequence[DiagnosticResult], suspects: Sequence[str]) -> _Found:
+def _devices(results: Sequence[DiagnosticResult], suspects: Sequence[str]) -> _Speeds:
     by_kind: defaultdict[tuple[str, str], dict[str, float]] = defaultdict(dict)
     for result in results:
         if result.test == SPEED and result.node and result.value:
@@ -92,17 +91,17 @@ def _devices(results: Sequence[DiagnosticResult], suspects: Sequence[str]) -> _F
         for node, rate in rates.items():
             if usual > (1.0 + SLOWER_BY) * rate:
                 slow[node] = f"it computes at {rate:.3g} {unit}, the others at {usual:.3g}"
-    return _Found(slow, {}, frozenset(compared))
+    return _Speeds(slow, {}, frozenset(compared))
 
 
-def _links(results: Sequence[DiagnosticResult]) -> _Found:
+def _links(results: Sequence[DiagnosticResult]) -> _Speeds:
     rates: dict[Pair, float] = {}
     for result in results:
         if result.test == ALL_GATHER and result.node and result.value and result.peers:
             one, other = sorted((result.node, result.peers[0]))
             rates[one, other] = min(result.value, rates.get((one, other), result.value))
     if len(rates) < PAIRS_MIN:
-        return _Found({}, {}, frozenset())
+        return _Speeds({}, {}, frozenset())
     # One slow node is an end of many pairs: what the faster ones reach is usual.
     usual = sorted(rates.values(), reverse=True)[(len(rates) - 1) // 4]
     fine = {pair: usual <= (1.0 + LINKS_SLOWER_BY) * rate for pair, rate in rates.items()}
@@ -113,7 +112,7 @@ def _links(results: Sequence[DiagnosticResult]) -> _Found:
         "either of them, or what lies between"
         for pair in found.links
     }
-    return _Found(slow, links, frozenset(node for pair in rates for node in pair))
+    return _Speeds(slow, links, frozenset(node for pair in rates for node in pair))
 
 
 def _in_words(node: str, rates: Mapping[Pair, float], partners: Iterable[str], usual: float) -> str:

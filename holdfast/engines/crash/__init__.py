@@ -1,15 +1,15 @@
 """Diagnosis of a crash: logs and exit codes of all ranks in, one symptom with its proof out. See docs/classify.md."""
 
 from holdfast.engines.crash.diagnose import diagnose, diagnose_end, hands_of_log, rule_of_exception
-from holdfast.engines.crash.verdict import Diagnosis, Evidence, Other
+from holdfast.engines.crash.verdict import CascadeRank, Diagnosis, EvidenceLine
 from holdfast.symptoms.crashes import PARENT, Crash
 
 __all__ = [
     "PARENT",
+    "CascadeRank",
     "Crash",
     "Diagnosis",
-    "Evidence",
-    "Other",
+    "EvidenceLine",
     "diagnose",
     "diagnose_end",
     "hands_of_log",

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from holdfast.engines.crash.findings import Finding, collective, mixed_end, own_end
+from holdfast.engines.crash.rule_matches import RuleMatch, collective, mixed_end, own_end
 from holdfast.symptoms.crashes import PARENT, Crash
 from holdfast.symptoms.table_one import TableOne
 
@@ -40,25 +40,25 @@ Key = tuple[str, int | None, bool]
 """Of a stream: the file where no rank is named, else the rank; whether it counts only within its node."""
 
 
-class Weighed(msgspec.Struct, frozen=True, kw_only=True):
+class FirstFailure(msgspec.Struct, frozen=True, kw_only=True):
     """What decided. `rank` is None where none can be named. `confidence` is the rule's, lowered where it was close."""
 
-    finding: Finding
-    proof: tuple[Finding, ...]
+    finding: RuleMatch
+    proof: tuple[RuleMatch, ...]
     rank: int | None
     local_rank: int | None
     confidence: float
-    others: tuple[Finding, ...]
+    others: tuple[RuleMatch, ...]
     why: str
 
 
-def weigh(
-    found: Mapping[Key, Sequence[Finding]],
+def find_first_failure(
+    found: Mapping[Key, Sequence[RuleMatch]],
     *,
     mixed: frozenset[Key] = frozenset(),
     observed_first: int | None = None,
     ranks: frozenset[int] = frozenset(),
-) -> Weighed | None:
+) -> FirstFailure | None:
     """The decision; None if nothing proves anything. `mixed`: streams that hold several unnamed ranks' lines.
 
     `observed_first` is the rank that torchrun saw fail first, `ranks` are all that are known.
@@ -79,8 +79,11 @@ def weigh(
 
 
 def _of_first_hand(
-    ends: Mapping[Key, Finding], everything: Sequence[Finding], vague: Sequence[Finding], observed_first: int | None
-) -> Weighed:
+    ends: Mapping[Key, RuleMatch],
+    everything: Sequence[RuleMatch],
+    vague: Sequence[RuleMatch],
+    observed_first: int | None,
+) -> FirstFailure:
     sure = [end for end in ends.values() if end.rule.confidence > _UNSURE]
     candidates = sorted(sure or ends.values(), key=lambda end: (end.rule.generic, end.place, end.number))
     candidates = [end for end in candidates if not _is_unrelated(end, candidates)]
@@ -117,7 +120,7 @@ def _of_first_hand(
         rank = next(iter(killed))
         why = "the one rank that was killed"
     others = _others(everything, rank)
-    return Weighed(
+    return FirstFailure(
         finding=chosen,
         proof=proof[:3],
         rank=rank,
@@ -129,8 +132,8 @@ def _of_first_hand(
 
 
 def _of_vague(
-    vague: Sequence[Finding], hints: Sequence[Finding], cascade: Sequence[Finding], observed_first: int | None
-) -> Weighed:
+    vague: Sequence[RuleMatch], hints: Sequence[RuleMatch], cascade: Sequence[RuleMatch], observed_first: int | None
+) -> FirstFailure:
     first = min(vague, key=lambda one: (one.place, one.number))
     named = {one.rank for one in vague if one.rank is not None}
     alone = next(iter(named)) if len(named) == 1 else None
@@ -146,7 +149,7 @@ def _of_vague(
         rank, local = None, alone
     if rank is None and local is None and observed_first is not None:
         rank = observed_first if not named or observed_first in named else None
-    return Weighed(
+    return FirstFailure(
         finding=chosen,
         proof=(first,) if hint else (),
         rank=rank,
@@ -157,7 +160,7 @@ def _of_vague(
     )
 
 
-def _of_cascade(cascade: Sequence[Finding], hints: Sequence[Finding], ranks: frozenset[int]) -> Weighed:
+def _of_cascade(cascade: Sequence[RuleMatch], hints: Sequence[RuleMatch], ranks: frozenset[int]) -> FirstFailure:
     chosen = min(cascade, key=lambda one: (one.place, one.number))
     rank, why = _awaited(cascade, ranks)
     hint = min(hints, key=lambda one: (one.place, one.number), default=None)
@@ -165,7 +168,7 @@ def _of_cascade(cascade: Sequence[Finding], hints: Sequence[Finding], ranks: fro
         local = hint.rank if hint.local else None
         owners = {one.rank for one in hints if one.rule.name == hint.rule.name}
         own = hint.rank if len(owners) == 1 and not hint.local else None
-        return Weighed(
+        return FirstFailure(
             finding=hint,
             proof=(chosen,),
             rank=own if own is not None else rank,
@@ -174,7 +177,7 @@ def _of_cascade(cascade: Sequence[Finding], hints: Sequence[Finding], ranks: fro
             others=_others(cascade, own if own is not None else rank),
             why=why if own is None else "",
         )
-    return Weighed(
+    return FirstFailure(
         finding=chosen,
         proof=(),
         rank=rank,
@@ -185,9 +188,9 @@ def _of_cascade(cascade: Sequence[Finding], hints: Sequence[Finding], ranks: fro
     )
 
 
-def _of_hint(hint: Finding) -> Weighed:
+def _of_hint(hint: RuleMatch) -> FirstFailure:
     rank, local = _named(hint)
-    return Weighed(
+    return FirstFailure(
         finding=hint,
         proof=(),
         rank=rank,
@@ -198,7 +201,7 @@ def _of_hint(hint: Finding) -> Weighed:
     )
 
 
-def _awaited(cascade: Sequence[Finding], ranks: frozenset[int]) -> tuple[int | None, str]:
+def _awaited(cascade: Sequence[RuleMatch], ranks: frozenset[int]) -> tuple[int | None, str]:
     """The rank that the others waited for, if their watchdogs' lines tell it."""
     waited: dict[int, tuple[int, str]] = {}
     for one in cascade:
@@ -219,7 +222,7 @@ def _awaited(cascade: Sequence[Finding], ranks: frozenset[int]) -> tuple[int | N
     return None, ""
 
 
-def _earliest(ends: Sequence[Finding]) -> Finding | None:
+def _earliest(ends: Sequence[RuleMatch]) -> RuleMatch | None:
     """The end that came before all others, if that can be told."""
     # The order in which a launcher lists its ranks' exit codes is none of time.
     is_told = any(end.rule.where == "code" for end in ends)
@@ -232,7 +235,7 @@ def _earliest(ends: Sequence[Finding]) -> Finding | None:
     return ends[times.index(known[0])]
 
 
-def _is_unrelated(end: Finding, ends: Sequence[Finding]) -> bool:
+def _is_unrelated(end: RuleMatch, ends: Sequence[RuleMatch]) -> bool:
     """A line of a log of its own, as the kernel's, that speaks of another time or another thing than a rank's end."""
     ranked = [one for one in ends if one.rank is not None and one.file != end.file]
     if end.rank is not None or not ranked:
@@ -246,11 +249,11 @@ def _is_unrelated(end: Finding, ends: Sequence[Finding]) -> bool:
     return True
 
 
-def _named(finding: Finding) -> tuple[int | None, int | None]:
+def _named(finding: RuleMatch) -> tuple[int | None, int | None]:
     return (None, finding.rank) if finding.local else (finding.rank, None)
 
 
-def _is_echo(finding: Finding, found: Mapping[Key, Sequence[Finding]]) -> bool:
+def _is_echo(finding: RuleMatch, found: Mapping[Key, Sequence[RuleMatch]]) -> bool:
     """An abort or a kill of a rank that says itself that it had lost a partner."""
     if finding.rank is None:
         # A line without a name: an abort may be any rank's, a kill is nobody's answer to a lost partner.
@@ -267,8 +270,8 @@ def _is_echo(finding: Finding, found: Mapping[Key, Sequence[Finding]]) -> bool:
     return any(one.hand == "cascade" and one.rank == finding.rank for said in found.values() for one in said)
 
 
-def _others(found: Sequence[Finding], rank: int | None) -> tuple[Finding, ...]:
-    seen: dict[int, Finding] = {}
+def _others(found: Sequence[RuleMatch], rank: int | None) -> tuple[RuleMatch, ...]:
+    seen: dict[int, RuleMatch] = {}
     for one in found:
         if one.rank is None or one.local or one.rank == rank or one.hand not in ("cascade", "vague"):
             continue

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from holdfast.engines.crash.cascade import Key, Weighed, weigh
-from holdfast.engines.crash.elastic import Ended, ends, of_signal
-from holdfast.engines.crash.findings import Finding, findings
-from holdfast.engines.crash.log import Line
+from holdfast.engines.crash.cascade import FirstFailure, Key, find_first_failure
+from holdfast.engines.crash.launcher_reports import RankEnd, of_signal, rank_ends
+from holdfast.engines.crash.log import LogLine
+from holdfast.engines.crash.rule_matches import RuleMatch, rule_matches
 from holdfast.engines.crash.rules import Rule, RuleBook, rule_book
-from holdfast.engines.crash.scan import Scan, Scanned
-from holdfast.engines.crash.verdict import Diagnosis, Evidence, Other, parent_of, unknown
+from holdfast.engines.crash.scan import LogScan, ScannedLog
+from holdfast.engines.crash.verdict import CascadeRank, Diagnosis, EvidenceLine, parent_of, unknown
 
 _BY_EXIT = {
     -4: "exit_illegal_instruction",
@@ -40,20 +40,20 @@ _SIGNALLED = 128
 
 
 def diagnose(
-    scans: Sequence[Scanned], exit_codes: Mapping[int, int] | None = None, book: RuleBook | None = None
+    scans: Sequence[ScannedLog], exit_codes: Mapping[int, int] | None = None, book: RuleBook | None = None
 ) -> Diagnosis:
     """The symptom of a job's end. `exit_codes`: by rank, negative for signals."""
     book = book or rule_book()
     codes = {rank: of_signal(code) for rank, code in (exit_codes or {}).items()}
     if codes and not any(codes.values()):
         return unknown("every rank ended with exit code 0: nothing failed")
-    told_in = [(scan.file, ends(_all_lines(scan))) for scan in scans]
+    told_in = [(scan.file, rank_ends(_all_lines(scan))) for scan in scans]
     told = [ended for _, all_of_file in told_in for ended in all_of_file]
     for ended in told:
         if ended.rank is not None:
             codes.setdefault(ended.rank, ended.code)
     fine = {rank for rank, code in (exit_codes or {}).items() if code == 0}
-    found: dict[Key, list[Finding]] = {}
+    found: dict[Key, list[RuleMatch]] = {}
     mixed: set[Key] = set()
     ranks: set[int] = set(codes)
     for scan in scans:
@@ -74,7 +74,7 @@ def diagnose(
         if ended.rank is None and (name := _BY_EXIT.get(of_signal(ended.code))) and not codes:
             file = next((scan.file for scan in scans if ended.line in _all_lines(scan)), "")
             local = ended.local_rank is not None
-            finding = _exit_finding(book, name, ended.local_rank, (ended.proof,), file, local=local)
+            finding = _exit_match(book, name, ended.local_rank, (ended.proof,), file, local=local)
             found.setdefault((file, ended.local_rank, local), []).append(finding)
     _without_answers_of_slurm(found, told_in)
     first = [
@@ -82,7 +82,7 @@ def diagnose(
         for ended in told
         if ended.is_first and ended.rank is not None and ended.code != _BY_LAUNCHER and _is_alone(ended, told)
     ]
-    decided = weigh(
+    decided = find_first_failure(
         found,
         mixed=frozenset(mixed),
         observed_first=first[-1].rank if first else None,
@@ -109,7 +109,7 @@ def diagnose_end(
     """The symptom of one rank's end, for who sees it from outside as it happens."""
     book = book or rule_book()
     code = -signal if signal else exit_code
-    scan = Scan("log", book.hot, rank)
+    scan = LogScan("log", book.line_filter, rank)
     if log_tail:
         scan.feed(log_tail.encode(errors="replace") + b"\n")
     text = trace.rstrip("\n")
@@ -128,7 +128,7 @@ def diagnose_end(
     return diagnose([scan.end()], {} if code is None or rank is None else {rank: code}, book)
 
 
-def _without_answers_of_slurm(found: dict[Key, list[Finding]], told_in: Sequence[tuple[str, list[Ended]]]) -> None:
+def _without_answers_of_slurm(found: dict[Key, list[RuleMatch]], told_in: Sequence[tuple[str, list[RankEnd]]]) -> None:
     """Slurm cancels what is left of a step after a task that failed: then nobody from outside has asked for it."""
     failed = {
         file: min(lines)
@@ -141,11 +141,11 @@ def _without_answers_of_slurm(found: dict[Key, list[Finding]], told_in: Sequence
         ]
 
 
-def _all_lines(scan: Scanned) -> list[Line]:
+def _all_lines(scan: ScannedLog) -> list[LogLine]:
     return [line for attempt in (*scan.attempts, scan.overtaken) for lines in attempt.values() for line in lines]
 
 
-def _is_alone(first: Ended, told: Sequence[Ended]) -> bool:
+def _is_alone(first: RankEnd, told: Sequence[RankEnd]) -> bool:
     """Whether no other rank ended in the same second: torchrun counts no finer, and of equals takes the lowest."""
     return all(
         ended.rank == first.rank or ended.at is None or ended.at != first.at or ended.code == _BY_LAUNCHER
@@ -153,24 +153,24 @@ def _is_alone(first: Ended, told: Sequence[Ended]) -> bool:
     )
 
 
-def _global(local_rank: int, told: Sequence[Ended]) -> int | None:
+def _global(local_rank: int, told: Sequence[RankEnd]) -> int | None:
     """The rank that a launcher's report gives to this local rank, if it is one only."""
     ranks = {ended.rank for ended in told if ended.rank is not None and ended.local_rank == local_rank}
     return ranks.pop() if len(ranks) == 1 else None
 
 
 def _attempt(
-    book: RuleBook, scan: Scanned, *, has_raised: bool = False
-) -> dict[tuple[int | None, bool], list[Finding]]:
+    book: RuleBook, scan: ScannedLog, *, has_raised: bool = False
+) -> dict[tuple[int | None, bool], list[RuleMatch]]:
     """What a log says: its last attempt that ended for reasons of its own, else all of it.
 
     Steps may stand behind an error only because they were written late: of a rank that is known to have raised
     (`has_raised`), or among a few steps before partners were lost, the error counts.
     """
-    said: list[dict[tuple[int | None, bool], list[Finding]]] = []
+    said: list[dict[tuple[int | None, bool], list[RuleMatch]]] = []
     for attempt in scan.attempts:
         streams = {
-            key: findings(book, lines, file=scan.file, rank=key[0], local=key[1]) for key, lines in attempt.items()
+            key: rule_matches(book, lines, file=scan.file, rank=key[0], local=key[1]) for key, lines in attempt.items()
         }
         if any(one.hand in ("first", "vague") for found in streams.values() for one in found):
             return streams
@@ -180,38 +180,38 @@ def _attempt(
         (has_raised and not lost_partner) or (lost_partner and scan.overtaken_by <= OVERTAKEN_BY_MAX)
     ):
         overtaken = {
-            key: findings(book, lines, file=scan.file, rank=key[0], local=key[1])
+            key: rule_matches(book, lines, file=scan.file, rank=key[0], local=key[1])
             for key, lines in scan.overtaken.items()
         }
         return {key: overtaken.get(key, []) + said[0].get(key, []) for key in overtaken | said[0]}
     return said[0] if said else {}
 
 
-def _by_exit(book: RuleBook, name: str, rank: int, told: Sequence[Ended], scans: Sequence[Scanned]) -> Finding:
+def _by_exit(book: RuleBook, name: str, rank: int, told: Sequence[RankEnd], scans: Sequence[ScannedLog]) -> RuleMatch:
     by = next((ended for ended in told if ended.rank == rank), None)
     file = next((scan.file for scan in scans if by is not None and by.line in _all_lines(scan)), "")
-    return _exit_finding(book, name, rank, (by.proof,) if by else (), file)
+    return _exit_match(book, name, rank, (by.proof,) if by else (), file)
 
 
-def _exit_finding(
-    book: RuleBook, name: str, rank: int | None, lines: tuple[Line, ...], file: str, *, local: bool = False
-) -> Finding:
+def _exit_match(
+    book: RuleBook, name: str, rank: int | None, lines: tuple[LogLine, ...], file: str, *, local: bool = False
+) -> RuleMatch:
     met = book.named(name)
-    return Finding(rule=met.rule, place=met.place, rank=rank, local=local, file=file, lines=lines)
+    return RuleMatch(rule=met.rule, place=met.place, rank=rank, local=local, file=file, lines=lines)
 
 
-def _diagnosis(decided: Weighed, codes: Mapping[int, int], first: Sequence[Ended]) -> Diagnosis:
+def _diagnosis(decided: FirstFailure, codes: Mapping[int, int], first: Sequence[RankEnd]) -> Diagnosis:
     rule = decided.finding.rule
     evidence = [*_evidence(decided.finding), *(one for finding in decided.proof for one in _evidence(finding))]
     if decided.rank is not None and (code := codes.get(decided.rank)):
         evidence.append(
-            Evidence(rank=decided.rank, file="(exit code)", line=0, text=_code_in_words(decided.rank, code))
+            EvidenceLine(rank=decided.rank, file="(exit code)", line=0, text=_code_in_words(decided.rank, code))
         )
     if decided.rank is not None and first and first[-1].rank == decided.rank:
         line = first[-1].line
-        evidence.append(Evidence(rank=decided.rank, file=_LAUNCHER, line=line.number, text=_short(line.text)))
+        evidence.append(EvidenceLine(rank=decided.rank, file=_LAUNCHER, line=line.number, text=_short(line.text)))
     others = tuple(
-        Other(rank=one.rank, rule=one.rule.name, text=_short(one.lines[0].text) if one.lines else "")
+        CascadeRank(rank=one.rank, rule=one.rule.name, text=_short(one.lines[0].text) if one.lines else "")
         for one in decided.others
         if one.rank is not None
     )
@@ -242,23 +242,23 @@ def _diagnosis(decided: Weighed, codes: Mapping[int, int], first: Sequence[Ended
     )
 
 
-def _nothing(scans: Sequence[Scanned], codes: Mapping[int, int]) -> Diagnosis:
+def _nothing(scans: Sequence[ScannedLog], codes: Mapping[int, int]) -> Diagnosis:
     last = [
-        Evidence(rank=line.rank, file=scan.file, line=line.number, text=_short(line.text))
+        EvidenceLine(rank=line.rank, file=scan.file, line=line.number, text=_short(line.text))
         for scan in scans
         for line in scan.tail
     ]
     ended = [
-        Evidence(rank=rank, file="(exit code)", line=0, text=_code_in_words(rank, code))
+        EvidenceLine(rank=rank, file="(exit code)", line=0, text=_code_in_words(rank, code))
         for rank, code in codes.items()
         if code
     ]
     return unknown("no rule knows this end", (*ended, *last)[:EVIDENCE_LINES_MAX])
 
 
-def _evidence(finding: Finding) -> list[Evidence]:
+def _evidence(finding: RuleMatch) -> list[EvidenceLine]:
     return [
-        Evidence(rank=finding.rank, file=finding.file, line=line.number, text=_short(line.text))
+        EvidenceLine(rank=finding.rank, file=finding.file, line=line.number, text=_short(line.text))
         for line in finding.lines
     ]
 
@@ -267,7 +267,7 @@ def _short(text: str) -> str:
     return text if len(text) <= TEXT_CHARS_MAX else text[:TEXT_CHARS_MAX] + "..."
 
 
-def _count(others: Sequence[Other]) -> str:
+def _count(others: Sequence[CascadeRank]) -> str:
     return f"{len(others)} ranks" if len(others) > 1 else "these logs"
 
 
@@ -288,6 +288,6 @@ def rule_of_exception(type_: str, message: str, book: RuleBook | None = None) ->
 
 def hands_of_log(text: str, book: RuleBook | None = None) -> frozenset[str]:
     """Which hands (see `rules`) the lines of a log show."""
-    scan = Scan("log", (book or rule_book()).hot)
+    scan = LogScan("log", (book or rule_book()).line_filter)
     scan.feed(text.encode(errors="replace") + b"\n")
     return frozenset(one.hand for found in _attempt(book or rule_book(), scan.end()).values() for one in found)

@@ -12,7 +12,7 @@ END_CHARS = 400
 _GAP = b" ... "
 
 
-class Line(NamedTuple):
+class LogLine(NamedTuple):
     """`rank` is None where the line does not name one; `local` says that it counts only within its node.
 
     `at` is seconds since the year began, in the log's own time zone: only good for comparing lines of one job.
@@ -81,7 +81,7 @@ _QUIET = {"DEBUG": "quiet", "INFO": "quiet", "WARNING": "quiet", "WARN": "quiet"
 _WARNING = re.compile(r"\b[A-Z][A-Za-z]*Warning: |^\s*warnings?\.warn\(|\b[Ww]arning: ")
 
 
-def dissect(raw: str, number: int) -> Line:
+def dissect(raw: str, number: int) -> LogLine:
     """A line taken apart."""
     text = raw[: LINE_CHARS_MAX + END_CHARS + len(_GAP)]
     if "[" in text and ("\x1b" in text or "033[" in text or "x1b[" in text):
@@ -110,7 +110,7 @@ def dissect(raw: str, number: int) -> Line:
             break
     if (rank is None or local) and "ank" in text[:240] and (found := _WITHIN.search(text, 0, 240)):
         rank, local = int(found[1] or found[2]), False
-    return Line(number, rank, local, at, level or _level(text), text)
+    return LogLine(number, rank, local, at, level or _level(text), text)
 
 
 def cut(raw: bytes) -> str:

@@ -52,7 +52,7 @@ class RulesRefused(ValueError):
     """The rules are not as they must be: which one, and why."""
 
 
-class Compiled(msgspec.Struct, frozen=True, kw_only=True):
+class CompiledRule(msgspec.Struct, frozen=True, kw_only=True):
     """A rule ready for use; `place` is its place in the order."""
 
     rule: Rule
@@ -81,7 +81,7 @@ class Compiled(msgspec.Struct, frozen=True, kw_only=True):
         return not (self.unless and any(map(self.unless.search, said)))
 
 
-class Hot:
+class LineFilter:
     """Tells quickly where any rule may find something: in a block of lines, and in a line."""
 
     def __init__(self, anchors: tuple[str, ...], block_anchors: tuple[str, ...]) -> None:
@@ -108,27 +108,27 @@ class RuleBook:
 
     def __init__(self, rules: tuple[Rule, ...], anchors: tuple[str, ...], block_anchors: tuple[str, ...]) -> None:
         self.compiled = tuple(_compiled(rule, place) for place, rule in enumerate(rules))
-        self.hot = Hot(anchors, block_anchors)
+        self.line_filter = LineFilter(anchors, block_anchors)
         self._by_name = {one.rule.name: one for one in self.compiled}
         if len(self._by_name) < len(rules):
             raise RulesRefused("two rules have one name")
 
-    def named(self, name: str) -> Compiled:
+    def named(self, name: str) -> CompiledRule:
         """The rule of this name."""
         return self._by_name[name]
 
-    def of_line(self, text: str, level: str) -> Compiled | None:
+    def of_line(self, text: str, level: str) -> CompiledRule | None:
         """The first rule that a line meets."""
         return next((one for one in self.compiled if one.finds_in_line(text, level)), None)
 
-    def of_exception(self, qualified: str, message: str) -> Compiled | None:
+    def of_exception(self, qualified: str, message: str) -> CompiledRule | None:
         """The first rule that an exception meets. `qualified` is its type, with its module where the log has it."""
         name = qualified.rpartition(".")[2]
         said = (f"{name}: {message}",) if name == qualified else (f"{name}: {message}", f"{qualified}: {message}")
         return next((one for one in self.compiled if one.finds_in_exception(name, said)), None)
 
 
-def _compiled(rule: Rule, place: int) -> Compiled:
+def _compiled(rule: Rule, place: int) -> CompiledRule:
     if not rule.patterns and not rule.types and rule.where != "code":
         raise RulesRefused(f"rule {rule.name}: neither patterns nor types")
     if not 0 < rule.confidence <= 1:
@@ -138,7 +138,7 @@ def _compiled(rule: Rule, place: int) -> Compiled:
         unless = re.compile("|".join(f"(?:{one})" for one in rule.unless)) if rule.unless else None
     except re.error as error:
         raise RulesRefused(f"rule {rule.name}: {error}") from error
-    return Compiled(rule=rule, place=place, pattern=pattern, unless=unless, types=frozenset(rule.types))
+    return CompiledRule(rule=rule, place=place, pattern=pattern, unless=unless, types=frozenset(rule.types))
 
 
 def parsed(text: str) -> RuleBook:

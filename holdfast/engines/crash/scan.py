@@ -9,8 +9,17 @@ from __future__ import annotations
 import re
 from collections import deque
 
-from holdfast.engines.crash.log import END_CHARS, LINE_CHARS_MAX, Line, cut, dissect, looks_labelled, progress, task_of
-from holdfast.engines.crash.rules import Hot
+from holdfast.engines.crash.log import (
+    END_CHARS,
+    LINE_CHARS_MAX,
+    LogLine,
+    cut,
+    dissect,
+    looks_labelled,
+    progress,
+    task_of,
+)
+from holdfast.engines.crash.rules import LineFilter
 
 HEAD_LINES = 150
 """Kept of each rank: the first lines that tell something, and below the last ones."""
@@ -40,16 +49,16 @@ _MARKS = (
 )
 
 
-class _Kept:
+class _KeptLines:
     """The first and the last lines of one rank."""
 
     __slots__ = ("head", "tail")
 
     def __init__(self) -> None:
-        self.head: list[Line] = []
-        self.tail: deque[Line] = deque(maxlen=TAIL_LINES)
+        self.head: list[LogLine] = []
+        self.tail: deque[LogLine] = deque(maxlen=TAIL_LINES)
 
-    def add(self, line: Line) -> None:
+    def add(self, line: LogLine) -> None:
         if len(self.head) < HEAD_LINES:
             self.head.append(line)
         else:
@@ -60,15 +69,15 @@ class _Kept:
         self.head = lines[:HEAD_LINES]
         self.tail = deque(lines[HEAD_LINES:], maxlen=TAIL_LINES)
 
-    def lines(self) -> tuple[Line, ...]:
+    def lines(self) -> tuple[LogLine, ...]:
         return (*self.head, *self.tail)
 
 
-Streams = dict[tuple[int | None, bool], _Kept]
-Lines = dict[tuple[int | None, bool], tuple[Line, ...]]
+Streams = dict[tuple[int | None, bool], _KeptLines]
+Lines = dict[tuple[int | None, bool], tuple[LogLine, ...]]
 
 
-class Scanned:
+class ScannedLog:
     """What is left of a log: for each (rank, local) its lines, the last attempt's and those of the one before.
 
     `overtaken` are lines that steps came after which are no later ones: output that was buffered, or two streams in one
@@ -81,15 +90,15 @@ class Scanned:
         self.lines = lines
         self.overtaken = overtaken
         self.overtaken_by = 0
-        self.tail: tuple[Line, ...] = ()
+        self.tail: tuple[LogLine, ...] = ()
 
 
-class Scan:
+class LogScan:
     """Takes blocks of whole lines. `rank` is whose log it is, where its name says so; `hot` finds what to look at."""
 
-    def __init__(self, file: str, hot: Hot, rank: int | None = None, *, local: bool = False) -> None:
+    def __init__(self, file: str, line_filter: LineFilter, rank: int | None = None, *, local: bool = False) -> None:
         self._file = file
-        self._hot = hot
+        self._line_filter = line_filter
         self._rank = rank
         self._local = local
         self._number = 0
@@ -114,7 +123,7 @@ class Scan:
         if self._by_task is None:
             head = block[:_HEAD_BYTES].decode(errors="replace").split("\n")[:40]
             self._by_task = self._rank is None and looks_labelled(head)
-        if not self._open and not self._hot.in_block(block) and not _is_marked(block):
+        if not self._open and not self._line_filter.in_block(block) and not _is_marked(block):
             if self._oldest is not None:
                 self._look_for_steps(block)
             elif self._overtaken:
@@ -138,14 +147,14 @@ class Scan:
         if block.strip():
             self._last_block = block
 
-    def end(self) -> Scanned:
+    def end(self) -> ScannedLog:
         """What is left when all was read."""
         attempts = [_lines_of(streams) for streams in (self._streams, self._earlier or {}) if streams]
         overtaken = self._overtaken
         if self._by_task:
             attempts = [_with_tasks(lines, are_nodes=self._tasks_are_nodes) for lines in attempts]
             overtaken = _with_tasks(overtaken, are_nodes=self._tasks_are_nodes)
-        scanned = Scanned(self._file, attempts or [{}], self._number, overtaken)
+        scanned = ScannedLog(self._file, attempts or [{}], self._number, overtaken)
         scanned.overtaken_by = self._overtaken_by
         last = [raw for raw in self._last_block[-4096:].split(b"\n") if raw.strip()][-3:]
         scanned.tail = tuple(
@@ -163,10 +172,10 @@ class Scan:
             self._progress(raw[:LINE_CHARS_MAX].decode(errors="replace"), first + place)
 
     def _take(self, raw: bytes) -> None:
-        hot = self._hot.in_line(raw, LINE_CHARS_MAX)
-        if not hot and len(raw) > LINE_CHARS_MAX:
-            hot = self._hot.in_line(raw[-END_CHARS:], END_CHARS)
-        if not hot and not self._open:
+        line_filter = self._line_filter.in_line(raw, LINE_CHARS_MAX)
+        if not line_filter and len(raw) > LINE_CHARS_MAX:
+            line_filter = self._line_filter.in_line(raw[-END_CHARS:], END_CHARS)
+        if not line_filter and not self._open:
             if raw:
                 text = raw[:LINE_CHARS_MAX].decode(errors="replace")
                 self._progress(text, self._number)
@@ -188,7 +197,7 @@ class Scan:
         else:
             line = line._replace(at=self._at.get(line.rank))
         is_frame = 'File "' in line.text
-        if not hot:
+        if not line_filter:
             self._open -= 1
             self._progress(line.text, self._number)
             if line.text[:1] in (" ", "\t", "") or not _EXCEPTION_LIKE.match(line.text):
@@ -199,13 +208,13 @@ class Scan:
             self._open = _AFTER_FRAME
         self._keep(line)
 
-    def _keep(self, line: Line) -> None:
+    def _keep(self, line: LogLine) -> None:
         key = (line.rank, line.local)
         kept = self._streams.get(key)
         if kept is None:
             if len(self._streams) >= STREAMS_MAX:
                 return
-            kept = self._streams[key] = _Kept()
+            kept = self._streams[key] = _KeptLines()
         kept.add(line)
         if self._oldest is None:
             self._oldest = line.number
@@ -260,7 +269,7 @@ def _lines_of(streams: Streams) -> Lines:
 
 def _with_tasks(streams: Lines, *, are_nodes: bool) -> Lines:
     """The lines of labelled tasks under their ranks; of tasks that are nodes, whose launcher speaks, under none."""
-    found: dict[tuple[int | None, bool], list[Line]] = {}
+    found: dict[tuple[int | None, bool], list[LogLine]] = {}
     for (rank, local), lines in streams.items():
         named = rank if rank is None or rank >= 0 else None if are_nodes else -1 - rank
         found.setdefault((named, local), []).extend(line._replace(rank=named) for line in lines)

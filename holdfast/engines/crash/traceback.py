@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from holdfast.engines.crash.log import Line
+from holdfast.engines.crash.log import LogLine
 
 _EXCEPTION = re.compile(
     r"^[\s|+]{0,16}(?P<type>(?:[A-Za-z_]\w*\.)*(?:[A-Za-z_]\w*(?:Error|Exception|Exit|Timeout|Failure|Fault|Failed|NotFound|OutOfResources|BadZipFile|Unavailable|"
@@ -32,7 +32,7 @@ _GROUP = re.compile(r"^\s*[|+][-+ |]*(?:\d+ -+)?")
 _INDENTED = re.compile(r"^\s{2,}\S")
 
 
-class Raised(msgspec.Struct, frozen=True, kw_only=True):
+class LoggedException(msgspec.Struct, frozen=True, kw_only=True):
     """An exception as the log shows it, its `type` with the module where the log has it. `block` counts tracebacks;
     those of one chain share it.
 
@@ -42,21 +42,21 @@ class Raised(msgspec.Struct, frozen=True, kw_only=True):
 
     type: str
     message: str
-    line: Line
+    line: LogLine
     block: int
     is_aside: bool
     has_traceback: bool
-    frame: Line | None
+    frame: LogLine | None
     functions: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
 
 
-def exceptions(lines: Iterable[Line]) -> tuple[list[Raised], list[Line]]:
+def exceptions(lines: Iterable[LogLine]) -> tuple[list[LoggedException], list[LogLine]]:
     """The exceptions among a rank's lines, and the lines that are none and quote none."""
-    raised: list[Raised] = []
-    rest: list[Line] = []
+    raised: list[LoggedException] = []
+    rest: list[LogLine] = []
     block, chained, aside, open_ = 0, False, False, False
-    frame: Line | None = None
+    frame: LogLine | None = None
     functions: list[str] = []
     files: list[str] = []
     last_frame = -2
@@ -103,7 +103,7 @@ def exceptions(lines: Iterable[Line]) -> tuple[list[Raised], list[Line]]:
         if not open_ and not chained and not in_group:
             block += 1
         raised.append(
-            Raised(
+            LoggedException(
                 type=match["type"],
                 message=match["message"] or "",
                 line=line,

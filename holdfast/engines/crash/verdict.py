@@ -8,7 +8,7 @@ from holdfast.symptoms.crashes import PARENT, Crash
 from holdfast.symptoms.table_one import Root
 
 
-class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+class EvidenceLine(msgspec.Struct, frozen=True, kw_only=True):
     """A line that proves something. `line` counts from 1, 0 for an exit code; `file` is as it was given."""
 
     rank: int | None
@@ -17,7 +17,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     text: str
 
 
-class Other(msgspec.Struct, frozen=True, kw_only=True):
+class CascadeRank(msgspec.Struct, frozen=True, kw_only=True):
     """A rank that ended because another one had: what it said of it."""
 
     rank: int
@@ -41,14 +41,14 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     rule: str
     summary: str
     advice: str
-    evidence: tuple[Evidence, ...] = ()
-    others: tuple[Other, ...] = ()
+    evidence: tuple[EvidenceLine, ...] = ()
+    others: tuple[CascadeRank, ...] = ()
 
 
 NOTHING = "Nothing here proves a cause. Give the logs of all ranks with their exit codes, and the nodes' kernel logs."
 
 
-def unknown(summary: str, evidence: tuple[Evidence, ...] = (), others: tuple[Other, ...] = ()) -> Diagnosis:
+def unknown(summary: str, evidence: tuple[EvidenceLine, ...] = (), others: tuple[CascadeRank, ...] = ()) -> Diagnosis:
     """The answer where nothing is proven."""
     return Diagnosis(
         symptom=Crash.UNKNOWN,

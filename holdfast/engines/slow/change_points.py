@@ -57,7 +57,7 @@ JITTER_SURE = 2.0
 """Standard errors that a difference must be below 10 % to be jitter for good."""
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class ChangePoint(msgspec.Struct, frozen=True, kw_only=True):
     """`index` of the first sample at the new pace, counted from 0, and how many it took to be sure."""
 
     index: int
@@ -126,7 +126,7 @@ class ChangePoints:
         self._variance_count = float(FIRST_SAMPLES)
         self._jitters = _Jitters(self._least)
 
-    def observe(self, duration_s: float) -> Change | None:
+    def observe(self, duration_s: float) -> ChangePoint | None:
         """Take in the time of an iteration, in seconds. The change of pace that is certain with it.
 
         Raises:
@@ -160,7 +160,7 @@ class ChangePoints:
         deviation = statistics.median(abs(value - self._level) for value in self._window) / 0.6745
         self._variance = max(NOISE_FLOOR, deviation) ** 2
 
-    def _candidate(self, noise: float) -> Change | None:
+    def _candidate(self, noise: float) -> ChangePoint | None:
         """The probable change point, verified."""
         run = self._runs.likeliest()
         count = self._index - run.start + 1
@@ -175,13 +175,13 @@ class ChangePoints:
             self._run_start = run.start
         return None
 
-    def _creeping(self, noise: float) -> Change | None:
+    def _creeping(self, noise: float) -> ChangePoint | None:
         if self._index % CREEP_EVERY or len(self._window) < CREEP_SAMPLES:
             return None
         after = self._last(CREEP_SAMPLES)
         return self._compared(after, noise) or self._returned(after)
 
-    def _returned(self, after: list[float]) -> Change | None:
+    def _returned(self, after: list[float]) -> ChangePoint | None:
         """A change that was hardly 10 % may be over by less than that."""
         if self._before is None:
             return None
@@ -190,7 +190,7 @@ class ChangePoints:
             return None
         return self._changed(after, centre)
 
-    def _compared(self, after: list[float], noise: float) -> Change | None:
+    def _compared(self, after: list[float], noise: float) -> ChangePoint | None:
         centre = statistics.median(after)
         difference = centre - self._level
         error = noise / math.sqrt(len(after))
@@ -209,9 +209,9 @@ class ChangePoints:
             return None
         return self._changed(after, centre)
 
-    def _changed(self, after: list[float], centre: float) -> Change:
+    def _changed(self, after: list[float], centre: float) -> ChangePoint:
         start = self._index - len(after) + 1
-        change = Change(
+        change = ChangePoint(
             index=start,
             before_s=math.exp(self._level),
             after_s=math.exp(centre),

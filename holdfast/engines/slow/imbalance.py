@@ -19,7 +19,7 @@ UNEVEN_SHARE = 0.5
 STEPS_MIN = 4
 
 
-class Stages:
+class StageWork:
     """The work of ranks that have the same to do: those of one pipeline stage."""
 
     def __init__(self, mesh: Mesh, works: Sequence[RankWork]) -> None:
@@ -57,7 +57,7 @@ class Stages:
 
 
 def slower_stages(
-    stages: Stages, topology: Topology, slower_by: float
+    stages: StageWork, topology: Topology, slower_by: float
 ) -> tuple[tuple[Suspicion, ...], tuple[Suspicion, ...]]:
     """Stages all of whose ranks work longer than other stages: those that got slower, and those that have more to do.
 
@@ -96,7 +96,7 @@ def slower_stages(
     return tuple(slowed), tuple(uneven)
 
 
-def sequence_imbalance(stages: Stages, slower_by: float) -> tuple[Suspicion, ...]:
+def sequence_imbalance(stages: StageWork, slower_by: float) -> tuple[Suspicion, ...]:
     """Steps in which some rank works longer than its like, and another one in the next step."""
     steps = min((len(work.work_s) for work in stages.works.values()), default=0)
     slowest: list[tuple[int, float]] = []

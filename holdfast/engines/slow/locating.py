@@ -12,8 +12,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from holdfast.engines.slow.imbalance import Stages, sequence_imbalance, slower_stages
-from holdfast.engines.slow.slow_findings import GroupTime, Located, RankWork, Suspicion
+from holdfast.engines.slow.imbalance import StageWork, sequence_imbalance, slower_stages
+from holdfast.engines.slow.slow_findings import GroupTime, RankWork, SlowSuspects, Suspicion
 from holdfast.topology import Topology
 
 SLOWER_BY = 0.10  # GREYHOUND §4.3: over the median
@@ -23,11 +23,11 @@ LATE_BY = 0.10
 """Share of a collective that the others spend waiting for the rank that comes last."""
 
 
-def locate(
+def find_slow_suspects(
     groups: Sequence[GroupTime], works: Sequence[RankWork], topology: Topology, slower_by: float = SLOWER_BY
-) -> Located:
+) -> SlowSuspects:
     """Who is under suspicion of making the job slow; if no comparison says, everyone is."""
-    stages = Stages(topology.mesh, works)
+    stages = StageWork(topology.mesh, works)
     slow_groups = _slow_groups(groups, topology, slower_by)
     slow_ranks = _slow_ranks(stages, slower_by) if works else _late_ranks(groups)
     slowed, harmless = slower_stages(stages, topology, slower_by)
@@ -37,12 +37,14 @@ def locate(
         harmless += sequence_imbalance(stages, slower_by)
     suspicions = (*slow_ranks, *slow_groups)
     if suspicions:
-        return Located(suspicions=suspicions, harmless=harmless, reason="; ".join(found.reason for found in suspicions))
+        return SlowSuspects(
+            suspicions=suspicions, harmless=harmless, reason="; ".join(found.reason for found in suspicions)
+        )
     if harmless:
         reason = "; ".join(found.reason for found in harmless)
-        return Located(harmless=harmless, reason=f"{reason}; no machine is at fault")
+        return SlowSuspects(harmless=harmless, reason=f"{reason}; no machine is at fault")
     everyone = _everyone(groups, topology)
-    return Located(suspicions=everyone, reason="no group or rank differs from its like")
+    return SlowSuspects(suspicions=everyone, reason="no group or rank differs from its like")
 
 
 def _slow_groups(groups: Sequence[GroupTime], topology: Topology, slower_by: float) -> tuple[Suspicion, ...]:
@@ -76,7 +78,7 @@ def _slow_groups(groups: Sequence[GroupTime], topology: Topology, slower_by: flo
     return tuple(sorted(worst.values(), key=lambda found: -found.ratio))
 
 
-def _slow_ranks(stages: Stages, slower_by: float) -> tuple[Suspicion, ...]:
+def _slow_ranks(stages: StageWork, slower_by: float) -> tuple[Suspicion, ...]:
     found = [
         Suspicion(
             cause="computation",

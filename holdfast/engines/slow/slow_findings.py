@@ -69,7 +69,7 @@ class Suspicion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: str
 
 
-class Located(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class SlowSuspects(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the comparison says. `harmless`: imbalances that are no machine's fault, in words; nobody is evicted for
     them."""
 
@@ -119,7 +119,7 @@ class ValidationResults(msgspec.Struct, frozen=True, kw_only=True):
     transfer_reference_s: float = 0.0
 
 
-class SlowLink(msgspec.Struct, frozen=True, kw_only=True):
+class SlowNodeLink(msgspec.Struct, frozen=True, kw_only=True):
     """A slow way from one node to another, by node rank; `ratio` to the median of its like."""
 
     sender: int
@@ -127,12 +127,12 @@ class SlowLink(msgspec.Struct, frozen=True, kw_only=True):
     ratio: float
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ValidationVerdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Who is slow. `nodes` are node ranks: those of slow ranks, and of links where all of a node's are slow; a slow
     link between two nodes names no node."""
 
     slow_ranks: tuple[int, ...] = ()
-    slow_links: tuple[SlowLink, ...] = ()
+    slow_links: tuple[SlowNodeLink, ...] = ()
     nodes: tuple[int, ...] = ()
     reason: str
     evidence: tuple[str, ...] = ()

@@ -24,18 +24,18 @@ CONFIDENCE_MAX = 0.9
 """Of a group that was flagged in every round: stacks show where ranks are, and no test has said why."""
 
 
-class Group(msgspec.Struct, frozen=True, kw_only=True, order=True):
+class VotedGroup(msgspec.Struct, frozen=True, kw_only=True, order=True):
     """A parallel group: the mesh dimension along which it lies, or `MACHINE`, and its global ranks."""
 
     kind: str
     ranks: tuple[int, ...]
 
 
-class Vote(msgspec.Struct, frozen=True, kw_only=True):
+class StackVote(msgspec.Struct, frozen=True, kw_only=True):
     """The degrader, if there is one, and in how many of the rounds each group was flagged, most often first."""
 
-    degrader: Group | None
-    flagged: tuple[tuple[Group, int], ...]
+    degrader: VotedGroup | None
+    flagged: tuple[tuple[VotedGroup, int], ...]
     rounds: int
     confidence: float = 0.0
     reason: str
@@ -52,7 +52,7 @@ def counts(read: int, outliers: int, world_size: int) -> bool:
     return unread <= 0 or (read >= PEERS_MIN and 2 * (outliers + unread) < world_size)
 
 
-def flagged(outliers: Collection[int], mesh: Mesh, ranks_per_node: int = 0) -> Group | None:
+def flagged(outliers: Collection[int], mesh: Mesh, ranks_per_node: int = 0) -> VotedGroup | None:
     """The parallel group with the most outliers; of those with equally many the smallest. None: none has any, or most
     ranks are outliers. O(outliers x dimensions).
 
@@ -67,11 +67,11 @@ def flagged(outliers: Collection[int], mesh: Mesh, ranks_per_node: int = 0) -> G
     if 0 < ranks_per_node < mesh.world_size:
         kinds.append((MACHINE, lambda rank: _machine(rank, ranks_per_node)))
     kinds += [(dim, lambda rank, dim=dim: mesh.group_of(rank, dim)) for dim in reversed(dims)]  # type: ignore[misc]
-    found: dict[Group, tuple[int, int]] = {}
+    found: dict[VotedGroup, tuple[int, int]] = {}
     for place, (kind, group_of) in enumerate(kinds):
         left = set(ranks)
         while left:
-            group = Group(kind=kind, ranks=tuple(group_of(left.pop())))
+            group = VotedGroup(kind=kind, ranks=tuple(group_of(left.pop())))
             found[group] = len(ranks.intersection(group.ranks)), place
             left.difference_update(group.ranks)
     return min(found, key=lambda it: (-found[it][0], len(it.ranks), found[it][1], it.ranks), default=None)
@@ -82,7 +82,7 @@ def _machine(rank: int, ranks_per_node: int) -> range:
     return range(first, first + ranks_per_node)
 
 
-def degrader(rounds: Sequence[Group | None], planned: int = 0, discarded: int = 0) -> Vote:
+def degrader(rounds: Sequence[VotedGroup | None], planned: int = 0, discarded: int = 0) -> StackVote:
     """Return the group that was flagged in more than half of the rounds.
 
     `rounds` are those that count, `discarded` those that do not. Where fewer than `planned` count, a group must be
@@ -107,9 +107,9 @@ def degrader(rounds: Sequence[Group | None], planned: int = 0, discarded: int = 
             reason += f", no more than half of the {planned} planned"
     if rounds and discarded:
         reason += f"; in {discarded} {'rounds' if discarded > 1 else 'round'} too few ranks could be read"
-    return Vote(degrader=found, flagged=ordered, rounds=len(rounds), confidence=confidence, reason=reason)
+    return StackVote(degrader=found, flagged=ordered, rounds=len(rounds), confidence=confidence, reason=reason)
 
 
-def in_words(group: Group) -> str:
+def in_words(group: VotedGroup) -> str:
     """How the group is called."""
     return f"the {group.kind}{'' if group.kind == MACHINE else ' group'} of {ranks_in_words(group.ranks)}"

@@ -15,7 +15,7 @@ from collections import deque
 import msgspec
 
 from holdfast.engines.slow.calls import IterationTime
-from holdfast.engines.slow.change_points import CHANGED_BY, Change, ChangePoints
+from holdfast.engines.slow.change_points import CHANGED_BY, ChangePoint, ChangePoints
 from holdfast.engines.slow.slow_findings import PaceChange
 
 PATTERNS_MAX = 8
@@ -26,8 +26,8 @@ VOTE_LASTS = 50
 """Iterations of a rank until what it saw and most others did not is forgotten."""
 
 
-class _Vote(msgspec.Struct, frozen=True):
-    change: Change
+class _RankVote(msgspec.Struct, frozen=True):
+    change: ChangePoint
     iteration: int
     detected_after: int
 
@@ -50,7 +50,7 @@ class RankPace:
         self._series: dict[int, _Series] = {}
         self.iterations = 0
 
-    def observe(self, sample: IterationTime) -> _Vote | None:
+    def observe(self, sample: IterationTime) -> _RankVote | None:
         """Take in an iteration. The change of pace that is certain with it."""
         self.iterations += 1
         series = self._series.get(sample.pattern)
@@ -66,7 +66,7 @@ class RankPace:
         if change is None or any(other.lately_s > series.lately_s for other in self._series.values()):
             return None
         first = series.numbers[-min(change.detected_after, len(series.numbers))]
-        return _Vote(change, first, sample.iteration - first + 1)
+        return _RankVote(change, first, sample.iteration - first + 1)
 
 
 class JobPace:
@@ -75,7 +75,7 @@ class JobPace:
     def __init__(self, changed_by: float = CHANGED_BY) -> None:
         self._changed_by = changed_by
         self._ranks: dict[int, RankPace] = {}
-        self._votes: dict[int, _Vote] = {}
+        self._votes: dict[int, _RankVote] = {}
         self._until: dict[int, int] = {}
         self._healthy_s: float | None = None
         self._pace_s = 0.0
@@ -102,9 +102,9 @@ class JobPace:
             return ()
         self._votes[sample.rank] = vote
         self._until[sample.rank] = rank.iterations + VOTE_LASTS
-        return self._said(vote.change.is_slower)
+        return self._agreed_change(vote.change.is_slower)
 
-    def _said(self, is_slower: bool) -> tuple[PaceChange, ...]:
+    def _agreed_change(self, is_slower: bool) -> tuple[PaceChange, ...]:
         agree = {rank: vote for rank, vote in self._votes.items() if vote.change.is_slower == is_slower}
         if 2 * len(agree) <= len(self._ranks):
             return ()

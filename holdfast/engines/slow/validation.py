@@ -13,13 +13,13 @@ from itertools import zip_longest
 
 from holdfast.engines.slow.imbalance import STAGE_DIMENSION
 from holdfast.engines.slow.slow_findings import (
-    Located,
     Pass,
-    SlowLink,
+    SlowNodeLink,
+    SlowSuspects,
     Transfer,
     ValidationPlan,
     ValidationResults,
-    Verdict,
+    ValidationVerdict,
 )
 from holdfast.topology import Topology
 
@@ -56,7 +56,7 @@ def _transfer(ranks: Sequence[int], sender: int, receiver: int) -> Transfer:
     return Transfer(sender=ranks[sender], receiver=ranks[receiver])
 
 
-def plan_validation(located: Located, topology: Topology) -> ValidationPlan:
+def plan_validation(located: SlowSuspects, topology: Topology) -> ValidationPlan:
     """What to test. Empty: nobody is under suspicion."""
     by_kind: dict[str, list[tuple[int, ...]]] = {}
     for found in located.suspicions:
@@ -112,7 +112,7 @@ def judge_validation(
     topology: Topology,
     compute_slower_by: float = SLOWER_BY,
     transfer_slower_by: float = SLOWER_BY,
-) -> Verdict:
+) -> ValidationVerdict:
     """Who is slow by the tests; nobody, if all that was tested is alike, and as fast as a reference that there is."""
     slow_ranks, of_ranks = _slow_ranks(results, compute_slower_by)
     slow_links, fast_links, of_links = _links(results, topology, transfer_slower_by)
@@ -126,7 +126,7 @@ def judge_validation(
         said += [f"every tested link of node {node} is slow, one way or both" for node in by_links]
     lone = [link for link in slow_links if link.sender not in by_links and link.receiver not in by_links]
     said += [f"the link from node {link.sender} to node {link.receiver} is slow" for link in lone]
-    return Verdict(
+    return ValidationVerdict(
         slow_ranks=slow_ranks,
         slow_links=slow_links,
         nodes=nodes,
@@ -161,13 +161,13 @@ def _slow_ranks(results: ValidationResults, slower_by: float) -> tuple[tuple[int
 
 def _links(
     results: ValidationResults, topology: Topology, slower_by: float
-) -> tuple[tuple[SlowLink, ...], list[tuple[int, int]], list[str]]:
+) -> tuple[tuple[SlowNodeLink, ...], list[tuple[int, int]], list[str]]:
     """Slow links, links that are not, and what is to be said of the slow ones."""
     times: dict[tuple[int, int], list[float]] = {}
     for found in results.transfers:
         link = topology.node_rank_of(found.sender), topology.node_rank_of(found.receiver)
         times.setdefault(link, []).append(found.seconds)
-    slow: list[SlowLink] = []
+    slow: list[SlowNodeLink] = []
     fast: list[tuple[int, int]] = []
     lines: list[str] = []
     for is_within in (True, False):
@@ -182,7 +182,7 @@ def _links(
             if link_s <= (1.0 + slower_by) * usual_s:
                 fast.append(link)
                 continue
-            slow.append(SlowLink(sender=link[0], receiver=link[1], ratio=link_s / usual_s))
+            slow.append(SlowNodeLink(sender=link[0], receiver=link[1], ratio=link_s / usual_s))
             lines.append(
                 f"node {link[0]} to node {link[1]}: {link_s:.3g} s, {link_s / usual_s:.2f} times the usual "
                 f"{usual_s:.3g} s"
@@ -190,7 +190,7 @@ def _links(
     return tuple(slow), fast, lines
 
 
-def _nodes_of(slow: Sequence[SlowLink], fast: Sequence[tuple[int, int]]) -> tuple[int, ...]:
+def _nodes_of(slow: Sequence[SlowNodeLink], fast: Sequence[tuple[int, int]]) -> tuple[int, ...]:
     """Nodes that explain slow links: those within them; and those with slow links to two others or more, none of whose
     links in that direction is fast."""
     found = {link.sender for link in slow if link.sender == link.receiver}

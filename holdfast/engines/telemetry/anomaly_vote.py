@@ -12,7 +12,7 @@ WHOLE_JOB_SHARE = 0.5
 """If more ranks than this are strange, it is the job, and no rank can be named."""
 
 
-class Vote(msgspec.Struct, frozen=True, kw_only=True):
+class AnomalyVote(msgspec.Struct, frozen=True, kw_only=True):
     """`ranks` are those that are strange to two detectors at least, unless the whole job is (`is_job`).
 
     `detectors` are those that voted for any of them; `strange` says how many times its threshold each found at most.
@@ -25,16 +25,16 @@ class Vote(msgspec.Struct, frozen=True, kw_only=True):
     strange: tuple[float, ...] = ()
 
 
-def vote(ranks: tuple[int, ...], seen: Strangeness, thresholds: Thresholds) -> Vote:
+def vote(ranks: tuple[int, ...], seen: Strangeness, thresholds: Thresholds) -> AnomalyVote:
     """What the detectors say of a window."""
     excess = {name: getattr(seen, name) / getattr(thresholds, name) for name in ("lof", "profile", "clusters")}
     votes = np.sum([values > 1.0 for values in excess.values()], axis=0)
     strange = [place for place in range(len(ranks)) if votes[place] >= VOTES_MIN]
     if not strange:
-        return Vote(is_anomaly=False)
+        return AnomalyVote(is_anomaly=False)
     detectors = tuple(name for name, values in excess.items() if any(values[place] > 1.0 for place in strange))
     is_job = len(strange) > WHOLE_JOB_SHARE * len(ranks)
-    return Vote(
+    return AnomalyVote(
         is_anomaly=True,
         is_job=is_job,
         ranks=() if is_job else tuple(ranks[place] for place in strange),

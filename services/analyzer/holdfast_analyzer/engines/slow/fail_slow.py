@@ -16,7 +16,7 @@ from typing import Any
 
 from holdfast.engines.slow.calls import IterationTime
 from holdfast.engines.slow.sent_profiles import ITERATIONS_MAX
-from holdfast.engines.slow.slow_findings import Located, PaceChange
+from holdfast.engines.slow.slow_findings import PaceChange, SlowSuspects
 from holdfast.engines.slow.tracker import JobPace
 from holdfast.events import (
     CollectivesProfiled,
@@ -295,7 +295,7 @@ class FailSlow:
         self._pending.append(self._wanted(analysis, analysis.tests.until, tests=analysis.tests))
 
     def _tested(
-        self, analysis: Analysis, profiles: Profiles, located: Located, tests: SlowTests, now: datetime
+        self, analysis: Analysis, profiles: Profiles, located: SlowSuspects, tests: SlowTests, now: datetime
     ) -> None:
         held = analysis.tested["hold"]
         done = analysis.tested["transfers"] if tests.passes else held

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from holdfast.engines.slow.slow_findings import Located
+from holdfast.engines.slow.slow_findings import SlowSuspects
 from holdfast.events import CollectivesProfiled, FailSlowLocated, SlownessTested
 from holdfast.events.parts.samples import SlowStage
 from holdfast.ids import derived_id
@@ -47,7 +47,7 @@ class Analysis:
         self.told: dict[int, CollectivesProfiled] = {}
         self.tested: dict[SlowStage, dict[int, SlownessTested]] = {"hold": {}, "transfers": {}}
         self.profiles: Profiles | None = None
-        self.located: Located | None = None
+        self.located: SlowSuspects | None = None
         self.passes: Passes = ()
         self.tests: SlowTests | None = None
         self.ballot: Ballot | None = None

@@ -9,9 +9,15 @@ from typing import Any
 
 import msgspec
 
-from holdfast.engines.slow.locating import locate
+from holdfast.engines.slow.locating import find_slow_suspects
 from holdfast.engines.slow.sent_profiles import group_times, works
-from holdfast.engines.slow.slow_findings import Located, TransferTime, ValidationPlan, ValidationResults, Verdict
+from holdfast.engines.slow.slow_findings import (
+    SlowSuspects,
+    TransferTime,
+    ValidationPlan,
+    ValidationResults,
+    ValidationVerdict,
+)
 from holdfast.engines.slow.validation import judge_validation, plan_validation
 from holdfast.events import CollectivesProfiled, SlownessTested
 from holdfast.events.parts.samples import GroupPace, RankPace, SlowCause
@@ -63,9 +69,9 @@ class Profiles:
         healthy = [rank.healthy_s for rank in self.ranks if rank.healthy_s]
         self.healthy_s = statistics.median(healthy) if healthy else 0.0
 
-    def locate(self) -> Located:
+    def locate(self) -> SlowSuspects:
         """Who is under suspicion."""
-        return locate(self.groups, self.works, self.topology)
+        return find_slow_suspects(self.groups, self.works, self.topology)
 
     def node(self, node_rank: int) -> str:
         """The name of a node."""
@@ -112,7 +118,9 @@ def profiles_of(told: Mapping[int, CollectivesProfiled]) -> Profiles | None:
         return None
 
 
-def hold_of(profiles: Profiles, located: Located, policy: SlowPolicy, now: datetime) -> tuple[SlowTests, Passes] | None:
+def hold_of(
+    profiles: Profiles, located: SlowSuspects, policy: SlowPolicy, now: datetime
+) -> tuple[SlowTests, Passes] | None:
     """The hold with its matrix products, and the transfers for later; None: nothing can be tested, or nobody knows at
     which step."""
     if profiles.step < 0:
@@ -189,7 +197,7 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
     harmless: tuple[str, ...] = ()
 
 
-def by_collectives(profiles: Profiles, located: Located) -> Judged:
+def by_collectives(profiles: Profiles, located: SlowSuspects) -> Judged:
     """Who is slow by the collectives alone: suspects, nobody is named for more than that."""
     worst = max(located.suspicions, key=lambda found: found.ratio, default=None)
     everyone = len(located.suspicions) > 0 and all(found.ratio == 1.0 for found in located.suspicions)
@@ -209,7 +217,7 @@ def by_collectives(profiles: Profiles, located: Located) -> Judged:
     )
 
 
-def by_tests(profiles: Profiles, located: Located, tested: Sequence[SlownessTested], policy: SlowPolicy) -> Judged:
+def by_tests(profiles: Profiles, located: SlowSuspects, tested: Sequence[SlownessTested], policy: SlowPolicy) -> Judged:
     """Who is slow by the tests; by the collectives, where nothing could be tested."""
     suspected = by_collectives(profiles, located)
     first = profiles.topology.ranks_of
@@ -227,7 +235,9 @@ def by_tests(profiles: Profiles, located: Located, tested: Sequence[SlownessTest
     unread = tuple(f"{event.node}: {line}" for event in tested for line in event.unread)
     if not results.compute_s and not results.transfers:
         return msgspec.structs.replace(suspected, evidence=(*suspected.evidence, *unread)[:EVIDENCE_MAX])
-    verdict: Verdict = judge_validation(results, profiles.topology, policy.compute_slower_by, policy.links_slower_by)
+    verdict: ValidationVerdict = judge_validation(
+        results, profiles.topology, policy.compute_slower_by, policy.links_slower_by
+    )
     evidence = (*verdict.evidence, *suspected.evidence, *unread)[:EVIDENCE_MAX]
     if not verdict.slow_ranks and not verdict.slow_links:
         # What has passed by itself meanwhile is nobody's fault any more.

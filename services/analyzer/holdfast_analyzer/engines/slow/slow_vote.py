@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from holdfast.engines.hang.stacks.stack_groups import StackVerdict, judge_stacks
-from holdfast.engines.slow.stack_vote import Group, Vote, counts, degrader, flagged, in_words
+from holdfast.engines.slow.stack_vote import StackVote, VotedGroup, counts, degrader, flagged, in_words
 from holdfast.engines.wording import ranks_in_words
 from holdfast.events import CollectivesProfiled, CollectiveTrace, StackDump
 from holdfast.events.parts.samples import FlaggedGroup, StackRound
@@ -68,7 +68,7 @@ class Ballot:
         self._next_at = first
         self._under_way: tuple[TraceOrder, datetime] | None = None
         self._answers = Answers({})
-        self._groups: list[Group | None] = []
+        self._groups: list[VotedGroup | None] = []
         self.rounds: list[StackRound] = []
         self.lines: list[str] = []
 
@@ -105,7 +105,7 @@ class Ballot:
         return len(self._groups) >= planned or len(self.rounds) >= ATTEMPTS_PER_ROUND_MAX * planned
 
     @property
-    def vote(self) -> Vote:
+    def vote(self) -> StackVote:
         """What the rounds come to."""
         discarded = len(self.rounds) - len(self._groups)
         return degrader(self._groups, planned=self._policy.vote_rounds, discarded=discarded)
@@ -115,7 +115,7 @@ class Ballot:
         """Who was flagged how often, most often first."""
         return tuple(self._told(group, times) for group, times in self.vote.flagged)
 
-    def nodes_of(self, group: Group) -> tuple[str, ...]:
+    def nodes_of(self, group: VotedGroup) -> tuple[str, ...]:
         """The machines of a group."""
         return self._place.nodes_of(group.ranks)
 
@@ -140,7 +140,7 @@ class Ballot:
         unread = tuple(rank for rank in range(topology.mesh.world_size) if rank not in read)[:RANKS_TOLD_MAX]
         self.lines.append(_line(len(self.rounds), found, group, verdict, unread))
 
-    def _told(self, group: Group, times: int = 1) -> FlaggedGroup:
+    def _told(self, group: VotedGroup, times: int = 1) -> FlaggedGroup:
         return FlaggedGroup(
             kind=group.kind, ranks=group.ranks[:RANKS_TOLD_MAX], nodes=self.nodes_of(group), times=times
         )
@@ -158,7 +158,9 @@ def place_of(told: Mapping[int, CollectivesProfiled]) -> Place | None:
     return Place(topology=topology, nodes={rank: event.node for rank, event in sorted(told.items()) if event.node})
 
 
-def _line(number: int, found: StackRound, group: Group | None, verdict: StackVerdict, unread: tuple[int, ...]) -> str:
+def _line(
+    number: int, found: StackRound, group: VotedGroup | None, verdict: StackVerdict, unread: tuple[int, ...]
+) -> str:
     if not found.is_counted:
         return f"round {number} does not count: the stacks of {ranks_in_words(unread)} could not be read"
     if not found.outliers:

@@ -10,7 +10,7 @@ from collections import deque
 from datetime import datetime, timedelta
 from typing import Any
 
-from holdfast.engines.telemetry.anomaly_vote import Vote, vote
+from holdfast.engines.telemetry.anomaly_vote import AnomalyVote, vote
 from holdfast.engines.telemetry.error_window import ErrorLine, ErrorWindow
 from holdfast.engines.telemetry.model import Lens, Model
 from holdfast.engines.telemetry.windows import (
@@ -165,7 +165,7 @@ class TelemetryWatch:
         )
 
 
-def _in_words(voted: Vote) -> str:
+def _in_words(voted: AnomalyVote) -> str:
     who = "the whole job" if voted.is_job else f"rank {', '.join(map(str, voted.ranks[:8]))}"
     pairs = zip(voted.detectors, voted.strange, strict=True)
     seen = ", ".join(f"{name} {times:g} times its threshold" for name, times in pairs)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.engines.checks.checks_verdict import Verdict, answered, judge, why_silent
+from holdfast.engines.checks.checks_verdict import ChecksVerdict, answered, judge_checks, why_silent
 from holdfast.engines.checks.references import agreed
 from holdfast.events import ChecksEnded, DeadlinePassed, DiagnosticResult, ProcessExited
 from holdfast.events.parts.ranks import Suspect
@@ -55,7 +55,7 @@ def _conclude(draft: JobDraft) -> None:
     assert checks is not None and state.incident is not None
     took_s = (draft.now - checks.began_at).total_seconds()
     silent = {node: f"it had not answered after {took_s:.0f} s" for node in state.nodes if node not in checks.over}
-    verdict = judge(state.nodes, checks.results, silent | checks.died, draft.rules.references)
+    verdict = judge_checks(state.nodes, checks.results, silent | checks.died, draft.rules.references)
     if not verdict.unresolved and not verdict.capped:
         found = agreed(checks.results, {suspect.node for suspect in verdict.suspects})
         draft.learned = tuple(one for one in found if draft.rules.references.get(one.key) != one.digest)
@@ -74,7 +74,7 @@ def _conclude(draft: JobDraft) -> None:
     proceed(draft, failure, choice)
 
 
-def _in_words(verdict: Verdict) -> str:
+def _in_words(verdict: ChecksVerdict) -> str:
     if verdict.capped:
         return verdict.capped
     said = [f"{suspect.node}: {suspect.reason}" for suspect in verdict.suspects]

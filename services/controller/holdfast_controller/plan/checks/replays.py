@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.engines.checks.replay_groups import Located, in_both, locate
-from holdfast.engines.checks.replay_outcome import Compared, GroupReplay, compare, deviating
+from holdfast.engines.checks.replay_groups import ReplaySuspects, in_both, intersect_phases
+from holdfast.engines.checks.replay_outcome import GroupReplay, PhaseOutcome, compare, deviating
 from holdfast.events import DeadlinePassed, ProcessExited, ReplayEnded, ReplayResult
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident.classify import in_words
@@ -72,7 +72,7 @@ def _conclude_phase(draft: JobDraft) -> None:
     if (compared.repeat or (is_second and compared.undecided)) and not replay.earlier:
         become_replaying(draft, _begun(draft, replay, earlier=groups), f"{found}: once more", repeat=True)
     elif compared.hopeless:
-        _conclude(draft, replay, Located(reason=compared.reason))
+        _conclude(draft, replay, ReplaySuspects(reason=compared.reason))
     elif not is_second and (replay.plan.size > 1 or not compared.faulty):
         # Where each machine is a group of its own, the other phase has the same groups: it only looks once more.
         become_replaying(
@@ -82,7 +82,7 @@ def _conclude_phase(draft: JobDraft) -> None:
         _conclude(draft, replay, _located(replay, draft.rules.ladder.replay_suspects_max))
 
 
-def _with(replay: Replay, compared: Compared, groups: tuple[GroupReplay, ...], found: str) -> Replay:
+def _with(replay: Replay, compared: PhaseOutcome, groups: tuple[GroupReplay, ...], found: str) -> Replay:
     """The replay with what a phase says; which answer is right may tell what the first phase could not."""
     faulty = replay.faulty | {replay.phase: compared.faulty or compared.undecided}
     undecided = (replay.undecided | {replay.phase}) if compared.undecided else (replay.undecided - {replay.phase})
@@ -98,19 +98,19 @@ def _with(replay: Replay, compared: Compared, groups: tuple[GroupReplay, ...], f
     )
 
 
-def _located(replay: Replay, suspects_max: int) -> Located:
+def _located(replay: Replay, suspects_max: int) -> ReplaySuspects:
     rows, columns = replay.faulty.get("horizontal", ()), replay.faulty.get("vertical", ())
     if not replay.undecided:
-        return locate(replay.plan, rows, columns, suspects_max)
+        return intersect_phases(replay.plan, rows, columns, suspects_max)
     # Of a phase in which nothing deviates every group counts: what computes wrongly may do so only at times.
     everyone = tuple(range(replay.plan.groups))
     among = in_both(replay.plan, rows or everyone, columns or everyone)
-    return Located(
+    return ReplaySuspects(
         candidates=among, reason=f"{len(among)} machines are in groups of which it cannot be told who is right"
     )
 
 
-def _conclude(draft: JobDraft, replay: Replay, located: Located) -> None:
+def _conclude(draft: JobDraft, replay: Replay, located: ReplaySuspects) -> None:
     state = draft.state
     assert state.incident is not None
     suspects, candidates = (

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from holdfast.engines.checks.checks_verdict import NETWORK_SYMPTOM, Verdict, answered, judge
+from holdfast.engines.checks.checks_verdict import NETWORK_SYMPTOM, ChecksVerdict, answered, judge_checks
 from holdfast.engines.checks.references import References
 from holdfast.engines.checks.speeds import with_speeds
 from holdfast.events.parts.ranks import Suspect
@@ -32,7 +32,7 @@ def judge_suspects(test: SuspectTest, members: Sequence[str], references: Refere
     silent = dict.fromkeys(members, "it did not answer") | test.died
     silent = {node: why for node, why in silent.items() if why and node not in answered(test.results)}
     tested = tuple(dict.fromkeys((*members, *test.nodes)))
-    verdict = judge(tested, test.results, silent, references)
+    verdict = judge_checks(tested, test.results, silent, references)
     verdict = msgspec.structs.replace(verdict, cleared=tuple(it for it in test.nodes if it in verdict.cleared))
     cleared = verdict.cleared + _one_of_a_link(test.nodes, verdict)
     if test.for_speed:
@@ -48,13 +48,13 @@ def judge_suspects(test: SuspectTest, members: Sequence[str], references: Refere
     )
 
 
-def _one_of_a_link(nodes: Sequence[str], verdict: Verdict) -> tuple[str, ...]:
+def _one_of_a_link(nodes: Sequence[str], verdict: ChecksVerdict) -> tuple[str, ...]:
     """Return one of two nodes that fail only on the link between them: without the other that link is not used."""
     pair = verdict.lone_links[0] if len(verdict.lone_links) == 1 else ()
     return (pair[0],) if pair and set(pair) <= set(nodes) else ()
 
 
-def _at_fault(nodes: Sequence[str], verdict: Verdict) -> tuple[Suspect, ...]:
+def _at_fault(nodes: Sequence[str], verdict: ChecksVerdict) -> tuple[Suspect, ...]:
     """Return the suspects that the tests name, and those that cannot reach a node that is no suspect."""
     named = [Suspect(node=it.node, symptom=it.symptom, reason=it.reason) for it in verdict.suspects if it.node in nodes]
     for link in verdict.links:
@@ -66,7 +66,9 @@ def _at_fault(nodes: Sequence[str], verdict: Verdict) -> tuple[Suspect, ...]:
     return tuple(named)
 
 
-def _in_words(verdict: Verdict, cleared: Sequence[str], at_fault: Sequence[Suspect], witnesses: Sequence[str]) -> str:
+def _in_words(
+    verdict: ChecksVerdict, cleared: Sequence[str], at_fault: Sequence[Suspect], witnesses: Sequence[str]
+) -> str:
     parts = [f"{suspect.node} is at fault: {suspect.reason}" for suspect in at_fault]
     parts += [f"{it.node}, a witness, fails: {it.reason}" for it in verdict.suspects if it.node in witnesses]
     parts += [f"not clear: {doubt.reason}" for doubt in verdict.unresolved]

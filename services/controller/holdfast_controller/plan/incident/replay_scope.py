@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from holdfast.engines.checks.replay_groups import NoReplay, plan_replay
+from holdfast.engines.checks.replay_groups import NotReplayable, plan_replay
 from holdfast.orders.replay import ReplaySettings
 from holdfast.settings.ladder import LadderPolicy
 from holdfast.settings.timeouts import Timeouts
@@ -25,7 +25,7 @@ def can_replay(state: JobState) -> bool:
         return False
     try:
         plan_replay(state.spec.topology())
-    except NoReplay:
+    except NotReplayable:
         return False
     return True
 
@@ -34,7 +34,7 @@ def first_phase(state: JobState, failure: Failure, now: datetime, policy: Ladder
     """The replay of what failed, at its beginning.
 
     Raises:
-        NoReplay: the job cannot be replayed.
+        NotReplayable: the job cannot be replayed.
     """
     topology = state.spec.topology()
     plan = plan_replay(topology)

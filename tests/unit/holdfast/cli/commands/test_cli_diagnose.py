@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.cli.commands.diagnosis.diagnose import _chosen, _Node, _report
 from holdfast.cli.follow.checks_run import ChecksNotRun, ChecksOutcome
-from holdfast.engines.checks.checks_verdict import judge
+from holdfast.engines.checks.checks_verdict import judge_checks
 from holdfast.events import DiagnosticResult
 from holdfast.fresh_ids import uuid7
 
@@ -28,7 +28,9 @@ def result(node: str, test: str, status: str = "passed", **fields: Any) -> Diagn
 
 
 def outcome(nodes: tuple[str, ...], *results: DiagnosticResult, **fields: Any) -> ChecksOutcome:
-    return ChecksOutcome(job="j", suite="quick", nodes=nodes, results=results, verdict=judge(nodes, results), **fields)
+    return ChecksOutcome(
+        job="j", suite="quick", nodes=nodes, results=results, verdict=judge_checks(nodes, results), **fields
+    )
 
 
 def test_a_table_has_a_row_for_each_node_and_the_verdict_below() -> None:

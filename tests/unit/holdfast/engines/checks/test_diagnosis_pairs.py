@@ -7,7 +7,7 @@ from itertools import chain, combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.engines.checks.pairs import ROUNDS, judge, partner, rounds
+from holdfast.engines.checks.pairs import ROUNDS, judge_pairs, partner, rounds
 
 Outcomes = dict[tuple[str, str], bool]
 
@@ -63,7 +63,7 @@ def one_bad_node(draw: st.DrawFn) -> tuple[int, int, frozenset[tuple[int, int]]]
 @given(one_bad_node())
 def test_one_bad_node_is_named_and_nobody_else(case: tuple[int, int, frozenset[tuple[int, int]]]) -> None:
     nodes, node, failed = case
-    found = judge(outcomes(nodes, failed=failed))
+    found = judge_pairs(outcomes(nodes, failed=failed))
     assert found.bad.keys() | found.doubtful.keys() == {f"n{node}"}
     assert found.links == ()
     if len(failed) == len(pairs_of(nodes, node)):
@@ -74,7 +74,7 @@ def test_one_bad_node_is_named_and_nobody_else(case: tuple[int, int, frozenset[t
 def test_one_bad_link_is_named_and_no_node(case: tuple[int, st.DataObject]) -> None:
     nodes, data = case
     link = data.draw(st.sampled_from(sorted(chain.from_iterable(rounds(nodes)))))
-    found = judge(outcomes(nodes, failed=frozenset({link})))
+    found = judge_pairs(outcomes(nodes, failed=frozenset({link})))
     assert not found.bad and not found.doubtful
     assert found.links == (tuple(sorted(f"n{rank}" for rank in link)),)
 
@@ -83,18 +83,18 @@ def test_one_bad_link_is_named_and_no_node(case: tuple[int, st.DataObject]) -> N
 def test_partners_of_a_node_known_to_be_bad_are_not_blamed(case: tuple[int, st.DataObject]) -> None:
     nodes, data = case
     bad = data.draw(st.integers(min_value=0, max_value=nodes - 1))
-    found = judge(outcomes(nodes, failed=frozenset(pairs_of(nodes, bad))), known_bad={f"n{bad}"})
+    found = judge_pairs(outcomes(nodes, failed=frozenset(pairs_of(nodes, bad))), known_bad={f"n{bad}"})
     assert not found.bad and not found.doubtful and not found.links
     assert f"n{bad}" not in found.good
 
 
 def test_two_bad_nodes_that_also_met_each_other_are_both_named() -> None:
     failed = frozenset(pairs_of(8, 2)) | frozenset(pairs_of(8, 3))
-    assert judge(outcomes(8, failed=failed)).bad.keys() == {"n2", "n3"}
+    assert judge_pairs(outcomes(8, failed=failed)).bad.keys() == {"n2", "n3"}
 
 
 def test_two_nodes_that_fail_with_each_other_are_both_in_doubt() -> None:
-    found = judge(outcomes(2, failed=frozenset({(0, 1)})))
+    found = judge_pairs(outcomes(2, failed=frozenset({(0, 1)})))
     assert found.links == (("n0", "n1"),)
     assert not found.bad and not found.good
 
@@ -102,6 +102,6 @@ def test_two_nodes_that_fail_with_each_other_are_both_in_doubt() -> None:
 def test_where_all_pairs_fail_no_node_is_called_bad() -> None:
     for nodes in (3, 4, 5, 9):
         failed = frozenset(chain.from_iterable(rounds(nodes)))
-        found = judge(outcomes(nodes, failed=failed))
+        found = judge_pairs(outcomes(nodes, failed=failed))
         assert not found.bad and not found.doubtful
         assert set(found.links) == {tuple(sorted((f"n{one}", f"n{other}"))) for one, other in failed}

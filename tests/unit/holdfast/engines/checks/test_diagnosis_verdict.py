@@ -10,7 +10,13 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.engines.checks.checks_verdict import SILENT_SYMPTOM, WRONG_ANSWER_SYMPTOM, answered, judge, why_silent
+from holdfast.engines.checks.checks_verdict import (
+    SILENT_SYMPTOM,
+    WRONG_ANSWER_SYMPTOM,
+    answered,
+    judge_checks,
+    why_silent,
+)
 from holdfast.engines.checks.pairs import rounds
 from holdfast.engines.checks.references import AnswerKey, agreed
 from holdfast.engines.checks.suites import END
@@ -42,14 +48,14 @@ def meetings(nodes: tuple[str, ...], bad: frozenset[str] = frozenset()) -> list[
 
 
 def test_where_all_pass_everybody_is_cleared() -> None:
-    verdict = judge(NODES, all_passed() + meetings(NODES))
+    verdict = judge_checks(NODES, all_passed() + meetings(NODES))
     assert verdict.passed
     assert verdict.cleared == NODES
 
 
 def test_a_node_that_fails_its_own_test_is_named_with_what_it_found() -> None:
     wrong = result("n1", "gemm", "failed", symptom="silent_data_corruption", detail="row 7 is wrong", device="GPU 3")
-    verdict = judge(NODES, [*all_passed(), wrong])
+    verdict = judge_checks(NODES, [*all_passed(), wrong])
     (suspect,) = verdict.suspects
     assert (suspect.node, suspect.symptom, suspect.confidence) == ("n1", "silent_data_corruption", "high")
     assert suspect.reason == "gemm of GPU 3 failed: row 7 is wrong"
@@ -61,14 +67,14 @@ def test_a_node_that_fails_its_own_test_is_named_with_what_it_found() -> None:
 def test_the_end_of_a_node_is_no_test_that_it_passed() -> None:
     results = [result("n0"), result("n0", END), result("n1", END)]
     assert answered(results) == {"n0", "n1"}
-    verdict = judge(("n0", "n1"), results)
+    verdict = judge_checks(("n0", "n1"), results)
     assert (verdict.cleared, verdict.untested) == (("n0",), ("n1",))
 
 
 def test_broken_and_skipped_tests_speak_neither_for_nor_against() -> None:
     results = [result("n0"), result("n1", status="broken"), result("n2", status="skipped"), result("n3")]
     results += [result("n1", "all_gather", "broken", peers=("n0",), detail="n0 did not come")]
-    verdict = judge(NODES, results)
+    verdict = judge_checks(NODES, results)
     assert not verdict.suspects and not verdict.unresolved
     assert (verdict.cleared, verdict.untested) == (("n0", "n3"), ("n1", "n2"))
     assert not verdict.passed
@@ -76,7 +82,7 @@ def test_broken_and_skipped_tests_speak_neither_for_nor_against() -> None:
 
 def test_a_node_that_does_not_answer_is_a_suspect_and_its_partners_are_not() -> None:
     results = all_passed(("n0", "n1", "n2")) + [r for r in meetings(NODES, bad=frozenset({"n3"})) if r.node != "n3"]
-    verdict = judge(NODES, results, unanswered={"n3": "it did not answer in time"})
+    verdict = judge_checks(NODES, results, unanswered={"n3": "it did not answer in time"})
     (suspect,) = verdict.suspects
     assert (suspect.node, suspect.symptom, suspect.reason) == ("n3", SILENT_SYMPTOM, "it did not answer in time")
     assert verdict.cleared == ("n0", "n1", "n2")
@@ -85,7 +91,7 @@ def test_a_node_that_does_not_answer_is_a_suspect_and_its_partners_are_not() -> 
 
 def test_a_node_that_fails_with_every_partner_is_named() -> None:
     results = meetings(NODES, bad=frozenset({"n2"}))
-    verdict = judge(NODES, results)
+    verdict = judge_checks(NODES, results)
     (suspect,) = verdict.suspects
     assert (suspect.node, suspect.confidence, suspect.symptom) == ("n2", "high", "network_error")
     assert "it failed with n0, n1, n3" in suspect.reason
@@ -94,7 +100,7 @@ def test_a_node_that_fails_with_every_partner_is_named() -> None:
 
 def test_one_connection_that_fails_leaves_both_ends_in_doubt() -> None:
     results = [*meetings(NODES), result("n0", "all_gather", "failed", peers=("n1",), detail="connection reset")]
-    verdict = judge(NODES, results)
+    verdict = judge_checks(NODES, results)
     assert not verdict.suspects
     (entry,) = verdict.unresolved
     assert entry.nodes == ("n0", "n1")
@@ -104,13 +110,13 @@ def test_one_connection_that_fails_leaves_both_ends_in_doubt() -> None:
 
 def test_who_alone_cannot_reach_the_first_node_is_in_doubt_with_it() -> None:
     results = [*all_passed(), result("n2", "meeting", "failed", symptom="network_error")]
-    (entry,) = judge(NODES, results).unresolved
+    (entry,) = judge_checks(NODES, results).unresolved
     assert entry.nodes == ("n0", "n2")
 
 
 def test_the_first_node_is_named_if_nobody_can_reach_it() -> None:
     results = [*all_passed(), *(result(node, "meeting", "failed", symptom="network_error") for node in NODES[1:])]
-    (suspect,) = judge(NODES, results).suspects
+    (suspect,) = judge_checks(NODES, results).suspects
     assert suspect.node == "n0"
 
 
@@ -141,7 +147,7 @@ def answers(*digests: str, hardware: str = "H200") -> list[DiagnosticResult]:
 
 
 def test_the_node_whose_answer_deviates_is_named() -> None:
-    verdict = judge(NODES, answers("a", "a", "b", "a"))
+    verdict = judge_checks(NODES, answers("a", "a", "b", "a"))
     (suspect,) = verdict.suspects
     assert (suspect.node, suspect.symptom) == ("n2", WRONG_ANSWER_SYMPTOM)
     assert suspect.reason == "alignment: its answer b is not a, that of 3 others on H200"
@@ -149,7 +155,7 @@ def test_the_node_whose_answer_deviates_is_named() -> None:
 
 def test_two_answers_without_a_majority_are_left_open() -> None:
     for digests in (("a", "b"), ("a", "a", "b", "b"), ("a", "b", "c")):
-        verdict = judge(NODES[: len(digests)], answers(*digests))
+        verdict = judge_checks(NODES[: len(digests)], answers(*digests))
         assert not verdict.suspects
         (entry,) = verdict.unresolved
         assert entry.nodes == NODES[: len(digests)]
@@ -157,26 +163,28 @@ def test_two_answers_without_a_majority_are_left_open() -> None:
 
 def test_a_known_answer_decides_between_two() -> None:
     known = {AnswerKey("alignment", "H200", ""): "a"}
-    (suspect,) = judge(NODES[:2], answers("a", "b"), references=known).suspects
+    (suspect,) = judge_checks(NODES[:2], answers("a", "b"), references=known).suspects
     assert suspect.node == "n1"
     assert suspect.reason == "alignment: its answer b is not a, that of 1 others and of earlier runs on H200"
 
 
 def test_a_known_answer_is_one_voter_and_no_judge() -> None:
     known = {AnswerKey("alignment", "H200", ""): "a"}
-    assert judge(NODES, answers("a", "a", "a", "a"), references=known).passed
+    assert judge_checks(NODES, answers("a", "a", "a", "a"), references=known).passed
     # Alone against it nobody is at fault; of several machines that agree against it neither.
-    (entry,) = judge(NODES[:1], answers("b"), references=known).unresolved
+    (entry,) = judge_checks(NODES[:1], answers("b"), references=known).unresolved
     assert entry.reason == "alignment: different answers: n0 b, a by earlier runs on H200, and no majority"
-    assert judge(NODES[:3], answers("b", "b", "b"), references=known).passed
-    assert not judge(NODES[:3], answers("a", "b", "c"), references={AnswerKey("alignment", "H100", ""): "a"}).suspects
+    assert judge_checks(NODES[:3], answers("b", "b", "b"), references=known).passed
+    assert not judge_checks(
+        NODES[:3], answers("a", "b", "c"), references={AnswerKey("alignment", "H100", ""): "a"}
+    ).suspects
 
 
 def test_answers_of_different_versions_of_a_test_are_not_compared() -> None:
     one, other = answers("a", "b")
     newer = msgspec.structs.replace(other, program="2")
-    assert judge(NODES[:2], [one, newer]).passed
-    assert judge(NODES[:2], [one, newer], references={AnswerKey("alignment", "H200", "1"): "c"}).passed
+    assert judge_checks(NODES[:2], [one, newer]).passed
+    assert judge_checks(NODES[:2], [one, newer], references={AnswerKey("alignment", "H200", "1"): "c"}).passed
 
 
 def of_machines(*machines: str, digests: str) -> list[DiagnosticResult]:
@@ -202,12 +210,12 @@ def test_what_two_machines_agree_on_is_remembered() -> None:
 def test_answers_of_different_hardware_are_not_compared() -> None:
     one, other = answers("a", "b")
     results = [one, result("n1", "alignment", digest=other.digest, hardware="H100")]
-    assert judge(NODES[:2], results).passed
+    assert judge_checks(NODES[:2], results).passed
 
 
 def test_a_device_that_answers_differently_from_the_others_of_its_own_node_is_found() -> None:
     deviating = result("n1", "alignment", digest="b", hardware="H200", device="GPU 5")
-    (suspect,) = judge(NODES, [*answers("a", "a", "a", "a"), deviating]).suspects
+    (suspect,) = judge_checks(NODES, [*answers("a", "a", "a", "a"), deviating]).suspects
     assert suspect.node == "n1"
 
 
@@ -216,7 +224,7 @@ def test_a_device_that_answers_differently_from_the_others_of_its_own_node_is_fo
 
 def test_if_most_nodes_fail_nobody_is_named() -> None:
     results = [result(node, "disk", "failed", symptom="disk_fault", detail="full") for node in NODES[:3]]
-    verdict = judge(NODES, [*results, result("n3")])
+    verdict = judge_checks(NODES, [*results, result("n3")])
     assert not verdict.suspects
     assert verdict.capped.startswith("3 of 4 nodes fail")
     assert [entry.nodes for entry in verdict.unresolved] == [("n0",), ("n1",), ("n2",)]
@@ -224,12 +232,12 @@ def test_if_most_nodes_fail_nobody_is_named() -> None:
 
 
 def test_a_node_alone_answers_for_itself() -> None:
-    (suspect,) = judge(("n0",), [result("n0", "gemm", "failed", symptom="compute_error")]).suspects
+    (suspect,) = judge_checks(("n0",), [result("n0", "gemm", "failed", symptom="compute_error")]).suspects
     assert suspect.node == "n0"
 
 
 def test_half_of_the_nodes_may_be_named() -> None:
-    (suspect,) = judge(NODES[:2], [result("n0", status="failed"), result("n1")]).suspects
+    (suspect,) = judge_checks(NODES[:2], [result("n0", status="failed"), result("n1")]).suspects
     assert suspect.node == "n0"
 
 
@@ -238,7 +246,7 @@ def test_a_slow_device_is_a_remark_and_no_more() -> None:
         result(node, "gemm", value=50.0 if node == "n3" else 100.0 + number, unit="TFLOP/s", hardware="H200")
         for number, node in enumerate(NODES)
     ]
-    verdict = judge(NODES, results)
+    verdict = judge_checks(NODES, results)
     assert verdict.passed
     assert verdict.remarks == ("n3 is slow: gemm 50 TFLOP/s, the others 101",)
 
@@ -265,7 +273,7 @@ def test_one_bad_node_is_named_whatever_is_wrong_with_it(case: tuple[int, int, s
         unanswered = {bad: "its check process ended: signal 9"}
     results += meetings(nodes, bad=frozenset({bad} if fault in ("meetings", "silent") else ()))
     results += [result(node, "alignment", digest="x" if (node, fault) == (bad, "answer") else "y") for node in nodes]
-    verdict = judge(nodes, results, unanswered=unanswered)
+    verdict = judge_checks(nodes, results, unanswered=unanswered)
     assert [suspect.node for suspect in verdict.suspects] == [bad]
     assert verdict.cleared == tuple(node for node in nodes if node != bad)
     assert not verdict.unresolved and not verdict.capped

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from holdfast.engines.checks.replay_groups import (
     PHASES,
-    Located,
-    NoReplay,
+    NotReplayable,
     ReplayPlan,
-    locate,
+    ReplaySuspects,
+    intersect_phases,
     original_rank,
     plan_replay,
 )
@@ -39,7 +39,7 @@ def test_the_example_of_the_paper() -> None:
     assert (plan.size, plan.groups, plan.mesh) == (4, 6, "dp=1,pp=4")
     assert list(plan.members(3, "horizontal")) == [12, 13, 14, 15]
     assert list(plan.members(1, "vertical")) == [1, 7, 13, 19]
-    assert locate(plan, (3,), (1,), 1).suspects == (13,)
+    assert intersect_phases(plan, (3,), (1,), 1).suspects == (13,)
 
 
 @given(shapes)
@@ -55,7 +55,7 @@ def test_groups_cut_the_machines_and_nobody_is_left_out(plan: ReplayPlan) -> Non
 @given(shapes, st.data())
 def test_one_culprit_is_found_alone_or_among_as_few_as_the_paper_says(plan: ReplayPlan, data: st.DataObject) -> None:
     culprit = data.draw(st.integers(0, plan.machines - 1))
-    located = locate(plan, *faulty(plan, culprit), MANY)
+    located = intersect_phases(plan, *faulty(plan, culprit), MANY)
     named = located.suspects or located.candidates
     assert culprit in named
     if plan.size <= plan.groups:
@@ -68,7 +68,7 @@ def test_one_culprit_is_found_alone_or_among_as_few_as_the_paper_says(plan: Repl
 def test_of_several_culprits_none_is_missed_and_no_suspect_is_a_guess(plan: ReplayPlan, data: st.DataObject) -> None:
     culprits = data.draw(st.sets(st.integers(0, plan.machines - 1), min_size=2, max_size=4))
     rows, columns = faulty(plan, *culprits)
-    located = locate(plan, rows, columns, MANY)
+    located = intersect_phases(plan, rows, columns, MANY)
     named = set(located.suspects or located.candidates)
     if len(rows) == len(columns) == 1:
         assert culprits <= named
@@ -82,17 +82,17 @@ def test_of_several_culprits_none_is_missed_and_no_suspect_is_a_guess(plan: Repl
 @given(shapes, st.data())
 def test_what_comes_and_goes_evicts_nobody_unless_a_group_is_one_machine(plan: ReplayPlan, data: st.DataObject) -> None:
     group = data.draw(st.integers(0, plan.groups - 1))
-    located = locate(plan, (group,), (), MANY)
+    located = intersect_phases(plan, (group,), (), MANY)
     assert set(located.suspects or located.candidates) == set(plan.members(group, "horizontal"))
     assert not located.suspects or plan.size == 1
 
 
 def test_more_machines_than_may_be_evicted_are_only_named() -> None:
     plan = plan_of(12, 6)
-    located = locate(plan, (1,), (0,), 2)
+    located = intersect_phases(plan, (1,), (0,), 2)
     assert (located.suspects, located.candidates) == ((), (6, 8, 10))
     assert "one of them is at fault; 3 are more than may be evicted at once" in located.reason
-    assert locate(plan, (1,), (0,), 3) == Located(
+    assert intersect_phases(plan, (1,), (0,), 3) == ReplaySuspects(
         suspects=(6, 8, 10),
         one_of=True,
         reason="3 machines are in the faulty group of both phases (horizontal 1, vertical 0), for a group has 6 "
@@ -102,7 +102,7 @@ def test_more_machines_than_may_be_evicted_are_only_named() -> None:
 
 def test_several_in_several_groups_of_both_phases_cannot_be_told_apart() -> None:
     plan = plan_of(16, 4)
-    located = locate(plan, *faulty(plan, 0, 5), MANY)
+    located = intersect_phases(plan, *faulty(plan, 0, 5), MANY)
     assert (located.suspects, located.candidates) == ((), (0, 1, 4, 5))
     assert "cannot be told" in located.reason
 
@@ -139,7 +139,7 @@ def test_groups_hold_whole_replicas(
     ],
 )
 def test_where_nothing_can_be_compared_that_is_said(mesh: str, machines: int, ranks_per_node: int, why: str) -> None:
-    with pytest.raises(NoReplay, match=why):
+    with pytest.raises(NotReplayable, match=why):
         plan_replay(Topology.of(machines, ranks_per_node, Mesh.parse(mesh)))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.engines.checks.replay_outcome import Compared, GroupReplay, compare
+from holdfast.engines.checks.replay_outcome import GroupReplay, PhaseOutcome, compare
 from holdfast.events.parts.ranks import RankReplay
 
 
@@ -28,7 +28,7 @@ def test_the_group_that_is_outvoted_is_wrong_and_where_it_began_is_said() -> Non
 
 def test_groups_that_agree_are_all_right() -> None:
     said = compare([group("abc")] * 3)
-    assert said == Compared(right=("abc",), reason="all 3 groups computed the same, bit for bit (steps 47 to 49)")
+    assert said == PhaseOutcome(right=("abc",), reason="all 3 groups computed the same, bit for bit (steps 47 to 49)")
 
 
 def test_the_same_bad_numbers_everywhere_are_no_machines() -> None:

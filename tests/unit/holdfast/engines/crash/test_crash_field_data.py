@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.engines.crash import Crash, Diagnosis, diagnose
 from holdfast.engines.crash.rules import rule_book
-from holdfast.engines.crash.scan import Scan
+from holdfast.engines.crash.scan import LogScan
 from holdfast.symptoms.table_one import Root
 
 FIELD_DATA = os.environ.get("HOLDFAST_FIELD_DATA")
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(not FIELD_DATA, reason="HOLDFAST_FIELD_DATA does
 
 
 def said_of(text: str) -> Diagnosis:
-    scan = Scan("log", rule_book().hot)
+    scan = LogScan("log", rule_book().line_filter)
     scan.feed(text.encode() + b"\n")
     return diagnose([scan.end()])
 

@@ -8,7 +8,7 @@ from holdfast.cli.offline.log_sources import BLOCK_BYTES, blocks, named
 from holdfast.engines.crash import Crash, Diagnosis, diagnose, diagnose_end
 from holdfast.engines.crash.log import dissect, progress
 from holdfast.engines.crash.rules import rule_book
-from holdfast.engines.crash.scan import HEAD_LINES, TAIL_LINES, Scan
+from holdfast.engines.crash.scan import HEAD_LINES, TAIL_LINES, LogScan
 from holdfast.symptoms.table_one import Root
 
 OOM = 'Traceback (most recent call last):\n  File "t.py", line 1, in f\ntorch.OutOfMemoryError: CUDA out of memory.\n'
@@ -24,7 +24,7 @@ def of(**logs: str) -> Diagnosis:
     """The diagnosis of logs by name; `rank_3` is that of rank 3."""
     scans = []
     for name, text in logs.items():
-        scan = Scan(name, rule_book().hot, named(name).rank)
+        scan = LogScan(name, rule_book().line_filter, named(name).rank)
         scan.feed(text.encode())
         scans.append(scan.end())
     return diagnose(scans)
@@ -125,21 +125,21 @@ def test_a_last_step_of_another_rank_hides_no_error() -> None:
 
 
 def test_what_goes_on_in_blocks_without_trouble_is_seen() -> None:
-    scan = Scan("log", rule_book().hot)
+    scan = LogScan("log", rule_book().line_filter)
     for block in (OOM, steps(4, 900), steps(901, 1800)):
         scan.feed(block.encode())
     assert diagnose([scan.end()]).symptom is Crash.UNKNOWN
 
 
 def test_steps_that_were_buffered_hide_no_error() -> None:
-    scan = Scan("rank-0.log", rule_book().hot, 0)
+    scan = LogScan("rank-0.log", rule_book().line_filter, 0)
     scan.feed((KEY_ERROR + steps(1, 60)).encode())
     assert diagnose([scan.end()], {0: 1}).symptom is Crash.USER_CODE_ERROR
     assert of(log=KEY_ERROR + steps(1, 5) + RESET).symptom is Crash.USER_CODE_ERROR
 
 
 def test_an_error_handled_at_the_start_explains_no_later_end() -> None:
-    scan = Scan("rank-0.log", rule_book().hot, 0)
+    scan = LogScan("rank-0.log", rule_book().line_filter, 0)
     scan.feed((KEY_ERROR + steps(1, 60)).encode())
     assert diagnose([scan.end()], {0: -9}).symptom is Crash.KILLED
     assert of(log=KEY_ERROR + steps(1, 60) + RESET).symptom is Crash.UNKNOWN
@@ -178,20 +178,20 @@ def test_a_kernel_line_of_another_time_or_thing_explains_no_end_of_a_rank() -> N
 
 
 def test_a_rank_that_ended_well_has_no_error() -> None:
-    scan = Scan("rank-0.err", rule_book().hot, 0)
+    scan = LogScan("rank-0.err", rule_book().line_filter, 0)
     scan.feed(OOM.encode())
     assert diagnose([scan.end()], {0: 0, 1: -11}).first_rank == 1
 
 
 def test_an_exit_code_beside_a_traceback_is_how_it_came_down() -> None:
-    scan = Scan("rank-0.err", rule_book().hot, 0)
+    scan = LogScan("rank-0.err", rule_book().line_filter, 0)
     scan.feed(KEY_ERROR.encode())
     assert diagnose([scan.end()], {0: -11}).symptom is Crash.USER_CODE_ERROR
 
 
 def test_a_block_that_is_noise_is_harmless() -> None:
     noise = bytes(range(256)) * 2000 + b"\nerror " + b"x" * 5_000_000 + b"\n"
-    scan = Scan("log", rule_book().hot)
+    scan = LogScan("log", rule_book().line_filter)
     for block in blocks(io.BytesIO(noise + KEY_ERROR.encode())):
         assert len(block) <= 2 * BLOCK_BYTES
         scan.feed(block)
@@ -200,7 +200,7 @@ def test_a_block_that_is_noise_is_harmless() -> None:
 
 
 def test_memory_is_bounded_however_much_is_said() -> None:
-    scan = Scan("log", rule_book().hot)
+    scan = LogScan("log", rule_book().line_filter)
     for _ in range(20):
         scan.feed(b"ERROR something failed again\n" * 1000)
     (attempt,) = scan.end().attempts

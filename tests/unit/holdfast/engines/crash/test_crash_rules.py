@@ -3,8 +3,8 @@
 import pytest
 
 from holdfast.engines.crash import PARENT, Crash
-from holdfast.engines.crash.findings import findings
 from holdfast.engines.crash.log import LINE_CHARS_MAX, dissect
+from holdfast.engines.crash.rule_matches import rule_matches
 from holdfast.engines.crash.rules import RulesRefused, parsed, rule_book
 
 BOOK = rule_book()
@@ -25,7 +25,7 @@ advice = "a"
 
 
 def met(line: str) -> str | None:
-    found = findings(BOOK, [dissect(line, 1)], file="log", rank=None)
+    found = rule_matches(BOOK, [dissect(line, 1)], file="log", rank=None)
     return found[0].rule.name if found else None
 
 
@@ -37,8 +37,8 @@ def test_an_example_meets_its_rule(name: str, example: str) -> None:
 @pytest.mark.parametrize(("name", "example"), EXAMPLES)
 def test_an_example_is_not_skipped_while_reading(name: str, example: str) -> None:
     raw = example.encode()
-    assert BOOK.hot.in_block(raw), f"block_anchors: none is in the example of {name}"
-    assert BOOK.hot.in_line(raw, LINE_CHARS_MAX), f"anchors: none is in the example of {name}"
+    assert BOOK.line_filter.in_block(raw), f"block_anchors: none is in the example of {name}"
+    assert BOOK.line_filter.in_line(raw, LINE_CHARS_MAX), f"anchors: none is in the example of {name}"
 
 
 @pytest.mark.parametrize(("name", "friend"), FRIENDS)

@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from holdfast.engines.slow.change_points import CREEP_SAMPLES, Change, ChangePoints
+from holdfast.engines.slow.change_points import CREEP_SAMPLES, ChangePoint, ChangePoints
 from holdfast.engines.slow.run_lengths import RUNS_MAX, RunLengths
 
 SEEDS = range(20)
 
 
-def watch(durations_s: Sequence[float]) -> list[tuple[int, Change]]:
+def watch(durations_s: Sequence[float]) -> list[tuple[int, ChangePoint]]:
     """What is found, with the iteration that it was found at."""
     points = ChangePoints()
     return [(at, found) for at, duration_s in enumerate(durations_s) if (found := points.observe(duration_s))]

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.engines.slow.locating import locate
-from holdfast.engines.slow.slow_findings import GroupTime, Located, RankWork, Suspicion
+from holdfast.engines.slow.locating import find_slow_suspects
+from holdfast.engines.slow.slow_findings import GroupTime, RankWork, SlowSuspects, Suspicion
 from holdfast.topology import Mesh, Topology
 
 MESH = Mesh.parse("pp=2,dp=4,tp=2")
@@ -51,13 +51,13 @@ def works(
     ]
 
 
-def causes(located: Located) -> list[str]:
+def causes(located: SlowSuspects) -> list[str]:
     return [found.cause for found in located.suspicions]
 
 
 @pytest.mark.parametrize("slow", range(MESH.world_size))
 def test_a_rank_that_works_longer_than_its_like_is_the_suspect(slow: int) -> None:
-    located = locate(groups(), works(lambda rank, step: 1.3 if rank == slow else 1.0), TOPOLOGY)
+    located = find_slow_suspects(groups(), works(lambda rank, step: 1.3 if rank == slow else 1.0), TOPOLOGY)
     assert located.ranks("computation") == (slow,)
     assert causes(located) == ["computation"]
     assert f"rank {slow} works" in located.reason
@@ -65,26 +65,30 @@ def test_a_rank_that_works_longer_than_its_like_is_the_suspect(slow: int) -> Non
 
 def test_a_stage_that_has_more_to_do_hides_nobody() -> None:
     """The last stage works longer by its layers; within it, one rank by its own."""
-    located = locate(
+    located = find_slow_suspects(
         groups(), works(lambda rank, step: (1.3 if rank >= 8 else 1.0) * (1.4 if rank == 9 else 1.0)), TOPOLOGY
     )
     assert located.ranks("computation") == (9,)
 
 
 def test_a_group_whose_transfers_take_longer_is_the_suspect() -> None:
-    located = locate(groups(lambda dim, ranks: 0.03 if dim == "dp" and 9 in ranks else 0.01), works(), TOPOLOGY)
+    located = find_slow_suspects(
+        groups(lambda dim, ranks: 0.03 if dim == "dp" and 9 in ranks else 0.01), works(), TOPOLOGY
+    )
     assert causes(located) == ["communication"]
     assert located.suspicions[0].ranks == tuple(MESH.group_of(9, "dp"))
     assert located.suspicions[0].ratio == pytest.approx(3.0)
 
 
 def test_a_link_that_several_kinds_of_groups_use_makes_them_all_suspects() -> None:
-    located = locate(groups(lambda dim, ranks: 0.02 if 4 in ranks and dim != "tp" else 0.01), works(), TOPOLOGY)
+    located = find_slow_suspects(
+        groups(lambda dim, ranks: 0.02 if 4 in ranks and dim != "tp" else 0.01), works(), TOPOLOGY
+    )
     assert {found.kind for found in located.suspicions} == {"dp", "pp"}
 
 
 def test_a_slow_rank_and_a_slow_link_at_once_are_both_found() -> None:
-    located = locate(
+    located = find_slow_suspects(
         groups(lambda dim, ranks: 0.03 if dim == "dp" and 9 in ranks else 0.01),
         works(lambda rank, step: 1.5 if rank == 2 else 1.0),
         TOPOLOGY,
@@ -95,7 +99,7 @@ def test_a_slow_rank_and_a_slow_link_at_once_are_both_found() -> None:
 
 def test_a_stage_that_always_had_more_to_do_is_no_machines_fault() -> None:
     uneven = works(lambda rank, step: 1.4 if rank >= 8 else 1.0, healthy_s=lambda rank: 1.4 if rank >= 8 else 1.0)
-    located = locate(groups(), uneven, TOPOLOGY)
+    located = find_slow_suspects(groups(), uneven, TOPOLOGY)
     assert located.suspicions == ()
     assert [found.cause for found in located.harmless] == ["stage_imbalance"]
     assert located.harmless[0].ranks == tuple(range(8, 16))
@@ -103,13 +107,13 @@ def test_a_stage_that_always_had_more_to_do_is_no_machines_fault() -> None:
 
 
 def test_without_what_was_before_a_stage_on_several_nodes_is_no_machines_fault() -> None:
-    located = locate(groups(), works(lambda rank, step: 1.4 if rank >= 8 else 1.0), TOPOLOGY)
+    located = find_slow_suspects(groups(), works(lambda rank, step: 1.4 if rank >= 8 else 1.0), TOPOLOGY)
     assert located.suspicions == ()
     assert [found.cause for found in located.harmless] == ["stage_imbalance"]
 
 
 def test_a_stage_that_got_slow_is_suspect() -> None:
-    located = locate(
+    located = find_slow_suspects(
         groups(), works(lambda rank, step: 1.4 if rank >= 8 else 1.0, healthy_s=lambda rank: 1.0), TOPOLOGY
     )
     assert located.ranks("computation") == tuple(range(8, 16))
@@ -117,7 +121,9 @@ def test_a_stage_that_got_slow_is_suspect() -> None:
 
 def test_a_stage_on_one_node_is_suspect() -> None:
     topology = Topology(Mesh.parse("pp=4,dp=2"), 2)
-    located = locate([], works(lambda rank, step: 1.4 if rank in (4, 5) else 1.0, topology=topology), topology)
+    located = find_slow_suspects(
+        [], works(lambda rank, step: 1.4 if rank in (4, 5) else 1.0, topology=topology), topology
+    )
     assert located.ranks("computation") == (4, 5)
 
 
@@ -128,13 +134,13 @@ def test_a_stage_of_one_rank_is_compared_with_what_it_did_before() -> None:
         return 1.0 + 0.3 * rank
 
     slow = works(lambda rank, step: healthy_s(rank) * (1.5 if rank == 1 else 1.0), healthy_s, topology)
-    assert locate([], slow, topology).ranks("computation") == (1,)
+    assert find_slow_suspects([], slow, topology).ranks("computation") == (1,)
 
 
 def test_slowness_that_moves_about_is_of_the_sequences() -> None:
     chance = random.Random(2)
     long = [chance.randrange(4) for _ in range(STEPS)]
-    located = locate(
+    located = find_slow_suspects(
         groups(), works(lambda rank, step: 1.6 if MESH.coordinates(rank)["dp"] == long[step] else 1.0), TOPOLOGY
     )
     assert located.suspicions == ()
@@ -148,7 +154,7 @@ def test_slowness_that_stays_is_not_of_the_sequences() -> None:
     def work_s(rank: int, step: int) -> float:
         return (1.2 if MESH.coordinates(rank)["dp"] == long[step] else 1.0) * (1.5 if rank == 3 else 1.0)
 
-    located = locate(groups(), works(work_s), TOPOLOGY)
+    located = find_slow_suspects(groups(), works(work_s), TOPOLOGY)
     assert located.ranks("computation") == (3,)
     assert located.harmless == ()
 
@@ -165,7 +171,7 @@ def test_collectives_that_take_no_time_are_not_compared() -> None:
         )
         for ranks in MESH.groups("dp")
     ]
-    located = locate([*groups(), *rare], works(lambda rank, step: 1.3 if rank == 2 else 1.0), TOPOLOGY)
+    located = find_slow_suspects([*groups(), *rare], works(lambda rank, step: 1.3 if rank == 2 else 1.0), TOPOLOGY)
     assert causes(located) == ["computation"]
 
 
@@ -177,7 +183,7 @@ def test_groups_of_another_size_or_span_are_not_compared() -> None:
         GroupTime(group="b", kind="ep", ranks=(2, 3), operation="all_to_all", bytes=1 << 20, transfer_s=0.001),
         GroupTime(group="c", kind="ep", ranks=(3, 4), operation="all_to_all", bytes=1 << 20, transfer_s=0.009),
     ]
-    located = locate(times, works(topology=topology), topology)
+    located = find_slow_suspects(times, works(topology=topology), topology)
     assert {found.ratio for found in located.suspicions} == {1.0}
 
 
@@ -186,12 +192,12 @@ def test_the_only_group_of_its_kind_is_compared_with_what_it_did_before() -> Non
     lone = GroupTime(
         group="world", kind="dp", ranks=(0, 1, 2, 3), operation="all_reduce", transfer_s=0.05, healthy_s=0.01
     )
-    located = locate([lone], works(topology=topology), topology)
+    located = find_slow_suspects([lone], works(topology=topology), topology)
     assert [(found.cause, found.ratio) for found in located.suspicions] == [("communication", pytest.approx(5.0))]
 
 
 def test_where_nothing_differs_everyone_is_tested() -> None:
-    located = locate(groups(), works(), TOPOLOGY)
+    located = find_slow_suspects(groups(), works(), TOPOLOGY)
     assert located.ranks("computation") == tuple(range(16))
     assert located.ranks("communication") == tuple(range(16))
     assert located.reason == "no group or rank differs from its like"
@@ -218,6 +224,6 @@ def test_without_times_of_work_the_rank_that_all_wait_for_is_the_suspect() -> No
         for dim in ("tp", "dp")
         for ranks in MESH.groups(dim)
     ]
-    located = locate(late, [], TOPOLOGY)
+    located = find_slow_suspects(late, [], TOPOLOGY)
     assert located.ranks("computation") == (5,)
     assert isinstance(located.suspicions[0], Suspicion)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from holdfast.engines.slow.slow_findings import (
-    Located,
     Pass,
-    SlowLink,
+    SlowNodeLink,
+    SlowSuspects,
     Suspicion,
     Transfer,
     TransferTime,
@@ -33,8 +33,8 @@ def suspicion(cause: str, ranks: tuple[int, ...], kind: str = "dp") -> Suspicion
     )
 
 
-def located(*found: Suspicion) -> Located:
-    return Located(suspicions=found, reason="test")
+def located(*found: Suspicion) -> SlowSuspects:
+    return SlowSuspects(suspicions=found, reason="test")
 
 
 def links(passes: tuple[Pass, ...]) -> list[tuple[int, int]]:
@@ -109,7 +109,7 @@ def test_many_suspects_are_outnumbered() -> None:
 
 
 def test_nobody_is_tested_who_is_not_under_suspicion() -> None:
-    assert plan_validation(Located(reason="test"), TOPOLOGY) == ValidationPlan()
+    assert plan_validation(SlowSuspects(reason="test"), TOPOLOGY) == ValidationPlan()
 
 
 def test_the_rank_that_computes_slowly_is_named() -> None:
@@ -195,7 +195,7 @@ def test_links_within_a_node_are_compared_with_each_other_only() -> None:
         )
     )
     verdict = judge_validation(results, TOPOLOGY)
-    assert verdict.slow_links == (SlowLink(sender=2, receiver=2, ratio=pytest.approx(3.0)),)
+    assert verdict.slow_links == (SlowNodeLink(sender=2, receiver=2, ratio=pytest.approx(3.0)),)
     assert verdict.nodes == (2,)
 
 

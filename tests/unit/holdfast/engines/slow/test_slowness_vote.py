@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import random
 
-from holdfast.engines.slow.stack_vote import MACHINE, Group, counts, degrader, flagged
+from holdfast.engines.slow.stack_vote import MACHINE, VotedGroup, counts, degrader, flagged
 from holdfast.topology import Mesh
 
 MESH = Mesh.parse("pp=4,dp=4,tp=2")
 ROUNDS = 5
 
 
-def group(rank: int, dim: str) -> Group:
-    return Group(kind=dim, ranks=tuple(MESH.group_of(rank, dim)))
+def group(rank: int, dim: str) -> VotedGroup:
+    return VotedGroup(kind=dim, ranks=tuple(MESH.group_of(rank, dim)))
 
 
 def test_the_group_with_most_outliers_is_flagged() -> None:
@@ -27,11 +27,11 @@ def test_one_outlier_flags_its_smallest_group() -> None:
 
 
 def test_a_machine_is_a_group_too_and_the_smallest_that_has_them_all() -> None:
-    machine = Group(kind=MACHINE, ranks=(8, 9))
+    machine = VotedGroup(kind=MACHINE, ranks=(8, 9))
     assert flagged({9}, MESH, 2) == flagged({8, 9}, MESH, 2) == machine
     assert flagged(MESH.group_of(5, "pp"), MESH, 2) == group(5, "pp")
     # Of a job that is replicas alone nothing smaller is there to be flagged, and all ranks are no outliers' group.
-    assert flagged({1}, Mesh.parse("dp=4"), 1) == Group(kind=MACHINE, ranks=(1,))
+    assert flagged({1}, Mesh.parse("dp=4"), 1) == VotedGroup(kind=MACHINE, ranks=(1,))
     assert flagged({1}, Mesh.parse("dp=4")) is None
 
 
@@ -78,7 +78,7 @@ def test_a_round_counts_if_the_unread_ranks_cannot_change_who_is_most() -> None:
 
 
 def test_where_few_rounds_count_a_group_must_be_flagged_in_most_of_the_planned_ones() -> None:
-    machine = Group(kind=MACHINE, ranks=(2,))
+    machine = VotedGroup(kind=MACHINE, ranks=(2,))
     vote = degrader([machine, machine], planned=ROUNDS, discarded=8)
     assert vote.degrader is None
     assert vote.reason == (

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from holdfast.engines.telemetry import training
-from holdfast.engines.telemetry.anomaly_vote import Vote, vote
+from holdfast.engines.telemetry.anomaly_vote import AnomalyVote, vote
 from holdfast.engines.telemetry.lof import crowd_of, factors
 from holdfast.engines.telemetry.model import Array, Lens, Model, Scores, Settings
 from holdfast.engines.telemetry.rank_clusters import distances_to_others
@@ -25,7 +25,7 @@ def model() -> Model:
     return training.train(history(60), SETTINGS, "v1", NOW, ["job"])
 
 
-def voted(model: Model, window: Window) -> Vote:
+def voted(model: Model, window: Window) -> AnomalyVote:
     return vote(window.ranks, Lens.of(model).look(window), model.thresholds)
 
 

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from holdfast.engines.crash import traceback
-from holdfast.engines.crash.log import Line
-from holdfast.engines.crash.rules import Compiled, Rule, RuleBook
-from holdfast.engines.crash.traceback import Raised
+from holdfast.engines.crash.log import LogLine
+from holdfast.engines.crash.rules import CompiledRule, Rule, RuleBook
+from holdfast.engines.crash.traceback import LoggedException
 
 _UNSURE = 0.5
 _FAR_LINES = 60
@@ -25,7 +25,7 @@ _INIT = frozenset({"barrier", "init_process_group", "_lazy_init", "set_device"})
 _UNPICKLERS = frozenset({"serialization.py", "_weights_only_unpickler.py", "pickle.py"})
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
+class RuleMatch(msgspec.Struct, frozen=True, kw_only=True):
     """A rule that something met. `lines` prove it, the telling one first; exit codes have none.
 
     `place` is the rule's place in the order, `is_exception` whether a Python exception says it.
@@ -36,7 +36,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     rank: int | None
     local: bool
     file: str
-    lines: tuple[Line, ...]
+    lines: tuple[LogLine, ...]
     is_exception: bool = False
     is_aside: bool = False
     block: int = 0
@@ -57,12 +57,12 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         return "hint" if self.is_aside and self.rule.hand in ("first", "vague") else self.rule.hand
 
 
-def findings(
-    book: RuleBook, lines: Sequence[Line], *, file: str, rank: int | None, local: bool = False
-) -> list[Finding]:
+def rule_matches(
+    book: RuleBook, lines: Sequence[LogLine], *, file: str, rank: int | None, local: bool = False
+) -> list[RuleMatch]:
     """All that the lines of one stream say, in their order."""
     raised, rest = traceback.exceptions(lines)
-    found: list[Finding] = []
+    found: list[RuleMatch] = []
     for one in raised:
         met = book.of_exception(one.type, one.message)
         if met is None:
@@ -72,11 +72,11 @@ def findings(
         if met.rule.generic and not one.has_traceback and one.line.text[:1].isspace():
             continue
         proof = (one.line, one.frame) if one.frame else (one.line,)
-        found.append(_finding(met, file, rank, local, proof, is_exception=True, is_aside=one.is_aside, block=one.block))
+        found.append(_match(met, file, rank, local, proof, is_exception=True, is_aside=one.is_aside, block=one.block))
     for line in rest:
         met = book.of_line(_unquoted(line.text), line.level)
         if met is not None:
-            found.append(_finding(met, file, rank, local, (line,)))
+            found.append(_match(met, file, rank, local, (line,)))
     return sorted(found, key=lambda finding: finding.number)
 
 
@@ -86,7 +86,7 @@ def _unquoted(text: str) -> str:
     return text if is_record else _QUOTED.sub('""', text)
 
 
-def _by_stack(rule: str, raised: Raised) -> str | None:
+def _by_stack(rule: str, raised: LoggedException) -> str | None:
     """The rule that an exception's stack asks for, where its words do not say enough."""
     if rule == "cuda_oom_of_driver" and _INIT & set(raised.functions):
         return "cuda_oom_at_start"
@@ -95,18 +95,18 @@ def _by_stack(rule: str, raised: Raised) -> str | None:
     return None
 
 
-def _finding(
-    met: Compiled,
+def _match(
+    met: CompiledRule,
     file: str,
     rank: int | None,
     local: bool,
-    lines: tuple[Line, ...],
+    lines: tuple[LogLine, ...],
     *,
     is_exception: bool = False,
     is_aside: bool = False,
     block: int = 0,
-) -> Finding:
-    return Finding(
+) -> RuleMatch:
+    return RuleMatch(
         rule=met.rule,
         place=met.place,
         rank=rank,
@@ -119,7 +119,7 @@ def _finding(
     )
 
 
-def own_end(found: Sequence[Finding]) -> Finding | None:
+def own_end(found: Sequence[RuleMatch]) -> RuleMatch | None:
     """Of what one process says, the end that it had for reasons of its own.
 
     Of several tracebacks the last one ended it: what came before was handled. Of one chain the most special rule
@@ -149,7 +149,7 @@ def own_end(found: Sequence[Finding]) -> Finding | None:
     return _most_special(after) or last
 
 
-def mixed_end(found: Sequence[Finding]) -> Finding | None:
+def mixed_end(found: Sequence[RuleMatch]) -> RuleMatch | None:
     """The same where lines of many processes stand in one log without names: the first, and of its chain the best."""
     first = [finding for finding in found if finding.hand == "first"]
     sure = [finding for finding in first if finding.rule.confidence > _UNSURE]
@@ -159,14 +159,14 @@ def mixed_end(found: Sequence[Finding]) -> Finding | None:
     return _most_special([finding for finding in first if finding.block == earliest.block and finding.is_exception])
 
 
-def _most_special(found: Iterable[Finding]) -> Finding | None:
+def _most_special(found: Iterable[RuleMatch]) -> RuleMatch | None:
     return min(found, key=lambda finding: (finding.rule.generic, finding.place, finding.number), default=None)
 
 
 _TIMED_OUT = re.compile(r"WorkNCCL\(SeqNum=(\d+), OpType=(\w+)")
 
 
-def collective(finding: Finding) -> tuple[int, str] | None:
+def collective(finding: RuleMatch) -> tuple[int, str] | None:
     """Which collective a watchdog's line is about: its number and kind."""
     found = _TIMED_OUT.search(finding.lines[0].text) if finding.lines else None
     return (int(found[1]), found[2]) if found else None

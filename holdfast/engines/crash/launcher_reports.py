@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from holdfast.engines.crash.log import Line, moment
+from holdfast.engines.crash.log import LogLine, moment
 
 _ENDED = re.compile(r"failed \(exitcode: (-?\d+)\),? (?:local_)?rank: (\d+) \(pid: \d+\)")
 _RANK = re.compile(r"^\s*rank\s*: (\d+) \(local_rank: (\d+)\)")
@@ -34,27 +34,27 @@ _SIGNALS = {
 }
 
 
-class Ended(msgspec.Struct, frozen=True, kw_only=True):
+class RankEnd(msgspec.Struct, frozen=True, kw_only=True):
     """A rank's end as its launcher tells it. `code` is negative for a signal."""
 
     rank: int | None
     local_rank: int | None
     code: int
-    line: Line
+    line: LogLine
     is_first: bool = False
     at: float | None = None
 
     @property
-    def proof(self) -> Line:
+    def proof(self) -> LogLine:
         """The line that tells it; what a collector stamped on a table's line is when the table was printed."""
         return self.line if self.at is None else self.line._replace(at=None)
 
 
-def ends(lines: Iterable[Line]) -> list[Ended]:
+def rank_ends(lines: Iterable[LogLine]) -> list[RankEnd]:
     """The ends that launchers tell of in these lines. A task of srun that starts torchrun is a node, and no rank."""
     lines = tuple(lines)
     has_agents = any("elastic" in line.text or "torchrun" in line.text for line in lines)
-    found: list[Ended] = []
+    found: list[RankEnd] = []
     rank: int | None = None
     local: int | None = None
     is_first = False
@@ -68,20 +68,20 @@ def ends(lines: Iterable[Line]) -> list[Ended]:
         elif match := _RANK.match(text):
             rank, local = int(match[1]), int(match[2])
         elif (match := _EXIT.match(text)) and rank is not None:
-            found.append(Ended(rank=rank, local_rank=local, code=int(match[1]), line=line, is_first=is_first, at=at))
+            found.append(RankEnd(rank=rank, local_rank=local, code=int(match[1]), line=line, is_first=is_first, at=at))
             rank = None
         elif match := _ENDED.search(text):
-            found.append(Ended(rank=None, local_rank=int(match[2]), code=int(match[1]), line=line))
+            found.append(RankEnd(rank=None, local_rank=int(match[2]), code=int(match[1]), line=line))
         elif (match := _SRUN_TASK.search(text)) and not has_agents:
             code = _SIGNALS.get(match[2], int(match[3] or 0))
-            found += [Ended(rank=task, local_rank=None, code=code, line=line) for task in _tasks(match[1])]
+            found += [RankEnd(rank=task, local_rank=None, code=code, line=line) for task in _tasks(match[1])]
         elif match := _COMMAND.search(text):
             # DeepSpeed names the last rank that it started, whichever failed.
-            found.append(Ended(rank=None, local_rank=None, code=int(match[1]), line=line))
+            found.append(RankEnd(rank=None, local_rank=None, code=int(match[1]), line=line))
         elif match := _COMPOSER.search(text):
-            found.append(Ended(rank=int(match[1]), local_rank=None, code=int(match[2]), line=line))
+            found.append(RankEnd(rank=int(match[1]), local_rank=None, code=int(match[2]), line=line))
         elif match := _MPIRUN.search(text):
-            found.append(Ended(rank=int(match[1]), local_rank=None, code=-int(match[2]), line=line))
+            found.append(RankEnd(rank=int(match[1]), local_rank=None, code=-int(match[2]), line=line))
     return found
 
 
