@@ -20,7 +20,7 @@ def registration(
 ) -> tuple[Event, Event]:
     """The node is offered, with what was looked at."""
     common: dict[str, Any] = _common(state.node, now) | {"instance": state.instance, "facts": facts}
-    epoch = state.standing.order.epoch if state.standing.order else 0
+    epoch = state.durable.order.epoch if state.durable.order else 0
     return NodeRegistered(id=uuid7(), epoch=epoch, **common), NodeInspected(id=uuid7(), checks=checks, **common)
 
 

@@ -12,7 +12,7 @@ from records import check_record, check_steps
 
 from holdfast.orders.base import UnreadableOrder
 from holdfast.orders.node import NodeOrder
-from holdfast_agent.plan.planner import TAKEN_BACK
+from holdfast_agent.plan.orders import SUPERSEDED
 
 pytestmark = pytest.mark.e2e
 
@@ -110,7 +110,7 @@ def test_an_order_that_was_never_given_is_taken_back(holdfast: Cluster, forgery:
 
     # Whoever asks later finds that ranks ended for what was taken back; the word of their stop may name what came next.
     ended = [event for event in holdfast.events(job, "process_exited") if event["node"] == node]
-    assert TAKEN_BACK in [event.get("detail") for event in ended]
+    assert SUPERSEDED in [event.get("detail") for event in ended]
     # A true order is refused in between, unless the controller looks at the bucket before it restarts the job.
     refused = holdfast.events(job, "order_refused")
     named = {(event["node"], event["newest_epoch"], event["newest_generation"]) for event in refused}

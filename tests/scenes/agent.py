@@ -12,9 +12,9 @@ from holdfast.events.parts.job import JobSpec
 from holdfast.fresh_ids import uuid7
 from holdfast.orders.node import NodeOrder, Placement
 from holdfast.settings.timeouts import Timeouts
-from holdfast_agent.plan.actions import Action, Fork, Say
+from holdfast_agent.plan.actions import Action, Emit, Fork
 from holdfast_agent.plan.inputs import Input, Observed, OrderSeen, RankEnded, RanksRun, StopDone, ZygoteFound
-from holdfast_agent.plan.node_state import AgentState, RankStanding
+from holdfast_agent.plan.node_state import AgentState, RankStatus
 from holdfast_agent.plan.planner import plan
 from holdfast_agent.zygote.wire import LiveRank, RankExit
 
@@ -70,21 +70,21 @@ class Scene:
             exited_ns=0,
             log_tail="",
         )
-        standing = RankStanding(step=9, steps_done=10)
-        return self.see(RankEnded, id=exit_report.exit_id, exit=exit_report, exited_at=self.now, standing=standing)
+        status = RankStatus(step=9, steps_done=10)
+        return self.see(RankEnded, id=exit_report.exit_id, exit=exit_report, exited_at=self.now, status=status)
 
     def stopped(self, *ranks: int) -> list[Action]:
         return self.see(StopDone, number=self.state.stops, ranks=ranks, killed=0)
 
     def observe(self, *done: int, cut_off_s: float | None = None) -> list[Action]:
-        standings = {
-            rank: RankStanding(step=49 + count, steps_done=count, first_step_at=START + timedelta(seconds=rank))
+        statuses = {
+            rank: RankStatus(step=49 + count, steps_done=count, first_step_at=START + timedelta(seconds=rank))
             for rank, count in enumerate(done)
         }
-        return self.see(Observed, standings=standings, cut_off_s=cut_off_s)
+        return self.see(Observed, statuses=statuses, cut_off_s=cut_off_s)
 
     def said(self, kind: type[E]) -> list[E]:
-        return [action.event for action in self.actions if isinstance(action, Say) and isinstance(action.event, kind)]
+        return [action.event for action in self.actions if isinstance(action, Emit) and isinstance(action.event, kind)]
 
     def did(self, kind: type[A]) -> list[A]:
         return [action for action in self.actions if isinstance(action, kind)]

@@ -13,7 +13,7 @@ from holdfast.events.parts.job import CheckResult, NodeFacts
 from holdfast.orders.base import UnreadableOrder
 from holdfast.orders.node import NodeOrder
 from holdfast.settings.timeouts import Timeouts
-from holdfast_agent.plan.actions import Acknowledge, Action, EndZygote, Fork, Say, Stop
+from holdfast_agent.plan.actions import Acknowledge, Action, Emit, EndZygote, Fork, Stop
 from holdfast_agent.plan.inputs import (
     Input,
     Observed,
@@ -24,7 +24,7 @@ from holdfast_agent.plan.inputs import (
     ZygoteFound,
     ZygoteLost,
 )
-from holdfast_agent.plan.node_state import AgentState, RankStanding, Standing
+from holdfast_agent.plan.node_state import AgentState, Durable, RankStatus
 from holdfast_agent.plan.planner import plan
 from holdfast_agent.zygote.wire import Fence, LiveRank, RankExit
 from tests.sim.network import World
@@ -77,7 +77,7 @@ class SimNode:
         self.is_unfit = False
         self.pids = 0
         self.ledgers: dict[tuple[Fence, int], tuple[int, int]] = {}
-        self.disk = Standing()
+        self.disk = Durable()
         self.spool: list[Event] = []
         self.fences: list[Fence] = []
         self.zygote: Zygote | None = None
@@ -99,8 +99,8 @@ class SimNode:
         """The agent starts: it remembers its disk, finds or starts the zygote, and registers."""
         self._life += 1
         life = self._life
-        standing = msgspec.json.decode(msgspec.json.encode(self.disk), type=Standing)
-        self.agent = AgentState(node=self.name, instance=self.fresh_id(), standing=standing)
+        durable = msgspec.json.decode(msgspec.json.encode(self.disk), type=Durable)
+        self.agent = AgentState(node=self.name, instance=self.fresh_id(), durable=durable)
         self.zygote = self.zygote or Zygote(self)
         self._later(self._attach)
         self.world.after(0.1, lambda: self._heartbeat(life))
@@ -111,7 +111,7 @@ class SimNode:
         live = tuple(LiveRank(rank=it.rank, pid=it.pid, fence=it.fence) for it in zygote.ranks.values())
         ended = tuple(self._ended(report) for report in zygote.exits.values())
         self.learn(
-            ZygoteFound(id=self.fresh_id(), live=live, ended=ended, order=zygote.order, standings=self._standings())
+            ZygoteFound(id=self.fresh_id(), live=live, ended=ended, order=zygote.order, statuses=self._statuses())
         )
         checks = (CheckResult(name="all", status="ok"),)
         for kind, fields in ((NodeRegistered, {}), (NodeInspected, {"checks": checks})):
@@ -165,9 +165,9 @@ class SimNode:
             return
         outcome = plan(self.agent, seen, self.world.now(), self.timeouts)
         self.agent = outcome.state
-        self.disk = outcome.state.standing
+        self.disk = outcome.state.durable
         for action in outcome.actions:
-            if isinstance(action, Say):
+            if isinstance(action, Emit):
                 self._speak(action.event)
         for action in outcome.actions:
             self._do(action)
@@ -220,17 +220,17 @@ class SimNode:
 
     def observe(self) -> None:
         """Ledgers are read while there is a crew."""
-        if self.agent is not None and (crew := self.agent.standing.crew) is not None and crew.pids:
-            self.learn(Observed(id=self.fresh_id(), standings=self._standings()))
+        if self.agent is not None and (crew := self.agent.durable.crew) is not None and crew.pids:
+            self.learn(Observed(id=self.fresh_id(), statuses=self._statuses()))
 
     def _ended(self, report: RankExit) -> RankEnded:
         step, steps_done = self.ledgers.get((report.fence, report.rank), (-1, 0))
-        standing = RankStanding(step=step, steps_done=steps_done)
-        return RankEnded(id=report.exit_id, exit=report, exited_at=self.world.now(), standing=standing)
+        status = RankStatus(step=step, steps_done=steps_done)
+        return RankEnded(id=report.exit_id, exit=report, exited_at=self.world.now(), status=status)
 
-    def _standings(self) -> dict[int, RankStanding]:
+    def _statuses(self) -> dict[int, RankStatus]:
         ranks = self.zygote.ranks.values() if self.zygote else ()
-        return {it.rank: RankStanding(step=it.step, steps_done=it.steps_done) for it in ranks}
+        return {it.rank: RankStatus(step=it.step, steps_done=it.steps_done) for it in ranks}
 
     def started(self, fence: Fence) -> None:
         """Ranks of this order were started."""

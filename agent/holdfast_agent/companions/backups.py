@@ -32,7 +32,7 @@ from holdfast_agent.companions.vault_link import VaultLink
 from holdfast_agent.order_watch import orders_for
 from holdfast_agent.plan.backup_tally import BackupSum, BackupTally
 
-TELL_EVERY_S = 2.0
+REPORT_EVERY_S = 2.0
 COMPLAIN_EVERY = timedelta(seconds=30)
 
 log = structlog.get_logger(__name__)
@@ -45,19 +45,19 @@ class Backups:
         self,
         node: str,
         vault: VaultLink,
-        say: Callable[[Event], None],
+        publish: Callable[[Event], None],
         reject: Callable[[KeyUpdate, bytes, str], None],
         now: Now,
     ) -> None:
         self._node = node
         self._vault = vault
-        self._say = say
+        self._publish = publish
         self._reject = reject
         self._now = now
         self._order: BackupOrder | None = None
         self._placement: Placement | None = None
         self._tally: BackupTally | None = None
-        self._said_of: tuple[int, str] | None = None
+        self._reported: tuple[int, str] | None = None
         self._complained_at: datetime | None = None
         self._uncomplained = 0
         self._changed = asyncio.Event()
@@ -79,12 +79,12 @@ class Backups:
         async for order in orders_for(self._node, bus, BackupOrder, self._reject):
             before, self._order = self._order, order
             if self._tally is None or before is None or _life(before) != _life(order):
-                self._tally, self._said_of = BackupTally(order), None
+                self._tally, self._reported = BackupTally(order), None
             else:
                 self._tally.follow(order)
             self._hand_over()
 
-    async def tell(self) -> None:
+    async def report(self) -> None:
         """Say which step is backed up, at most every two seconds, until cancelled."""
         while True:
             await self._changed.wait()
@@ -94,7 +94,7 @@ class Backups:
                 continue
             assert self._tally is not None
             self._copied(self._tally, whole)
-            await asyncio.sleep(TELL_EVERY_S)
+            await asyncio.sleep(REPORT_EVERY_S)
 
     def _hand_over(self) -> None:
         order, placement = self._order, self._placement
@@ -118,7 +118,7 @@ class Backups:
                     self._changed.set()
             case Fetched():
                 log.info("a shard came from another node", rank=notice.name.rank, step=notice.sealed.step)
-                self._say(
+                self._publish(
                     ShardsFetched(
                         **self._common(order, notice.sealed.generation),
                         step=notice.sealed.step,
@@ -129,7 +129,7 @@ class Backups:
                     )
                 )
             case Persisted():
-                self._say(
+                self._publish(
                     CheckpointSaved(
                         **self._common(order, notice.sealed.generation),
                         step=notice.sealed.step,
@@ -156,16 +156,16 @@ class Backups:
         measured = CopiesMeasured(
             **self._common(tally.order, generation), **newest, skipped=whole.skipped, coming_step=tally.coming_step
         )
-        if self._said_of != (generation, whole.keeper):
-            self._said_of = generation, whole.keeper
-            self._say(ShardsBackedUp(**self._common(tally.order, generation), **newest))
-        self._say(measured)
+        if self._reported != (generation, whole.keeper):
+            self._reported = generation, whole.keeper
+            self._publish(ShardsBackedUp(**self._common(tally.order, generation), **newest))
+        self._publish(measured)
 
     def _not_persisted(self, order: BackupOrder, notice: NotPersisted) -> None:
         if self._complained_at is not None and self._now() < self._complained_at + COMPLAIN_EVERY:
             self._uncomplained += 1
             return
-        self._say(
+        self._publish(
             StepNotPersisted(
                 **self._common(order, notice.sealed.generation),
                 step=notice.sealed.step,
@@ -178,7 +178,7 @@ class Backups:
     def _damaged(self, order: BackupOrder | None, notice: DamageNotice) -> None:
         name, sealed = notice.name, notice.sealed
         log.error("a shard is damaged", rank=name.rank, step=sealed.step, detail=notice.detail)
-        self._say(
+        self._publish(
             ShardDamaged(
                 **self._common(order, sealed.generation, name.job),
                 rank=name.rank,

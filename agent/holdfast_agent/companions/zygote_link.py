@@ -113,7 +113,7 @@ class ZygoteLink:
         protocol = _Protocol(self._on_report, loop.create_future())
         transport, _ = await loop.create_unix_connection(lambda: protocol, sock=connection)
         self._transport = transport
-        self.send(Attach(orphan_s=self._orphan_s, hears_signs=True))
+        self.send(Attach(orphan_s=self._orphan_s, takes_log_alerts=True))
         try:
             await protocol.ended
         except WireError as error:

@@ -21,7 +21,7 @@ def outdated(jobs: Mapping[str, float], present: str, jobs_max: int) -> list[str
     return others[: max(0, len(others) - jobs_max)]
 
 
-class Forgetting:
+class FileRetention:
     """Forgets in the background: nothing waits for the disk, least of all a restart."""
 
     def __init__(self, directories: Directories, spool: Spool, jobs_max: int) -> None:
@@ -43,13 +43,13 @@ class Forgetting:
             await self._begun.wait()
             self._begun.clear()
             try:
-                self._take_leave()
+                self._set_aside_outdated()
                 await asyncio.to_thread(self._directories.remove_set_aside)
             except (OSError, sqlite3.Error) as error:
                 # Ranks are worth more than the room; it is tried again when the next job begins.
                 log.warning("earlier jobs cannot be forgotten", error=str(error))
 
-    def _take_leave(self) -> None:
+    def _set_aside_outdated(self) -> None:
         """Without a pause, so that no job can begin here meanwhile: one of the same name finds all or nothing."""
         jobs = outdated(self._directories.jobs(), self._present, self._jobs_max)
         if not jobs:

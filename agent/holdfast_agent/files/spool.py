@@ -22,7 +22,7 @@ from holdfast.bus import Message
 MEASUREMENTS_MAX = 20_000
 """Measurements beyond this are forgotten, the oldest first: a node may be cut off for long."""
 
-SAID_AGAIN_MAX = 100
+REPUBLISHED_MAX = 100
 """Measurements that are kept beyond their publication: those of half a minute or more."""
 
 _SCHEMA = """
@@ -90,7 +90,7 @@ class Spool:
             (Lane.MEASUREMENTS, MEASUREMENTS_MAX),
         ).rowcount
 
-    def say_measurements_again(self) -> None:
+    def republish_measurements(self) -> None:
         """Publish once more what was published last: the bus may have lost it."""
         with _all_or_nothing(self._db):
             self._db.execute(
@@ -157,7 +157,7 @@ class LaneOutbox:
                 self._db.execute(
                     "delete from published where position <= "
                     "(select position from published order by position desc limit 1 offset ?)",
-                    (SAID_AGAIN_MAX,),
+                    (REPUBLISHED_MAX,),
                 )
             self._db.executemany("delete from outbox where position = ?", rows)
         if self._is_empty():

@@ -27,7 +27,7 @@ from holdfast_agent.plan.node_state import Crew
 _POSITION = "kernel log"
 
 
-class Say(Protocol):
+class Publish(Protocol):
     """Publishes events and remembers, in one transaction."""
 
     def __call__(self, *events: Event, memory: Mapping[str, bytes] | None = None) -> None: ...
@@ -45,10 +45,10 @@ class Inspected(msgspec.Struct, frozen=True, kw_only=True):
 class Inspecting:
     """One node's. `crew()` gives its ranks as they are; `on_fitness()` is called when its self-check changes."""
 
-    def __init__(self, inspected: Inspected, recall: Callable[[str], bytes | None], say: Say, now: Now) -> None:
+    def __init__(self, inspected: Inspected, recall: Callable[[str], bytes | None], publish: Publish, now: Now) -> None:
         machine, policy = inspected.machine, inspected.policy
         self._node = inspected.node
-        self._say = say
+        self._publish = publish
         self._now = now
         self._boot_id = machine.boot_id
         self.crew: Callable[[], Crew | None] = lambda: None
@@ -97,7 +97,7 @@ class Inspecting:
             self._said_position = position
             memory = {_POSITION: msgspec.json.encode(position)}
         if said or memory:
-            self._say(*map(self._event, said), memory=memory)
+            self._publish(*map(self._event, said), memory=memory)
 
     def _event(self, said: Said) -> Inspection:
         crew = self.crew()

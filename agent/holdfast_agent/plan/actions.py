@@ -1,4 +1,4 @@
-"""What the agent's decisions come to: things for the shell to do, in order, once the new state is durable."""
+"""Actions that the shell executes in order, once the new state is durable."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from holdfast_agent.plan.node_state import AgentState
 
 
 class Action(msgspec.Struct, frozen=True, kw_only=True):
-    """Something to do."""
+    """An effect for the shell to carry out."""
 
 
-class Say(Action, frozen=True, kw_only=True):
+class Emit(Action, frozen=True, kw_only=True):
     """Publish an event."""
 
     event: Event
@@ -26,14 +26,15 @@ class Fork(Action, frozen=True, kw_only=True):
 
 
 class Stop(Action, frozen=True, kw_only=True):
-    """End all ranks; those in `at_once` without a grace."""
+    """End all ranks."""
 
     number: int
     at_once: tuple[int, ...]
+    """Ranks that get SIGKILL without a grace period."""
 
 
 class FetchCode(Action, frozen=True, kw_only=True):
-    """Have the code that this order names in place."""
+    """Fetch the code that this order names."""
 
     order: NodeOrder
 
@@ -45,13 +46,13 @@ class OpenStore(Action, frozen=True, kw_only=True):
 
 
 class CloseStores(Action, frozen=True, kw_only=True):
-    """End the stores of all other orders than this; of all, if there is none."""
+    """Close the TCPStores of all orders but `keep`."""
 
     keep: NodeOrder | None
 
 
 class Acknowledge(Action, frozen=True, kw_only=True):
-    """Tell the zygote that this end is known."""
+    """Confirm a rank's exit to the zygote, which then forgets it."""
 
     exit_id: str
 
@@ -60,8 +61,8 @@ class EndZygote(Action, frozen=True, kw_only=True):
     """End the zygote."""
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What a decision comes to."""
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a decision."""
 
     state: AgentState
     actions: tuple[Action, ...] = ()

@@ -1,4 +1,4 @@
-"""One decision of the agent in the making: the state as it will be, what will be done, and what will be said."""
+"""The plan under construction: the next state, the actions and the events to emit."""
 
 from __future__ import annotations
 
@@ -7,73 +7,61 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.events import Event, LogSignature, ProcessExited
-from holdfast.events.parts.ranks import RankException, RankProgress
+from holdfast.events import Event, ProcessExited
+from holdfast.events.parts.ranks import RankException
 from holdfast.ids import derived_id
-from holdfast.orders.base import UnreadableOrder
 from holdfast.orders.node import NodeOrder
 from holdfast.settings.timeouts import Timeouts
-from holdfast_agent.plan.actions import Action, FetchCode, Say
-from holdfast_agent.plan.inputs import Observed
-from holdfast_agent.plan.node_state import AgentState, Crew, RankStanding
-from holdfast_agent.zygote.wire import SignsSeen
+from holdfast_agent.plan.actions import Action, Emit
+from holdfast_agent.plan.node_state import AgentState, Crew, RankStatus
 
 E = TypeVar("E", bound=Event)
 
 
-class Draft:
-    """Collects an outcome while it is worked out. `seen_id` is the input's: the ids of what is said derive from it."""
+class PlanDraft:
+    """A plan that the handlers of one input fill in. Event ids derive from `input_id`."""
 
-    def __init__(self, state: AgentState, seen_id: str, now: datetime, timeouts: Timeouts) -> None:
+    def __init__(self, state: AgentState, input_id: str, now: datetime, timeouts: Timeouts) -> None:
         self.state = state
         self.actions: list[Action] = []
         self.reason = ""
-        self.seen_id = seen_id
+        self.input_id = input_id
         self.now = now
         self.timeouts = timeouts
 
-    def lose(self, crew: Crew, ranks: tuple[int, ...], detail: str, standings: dict[int, RankStanding]) -> None:
-        """Report ranks that are gone without an exit status."""
-        if not ranks:
-            return
-        self.reason = detail
-        pids = {rank: pid for rank, pid in crew.pids.items() if rank not in ranks}
-        left = msgspec.structs.replace(crew, pids=pids, ended=crew.ended | dict.fromkeys(ranks))
-        self.stand(crew=left)
-        for rank in ranks:
-            self.say_exited(
-                crew,
-                rank,
-                standings.get(rank, RankStanding()),
-                seed=self.seen_id,
-                pid=crew.pids.get(rank),
-                exited_at=self.now,
-                detail=detail,
-            )
+    def update(self, **changes: Any) -> None:
+        """Change the state."""
+        self.state = msgspec.structs.replace(self.state, **changes)
 
-    def lacks_code(self, order: NodeOrder) -> bool:
-        """Whether the code that an order names is not in place; then it is fetched."""
-        code = code_of(order)
-        if code is None or code in self.state.code:
-            return False
-        self.reason = f"order {order.fence} waits for the code {code}"
-        if self.state.fetching != code:
-            self.update(fetching=code)
-            self.actions.append(FetchCode(order=order))
-        return True
+    def remember(self, **changes: Any) -> None:
+        """Change the durable part of the state."""
+        self.update(durable=msgspec.structs.replace(self.state.durable, **changes))
 
-    def give_up_start(self, order: NodeOrder, reason: str) -> None:
-        """The ranks of this order are not started: they are reported as gone, and the controller decides."""
-        crew = self.state.standing.crew
-        ranks = order.placement.ranks if order.placement else range(0)
-        self.lose(Crew(order=order, forked=True), tuple(ranks), reason, {})
-        self.stand(crew=crew, settled=order.fence)
+    def settle(self, crew: Crew) -> None:
+        """Remember the crew and that its order is obeyed."""
+        self.remember(crew=crew, settled=max(self.state.durable.settled, crew.order.fence))
 
-    def say_exited(
+    def emit(self, event_type: type[E], crew: Crew | None, **fields: Any) -> None:
+        """Emit an event of this crew. It belongs to the order's incident until the crew's first step."""
+        order = crew.order if crew is not None else None
+        common: dict[str, Any] = {
+            "id": derived_id(self.input_id, event_type.__name__, len(self.actions)),
+            "at": self.now,
+            "source": f"agent/{self.state.node}",
+            "node": self.state.node,
+        }
+        if order is not None and crew is not None:
+            common |= {"job": order.job, "generation": order.generation, "cause": order.cause}
+            common["incident"] = None if crew.stepped else order.incident
+            if "purpose" in event_type.__struct_fields__ and order.placement is not None:
+                common["purpose"] = order.placement.purpose
+        self.actions.append(Emit(event=event_type(**(common | fields))))
+
+    def emit_exit(
         self,
         crew: Crew,
         rank: int,
-        standing: RankStanding,
+        status: RankStatus,
         *,
         seed: str,
         exited_at: datetime,
@@ -84,8 +72,8 @@ class Draft:
         log_tail: str = "",
         detail: str = "",
     ) -> None:
-        """Report a rank's end; the same `seed` gives the same event however often it is said."""
-        self.say(
+        """Report a rank's exit. The same `seed` always gives the same event id."""
+        self.emit(
             ProcessExited,
             crew,
             id=derived_id(seed, "process_exited", rank),
@@ -95,91 +83,34 @@ class Draft:
             exit_code=exit_code,
             signal=signal,
             exited_at=exited_at,
-            step=standing.step,
-            steps_done=standing.steps_done,
+            step=status.step,
+            steps_done=status.steps_done,
             exception=exception,
             log_tail=log_tail,
             detail=detail,
         )
 
-    def say_signs(self, signs: SignsSeen, step: int) -> None:
-        """Report lines that show trouble. Nothing follows from them here: they are for whoever judges."""
-        crew = self.state.standing.crew
-        if crew is None or crew.order.fence != signs.fence:
+    def report_lost(self, crew: Crew, ranks: tuple[int, ...], detail: str, statuses: dict[int, RankStatus]) -> None:
+        """Report ranks that are gone without an exit status."""
+        if not ranks:
             return
-        self.say(
-            LogSignature,
-            crew,
-            rank=signs.rank,
-            signature=signs.signature,
-            stream="err" if signs.stream == "err" else "out",
-            symptom=signs.symptom,
-            lines=signs.lines,
-            count=signs.count,
-            step=step,
-        )
+        self.reason = detail
+        pids = {rank: pid for rank, pid in crew.pids.items() if rank not in ranks}
+        self.remember(crew=msgspec.structs.replace(crew, pids=pids, ended=crew.ended | dict.fromkeys(ranks)))
+        for rank in ranks:
+            self.emit_exit(
+                crew,
+                rank,
+                statuses.get(rank, RankStatus()),
+                seed=self.input_id,
+                pid=crew.pids.get(rank),
+                exited_at=self.now,
+                detail=detail,
+            )
 
-    def say(self, event_type: type[E], crew: Crew | None, **fields: Any) -> None:
-        """Say an event of this crew. Until its first step it belongs to the incident that its order belongs to."""
-        order = crew.order if crew is not None else None
-        common: dict[str, Any] = {
-            "id": derived_id(self.seen_id, event_type.__name__, len(self.actions)),
-            "at": self.now,
-            "source": f"agent/{self.state.node}",
-            "node": self.state.node,
-        }
-        if order is not None and crew is not None:
-            common |= {"job": order.job, "generation": order.generation, "cause": order.cause}
-            common["incident"] = None if crew.stepped else order.incident
-            if "purpose" in event_type.__struct_fields__ and order.placement is not None:
-                common["purpose"] = order.placement.purpose
-        self.actions.append(Say(event=event_type(**(common | fields))))
-
-    def stand(self, **changes: Any) -> None:
-        """Change what the agent remembers over its own restart."""
-        self.update(standing=msgspec.structs.replace(self.state.standing, **changes))
-
-    def update(self, **changes: Any) -> None:
-        """Change the state."""
-        self.state = msgspec.structs.replace(self.state, **changes)
-
-
-def code_of(order: NodeOrder | None) -> str | None:
-    """The code that an order's ranks run, as `job/version`; None: the script where it lies."""
-    placement = order.placement if order is not None else None
-    if placement is None or placement.code_version is None:
-        return None
-    return f"{placement.job.name}/{placement.code_version}"
-
-
-def progress_of(crew: Crew, seen: Observed, now: datetime) -> tuple[RankProgress, ...]:
-    """Where the ranks of the crew stand."""
-    return tuple(
-        RankProgress(
-            rank=rank,
-            step=standing.step,
-            phase=standing.phase,
-            phase_since=standing.phase_since,
-            steps_done=standing.steps_done,
-            since_change_s=_since_s(standing.changed_at, now),
-            since_step_s=_since_s(standing.stepped_at, now),
-            collectives=standing.collectives,
-            in_collective=standing.in_flight,
-            collective=standing.collective if standing.in_flight else "",
-            has_ended=standing.has_ended,
-        )
-        for rank, standing in sorted(seen.standings.items())
-        if rank in crew.ranks
-    )
-
-
-def _since_s(moment: datetime | None, now: datetime) -> float:
-    return 0.0 if moment is None else max(0.0, (now - moment).total_seconds())
-
-
-def readable(order: bytes) -> NodeOrder | None:
-    """The order, if it can be read."""
-    try:
-        return NodeOrder.decode(order)
-    except UnreadableOrder:
-        return None
+    def report_not_started(self, order: NodeOrder, reason: str) -> None:
+        """Report the ranks of an order as lost instead of starting them; the controller decides what to do."""
+        crew = self.state.crew
+        ranks = order.placement.ranks if order.placement else range(0)
+        self.report_lost(Crew(order=order, forked=True), tuple(ranks), reason, {})
+        self.remember(crew=crew, settled=order.fence)

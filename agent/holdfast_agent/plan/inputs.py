@@ -1,4 +1,4 @@
-"""What an agent can learn. Each input has an id of its own, a UUIDv7, that its consequences are named by."""
+"""Inputs of the agent's decisions. Each has a UUIDv7 from which the ids of the emitted events derive."""
 
 from __future__ import annotations
 
@@ -7,48 +7,51 @@ from datetime import datetime
 import msgspec
 
 from holdfast.orders.node import NodeOrder
-from holdfast_agent.plan.node_state import RankStanding
-from holdfast_agent.zygote.wire import Fence, LiveRank, RankExit, SignsSeen
+from holdfast_agent.plan.node_state import RankStatus
+from holdfast_agent.zygote.wire import Fence, LiveRank, LogAlert, RankExit
 
 
 class Input(msgspec.Struct, frozen=True, kw_only=True):
-    """Something learned."""
+    """An observation to decide on."""
 
     id: str
 
 
 class OrderSeen(Input, frozen=True, kw_only=True):
-    """The node's desired state was read; `in_collective` are the ranks that wait for others just now."""
+    """The node's desired state was read."""
 
     order: NodeOrder
     in_collective: tuple[int, ...] = ()
+    """Ranks that wait inside a collective now."""
 
 
 class RankEnded(Input, frozen=True, kw_only=True):
-    """The zygote reports a rank's end; the id is the report's own, the same whenever it comes again."""
+    """The zygote reported a rank's exit. `id` is the report's id, equal for every repetition of the report."""
 
     exit: RankExit
     exited_at: datetime
-    standing: RankStanding
+    status: RankStatus
 
 
 class ZygoteFound(Input, frozen=True, kw_only=True):
-    """A zygote answered: what lives, what ended unnoticed, and the newest order it started ranks by."""
+    """A zygote answered."""
 
     live: tuple[LiveRank, ...]
     ended: tuple[RankEnded, ...]
+    """Exits that no agent has acknowledged."""
     order: bytes
-    standings: dict[int, RankStanding] = {}
+    """The newest order by which the zygote started ranks."""
+    statuses: dict[int, RankStatus] = {}
 
 
 class ZygoteLost(Input, frozen=True, kw_only=True):
     """The zygote ended."""
 
-    standings: dict[int, RankStanding] = {}
+    statuses: dict[int, RankStatus] = {}
 
 
 class RanksRun(Input, frozen=True, kw_only=True):
-    """The ranks of this fence are forked."""
+    """The ranks of this fence were forked."""
 
     fence: Fence
     pids: dict[int, int]
@@ -56,19 +59,19 @@ class RanksRun(Input, frozen=True, kw_only=True):
 
 
 class StartFailed(Input, frozen=True, kw_only=True):
-    """None of the ranks of this fence is forked."""
+    """No rank of this fence was forked."""
 
     fence: Fence
     reason: str
 
 
 class StopDone(Input, frozen=True, kw_only=True):
-    """The stop of this number is over."""
+    """The stop with this number is complete."""
 
     number: int
     ranks: tuple[int, ...]
     killed: int
-    standings: dict[int, RankStanding] = {}
+    statuses: dict[int, RankStatus] = {}
 
 
 class StoreLost(Input, frozen=True, kw_only=True):
@@ -79,32 +82,35 @@ class StoreLost(Input, frozen=True, kw_only=True):
 
 
 class Observed(Input, frozen=True, kw_only=True):
-    """The ledgers were read. `cut_off_s`: for how long there has been no connection to the bus."""
+    """The ledgers were read."""
 
-    standings: dict[int, RankStanding]
+    statuses: dict[int, RankStatus]
     cut_off_s: float | None = None
+    """Time without a connection to the bus; None while connected."""
 
 
 class CodeReady(Input, frozen=True, kw_only=True):
-    """These versions of code are in place, and no others; `in_collective` as in `OrderSeen`."""
+    """The set of code versions in place changed."""
 
     code: frozenset[str]
     in_collective: tuple[int, ...] = ()
+    """Ranks that wait inside a collective now."""
 
 
 class CodeMissing(Input, frozen=True, kw_only=True):
-    """A version that an order waits for cannot be had."""
+    """A code version that an order waits for cannot be fetched."""
 
     code: str
     reason: str
 
 
-class SignsHeard(Input, frozen=True, kw_only=True):
-    """The zygote reports lines that show trouble; `step` is the last that the rank has completed."""
+class LogAlertSeen(Input, frozen=True, kw_only=True):
+    """The zygote reported log lines that match a failure signature."""
 
-    signs: SignsSeen
+    alert: LogAlert
     step: int
+    """Last step that the rank completed."""
 
 
-class LeaveAsked(Input, frozen=True, kw_only=True):
+class ShutdownRequested(Input, frozen=True, kw_only=True):
     """The agent is to shut down."""

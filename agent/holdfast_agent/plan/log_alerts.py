@@ -1,4 +1,4 @@
-"""What is told of a crew's signs: the first of each kind and rank at once, then how many there were. Pure."""
+"""Rate limit for log alerts: the first line of each kind and rank is due at once, repetitions at growing intervals."""
 
 from __future__ import annotations
 
@@ -6,64 +6,65 @@ from typing import NamedTuple
 
 from holdfast_agent.plan.log_signatures import Signature
 
-AGAIN_AFTER_S = 30.0
-AGAIN_FACTOR = 2.0
-AGAIN_MAX_S = 900.0
+REPEAT_AFTER_S = 30.0
+REPEAT_FACTOR = 2.0
+REPEAT_MAX_S = 900.0
 LINES_MAX = 3
 
 
-class SignKey(NamedTuple):
-    """What counts as the same."""
+class AlertKey(NamedTuple):
+    """The identity by which lines are counted as repetitions."""
 
     rank: int
     stream: str
     signature: str
 
 
-class Sign(NamedTuple):
-    """What is to be told: the line came `times`, `lines` are the first."""
+class DueAlert(NamedTuple):
+    """Lines to report."""
 
-    key: SignKey
+    key: AlertKey
     symptom: str
     lines: tuple[str, ...]
-    times: int
+    """The first lines only."""
+    occurrences: int
+    """Number of lines since the last alert of this key."""
 
 
-class _Kind:
+class _Pending:
     def __init__(self, symptom: str) -> None:
         self.symptom = symptom
         self.lines: list[str] = []
         self.count = 0
         self.due_at = 0.0
-        self.pause_s = AGAIN_AFTER_S
+        self.pause_s = REPEAT_AFTER_S
 
 
-class Signs:
-    """The signs of one crew. `now` is a monotonic clock in seconds."""
+class LogAlerts:
+    """The alerts of one crew. `now` is a monotonic clock in seconds."""
 
     def __init__(self) -> None:
-        self._kinds: dict[SignKey, _Kind] = {}
+        self._pending: dict[AlertKey, _Pending] = {}
 
-    def saw(self, rank: int, stream: str, signature: Signature, line: str) -> None:
-        """A rank printed this line."""
-        key = SignKey(rank, stream, signature.name)
-        kind = self._kinds.setdefault(key, _Kind(signature.symptom))
-        kind.count += 1
-        if len(kind.lines) < LINES_MAX:
-            kind.lines.append(line)
+    def add(self, rank: int, stream: str, signature: Signature, line: str) -> None:
+        """Count a line that a rank printed."""
+        pending = self._pending.setdefault(AlertKey(rank, stream, signature.name), _Pending(signature.symptom))
+        pending.count += 1
+        if len(pending.lines) < LINES_MAX:
+            pending.lines.append(line)
 
     @property
     def due_at(self) -> float | None:
-        """When there is something to tell next."""
-        return min((kind.due_at for kind in self._kinds.values() if kind.count), default=None)
+        """Time of the next alert; None if no line is pending."""
+        return min((pending.due_at for pending in self._pending.values() if pending.count), default=None)
 
-    def take_due(self, now: float) -> list[Sign]:
-        """What is to be told now."""
-        due: list[Sign] = []
-        for key, kind in self._kinds.items():
-            if kind.count and kind.due_at <= now:
-                due.append(Sign(key, kind.symptom, tuple(kind.lines), kind.count))
-                kind.count, kind.lines = 0, []
-                kind.due_at = now + kind.pause_s
-                kind.pause_s = min(kind.pause_s * AGAIN_FACTOR, AGAIN_MAX_S)
+    def take_due(self, now: float) -> list[DueAlert]:
+        """Return the alerts to report now, and start their next interval."""
+        due: list[DueAlert] = []
+        for key, pending in self._pending.items():
+            if pending.count and pending.due_at <= now:
+                due.append(DueAlert(key, pending.symptom, tuple(pending.lines), pending.count))
+                pending.count, pending.lines = 0, []
+                pending.due_at = now + pending.pause_s
+                pending.pause_s = min(pending.pause_s * REPEAT_FACTOR, REPEAT_MAX_S)
         return due

@@ -1,10 +1,10 @@
-"""What an agent knows of its node: the order it obeys and the crew of ranks that the order called for.
+"""The agent's state: the order that the node obeys and the crew of ranks that the order asked for.
 
-    no crew ──order with ranks──▶ forking ──forked──▶ running ──every rank ended with 0──▶ finished
+    no crew ──order with ranks──▶ forking ──forked──▶ running ──every rank exited with 0──▶ finished
        ▲                             │                   │                                   │
        └──────── stopped ◀─ stopping ┴──── next order ───┴───────────────────────────────────┘
 
-`Standing` is what survives a kill of the agent; it is durable before anything is done that follows from it.
+`Durable` survives a kill of the agent: it is committed before any action that follows from it.
 """
 
 from __future__ import annotations
@@ -20,22 +20,25 @@ NO_FENCE: Fence = (-1, -1)
 
 
 class Crew(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The ranks that an order called for. `ended` holds exit codes, None where there is none."""
+    """The ranks that an order asked for."""
 
     order: NodeOrder
     forked: bool = False
     pids: dict[int, int] = {}
+    """Running ranks only."""
     ended: dict[int, int | None] = {}
+    """Exit codes by rank; None for a rank that left no exit code."""
     stepped: bool = False
+    """True once every rank completed a step."""
 
     @property
     def ranks(self) -> range:
-        """All ranks it was to have."""
+        """All ranks that the order asked for."""
         return self.order.placement.ranks if self.order.placement else range(0)
 
     @property
     def trains(self) -> bool:
-        """Whether steps are expected of it."""
+        """True if steps are expected: neither checks nor a replay."""
         return self.order.placement is None or self.order.placement.purpose == "train"
 
     @property
@@ -44,21 +47,18 @@ class Crew(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return tuple(rank for rank in self.ranks if rank not in self.pids and rank not in self.ended)
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The durable part. `settled` is the fence of the newest order that is wholly obeyed."""
+class Durable(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The part of the state that is written to disk."""
 
     order: NodeOrder | None = None
     crew: Crew | None = None
     settled: Fence = NO_FENCE
+    """Fence of the newest order that is completely obeyed."""
     rejected_revision: int = 0
 
 
-class RankStanding(msgspec.Struct, frozen=True, kw_only=True):
-    """A rank by its ledger; `first_step_at` once it completed a step in this generation.
-
-    `changed_at` is when it noted anything last, `stepped_at` when it completed a step, or began. `collectives` counts
-    those entered, `in_flight` the threads inside one, of which the newest is `collective`.
-    """
+class RankStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The progress of a rank as its ledger shows it."""
 
     step: int = -1
     steps_done: int = 0
@@ -66,37 +66,50 @@ class RankStanding(msgspec.Struct, frozen=True, kw_only=True):
     phase: str = "init"
     phase_since: datetime | None = None
     first_step_at: datetime | None = None
+    """None until the rank completes a step in this generation."""
     changed_at: datetime | None = None
+    """Time of the last write to the ledger."""
     stepped_at: datetime | None = None
+    """Time of the last completed step, or of the start."""
     collectives: int = 0
+    """Number of collectives entered."""
     in_flight: int = 0
+    """Number of threads inside a collective; `collective` is the newest of these."""
     collective: str = ""
     has_ended: bool = False
 
     @property
     def in_collective(self) -> bool:
-        """A thread of it is inside a collective."""
+        """True if a thread of the rank is inside a collective."""
         return self.in_flight > 0
 
 
 class AgentState(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything a decision of the agent rests on. `stop` is the number of the stop under way,
-    `store` the fence of the order whose TCPStore was opened last, `condemned` why ranks are ended without an order.
-    `code` are the versions in place, as `job/version`, `fetching` the one that an order waits for."""
+    """Everything that a decision of the agent depends on."""
 
     node: str
     instance: str
-    standing: Standing = Standing()
+    durable: Durable = Durable()
     zygote_ready: bool = False
     stops: int = 0
     stop: int | None = None
+    """Number of the stop in progress."""
     stop_began: datetime | None = None
     store: Fence = NO_FENCE
+    """Fence of the order whose TCPStore was opened last."""
     condemned: str = ""
+    """Reason for ending ranks without an order."""
     code: frozenset[str] = frozenset()
+    """Code versions in place, as `job/version`."""
     fetching: str | None = None
+    """Code version that an order waits for."""
     leaving: bool = False
     departed: bool = False
     progress: tuple[int, ...] = ()
     progress_at: datetime | None = None
-    progress_said_at: datetime | None = None
+    progress_emitted_at: datetime | None = None
+
+    @property
+    def crew(self) -> Crew | None:
+        """The crew of the durable state."""
+        return self.durable.crew

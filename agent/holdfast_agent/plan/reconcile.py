@@ -1,52 +1,81 @@
-"""Going from the ranks that a node has towards those that its order asks for, a step at a time. Pure."""
+"""Reconciliation: move from the ranks that a node has towards the ranks that its order asks for, step by step."""
 
 from __future__ import annotations
 
 from holdfast.orders.node import NodeOrder
-from holdfast_agent.plan.actions import Fork, OpenStore, Stop
-from holdfast_agent.plan.draft import Draft
+from holdfast_agent.plan.actions import FetchCode, Fork, OpenStore, Stop
+from holdfast_agent.plan.draft import PlanDraft
 from holdfast_agent.plan.node_state import Crew
 
 
-class Reconciling(Draft):
-    """A decision that may have ranks ended or started."""
+def reconcile(draft: PlanDraft, in_collective: tuple[int, ...] = ()) -> None:
+    """Take the next step towards the order, unless a step is in progress.
 
-    def _reconcile(self, in_collective: tuple[int, ...] = ()) -> None:
-        """Go towards the order, if nothing is under way. `in_collective` are ranks that would not hear a SIGTERM."""
-        standing = self.state.standing
-        order, crew = standing.order, standing.crew
-        if order is None or standing.settled == order.fence:
-            return
-        if crew is not None and crew.order.fence == order.fence:
-            return
-        # Before anything is stopped: what runs now goes on meanwhile.
-        if self.lacks_code(order):
-            return
-        if not self.state.zygote_ready or self.state.stop is not None:
-            self.reason = "waits for the zygote" if self.state.stop is None else "waits for the ranks to end"
-            return
-        self._open_store(order)
-        if crew is not None or order.placement is None:
-            self.reason = f"order {order.fence} replaces the present ranks" if crew else "the order asks for no ranks"
-            broken = order.incident is not None or (crew is not None and any(code != 0 for code in crew.ended.values()))
-            self._stop(in_collective if broken else ())
-        else:
-            self._fork(order)
+    Ranks `in_collective` cannot react to SIGTERM: after a failure they are killed at once.
+    """
+    state, order, crew = draft.state, draft.state.durable.order, draft.state.crew
+    if order is None or state.durable.settled == order.fence:
+        return
+    if crew is not None and crew.order.fence == order.fence:
+        return
+    # Before anything is stopped: the present ranks go on meanwhile.
+    if _lacks_code(draft, order):
+        return
+    if not state.zygote_ready or state.stop is not None:
+        draft.reason = "waits for the zygote" if state.stop is None else "waits for the ranks to end"
+        return
+    _open_store(draft, order)
+    if crew is None and order.placement is not None:
+        _fork(draft, order)
+        return
+    draft.reason = f"order {order.fence} replaces the present ranks" if crew else "the order asks for no ranks"
+    failed = order.incident is not None or (crew is not None and any(code != 0 for code in crew.ended.values()))
+    stop_ranks(draft, at_once=in_collective if failed else ())
 
-    def _open_store(self, order: NodeOrder) -> None:
-        hosts = order.placement is not None and order.placement.node_rank == 0
-        if hosts and self.state.store != order.fence:
-            self.update(store=order.fence)
-            self.actions.append(OpenStore(order=order))
 
-    def _fork(self, order: NodeOrder) -> None:
-        self.reason = f"order {order.fence} asks for ranks"
-        self._open_store(order)
-        self.stand(crew=Crew(order=order))
-        self.update(progress=(), progress_at=self.now, progress_said_at=None)
-        self.actions.append(Fork(order=order))
+def stop_ranks(draft: PlanDraft, at_once: tuple[int, ...] = ()) -> None:
+    """Stop all ranks; those in `at_once` without a grace period."""
+    number = draft.state.stops + 1
+    draft.update(stops=number, stop=number, stop_began=draft.now)
+    draft.actions.append(Stop(number=number, at_once=at_once))
 
-    def _stop(self, at_once: tuple[int, ...]) -> None:
-        number = self.state.stops + 1
-        self.update(stops=number, stop=number, stop_began=self.now)
-        self.actions.append(Stop(number=number, at_once=at_once))
+
+def condemn(draft: PlanDraft, reason: str) -> None:
+    """Stop all ranks without an order, and report them as lost for this reason."""
+    draft.reason = reason
+    draft.update(condemned=reason)
+    stop_ranks(draft)
+
+
+def code_of(order: NodeOrder | None) -> str | None:
+    """Return the code that an order's ranks run as `job/version`; None if they run the script in its directory."""
+    placement = order.placement if order is not None else None
+    if placement is None or placement.code_version is None:
+        return None
+    return f"{placement.job.name}/{placement.code_version}"
+
+
+def _lacks_code(draft: PlanDraft, order: NodeOrder) -> bool:
+    """Return True if the order's code is not in place, and request it."""
+    code = code_of(order)
+    if code is None or code in draft.state.code:
+        return False
+    draft.reason = f"order {order.fence} waits for the code {code}"
+    if draft.state.fetching != code:
+        draft.update(fetching=code)
+        draft.actions.append(FetchCode(order=order))
+    return True
+
+
+def _open_store(draft: PlanDraft, order: NodeOrder) -> None:
+    hosts_store = order.placement is not None and order.placement.node_rank == 0
+    if hosts_store and draft.state.store != order.fence:
+        draft.update(store=order.fence)
+        draft.actions.append(OpenStore(order=order))
+
+
+def _fork(draft: PlanDraft, order: NodeOrder) -> None:
+    draft.reason = f"order {order.fence} asks for ranks"
+    draft.remember(crew=Crew(order=order))
+    draft.update(progress=(), progress_at=draft.now, progress_emitted_at=None)
+    draft.actions.append(Fork(order=order))

@@ -58,14 +58,14 @@ class Probing:
         address: str,
         directories: Directories,
         crew: Callable[[], Crew | None],
-        say: Callable[..., None],
+        publish: Callable[..., None],
         now: Now,
     ) -> None:
         self._node = node
         self._address = address
         self._directories = directories
         self._crew = crew
-        self._say = say
+        self._publish = publish
         self._now = now
         self._done: set[tuple[str, str]] = set()
         self._server = TransferServer(address)
@@ -122,7 +122,7 @@ class Probing:
             mesh=placement.job.mesh or None,
             endpoint=await self._endpoint(wanted.until),
         )
-        self._say(event)
+        self._publish(event)
 
     async def _endpoint(self, until: datetime) -> Endpoint | None:
         try:
@@ -159,7 +159,7 @@ class Probing:
             took_s=time.monotonic() - began,
             held_s=0.0 if self._stands_since is None else time.monotonic() - self._stands_since,
         )
-        self._say(event)
+        self._publish(event)
         # They stay where they are until all nodes have tested: a rank that goes on early disturbs the others.
         await asyncio.sleep(self._left_s(tests.until))
         self._let_go()

@@ -43,13 +43,13 @@ class Tracing:
         node: str,
         directories: Directories,
         crew: Callable[[], Crew | None],
-        say: Callable[..., None],
+        publish: Callable[..., None],
         now: Now,
     ) -> None:
         self._node = node
         self._directories = directories
         self._crew = crew
-        self._say = say
+        self._publish = publish
         self._now = now
         self._done = ""
         self._machine = Machine()
@@ -89,7 +89,7 @@ class Tracing:
         seen, links = await asyncio.gather(
             trace(self._node, pids, collectives, native=wanted.native), self._links(pids)
         )
-        self._say(*self._events(wanted, seen, links))
+        self._publish(*self._events(wanted, seen, links))
         log.info("traced", job=job, trace=wanted.id, processes=len(seen.processes), took_s=round(seen.took_s, 3))
 
     async def _links(self, pids: dict[int, int]) -> NodeLinks:

@@ -12,7 +12,7 @@ import structlog
 from holdfast.events.parts.samples import StepSample
 from holdfast.events.parts.scalars import INTEGER_MAX
 from holdfast.node.ledger.ledger_file import LedgerError, LedgerReader, Snapshot, StepRecord
-from holdfast_agent.plan.node_state import RankStanding
+from holdfast_agent.plan.node_state import RankStatus
 
 log = structlog.get_logger(__name__)
 
@@ -31,12 +31,12 @@ class LedgerBook:
         self._readers: dict[int, LedgerReader] = {}
         self._unreadable: set[int] = set()
 
-    def standings(self) -> dict[int, RankStanding]:
+    def statuses(self) -> dict[int, RankStatus]:
         """Where each rank stands now."""
-        found: dict[int, RankStanding] = {}
+        found: dict[int, RankStatus] = {}
         for rank, reader in self._open_readers():
             try:
-                found[rank] = _standing(reader.snapshot())
+                found[rank] = _status(reader.snapshot())
             except LedgerError as error:
                 self._give_up(rank, error)
         return found
@@ -98,8 +98,8 @@ def moment(unix_ns: int) -> datetime:
     return _EPOCH + timedelta(microseconds=unix_ns // 1000)
 
 
-def _standing(snapshot: Snapshot) -> RankStanding:
-    return RankStanding(
+def _status(snapshot: Snapshot) -> RankStatus:
+    return RankStatus(
         step=_bounded(snapshot.step),
         steps_done=snapshot.steps_done,
         is_numbered=snapshot.is_numbered,

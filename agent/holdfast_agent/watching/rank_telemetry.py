@@ -16,7 +16,7 @@ from holdfast.embedded.processes.child_process import stat_fields
 from holdfast.events import TelemetryMeasured
 from holdfast.events.parts.samples import RankTelemetry
 from holdfast.fresh_ids import uuid7
-from holdfast_agent.plan.node_state import Crew, RankStanding
+from holdfast_agent.plan.node_state import Crew, RankStatus
 from holdfast_agent.tracer.process_tree import processes_of, work_of
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -49,15 +49,15 @@ class Telemetry:
         node: str,
         every_s: float,
         crew: Callable[[], Crew | None],
-        standings: Callable[[], Mapping[int, RankStanding]],
-        say: Say,
+        statuses: Callable[[], Mapping[int, RankStatus]],
+        publish: Say,
         now: Now,
     ) -> None:
         self._node = node
         self._every_s = every_s
         self._crew = crew
-        self._standings = standings
-        self._say = say
+        self._statuses = statuses
+        self._publish = publish
         self._now = now
 
     async def run(self) -> None:
@@ -71,14 +71,14 @@ class Telemetry:
             if crew is None or not crew.trains or not crew.stepped or not crew.pids:
                 before = None
                 continue
-            standings = self._standings()
+            statuses = self._statuses()
             used, sent = await asyncio.to_thread(_measure, dict(crew.pids))
-            collectives = {rank: standing.collectives for rank, standing in standings.items()}
+            collectives = {rank: status.collectives for rank, status in statuses.items()}
             look = Look(
                 pids=dict(crew.pids), at_s=time.monotonic(), used=used, sent_bytes=sent, collectives=collectives
             )
             if before is not None and before.pids == look.pids and self._crew() is crew:
-                self._say(
+                self._publish(
                     TelemetryMeasured(
                         id=uuid7(),
                         at=self._now(),

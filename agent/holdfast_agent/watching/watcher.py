@@ -19,7 +19,7 @@ from holdfast.node.ledger.ledger_layout import RING_STEPS
 from holdfast_agent.files.directories import Directories
 from holdfast_agent.files.spool import Lane, Spool
 from holdfast_agent.plan.inputs import Input, Observed
-from holdfast_agent.plan.node_state import Crew, RankStanding
+from holdfast_agent.plan.node_state import Crew, RankStatus
 from holdfast_agent.slow_tests.rings import IterationBook
 from holdfast_agent.watching.ledgers import LedgerBook
 from holdfast_agent.watching.logged_numbers import LoggedNumbers, LogsRead
@@ -73,7 +73,7 @@ class _StepsRead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Watcher:
-    """Reads the files of the crew it was shown last. `on_said` is called when something waits in the spool."""
+    """Reads the files of the crew it was shown last. `on_commit` is called when something waits in the spool."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class Watcher:
         self._missed = 0
         self._measured_at: datetime | None = None
         self._crew_changed = asyncio.Event()
-        self.on_said: Callable[[], None] = lambda: None
+        self.on_commit: Callable[[], None] = lambda: None
 
     def watch(self, crew: Crew | None) -> None:
         """From now on watch this crew; what the one before wrote last is collected."""
@@ -139,9 +139,9 @@ class Watcher:
             self._logged.watch(crew, self._logs_read(job))
         self._crew_changed.set()
 
-    def standings(self) -> dict[int, RankStanding]:
+    def statuses(self) -> dict[int, RankStatus]:
         """Where the ranks stand now."""
-        return self._book.standings()
+        return self._book.statuses()
 
     def collect(self) -> None:
         """Take what the ranks have written up to now."""
@@ -177,7 +177,7 @@ class Watcher:
 
     def _observe(self) -> None:
         if self._crew is not None and self._crew.pids:
-            self._learn(Observed(id=uuid7(), standings=self._book.standings(), cut_off_s=self._cut_off_s()))
+            self._learn(Observed(id=uuid7(), statuses=self._book.statuses(), cut_off_s=self._cut_off_s()))
 
     def _is_due(self) -> bool:
         return self._measured_at is None or (self._now() - self._measured_at).total_seconds() >= MEASURE_EVERY_S
@@ -248,7 +248,7 @@ class Watcher:
             memory[logs_key(order.job)] = msgspec.json.encode(logs_read)
         self._spool.commit(measured, memory, lane=Lane.MEASUREMENTS)
         self._spool.forget_measurements()
-        self.on_said()
+        self.on_commit()
 
     def _take_reports(self) -> None:
         reports, crew = self._reports, self._crew
@@ -271,4 +271,4 @@ class Watcher:
         if reports.offset != before:
             memory[reports_key(crew.order.job)] = str(reports.offset).encode()
             self._spool.commit([event_message(event) for event in events], memory)
-            self.on_said()
+            self.on_commit()

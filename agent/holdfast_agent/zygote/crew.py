@@ -20,7 +20,7 @@ import structlog
 from holdfast.events.parts.ranks import RankException
 from holdfast.fresh_ids import uuid7
 from holdfast.node.kernel import ignores, is_stopped, own_children
-from holdfast_agent.plan.log_alerts import Signs
+from holdfast_agent.plan.log_alerts import LogAlerts
 from holdfast_agent.plan.log_signatures import Scanner, Signature
 from holdfast_agent.zygote.logs import Output, RotatingFile, Tail
 from holdfast_agent.zygote.preload import ThreadsRunning, check_single_threaded
@@ -29,12 +29,12 @@ from holdfast_agent.zygote.wire import (
     Fence,
     Lines,
     LiveRank,
+    LogAlert,
     RankExit,
     RankPlan,
     RanksEnded,
     RanksForked,
     Report,
-    SignsSeen,
     StartRanks,
     StartRefused,
     StopRanks,
@@ -67,7 +67,7 @@ class _Stop:
 
 
 class Crew:
-    """The ranks, their output and their ends. `bystanders` gives the zygote's other children; `hears_signs` says
+    """The ranks, their output and their ends. `bystanders` gives the zygote's other children; `takes_log_alerts` says
     whether there is somebody to tell of signs in the output: until then they wait.
     """
 
@@ -77,7 +77,7 @@ class Crew:
         report: Callable[[Report], None],
         bystanders: Callable[[], set[int]],
         on_bystander_exit: Callable[[int, int], None],
-        hears_signs: Callable[[], bool],
+        takes_log_alerts: Callable[[], bool],
     ) -> None:
         self._selector = selector
         self._report = report
@@ -88,9 +88,9 @@ class Crew:
         self._left_over: list[Output] = []
         self._stop: _Stop | None = None
         self._followed: frozenset[int] = frozenset()
-        self._hears_signs = hears_signs
-        self._signs = Signs()
-        self._signs_of: Fence = (-1, -1)
+        self._takes_log_alerts = takes_log_alerts
+        self._log_alerts = LogAlerts()
+        self._alerts_fence: Fence = (-1, -1)
         self._scanners: list[Scanner] = []
         self.exits: dict[str, RankExit] = {}
         self.order = b""
@@ -105,8 +105,8 @@ class Crew:
     def deadline(self) -> float | None:
         """When `keep_time` wants to be called (monotonic clock)."""
         if self._stop is None:
-            signs_at = self._signs.due_at if self._hears_signs() else None
-            deadlines = (self._reserve.deadline, signs_at, *(scanner.due_at for scanner in self._scanners))
+            alerts_at = self._log_alerts.due_at if self._takes_log_alerts() else None
+            deadlines = (self._reserve.deadline, alerts_at, *(scanner.due_at for scanner in self._scanners))
             return min((at for at in deadlines if at is not None), default=None)
         return self._stop.kill_at if self._ranks else None
 
@@ -124,7 +124,7 @@ class Crew:
             fence = next((rank.fence for rank in self._ranks.values()), None)
             self._refuse(command.fence, f"ranks of an earlier order ({fence}) are still there")
             return
-        self._signs, self._signs_of, self._scanners = Signs(), command.fence, []
+        self._log_alerts, self._alerts_fence, self._scanners = LogAlerts(), command.fence, []
         try:
             check_single_threaded()
             for plan in command.ranks:
@@ -193,31 +193,31 @@ class Crew:
         return send
 
     def _scanner(self, plan: RankPlan, stream: str) -> Scanner:
-        signs, rank = self._signs, plan.rank
+        alerts, rank = self._log_alerts, plan.rank
 
         def saw(signature: Signature, line: str) -> None:
-            signs.saw(rank, stream, signature, line)
+            alerts.add(rank, stream, signature, line)
 
         scanner = Scanner(saw)
         self._scanners.append(scanner)
         return scanner
 
-    def _tell_signs(self, now: float) -> None:
+    def _tell_log_alerts(self, now: float) -> None:
         for scanner in self._scanners:
             if (due_at := scanner.due_at) is not None and due_at <= now:
                 scanner.look(now)
-        if not self._hears_signs():
+        if not self._takes_log_alerts():
             return
-        for sign in self._signs.take_due(now):
+        for alert in self._log_alerts.take_due(now):
             self._report(
-                SignsSeen(
-                    fence=self._signs_of,
-                    rank=sign.key.rank,
-                    stream=sign.key.stream,
-                    signature=sign.key.signature,
-                    symptom=sign.symptom,
-                    lines=sign.lines,
-                    count=sign.times,
+                LogAlert(
+                    fence=self._alerts_fence,
+                    rank=alert.key.rank,
+                    stream=alert.key.stream,
+                    signature=alert.key.signature,
+                    symptom=alert.symptom,
+                    lines=alert.lines,
+                    count=alert.occurrences,
                 )
             )
 
@@ -300,7 +300,7 @@ class Crew:
 
     def keep_time(self, now: float) -> None:
         """Act on a grace that is over; make forks ahead; tell of signs."""
-        self._tell_signs(now)
+        self._tell_log_alerts(now)
         if self._stop is None:
             self._reserve.refill(now)
             return

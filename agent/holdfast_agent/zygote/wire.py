@@ -24,13 +24,10 @@ class _ZygoteMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"
 
 
 class Attach(_ZygoteMessage, frozen=True, kw_only=True, tag="attach"):
-    """First word of an agent; whoever was attached before is cut off. `orphan_s`: how long to live without an agent.
-
-    `hears_signs`: it knows the report `signs_seen`.
-    """
+    """First word of an agent; whoever was attached before is cut off. `orphan_s`: how long to live without an agent."""
 
     orphan_s: float
-    hears_signs: bool = False
+    takes_log_alerts: bool = msgspec.field(default=False, name="hears_signs")
 
 
 class RankPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -179,7 +176,7 @@ class Lines(_ZygoteMessage, frozen=True, kw_only=True, tag="lines"):
     dropped: int = 0
 
 
-class SignsSeen(_ZygoteMessage, frozen=True, kw_only=True, tag="signs_seen"):
+class LogAlert(_ZygoteMessage, frozen=True, kw_only=True, tag="signs_seen"):
     """A rank printed lines that show trouble: the first of them, and how many since the last such report."""
 
     fence: Fence
@@ -191,7 +188,7 @@ class SignsSeen(_ZygoteMessage, frozen=True, kw_only=True, tag="signs_seen"):
     count: int
 
 
-Report = Welcome | RanksForked | StartRefused | RankExit | RanksEnded | StoreFailed | Lines | SignsSeen
+Report = Welcome | RanksForked | StartRefused | RankExit | RanksEnded | StoreFailed | Lines | LogAlert
 
 commands: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)
 reports: msgspec.msgpack.Decoder[Report] = msgspec.msgpack.Decoder(Report)

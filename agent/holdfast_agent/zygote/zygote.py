@@ -60,7 +60,7 @@ class _AgentLink:
         self.frames = Frames(commands, MESSAGE_BYTES_MAX)
         self.outgoing = bytearray()
         self.attached = False
-        self.hears_signs = False
+        self.takes_log_alerts = False
         self.dropped_lines = 0
 
     def send(self, report: Report) -> None:
@@ -112,7 +112,7 @@ class Zygote:
             self._send,
             self._bystanders,
             self._bystander_ended,
-            hears_signs=lambda: self._agent is not None and self._agent.hears_signs,
+            takes_log_alerts=lambda: self._agent is not None and self._agent.takes_log_alerts,
         )
         self._agent: _AgentLink | None = None
         self._stores: dict[int, _Store] = {}
@@ -267,7 +267,7 @@ class Zygote:
         self._orphan_s = command.orphan_s
         self._alone_since = None
         agent.attached = True
-        agent.hears_signs = command.hears_signs
+        agent.takes_log_alerts = command.takes_log_alerts
         agent.send(
             Welcome(
                 pid=os.getpid(),

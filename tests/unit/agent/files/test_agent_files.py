@@ -20,7 +20,7 @@ from holdfast.node.rank_variables import RESERVED
 from holdfast.orders.node import NodeOrder, Placement
 from holdfast.trainer import checkpoint_saved, phase, report, step
 from holdfast_agent.companions.environment import RankFiles, public_environment, rank_environment
-from holdfast_agent.files.spool import MEASUREMENTS_MAX, SAID_AGAIN_MAX, Lane, Spool
+from holdfast_agent.files.spool import MEASUREMENTS_MAX, REPUBLISHED_MAX, Lane, Spool
 from holdfast_agent.watching.reports import ReportFile, event_of
 from holdfast_agent.zygote.logs import LINE_BYTES_MAX, Output, RotatingFile, Tail
 from holdfast_agent.zygote.wire import MESSAGE_BYTES_MAX, Attach, commands, reports
@@ -103,13 +103,13 @@ async def test_the_spool_survives_and_keeps_order_and_lanes_apart(tmp_path: Path
 async def test_measurements_are_said_again_to_a_bus_that_may_have_lost_them(tmp_path: Path) -> None:
     spool = Spool(tmp_path / "agent.db")
     lane = spool.outbox(Lane.MEASUREMENTS)
-    spool.commit([message(number) for number in range(SAID_AGAIN_MAX + 5)], lane=Lane.MEASUREMENTS)
+    spool.commit([message(number) for number in range(REPUBLISHED_MAX + 5)], lane=Lane.MEASUREMENTS)
     await lane.published([position for position, _ in await lane.pending(1000)])
     assert await lane.pending(10) == []
     spool.commit([message(1000)], lane=Lane.MEASUREMENTS)
-    spool.say_measurements_again()
+    spool.republish_measurements()
     again = [it.id for _, it in await lane.pending(1000)]
-    assert again == [*(f"m{number}" for number in range(5, SAID_AGAIN_MAX + 5)), "m1000"]
+    assert again == [*(f"m{number}" for number in range(5, REPUBLISHED_MAX + 5)), "m1000"]
     assert await spool.outbox(Lane.EVIDENCE).pending(10) == []
 
 

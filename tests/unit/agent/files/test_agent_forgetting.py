@@ -15,7 +15,7 @@ from structlog import BoundLogger
 
 from holdfast_agent.files import file_retention
 from holdfast_agent.files.directories import Directories
-from holdfast_agent.files.file_retention import Forgetting, outdated
+from holdfast_agent.files.file_retention import FileRetention, outdated
 from holdfast_agent.files.spool import Spool
 from holdfast_agent.watching.watcher import logs_key, model_key, reports_key, steps_key
 
@@ -46,7 +46,7 @@ class Node:
         self.directories = Directories(root)
         self.directories.prepare()
         self.spool = Spool(self.directories.spool)
-        self.forgetting = Forgetting(self.directories, self.spool, jobs_max)
+        self.retention = FileRetention(self.directories, self.spool, jobs_max)
         self.epoch = 0
 
     def begin(self, job: str) -> None:
@@ -57,7 +57,7 @@ class Node:
         self.spool.commit(memory={key(job): b"1" for key in (steps_key, reports_key, logs_key, model_key)})
         # The clock of a file system may be coarser than this test is fast.
         os.utime(self.directories.log_stem(job, 0).parent, (self.epoch, self.epoch))
-        self.forgetting.begin(job)
+        self.retention.begin(job)
 
     def has(self, job: str) -> list[bool]:
         return [
@@ -71,7 +71,7 @@ class Node:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        task = asyncio.create_task(self.forgetting.run())
+        task = asyncio.create_task(self.retention.run())
         try:
             yield
         finally:

@@ -44,7 +44,7 @@ def test_checks_make_no_steps_whatever_a_ledger_says() -> None:
     scene.now += timedelta(seconds=5)
     scene.observe(4, 4)
     assert not scene.said(FirstStep) and not scene.said(Progress)
-    assert scene.state.standing.crew is not None and not scene.state.standing.crew.stepped
+    assert scene.state.durable.crew is not None and not scene.state.durable.crew.stepped
 
 
 def test_what_is_said_of_their_ranks_says_what_they_are_for() -> None:

@@ -59,7 +59,7 @@ def test_the_present_ranks_train_on_while_the_next_code_is_fetched() -> None:
     scene = running()
     scene.order(coded(2, ONE))
     assert [type(action) for action in scene.actions] == [FetchCode]
-    assert scene.state.standing.crew is not None and scene.state.standing.crew.pids
+    assert scene.state.durable.crew is not None and scene.state.durable.crew.pids
     ready(scene, ONE)
     assert [type(action) for action in scene.actions] == [OpenStore, Stop]
     scene.stopped(0, 1)
@@ -101,7 +101,7 @@ def test_an_order_without_ranks_waits_for_nothing() -> None:
 def test_a_restarted_agent_asks_again_and_adopts_what_runs_meanwhile() -> None:
     scene = running()
     scene.order(coded(2, ONE))
-    scene.state = AgentState(node="n", instance=uuid7(), standing=scene.state.standing)
+    scene.state = AgentState(node="n", instance=uuid7(), durable=scene.state.durable)
     scene.zygote((0, 100), (1, 101))
     assert [action.order.generation for action in scene.did(FetchCode)] == [2]
     ready(scene, ONE)
@@ -109,7 +109,7 @@ def test_a_restarted_agent_asks_again_and_adopts_what_runs_meanwhile() -> None:
     assert scene.forked == [(1, 1), (1, 2)]
     # The ranks of the order run: nothing is fetched for them any more.
     scene.run(2)
-    scene.state = AgentState(node="n", instance=uuid7(), standing=scene.state.standing)
+    scene.state = AgentState(node="n", instance=uuid7(), durable=scene.state.durable)
     scene.zygote((0, 100), (1, 101), fence=(1, 2))
     assert not scene.did(FetchCode)
 
@@ -197,7 +197,7 @@ def test_whatever_happens_nothing_is_forked_without_its_code(steps: list[tuple[s
             case "found":
                 scene.zygote()
             case "restart":
-                scene.state = AgentState(node="n", instance=uuid7(), standing=scene.state.standing)
+                scene.state = AgentState(node="n", instance=uuid7(), durable=scene.state.durable)
         for fork in scene.did(Fork):
             placement = fork.order.placement
             assert placement is not None

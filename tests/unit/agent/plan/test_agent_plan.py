@@ -21,19 +21,19 @@ from holdfast.events import (
 )
 from holdfast.fresh_ids import uuid7
 from holdfast.settings.timeouts import Timeouts
-from holdfast_agent.plan.actions import Acknowledge, CloseStores, EndZygote, Fork, OpenStore, Say, Stop
+from holdfast_agent.plan.actions import Acknowledge, CloseStores, Emit, EndZygote, Fork, OpenStore, Stop
 from holdfast_agent.plan.inputs import (
-    LeaveAsked,
+    LogAlertSeen,
     Observed,
     OrderSeen,
-    SignsHeard,
+    ShutdownRequested,
     StartFailed,
     StoreLost,
     ZygoteLost,
 )
-from holdfast_agent.plan.node_state import AgentState, RankStanding
+from holdfast_agent.plan.node_state import AgentState, RankStatus
 from holdfast_agent.plan.planner import plan
-from holdfast_agent.zygote.wire import SignsSeen
+from holdfast_agent.zygote.wire import LogAlert
 from tests.scenes.agent import INCIDENT, START, Scene, order, running
 
 
@@ -100,7 +100,7 @@ def test_the_next_generation_waits_until_the_present_ranks_are_gone() -> None:
     scene.order(order(2))
     assert [type(action) for action in scene.actions] == [OpenStore, Stop]
     scene.stopped(0, 1)
-    assert [type(action) for action in scene.actions] == [Say, CloseStores, Fork]
+    assert [type(action) for action in scene.actions] == [Emit, CloseStores, Fork]
     (stopped,) = scene.said(RanksStopped)
     assert (stopped.generation, stopped.ordered_generation, stopped.ranks) == (1, 2, (0, 1))
     scene.run(2)
@@ -190,7 +190,7 @@ def test_progress_is_said_about_once_a_second() -> None:
 
 def test_progress_tells_for_how_long_each_rank_has_noted_nothing() -> None:
     scene = running()
-    waits = RankStanding(
+    waits = RankStatus(
         step=9,
         steps_done=10,
         changed_at=scene.now - timedelta(seconds=7),
@@ -199,8 +199,8 @@ def test_progress_tells_for_how_long_each_rank_has_noted_nothing() -> None:
         in_flight=1,
         collective="all_reduce",
     )
-    ahead = RankStanding(step=9, steps_done=10, changed_at=scene.now + timedelta(seconds=1), collective="all_reduce")
-    scene.see(Observed, standings={0: waits, 1: ahead})
+    ahead = RankStatus(step=9, steps_done=10, changed_at=scene.now + timedelta(seconds=1), collective="all_reduce")
+    scene.see(Observed, statuses={0: waits, 1: ahead})
     (said,) = scene.said(Progress)
     first, second = said.ranks
     assert (said.world_size, said.nproc_per_node) == (2, 2)
@@ -211,7 +211,7 @@ def test_progress_tells_for_how_long_each_rank_has_noted_nothing() -> None:
 
 def test_a_restarted_agent_adopts_what_lives_and_reports_what_does_not() -> None:
     scene = running()
-    scene.state = AgentState(node="n", instance=uuid7(), standing=scene.state.standing)
+    scene.state = AgentState(node="n", instance=uuid7(), durable=scene.state.durable)
     scene.zygote((0, 100))
     (adopted,) = scene.said(RanksStarted)
     assert adopted.adopted
@@ -227,7 +227,7 @@ def test_an_agent_killed_before_it_forked_does_not_fork_later() -> None:
     scene = Scene()
     scene.zygote()
     scene.order(order(1))
-    scene.state = AgentState(node="n", instance=uuid7(), standing=scene.state.standing)
+    scene.state = AgentState(node="n", instance=uuid7(), durable=scene.state.durable)
     scene.zygote()
     assert [exited.rank for exited in scene.said(ProcessExited)] == [0, 1]
     scene.order(order(1))
@@ -309,7 +309,7 @@ def test_cut_off_ranks_train_on_and_are_ended_once_they_stand_still() -> None:
 
 def test_leaving_stops_the_ranks_then_says_goodbye() -> None:
     scene = running()
-    scene.see(LeaveAsked)
+    scene.see(ShutdownRequested)
     assert [type(action) for action in scene.actions] == [Stop]
     assert scene.order(order(2)) == []
     scene.stopped(0, 1)
@@ -320,7 +320,7 @@ def test_leaving_stops_the_ranks_then_says_goodbye() -> None:
 
 def test_the_same_input_says_the_same_to_the_letter() -> None:
     scene = running()
-    seen = Observed(id=uuid7(), standings={0: RankStanding(steps_done=1), 1: RankStanding(steps_done=1)})
+    seen = Observed(id=uuid7(), statuses={0: RankStatus(steps_done=1), 1: RankStatus(steps_done=1)})
     assert plan(scene.state, seen, scene.now, Timeouts()) == plan(scene.state, seen, scene.now, Timeouts())
 
 
@@ -356,20 +356,20 @@ def test_whatever_happens_no_order_is_forked_twice_nor_one_below_another(steps: 
             case "found":
                 scene.zygote()
             case "restart":
-                scene.state = AgentState(node="n", instance=uuid7(), standing=scene.state.standing)
+                scene.state = AgentState(node="n", instance=uuid7(), durable=scene.state.durable)
             case "observe":
                 scene.observe(1, 1)
-        assert scene.state.standing.crew is None or scene.state.standing.order is not None
+        assert scene.state.durable.crew is None or scene.state.durable.order is not None
     assert scene.forked == sorted(set(scene.forked))
 
 
 def test_signs_are_said_of_the_ranks_that_run_and_nothing_follows() -> None:
     scene = running(incident=INCIDENT)
-    signs = SignsSeen(
+    alert = LogAlert(
         fence=(1, 1), rank=1, stream="err", signature="disk_full", symptom="disk", lines=("No space",), count=3
     )
     before = scene.state
-    scene.see(SignsHeard, signs=signs, step=7)
+    scene.see(LogAlertSeen, alert=alert, step=7)
     (said,) = scene.said(LogSignature)
     assert (said.rank, said.signature, said.stream, said.lines, said.count, said.step) == (
         *(1, "disk_full", "err", ("No space",), 3, 7),
@@ -377,5 +377,5 @@ def test_signs_are_said_of_the_ranks_that_run_and_nothing_follows() -> None:
     # Before its first step it belongs to the incident that its order belongs to.
     assert (said.job, said.generation, said.incident) == ("job-1", 1, INCIDENT)
     assert scene.state == before
-    scene.see(SignsHeard, signs=msgspec.structs.replace(signs, fence=(1, 0)), step=7)
+    scene.see(LogAlertSeen, alert=msgspec.structs.replace(alert, fence=(1, 0)), step=7)
     assert not scene.actions

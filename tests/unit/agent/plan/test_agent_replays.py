@@ -11,9 +11,9 @@ from holdfast.events import FirstStep, Progress, ReplayResult
 from holdfast.orders.node import NodeOrder
 from holdfast.orders.replay import ReplaySettings
 from holdfast_agent.companions.environment import RankFiles, rank_environment
-from holdfast_agent.plan.actions import Say
+from holdfast_agent.plan.actions import Emit
 from holdfast_agent.plan.inputs import Observed
-from holdfast_agent.plan.node_state import RankStanding
+from holdfast_agent.plan.node_state import RankStatus
 from holdfast_agent.watching.reports import RankReport, event_of
 from tests.scenes.agent import JOB, START, Scene, order
 
@@ -56,9 +56,9 @@ def test_their_steps_are_no_steps_of_the_job() -> None:
     scene.zygote()
     scene.order(replay_order())
     scene.run()
-    standing = RankStanding(step=48, steps_done=2, first_step_at=START)
-    actions = scene.see(Observed, standings={0: standing, 1: standing}, cut_off_s=None)
-    assert not [it for it in actions if isinstance(it, Say) and isinstance(it.event, FirstStep | Progress)]
+    status = RankStatus(step=48, steps_done=2, first_step_at=START)
+    actions = scene.see(Observed, statuses={0: status, 1: status}, cut_off_s=None)
+    assert not [it for it in actions if isinstance(it, Emit) and isinstance(it.event, FirstStep | Progress)]
 
 
 def test_what_they_computed_is_said_and_nothing_of_checkpoints() -> None:

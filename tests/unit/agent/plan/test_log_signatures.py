@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.symptoms.table_one import TableOne
-from holdfast_agent.plan.log_alerts import AGAIN_AFTER_S, AGAIN_MAX_S, LINES_MAX, Signs
+from holdfast_agent.plan.log_alerts import LINES_MAX, REPEAT_AFTER_S, REPEAT_MAX_S, LogAlerts
 from holdfast_agent.plan.log_signatures import (
     ANCHORS,
     GATHERED_BYTES,
@@ -141,29 +141,29 @@ def test_who_prints_nothing_but_errors_costs_no_more() -> None:
 
 
 def test_the_first_of_a_kind_is_told_at_once_and_others_are_counted() -> None:
-    signs, signature = Signs(), ANCHORS[0].signatures[0]
-    signs.saw(3, "err", signature, "line 0")
-    assert signs.due_at == 0.0
-    (first,) = signs.take_due(100.0)
-    assert (first.key.rank, first.lines, first.times) == (3, ("line 0",), 1)
+    alerts, signature = LogAlerts(), ANCHORS[0].signatures[0]
+    alerts.add(3, "err", signature, "line 0")
+    assert alerts.due_at == 0.0
+    (first,) = alerts.take_due(100.0)
+    assert (first.key.rank, first.lines, first.occurrences) == (3, ("line 0",), 1)
     for number in range(50):
-        signs.saw(3, "err", signature, f"line {number}")
-    assert signs.take_due(100.0 + AGAIN_AFTER_S / 2) == []
-    assert signs.due_at == 100.0 + AGAIN_AFTER_S
-    (again,) = signs.take_due(100.0 + AGAIN_AFTER_S)
-    assert again.times == 50 and len(again.lines) == LINES_MAX
-    assert signs.due_at is None
+        alerts.add(3, "err", signature, f"line {number}")
+    assert alerts.take_due(100.0 + REPEAT_AFTER_S / 2) == []
+    assert alerts.due_at == 100.0 + REPEAT_AFTER_S
+    (again,) = alerts.take_due(100.0 + REPEAT_AFTER_S)
+    assert again.occurrences == 50 and len(again.lines) == LINES_MAX
+    assert alerts.due_at is None
 
 
 def test_another_rank_or_kind_is_told_at_once_and_a_long_trouble_ever_more_rarely() -> None:
-    signs, (one, other, *_) = Signs(), ANCHORS[0].signatures
-    signs.saw(0, "out", one, "a")
-    signs.take_due(0.0)
-    signs.saw(0, "out", other, "b")
-    signs.saw(1, "out", one, "c")
-    assert len(signs.take_due(1.0)) == 2
+    alerts, (one, other, *_) = LogAlerts(), ANCHORS[0].signatures
+    alerts.add(0, "out", one, "a")
+    alerts.take_due(0.0)
+    alerts.add(0, "out", other, "b")
+    alerts.add(1, "out", one, "c")
+    assert len(alerts.take_due(1.0)) == 2
     told = 0
     for now in range(36_000):
-        signs.saw(0, "out", one, "a")
-        told += len(signs.take_due(float(now)))
-    assert 36_000 / AGAIN_MAX_S <= told <= 36_000 / AGAIN_MAX_S + 10
+        alerts.add(0, "out", one, "a")
+        told += len(alerts.take_due(float(now)))
+    assert 36_000 / REPEAT_MAX_S <= told <= 36_000 / REPEAT_MAX_S + 10

@@ -77,7 +77,7 @@ def test_a_script_that_counts_strangely_is_reported_within_the_limits(tmp_path: 
     writer = LedgerWriter(path, rank=0, generation=1)
     book = LedgerBook({0: path})
     writer.complete_step(said)
-    assert book.standings()[0].step == reported
+    assert book.statuses()[0].step == reported
     samples, _ = book.new_samples()
     assert [sample.step for sample in samples] == [reported]
     book.close()

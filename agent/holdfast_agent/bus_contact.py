@@ -1,0 +1,61 @@
+"""The node's contact with the bus: heartbeats while connected, and how long it has been cut off."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from datetime import datetime
+
+import msgspec
+
+from holdfast.bus import Bus
+from holdfast.clock import Now
+from holdfast.subjects import heartbeat_subject
+from holdfast_agent.plan.node_state import AgentState, RankStatus
+
+
+class BusContact:
+    """Sends heartbeats over plain NATS. `on_reconnect` is called when a connection replaces an earlier one."""
+
+    def __init__(self, every_s: float, now: Now, on_reconnect: Callable[[], None]) -> None:
+        self._every_s = every_s
+        self._now = now
+        self._on_reconnect = on_reconnect
+        self._cut_off_since: datetime | None = now()
+
+    def cut_off_s(self) -> float | None:
+        """Return the time without a connection; None while connected."""
+        return None if self._cut_off_since is None else (self._now() - self._cut_off_since).total_seconds()
+
+    async def beat(
+        self, bus: Bus, state: Callable[[], AgentState], statuses: Callable[[], Iterable[RankStatus]]
+    ) -> None:
+        """Send heartbeats until cancelled, also before the zygote is warm: a slow start is no loss of the node."""
+        connected_since: datetime | None = None
+        while True:
+            since = bus.connected_since
+            if since is None:
+                self._cut_off_since = self._cut_off_since or self._now()
+            else:
+                self._cut_off_since = None
+                if connected_since is not None and since != connected_since:
+                    self._on_reconnect()
+                connected_since = since
+                body = heartbeat(state(), statuses(), self._now())
+                await bus.broadcast(heartbeat_subject(state().node), body)
+            await asyncio.sleep(self._every_s)
+
+
+def heartbeat(state: AgentState, statuses: Iterable[RankStatus], now: datetime) -> bytes:
+    """Return the body as JSON. `step` is the last step that all ranks completed, -1 without ranks."""
+    order = state.durable.order
+    return msgspec.json.encode(
+        {
+            "node": state.node,
+            "instance": state.instance,
+            "at": now,
+            "epoch": order.epoch if order else 0,
+            "generation": order.generation if order else 0,
+            "step": min((status.step for status in statuses), default=-1),
+        }
+    )

@@ -1,0 +1,72 @@
+"""Execution of plans: the commands to the zygote, and what else follows from a new state."""
+
+from __future__ import annotations
+
+from holdfast.settings.timeouts import Timeouts
+from holdfast_agent.companions.backups import Backups
+from holdfast_agent.companions.start_command import start_command
+from holdfast_agent.companions.zygote_link import ZygoteLink
+from holdfast_agent.files.code_store import CodeStore
+from holdfast_agent.files.directories import Directories
+from holdfast_agent.files.file_retention import FileRetention
+from holdfast_agent.plan import actions
+from holdfast_agent.plan.actions import Action, Plan
+from holdfast_agent.plan.node_state import AgentState
+from holdfast_agent.watching.watcher import Watcher
+from holdfast_agent.zygote.wire import AckExit, Command, End, StartStore, StopRanks, StopStore
+
+
+class Effects:
+    """Carries out plans."""
+
+    def __init__(
+        self,
+        directories: Directories,
+        timeouts: Timeouts,
+        zygote: ZygoteLink,
+        code: CodeStore,
+        retention: FileRetention,
+        watcher: Watcher,
+        backups: Backups,
+    ) -> None:
+        self._directories = directories
+        self._timeouts = timeouts
+        self._zygote = zygote
+        self._code = code
+        self._retention = retention
+        self._watcher = watcher
+        self._backups = backups
+
+    def carry_out(self, plan: Plan, before: AgentState) -> None:
+        """Carry out a plan that is durable."""
+        commands = [command for action in plan.actions if (command := self._command(action)) is not None]
+        if commands:
+            self._zygote.send(*commands)
+        if plan.state.crew != before.crew:
+            self._watcher.watch(plan.state.crew)
+        if plan.state.durable.order != before.durable.order:
+            self._backups.placed(plan.state.durable.order)
+        if any(isinstance(action, actions.EndZygote) for action in plan.actions):
+            self._zygote.end(End())
+
+    def _command(self, action: Action) -> Command | None:
+        """Return the zygote's command for an action, if it has one."""
+        match action:
+            case actions.FetchCode():
+                self._code.order(action.order)
+            case actions.Fork():
+                job = action.order.job or ""
+                self._directories.begin_generation(job, action.order.fence)
+                self._retention.begin(job)
+                return start_command(action.order, self._directories, self._code.place)
+            case actions.Stop():
+                return StopRanks(number=action.number, grace_s=self._timeouts.stop_grace_s, at_once=action.at_once)
+            case actions.OpenStore() if action.order.placement is not None:
+                return StartStore(fence=action.order.fence, port=action.order.placement.master_port)
+            case actions.CloseStores():
+                return StopStore(keep=action.keep.fence if action.keep else None)
+            case actions.Acknowledge():
+                return AckExit(exit_id=action.exit_id)
+            case _:
+                pass
+        return None

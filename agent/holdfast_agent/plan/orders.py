@@ -1,0 +1,81 @@
+"""Decisions on orders and on the code that they name. Orders are fenced by (epoch, generation)."""
+
+from __future__ import annotations
+
+from holdfast.events import CodeNotInPlace, OrderRefused
+from holdfast.orders.node import NodeOrder
+from holdfast_agent.plan.draft import PlanDraft
+from holdfast_agent.plan.inputs import CodeMissing, CodeReady, OrderSeen
+from holdfast_agent.plan.node_state import Crew
+from holdfast_agent.plan.reconcile import code_of, reconcile, stop_ranks
+
+SUPERSEDED = "ended by an order that the controller never gave"
+
+
+def order_seen(draft: PlanDraft, seen: OrderSeen) -> None:
+    """Obey a newer order, refuse an older one."""
+    present, order = draft.state.durable.order, seen.order
+    if present is not None and order.fence < present.fence == order.supersedes:
+        _supersede(draft, order)
+        return
+    if present is not None and order.fence <= present.fence:
+        known = "known already" if order.fence == present.fence else "older than the present one"
+        draft.reason = f"order {order.fence} is {known} ({present.fence})"
+        if order.fence < present.fence and order.job is not None:
+            newest_epoch, newest_generation = present.fence
+            draft.emit(
+                OrderRefused,
+                None,
+                job=order.job,
+                generation=order.generation,
+                epoch=order.epoch,
+                newest_epoch=newest_epoch,
+                newest_generation=newest_generation,
+            )
+        return
+    if draft.state.leaving:
+        draft.reason = "the node is leaving"
+        return
+    draft.remember(order=order)
+    reconcile(draft, seen.in_collective)
+
+
+def _supersede(draft: PlanDraft, order: NodeOrder) -> None:
+    """Replace an order that the controller never gave by the controller's own.
+
+    Its ranks may have run before. So they are not started but reported as lost, and the controller decides.
+    """
+    draft.reason = f"order {order.fence} takes the place of one that the controller never gave"
+    draft.remember(order=order)
+    if order.placement is None:
+        reconcile(draft)
+        return
+    _give_up_start(draft, order, SUPERSEDED)
+
+
+def _give_up_start(draft: PlanDraft, order: NodeOrder, reason: str) -> None:
+    draft.report_not_started(order, reason)
+    if draft.state.crew is not None and draft.state.zygote_ready and draft.state.stop is None:
+        stop_ranks(draft)
+
+
+def code_ready(draft: PlanDraft, seen: CodeReady) -> None:
+    """Note the code versions in place and start the ranks that waited for one."""
+    fetching = None if draft.state.fetching in seen.code else draft.state.fetching
+    draft.update(code=seen.code, fetching=fetching)
+    if not draft.state.leaving:
+        reconcile(draft, seen.in_collective)
+
+
+def code_missing(draft: PlanDraft, seen: CodeMissing) -> None:
+    """Report the ranks that waited for this code as lost."""
+    if draft.state.fetching == seen.code:
+        draft.update(fetching=None)
+    durable, order = draft.state.durable, draft.state.durable.order
+    if order is None or code_of(order) != seen.code or durable.settled == order.fence:
+        return
+    if durable.crew is not None and durable.crew.order.fence == order.fence:
+        return
+    version = seen.code.rpartition("/")[2]
+    draft.emit(CodeNotInPlace, Crew(order=order), version=version, detail=seen.reason)
+    _give_up_start(draft, order, f"the code {seen.code} could not be fetched: {seen.reason}")

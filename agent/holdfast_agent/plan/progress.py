@@ -1,0 +1,78 @@
+"""Decisions on the ranks' progress as their ledgers show it: the first step, and regular progress events."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+from holdfast.events import FirstStep, Progress
+from holdfast.events.parts.ranks import RankProgress
+from holdfast_agent.plan.cut_off import end_ranks_after_lease
+from holdfast_agent.plan.draft import PlanDraft
+from holdfast_agent.plan.inputs import Observed
+from holdfast_agent.plan.node_state import Crew
+
+PROGRESS_EVERY_S = 0.9
+"""Slightly less than the interval between two reads of the ledgers, so that no read is skipped."""
+
+
+def observed(draft: PlanDraft, seen: Observed) -> None:
+    """Note progress, and report what is new."""
+    crew = draft.state.crew
+    if crew is None or not crew.pids or draft.state.stop is not None:
+        return
+    steps = tuple(seen.statuses[rank].steps_done if rank in seen.statuses else 0 for rank in crew.ranks)
+    if steps != draft.state.progress:
+        draft.update(progress=steps, progress_at=draft.now)
+    if crew.trains and not crew.stepped and all(steps):
+        _first_step(draft, crew, seen)
+    last = draft.state.progress_emitted_at
+    is_due = last is None or (draft.now - last).total_seconds() >= PROGRESS_EVERY_S
+    if crew.trains and is_due and seen.statuses:
+        draft.update(progress_emitted_at=draft.now)
+        job = crew.order.placement.job if crew.order.placement else None
+        draft.emit(
+            Progress,
+            crew,
+            incident=None,
+            ranks=_progress_of(crew, seen, draft.now),
+            world_size=job.nnodes * job.nproc_per_node if job else 0,
+            nproc_per_node=job.nproc_per_node if job else 0,
+            mesh=job.mesh if job else None,
+        )
+    end_ranks_after_lease(draft, seen.cut_off_s)
+
+
+def _first_step(draft: PlanDraft, crew: Crew, seen: Observed) -> None:
+    draft.remember(crew=msgspec.structs.replace(crew, stepped=True))
+    statuses = [seen.statuses[rank] for rank in crew.ranks]
+    # A script may number its steps in any way, but never below 0.
+    first = max(0, min(status.step - status.steps_done + 1 for status in statuses))
+    completed = max(status.first_step_at or draft.now for status in statuses)
+    numbered = all(status.is_numbered for status in statuses)
+    draft.emit(FirstStep, crew, step=first, completed_at=completed, is_numbered=numbered)
+
+
+def _progress_of(crew: Crew, seen: Observed, now: datetime) -> tuple[RankProgress, ...]:
+    return tuple(
+        RankProgress(
+            rank=rank,
+            step=status.step,
+            phase=status.phase,
+            phase_since=status.phase_since,
+            steps_done=status.steps_done,
+            since_change_s=_since_s(status.changed_at, now),
+            since_step_s=_since_s(status.stepped_at, now),
+            collectives=status.collectives,
+            in_collective=status.in_flight,
+            collective=status.collective if status.in_flight else "",
+            has_ended=status.has_ended,
+        )
+        for rank, status in sorted(seen.statuses.items())
+        if rank in crew.ranks
+    )
+
+
+def _since_s(moment: datetime | None, now: datetime) -> float:
+    return 0.0 if moment is None else max(0.0, (now - moment).total_seconds())

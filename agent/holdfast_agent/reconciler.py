@@ -1,0 +1,85 @@
+"""The agent's decision loop: take an input, plan, make the plan durable, carry it out.
+
+`learn` never waits. So decisions are made one at a time, and only one SQLite transaction lies between a rank's exit and
+its evidence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import structlog
+
+from holdfast.bus import KeyUpdate, event_message
+from holdfast.clock import Now
+from holdfast.fresh_ids import uuid7
+from holdfast.settings.timeouts import Timeouts
+from holdfast_agent.files.spool import Spool
+from holdfast_agent.plan.actions import Emit, Plan
+from holdfast_agent.plan.inputs import Input
+from holdfast_agent.plan.node_state import AgentState, Crew, Durable
+from holdfast_agent.plan.planner import plan
+from holdfast_agent.publisher import Publisher
+from holdfast_agent.registration import unreadable_order
+
+_DURABLE_KEY = "standing"
+
+log = structlog.get_logger(__name__)
+
+
+class Reconciler:
+    """The node's state and every change of it. `carry_out` gets each plan with the state before it."""
+
+    def __init__(
+        self,
+        node: str,
+        spool: Spool,
+        publisher: Publisher,
+        timeouts: Timeouts,
+        now: Now,
+        carry_out: Callable[[Plan, AgentState], None],
+    ) -> None:
+        self._publisher = publisher
+        self._timeouts = timeouts
+        self._now = now
+        self._carry_out = carry_out
+        recalled = spool.recall(_DURABLE_KEY)
+        durable = msgspec.json.decode(recalled, type=Durable) if recalled else Durable()
+        self.state = AgentState(node=node, instance=uuid7(), durable=durable)
+
+    def learn(self, seen: Input) -> None:
+        """Decide on an input, commit the plan, carry it out."""
+        before = self.state
+        decided = plan(before, seen, self._now(), self._timeouts)
+        self.state = decided.state
+        events = [action.event for action in decided.actions if isinstance(action, Emit)]
+        if events or self.state.durable != before.durable:
+            memory = self._memory() if self.state.durable != before.durable else None
+            self._publisher.commit([event_message(event) for event in events], memory)
+        if decided.reason:
+            log.info("decided", on=type(seen).__name__, reason=decided.reason)
+        self._carry_out(decided, before)
+
+    def crew(self) -> Crew | None:
+        """Return the node's ranks."""
+        return self.state.crew
+
+    def training_job(self) -> str | None:
+        """Return the job that trains on the node; None during checks and replays, whose output is not the job's."""
+        crew = self.state.crew
+        return crew.order.job if crew is not None and crew.trains else None
+
+    def reject_order(self, update: KeyUpdate, body: bytes, error: str, message_bytes_max: int) -> None:
+        """Move an unreadable order to the dead letters, once, and keep to the present one."""
+        durable = self.state.durable
+        if update.revision == durable.rejected_revision:
+            return
+        log.error("an order cannot be read", revision=update.revision, error=error)
+        letters = unreadable_order(self.state.node, update, body, error, self._now(), message_bytes_max)
+        durable = msgspec.structs.replace(durable, rejected_revision=update.revision)
+        self.state = msgspec.structs.replace(self.state, durable=durable)
+        self._publisher.commit(letters, self._memory())
+
+    def _memory(self) -> dict[str, bytes]:
+        return {_DURABLE_KEY: msgspec.json.encode(self.state.durable)}

@@ -1,0 +1,115 @@
+"""Reports of the zygote as inputs for the agent's decisions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from holdfast.fresh_ids import uuid7
+from holdfast_agent.plan.inputs import (
+    Input,
+    LogAlertSeen,
+    RankEnded,
+    RanksRun,
+    StartFailed,
+    StopDone,
+    StoreLost,
+    ZygoteFound,
+    ZygoteLost,
+)
+from holdfast_agent.plan.node_state import Crew, RankStatus
+from holdfast_agent.watching.ledgers import moment
+from holdfast_agent.watching.live_lines import LiveLines
+from holdfast_agent.watching.watcher import Watcher
+from holdfast_agent.zygote.wire import (
+    Command,
+    FollowLines,
+    Lines,
+    LogAlert,
+    RankExit,
+    RanksEnded,
+    RanksForked,
+    Report,
+    StartRefused,
+    StoreFailed,
+    Welcome,
+)
+
+
+class ZygoteReports:
+    """Receives the zygote's reports. `attached` is set once a zygote has answered; `on_welcome` is called each time."""
+
+    def __init__(
+        self,
+        watcher: Watcher,
+        lines: LiveLines,
+        crew: Callable[[], Crew | None],
+        learn: Callable[[Input], None],
+        send: Callable[[Command], None],
+    ) -> None:
+        self._watcher = watcher
+        self._lines = lines
+        self._crew = crew
+        self._learn = learn
+        self._send = send
+        self.welcome: Welcome | None = None
+        self.attached = asyncio.Event()
+        self.on_welcome: Callable[[], None] = lambda: None
+
+    def take(self, report: Report) -> None:
+        """Act on a report."""
+        match report:
+            case RankExit():
+                # Its last steps and reports come before its exit.
+                self._watcher.collect()
+                self._learn(self._rank_ended(report))
+            case RanksForked():
+                self._learn(RanksRun(id=uuid7(), fence=report.fence, pids=report.pids, took_s=report.took_s))
+            case RanksEnded():
+                self._watcher.collect()
+                self._learn(
+                    StopDone(
+                        id=uuid7(),
+                        number=report.number,
+                        ranks=report.ranks,
+                        killed=report.killed,
+                        statuses=self._watcher.statuses(),
+                    )
+                )
+            case StartRefused():
+                self._learn(StartFailed(id=uuid7(), fence=report.fence, reason=report.reason))
+            case StoreFailed():
+                self._learn(StoreLost(id=uuid7(), fence=report.fence, reason=report.reason))
+            case Lines():
+                self._lines.put(report)
+            case LogAlert():
+                step = self._watcher.statuses().get(report.rank, RankStatus()).step
+                self._learn(LogAlertSeen(id=uuid7(), alert=report, step=step))
+            case Welcome():
+                self._attach(report)
+
+    def lost(self) -> None:
+        """Note that the zygote ended."""
+        self.welcome = None
+        self._watcher.collect()
+        self._learn(ZygoteLost(id=uuid7(), statuses=self._watcher.statuses()))
+
+    def _attach(self, welcome: Welcome) -> None:
+        self.welcome = welcome
+        self._watcher.watch(self._crew())
+        self._send(FollowLines(ranks=(0,)))
+        self._learn(
+            ZygoteFound(
+                id=uuid7(),
+                live=welcome.ranks,
+                ended=tuple(self._rank_ended(report) for report in welcome.exits),
+                order=welcome.order,
+                statuses=self._watcher.statuses(),
+            )
+        )
+        self.on_welcome()
+        self.attached.set()
+
+    def _rank_ended(self, report: RankExit) -> RankEnded:
+        status = self._watcher.statuses().get(report.rank, RankStatus())
+        return RankEnded(id=report.exit_id, exit=report, exited_at=moment(report.exited_ns), status=status)
