@@ -19,7 +19,7 @@ from holdfast.fresh_ids import uuid7
 from holdfast.orders.backup import BackupOrder
 from holdfast.store.postgres import PostgresStore
 from holdfast.subjects import DESIRED_BUCKET
-from holdfast_ckpt.order_repair import truths
+from holdfast_ckpt.order_repair import corrections
 from holdfast_ckpt.service import Coordinator
 from tests.integration.historian_scene import new_database, query, until
 from tests.integration.servers import NatsServer
@@ -54,7 +54,7 @@ async def coordinator(server: NatsServer, urls: dict[str, str]) -> AsyncIterator
     async def serve() -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(ServiceShell(decider, bus, store).run())
-            group.create_task(keep_asserting(bus, lambda: truths(decider.standing_orders())))
+            group.create_task(keep_asserting(bus, lambda: corrections(decider.orders_in_force())))
 
     task = asyncio.create_task(serve())
     try:

@@ -19,8 +19,8 @@ from holdfast.settings.checkpoint import CheckpointPolicy
 from holdfast.trainer.checkpoint.memory_steps import STEPS_TOLD_MAX
 from holdfast_ckpt.plan import backups
 from holdfast_ckpt.plan.backup_plan import BackupStrategy
-from holdfast_ckpt.plan.checkpoint_state import HeldShards, HeldState, JobBackups
-from holdfast_ckpt.plan.shard_locations import Holdings
+from holdfast_ckpt.plan.records import HeldShards, HeldState, JobBackups
+from holdfast_ckpt.plan.shard_locations import ShardLocations
 from holdfast_vault.assignments import Assignment
 from holdfast_vault.shelf.segments import Contents
 from tests.sim.light_segments import LightSegment, Shards
@@ -81,7 +81,7 @@ class Job:
         self.sealed: dict[int, SealedStep | None] = {}
         self._begun: dict[int, int] = {}
         self._filling: dict[int, LightSegment] = {}
-        self._holdings = Holdings()
+        self._holdings = ShardLocations()
         self._at_ns = 0
         self._slow = chance.randrange(10)
         habits, policy = self.habits, self.policy
@@ -128,9 +128,9 @@ class Job:
             submitted_at=EPOCH,
             vaults=tuple(f"{node}:7000" for node in nodes),
         )
-        plan = backups.planned(self.plan, event, self.policy, self._holdings.of(JOB), event.id)
+        plan = backups.plan_generation(self.plan, event, self.policy, self._holdings.of_job(JOB), event.id)
         assert plan is not None
-        self.plan, self.orders = plan, backups.orders(plan)
+        self.plan, self.orders = plan, backups.orders_of(plan)
         self.story.append(f"generation {self.generation} on {' '.join(nodes)}: {plan.protects}, {plan.reason}")
         self.late = []
         for order in self.chance.sample(self.orders, len(self.orders)):
@@ -284,7 +284,7 @@ class Job:
                 state=HeldState.BACKED_UP,
                 reported_at=EPOCH,
             )
-            self._holdings.take(held)
+            self._holdings.record(held)
 
     # --- failures ---------------------------------------------------------------------------------
 

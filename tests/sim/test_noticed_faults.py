@@ -14,7 +14,7 @@ from holdfast.orders.backup import Replica, VaultAddress
 from holdfast.topology import Topology
 from holdfast_ckpt.plan import backups
 from holdfast_ckpt.plan.backup_plan import BackupPlan, BackupStrategy, plan_backups
-from holdfast_ckpt.plan.checkpoint_state import JobBackups
+from holdfast_ckpt.plan.records import JobBackups
 from holdfast_vault.peers.sending import replicas
 from holdfast_vault.shelf import shelf
 from holdfast_vault.shelf.keeping import KEPT_MIN

@@ -1,4 +1,4 @@
-"""The checkpoint coordinator's process: reads the settings once, wires, runs."""
+"""The checkpoint coordinator's process: it reads the settings, connects and runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from holdfast.daemon.order_repair import keep_asserting
 from holdfast.daemon.process import Process
 from holdfast.daemon.service_shell import ServiceShell
 from holdfast.store.postgres import PostgresStore
-from holdfast_ckpt.order_repair import truths
+from holdfast_ckpt.order_repair import corrections
 from holdfast_ckpt.service import Coordinator
 
 
@@ -24,7 +24,9 @@ async def serve(this: Process) -> None:
     try:
         async with asyncio.TaskGroup() as group:
             group.create_task(ServiceShell(coordinator, bus, store).run(), name="shell")
-            group.create_task(keep_asserting(bus, lambda: truths(coordinator.standing_orders())), name="assert orders")
+            group.create_task(
+                keep_asserting(bus, lambda: corrections(coordinator.orders_in_force())), name="assert orders"
+            )
     finally:
         await bus.close()
         await store.close()

@@ -1,4 +1,4 @@
-"""What the bus must have under the key of a node's backup order; see `holdfast.daemon.order_repair`."""
+"""Repair of the backup orders on the bus; see `holdfast.daemon.order_repair`."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from holdfast.orders.backup import BackupOrder
 from holdfast.orders.base import UnreadableOrder
 
 
-def truths(orders: Iterable[BackupOrder]) -> dict[str, Correction]:
-    """For each key the correction of what is there."""
-    return {BackupOrder.key_of(order.node): partial(correction, order) for order in orders}
+def corrections(orders: Iterable[BackupOrder]) -> dict[str, Correction]:
+    """Return the correction of each node's key."""
+    return {BackupOrder.key_of(order.node): partial(_correction, order) for order in orders}
 
 
-def correction(truth: BackupOrder, body: bytes | None) -> bytes | None:
-    """What to put in the place of `body`, None if that is as it should be."""
+def _correction(order: BackupOrder, body: bytes | None) -> bytes | None:
+    """Return the bytes to write over `body`; None if it is right."""
     try:
         there = BackupOrder.decode(body) if body is not None else None
     except UnreadableOrder:
         there = None
-    return None if there == truth else truth.encode()
+    return None if there == order else order.encode()

@@ -1,11 +1,11 @@
-"""The coordinator's rows: one for each step on disk, for each job's plan, and for each node rank's shards in memory."""
+"""The coordinator's rows: steps on disk, plans and certified steps of jobs, and node ranks' shards in memory."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from holdfast.store import Table
-from holdfast_ckpt.plan.checkpoint_state import CataloguedStep, CertifiedSteps, HeldShards, JobBackups
+from holdfast_ckpt.plan.records import CataloguedStep, CertifiedSteps, HeldShards, JobBackups
 
 
 def _step_columns(entry: CataloguedStep) -> dict[str, Any]:
@@ -59,11 +59,11 @@ TABLES: tuple[Table[Any], ...] = (STEPS, PLANS, SHARDS, CERTIFIED)
 
 
 def key_of(job: str, number: int) -> str:
-    """The key of a step, or of a node rank's shards: what a later generation says of it replaces the earlier word."""
+    """Return the key of a step, or of a node rank's shards. A later generation overwrites the row of an earlier one."""
     return f"{job}/{number}"
 
 
 def parts_of(key: str) -> tuple[str, int]:
-    """The job and the number that a key was made of."""
+    """Split a key into its job and its number."""
     job, _, number = key.rpartition("/")
     return job, int(number)

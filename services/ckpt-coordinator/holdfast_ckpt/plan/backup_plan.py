@@ -1,17 +1,17 @@
-"""Which node keeps the backup of which rank's shard: a pure function of the job's topology.
+"""The placement of backups: a function from a job's topology to the node that keeps each rank's shard.
 
-ByteRobust §6.3: not only single machines are lost. When an aggregation analysis finds the outliers in one parallel
-group, every machine of that group is evicted, so a backup inside one of its rank's own groups dies with it. Here the
-backup of a rank lies on a machine that shares no parallel group with the rank's machine (Fig. 9).
+ByteRobust §6.3: when an aggregation analysis finds the outliers in one parallel group, every machine of that group is
+evicted, so a backup inside one of its rank's own groups is lost with it. Therefore the backup of a rank lies on a
+machine that shares no parallel group with the rank's machine (Fig. 9).
 
-How it is found: ranks fill machines in order, so the machines of a job form a mesh of their own: the dimensions that
-lie inside a machine vanish, one may be cut in two, the others stay. Two machines have a group in common exactly when
-they differ in at most one of these dimensions. So the backup goes half-way round every dimension at once: it differs
-in all of them, and each machine keeps exactly one other's backup. The way there is forwards on one half of the machines
-and backwards on the other, so that two keep each other's: the loss of two machines is then fatal half as often.
+Ranks fill machines in order, so the machines of a job form a mesh of their own: the dimensions inside a machine vanish,
+one may be cut in two, the others stay. Two machines share a group exactly when they differ in at most one of these
+dimensions. So the backup goes half-way round every dimension at once: it differs in all of them, and each machine keeps
+the backup of exactly one other. One half of the machines goes forwards and the other backwards, so that two machines
+keep each other's backups: the loss of two machines is then fatal half as often.
 
-Are all machines in a single group (pure data parallelism, or pure ZeRO), no machine is outside of it: the backup goes
-to the neighbour, as in the paper, and the loss of the whole group is the disk's affair.
+If all machines are in a single group (pure data parallelism, or pure ZeRO), none is outside of it: the backup goes
+to the neighbour, as in the paper, and only the disk covers the loss of the whole group.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ import msgspec
 from holdfast.topology import Topology
 
 DISTANCES_TRIED_MAX = 64
-"""How many distances are tried where machines form no mesh."""
+"""Distances tried if the machines form no mesh."""
 
 
 class BackupStrategy(StrEnum):
-    """Where backups go."""
+    """Rule for choosing the node that keeps a backup."""
 
     CROSS_GROUP = "cross-group"  # ByteRobust §6.3: outside of all parallel groups
     RING = "ring"  # TRANSOM §IV-C: on the next node
@@ -45,32 +45,33 @@ class Protects(StrEnum):
 
 
 class BackupPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """`keeper[n]` is the node rank that keeps the backups of node rank n's ranks; its own number: it has none.
+    """Placement of a job's backups.
 
-    A rank's backup is with the rank of the same local rank on that node: every rank sends to one peer and receives
+    A rank's backup is with the rank of the same local rank on the keeper: every rank sends to one peer and receives
     from one.
     """
 
     strategy: BackupStrategy
     topology: Topology
     keeper: tuple[int, ...]
+    """For each node rank the node rank that keeps its backups; its own number if none does."""
     protects: Protects
     reason: str
 
     def backup_node_of(self, rank: int) -> int | None:
-        """The node rank that keeps the backup of a rank's shard; None: there is none."""
+        """Return the node rank that keeps the backup of a rank's shard; None if none does."""
         node = self.topology.node_rank_of(rank)
         return None if self.keeper[node] == node else self.keeper[node]
 
     def peer_of(self, rank: int) -> int | None:
-        """The rank that a rank sends its shard to; None: there is none."""
+        """Return the rank that a rank sends its shard to; None if there is none."""
         node = self.backup_node_of(rank)
         if node is None:
             return None
         return node * self.topology.ranks_per_node + rank % self.topology.ranks_per_node
 
     def kept_bytes(self, shard_bytes: Sequence[int]) -> list[int]:
-        """How many bytes of backups each node keeps, from the size of each rank's shard."""
+        """Return the bytes of backups on each node, given the size of each rank's shard."""
         per_node = self.topology.ranks_per_node
         kept = [0] * self.topology.nnodes
         for node, keeper in enumerate(self.keeper):
@@ -79,12 +80,12 @@ class BackupPlan(msgspec.Struct, frozen=True, kw_only=True):
         return kept
 
     def is_restorable(self, lost_nodes: frozenset[int]) -> bool:
-        """Whether every shard has a copy left in memory when these nodes are lost at once."""
+        """Return True if every shard has a copy left in memory when these nodes are lost at once."""
         return all(self.keeper[node] not in lost_nodes for node in lost_nodes)
 
 
 def plan_backups(topology: Topology, strategy: BackupStrategy = BackupStrategy.CROSS_GROUP) -> BackupPlan:
-    """The plan for a topology. O(ranks), the same for the same topology."""
+    """Return the plan for a topology in O(ranks); the same topology gives the same plan."""
     if topology.nnodes == 1:
         keeper: Sequence[int] = (0,)
         protects, reason = Protects.NOTHING, "the job has one node: there is no other to keep a copy"
@@ -100,9 +101,9 @@ def plan_backups(topology: Topology, strategy: BackupStrategy = BackupStrategy.C
 
 
 def machine_mesh(topology: Topology) -> tuple[int, ...] | None:
-    """The sizes of the mesh that the machines form, outermost first, without those of size 1.
+    """Return the sizes of the mesh that the machines form, outermost first, without those of size 1.
 
-    None if there is no such mesh: a machine's ranks do not fill whole blocks of the job's mesh (3 ranks a node, tp=2).
+    None if a machine's ranks do not fill whole blocks of the job's mesh (3 ranks a node, tp=2).
     """
     inside = topology.ranks_per_node
     sizes: list[int] = []
@@ -118,7 +119,7 @@ def machine_mesh(topology: Topology) -> tuple[int, ...] | None:
 
 
 def nodes_of_group(topology: Topology, group: Sequence[int]) -> frozenset[int]:
-    """The node ranks that are lost when a parallel group is evicted."""
+    """Return the node ranks that are lost when a parallel group is evicted."""
     return frozenset(topology.node_rank_of(rank) for rank in group)
 
 
@@ -150,7 +151,7 @@ def _cross_group(topology: Topology) -> tuple[Sequence[int], Protects, str]:
 
 
 def _half_way(place: tuple[int, ...], sizes: tuple[int, ...], pivot: int | None) -> int:
-    """The node opposite of the one at `place`. `pivot` is a dimension of even size: it tells the two halves apart."""
+    """Return the node opposite of the one at `place`. `pivot` is the dimension that separates the halves."""
     back = pivot is not None and place[pivot] >= sizes[pivot] // 2
     node = 0
     for index, size in zip(place, sizes, strict=True):
@@ -159,9 +160,9 @@ def _half_way(place: tuple[int, ...], sizes: tuple[int, ...], pivot: int | None)
 
 
 def _outside_by_search(topology: Topology) -> tuple[Sequence[int], Protects, str]:
-    """For machines that form no mesh: the same distance round for all, the first that stays outside of all groups."""
+    """Choose the first distance that is outside of all groups for every node, for machines that form no mesh."""
     nnodes = topology.nnodes
-    # Far away first: neighbours share the innermost groups.
+    # The farthest first: neighbours share the innermost groups.
     distances = sorted(range(1, nnodes), key=lambda distance: abs(distance - nnodes // 2))
     for distance in distances[:DISTANCES_TRIED_MAX]:
         if not any(share_group(topology, node, (node + distance) % nnodes) for node in range(nnodes)):
@@ -179,7 +180,7 @@ def _outside_by_search(topology: Topology) -> tuple[Sequence[int], Protects, str
 
 
 def share_group(topology: Topology, one: int, other: int) -> bool:
-    """Whether two node ranks have ranks in a common parallel group, or are the same."""
+    """Return True if two node ranks have ranks in a common parallel group, or are the same."""
     there = topology.ranks_of(other)
     for dim in topology.mesh.names:
         stride, size = topology.mesh.stride(dim), topology.mesh.size(dim)

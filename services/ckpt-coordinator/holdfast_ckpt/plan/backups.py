@@ -1,7 +1,7 @@
-"""Orders to the vaults of a job's nodes: who keeps whose copies, and where to look for those from before. Pure.
+"""Orders to the vaults of a job's nodes: which node keeps whose copies, and where to look for earlier ones.
 
-A plan follows from each start of a generation, and holds until the next. It is stored whole, so that the same orders
-can be given again at any time.
+Each start of a generation gives a plan, which holds until the next. It is stored whole, so that the same orders can be
+given again at any time.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ from holdfast.settings.checkpoint import CheckpointPolicy
 from holdfast.topology import Mesh, Topology
 from holdfast_ckpt.plan.backup_plan import BackupStrategy, Protects, plan_backups
 from holdfast_ckpt.plan.certified import still_certified, still_held
-from holdfast_ckpt.plan.checkpoint_state import HeldShards, JobBackups, Layout
+from holdfast_ckpt.plan.records import HeldShards, JobBackups, VaultLayout
 from holdfast_ckpt.plan.replica_groups import replica_groups
 
 LAYOUTS_REMEMBERED = 4
-"""Layouts of a job besides the present one: where shards are looked for that nobody has reported."""
+"""Layouts of a job before the present one: nodes look there for shards that no node has reported."""
 
 SOURCES_MAX = 4
-"""Vaults that a node is sent to for shards from before. Each that is gone costs the restart a failed connection."""
+"""Vaults that a node asks for earlier shards. Each that is gone costs the restart a failed connection."""
 
 NAMED_MAX = 4
-"""Nodes that a reason names."""
+"""Nodes named in a reason."""
 
 
-def planned(
+def plan_generation(
     before: JobBackups | None,
     event: GenerationStarted,
     policy: CheckpointPolicy,
     held: Mapping[int, HeldShards],
     decision: str,
 ) -> JobBackups | None:
-    """The backups of a generation that starts; None: it is not newer than what is planned, or says too little.
+    """Return the backups of a new generation; None if it is not newer than `before`, or the event lacks fields.
 
-    `held` is what is known to be in memory, by node rank; `decision` the id of what is decided here.
+    `held` has the shards known to be in memory by node rank; `decision` is the id of this decision.
     """
     assert event.job is not None
     if event.submitted_at is None or not event.nproc_per_node:
-        return None  # said by a controller that did not know of backups
+        return None  # from a controller of a release without backups
     submitted_ms, generation = submission_ms(event.submitted_at), event.generation or 0
     if before and (before.submitted_ms, before.generation) >= (submitted_ms, generation):
         return None
@@ -64,7 +64,7 @@ def planned(
             reason = "no node has a vault: there are no copies"
         else:
             reason += f"; but {_names(missing)} without a vault can neither send copies nor keep them"
-    layout = Layout(nodes=event.nodes, vaults=vaults, keepers=keepers)
+    layout = VaultLayout(nodes=event.nodes, vaults=vaults, keepers=keepers)
     wanted, step_s = event.persist_every or policy.persist_every, before.step_s if before else None
     past = [old for old in _past(before) if len(old.nodes) == len(layout.nodes)]
     return JobBackups(
@@ -87,13 +87,13 @@ def planned(
         persist=wanted,
         persist_every=PersistEvery.parse(wanted).in_steps(step_s, before.persist_every if before else 0),
         mesh=event.mesh or "",
-        # Copies that were shared are put together again by the same groups.
+        # The same groups put shared copies together again.
         replicas_max=before.replicas_max if before else policy.replicas_max,
     )
 
 
-def orders(plan: JobBackups) -> list[BackupOrder]:
-    """What the nodes of a job are told; the same plan gives the same orders."""
+def orders_of(plan: JobBackups) -> list[BackupOrder]:
+    """Return the orders of a job's nodes; the same plan gives the same orders."""
     kept: defaultdict[int | None, list[int]] = defaultdict(list)
     for node_rank, keeper in enumerate(plan.layout.keepers):
         kept[keeper].append(node_rank)
@@ -108,9 +108,9 @@ def orders(plan: JobBackups) -> list[BackupOrder]:
 
 
 def idle_orders(plan: JobBackups, cause: str, reason: str) -> list[BackupOrder]:
-    """What nodes are told when the job is over: neither send nor look for anything.
+    """Return the orders of a finished job's nodes: neither send copies nor look for any.
 
-    A node that only left the job is told nothing: it goes on answering those that look for what it holds.
+    A node that only left the job gets no order: it goes on answering the vaults that look for its shards.
     """
     return [
         BackupOrder(
@@ -124,12 +124,12 @@ def idle_orders(plan: JobBackups, cause: str, reason: str) -> list[BackupOrder]:
             reason=reason,
             cause=cause,
         )
-        for node, node_rank in _ever_at(plan).items()
+        for node, node_rank in _nodes_of(plan).items()
     ]
 
 
-def holders(plans: Iterable[JobBackups]) -> dict[str, str]:
-    """The job that each node serves: if two plans name it, the one of the later start."""
+def job_of_node(plans: Iterable[JobBackups]) -> dict[str, str]:
+    """Return the job that each node serves: if two plans name it, the job that started later."""
     return {node: plan.job for plan in sorted(plans, key=lambda plan: plan.planned_at) for node in plan.layout.nodes}
 
 
@@ -182,8 +182,8 @@ def _replica(plan: JobBackups, node_rank: int) -> Replica:
     )
 
 
-def _ever_at(plan: JobBackups) -> dict[str, int]:
-    """The nodes that the job has, and those remembered that it had, with their last node ranks."""
+def _nodes_of(plan: JobBackups) -> dict[str, int]:
+    """Return the present and the remembered nodes of a job, with their last node ranks."""
     found: dict[str, int] = {}
     for layout in _past(plan):
         for node_rank, node in enumerate(layout.nodes):
@@ -191,16 +191,16 @@ def _ever_at(plan: JobBackups) -> dict[str, int]:
     return found
 
 
-def _past(before: JobBackups | None) -> tuple[Layout, ...]:
+def _past(before: JobBackups | None) -> tuple[VaultLayout, ...]:
     return (before.layout, *before.earlier) if before else ()
 
 
 def _sources(
-    layout: Layout, past: list[Layout], held: Mapping[int, HeldShards]
+    layout: VaultLayout, past: list[VaultLayout], held: Mapping[int, HeldShards]
 ) -> tuple[tuple[VaultAddress, ...], ...]:
-    """By node rank, whom to ask for its shards, the likeliest first.
+    """Return the vaults to ask for the shards of each node rank, the likeliest first.
 
-    Whether they are alive is for the asker to find out: what was decided elsewhere meanwhile is not known here.
+    The asking vault finds out which of them are alive: this service does not know of the latest evictions.
     """
     if not past:
         return ((),) * len(layout.nodes)
@@ -210,14 +210,14 @@ def _sources(
             vaults.setdefault(node, vault)
     found = []
     for node_rank, own in enumerate(layout.nodes):
-        names = dict.fromkeys(_who_had(node_rank, past, held.get(node_rank)))
+        names = dict.fromkeys(_likely_holders(node_rank, past, held.get(node_rank)))
         there = [_address(name, vaults[name]) for name in names if name != own and vaults.get(name)]
         found.append(tuple(there[:SOURCES_MAX]))
     return tuple(found)
 
 
-def _who_had(node_rank: int, past: list[Layout], held: HeldShards | None) -> Iterator[str]:
-    # A keeper before the owner: that one left the job for a reason.
+def _likely_holders(node_rank: int, past: list[VaultLayout], held: HeldShards | None) -> Iterator[str]:
+    # The keeper before the owner: the owner left the job for a reason.
     if held:
         yield held.keeper
         yield held.node

@@ -1,13 +1,13 @@
-"""How often copies are sent: as often as the network carries them, and no oftener. Pure.
+"""The cadence of copies: one step in `every` is sent, as often as the network carries them.
 
-A copy that takes longer than the time until the next one leaves steps without any; one that takes half of that time
+A copy that takes longer than the time until the next one leaves steps without copies; one that takes half of that time
 already competes with training for the network. So `every` doubles when a node reports twice in a row that it was late,
-and halves when for a minute all reports said that there is room.
+and halves when all reports of a minute said that there is room.
 
-Hysteresis: room is an eighth of the time between two copies. After halving, the same copy takes a quarter of it, half
-of what counts as late, so only a network that got twice as slow leads back. One late report alone does nothing:
-connections are made anew at each start, and a first copy waits for that. A change holds from a step on that is five
-seconds ahead, and the reports of some seconds more are still about how it was before.
+Hysteresis: room means an eighth of the time between two copies. After halving, the same copy takes a quarter of that
+time, half of what counts as late, so only a network twice as slow reverses the change. A single late report does
+nothing: each start opens new connections, and a first copy waits for that. A change begins at a step five seconds
+ahead, and the reports of some more seconds are still about the time before it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LEAD = timedelta(seconds=LEAD_S)
 
 
 class Load(StrEnum):
-    """What a report says of the way to the keeper."""
+    """Load of the way to the keeper, by one report."""
 
     LATE = "late"
     FITS = "fits"
@@ -37,24 +37,23 @@ class Load(StrEnum):
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
-    """How the copies of a job keep up with its steps.
-
-    `late` are the nodes whose last report was late; `cramped_at` is when the last report came that was not roomy.
-    """
+    """Present cadence of a job's copies, and the recent reports about it."""
 
     every: int
     since: datetime
     cramped_at: datetime
+    """Time of the last report that was not roomy."""
     late: frozenset[str] = frozenset()
+    """Nodes whose last report was late."""
 
 
-def begin(every: int, now: datetime) -> Pace:
-    """From now on every so many steps."""
+def start(every: int, now: datetime) -> Pace:
+    """Return a new pace that begins now."""
     return Pace(every=every, since=now, cramped_at=now)
 
 
 def load_of(every: int, took_s: float, step_s: float | None, skipped: int) -> Load:
-    """What one report says: how long copies took, and how many were left out. `step_s` None: not known yet."""
+    """Return the load by one report: seconds per copy, step time (None if not known yet), and steps without copies."""
     if skipped:
         return Load.LATE
     if step_s is None:
@@ -65,25 +64,25 @@ def load_of(every: int, took_s: float, step_s: float | None, skipped: int) -> Lo
     return Load.ROOMY if took_s <= ROOMY_SHARE * between_s else Load.FITS
 
 
-def paced(pace: Pace, node: str, load: Load, now: datetime, least: int) -> Pace:
-    """The pace after a node's report; `least` is what was asked for, and never gone below."""
+def adapt(pace: Pace, node: str, load: Load, now: datetime, least: int) -> Pace:
+    """Return the pace after a node's report; `least` is the configured distance of copies, the lower limit."""
     if now < pace.since + SETTLING:
         return pace
     if load is Load.LATE:
         if node in pace.late and pace.every < BACKUP_EVERY_MAX:
-            return begin(min(2 * pace.every, BACKUP_EVERY_MAX), now + LEAD)
+            return start(min(2 * pace.every, BACKUP_EVERY_MAX), now + LEAD)
         return msgspec.structs.replace(pace, late=pace.late | {node}, cramped_at=now)
     if node in pace.late:
         pace = msgspec.structs.replace(pace, late=pace.late - {node})
     if load is Load.FITS:
         return msgspec.structs.replace(pace, cramped_at=now)
     if pace.every > least and now - pace.cramped_at >= ROOM_FOR:
-        return begin(max(pace.every // 2, least), now + LEAD)
+        return start(max(pace.every // 2, least), now + LEAD)
     return pace
 
 
-def in_words(before: int, after: int, report: CopiesMeasured) -> str:
-    """Why the pace changes with this report."""
+def reason(before: int, after: int, report: CopiesMeasured) -> str:
+    """Return the reason for a change of pace by this report."""
     if after < before:
         why = f"there was room for {ROOM_FOR.total_seconds():.0f} s"
     elif report.skipped:

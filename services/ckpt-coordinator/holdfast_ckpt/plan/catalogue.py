@@ -1,4 +1,4 @@
-"""The catalogue's decisions. Pure."""
+"""The catalogue of steps on the disk."""
 
 from __future__ import annotations
 
@@ -7,19 +7,18 @@ from datetime import datetime
 
 from holdfast.events import CheckpointSaved, StepRestorable
 from holdfast.ids import derived_id
-from holdfast_ckpt.plan.checkpoint_state import CataloguedStep
+from holdfast_ckpt.plan.records import CataloguedStep
 
 SOURCE = "ckpt-coordinator"
 
 KEPT_MAX = 10
-"""Steps of a job that the catalogue keeps. Ranks choose from what is on the disk, so older ones help nobody."""
+"""Steps of a job in the catalogue. Ranks choose from what is on the disk, so older entries are of no use."""
 
 
-def record(event: CheckpointSaved, now: datetime) -> tuple[CataloguedStep, StepRestorable]:
-    """The catalogue's entry for a checkpoint, and the finding that it can be restored from now on."""
-    assert event.job is not None
+def catalogue_entry(job: str, event: CheckpointSaved, now: datetime) -> tuple[CataloguedStep, StepRestorable]:
+    """Return the catalogue's entry for a checkpoint, and the event that it can be restored from now on."""
     entry = CataloguedStep(
-        job=event.job,
+        job=job,
         step=event.step,
         path=event.path,
         checkpoint_bytes=event.checkpoint_bytes,
@@ -30,7 +29,7 @@ def record(event: CheckpointSaved, now: datetime) -> tuple[CataloguedStep, StepR
         id=derived_id(event.id, "restorable"),
         at=now,
         source=SOURCE,
-        job=event.job,
+        job=job,
         generation=event.generation,
         cause=event.id,
         step=event.step,
@@ -40,11 +39,11 @@ def record(event: CheckpointSaved, now: datetime) -> tuple[CataloguedStep, StepR
     return entry, finding
 
 
-def outdated(saved_at: Mapping[int, datetime], there: Collection[int] = ()) -> list[int]:
-    """The steps of a job that the catalogue no longer keeps: those that are not `there`, if somebody has looked.
+def outdated(saved_at: Mapping[int, datetime], on_disk: Collection[int] = ()) -> list[int]:
+    """Return the steps of a job to remove from the catalogue: all but the newest, and those not in `on_disk`.
 
-    Else by time: one that went back saves lower steps.
+    An empty `on_disk` means that the disk was not listed. Newest is by time: a job that went back saves lower steps.
     """
     newest_first = sorted(saved_at, key=lambda step: (saved_at[step], step), reverse=True)
-    gone = [step for step in newest_first[:KEPT_MAX] if there and step not in there]
+    gone = [step for step in newest_first[:KEPT_MAX] if on_disk and step not in on_disk]
     return gone + newest_first[KEPT_MAX:]

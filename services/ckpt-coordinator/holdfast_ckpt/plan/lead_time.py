@@ -1,13 +1,13 @@
-"""How far ahead a step is named at which all nodes of a job are to do the same. Pure."""
+"""The lead time of a change that all nodes of a job make at the same step."""
 
 from __future__ import annotations
 
 from math import ceil
 
 LEAD_S = 5.0
-"""From the samples of a step over analyzer, coordinator and agents to the vaults takes one to three seconds."""
+"""An order takes one to three seconds from a step's samples through analyzer, coordinator and agents to the vaults."""
 
 
 def lead_steps(step_s: float | None) -> int | None:
-    """How many steps after the newest one that is known; None: it is not known yet how long they take."""
+    """Return how many steps after the newest known one a change begins; None if the step time is not known yet."""
     return None if not step_s else 1 + ceil(LEAD_S / step_s)

@@ -1,7 +1,7 @@
-"""Which ranks have state in common, as far as a mesh tells: those that differ in data-parallel dimensions only. Pure.
+"""Groups of ranks that have state in common by the mesh: those that differ in data-parallel dimensions only.
 
-ByteRobust (§6.3) backs up model states once for each data-parallel group. The work is shared by a few neighbours in it
-rather than by all: each of them is asked by the others, at every step, what its chunks hash to.
+ByteRobust (§6.3) backs up model states once for each data-parallel group. A few neighbours in the group share the work
+rather than all of it, because each asks the others for the hashes of their chunks at every step.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from functools import lru_cache
 from holdfast.topology import Mesh
 
 REPLICA_DIMENSIONS = frozenset({"dp", "ddp", "data", "data_parallel", "dp_replicate", "replica", "replicate"})
-"""Names under which the field's meshes have replicas. Sharded ones (`dp_shard`, `fsdp`) have nothing in common."""
+"""Common names of dimensions with replicas. Ranks along sharded ones (`dp_shard`, `fsdp`) have nothing in common."""
 
 
 def replicas_of(mesh: Mesh, rank: int, at_most: int) -> tuple[int, ...]:
-    """The ranks that share the sending with this one, itself among them; the same for all of them. O(at_most)."""
+    """Return the ranks that share the sending with this one, itself included; the same for all. O(at_most)."""
     dims = [(mesh.stride(name), mesh.size(name)) for name in mesh.names if name in REPLICA_DIMENSIONS]
     place, total, first = 0, 1, rank
     for stride, size in dims:
@@ -30,7 +30,7 @@ def replicas_of(mesh: Mesh, rank: int, at_most: int) -> tuple[int, ...]:
 
 @lru_cache(maxsize=16)
 def replica_groups(mesh: Mesh, at_most: int) -> Sequence[tuple[int, ...]]:
-    """`replicas_of` each rank; () if no rank has any. O(ranks)."""
+    """Return `replicas_of` each rank in O(ranks); () if no rank has any."""
     if at_most < 2 or len(replicas_of(mesh, 0, at_most)) < 2:
         return ()
     found: list[tuple[int, ...]] = [()] * mesh.world_size

@@ -1,7 +1,7 @@
-"""What the memories of nodes hold, as they report it. Pure, but for what it remembers.
+"""Locations of shards in the memory of nodes, as the nodes report them.
 
-Every node reports every two seconds. A report is taken in at once and written later, with others and only so many at a
-time: decisions wait behind every write. What was not written when the process ended comes again with the next report.
+Every node reports every two seconds. A report counts at once, and is written later in batches of limited size, because
+decisions wait behind every write. Reports that were not written when the process ended are repeated by the nodes.
 """
 
 from __future__ import annotations
@@ -13,43 +13,43 @@ from itertools import islice
 import msgspec
 
 from holdfast.events import CopiesMeasured, ShardsFetched
-from holdfast_ckpt.plan.checkpoint_state import HeldShards, HeldState
+from holdfast_ckpt.plan.records import HeldShards, HeldState
 
-Place = tuple[str, int]
+JobNodeRank = tuple[str, int]
 """A job and a node rank."""
 
 
-class Holdings:
+class ShardLocations:
     """The newest shards of each node rank of each job, and which of them are not written yet."""
 
     def __init__(self, written: Iterable[HeldShards] = ()) -> None:
         self._held: defaultdict[str, dict[int, HeldShards]] = defaultdict(dict)
-        self._unwritten: dict[Place, None] = {}
-        self._fetches: dict[Place, _Fetch] = {}
+        self._unwritten: dict[JobNodeRank, None] = {}
+        self._fetches: dict[JobNodeRank, _Fetch] = {}
         for held in written:
             self._held[held.job][held.node_rank] = held
 
-    def of(self, job: str) -> Mapping[int, HeldShards]:
-        """What is held of a job, by node rank."""
+    def of_job(self, job: str) -> Mapping[int, HeldShards]:
+        """Return the shards of a job by node rank."""
         return self._held.get(job, {})
 
     def jobs(self) -> list[str]:
-        """The jobs of which something is held."""
+        """Return the jobs that have shards in memory."""
         return list(self._held)
 
-    def take(self, held: HeldShards) -> None:
-        """Note a report, unless a newer one was heard."""
-        known = self.of(held.job).get(held.node_rank)
+    def record(self, held: HeldShards) -> None:
+        """Record a report, unless a newer one is known."""
+        known = self.of_job(held.job).get(held.node_rank)
         if known is None or known.age <= held.age:
             self._held[held.job][held.node_rank] = held
             self._unwritten[(held.job, held.node_rank)] = None
 
-    def fetched(self, event: ShardsFetched, nproc_per_node: int) -> HeldShards | None:
-        """What a node rank holds once all of its ranks have fetched the same step; None: some have not yet.
+    def add_fetch(self, event: ShardsFetched, nproc_per_node: int) -> HeldShards | None:
+        """Return the shards of a node rank once all of its ranks have fetched the same step; None until then.
 
         Each rank fetches for itself, and one whose bytes were damaged fetches alone.
         """
-        held = _held(event, nproc_per_node, HeldState.FETCHED, event.fetched_bytes)
+        held = _held_shards(event, nproc_per_node, HeldState.FETCHED, event.fetched_bytes)
         if held is None:
             return None
         place, fetch = (held.job, held.node_rank), _Fetch(held.node, held.age)
@@ -65,22 +65,23 @@ class Holdings:
         return msgspec.structs.replace(held, shard_bytes=sum(fetch.shard_bytes.values()))
 
     def forget(self, job: str) -> None:
-        """The job is over: what is held of it is to be removed."""
+        """Forget a finished job; its rows are removed with the next writes."""
         for place in [place for place in self._fetches if place[0] == job]:
             del self._fetches[place]
         self._unwritten.update(((job, node_rank), None) for node_rank in self._held.pop(job, {}))
 
-    def unwritten(self, count_max: int) -> dict[Place, HeldShards | None]:
-        """What has waited longest to be written; None: to be removed."""
-        return {(job, node_rank): self.of(job).get(node_rank) for job, node_rank in islice(self._unwritten, count_max)}
+    def unwritten(self, count_max: int) -> dict[JobNodeRank, HeldShards | None]:
+        """Return the changes that have waited longest to be written; None stands for a row to remove."""
+        waiting = islice(self._unwritten, count_max)
+        return {(job, node_rank): self.of_job(job).get(node_rank) for job, node_rank in waiting}
 
-    def written(self, place: Place) -> None:
-        """It is written as it stands."""
+    def mark_written(self, place: JobNodeRank) -> None:
+        """Note that the present state of a node rank is written."""
         self._unwritten.pop(place, None)
 
 
 class _Fetch:
-    """A step that a node gets from others, by what its ranks have of it."""
+    """A step that a node fetches from others, and the bytes that each of its ranks has of it."""
 
     def __init__(self, node: str, age: tuple[int, int]) -> None:
         self.node = node
@@ -88,12 +89,12 @@ class _Fetch:
         self.shard_bytes: dict[int, int] = {}
 
 
-def copied(event: CopiesMeasured, nproc_per_node: int) -> HeldShards | None:
-    """What a report says; None: nothing that could be used."""
-    return _held(event, nproc_per_node, HeldState.BACKED_UP, event.backup_bytes)
+def backed_up(event: CopiesMeasured, nproc_per_node: int) -> HeldShards | None:
+    """Return the shards of a report; None if it lacks job, node or ranks."""
+    return _held_shards(event, nproc_per_node, HeldState.BACKED_UP, event.backup_bytes)
 
 
-def _held(
+def _held_shards(
     event: CopiesMeasured | ShardsFetched, nproc_per_node: int, state: HeldState, shard_bytes: int
 ) -> HeldShards | None:
     if event.job is None or event.node is None or not event.ranks:

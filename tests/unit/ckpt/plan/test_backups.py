@@ -18,8 +18,8 @@ from holdfast.settings.checkpoint import CheckpointPolicy
 from holdfast.settings.load import ConfigRefused, load
 from holdfast_agent.companions.environment import RankFiles, rank_environment
 from holdfast_ckpt.plan.backup_plan import BackupStrategy
-from holdfast_ckpt.plan.backups import LAYOUTS_REMEMBERED, SOURCES_MAX, holders, orders, planned
-from holdfast_ckpt.plan.checkpoint_state import JobBackups
+from holdfast_ckpt.plan.backups import LAYOUTS_REMEMBERED, SOURCES_MAX, job_of_node, orders_of, plan_generation
+from holdfast_ckpt.plan.records import JobBackups
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 POLICY = CheckpointPolicy()
@@ -43,7 +43,7 @@ def started(generation: int, nodes: tuple[str, ...], **changes: object) -> Gener
 
 
 def plan(before: JobBackups | None, event: GenerationStarted) -> JobBackups:
-    made = planned(before, event, POLICY, {}, event.id)
+    made = plan_generation(before, event, POLICY, {}, event.id)
     assert made is not None
     return made
 
@@ -54,7 +54,7 @@ def sources(order: BackupOrder) -> list[str]:
 
 def test_an_order_is_complete() -> None:
     event = started(1, ("a", "b"), nproc_per_node=4, world_size=8, mesh="pp=2,tp=4")
-    first, second = orders(plan(None, event))
+    first, second = orders_of(plan(None, event))
     assert (first.node, first.ranks, second.node, second.ranks) == ("a", range(4), "b", range(4, 8))
     assert (first.job, first.generation, first.world_size) == ("job", 1, 8)
     assert first.submitted_ms == round(NOW.timestamp() * 1000)
@@ -63,45 +63,45 @@ def test_an_order_is_complete() -> None:
 
 
 def test_an_address_may_have_colons() -> None:
-    (first, _) = orders(plan(None, started(1, ("a", "b"), vaults=("fd00::1:7000", "fd00::2:7001"))))
+    (first, _) = orders_of(plan(None, started(1, ("a", "b"), vaults=("fd00::1:7000", "fd00::2:7001"))))
     assert first.keeper and (first.keeper.host, first.keeper.port) == ("fd00::2", 7001)
 
 
 @pytest.mark.parametrize(("generation", "after"), [(1, False), (2, False), (3, True)])
 def test_only_a_newer_generation_is_planned(generation: int, after: bool) -> None:
     before = plan(None, started(2, ("a", "b")))
-    late = planned(before, started(generation, ("c", "d")), POLICY, {}, uuid7())
+    late = plan_generation(before, started(generation, ("c", "d")), POLICY, {}, uuid7())
     assert (late is not None) == after
 
 
 def test_a_later_job_of_the_name_owes_nothing_to_the_earlier_one() -> None:
     before = plan(None, started(7, ("a", "b")))
     again = started(1, ("c", "d"), submitted_at=NOW + timedelta(days=1))
-    assert [order.sources for order in orders(plan(before, again))] == [(), ()]
-    assert planned(plan(before, again), started(8, ("a", "b")), POLICY, {}, uuid7()) is None
+    assert [order.sources for order in orders_of(plan(before, again))] == [(), ()]
+    assert plan_generation(plan(before, again), started(8, ("a", "b")), POLICY, {}, uuid7()) is None
 
 
 def test_what_a_controller_of_before_says_is_no_ground_for_a_plan() -> None:
-    assert planned(None, started(1, ("a", "b"), submitted_at=None), POLICY, {}, uuid7()) is None
-    assert planned(None, started(1, ("a", "b"), nproc_per_node=0), POLICY, {}, uuid7()) is None
+    assert plan_generation(None, started(1, ("a", "b"), submitted_at=None), POLICY, {}, uuid7()) is None
+    assert plan_generation(None, started(1, ("a", "b"), nproc_per_node=0), POLICY, {}, uuid7()) is None
 
 
 def test_sources_are_the_newest_first_each_once_never_the_node_itself_and_few() -> None:
     one = plan(None, started(1, ("a", "b")))
     two = plan(one, started(2, ("a", "c")))
-    assert [sources(order) for order in orders(two)] == [["b"], ["a", "b"]]
+    assert [sources(order) for order in orders_of(two)] == [["b"], ["a", "b"]]
     three = plan(two, started(3, ("d", "c")))
-    assert [sources(order) for order in orders(three)] == [["c", "a", "b"], ["a", "b"]]
+    assert [sources(order) for order in orders_of(three)] == [["c", "a", "b"], ["a", "b"]]
     four = plan(three, started(4, ("e", "f")))
-    assert [sources(order) for order in orders(four)] == [["c", "d", "a", "b"], ["d", "c", "a", "b"]]
-    assert all(len(order.sources) <= SOURCES_MAX for order in orders(four))
+    assert [sources(order) for order in orders_of(four)] == [["c", "d", "a", "b"], ["d", "c", "a", "b"]]
+    assert all(len(order.sources) <= SOURCES_MAX for order in orders_of(four))
 
 
 def test_restarts_in_place_push_nothing_out_and_what_is_remembered_is_bounded() -> None:
     made = plan(plan(None, started(1, ("a", "b"))), started(2, ("c", "b")))
     for generation in range(3, 20):
         made = plan(made, started(generation, ("c", "b")))
-    assert [sources(order) for order in orders(made)] == [["b", "a"], ["c", "a"]]
+    assert [sources(order) for order in orders_of(made)] == [["b", "a"], ["c", "a"]]
     for generation in range(20, 40):
         made = plan(made, started(generation, (f"n{generation}", "b")))
     assert len(made.earlier) == LAYOUTS_REMEMBERED
@@ -110,23 +110,23 @@ def test_restarts_in_place_push_nothing_out_and_what_is_remembered_is_bounded() 
 def test_a_node_is_asked_where_its_vault_is_now() -> None:
     before = plan(None, started(1, ("a", "b"), vaults=("a:1", "b:1")))
     moved = plan(before, started(2, ("c", "b"), vaults=("c:1", "b:2")))
-    first, _ = orders(moved)
+    first, _ = orders_of(moved)
     assert [(source.node, source.port) for source in first.sources] == [("b", 2), ("a", 1)]
 
 
 def test_how_often_a_step_goes_to_the_disk_is_the_job_s_to_say_and_else_the_cluster_s() -> None:
     said = plan(None, started(1, ("a", "b"), persist_every="500"))
-    assert [order.persist_every for order in orders(said)] == [500, 500]
+    assert [order.persist_every for order in orders_of(said)] == [500, 500]
     first = plan(None, started(1, ("a",)))
-    assert (first.persist, orders(first)[0].persist_every) == ("10m", 0)  # a step may take any time yet
+    assert (first.persist, orders_of(first)[0].persist_every) == ("10m", 0)  # a step may take any time yet
     timed = msgspec.structs.replace(first, step_s=1.0, persist_every=512)
-    assert orders(plan(timed, started(2, ("b",))))[0].persist_every == 512
-    assert orders(plan(timed, started(2, ("b",), persist_every="never")))[0].persist_every == 0
+    assert orders_of(plan(timed, started(2, ("b",))))[0].persist_every == 512
+    assert orders_of(plan(timed, started(2, ("b",), persist_every="never")))[0].persist_every == 0
 
 
 def test_a_node_serves_the_job_that_started_there_last() -> None:
     one, two = plan(None, started(1, ("a", "b"))), plan(None, started(2, ("b", "c"), job="other"))
-    assert holders([two, one]) == {"a": "job", "b": "other", "c": "other"}
+    assert job_of_node([two, one]) == {"a": "job", "b": "other", "c": "other"}
 
 
 def test_ranks_and_orders_name_the_submission_alike(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_ranks_and_orders_name_the_submission_alike(tmp_path: Path) -> None:
         place = Placement(job=spec, node_rank=0, master_addr="h", master_port=1, submitted_at=at)
         order = NodeOrder(node="a", epoch=1, generation=1, job="job", placement=place)
         said = rank_environment({}, order, place, 0, files)["HOLDFAST_JOB_SUBMITTED_MS"]
-        assert int(said) == orders(plan(None, started(1, ("a",), submitted_at=at)))[0].submitted_ms
+        assert int(said) == orders_of(plan(None, started(1, ("a",), submitted_at=at)))[0].submitted_ms
 
 
 def test_the_setting_names_the_strategies_that_there_are() -> None:
@@ -163,7 +163,7 @@ def test_a_job_of_100_000_ranks_is_planned_again_in_seconds() -> None:
     begin = time.process_time()
     before = plan(None, started(1, nodes, **shape))
     after = plan(before, started(2, (*nodes[:-1], "spare"), **shape))
-    assert len(orders(after)) == 12_500
+    assert len(orders_of(after)) == 12_500
     assert time.process_time() - begin < 10
 
 

@@ -13,7 +13,7 @@ from holdfast.settings.load import Settings
 from holdfast_analyzer.register import engines_of
 from holdfast_analyzer.service import Analyzer
 from holdfast_ckpt.plan.catalogue import KEPT_MAX
-from holdfast_ckpt.plan.checkpoint_state import CataloguedStep
+from holdfast_ckpt.plan.records import CataloguedStep
 from holdfast_ckpt.service import Coordinator
 from holdfast_ckpt.store import STEPS, TABLES
 

@@ -1,4 +1,4 @@
-"""What the coordinator knows of checkpoints: steps on disk, steps in the memory of nodes, who keeps whose copies."""
+"""Records that the coordinator stores: steps on disk, shards in the memory of nodes, backup plans."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast.topology import Mesh, Topology
 
 
 class CataloguedStep(msgspec.Struct, frozen=True, kw_only=True):
-    """A checkpoint of a job that is whole: every rank's part of it was published."""
+    """A complete checkpoint of a job: every rank's part of it was published."""
 
     job: str
     step: int
@@ -22,15 +22,14 @@ class CataloguedStep(msgspec.Struct, frozen=True, kw_only=True):
     generation: int
 
 
-class Layout(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the ranks of a generation run and who keeps their copies, by node rank.
-
-    `vaults` are addresses, "" for a node that has none; `keepers` are node ranks, None for a node without copies.
-    """
+class VaultLayout(msgspec.Struct, frozen=True, kw_only=True):
+    """Nodes of a generation and the keepers of their copies, by node rank."""
 
     nodes: tuple[str, ...]
     vaults: tuple[str, ...]
+    """Addresses of the nodes' vaults; "" for a node without one."""
     keepers: tuple[int | None, ...]
+    """Node ranks; None for a node whose copies no node keeps."""
 
 
 class HeldStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,7 +40,7 @@ class HeldStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CertifiedSteps(msgspec.Struct, frozen=True, kw_only=True):
-    """Up to which step a job is known to be clean, as of which generation."""
+    """The newest step of a job that is known to be clean, and the generation that it is known for."""
 
     job: str
     generation: int
@@ -50,57 +49,59 @@ class CertifiedSteps(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobBackups(msgspec.Struct, frozen=True, kw_only=True):
-    """The backups of a job's newest generation.
-
-    `sources` are, by node rank, the vaults that may hold shards from before. `ordered_by` is the decision that the
-    orders follow from, `planned_at` when its generation was started. `earlier` are other layouts, the newest first.
-    `held` is the certified step that vaults keep, `coming` the one that is to take its place (see `certified`), and
-    `certified_up_to` what nodes were told of steps on the disk.
-    `persist` is how often a step is wanted on the disk, and `persist_every` how many steps that is.
-    `replicas_max` ranks share the sending of what they have in common.
-    Of the steps before `every_from` one in `every_before` is sent, from there on one in `every`.
-    """
+    """The backup plan of a job's newest generation."""
 
     job: str
     submitted_ms: int
     generation: int
     nproc_per_node: int
     planned_at: datetime
+    """Start of the generation."""
     ordered_by: str
+    """Id of the decision that the orders follow from."""
     strategy: str
     protects: str
     reason: str
     every: int
-    layout: Layout
+    """One step in `every` is sent to the keepers, from step `every_from` on; before it one in `every_before`."""
+    layout: VaultLayout
     sources: tuple[tuple[VaultAddress, ...], ...]
-    earlier: tuple[Layout, ...] = ()
+    """For each node rank the vaults that may hold earlier shards."""
+    earlier: tuple[VaultLayout, ...] = ()
+    """Earlier layouts, the newest first."""
     step_s: float | None = None
     held: HeldStep | None = None
+    """The certified step that vaults keep."""
     coming: int | None = None
+    """The step that is to replace `held` (see `certified`)."""
     certified_up_to: int | None = None
+    """The newest certified step that the nodes' orders announced."""
     persist: str = "never"
+    """The job's wish for steps on the disk: a number of steps, a time or "never"."""
     persist_every: int = 0
+    """`persist` in steps."""
     mesh: str = ""
     replicas_max: int = 1
+    """Most ranks that share the sending of what they have in common."""
     every_before: int = 1
     every_from: int = 0
 
     @property
     def topology(self) -> Topology:
-        """How its ranks, nodes and parallel groups map onto each other."""
+        """The map of the job's ranks, nodes and parallel groups."""
         mesh = Mesh.parse(self.mesh) if self.mesh else None
         return Topology.of(len(self.layout.nodes), self.nproc_per_node, mesh)
 
 
 class HeldState(StrEnum):
-    """How the shards of a node rank came to be on two nodes."""
+    """The way in which the shards of a node rank came to be on two nodes."""
 
     BACKED_UP = "backed_up"  # the node sent them to its keeper
-    FETCHED = "fetched"  # the node got them from its keeper
+    FETCHED = "fetched"  # the node fetched them from its keeper
 
 
 class HeldShards(msgspec.Struct, frozen=True, kw_only=True):
-    """The newest step that the ranks of a node rank have in the memory of two nodes, `node` and `keeper`."""
+    """The newest step of a node rank that is in the memory of two nodes, `node` and `keeper`."""
 
     job: str
     node_rank: int
@@ -114,5 +115,5 @@ class HeldShards(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def age(self) -> tuple[int, int]:
-        """The greater the newer: a generation that went back makes lower steps."""
+        """Sort key, greater for newer shards: a generation that went back makes lower steps."""
         return (self.generation, self.step)
