@@ -24,7 +24,7 @@ from records import Records, Timeout
 from report import final_line, median, rounded, table, tell
 
 from holdfast.embedded.control import PowerOff, PowerOn, ask
-from holdfast.embedded.layout import Layout
+from holdfast.embedded.layout import ClusterLayout
 
 MEMBERS, STANDBYS = 3, 2
 JOB = "node-loss"
@@ -55,7 +55,7 @@ class Drill:
         self._running = running
         self._records = records
         self._chance = random.Random(seed)
-        self._layout = Layout(running.directory)
+        self._layout = ClusterLayout(running.directory)
 
     def round(self, *, twice: bool) -> Loss:
         """Lose a node, and perhaps the one in its place.

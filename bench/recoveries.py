@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "e2e"))
 
 from cluster import Cluster
 
-from holdfast.faults.rights import Need, lacking
+from holdfast.faults.requirements import Requirement, lacking
 
 NODES = 3
 """Two for the job, and one stands by."""
@@ -62,7 +62,7 @@ def drilled_cluster(
     running = Cluster(directory / "cluster", environment)
     try:
         before(running)
-        running.up(NODES, namespaces=not lacking(Need.LINKS) and not lacking(Need.MOUNT))
+        running.up(NODES, namespaces=not lacking(Requirement.LINKS) and not lacking(Requirement.MOUNT))
         yield running
     except BaseException:
         tell(f"logs are kept in {directory}")

@@ -10,7 +10,7 @@ from holdfast.bus import Bus
 from holdfast.cli.connect.ask import ask, asked_by
 from holdfast.cli.output.tables import printable
 from holdfast.code.manifest import encode
-from holdfast.code.snapshot import UNASKED, Snapshot, SnapshotRefused, snapshot, tree_of
+from holdfast.code.snapshot import FOUND_TREE_LIMITS, Snapshot, SnapshotRefused, snapshot, tree_of
 from holdfast.fresh_ids import uuid7
 from holdfast.requests import CODE_REQUESTS, CodeOffer, KeepCode
 from holdfast.subjects import CODE_BUCKET
@@ -42,7 +42,7 @@ def snapshot_for_script(script: Path, *own: Path) -> Snapshot | None:
     why = "it lies in a home directory or at the root of the file system"
     if root is not None:
         try:
-            return snapshot(root, UNASKED, exclude=_inside(root, own))
+            return snapshot(root, FOUND_TREE_LIMITS, exclude=_inside(root, own))
         except SnapshotRefused as error:
             why = str(error)
     click.echo(

@@ -16,7 +16,7 @@ order by 1 limit 10
 """
 
 
-def prefix_of(incident: str) -> str:
+def checked_prefix(incident: str) -> str:
     """What was typed, if it can be an id.
 
     Raises:
@@ -28,7 +28,7 @@ def prefix_of(incident: str) -> str:
     return prefix
 
 
-async def the_one(connection: Connection, prefix: str) -> str:
+async def full_id(connection: Connection, prefix: str) -> str:
     """The id that begins so.
 
     Raises:

@@ -7,7 +7,7 @@ import click
 from holdfast.ids import checked_name
 
 
-def checked_or_complain(name: str, what: str) -> str:
+def require_name(name: str, what: str) -> str:
     """`name`, or an error of the command line; `what` is what it names."""
     try:
         return checked_name(name, what)

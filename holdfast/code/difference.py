@@ -6,7 +6,7 @@ import difflib
 
 import msgspec
 
-from holdfast.code.manifest import Entry, Manifest
+from holdfast.code.manifest import Manifest, ManifestEntry
 
 PATHS_SHOWN = 50
 _TEXT_BYTES_MAX = 1 << 20
@@ -52,7 +52,7 @@ def difference(old: Manifest, new: Manifest) -> Changes:
     )
 
 
-def in_words(changes: Changes, most: int = 3) -> str:
+def changes_text(changes: Changes, most: int = 3) -> str:
     """The changes as part of a sentence: the first paths by name, the others by their number."""
     if not changes.count:
         return "no file differs"
@@ -71,7 +71,7 @@ def lines(path: str, old: bytes, new: bytes) -> LineCount:
     return LineCount(path=path, added=len(after) - same, removed=len(before) - same)
 
 
-def unified(path: str, old: bytes, new: bytes) -> list[str]:
+def unified_diff(path: str, old: bytes, new: bytes) -> list[str]:
     """The difference of a text file as `diff -u` shows it; one line that says so for what is no text."""
     before, after = _lines(old), _lines(new)
     if before is None or after is None:
@@ -79,7 +79,7 @@ def unified(path: str, old: bytes, new: bytes) -> list[str]:
     return list(difflib.unified_diff(before, after, f"a/{path}", f"b/{path}", lineterm=""))
 
 
-def content_of(entry: Entry | None) -> str | None:
+def content_of(entry: ManifestEntry | None) -> str | None:
     """The hash of what an entry holds; None for a link or nothing."""
     return entry.sha256 if entry is not None and entry.target is None else None
 

@@ -13,7 +13,7 @@ _MISLEADING = frozenset({"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREF
 """Set in git's hooks, where they name the repository that the hook belongs to."""
 
 
-class NoGit(Exception):
+class GitUnavailable(Exception):
     """Git cannot tell: it is not installed, this is no work tree, or it refuses; the message is git's own."""
 
 
@@ -28,7 +28,7 @@ def toplevel(directory: Path) -> Path | None:
     """The work tree that the directory is in, if any."""
     try:
         said = _git(directory, "rev-parse", "--show-toplevel").rstrip(b"\n")
-    except NoGit:
+    except GitUnavailable:
         return None
     return Path(os.fsdecode(said)) if said else None
 
@@ -37,7 +37,7 @@ def commit(directory: Path) -> Commit:
     """The commit that the files of the directory belong to."""
     try:
         head = _git(directory, "rev-parse", "--verify", "--quiet", "HEAD").decode().strip()
-    except NoGit:
+    except GitUnavailable:
         head = ""
     changed = _git(directory, "status", "--porcelain", "-z", "--untracked-files=normal", "--", ".")
     return Commit(id=head, is_dirty=bool(changed))
@@ -71,7 +71,7 @@ def _git(directory: Path, *arguments: str) -> bytes:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise NoGit(str(error)) from error
+        raise GitUnavailable(str(error)) from error
     if done.returncode:
-        raise NoGit(os.fsdecode(done.stderr).strip() or f"git ended with {done.returncode}")
+        raise GitUnavailable(os.fsdecode(done.stderr).strip() or f"git ended with {done.returncode}")
     return done.stdout

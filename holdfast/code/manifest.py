@@ -26,11 +26,11 @@ Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}$(?!\n)")]
 """A SHA-256 in hexadecimal: of a file's content, or of a manifest, which is the version's name."""
 
 
-class NoManifest(ValueError):
+class InvalidManifest(ValueError):
     """A body that is no manifest, or one of a tree that nobody should lay out; the message names what is wrong."""
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ManifestEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A file of the tree, or with `target` a symbolic link to another place in it. `path` is relative, with slashes."""
 
     path: str
@@ -43,7 +43,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """The tree's entries in the order of their paths; directories are those that the paths name."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[ManifestEntry, ...]
     format: int = 1
 
     @property
@@ -57,11 +57,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return {entry.sha256: entry.size_bytes for entry in self.entries if entry.target is None}
 
 
-def manifest_of(entries: Iterable[Entry]) -> Manifest:
+def manifest_of(entries: Iterable[ManifestEntry]) -> Manifest:
     """The manifest of these entries.
 
     Raises:
-        NoManifest: they are no tree that can be laid out.
+        InvalidManifest: they are no tree that can be laid out.
     """
     manifest = Manifest(entries=tuple(sorted(entries, key=lambda entry: entry.path)))
     _check(manifest)
@@ -95,11 +95,11 @@ def decode(body: bytes) -> Manifest:
     """The manifest in `body`.
 
     Raises:
-        NoManifest: it is none, or larger than the limits, or would reach outside of its own directory.
+        InvalidManifest: it is none, or larger than the limits, or would reach outside of its own directory.
     """
     if len(body) > MANIFEST_BYTES_MAX:
-        raise NoManifest(f"it has {len(body)} bytes, over the limit of {MANIFEST_BYTES_MAX}")
-    manifest = read(_decoder, body, NoManifest)
+        raise InvalidManifest(f"it has {len(body)} bytes, over the limit of {MANIFEST_BYTES_MAX}")
+    manifest = read(_decoder, body, InvalidManifest)
     _check(manifest)
     return manifest
 
@@ -129,20 +129,20 @@ def target_problem(path: str, target: str) -> str:
 
 def _check(manifest: Manifest) -> None:
     if manifest.format != 1:
-        raise NoManifest(f"it is of format {manifest.format}, made by a newer release: this one reads format 1")
+        raise InvalidManifest(f"it is of format {manifest.format}, made by a newer release: this one reads format 1")
     if not manifest.entries or len(manifest.entries) > FILES_MAX:
-        raise NoManifest(f"it has {len(manifest.entries)} files; 1 to {FILES_MAX} can be held")
+        raise InvalidManifest(f"it has {len(manifest.entries)} files; 1 to {FILES_MAX} can be held")
     if manifest.code_bytes > CODE_BYTES_MAX:
-        raise NoManifest(f"its files have {manifest.code_bytes} bytes, over the limit of {CODE_BYTES_MAX}")
+        raise InvalidManifest(f"its files have {manifest.code_bytes} bytes, over the limit of {CODE_BYTES_MAX}")
     taken = {entry.path for entry in manifest.entries}
     before = ""
     for entry in manifest.entries:
         if problem := _problem(entry, before, taken):
-            raise NoManifest(f"{entry.path[:200]!r}: {problem}")
+            raise InvalidManifest(f"{entry.path[:200]!r}: {problem}")
         before = entry.path
 
 
-def _problem(entry: Entry, before: str, taken: set[str]) -> str:
+def _problem(entry: ManifestEntry, before: str, taken: set[str]) -> str:
     if problem := path_problem(entry.path):
         return problem
     if entry.path <= before:

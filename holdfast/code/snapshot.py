@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from holdfast.code import git
-from holdfast.code.git import Commit, NoGit
+from holdfast.code.git import Commit, GitUnavailable
 from holdfast.code.manifest import (
     CODE_BYTES_MAX,
     FILE_BYTES_MAX,
     FILES_MAX,
-    Entry,
+    InvalidManifest,
     Manifest,
-    NoManifest,
+    ManifestEntry,
     digest_of,
     manifest_of,
     path_problem,
@@ -44,7 +44,7 @@ OUTSIDE_MAX = 64
 _SHOWN = 3
 
 
-class Limits(NamedTuple):
+class SnapshotLimits(NamedTuple):
     """What a snapshot may have."""
 
     files_max: int
@@ -52,9 +52,9 @@ class Limits(NamedTuple):
     code_bytes_max: int
 
 
-ASKED_FOR = Limits(FILES_MAX, FILE_BYTES_MAX, CODE_BYTES_MAX)
+NAMED_TREE_LIMITS = SnapshotLimits(FILES_MAX, FILE_BYTES_MAX, CODE_BYTES_MAX)
 """Of a tree that somebody named."""
-UNASKED = Limits(2_000, 4 << 20, 16 << 20)
+FOUND_TREE_LIMITS = SnapshotLimits(2_000, 4 << 20, 16 << 20)
 """Of a tree that was found: nobody waits for more without having asked for it."""
 
 
@@ -86,7 +86,7 @@ class Snapshot(NamedTuple):
         return tuple(sorted(paths[:OUTSIDE_MAX]))
 
 
-def snapshot(root: Path, limits: Limits = ASKED_FOR, exclude: Collection[Path] = ()) -> Snapshot:
+def snapshot(root: Path, limits: SnapshotLimits = NAMED_TREE_LIMITS, exclude: Collection[Path] = ()) -> Snapshot:
     """The code in `root`, without the directories `exclude` (a cluster's own, a job's).
 
     Raises:
@@ -101,7 +101,7 @@ def snapshot(root: Path, limits: Limits = ASKED_FOR, exclude: Collection[Path] =
     entries, contents = walk.read(paths)
     try:
         manifest = manifest_of(entries)
-    except NoManifest as error:
+    except InvalidManifest as error:
         why = "it has no files that belong to its code" if not entries else str(error)
         raise SnapshotRefused(f"{root} cannot be held as a version of the code: {why}") from error
     return Snapshot(root, manifest, version_of(manifest), contents, walk.commit(), tuple(sorted(walk.left_out)))
@@ -120,7 +120,7 @@ def tree_of(script: Path, cwd: Path) -> Path | None:
 class _Walk:
     """One look at a tree."""
 
-    def __init__(self, root: Path, limits: Limits, exclude: set[Path]) -> None:
+    def __init__(self, root: Path, limits: SnapshotLimits, exclude: set[Path]) -> None:
         self._root = root
         self._limits = limits
         self._exclude = exclude
@@ -131,7 +131,7 @@ class _Walk:
         """The commit, if git knows."""
         try:
             return git.commit(self._root) if self._with_git else None
-        except NoGit:
+        except GitUnavailable:
             return None
 
     def paths(self) -> list[str]:
@@ -143,9 +143,9 @@ class _Walk:
                 raise SnapshotRefused(self._too_many(found))
         return found
 
-    def read(self, paths: list[str]) -> tuple[list[Entry], dict[str, bytes]]:
+    def read(self, paths: list[str]) -> tuple[list[ManifestEntry], dict[str, bytes]]:
         """The entries, and the contents of the files."""
-        entries: list[Entry] = []
+        entries: list[ManifestEntry] = []
         contents: dict[str, bytes] = {}
         sizes: dict[str, int] = {}
         total_bytes = 0
@@ -172,7 +172,7 @@ class _Walk:
     def _by_git(self, below: str) -> Iterator[str]:
         try:
             members, ignored = git.members(self._root / below), git.ignored(self._root / below)
-        except NoGit as error:
+        except GitUnavailable as error:
             if below:
                 raise SnapshotRefused(f"git cannot list {self._root / below}: {error}") from error
             self._with_git = False
@@ -213,7 +213,7 @@ class _Walk:
             else:
                 yield path
 
-    def _entry(self, path: str) -> tuple[Entry, bytes] | None:
+    def _entry(self, path: str) -> tuple[ManifestEntry, bytes] | None:
         place = self._root / path
         about = place.lstat()
         if problem := path_problem(path) or _encoding_problem(path):
@@ -223,7 +223,7 @@ class _Walk:
             if problem := target_problem(path, target):
                 self.left_out.add(LeftOut(path, f"a link to {target}: {problem}"))
                 return None
-            return Entry(path=path, target=target), b""
+            return ManifestEntry(path=path, target=target), b""
         if not stat.S_ISREG(about.st_mode):
             self.left_out.add(LeftOut(path, "no regular file"))
             return None
@@ -233,7 +233,7 @@ class _Walk:
         content = place.read_bytes()
         is_executable = bool(about.st_mode & 0o100)
         digest = digest_of(content)
-        return Entry(path=path, sha256=digest, size_bytes=len(content), is_executable=is_executable), content
+        return ManifestEntry(path=path, sha256=digest, size_bytes=len(content), is_executable=is_executable), content
 
     def _is_junk(self, path: str) -> bool:
         return path.endswith(".pyc") or any(part in JUNK for part in path.split("/"))

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from holdfast.code.manifest import Entry, Manifest, digest_of, path_problem
+from holdfast.code.manifest import Manifest, ManifestEntry, digest_of, path_problem
 
 
 class WrongContent(Exception):
@@ -71,7 +71,7 @@ def damage(manifest: Manifest, directory: Path) -> Iterator[str]:
             yield entry.path
 
 
-def _write(entry: Entry, content: Callable[[str], bytes], root: Path, mode: int, made: set[str]) -> None:
+def _write(entry: ManifestEntry, content: Callable[[str], bytes], root: Path, mode: int, made: set[str]) -> None:
     folder = entry.path.rpartition("/")[0]
     if folder not in made:
         (root / folder).mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.embedded.errors import ControlRefused, EmbeddedError, NoCluster
-from holdfast.embedded.layout import Layout
+from holdfast.embedded.layout import ClusterLayout
 
 _LINE_BYTES_MAX = 64 * 1024
 _REQUEST_WITHIN_S = 5.0
@@ -78,7 +78,7 @@ Answer = Callable[[AnyRequest], Awaitable[Reply]]
 class ControlServer:
     """Listens while it is entered; every request is a task of the caller's group, cancelled on leaving."""
 
-    def __init__(self, layout: Layout, tasks: asyncio.TaskGroup, answer: Answer) -> None:
+    def __init__(self, layout: ClusterLayout, tasks: asyncio.TaskGroup, answer: Answer) -> None:
         self._layout = layout
         self._tasks = tasks
         self._answer = answer
@@ -121,7 +121,7 @@ class ControlServer:
             writer.close()
 
 
-def ask(layout: Layout, request: AnyRequest, *, within_s: float = _REPLY_WITHIN_S) -> Reply:
+def ask(layout: ClusterLayout, request: AnyRequest, *, within_s: float = _REPLY_WITHIN_S) -> Reply:
     """Send one request to the supervisor of a state directory and wait for the reply.
 
     Raises NoCluster if none runs there, ControlRefused if it says no or does not answer in time.
@@ -151,7 +151,7 @@ def ask(layout: Layout, request: AnyRequest, *, within_s: float = _REPLY_WITHIN_
     return reply
 
 
-def is_running(layout: Layout) -> bool:
+def is_running(layout: ClusterLayout) -> bool:
     """Whether a supervisor listens in a state directory."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection, _short_path(layout.control_socket) as address:
         return connection.connect_ex(address) == 0

@@ -9,7 +9,7 @@ class NoCluster(EmbeddedError):
     """There is no cluster in the directory asked for, or none is running there."""
 
 
-class AlreadyRunning(EmbeddedError):
+class ClusterAlreadyRunning(EmbeddedError):
     """Another supervisor holds the directory."""
 
 

@@ -14,14 +14,14 @@ from typing import Any
 import msgspec
 
 from holdfast.embedded.errors import EmbeddedError
-from holdfast.embedded.layout import Fabric, Layout
+from holdfast.embedded.layout import ClusterLayout, Fabric
 
 DEVICE = "eth0"
 NODES_MAX = 200
 _SUBNETS = 512
 
 
-def choose(layout: Layout, before: Fabric | None) -> Fabric:
+def choose(layout: ClusterLayout, before: Fabric | None) -> Fabric:
     """The bridge and subnet for a cluster: those of last time, else some that this machine has no use for.
 
     Raises EmbeddedError when links cannot be made here.

@@ -11,11 +11,11 @@ from typing import NoReturn
 import msgspec
 
 from holdfast.embedded.errors import EmbeddedError, StartFailed
-from holdfast.embedded.layout import ClusterInfo, Layout
+from holdfast.embedded.layout import ClusterInfo, ClusterLayout
 from holdfast.embedded.processes.child_process import describe_exit
 from holdfast.embedded.processes.logfile import RotatingLog
 from holdfast.embedded.services import ClusterPlan
-from holdfast.embedded.supervisor import Options, Supervisor
+from holdfast.embedded.supervisor import ClusterOptions, Supervisor
 
 Tell = Callable[[str], None]
 
@@ -29,7 +29,11 @@ class _Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def run_foreground(
-    layout: Layout, plan: ClusterPlan, options: Options, tell: Tell, on_ready: Callable[[ClusterInfo], None]
+    layout: ClusterLayout,
+    plan: ClusterPlan,
+    options: ClusterOptions,
+    tell: Tell,
+    on_ready: Callable[[ClusterInfo], None],
 ) -> None:
     """Run a cluster in this process until SIGINT, SIGTERM, SIGHUP or a request to stop; a second signal forces it.
 
@@ -44,7 +48,7 @@ def run_foreground(
         raise _first(ours) from group
 
 
-def run_detached(layout: Layout, plan: ClusterPlan, options: Options, tell: Tell, *, wait: bool) -> int:
+def run_detached(layout: ClusterLayout, plan: ClusterPlan, options: ClusterOptions, tell: Tell, *, wait: bool) -> int:
     """Run a cluster in a process of its own, which outlives this one and its terminal. Returns its pid.
 
     With `wait`, returns when all of it is ready; without, as soon as it holds the directory. Raises StartFailed when it
@@ -82,7 +86,7 @@ def run_detached(layout: Layout, plan: ClusterPlan, options: Options, tell: Tell
     )
 
 
-def _become_daemon(layout: Layout, plan: ClusterPlan, options: Options, pipe: int) -> NoReturn:
+def _become_daemon(layout: ClusterLayout, plan: ClusterPlan, options: ClusterOptions, pipe: int) -> NoReturn:
     """Turn a fresh fork into the supervisor."""
     code = 1
     try:
@@ -123,7 +127,11 @@ def _become_daemon(layout: Layout, plan: ClusterPlan, options: Options, pipe: in
 
 
 async def _supervise(
-    layout: Layout, plan: ClusterPlan, options: Options, tell: Tell, on_ready: Callable[[ClusterInfo], None]
+    layout: ClusterLayout,
+    plan: ClusterPlan,
+    options: ClusterOptions,
+    tell: Tell,
+    on_ready: Callable[[ClusterInfo], None],
 ) -> None:
     supervisor = Supervisor(layout, plan, options, tell)
     loop = asyncio.get_running_loop()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.embedded.errors import AlreadyRunning, EmbeddedError, NoCluster
+from holdfast.embedded.errors import ClusterAlreadyRunning, EmbeddedError, NoCluster
 from holdfast.settings.load import Setting
 
 DEFAULT_DIRECTORY = ".holdfast"
@@ -80,10 +80,10 @@ class ClusterInfo(msgspec.Struct, frozen=True, kw_only=True):
 
         Raises NoCluster if none was ever started there, EmbeddedError if its file cannot be read.
         """
-        return Layout(directory).info()
+        return ClusterLayout(directory).info()
 
 
-class Layout:
+class ClusterLayout:
     """The paths below one state directory, and the lock that lets one supervisor in."""
 
     def __init__(self, root: str | Path) -> None:
@@ -167,13 +167,13 @@ class Layout:
     def lock(self) -> Iterator[None]:
         """Hold the directory against a second supervisor; the kernel lets go when the holder dies.
 
-        Raises AlreadyRunning, which names the holder's pid.
+        Raises ClusterAlreadyRunning, which names the holder's pid.
         """
         with open(self.lock_file, "a+") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise AlreadyRunning(
+                raise ClusterAlreadyRunning(
                     f"a cluster already runs in {self.root} (supervisor pid {_read_pid(self.lock_file)}). "
                     "See it with `holdfast status`, end it with `holdfast down`, or start another with --dir."
                 ) from None

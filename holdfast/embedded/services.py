@@ -11,7 +11,7 @@ from holdfast.daemon.process import leave_limit_s
 from holdfast.daemon.ready import READY_FD_VARIABLE
 from holdfast.embedded import fabric
 from holdfast.embedded.configuration import CONFIG_VARIABLE, FILE_SUFFIX, Configuration
-from holdfast.embedded.layout import SERVICES, ClusterInfo, Layout
+from holdfast.embedded.layout import SERVICES, ClusterInfo, ClusterLayout
 from holdfast.embedded.processes.children import ChildSpec
 from holdfast.embedded.processes.proctree import NODE_VARIABLE
 from holdfast.settings.load import Setting, variable_of
@@ -23,7 +23,7 @@ KILL_AFTER_S = 5.0
 """What a daemon has beyond its own limit for its end before it is killed."""
 
 
-def service_specs(configuration: Configuration, layout: Layout, info: ClusterInfo) -> list[ChildSpec]:
+def service_specs(configuration: Configuration, layout: ClusterLayout, info: ClusterInfo) -> list[ChildSpec]:
     """One child per service, each with the database URL of its own role."""
     return [
         ChildSpec(
@@ -40,7 +40,7 @@ def service_specs(configuration: Configuration, layout: Layout, info: ClusterInf
     ]
 
 
-def agent_spec(configuration: Configuration, layout: Layout, info: ClusterInfo, node: str) -> ChildSpec:
+def agent_spec(configuration: Configuration, layout: ClusterLayout, info: ClusterInfo, node: str) -> ChildSpec:
     """The agent of one node. It knows the bus and not the database, as on a machine of its own.
 
     A `holdfast.toml` in the node's directory stands in for the cluster's: machines differ, in their devices above all.
@@ -93,8 +93,8 @@ class ClusterPlan:
     """
 
     migrate: Callable[[str, dict[str, str]], None]
-    services: Callable[[Layout, ClusterInfo], list[ChildSpec]]
-    agent: Callable[[Layout, ClusterInfo, str], ChildSpec]
+    services: Callable[[ClusterLayout, ClusterInfo], list[ChildSpec]]
+    agent: Callable[[ClusterLayout, ClusterInfo, str], ChildSpec]
     settings: tuple[Setting, ...] = ()
 
 

@@ -22,7 +22,7 @@ from holdfast.embedded.control import (
     Stop,
 )
 from holdfast.embedded.errors import ControlRefused, EmbeddedError
-from holdfast.embedded.layout import ClusterInfo, Fabric, Layout, Ports
+from holdfast.embedded.layout import ClusterInfo, ClusterLayout, Fabric, Ports
 from holdfast.embedded.processes.children import Child, ChildSpec
 from holdfast.embedded.processes.leftovers import clear_node, end_leftovers
 from holdfast.embedded.processes.logfile import RotatingLog
@@ -38,7 +38,7 @@ DEFAULT_NODES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class ClusterOptions:
     """What the user asked for; None means as last time, or the default on a first start.
 
     `allow_faults`: `holdfast inject` may break things. `namespaces`: each node gets a network of its own.
@@ -54,7 +54,9 @@ class Options:
 class Supervisor:
     """One run of one cluster. `tell` gets a line for people whenever something happens."""
 
-    def __init__(self, layout: Layout, plan: ClusterPlan, options: Options, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, layout: ClusterLayout, plan: ClusterPlan, options: ClusterOptions, tell: Callable[[str], None]
+    ) -> None:
         self._layout = layout
         self._plan = plan
         self._options = options

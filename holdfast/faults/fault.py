@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from holdfast.faults.aim import Aim
-from holdfast.faults.rights import Need
+from holdfast.faults.requirements import Requirement
+from holdfast.faults.target import FaultTarget
 from holdfast.symptoms.table_one import TableOne
 
 
@@ -17,7 +17,7 @@ class FaultRefused(Exception):
     """A fault cannot be injected; the message names the cause and the cure."""
 
 
-class At(StrEnum):
+class FaultScope(StrEnum):
     """What a fault is aimed at."""
 
     RANK = "rank"
@@ -25,7 +25,7 @@ class At(StrEnum):
     HOST = "host"
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True, tag_field="step", omit_defaults=True):
+class FaultStep(msgspec.Struct, frozen=True, kw_only=True, tag_field="step", omit_defaults=True):
     """A part of a fault, as data: written down before it is done, and undone from what was written."""
 
     @property
@@ -48,7 +48,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, tag_field="step", omit_def
         """
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class FaultOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What can be set of a fault. Most have nothing."""
 
     def symptom(self) -> TableOne | None:
@@ -64,14 +64,14 @@ class Fault(NamedTuple):
 
     name: str
     symptom: TableOne | None
-    at: At
+    at: FaultScope
     what: str
-    plan: Callable[[Aim, Any], tuple[Step, ...]]
-    needs: tuple[Need, ...] = ()
-    options: type[Options] = Options
+    plan: Callable[[FaultTarget, Any], tuple[FaultStep, ...]]
+    needs: tuple[Requirement, ...] = ()
+    options: type[FaultOptions] = FaultOptions
     undo: str = ""
 
-    def configured(self, given: dict[str, str]) -> Options:
+    def configured(self, given: dict[str, str]) -> FaultOptions:
         """The options, with what was given as text.
 
         Raises:
@@ -84,7 +84,7 @@ class Fault(NamedTuple):
             takes = f"takes {', '.join(f'{name}={value}' for name, value in known.items())}" if known else "takes none"
             raise FaultRefused(f"{error}: fault {self.name} {takes}") from error
 
-    def symptom_with(self, options: Options) -> TableOne | None:
+    def symptom_with(self, options: FaultOptions) -> TableOne | None:
         """What it looks like with these options."""
         return options.symptom() or self.symptom
 

@@ -7,14 +7,14 @@ import signal
 import subprocess
 import sys
 
-from holdfast.faults.aim import Proc
-from holdfast.faults.fault import FaultRefused, Step
+from holdfast.faults.fault import FaultRefused, FaultStep
+from holdfast.faults.target import TargetProcess
 
 MARK_VARIABLE = "HOLDFAST_FAULT"
 READY = b"ready\n"
 
 
-class Helper(Step, frozen=True, kw_only=True, tag="helper"):
+class Helper(FaultStep, frozen=True, kw_only=True, tag="helper"):
     """`python -m MODULE ARGUMENTS`, which prints "ready" when the fault is there, and lasts until it is killed."""
 
     mark: str
@@ -45,7 +45,7 @@ class Helper(Step, frozen=True, kw_only=True, tag="helper"):
             process.signal(signal.SIGKILL)
 
 
-def marked(mark: str) -> list[Proc]:
+def marked(mark: str) -> list[TargetProcess]:
     """The processes that were started with this mark."""
     wanted = f"{MARK_VARIABLE}={mark}".encode()
     found = []
@@ -55,6 +55,6 @@ def marked(mark: str) -> list[Proc]:
                 is_ours = wanted in file.read().split(b"\0")
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue
-        if is_ours and (process := Proc.of(int(name))) is not None:
+        if is_ours and (process := TargetProcess.of(int(name))) is not None:
             found.append(process)
     return found

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from holdfast.faults.aim import Proc
+from holdfast.faults.target import TargetProcess
 
 RDONLY, NOSUID, NODEV = 1, 2, 4
 _FORCE, _DETACH = 1, 2
@@ -27,7 +27,7 @@ def mount(source: str, target: Path, kind: str, flags: int = 0, data: str = "") 
     _check(done, f"mount {kind} on {target}")
 
 
-def where_seen_by(processes: Iterable[Proc], act: Callable[[], None]) -> None:
+def where_seen_by(processes: Iterable[TargetProcess], act: Callable[[], None]) -> None:
     """Do it in every mount namespace that one of these is in; here, if none is left. Raises OSError."""
     namespaces = _namespaces(process.pid for process in processes if process.is_alive)
     for pid in namespaces or [os.getpid()]:

@@ -43,7 +43,7 @@ AnyStep = (
 )
 
 
-def find(name: str) -> Fault:
+def find_fault(name: str) -> Fault:
     """The fault of this name.
 
     Raises:

@@ -20,7 +20,7 @@ from typing import NoReturn
 
 import msgspec
 
-from holdfast.code.places import PLACE_VARIABLE, ROOT_VARIABLE, moved, moved_search_path
+from holdfast.code.relocation import DIRECTORY_VARIABLE, ROOT_VARIABLE, relocate, relocate_search_path
 from holdfast.events.parts.ranks import RankException
 from holdfast.node.collectives.ring_path import ring_path
 from holdfast.node.ledger.ledger_file import LedgerWriter
@@ -125,14 +125,14 @@ def _load_module(name: str) -> tuple[ModuleType, CodeType]:
 
 def _lead_into_version() -> None:
     """Import what lies in the job's source tree from the version that this rank runs, installed in place or not."""
-    root, place = os.environ.get(ROOT_VARIABLE), os.environ.get(PLACE_VARIABLE)
+    root, place = os.environ.get(ROOT_VARIABLE), os.environ.get(DIRECTORY_VARIABLE)
     if root and place:
-        sys.path[:] = moved_search_path(sys.path, root, place, os.getcwd(), os.path.exists)
+        sys.path[:] = relocate_search_path(sys.path, root, place, os.getcwd(), os.path.exists)
 
 
 def _moved(path: str) -> str:
-    root, place = os.environ.get(ROOT_VARIABLE), os.environ.get(PLACE_VARIABLE)
-    return moved(path, root, place, os.getcwd()) if root and place else path
+    root, place = os.environ.get(ROOT_VARIABLE), os.environ.get(DIRECTORY_VARIABLE)
+    return relocate(path, root, place, os.getcwd()) if root and place else path
 
 
 def _lead_path(folder: str) -> None:

@@ -17,7 +17,7 @@ from reader import Reader
 from waiting import DEADLINE_S, until
 
 from holdfast.embedded.control import AddNode, AnyRequest, ChildStatus, PowerOff, PowerOn, Reply, Status, ask
-from holdfast.embedded.layout import ClusterInfo, Layout
+from holdfast.embedded.layout import ClusterInfo, ClusterLayout
 from holdfast.embedded.processes.child_process import started_ticks
 
 HOLDFAST = str(Path(sys.executable).with_name("holdfast"))
@@ -35,7 +35,7 @@ class Cluster:
 
     def __init__(self, directory: Path, environment: dict[str, str] | None = None) -> None:
         self.directory = directory
-        self.layout = Layout(directory)
+        self.layout = ClusterLayout(directory)
         self.jobs: list[Job] = []
         clean = {key: value for key, value in os.environ.items() if not key.startswith("HOLDFAST_")}
         self._reader = Reader()

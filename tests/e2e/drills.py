@@ -14,9 +14,9 @@ from cluster import JOBS, Cluster
 from job import Job
 from waiting import DEADLINE_S, NotYet
 
-from holdfast.embedded.layout import Layout
-from holdfast.faults.registry import find
-from holdfast.faults.rights import lacking
+from holdfast.embedded.layout import ClusterLayout
+from holdfast.faults.registry import find_fault
+from holdfast.faults.requirements import lacking
 from holdfast.symptoms.table_one import TableOne
 
 STEPS_BEFORE = 15
@@ -72,7 +72,7 @@ class Drill(NamedTuple):
             return "the nodes of this cluster have no networks and mounts of their own (up --namespaces)"
         if self.needs_gpus and not cluster.layout.node_settings("node-0").exists():
             return "the nodes of this cluster have no GPUs by their settings (see `divide_gpus`)"
-        return "; ".join(reason for need in find(self.fault).needs if (reason := lacking(need)))
+        return "; ".join(reason for need in find_fault(self.fault).needs if (reason := lacking(need)))
 
 
 class Outcome(NamedTuple):
@@ -191,7 +191,7 @@ DRILLS = (
 )
 
 
-def divide_gpus(layout: Layout, nodes: int) -> None:
+def divide_gpus(layout: ClusterLayout, nodes: int) -> None:
     """Tell each node of a cluster that is not up yet which GPU is its own, so that the kernel's lines have an owner."""
     layout.create()
     layout.lock_file.touch()

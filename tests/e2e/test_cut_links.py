@@ -9,7 +9,7 @@ from cluster import cluster
 from hang_cases import CASES, outcome, start, strike
 from records import check_record
 
-from holdfast.faults.rights import Need, lacking
+from holdfast.faults.requirements import Requirement, lacking
 
 pytestmark = pytest.mark.e2e
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.e2e
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_the_ends_of_a_cut_link_are_named_and_not_the_node_between_them(tmp_path: Path) -> None:
-    if reason := lacking(Need.LINKS) or lacking(Need.MOUNT):
+    if reason := lacking(Requirement.LINKS) or lacking(Requirement.MOUNT):
         pytest.skip(reason)
     (case,) = (case for case in CASES if case.needs_links)
     with cluster(tmp_path, 3, namespaces=True) as own:

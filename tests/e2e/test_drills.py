@@ -11,7 +11,7 @@ from cluster import Cluster, cluster
 from drills import DRILLS, ENVIRONMENT, Drill, carry_out, divide_gpus
 
 from holdfast.embedded.servers.ports import reserve_ports
-from holdfast.faults.rights import Need, lacking
+from holdfast.faults.requirements import Requirement, lacking
 from holdfast.symptoms.table_one import TableOne
 
 pytestmark = pytest.mark.e2e
@@ -21,7 +21,7 @@ NODES = 3
 
 @pytest.fixture(scope="session")
 def _apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    if reason := lacking(Need.LINKS) or lacking(Need.MOUNT):
+    if reason := lacking(Requirement.LINKS) or lacking(Requirement.MOUNT):
         pytest.skip(reason)
     with cluster(
         tmp_path_factory.mktemp("apart"),

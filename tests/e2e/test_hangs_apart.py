@@ -12,7 +12,7 @@ from hang_cases import BEFORE_THE_FIRST_STEP, CASES, GUILTY, STRIKES_AT, end, ou
 from job import Job
 from records import check_record, timeline
 
-from holdfast.faults.rights import Need, lacking
+from holdfast.faults.requirements import Requirement, lacking
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -33,7 +33,7 @@ MENDED_WITHIN_S = 240.0
 
 @pytest.fixture(scope="module")
 def _apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    if reason := lacking(Need.LINKS) or lacking(Need.MOUNT):
+    if reason := lacking(Requirement.LINKS) or lacking(Requirement.MOUNT):
         pytest.skip(reason)
     with cluster(tmp_path_factory.mktemp("apart"), NODES, QUICK, namespaces=True) as running:
         yield running

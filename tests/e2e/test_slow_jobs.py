@@ -14,8 +14,8 @@ import pytest
 from cluster import JOBS, Cluster, cluster
 from job import Job
 
-from holdfast.faults.registry import find
-from holdfast.faults.rights import lacking
+from holdfast.faults.registry import find_fault
+from holdfast.faults.requirements import lacking
 
 pytestmark = pytest.mark.e2e
 
@@ -25,7 +25,7 @@ FIRST_ITERATIONS = 15
 
 
 def _skip_without(fault: str) -> None:
-    if reasons := [reason for need in find(fault).needs if (reason := lacking(need))]:
+    if reasons := [reason for need in find_fault(fault).needs if (reason := lacking(need))]:
         pytest.skip("; ".join(reasons))
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.code.manifest import Entry, Manifest, digest_of, manifest_of, version_of
+from holdfast.code.manifest import Manifest, ManifestEntry, digest_of, manifest_of, version_of
 from holdfast.engines.checks.checks_program import checks_of
 from holdfast.engines.checks.references import AnswerKey
 from holdfast.events import Eviction
@@ -27,7 +27,7 @@ from tests.golden.trace import START, Input, event_of, ordered, play, told
 def _tree(**files: str) -> Manifest:
     digests = {name: (digest_of(text.encode()), len(text)) for name, text in files.items()}
     return manifest_of(
-        Entry(path=f"{name}.py", sha256=digest, size_bytes=size) for name, (digest, size) in digests.items()
+        ManifestEntry(path=f"{name}.py", sha256=digest, size_bytes=size) for name, (digest, size) in digests.items()
     )
 
 

@@ -12,11 +12,11 @@ import asyncpg
 
 from holdfast.embedded.errors import EmbeddedError
 from holdfast.embedded.launch import run_detached, run_foreground
-from holdfast.embedded.layout import ClusterInfo, Layout
+from holdfast.embedded.layout import ClusterInfo, ClusterLayout
 from holdfast.embedded.processes.children import ChildSpec
 from holdfast.embedded.processes.proctree import NODE_VARIABLE
 from holdfast.embedded.services import ClusterPlan, base_environment
-from holdfast.embedded.supervisor import Options
+from holdfast.embedded.supervisor import ClusterOptions
 
 CHILDREN = str(Path(__file__).with_name("embedded_children.py"))
 
@@ -35,15 +35,15 @@ async def _create_roles(admin_url: str, role_passwords: dict[str, str]) -> None:
     await connection.close()
 
 
-def services(layout: Layout, info: ClusterInfo) -> list[ChildSpec]:
+def services(layout: ClusterLayout, info: ClusterInfo) -> list[ChildSpec]:
     return [_service(layout, info, "service")]
 
 
-def broken_services(layout: Layout, info: ClusterInfo) -> list[ChildSpec]:
+def broken_services(layout: ClusterLayout, info: ClusterInfo) -> list[ChildSpec]:
     return [_service(layout, info, "fail")]
 
 
-def _service(layout: Layout, info: ClusterInfo, program: str) -> ChildSpec:
+def _service(layout: ClusterLayout, info: ClusterInfo, program: str) -> ChildSpec:
     addresses = {"HOLDFAST_NATS_URL": info.nats_url, "HOLDFAST_DATABASE_URL": info.database_urls["controller"]}
     return ChildSpec(
         name="controller",
@@ -53,7 +53,7 @@ def _service(layout: Layout, info: ClusterInfo, program: str) -> ChildSpec:
     )
 
 
-def agent(layout: Layout, info: ClusterInfo, node: str) -> ChildSpec:
+def agent(layout: ClusterLayout, info: ClusterInfo, node: str) -> ChildSpec:
     directory = str(layout.node(node))
     return ChildSpec(
         name=node,
@@ -71,9 +71,9 @@ def main() -> None:
     parser.add_argument("--detach", action="store_true")
     parser.add_argument("--broken", action="store_true")
     asked = parser.parse_args()
-    layout = Layout(asked.directory)
+    layout = ClusterLayout(asked.directory)
     plan = ClusterPlan(migrate=migrate, services=broken_services if asked.broken else services, agent=agent)
-    options = Options(nodes=asked.nodes, postgres_port=asked.postgres_port)
+    options = ClusterOptions(nodes=asked.nodes, postgres_port=asked.postgres_port)
 
     def tell(line: str) -> None:
         print(line, flush=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.embedded.control import ChildStatus, Status, ask
-from holdfast.embedded.layout import ClusterInfo, Layout
+from holdfast.embedded.layout import ClusterInfo, ClusterLayout
 from holdfast.embedded.processes.child_process import started_ticks
 
 CLUSTER = str(Path(__file__).with_name("embedded_cluster.py"))
@@ -21,7 +21,7 @@ class Cluster:
     """A supervisor in a process of its own, started through the command `prefix`."""
 
     def __init__(self, directory: Path, *arguments: str, prefix: Sequence[str] = ()) -> None:
-        self.layout = Layout(directory)
+        self.layout = ClusterLayout(directory)
         self.process = subprocess.Popen(
             [*prefix, sys.executable, CLUSTER, str(directory), *arguments],
             stdout=subprocess.PIPE,

@@ -11,42 +11,42 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.embedded.layout import ClusterInfo, Fabric, Layout, Ports
+from holdfast.embedded.layout import ClusterInfo, ClusterLayout, Fabric, Ports
 from holdfast.embedded.processes.child_process import stat_fields
-from holdfast.faults.aim import Aim, Proc, Rank
-from holdfast.faults.record import Injected, Record
-from holdfast.faults.registry import find
-from holdfast.faults.rights import lacking
+from holdfast.faults.injections import Injection, InjectionLog
+from holdfast.faults.registry import find_fault
+from holdfast.faults.requirements import lacking
+from holdfast.faults.target import FaultTarget, RunningRank, TargetProcess
 from holdfast.fresh_ids import uuid7
 
 WITHIN_S = 20.0
 
 
 @contextlib.contextmanager
-def cluster_files(directory: Path) -> Iterator[Layout]:
+def cluster_files(directory: Path) -> Iterator[ClusterLayout]:
     """The directories of a cluster with one node; in the end all faults are undone."""
-    layout = Layout(directory)
+    layout = ClusterLayout(directory)
     layout.create()
     layout.node("node-0").mkdir()
     yield layout
-    for left in Record(layout).all():
-        Record(layout).undo(left)
+    for left in InjectionLog(layout).all():
+        InjectionLog(layout).undo(left)
 
 
 def inject(
-    layout: Layout,
+    layout: ClusterLayout,
     name: str,
     *,
     struck: int | None = None,
     node: str = "node-0",
     network: Fabric | None = None,
     **options: str,
-) -> Injected:
+) -> Injection:
     """Inject, aimed at a process as at a rank. Skips where the machine lacks what is needed."""
-    fault = find(name)
+    fault = find_fault(name)
     if reasons := [reason for need in fault.needs if (reason := lacking(need))]:
         pytest.skip("; ".join(reasons))
-    process = Proc.of(struck) if struck is not None else None
+    process = TargetProcess.of(struck) if struck is not None else None
     info = ClusterInfo(
         version="1",
         pid=None,
@@ -57,23 +57,23 @@ def inject(
         nodes=["node-0", "node-1"],
         fabric=network,
     )
-    target = Aim(uuid7(), layout, info, node, Rank("job", 0, node, process) if process else None)
-    injected = Injected(
+    target = FaultTarget(uuid7(), layout, info, node, RunningRank("job", 0, node, process) if process else None)
+    injected = Injection(
         id=target.id,
         fault=name,
         at=datetime.now(UTC),
         by="a test",
         steps=fault.plan(target, fault.configured(options)),  # type: ignore[arg-type]
     )
-    Record(layout).inject(injected)
+    InjectionLog(layout).inject(injected)
     return injected
 
 
-def undo(layout: Layout) -> None:
+def undo(layout: ClusterLayout) -> None:
     """As `holdfast inject --undo` does, from what is on record."""
-    (injected,) = Record(layout).all()
-    Record(layout).undo(injected)
-    Record(layout).undo(injected)
+    (injected,) = InjectionLog(layout).all()
+    InjectionLog(layout).undo(injected)
+    InjectionLog(layout).undo(injected)
 
 
 def until(what: str, condition: Callable[[], bool]) -> None:

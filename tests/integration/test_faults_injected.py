@@ -16,20 +16,20 @@ import pytest
 from faults_scene import WITHIN_S, cluster_files, inject, kernel_log, state_of, undo, until
 
 from holdfast.embedded import fabric
-from holdfast.embedded.layout import Fabric, Layout
+from holdfast.embedded.layout import ClusterLayout, Fabric
 from holdfast.embedded.servers.ports import reserve_ports
-from holdfast.faults.aim import Proc
 from holdfast.faults.fault import FaultRefused
 from holdfast.faults.helpers import marked
-from holdfast.faults.record import Record
-from holdfast.faults.registry import find
-from holdfast.faults.rights import lacking
+from holdfast.faults.injections import InjectionLog
+from holdfast.faults.registry import find_fault
+from holdfast.faults.requirements import lacking
+from holdfast.faults.target import TargetProcess
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
-def layout(tmp_path: Path) -> Iterator[Layout]:
+def layout(tmp_path: Path) -> Iterator[ClusterLayout]:
     with cluster_files(tmp_path / "cluster") as made:
         yield made
 
@@ -83,7 +83,7 @@ time.sleep(1000)
 
 
 def test_a_process_is_killed_crashes_or_stands_still(
-    layout: Layout, started: Callable[[str], subprocess.Popen[str]]
+    layout: ClusterLayout, started: Callable[[str], subprocess.Popen[str]]
 ) -> None:
     for name, number in (("kill-rank", signal.SIGKILL), ("crash-rank", signal.SIGSEGV)):
         one = started(WORKING)
@@ -96,7 +96,9 @@ def test_a_process_is_killed_crashes_or_stands_still(
     until("it goes on", lambda: state_of(one.pid) != "T")
 
 
-def test_a_worker_dies_and_its_rank_does_not(layout: Layout, started: Callable[[str], subprocess.Popen[str]]) -> None:
+def test_a_worker_dies_and_its_rank_does_not(
+    layout: ClusterLayout, started: Callable[[str], subprocess.Popen[str]]
+) -> None:
     with pytest.raises(FaultRefused, match="has no child: its script uses no workers"):
         inject(layout, "kill-worker", struck=started(WORKING).pid)
     one = started(
@@ -111,7 +113,7 @@ def test_a_worker_dies_and_its_rank_does_not(layout: Layout, started: Callable[[
     assert one.poll() is None
 
 
-def test_cores_burn_until_that_is_undone(layout: Layout) -> None:
+def test_cores_burn_until_that_is_undone(layout: ClusterLayout) -> None:
     injected = inject(layout, "overload", burners="1")
     mark = f"holdfast-{injected.id.replace('-', '')[-12:]}"
     until("each core has a burner", lambda: len(marked(mark)) == len(os.sched_getaffinity(0)))
@@ -120,16 +122,16 @@ def test_cores_burn_until_that_is_undone(layout: Layout) -> None:
 
 
 def test_a_process_that_ended_meanwhile_is_not_mistaken_for_another(
-    layout: Layout, started: Callable[[str], subprocess.Popen[str]]
+    layout: ClusterLayout, started: Callable[[str], subprocess.Popen[str]]
 ) -> None:
     one = started(WORKING)
-    was = Proc.of(one.pid)
-    assert was is not None and not Proc(pid=was.pid, ticks=was.ticks + 1).signal(signal.SIGKILL)
+    was = TargetProcess.of(one.pid)
+    assert was is not None and not TargetProcess(pid=was.pid, ticks=was.ticks + 1).signal(signal.SIGKILL)
     assert one.poll() is None
 
 
 def test_the_kernel_kills_for_lack_of_memory_and_says_so(
-    layout: Layout, started: Callable[[str], subprocess.Popen[str]]
+    layout: ClusterLayout, started: Callable[[str], subprocess.Popen[str]]
 ) -> None:
     # It asks for nothing any more: a page too many is brought to it.
     one = started('import time\nprint("ready", flush=True)\ntime.sleep(1000)')
@@ -137,11 +139,11 @@ def test_the_kernel_kills_for_lack_of_memory_and_says_so(
     assert one.wait(WITHIN_S) == -signal.SIGKILL
     undo(layout)
     assert not list(Path("/sys/fs/cgroup").glob(f"*/holdfast-{injected.id.replace('-', '')[-12:]}"))
-    if not lacking(find("xid").needs[0]):
+    if not lacking(find_fault("xid").needs[0]):
         assert re.search(rf"Memory cgroup out of memory: Killed process {one.pid} ", kernel_log())
 
 
-def test_a_node_gets_less_of_the_processor_and_has_it_back(layout: Layout) -> None:
+def test_a_node_gets_less_of_the_processor_and_has_it_back(layout: ClusterLayout) -> None:
     directory = str(layout.node("node-0").resolve())
     program = "import os\nos.write(1, b'ready\\n')\nwhile True: pass"
     with subprocess.Popen(
@@ -166,7 +168,11 @@ def test_a_node_gets_less_of_the_processor_and_has_it_back(layout: Layout) -> No
     [("nan", {}, "nan"), ("bit-flip", {"where": "gradients", "bit": "30", "every_s": "0.01"}, "flipped or nan")],
 )
 def test_numbers_go_wrong_in_the_memory_of_a_process_that_knows_nothing_of_it(
-    layout: Layout, started: Callable[[str], subprocess.Popen[str]], name: str, options: dict[str, str], said: str
+    layout: ClusterLayout,
+    started: Callable[[str], subprocess.Popen[str]],
+    name: str,
+    options: dict[str, str],
+    said: str,
 ) -> None:
     one = started(TRAINING)
     inject(layout, name, struck=one.pid, look_s="0.2", **options)
@@ -174,7 +180,7 @@ def test_numbers_go_wrong_in_the_memory_of_a_process_that_knows_nothing_of_it(
 
 
 def test_where_nothing_trains_no_number_is_touched(
-    layout: Layout, started: Callable[[str], subprocess.Popen[str]]
+    layout: ClusterLayout, started: Callable[[str], subprocess.Popen[str]]
 ) -> None:
     with pytest.raises(FaultRefused, match="no weights of float32 that change"):
         inject(layout, "nan", struck=started(WORKING).pid, look_s="0.01")
@@ -183,7 +189,7 @@ def test_where_nothing_trains_no_number_is_touched(
 # --- the kernel's log, links, services -------------------------------------------------------------
 
 
-def test_a_line_of_a_driver_is_in_the_kernels_log_and_known_as_a_drill(layout: Layout) -> None:
+def test_a_line_of_a_driver_is_in_the_kernels_log_and_known_as_a_drill(layout: ClusterLayout) -> None:
     injected = inject(layout, "xid", xid="48", pci="0000:4f:00")
     mark = f"holdfast-{injected.id.replace('-', '')[-12:]}"
     lines = kernel_log().splitlines()
@@ -191,12 +197,12 @@ def test_a_line_of_a_driver_is_in_the_kernels_log_and_known_as_a_drill(layout: L
     following = [line for line in lines[place + 1 : place + 6] if "Xid (PCI:0000:4f:00): 48, " in line]
     # Facility 1, "user", and level 4: 1 * 8 + 4.
     assert following and following[0].startswith("12,")
-    assert Record(layout).all() == []
+    assert InjectionLog(layout).all() == []
 
 
 @pytest.fixture
-def network(layout: Layout) -> Iterator[Fabric]:
-    if reason := lacking(find("link-down").needs[0]) or lacking(find("disk-full").needs[0]):
+def network(layout: ClusterLayout) -> Iterator[Fabric]:
+    if reason := lacking(find_fault("link-down").needs[0]) or lacking(find_fault("disk-full").needs[0]):
         pytest.skip(reason)
     made = fabric.choose(layout, None)
     try:
@@ -220,7 +226,7 @@ except OSError as error:
 """
 
 
-def test_links_are_pulled_and_cut_one_by_one(layout: Layout, network: Fabric) -> None:
+def test_links_are_pulled_and_cut_one_by_one(layout: ClusterLayout, network: Fabric) -> None:
     def reaches(node: str, address: str) -> bool:
         inside = ("ip", "netns", "exec", network.namespace(node))
         said = subprocess.run((*inside, sys.executable, "-c", REACH, address), capture_output=True, text=True)
@@ -248,7 +254,7 @@ def test_links_are_pulled_and_cut_one_by_one(layout: Layout, network: Fabric) ->
     assert "tbf" not in subprocess.run(show, capture_output=True, text=True, check=True).stdout
 
 
-def test_a_service_answers_errors_until_that_is_undone(layout: Layout) -> None:
+def test_a_service_answers_errors_until_that_is_undone(layout: ClusterLayout) -> None:
     with reserve_ports({}, None) as ports:
         port = ports.nats
     inject(layout, "service-down", port=str(port), speaks="webhdfs")
@@ -264,7 +270,7 @@ def test_a_service_answers_errors_until_that_is_undone(layout: Layout) -> None:
 
 
 def test_who_injects_may_die_and_what_was_done_is_undone_all_the_same(
-    layout: Layout, started: Callable[[str], subprocess.Popen[str]]
+    layout: ClusterLayout, started: Callable[[str], subprocess.Popen[str]]
 ) -> None:
     one = started(WORKING)
     child = os.fork()

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from faults_scene import WITHIN_S, cluster_files, inject, state_of, undo, until
 
-from holdfast.embedded.layout import Layout
+from holdfast.embedded.layout import ClusterLayout
 from holdfast.faults.fault import FaultRefused
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
-def layout(tmp_path: Path) -> Iterator[Layout]:
+def layout(tmp_path: Path) -> Iterator[ClusterLayout]:
     with cluster_files(tmp_path / "cluster") as made:
         yield made
 
@@ -26,7 +26,9 @@ def layout(tmp_path: Path) -> Iterator[Layout]:
     ("name", "message"),
     [("disk-full", "No space left"), ("inodes-full", "No space left"), ("read-only", "Read-only file system")],
 )
-def test_nothing_more_can_be_written_and_what_was_there_is_there(layout: Layout, name: str, message: str) -> None:
+def test_nothing_more_can_be_written_and_what_was_there_is_there(
+    layout: ClusterLayout, name: str, message: str
+) -> None:
     directory = layout.node("node-0")
     (directory / "old").write_text("old")
     (directory / "folder" / "inner").mkdir(parents=True)
@@ -44,7 +46,7 @@ def test_nothing_more_can_be_written_and_what_was_there_is_there(layout: Layout,
     assert sorted(path.name for path in directory.iterdir()) == ["folder", "new", "old"]
 
 
-def test_a_file_system_is_not_there(layout: Layout) -> None:
+def test_a_file_system_is_not_there(layout: ClusterLayout) -> None:
     directory = layout.node("node-0")
     (directory / "old").touch()
     inject(layout, "unmounted")
@@ -60,7 +62,7 @@ def write_through(path: Path) -> None:
         os.fsync(file.fileno())
 
 
-def test_a_disk_fails_below_a_directory(layout: Layout) -> None:
+def test_a_disk_fails_below_a_directory(layout: ClusterLayout) -> None:
     directory = layout.node("node-0")
     (directory / "folder").mkdir()
     (directory / "folder" / "old").write_text("what was there")
@@ -74,12 +76,12 @@ def test_a_disk_fails_below_a_directory(layout: Layout) -> None:
     assert not (directory / "new").exists()
 
 
-def test_a_disk_is_not_copied_that_holds_the_cluster(layout: Layout) -> None:
+def test_a_disk_is_not_copied_that_holds_the_cluster(layout: ClusterLayout) -> None:
     with pytest.raises(FaultRefused, match="holds the cluster's own directory"):
         inject(layout, "disk-fails", path=str(layout.root))
 
 
-def test_a_file_system_does_not_answer(layout: Layout) -> None:
+def test_a_file_system_does_not_answer(layout: ClusterLayout) -> None:
     directory = layout.node("node-0")
     (directory / "old").touch()
     inject(layout, "mount-hangs")

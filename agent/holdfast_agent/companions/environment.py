@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.code.places import PLACE_VARIABLE, ROOT_VARIABLE, VERSION_VARIABLE, moved_search_path
+from holdfast.code.relocation import DIRECTORY_VARIABLE, ROOT_VARIABLE, VERSION_VARIABLE, relocate_search_path
 from holdfast.node.rank_variables import RESERVED, RESTORE_STEP
 from holdfast.orders.node import NodeOrder, Placement
 from holdfast.orders.replay import VARIABLE as REPLAY_VARIABLE
@@ -74,10 +74,10 @@ def rank_environment(
     if job.mesh:
         environment["HOLDFAST_MESH"] = job.mesh
     environment[ROOT_VARIABLE] = job.code_root if code else ""
-    environment[PLACE_VARIABLE] = str(code) if code else ""
+    environment[DIRECTORY_VARIABLE] = str(code) if code else ""
     environment[VERSION_VARIABLE] = (placement.code_version or "") if code else ""
     if code and (search := environment.get("PYTHONPATH")):
-        entries = moved_search_path(search.split(":"), job.code_root, str(code), job.cwd, os.path.exists)
+        entries = relocate_search_path(search.split(":"), job.code_root, str(code), job.cwd, os.path.exists)
         environment["PYTHONPATH"] = ":".join(entries)
     # Only the order knows how far the job is: any other word would cut what was trained at each restart.
     environment.pop(RESTORE_STEP, None)

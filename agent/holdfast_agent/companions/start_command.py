@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from holdfast.code.places import moved
+from holdfast.code.relocation import relocate
 from holdfast.orders.node import NodeOrder
 from holdfast_agent.companions.environment import rank_environment
 from holdfast_agent.files.directories import Directories
@@ -21,7 +21,7 @@ def start_command(order: NodeOrder, directories: Directories, code_place: Callab
     assert placement is not None
     job, version = placement.job, placement.code_version
     code = code_place(job.name, version) if version else None
-    script = moved(job.script, job.code_root, str(code), job.cwd) if code and not job.is_module else job.script
+    script = relocate(job.script, job.code_root, str(code), job.cwd) if code and not job.is_module else job.script
     purpose = placement.purpose
     if purpose != "train":
         directories.begin_checks(job.name, order.fence, purpose)

@@ -19,7 +19,7 @@ import msgspec
 import structlog
 
 from holdfast.bus import Bus, BusError
-from holdfast.code.manifest import Manifest, NoManifest, decode, digest_of
+from holdfast.code.manifest import InvalidManifest, Manifest, decode, digest_of
 from holdfast.code.unpack import WrongContent, damage, unpack
 from holdfast.decoding import UNREADABLE
 from holdfast.fresh_ids import uuid7
@@ -159,7 +159,7 @@ class CodeStore:
                 try:
                     brought = await self._bring(bus, need)
                     break
-                except (BusError, NotThere, NoManifest, WrongContent, OSError) as error:
+                except (BusError, NotThere, InvalidManifest, WrongContent, OSError) as error:
                     reason = str(error) or type(error).__name__
                 if need.give_up_at is None:
                     log.warning("code is not fetched ahead", code=need.key, reason=reason)
@@ -182,7 +182,7 @@ class CodeStore:
         """Have it in place. Files are 0 if it was so before.
 
         Raises:
-            NotThere, NoManifest, WrongContent, BusError, OSError: not now.
+            NotThere, InvalidManifest, WrongContent, BusError, OSError: not now.
         """
         began = time.monotonic()
         body, fetched = await self._manifest(bus, need)
@@ -294,7 +294,7 @@ class CodeStore:
         for version in versions:
             try:
                 needed |= decode(self._content(version)).digests.keys()
-            except (OSError, NoManifest):
+            except (OSError, InvalidManifest):
                 continue
         # One that is needed after all is fetched again.
         for path in _listed(self._root / _CONTENTS):

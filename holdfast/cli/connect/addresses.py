@@ -15,7 +15,7 @@ import click
 from holdfast.cli.connect.directory import as_typed, is_named
 from holdfast.embedded.control import is_running
 from holdfast.embedded.errors import EmbeddedError, NoCluster
-from holdfast.embedded.layout import ClusterInfo, Layout
+from holdfast.embedded.layout import ClusterInfo, ClusterLayout
 from holdfast.settings import load
 
 database_option = click.option(
@@ -99,7 +99,7 @@ def _flag(key: str) -> str:
 
 
 def _embedded(directory: str | Path, needed: dict[str, str | None]) -> dict[str, str]:
-    layout = Layout(directory)
+    layout = ClusterLayout(directory)
     try:
         info = ClusterInfo.load(directory)
     except NoCluster:

@@ -81,7 +81,7 @@ def as_typed(command: str, directory: Path) -> str:
 
 
 @contextlib.contextmanager
-def explained() -> Iterator[None]:
+def cluster_errors() -> Iterator[None]:
     """Turn an error of the embedded cluster into a message and exit code 1, without a traceback."""
     try:
         yield

@@ -11,9 +11,9 @@ import msgspec
 from holdfast.bus import BusError, BusUnavailable
 from holdfast.bus.nats import connect
 from holdfast.cli.connect.database import Connection, DatabaseUnreachable, reading
-from holdfast.cli.output.pace import in_words
+from holdfast.cli.output.open_claims import OpenClaim, open_claims
+from holdfast.cli.output.pace import pace_text
 from holdfast.cli.output.tables import printable, render
-from holdfast.cli.output.waiting import Waiting, waiting
 from holdfast.subjects import DEAD_LETTER_STREAM
 
 NATS_TIMEOUT_S = 3.0
@@ -49,12 +49,12 @@ class JobLine(msgspec.Struct, frozen=True, kw_only=True):
     step_s: float | None = None
     tokens_per_s: float | None = None
     mfu: float | None = None
-    waits: Waiting | None = None
+    waits: OpenClaim | None = None
 
     @property
     def pace(self) -> str | None:
         """Its pace in words."""
-        return in_words(self.step_s, self.tokens_per_s, self.mfu)
+        return pace_text(self.step_s, self.tokens_per_s, self.mfu)
 
 
 class IncidentLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,7 +149,7 @@ async def _from_database(database_url: str) -> Overview:
 async def _truth(connection: Connection) -> Overview:
     async with connection.transaction(isolation="repeatable_read", readonly=True):
         nodes = {row["state"]: row["nodes"] for row in await connection.fetch(_NODES)}
-        claims = await waiting(connection)
+        claims = await open_claims(connection)
         jobs = [
             msgspec.convert(dict(row) | {"waits": claims.get(row["job"])}, JobLine)
             for row in await connection.fetch(_JOBS)

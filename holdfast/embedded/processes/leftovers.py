@@ -4,7 +4,7 @@ import os
 import select
 import signal
 
-from holdfast.embedded.layout import ChildRecord, ClusterInfo, Layout
+from holdfast.embedded.layout import ChildRecord, ClusterInfo, ClusterLayout
 from holdfast.embedded.processes.child_process import started_ticks
 from holdfast.embedded.processes.proctree import kill_all, node_processes
 
@@ -35,7 +35,7 @@ def end_leftovers(info: ClusterInfo) -> list[str]:
             os.close(pidfd)
 
 
-def clear_node(layout: Layout, node: str, agent: int | None = None) -> int:
+def clear_node(layout: ClusterLayout, node: str, agent: int | None = None) -> int:
     """Kill whatever runs on a node and forget its zygote. Returns how many processes there were."""
     killed = kill_all(lambda: node_processes(layout.node(node), agent))
     layout.zygote_pid(node).unlink(missing_ok=True)

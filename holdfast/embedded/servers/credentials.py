@@ -5,7 +5,7 @@ import secrets
 import msgspec
 
 from holdfast.embedded.errors import EmbeddedError
-from holdfast.embedded.layout import SERVICES, Layout, Ports, write_private
+from holdfast.embedded.layout import SERVICES, ClusterLayout, Ports, write_private
 
 DATABASE = "holdfast"
 NATS_USER = "holdfast"
@@ -24,7 +24,7 @@ def role_name(service: str) -> str:
     return f"holdfast_{service}"
 
 
-def load_or_create(layout: Layout) -> Credentials:
+def load_or_create(layout: ClusterLayout) -> Credentials:
     """The cluster's passwords; a role that a newer Holdfast added gets its own.
 
     Raises EmbeddedError if the file is damaged, or gone while the database that it opens still exists.

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.faults import cgroups, memory
-from holdfast.faults.aim import Aim, Proc
-from holdfast.faults.fault import At, Fault, FaultRefused, Options, Step
+from holdfast.faults import cgroups, process_memory
+from holdfast.faults.fault import Fault, FaultOptions, FaultRefused, FaultScope, FaultStep
 from holdfast.faults.helpers import Helper
 from holdfast.faults.kinds.load import BURNERS_MAX
-from holdfast.faults.rights import Need
+from holdfast.faults.requirements import Requirement
+from holdfast.faults.target import FaultTarget, TargetProcess
 from holdfast.symptoms.table_one import TableOne
 
 _PERIOD_US = 100_000
@@ -22,11 +22,11 @@ _SHARE_MIN = 0.01
 class Member(msgspec.Struct, frozen=True, kw_only=True):
     """A process, and the group that it was in, below the hierarchy's root."""
 
-    process: Proc
+    process: TargetProcess
     came_from: str
 
 
-class Confine(Step, frozen=True, kw_only=True, tag="confine"):
+class Confine(FaultStep, frozen=True, kw_only=True, tag="confine"):
     """A group with these limits, and these processes in it. What they start is in it as well, and leaves with them."""
 
     root: str
@@ -55,12 +55,12 @@ class Confine(Step, frozen=True, kw_only=True, tag="confine"):
         return Path(self.root) / self.name
 
 
-class OnePageMore(Step, frozen=True, kw_only=True, tag="one_page_more"):
+class OnePageMore(FaultStep, frozen=True, kw_only=True, tag="one_page_more"):
     """The process gets a page that it has not asked for yet, charged to its group; it reads as before. For a process
     that would not ask for one itself in a while.
     """
 
-    process: Proc
+    process: TargetProcess
 
     @property
     def lasts(self) -> bool:
@@ -69,24 +69,24 @@ class OnePageMore(Step, frozen=True, kw_only=True, tag="one_page_more"):
     def do(self) -> None:
         # What it may not have, or who is killed meanwhile, is not written to.
         with contextlib.suppress(OSError):
-            if (page := memory.untouched(self.process.pid)) is not None:
-                memory.write(self.process.pid, page, bytes(8))
+            if (page := process_memory.untouched(self.process.pid)) is not None:
+                process_memory.write(self.process.pid, page, bytes(8))
 
 
-class SlowOptions(Options, frozen=True, kw_only=True):
+class SlowOptions(FaultOptions, frozen=True, kw_only=True):
     """`cores`: what all processes of the node together have left."""
 
     cores: float = 0.2
 
 
-class OverloadOptions(Options, frozen=True, kw_only=True):
+class OverloadOptions(FaultOptions, frozen=True, kw_only=True):
     """`cores`: what the node has, with `burners` processes that want all of it."""
 
     cores: float = 1.0
     burners: int = 8
 
 
-def _oom_kill(aim: Aim, _: Options) -> tuple[Step, ...]:
+def _oom_kill(aim: FaultTarget, _: FaultOptions) -> tuple[FaultStep, ...]:
     assert aim.rank is not None
     process = aim.rank.process
     # What it has stays with the group that it was charged to: the next page is one too many.
@@ -94,7 +94,7 @@ def _oom_kill(aim: Aim, _: Options) -> tuple[Step, ...]:
     return (_confine(aim, "memory", limits, (process,)), OnePageMore(process=process))
 
 
-def _slow_node(aim: Aim, options: SlowOptions) -> tuple[Step, ...]:
+def _slow_node(aim: FaultTarget, options: SlowOptions) -> tuple[FaultStep, ...]:
     if not options.cores >= _SHARE_MIN:
         raise FaultRefused(f"cores={options.cores:g}: give {_SHARE_MIN:g} or more")
     quota_us = round(options.cores * _PERIOD_US)
@@ -105,7 +105,7 @@ def _slow_node(aim: Aim, options: SlowOptions) -> tuple[Step, ...]:
     return (_confine(aim, "cpu", limits, aim.processes()),)
 
 
-def _overload_node(aim: Aim, options: OverloadOptions) -> tuple[Step, ...]:
+def _overload_node(aim: FaultTarget, options: OverloadOptions) -> tuple[FaultStep, ...]:
     if not 0 < options.burners <= BURNERS_MAX:
         raise FaultRefused(f"burners={options.burners}: give 1 to {BURNERS_MAX}")
     (share,) = _slow_node(aim, SlowOptions(cores=options.cores))
@@ -117,7 +117,9 @@ def _overload_node(aim: Aim, options: OverloadOptions) -> tuple[Step, ...]:
     )
 
 
-def _confine(aim: Aim, controller: str, limits: dict[int, dict[str, str]], processes: tuple[Proc, ...]) -> Confine:
+def _confine(
+    aim: FaultTarget, controller: str, limits: dict[int, dict[str, str]], processes: tuple[TargetProcess, ...]
+) -> Confine:
     root, version = cgroups.hierarchy(controller)
     return Confine(
         root=str(root),
@@ -134,29 +136,29 @@ FAULTS = (
     Fault(
         "oom-kill",
         TableOne.CPU_OOM,
-        At.RANK,
+        FaultScope.RANK,
         "a memory cgroup that gives the rank nothing more: the kernel kills it and logs why",
         _oom_kill,
-        needs=(Need.MEMORY_CGROUP,),
+        needs=(Requirement.MEMORY_CGROUP,),
         undo="the cgroup is removed",
     ),
     Fault(
         "slow-node",
         TableOne.MFU_DECLINE,
-        At.NODE,
+        FaultScope.NODE,
         "a CPU quota for all processes of the node",
         _slow_node,
-        needs=(Need.CPU_CGROUP,),
+        needs=(Requirement.CPU_CGROUP,),
         options=SlowOptions,
         undo="the processes are moved back, the cgroup is removed",
     ),
     Fault(
         "overload-node",
         TableOne.CPU_OVERLOAD,
-        At.NODE,
+        FaultScope.NODE,
         "the node has the processors of a small container, and strangers in it that burn them",
         _overload_node,
-        needs=(Need.CPU_CGROUP,),
+        needs=(Requirement.CPU_CGROUP,),
         options=OverloadOptions,
         undo="the strangers are killed, its processes are moved back, the cgroup is removed",
     ),

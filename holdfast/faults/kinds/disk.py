@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Literal
 
 from holdfast.faults import mounts
-from holdfast.faults.aim import Aim, Proc
-from holdfast.faults.fault import At, Fault, FaultRefused, Options, Step
+from holdfast.faults.fault import Fault, FaultOptions, FaultRefused, FaultScope, FaultStep
 from holdfast.faults.helpers import READY, Helper
-from holdfast.faults.rights import Need
+from holdfast.faults.requirements import Requirement
+from holdfast.faults.target import FaultTarget, TargetProcess
 from holdfast.symptoms.table_one import TableOne
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -27,14 +27,14 @@ _SPACE = "64m"
 _INODES_OF_OVERLAY = 16
 
 
-class Overlay(Step, frozen=True, kw_only=True, tag="overlay"):
+class Overlay(FaultStep, frozen=True, kw_only=True, tag="overlay"):
     """The directory as it is, under a layer in memory that has no bytes or no inodes to give, or takes no writes."""
 
     mark: str
     directory: str
     scratch: str
     without: Literal["bytes", "inodes", "writes"]
-    processes: tuple[Proc, ...]
+    processes: tuple[TargetProcess, ...]
 
     def do(self) -> None:
         mounts.where_seen_by(self.processes, self._cover)
@@ -66,12 +66,12 @@ class Overlay(Step, frozen=True, kw_only=True, tag="overlay"):
                 (upper / "full").write_bytes(bytes(2 * _PAGE_BYTES))
 
 
-class Empty(Step, frozen=True, kw_only=True, tag="empty"):
+class Empty(FaultStep, frozen=True, kw_only=True, tag="empty"):
     """An empty directory in its place, as where a file system should be mounted and is not."""
 
     mark: str
     directory: str
-    processes: tuple[Proc, ...]
+    processes: tuple[TargetProcess, ...]
 
     def do(self) -> None:
         mounts.where_seen_by(self.processes, self._cover)
@@ -84,7 +84,7 @@ class Empty(Step, frozen=True, kw_only=True, tag="empty"):
         mounts.mount(self.mark, Path(self.directory), "tmpfs", mounts.RDONLY, data)
 
 
-class Unmount(Step, frozen=True, kw_only=True, tag="unmount"):
+class Unmount(FaultStep, frozen=True, kw_only=True, tag="unmount"):
     """Nothing to do but to take away what a helper has mounted."""
 
     mark: str
@@ -97,34 +97,34 @@ class Unmount(Step, frozen=True, kw_only=True, tag="unmount"):
         mounts.unmount(Path(self.directory), self.mark)
 
 
-class DiskOptions(Options, frozen=True, kw_only=True):
+class DiskOptions(FaultOptions, frozen=True, kw_only=True):
     """`path`: the directory; "" for the node's state directory."""
 
     path: str = ""
 
 
-def _full(aim: Aim, options: DiskOptions) -> tuple[Step, ...]:
+def _full(aim: FaultTarget, options: DiskOptions) -> tuple[FaultStep, ...]:
     return (_overlay(aim, options, "bytes"),)
 
 
-def _no_inodes(aim: Aim, options: DiskOptions) -> tuple[Step, ...]:
+def _no_inodes(aim: FaultTarget, options: DiskOptions) -> tuple[FaultStep, ...]:
     return (_overlay(aim, options, "inodes"),)
 
 
-def _overlay(aim: Aim, options: DiskOptions, without: Literal["bytes", "inodes", "writes"]) -> Overlay:
+def _overlay(aim: FaultTarget, options: DiskOptions, without: Literal["bytes", "inodes", "writes"]) -> Overlay:
     directory, scratch = str(directory_apart(aim, options)), str(aim.place)
     return Overlay(mark=aim.mark, directory=directory, scratch=scratch, without=without, processes=aim.processes())
 
 
-def _read_only(aim: Aim, options: DiskOptions) -> tuple[Step, ...]:
+def _read_only(aim: FaultTarget, options: DiskOptions) -> tuple[FaultStep, ...]:
     return (_overlay(aim, options, "writes"),)
 
 
-def _unmounted(aim: Aim, options: DiskOptions) -> tuple[Step, ...]:
+def _unmounted(aim: FaultTarget, options: DiskOptions) -> tuple[FaultStep, ...]:
     return (Empty(mark=aim.mark, directory=str(directory_of(aim, options)), processes=aim.processes()),)
 
 
-def _hanging(aim: Aim, options: DiskOptions) -> tuple[Step, ...]:
+def _hanging(aim: FaultTarget, options: DiskOptions) -> tuple[FaultStep, ...]:
     directory = str(directory_of(aim, options))
     seen_by = str(aim.agent.pid if aim.agent and aim.agent.is_alive else os.getpid())
     return (
@@ -133,7 +133,7 @@ def _hanging(aim: Aim, options: DiskOptions) -> tuple[Step, ...]:
     )
 
 
-def directory_of(aim: Aim, options: DiskOptions) -> Path:
+def directory_of(aim: FaultTarget, options: DiskOptions) -> Path:
     """The directory that is meant.
 
     Raises:
@@ -147,7 +147,7 @@ def directory_of(aim: Aim, options: DiskOptions) -> Path:
     return directory
 
 
-def directory_apart(aim: Aim, options: DiskOptions) -> Path:
+def directory_apart(aim: FaultTarget, options: DiskOptions) -> Path:
     """The directory that is meant, for a fault that needs a place outside of it.
 
     Raises:
@@ -185,50 +185,50 @@ FAULTS = (
     Fault(
         "disk-full",
         TableOne.INSUFFICIENT_DISK_SPACE,
-        At.NODE,
+        FaultScope.NODE,
         "nothing more can be written into a directory (ENOSPC); what is there can be read",
         _full,
-        needs=(Need.MOUNT, Need.OVERLAY),
+        needs=(Requirement.MOUNT, Requirement.OVERLAY),
         options=DiskOptions,
         undo="it is unmounted, and all is as before",
     ),
     Fault(
         "inodes-full",
         TableOne.INSUFFICIENT_DISK_SPACE,
-        At.NODE,
+        FaultScope.NODE,
         "no new file can be made in a directory (ENOSPC) although there is room",
         _no_inodes,
-        needs=(Need.MOUNT, Need.OVERLAY),
+        needs=(Requirement.MOUNT, Requirement.OVERLAY),
         options=DiskOptions,
         undo="it is unmounted, and all is as before",
     ),
     Fault(
         "read-only",
         TableOne.FILESYSTEM_MOUNT,
-        At.NODE,
+        FaultScope.NODE,
         "a directory is read-only (EROFS), as after an error of its disk",
         _read_only,
-        needs=(Need.MOUNT, Need.OVERLAY),
+        needs=(Requirement.MOUNT, Requirement.OVERLAY),
         options=DiskOptions,
         undo="it is unmounted",
     ),
     Fault(
         "unmounted",
         TableOne.FILESYSTEM_MOUNT,
-        At.NODE,
+        FaultScope.NODE,
         "a directory is empty, as where a file system should be mounted and is not",
         _unmounted,
-        needs=(Need.MOUNT,),
+        needs=(Requirement.MOUNT,),
         options=DiskOptions,
         undo="it is unmounted, and what was there is back",
     ),
     Fault(
         "mount-hangs",
         TableOne.FILESYSTEM_MOUNT,
-        At.NODE,
+        FaultScope.NODE,
         "whoever looks into a directory waits for ever, as for a file server that is gone",
         _hanging,
-        needs=(Need.MOUNT, Need.FUSE),
+        needs=(Requirement.MOUNT, Requirement.FUSE),
         options=DiskOptions,
         undo="who waits gets an error, it is unmounted, and what was there is back",
     ),

@@ -6,9 +6,9 @@ import http.server
 import os
 import sys
 
-from holdfast.faults.aim import Aim
-from holdfast.faults.fault import At, Fault, FaultRefused, Options, Step
+from holdfast.faults.fault import Fault, FaultOptions, FaultRefused, FaultScope, FaultStep
 from holdfast.faults.helpers import READY, Helper
+from holdfast.faults.target import FaultTarget
 from holdfast.symptoms.table_one import TableOne
 
 BODIES = {
@@ -26,7 +26,7 @@ BODIES = {
 }
 
 
-class ServiceOptions(Options, frozen=True, kw_only=True):
+class ServiceOptions(FaultOptions, frozen=True, kw_only=True):
     """`port`: of 127.0.0.1, where nobody else listens. `status`: of the answer. `speaks`: http, s3 or webhdfs."""
 
     port: int = 9870
@@ -37,7 +37,7 @@ class ServiceOptions(Options, frozen=True, kw_only=True):
         return TableOne.HDFS_ERROR if self.speaks == "webhdfs" else None
 
 
-def _service_down(aim: Aim, options: ServiceOptions) -> tuple[Step, ...]:
+def _service_down(aim: FaultTarget, options: ServiceOptions) -> tuple[FaultStep, ...]:
     if options.speaks not in BODIES:
         raise FaultRefused(f"speaks={options.speaks}: give one of {', '.join(BODIES)}")
     if not 0 < options.port < 65_536 or not 400 <= options.status <= 599:
@@ -83,7 +83,7 @@ FAULTS = (
     Fault(
         "service-down",
         TableOne.EXTERNAL_SERVICE_ERROR,
-        At.HOST,
+        FaultScope.HOST,
         "an address of this machine where every request is answered 503 (-o speaks=s3 or webhdfs: in their words)",
         _service_down,
         options=ServiceOptions,

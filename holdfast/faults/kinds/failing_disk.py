@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from holdfast.faults import mounts
-from holdfast.faults.aim import Aim, Proc
-from holdfast.faults.fault import At, Fault, FaultRefused, Step
+from holdfast.faults.fault import Fault, FaultRefused, FaultScope, FaultStep
 from holdfast.faults.kinds.disk import DiskOptions, directory_apart
-from holdfast.faults.rights import Need
+from holdfast.faults.requirements import Requirement
+from holdfast.faults.target import FaultTarget, TargetProcess
 from holdfast.symptoms.table_one import TableOne
 
 ROOM_BYTES = 256 << 20
@@ -26,12 +26,12 @@ ROOM_BYTES = 256 << 20
 CONTENT_BYTES_MAX = 1 << 30
 
 
-class FailingDisk(Step, frozen=True, kw_only=True, tag="failing_disk"):
+class FailingDisk(FaultStep, frozen=True, kw_only=True, tag="failing_disk"):
     """The directory on a disk of its own, `image`, that fails as soon as it is there."""
 
     directory: str
     image: str
-    processes: tuple[Proc, ...]
+    processes: tuple[TargetProcess, ...]
 
     def do(self) -> None:
         image = Path(self.image)
@@ -73,7 +73,7 @@ class FailingDisk(Step, frozen=True, kw_only=True, tag="failing_disk"):
         return _run("losetup", "--noheadings", "--output", "NAME", "--associated", self.image).split()
 
 
-def _fails(aim: Aim, options: DiskOptions) -> tuple[Step, ...]:
+def _fails(aim: FaultTarget, options: DiskOptions) -> tuple[FaultStep, ...]:
     directory, image = str(directory_apart(aim, options)), str(aim.place / "disk")
     return (FailingDisk(directory=directory, image=image, processes=aim.processes()),)
 
@@ -108,10 +108,10 @@ FAULTS = (
     Fault(
         "disk-fails",
         TableOne.DISK_FAULT,
-        At.NODE,
+        FaultScope.NODE,
         "the disk below a directory gives I/O errors (EIO), and the kernel logs them",
         _fails,
-        needs=(Need.MOUNT, Need.LOOP),
+        needs=(Requirement.MOUNT, Requirement.LOOP),
         options=DiskOptions,
         undo="it is unmounted, and what was there is back",
     ),

@@ -11,9 +11,9 @@ import os
 import re
 from typing import NamedTuple
 
-from holdfast.faults.aim import Aim
-from holdfast.faults.fault import At, Fault, FaultRefused, Options, Step
-from holdfast.faults.rights import Need
+from holdfast.faults.fault import Fault, FaultOptions, FaultRefused, FaultScope, FaultStep
+from holdfast.faults.requirements import Requirement
+from holdfast.faults.target import FaultTarget
 from holdfast.symptoms.table_one import TableOne
 
 KMSG = "/dev/kmsg"
@@ -23,7 +23,7 @@ LINE_BYTES_MAX = 900
 CRITICAL, ERROR, WARNING, INFO = 2, 3, 4, 6
 
 
-class KernelLines(Step, frozen=True, kw_only=True, tag="kernel_lines"):
+class KernelLines(FaultStep, frozen=True, kw_only=True, tag="kernel_lines"):
     """Lines with their levels, in this order."""
 
     lines: tuple[tuple[int, str], ...]
@@ -42,7 +42,7 @@ class KernelLines(Step, frozen=True, kw_only=True, tag="kernel_lines"):
                 os.close(descriptor)
 
 
-class XidOptions(Options, frozen=True, kw_only=True):
+class XidOptions(FaultOptions, frozen=True, kw_only=True):
     """`xid`: NVIDIA's number of the error. `pci`: the device, as in /sys/bus/pci/devices, without its function."""
 
     xid: int = 79
@@ -52,26 +52,26 @@ class XidOptions(Options, frozen=True, kw_only=True):
         return XIDS[self.xid].symptom if self.xid in XIDS else None
 
 
-class NicOptions(Options, frozen=True, kw_only=True):
+class NicOptions(FaultOptions, frozen=True, kw_only=True):
     """`pci`: of the adapter, with its function. `port`: its InfiniBand device."""
 
     pci: str = "0000:5e:00.0"
     port: str = "mlx5_0"
 
 
-class DiskOptions(Options, frozen=True, kw_only=True):
+class DiskOptions(FaultOptions, frozen=True, kw_only=True):
     """`device`: the disk."""
 
     device: str = "nvme1n1"
 
 
-class RemountOptions(Options, frozen=True, kw_only=True):
+class RemountOptions(FaultOptions, frozen=True, kw_only=True):
     """`device`: of the file system, a partition."""
 
     device: str = "nvme1n1p1"
 
 
-class LineOptions(Options, frozen=True, kw_only=True):
+class LineOptions(FaultOptions, frozen=True, kw_only=True):
     """`text`: the line. `level`: 0 (emergency) to 7 (debug)."""
 
     text: str = ""
@@ -131,7 +131,7 @@ _PCI = re.compile(r"[0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(\.[0-7])?")
 _DEVICE = re.compile(r"[a-z][a-z0-9_]{0,31}")
 
 
-def _xid(aim: Aim, options: XidOptions) -> tuple[Step, ...]:
+def _xid(aim: FaultTarget, options: XidOptions) -> tuple[FaultStep, ...]:
     if not 0 < options.xid < 1000:
         raise FaultRefused(
             f"xid={options.xid} is no number of an Xid: give 1 to 999, such as {', '.join(map(str, XIDS))}"
@@ -144,7 +144,7 @@ def _xid(aim: Aim, options: XidOptions) -> tuple[Step, ...]:
     return (_lines(aim, *lines),)
 
 
-def _nic(aim: Aim, options: NicOptions) -> tuple[Step, ...]:
+def _nic(aim: FaultTarget, options: NicOptions) -> tuple[FaultStep, ...]:
     pci, port = _pci(options.pci), _device(options.port)
     return (
         _lines(
@@ -157,7 +157,7 @@ def _nic(aim: Aim, options: NicOptions) -> tuple[Step, ...]:
     )
 
 
-def _io_error(aim: Aim, options: DiskOptions) -> tuple[Step, ...]:
+def _io_error(aim: FaultTarget, options: DiskOptions) -> tuple[FaultStep, ...]:
     device = _device(options.device)
     return (
         _lines(
@@ -172,7 +172,7 @@ def _io_error(aim: Aim, options: DiskOptions) -> tuple[Step, ...]:
     )
 
 
-def _remounted(aim: Aim, options: RemountOptions) -> tuple[Step, ...]:
+def _remounted(aim: FaultTarget, options: RemountOptions) -> tuple[FaultStep, ...]:
     device = _device(options.device)
     return (
         _lines(
@@ -186,13 +186,13 @@ def _remounted(aim: Aim, options: RemountOptions) -> tuple[Step, ...]:
     )
 
 
-def _line(aim: Aim, options: LineOptions) -> tuple[Step, ...]:
+def _line(aim: FaultTarget, options: LineOptions) -> tuple[FaultStep, ...]:
     if not options.text.strip() or not options.text.isprintable() or not 0 <= options.level <= 7:
         raise FaultRefused("give the line, printable, with -o text=..., and a level from 0 to 7 with -o level=...")
     return (_lines(aim, (options.level, options.text)),)
 
 
-def _lines(aim: Aim, *lines: tuple[int, str]) -> KernelLines:
+def _lines(aim: FaultTarget, *lines: tuple[int, str]) -> KernelLines:
     if too_long := [text for _, text in lines if len(text.encode()) > LINE_BYTES_MAX]:
         raise FaultRefused(f"the line has {len(too_long[0].encode())} bytes: the kernel takes {LINE_BYTES_MAX}")
     return KernelLines(lines=((INFO, f"holdfast: what follows is drill {aim.mark}"), *lines))
@@ -214,46 +214,46 @@ FAULTS = (
     Fault(
         "xid",
         TableOne.GPU_UNAVAILABLE,
-        At.HOST,
+        FaultScope.HOST,
         "the line of NVIDIA's driver for an Xid of a GPU",
         _xid,
-        needs=(Need.KERNEL_LOG,),
+        needs=(Requirement.KERNEL_LOG,),
         options=XidOptions,
     ),
     Fault(
         "nic-error",
         TableOne.INFINIBAND_ERROR,
-        At.HOST,
+        FaultScope.HOST,
         "the lines of a Mellanox adapter whose firmware stands still",
         _nic,
-        needs=(Need.KERNEL_LOG,),
+        needs=(Requirement.KERNEL_LOG,),
         options=NicOptions,
     ),
     Fault(
         "io-error",
         TableOne.DISK_FAULT,
-        At.HOST,
+        FaultScope.HOST,
         "the lines of a disk that cannot read a sector",
         _io_error,
-        needs=(Need.KERNEL_LOG,),
+        needs=(Requirement.KERNEL_LOG,),
         options=DiskOptions,
     ),
     Fault(
         "remounted-read-only",
         TableOne.DISK_FAULT,
-        At.HOST,
+        FaultScope.HOST,
         "the lines of a file system whose journal is broken",
         _remounted,
-        needs=(Need.KERNEL_LOG,),
+        needs=(Requirement.KERNEL_LOG,),
         options=RemountOptions,
     ),
     Fault(
         "kernel-line",
         None,
-        At.HOST,
+        FaultScope.HOST,
         "any line in the kernel's log",
         _line,
-        needs=(Need.KERNEL_LOG,),
+        needs=(Requirement.KERNEL_LOG,),
         options=LineOptions,
     ),
 )

@@ -7,21 +7,21 @@ import sys
 from pathlib import Path
 
 from holdfast.faults import cgroups
-from holdfast.faults.aim import Aim
-from holdfast.faults.fault import At, Fault, FaultRefused, Options, Step
+from holdfast.faults.fault import Fault, FaultOptions, FaultRefused, FaultScope, FaultStep
 from holdfast.faults.helpers import READY, Helper
+from holdfast.faults.target import FaultTarget
 from holdfast.symptoms.table_one import TableOne
 
 BURNERS_MAX = 4096
 
 
-class OverloadOptions(Options, frozen=True, kw_only=True):
+class OverloadOptions(FaultOptions, frozen=True, kw_only=True):
     """`burners`: processes for each core."""
 
     burners: int = 4
 
 
-def _overload(aim: Aim, options: OverloadOptions) -> tuple[Step, ...]:
+def _overload(aim: FaultTarget, options: OverloadOptions) -> tuple[FaultStep, ...]:
     count = options.burners * len(os.sched_getaffinity(0))
     if not 0 < count <= BURNERS_MAX:
         raise FaultRefused(f"burners={options.burners}: give 1 or more for each core, {BURNERS_MAX} in all at most")
@@ -48,7 +48,7 @@ FAULTS = (
     Fault(
         "overload",
         TableOne.CPU_OVERLOAD,
-        At.HOST,
+        FaultScope.HOST,
         "processes that burn all cores of this machine",
         _overload,
         options=OverloadOptions,

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from holdfast.embedded.fabric import DEVICE
 from holdfast.embedded.layout import Fabric
-from holdfast.faults.aim import Aim
-from holdfast.faults.fault import At, Fault, FaultRefused, Options, Step
-from holdfast.faults.rights import Need
+from holdfast.faults.fault import Fault, FaultOptions, FaultRefused, FaultScope, FaultStep
+from holdfast.faults.requirements import Requirement
+from holdfast.faults.target import FaultTarget
 from holdfast.symptoms.table_one import TableOne
 
 BUS = "bus"
@@ -22,7 +22,7 @@ _NOBODY = "02:00:00:00:00:00"
 _RATE = re.compile(r"[1-9]\d{0,8}[kmg]?bit")
 
 
-class LinkDown(Step, frozen=True, kw_only=True, tag="link_down"):
+class LinkDown(FaultStep, frozen=True, kw_only=True, tag="link_down"):
     """The machine's end of a node's link is down: the node sees its carrier lost. With `flaps`, it comes and goes."""
 
     link: str
@@ -50,7 +50,7 @@ class LinkDown(Step, frozen=True, kw_only=True, tag="link_down"):
         _run("ip", "link", "set", self.link, state)
 
 
-class Slow(Step, frozen=True, kw_only=True, tag="slow"):
+class Slow(FaultStep, frozen=True, kw_only=True, tag="slow"):
     """A token bucket at both ends of a node's link."""
 
     link: str
@@ -72,7 +72,7 @@ class Slow(Step, frozen=True, kw_only=True, tag="slow"):
         return ((), self.link), (("-n", self.namespace), DEVICE)
 
 
-class Deaf(Step, frozen=True, kw_only=True, tag="deaf"):
+class Deaf(FaultStep, frozen=True, kw_only=True, tag="deaf"):
     """What goes from here to one address is sent to nobody, without a word. `namespace` "": from the machine itself."""
 
     namespace: str
@@ -94,45 +94,45 @@ class Deaf(Step, frozen=True, kw_only=True, tag="deaf"):
         return ("-n", self.namespace) if self.namespace else ()
 
 
-class FlapOptions(Options, frozen=True, kw_only=True):
+class FlapOptions(FaultOptions, frozen=True, kw_only=True):
     """`times` down and up, one every `every_s` seconds."""
 
     times: int = 3
     every_s: float = 0.5
 
 
-class SlowOptions(Options, frozen=True, kw_only=True):
+class SlowOptions(FaultOptions, frozen=True, kw_only=True):
     """`rate`: as tc has it, such as 10mbit."""
 
     rate: str = "10mbit"
 
 
-class CutOptions(Options, frozen=True, kw_only=True):
+class CutOptions(FaultOptions, frozen=True, kw_only=True):
     """`off`: the node that cannot be reached, or the bus."""
 
     off: str = BUS
 
 
-def _link_down(aim: Aim, _: Options) -> tuple[Step, ...]:
+def _link_down(aim: FaultTarget, _: FaultOptions) -> tuple[FaultStep, ...]:
     fabric, node = _fabric(aim)
     return (LinkDown(link=fabric.link(node)),)
 
 
-def _link_flap(aim: Aim, options: FlapOptions) -> tuple[Step, ...]:
+def _link_flap(aim: FaultTarget, options: FlapOptions) -> tuple[FaultStep, ...]:
     fabric, node = _fabric(aim)
     if not 0 < options.times <= 1000 or not 0 < options.every_s <= 600:
         raise FaultRefused("give times=1 to 1000, and every_s of more than 0 and up to 600")
     return (LinkDown(link=fabric.link(node), flaps=options.times, every_s=options.every_s),)
 
 
-def _slow_link(aim: Aim, options: SlowOptions) -> tuple[Step, ...]:
+def _slow_link(aim: FaultTarget, options: SlowOptions) -> tuple[FaultStep, ...]:
     fabric, node = _fabric(aim)
     if not _RATE.fullmatch(options.rate):
         raise FaultRefused(f"rate={options.rate} is none: give one such as 500kbit or 10mbit")
     return (Slow(link=fabric.link(node), namespace=fabric.namespace(node), rate=options.rate),)
 
 
-def _cut(aim: Aim, options: CutOptions) -> tuple[Step, ...]:
+def _cut(aim: FaultTarget, options: CutOptions) -> tuple[FaultStep, ...]:
     fabric, node = _fabric(aim)
     others = [other for other in aim.info.nodes if other != node]
     if options.off != BUS and options.off not in others:
@@ -147,7 +147,7 @@ def _cut(aim: Aim, options: CutOptions) -> tuple[Step, ...]:
     )
 
 
-def _fabric(aim: Aim) -> tuple[Fabric, str]:
+def _fabric(aim: FaultTarget) -> tuple[Fabric, str]:
     assert aim.node is not None
     if aim.info.fabric is None:
         raise FaultRefused(
@@ -171,13 +171,13 @@ def _run(*command: str) -> str:
     return done.stdout
 
 
-_NEEDS = (Need.LINKS,)
+_NEEDS = (Requirement.LINKS,)
 
 FAULTS = (
     Fault(
         "link-down",
         TableOne.INFINIBAND_ERROR,
-        At.NODE,
+        FaultScope.NODE,
         "the node's link loses its carrier",
         _link_down,
         needs=_NEEDS,
@@ -186,7 +186,7 @@ FAULTS = (
     Fault(
         "link-flap",
         TableOne.INFINIBAND_ERROR,
-        At.NODE,
+        FaultScope.NODE,
         "the node's link loses its carrier and gets it back, several times",
         _link_flap,
         needs=_NEEDS,
@@ -195,7 +195,7 @@ FAULTS = (
     Fault(
         "slow-link",
         TableOne.MFU_DECLINE,
-        At.NODE,
+        FaultScope.NODE,
         "the node's link carries less, both ways",
         _slow_link,
         needs=_NEEDS,
@@ -205,7 +205,7 @@ FAULTS = (
     Fault(
         "cut",
         TableOne.INFINIBAND_ERROR,
-        At.NODE,
+        FaultScope.NODE,
         "the node and the bus, or the node and another (-o off=NODE), cannot reach each other; nothing says so",
         _cut,
         needs=_NEEDS,

@@ -15,11 +15,11 @@ import sys
 import time
 from typing import Literal
 
-from holdfast.faults import memory
-from holdfast.faults.aim import Aim, Proc
-from holdfast.faults.fault import At, Fault, FaultRefused, Options, Step
+from holdfast.faults import process_memory
+from holdfast.faults.fault import Fault, FaultOptions, FaultRefused, FaultScope, FaultStep
 from holdfast.faults.helpers import READY, Helper
-from holdfast.faults.rights import Need
+from holdfast.faults.requirements import Requirement
+from holdfast.faults.target import FaultTarget, TargetProcess
 from holdfast.symptoms.table_one import TableOne
 
 _FLOAT = struct.Struct("<f")
@@ -28,10 +28,10 @@ _NAN = _FLOAT.pack(float("nan"))
 NANS = 8
 
 
-class Spoil(Step, frozen=True, kw_only=True, tag="spoil"):
+class Spoil(FaultStep, frozen=True, kw_only=True, tag="spoil"):
     """Some weights of the rank become NaN."""
 
-    process: Proc
+    process: TargetProcess
     look_s: float
 
     @property
@@ -41,16 +41,16 @@ class Spoil(Step, frozen=True, kw_only=True, tag="spoil"):
     def do(self) -> None:
         pages = _pages(self.process.pid, "weights", self.look_s)
         for page in random.sample(pages, min(NANS, len(pages))):
-            memory.write(self.process.pid, page + 4 * random.randrange(memory.WORDS), _NAN)
+            process_memory.write(self.process.pid, page + 4 * random.randrange(process_memory.WORDS), _NAN)
 
 
-class NanOptions(Options, frozen=True, kw_only=True):
+class NanOptions(FaultOptions, frozen=True, kw_only=True):
     """`look_s`: how long the rank is looked at for what changes; longer than one of its steps."""
 
     look_s: float = 0.5
 
 
-class FlipOptions(Options, frozen=True, kw_only=True):
+class FlipOptions(FaultOptions, frozen=True, kw_only=True):
     """`where`: weights or gradients. `bit`: of 32; 30 is the highest of the exponent. `every_s`: on average, at random
     moments; 0 for one flip only. `look_s` as for nan.
     """
@@ -61,10 +61,10 @@ class FlipOptions(Options, frozen=True, kw_only=True):
     look_s: float = 0.5
 
 
-class Flip(Step, frozen=True, kw_only=True, tag="flip"):
+class Flip(FaultStep, frozen=True, kw_only=True, tag="flip"):
     """One flip."""
 
-    process: Proc
+    process: TargetProcess
     where: str
     bit: int
     look_s: float
@@ -77,12 +77,12 @@ class Flip(Step, frozen=True, kw_only=True, tag="flip"):
         _flip(self.process.pid, random.choice(_pages(self.process.pid, self.where, self.look_s)), self.bit)
 
 
-def _nan(aim: Aim, options: NanOptions) -> tuple[Step, ...]:
+def _nan(aim: FaultTarget, options: NanOptions) -> tuple[FaultStep, ...]:
     assert aim.rank is not None
     return (Spoil(process=aim.rank.process, look_s=_checked_look(options.look_s)),)
 
 
-def _bit_flip(aim: Aim, options: FlipOptions) -> tuple[Step, ...]:
+def _bit_flip(aim: FaultTarget, options: FlipOptions) -> tuple[FaultStep, ...]:
     assert aim.rank is not None
     process = aim.rank.process
     look_s = _checked_look(options.look_s)
@@ -107,23 +107,23 @@ def _checked_look(look_s: float) -> float:
 
 def _pages(pid: int, where: str, look_s: float) -> list[int]:
     try:
-        found = memory.tensors(pid, look_s)
+        found = process_memory.tensors(pid, look_s)
     except ProcessLookupError as error:
         raise FaultRefused(f"process {pid} has ended: try again") from error
     pages = found.weights if where == "weights" else found.gradients
     if not pages:
         raise FaultRefused(
-            f"no {where} of float32 that change are found in the memory of process {pid}: it trains on a GPU or in "
-            f"another precision, is too small (a page is {memory.WORDS} numbers), or makes no step in {look_s:g} s "
+            f"found no {where} of float32 that change in the memory of process {pid}: it trains on a GPU or in another "
+            f"precision, is too small (a page is {process_memory.WORDS} numbers), or makes no step in {look_s:g} s "
             "(-o look_s=...)"
         )
     return pages
 
 
 def _flip(pid: int, page: int, bit: int) -> None:
-    address = page + 4 * random.randrange(memory.WORDS)
-    (word,) = _WORD.unpack(memory.read(pid, address, 4))
-    memory.write(pid, address, _WORD.pack(word ^ 1 << bit))
+    address = page + 4 * random.randrange(process_memory.WORDS)
+    (word,) = _WORD.unpack(process_memory.read(pid, address, 4))
+    process_memory.write(pid, address, _WORD.pack(word ^ 1 << bit))
 
 
 def main() -> None:
@@ -136,7 +136,7 @@ def main() -> None:
     parser.add_argument("--every-s", type=float, required=True)
     parser.add_argument("--look-s", type=float, required=True)
     args = parser.parse_args()
-    process = Proc(pid=args.pid, ticks=args.ticks)
+    process = TargetProcess(pid=args.pid, ticks=args.ticks)
     try:
         pages = _pages(process.pid, args.where, args.look_s)
     except (FaultRefused, OSError) as error:
@@ -156,19 +156,19 @@ FAULTS = (
     Fault(
         "nan",
         TableOne.NAN_VALUE,
-        At.RANK,
+        FaultScope.RANK,
         "some of the rank's weights become NaN, in its memory (float32 on the CPU)",
         _nan,
-        needs=(Need.PTRACE,),
+        needs=(Requirement.PTRACE,),
         options=NanOptions,
     ),
     Fault(
         "bit-flip",
         None,
-        At.RANK,
+        FaultScope.RANK,
         "single bits of the rank's gradients flip at random moments (float32 on the CPU): silent data corruption",
         _bit_flip,
-        needs=(Need.PTRACE,),
+        needs=(Requirement.PTRACE,),
         options=FlipOptions,
         undo="no more flip; what has flipped stays",
     ),

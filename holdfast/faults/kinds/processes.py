@@ -8,17 +8,17 @@ from typing import Literal
 
 from holdfast.embedded.control import PowerOff, PowerOn, ask
 from holdfast.embedded.errors import ControlRefused, NoCluster
-from holdfast.embedded.layout import Layout
+from holdfast.embedded.layout import ClusterLayout
 from holdfast.embedded.processes.proctree import kill_all, node_processes
-from holdfast.faults.aim import Aim, Proc
-from holdfast.faults.fault import At, Fault, FaultRefused, Options, Step
+from holdfast.faults.fault import Fault, FaultOptions, FaultRefused, FaultScope, FaultStep
+from holdfast.faults.target import FaultTarget, TargetProcess
 from holdfast.symptoms.table_one import TableOne
 
 
-class Signal(Step, frozen=True, kw_only=True, tag="signal"):
+class Signal(FaultStep, frozen=True, kw_only=True, tag="signal"):
     """One signal that its process does not outlive."""
 
-    process: Proc
+    process: TargetProcess
     number: int
 
     @property
@@ -30,10 +30,10 @@ class Signal(Step, frozen=True, kw_only=True, tag="signal"):
             raise FaultRefused(f"process {self.process.pid} ended before the signal: try again")
 
 
-class Freeze(Step, frozen=True, kw_only=True, tag="freeze"):
+class Freeze(FaultStep, frozen=True, kw_only=True, tag="freeze"):
     """SIGSTOP, and SIGCONT to those that are left."""
 
-    processes: tuple[Proc, ...]
+    processes: tuple[TargetProcess, ...]
 
     def do(self) -> None:
         if not [process for process in self.processes if process.signal(signal.SIGSTOP)]:
@@ -44,7 +44,7 @@ class Freeze(Step, frozen=True, kw_only=True, tag="freeze"):
             process.signal(signal.SIGCONT)
 
 
-class LoseNode(Step, frozen=True, kw_only=True, tag="lose_node"):
+class LoseNode(FaultStep, frozen=True, kw_only=True, tag="lose_node"):
     """All processes of a node die at one stroke, and its agent does not come back until it is switched on."""
 
     root: str
@@ -52,23 +52,23 @@ class LoseNode(Step, frozen=True, kw_only=True, tag="lose_node"):
 
     def do(self) -> None:
         try:
-            ask(Layout(self.root), PowerOff(node=self.node))
+            ask(ClusterLayout(self.root), PowerOff(node=self.node))
         except (ControlRefused, NoCluster) as error:
             raise FaultRefused(str(error)) from error
 
     def undo(self) -> None:
         try:
-            ask(Layout(self.root), PowerOn(node=self.node))
+            ask(ClusterLayout(self.root), PowerOn(node=self.node))
         except (ControlRefused, NoCluster):
             # On already; or the whole cluster is down, and starts with all of its nodes.
             return
 
 
-class KillContainer(Step, frozen=True, kw_only=True, tag="kill_container"):
+class KillContainer(FaultStep, frozen=True, kw_only=True, tag="kill_container"):
     """All processes of a node die at one stroke; its supervisor starts the agent again, as kubelet a container."""
 
     directory: str
-    agent: Proc | None
+    agent: TargetProcess | None
 
     @property
     def lasts(self) -> bool:
@@ -79,57 +79,57 @@ class KillContainer(Step, frozen=True, kw_only=True, tag="kill_container"):
         kill_all(lambda: node_processes(Path(self.directory), agent))
 
 
-class CrashOptions(Options, frozen=True, kw_only=True):
+class CrashOptions(FaultOptions, frozen=True, kw_only=True):
     """`signal`: how it dies."""
 
     signal: Literal["SEGV", "ABRT", "BUS", "ILL", "FPE"] = "SEGV"
 
 
-def _kill_rank(aim: Aim, _: Options) -> tuple[Step, ...]:
+def _kill_rank(aim: FaultTarget, _: FaultOptions) -> tuple[FaultStep, ...]:
     return (Signal(process=_of_rank(aim), number=signal.SIGKILL),)
 
 
-def _crash_rank(aim: Aim, options: CrashOptions) -> tuple[Step, ...]:
+def _crash_rank(aim: FaultTarget, options: CrashOptions) -> tuple[FaultStep, ...]:
     return (Signal(process=_of_rank(aim), number=signal.Signals[f"SIG{options.signal}"]),)
 
 
-def _freeze_rank(aim: Aim, _: Options) -> tuple[Step, ...]:
+def _freeze_rank(aim: FaultTarget, _: FaultOptions) -> tuple[FaultStep, ...]:
     return (Freeze(processes=(_of_rank(aim),)),)
 
 
-def _kill_worker(aim: Aim, _: Options) -> tuple[Step, ...]:
+def _kill_worker(aim: FaultTarget, _: FaultOptions) -> tuple[FaultStep, ...]:
     rank = _of_rank(aim)
     workers = Path(f"/proc/{rank.pid}/task/{rank.pid}/children").read_text().split()
-    alive = [process for pid in workers if (process := Proc.of(int(pid))) is not None]
+    alive = [process for pid in workers if (process := TargetProcess.of(int(pid))) is not None]
     if not alive:
         raise FaultRefused(f"rank process {rank.pid} has no child: its script uses no workers (num_workers=0)")
     return (Signal(process=alive[0], number=signal.SIGKILL),)
 
 
-def _lose_node(aim: Aim, _: Options) -> tuple[Step, ...]:
+def _lose_node(aim: FaultTarget, _: FaultOptions) -> tuple[FaultStep, ...]:
     assert aim.node is not None
     return (LoseNode(root=str(aim.layout.root), node=aim.node),)
 
 
-def _kill_container(aim: Aim, _: Options) -> tuple[Step, ...]:
+def _kill_container(aim: FaultTarget, _: FaultOptions) -> tuple[FaultStep, ...]:
     return (KillContainer(directory=str(aim.directory), agent=aim.agent),)
 
 
-def _freeze_node(aim: Aim, _: Options) -> tuple[Step, ...]:
+def _freeze_node(aim: FaultTarget, _: FaultOptions) -> tuple[FaultStep, ...]:
     return (Freeze(processes=aim.processes()),)
 
 
-def _of_rank(aim: Aim) -> Proc:
+def _of_rank(aim: FaultTarget) -> TargetProcess:
     assert aim.rank is not None
     return aim.rank.process
 
 
 FAULTS = (
-    Fault("kill-rank", None, At.RANK, "SIGKILL to the rank's process", _kill_rank),
+    Fault("kill-rank", None, FaultScope.RANK, "SIGKILL to the rank's process", _kill_rank),
     Fault(
         "crash-rank",
         TableOne.CUDA_ERROR,
-        At.RANK,
+        FaultScope.RANK,
         "a deadly signal, as a driver's or a library's crash ends a rank",
         _crash_rank,
         options=CrashOptions,
@@ -137,16 +137,16 @@ FAULTS = (
     Fault(
         "freeze-rank",
         TableOne.JOB_HANG,
-        At.RANK,
+        FaultScope.RANK,
         "SIGSTOP to the rank: its partners wait for it in their collectives",
         _freeze_rank,
         undo="SIGCONT",
     ),
-    Fault("kill-worker", None, At.RANK, "SIGKILL to a data loader's worker of the rank", _kill_worker),
+    Fault("kill-worker", None, FaultScope.RANK, "SIGKILL to a data loader's worker of the rank", _kill_worker),
     Fault(
         "lose-node",
         TableOne.OS_KERNEL_PANIC,
-        At.NODE,
+        FaultScope.NODE,
         "agent, zygote, vault and ranks die at one stroke and stay away, as a machine's whose kernel panics",
         _lose_node,
         undo="the node is switched on (release it from the blocklist yourself)",
@@ -154,14 +154,14 @@ FAULTS = (
     Fault(
         "kill-container",
         TableOne.CONTAINER_ERROR,
-        At.NODE,
+        FaultScope.NODE,
         "agent, zygote, vault and ranks die at one stroke; the agent is started again",
         _kill_container,
     ),
     Fault(
         "freeze-node",
         TableOne.JOB_HANG,
-        At.NODE,
+        FaultScope.NODE,
         "SIGSTOP to all processes of the node, its agent's included",
         _freeze_node,
         undo="SIGCONT",

@@ -9,10 +9,10 @@ import click
 import msgspec
 
 from holdfast.cli.connect.addresses import both_elsewhere
-from holdfast.cli.connect.directory import directory_option, explained, is_named
+from holdfast.cli.connect.directory import cluster_errors, directory_option, is_named
 from holdfast.cli.output.tables import render
 from holdfast.embedded.control import is_running
-from holdfast.embedded.layout import Layout
+from holdfast.embedded.layout import ClusterLayout
 from holdfast.settings import load as settings
 from holdfast.settings.timeouts import Timeouts
 
@@ -33,7 +33,7 @@ def config(directory: Path, file: str | None, step_s: float | None, as_json: boo
 
     A wrong hierarchy (a node counted as lost before it could miss two heartbeats, say) is refused with the reason.
     """
-    layout = Layout(directory)
+    layout = ClusterLayout(directory)
     of_cluster = file is None and (is_named() or (_runs(layout) and both_elsewhere(None, None) is None))
     try:
         listed = _of(layout) if of_cluster else settings.load(os.environ, file=file)[1]
@@ -52,12 +52,12 @@ def config(directory: Path, file: str | None, step_s: float | None, as_json: boo
     )
 
 
-def _runs(layout: Layout) -> bool:
+def _runs(layout: ClusterLayout) -> bool:
     return layout.cluster_file.exists() and is_running(layout)
 
 
-def _of(layout: Layout) -> list[settings.Setting]:
-    with explained():
+def _of(layout: ClusterLayout) -> list[settings.Setting]:
+    with cluster_errors():
         listed = list(layout.info().settings)
     if not listed:
         raise click.ClickException(f"the cluster in {layout.root} has not kept its settings: start it again")

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
-from holdfast.cli.connect.directory import directory_option, explained
+from holdfast.cli.connect.directory import cluster_errors, directory_option
 from holdfast.embedded import fabric
 from holdfast.embedded.control import Stop, ask
 from holdfast.embedded.errors import EmbeddedError, NoCluster
-from holdfast.embedded.layout import ClusterInfo, Layout
+from holdfast.embedded.layout import ClusterInfo, ClusterLayout
 from holdfast.embedded.processes.leftovers import clear_node, end_leftovers
 
 
@@ -29,8 +29,8 @@ def down(directory: Path, force: bool, timeout_s: float | None) -> None:
     Ranks are ended first, then the services, NATS and PostgreSQL. Jobs are not over: they go on at the next `up`. If
     the supervisor itself is dead, whatever it left running is ended.
     """
-    with explained():
-        layout = Layout(directory)
+    with cluster_errors():
+        layout = ClusterLayout(directory)
         info = layout.info()
         supervisor = None if info.pid is None else _open(info.pid)
         try:
@@ -56,7 +56,7 @@ def _open(pid: int) -> int | None:
         return None
 
 
-def _wait(supervisor: int, layout: Layout, timeout_s: float) -> None:
+def _wait(supervisor: int, layout: ClusterLayout, timeout_s: float) -> None:
     poll = select.poll()
     poll.register(supervisor, select.POLLIN)
     if not poll.poll(timeout_s * 1000):
@@ -66,7 +66,7 @@ def _wait(supervisor: int, layout: Layout, timeout_s: float) -> None:
         )
 
 
-def _clear_up(layout: Layout) -> str:
+def _clear_up(layout: ClusterLayout) -> str:
     """End what a dead supervisor left. Raises AlreadyRunning if one is alive after all and only just starting."""
     with layout.lock():
         info = layout.info()

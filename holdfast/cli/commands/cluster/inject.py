@@ -18,22 +18,22 @@ from holdfast.bus import event_message
 from holdfast.cli.connect.addresses import both_elsewhere
 from holdfast.cli.connect.ask import asked_by
 from holdfast.cli.connect.bus import connected
-from holdfast.cli.connect.directory import as_typed, directory_option, explained
+from holdfast.cli.connect.directory import as_typed, cluster_errors, directory_option
 from holdfast.cli.connect.options import json_option
-from holdfast.cli.names import checked_or_complain
+from holdfast.cli.names import require_name
 from holdfast.cli.output.duration import Duration
 from holdfast.cli.output.tables import cell, json_text, render
 from holdfast.clock import system_now
 from holdfast.embedded.control import is_running
 from holdfast.embedded.errors import NoCluster
-from holdfast.embedded.layout import ClusterInfo, Layout
+from holdfast.embedded.layout import ClusterInfo, ClusterLayout
 from holdfast.events import FaultInjected
 from holdfast.exit_codes import NOT_PERMITTED
-from holdfast.faults.aim import Aim, NotThere, aim, ranks
-from holdfast.faults.fault import At, Fault, FaultRefused
-from holdfast.faults.record import Injected, Record
-from holdfast.faults.registry import FAULTS, find
-from holdfast.faults.rights import lacking
+from holdfast.faults.fault import Fault, FaultRefused, FaultScope
+from holdfast.faults.injections import Injection, InjectionLog
+from holdfast.faults.registry import FAULTS, find_fault
+from holdfast.faults.requirements import lacking
+from holdfast.faults.target import FaultTarget, TargetNotFound, find_target, running_ranks
 from holdfast.fresh_ids import uuid7
 
 
@@ -78,8 +78,8 @@ def inject(
     holdfast inject xid -o xid=79 -o pci=0000:3b:00
     holdfast inject --undo
     """
-    layout = Layout(directory)
-    with explained(), _refusals():
+    layout = ClusterLayout(directory)
+    with cluster_errors(), _refusals():
         if listed:
             _list(layout, as_json)
         elif undo:
@@ -87,17 +87,17 @@ def inject(
         elif fault is None:
             raise click.UsageError("name a FAULT: `holdfast inject --list` shows them")
         else:
-            wanted = find(fault)
+            wanted = find_fault(fault)
             settings = _parsed(given)
             info = _permitted(layout)
             for name, what in ((node, "node name"), (job, "job name")):
                 if name is not None:
-                    checked_or_complain(name, what)
+                    require_name(name, what)
             target = _aimed(wanted, layout, info, rank, node, job)
             _strike(wanted, target, settings, for_s, as_json)
 
 
-def _permitted(layout: Layout) -> ClusterInfo:
+def _permitted(layout: ClusterLayout) -> ClusterInfo:
     """The cluster. Raises ClickException if it is none of ours, does not run, or does not allow this."""
     if both_elsewhere(None, None) is not None:
         raise click.ClickException(
@@ -121,23 +121,25 @@ def _permitted(layout: Layout) -> ClusterInfo:
     return info
 
 
-def _aimed(fault: Fault, layout: Layout, info: ClusterInfo, rank: int | None, node: str | None, job: str | None) -> Aim:
-    if fault.at is At.RANK and rank is None:
-        there = ", ".join(str(one.rank) for one in ranks(layout, info))
+def _aimed(
+    fault: Fault, layout: ClusterLayout, info: ClusterInfo, rank: int | None, node: str | None, job: str | None
+) -> FaultTarget:
+    if fault.at is FaultScope.RANK and rank is None:
+        there = ", ".join(str(one.rank) for one in running_ranks(layout, info))
         raise click.UsageError(f"{fault.name} strikes a rank: name it with --rank (there are: {there or 'none'})")
-    if fault.at is At.NODE and node is None:
+    if fault.at is FaultScope.NODE and node is None:
         raise click.UsageError(f"{fault.name} strikes a node: name it with --node ({', '.join(info.nodes)})")
-    if fault.at is not At.RANK and (rank is not None or job is not None):
+    if fault.at is not FaultScope.RANK and (rank is not None or job is not None):
         raise click.UsageError(f"{fault.name} strikes a {fault.at}: leave out --rank and --job")
-    return aim(uuid7(), layout, info, node=node, rank=rank, job=job)
+    return find_target(uuid7(), layout, info, node=node, rank=rank, job=job)
 
 
-def _strike(fault: Fault, target: Aim, given: dict[str, str], for_s: float | None, as_json: bool) -> None:
+def _strike(fault: Fault, target: FaultTarget, given: dict[str, str], for_s: float | None, as_json: bool) -> None:
     if reasons := [reason for need in fault.needs if (reason := lacking(need))]:
         raise click.ClickException(f"{fault.name} cannot be injected here: {'; '.join(reasons)}")
     options = fault.configured(given)
-    record = Record(target.layout)
-    injected = Injected(
+    record = InjectionLog(target.layout)
+    injected = Injection(
         id=target.id,
         fault=fault.name,
         at=system_now(),
@@ -167,14 +169,14 @@ def _strike(fault: Fault, target: Aim, given: dict[str, str], for_s: float | Non
             click.echo(f"{fault.name} is undone", err=True)
 
 
-def _undo(layout: Layout, which: str | None, as_json: bool) -> None:
-    record = Record(layout)
+def _undo(layout: ClusterLayout, which: str | None, as_json: bool) -> None:
+    record = InjectionLog(layout)
     chosen = [one for one in record.all() if which is None or one.fault == which or one.id.startswith(which)]
     if which is not None and not chosen:
         there = ", ".join(f"{one.fault} ({one.id})" for one in record.all())
         raise click.ClickException(f"no fault {which} is in force; there are: {there or 'none'}")
     url = layout.info().nats_url if is_running(layout) else None
-    undone: list[Injected] = []
+    undone: list[Injection] = []
     stays: list[str] = []
     for injected in reversed(chosen):
         try:
@@ -195,8 +197,8 @@ def _undo(layout: Layout, which: str | None, as_json: bool) -> None:
         raise FaultRefused("; ".join(stays))
 
 
-def _list(layout: Layout, as_json: bool) -> None:
-    in_force = Record(layout).all()
+def _list(layout: ClusterLayout, as_json: bool) -> None:
+    in_force = InjectionLog(layout).all()
     rows: list[dict[str, Any]] = [
         {
             "fault": fault.name,
@@ -238,7 +240,7 @@ def _list(layout: Layout, as_json: bool) -> None:
         click.echo("\n".join(f"  {_in_words(injected)}" for injected in in_force))
 
 
-def _tell(fault: Fault, injected: Injected, target: Aim, for_s: float | None, as_json: bool) -> None:
+def _tell(fault: Fault, injected: Injection, target: FaultTarget, for_s: float | None, as_json: bool) -> None:
     undo = ""
     if injected.lasts and for_s is None:
         undo = f"{as_typed('inject --undo', target.layout.root)} {injected.id}"
@@ -253,7 +255,7 @@ def _tell(fault: Fault, injected: Injected, target: Aim, for_s: float | None, as
     sys.stdout.flush()
 
 
-async def _say(url: str, injected: Injected, state: str) -> None:
+async def _say(url: str, injected: Injection, state: str) -> None:
     """Have it in the history. A fault that would leave no trace is not injected."""
     event = FaultInjected(
         id=injected.id if state == "injected" else uuid7(),
@@ -280,12 +282,12 @@ def _parsed(given: tuple[str, ...]) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def _shown(injected: Injected) -> dict[str, Any]:
+def _shown(injected: Injection) -> dict[str, Any]:
     shown: dict[str, Any] = msgspec.to_builtins(injected, builtin_types=(type(injected.at),))
     return shown
 
 
-def _in_words(injected: Injected) -> str:
+def _in_words(injected: Injection) -> str:
     where = [f"rank {injected.rank} of {injected.job}"] if injected.rank is not None else []
     where += [injected.node] if injected.node else []
     options = "".join(f", {name}={value}" for name, value in injected.options.items())
@@ -297,7 +299,7 @@ def _in_words(injected: Injected) -> str:
 def _refusals() -> Iterator[None]:
     try:
         yield
-    except (FaultRefused, NotThere) as error:
+    except (FaultRefused, TargetNotFound) as error:
         raise click.ClickException(str(error)) from error
 
 

@@ -7,11 +7,11 @@ from typing import BinaryIO
 
 import click
 
-from holdfast.cli.connect.directory import directory_option, explained
-from holdfast.cli.names import checked_or_complain
+from holdfast.cli.connect.directory import cluster_errors, directory_option
+from holdfast.cli.names import require_name
 from holdfast.cli.output.tables import printable
 from holdfast.embedded.errors import EmbeddedError, NoCluster
-from holdfast.embedded.layout import Layout
+from holdfast.embedded.layout import ClusterLayout
 from holdfast.embedded.processes.logfile import tail
 
 _LOOK_EVERY_S = 0.2
@@ -37,8 +37,8 @@ def logs(service: str | None, rank: int | None, checks: bool, directory: Path, f
     """
     if (rank is not None or checks) and service is None:
         raise click.UsageError(f"{'--checks are those' if checks else '--rank is one'} of a JOB: name it")
-    with explained():
-        layout = Layout(directory)
+    with cluster_errors():
+        layout = ClusterLayout(directory)
         try:
             layout.info()
         except NoCluster as error:
@@ -90,13 +90,13 @@ class Follower:
             return False
 
 
-def _files(layout: Layout, name: str | None, rank: int | None, checks: bool = False) -> dict[str, Path]:
+def _files(layout: ClusterLayout, name: str | None, rank: int | None, checks: bool = False) -> dict[str, Path]:
     known = {file.stem: file for file in sorted(layout.logs.glob("*.log"))}
     if name is None:
         return known
     if rank is None and not checks and name in known:
         return {name: known[name]}
-    if ranks := _of_ranks(layout, checked_or_complain(name, "job name"), rank, checks):
+    if ranks := _of_ranks(layout, require_name(name, "job name"), rank, checks):
         return ranks
     what = repr(name) if rank is None else f"rank {rank} of job {name!r}"
     what = f"checks of {what}" if checks else what
@@ -106,7 +106,7 @@ def _files(layout: Layout, name: str | None, rank: int | None, checks: bool = Fa
     )
 
 
-def _of_ranks(layout: Layout, job: str, rank: int | None, checks: bool) -> dict[str, Path]:
+def _of_ranks(layout: ClusterLayout, job: str, rank: int | None, checks: bool) -> dict[str, Path]:
     """The output of a job's ranks, of each from every node where it ran, by the name that it is shown under.
 
     A run of checks is a folder below; of a job that is nothing but checks they are meant in any case.

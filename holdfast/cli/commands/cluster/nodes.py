@@ -13,12 +13,12 @@ from holdfast.cli.connect.addresses import nats_url as find_nats_url
 from holdfast.cli.connect.ask import ask, asked_by
 from holdfast.cli.connect.bus import connected
 from holdfast.cli.connect.database import Connection, as_dicts, read
-from holdfast.cli.connect.directory import directory_option, explained
+from holdfast.cli.connect.directory import cluster_errors, directory_option
 from holdfast.cli.connect.options import reading_options
-from holdfast.cli.names import checked_or_complain
+from holdfast.cli.names import require_name
 from holdfast.cli.output.tables import json_text, render
 from holdfast.embedded import control
-from holdfast.embedded.layout import Layout
+from holdfast.embedded.layout import ClusterLayout
 from holdfast.fresh_ids import uuid7
 from holdfast.requests import STANDBY_REQUESTS, ReleaseNode
 
@@ -76,7 +76,7 @@ def release(node: str | None, every: bool, directory: Path, nats_url: str | None
     if (node is None) is not every:
         raise click.UsageError("name one NODE, or give --all")
     if node is not None:
-        checked_or_complain(node, "node name")
+        require_name(node, "node name")
         asyncio.run(_release([node], find_nats_url(directory, nats_url)))
         return
     bus, database = both_urls(directory, nats_url, database_url)
@@ -105,8 +105,8 @@ async def _release(names: list[str], url: str) -> None:
 @directory_option
 def poweroff(node: str, directory: Path) -> None:
     """Lose NODE of the cluster on this machine: SIGKILL to its agent and ranks, and it stays off. For drills."""
-    with explained():
-        reply = control.ask(Layout(directory), control.PowerOff(node=node))
+    with cluster_errors():
+        reply = control.ask(ClusterLayout(directory), control.PowerOff(node=node))
     click.echo(f"{node} is off: {reply.killed} processes killed; `holdfast nodes poweron {node}` starts it again")
 
 
@@ -115,8 +115,8 @@ def poweroff(node: str, directory: Path) -> None:
 @directory_option
 def poweron(node: str, directory: Path) -> None:
     """Start NODE of the cluster on this machine again."""
-    with explained():
-        control.ask(Layout(directory), control.PowerOn(node=node))
+    with cluster_errors():
+        control.ask(ClusterLayout(directory), control.PowerOn(node=node))
     click.echo(f"{node} is on; if it was evicted meanwhile, `holdfast nodes release {node}` lets it back")
 
 
@@ -124,6 +124,6 @@ def poweron(node: str, directory: Path) -> None:
 @directory_option
 def add(directory: Path) -> None:
     """Add a node to the cluster on this machine."""
-    with explained():
-        reply = control.ask(Layout(directory), control.AddNode())
+    with cluster_errors():
+        reply = control.ask(ClusterLayout(directory), control.AddNode())
     click.echo(f"{reply.node} has joined")

@@ -12,7 +12,7 @@ from holdfast.cli.connect.addresses import nats_option
 from holdfast.cli.connect.addresses import nats_url as find_nats_url
 from holdfast.cli.connect.bus import connected
 from holdfast.cli.connect.directory import directory_option
-from holdfast.cli.names import checked_or_complain
+from holdfast.cli.names import require_name
 from holdfast.subjects import ping_subject
 
 
@@ -26,7 +26,7 @@ def ping(process: str, directory: Path, nats_url: str | None, timeout_s: float) 
 
     Exit code 0 if it is. Meant for container health checks: it finds the bus where a service of this environment does.
     """
-    checked_or_complain(process, "process")
+    require_name(process, "process")
     asyncio.run(_ping(process, find_nats_url(directory, nats_url), timeout_s))
 
 

@@ -9,12 +9,12 @@ import click
 import msgspec
 
 from holdfast.cli.connect.addresses import both_elsewhere, database_option, nats_option
-from holdfast.cli.connect.directory import as_typed, directory_option, explained
+from holdfast.cli.connect.directory import as_typed, cluster_errors, directory_option
 from holdfast.cli.output.overview import Overview, cluster_overview, overview_section
 from holdfast.cli.output.tables import render
 from holdfast.embedded.control import ChildStatus, Reply, Status, ask
 from holdfast.embedded.errors import NoCluster
-from holdfast.embedded.layout import ClusterInfo, Layout
+from holdfast.embedded.layout import ClusterInfo, ClusterLayout
 
 
 class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,8 +45,8 @@ def status(directory: Path, nats_url: str | None, database_url: str | None, as_j
     if elsewhere := both_elsewhere(nats_url, database_url):
         bus, database = elsewhere
         _status_elsewhere(database, bus, as_json)
-    layout = Layout(directory)
-    with explained():
+    layout = ClusterLayout(directory)
+    with cluster_errors():
         info = layout.info()
         try:
             reply: Reply | None = ask(layout, Status(), within_s=10.0)
@@ -72,7 +72,7 @@ def _status_elsewhere(database_url: str, nats_url: str, as_json: bool) -> NoRetu
     sys.exit(1 if overview.problems else 0)
 
 
-def _as_data(layout: Layout, info: ClusterInfo, reply: Reply | None, overview: Overview | None) -> ClusterStatus:
+def _as_data(layout: ClusterLayout, info: ClusterInfo, reply: Reply | None, overview: Overview | None) -> ClusterStatus:
     return ClusterStatus(
         directory=str(layout.root),
         running=reply is not None,
@@ -86,7 +86,7 @@ def _as_data(layout: Layout, info: ClusterInfo, reply: Reply | None, overview: O
     )
 
 
-def _children_section(layout: Layout, reply: Reply | None) -> str:
+def _children_section(layout: ClusterLayout, reply: Reply | None) -> str:
     if reply is None:
         return f"The cluster in {layout.root} is not running. Start it with `{as_typed('up', layout.root)}`."
     rows = [

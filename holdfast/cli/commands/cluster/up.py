@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from holdfast.cli.connect.directory import as_typed, explained, new_directory_option
-from holdfast.embedded.layout import ClusterInfo, Layout
+from holdfast.cli.connect.directory import as_typed, cluster_errors, new_directory_option
+from holdfast.embedded.layout import ClusterInfo, ClusterLayout
 
 _PORT = click.IntRange(1, 65_535)
 
@@ -63,18 +63,18 @@ def up(
     from holdfast.embedded.configuration import find_configuration
     from holdfast.embedded.launch import run_detached, run_foreground
     from holdfast.embedded.services import cluster_plan
-    from holdfast.embedded.supervisor import Options
+    from holdfast.embedded.supervisor import ClusterOptions
     from holdfast.store.migrate import migrate
 
-    layout = Layout(directory)
-    options = Options(
+    layout = ClusterLayout(directory)
+    options = ClusterOptions(
         nodes=nodes,
         postgres_port=postgres_port,
         nats_port=nats_port,
         allow_faults=allow_faults,
         namespaces=namespaces,
     )
-    with explained():
+    with cluster_errors():
         layout.refuse_foreign()
         configuration = find_configuration(os.environ, file)
         if configuration.file is not None:
@@ -95,7 +95,7 @@ def _tell(line: str) -> None:
     sys.stdout.flush()
 
 
-def _say_how_to_go_on(layout: Layout, info: ClusterInfo, *, end: str) -> None:
+def _say_how_to_go_on(layout: ClusterLayout, info: ClusterInfo, *, end: str) -> None:
     count = len(info.nodes)
     click.echo(
         f"\nHoldfast is up with {count} node{'' if count == 1 else 's'}.\n"

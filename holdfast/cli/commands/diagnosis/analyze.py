@@ -24,7 +24,7 @@ from holdfast.events.parts.traces import Blamed
 from holdfast.exit_codes import INTERRUPTED
 from holdfast.topology import Mesh, MeshError, Topology
 
-NOBODY = 3
+NO_SUSPECT = 3
 """Nothing in the dumps proves who or what is at fault."""
 
 _GROUPS_SHOWN = 12
@@ -118,7 +118,7 @@ def analyze(
         click.echo("\n".join(printable(line) for line in in_words(analysis)))
     else:
         click.echo(json_text(analysis, indent=2 if sys.stdout.isatty() else None))
-    sys.exit(NOBODY if analysis.verdict == "unknown" else 0)
+    sys.exit(NO_SUSPECT if analysis.verdict == "unknown" else 0)
 
 
 def mesh_of(text: str | None, order: str | None, ranks_per_node: int | None) -> Mesh | None:

@@ -14,7 +14,7 @@ from holdfast.cli.connect.addresses import both_urls, database_option, nats_opti
 from holdfast.cli.connect.database import Connection, read
 from holdfast.cli.connect.directory import directory_option
 from holdfast.cli.follow.checks_run import ChecksNotRun, ChecksOutcome, run_checks
-from holdfast.cli.names import checked_or_complain
+from holdfast.cli.names import require_name
 from holdfast.cli.output.tables import json_text, printable, render
 from holdfast.engines.checks.checks_program import PROGRAM, checks_of
 from holdfast.engines.checks.references import AnswerKey, References
@@ -81,7 +81,7 @@ def diagnose(
     bus, database = both_urls(directory, nats_url, database_url)
     names = tuple(dict.fromkeys(name.strip() for name in nodes.split(","))) if nodes is not None else ()
     for name in names:
-        checked_or_complain(name, "node name")
+        require_name(name, "node name")
 
     async def fetch(connection: Connection) -> tuple[list[_Node], References]:
         nodes = [msgspec.convert(dict(row), _Node) for row in await connection.fetch(_NODES)]

@@ -12,7 +12,7 @@ from holdfast.cli.connect.addresses import both_urls, database_option, nats_opti
 from holdfast.cli.connect.ask import asked_by
 from holdfast.cli.connect.directory import directory_option
 from holdfast.cli.follow.findings import find
-from holdfast.cli.names import checked_or_complain
+from holdfast.cli.names import require_name
 from holdfast.cli.output.tables import cell, json_text, render
 from holdfast.events import JobTraced
 from holdfast.events.parts.ranks import HangSuspect, StandingPlace
@@ -52,7 +52,7 @@ def hang(
         holdfast hang my-job
         holdfast hang my-job --json | jq .suspects
     """
-    checked_or_complain(job, "job name")
+    require_name(job, "job name")
     bus, database = both_urls(directory, nats_url, database_url)
     request = TraceJob(id=uuid7(), asked_by=asked_by(), job=job, native=native)
     told = find(

@@ -12,7 +12,7 @@ from holdfast.cli.connect.addresses import both_urls, database_option, nats_opti
 from holdfast.cli.connect.ask import asked_by
 from holdfast.cli.connect.directory import directory_option
 from holdfast.cli.follow.findings import find
-from holdfast.cli.names import checked_or_complain
+from holdfast.cli.names import require_name
 from holdfast.cli.output.tables import cell, json_text, render
 from holdfast.events import FailSlowLocated
 from holdfast.events.parts.samples import FlaggedGroup
@@ -60,7 +60,7 @@ def slow(
         holdfast slow my-job --stacks
         holdfast slow my-job --json | jq .nodes
     """
-    checked_or_complain(job, "job name")
+    require_name(job, "job name")
     if test and stacks:
         raise click.UsageError("--test holds training, and --stacks looks at it while it goes on: use one of them")
     bus, database = both_urls(directory, nats_url, database_url)

@@ -13,7 +13,7 @@ from holdfast.cli.connect.ask import asked_by, require_once
 from holdfast.cli.connect.database import Connection, as_dicts, read
 from holdfast.cli.connect.directory import directory_option
 from holdfast.cli.connect.options import reading_options
-from holdfast.cli.names import checked_or_complain
+from holdfast.cli.names import require_name
 from holdfast.cli.output.tables import json_text, render
 from holdfast.fresh_ids import uuid7
 from holdfast.requests import ResetBreaker
@@ -65,6 +65,6 @@ def show(directory: Path, database_url: str | None, as_json: bool) -> None:
 @nats_option
 def reset(job: str, directory: Path, nats_url: str | None) -> None:
     """Let nodes of JOB be evicted again: when it is clear why so many were."""
-    checked_or_complain(job, "job name")
+    require_name(job, "job name")
     require_once("breaker", find_nats_url(directory, nats_url), ResetBreaker(id=uuid7(), asked_by=asked_by(), job=job))
     click.echo(f"the circuit breaker of job {job} is closed again")

@@ -10,7 +10,7 @@ import click
 from holdfast.cli.connect.addresses import reader_url
 from holdfast.cli.connect.database import Connection, read
 from holdfast.cli.connect.options import reading_options
-from holdfast.cli.incident_ids import prefix_of, the_one
+from holdfast.cli.incident_ids import checked_prefix, full_id
 from holdfast.cli.output.tables import cell, json_text
 
 _RECORD = """
@@ -51,13 +51,13 @@ def explain(incident: str, directory: Path, database_url: str | None, as_json: b
 
     `holdfast incidents` lists incidents; `holdfast show` has the whole timeline with seconds per phase.
     """
-    prefix = prefix_of(incident)
+    prefix = checked_prefix(incident)
     found = read(reader_url(directory, database_url), lambda connection: _fetch(connection, prefix))
     click.echo(json_text(found, indent=2) if as_json else "\n".join(_in_words(found)))
 
 
 async def _fetch(connection: Connection, prefix: str) -> dict[str, Any]:
-    key = await the_one(connection, prefix)
+    key = await full_id(connection, prefix)
     row = await connection.fetchrow(_RECORD, key)
     if row is None:
         raise click.ClickException(f"the controller knows nothing of {key} any more; `holdfast show` has its events")

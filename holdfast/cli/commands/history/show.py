@@ -10,7 +10,7 @@ import click
 from holdfast.cli.connect.addresses import reader_url
 from holdfast.cli.connect.database import Connection, as_dicts, read
 from holdfast.cli.connect.options import reading_options
-from holdfast.cli.incident_ids import prefix_of, the_one
+from holdfast.cli.incident_ids import checked_prefix, full_id
 from holdfast.cli.output.tables import cell, json_text, printable, render, seconds
 
 _RECORD = "select * from controller.incidents where key = $1"
@@ -40,13 +40,13 @@ LOG_LINES_SHOWN = 20
 @click.option("--full", is_flag=True, help="Show all that was kept of each rank's log.")
 def show(incident: str, directory: Path, database_url: str | None, as_json: bool, full: bool) -> None:
     """Show an INCIDENT, named by its id or the beginning of it: phases, timeline, decisions, evidence."""
-    prefix = prefix_of(incident)
+    prefix = checked_prefix(incident)
     found = read(reader_url(directory, database_url), lambda connection: _fetch(connection, prefix))
     click.echo(json_text(found, indent=2) if as_json else "\n".join(_in_words(found, full)))
 
 
 async def _fetch(connection: Connection, prefix: str) -> dict[str, Any]:
-    key = await the_one(connection, prefix)
+    key = await full_id(connection, prefix)
     async with connection.transaction(isolation="repeatable_read", readonly=True):
         truth = await connection.fetchrow(_RECORD, key)
         recorded = await connection.fetchrow(_INCIDENT, key)

@@ -14,9 +14,9 @@ from holdfast.cli.connect.database import Connection, read
 from holdfast.cli.connect.directory import directory_option
 from holdfast.cli.follow import training_job
 from holdfast.cli.follow.training_job import JobStatus
-from holdfast.cli.names import checked_or_complain
-from holdfast.cli.output.missing import missing
+from holdfast.cli.names import require_name
 from holdfast.cli.output.tables import printable
+from holdfast.cli.output.unknown_job import unknown_job
 
 _STATUS = """
 select c.key as job, c.phase, c.generation, c.exit_code,
@@ -41,13 +41,13 @@ def attach(job: str, directory: Path, nats_url: str | None, database_url: str | 
     Of a job that is over it says why, and ends with its exit code at once. Ctrl-C leaves the job running, and so does
     closing the terminal; `holdfast stop` ends it. What was printed before is in the logs: `holdfast logs JOB`.
     """
-    checked_or_complain(job, "job name")
+    require_name(job, "job name")
     bus, database = both_urls(directory, nats_url, database_url)
 
     async def fetch(connection: Connection) -> JobStatus:
         row = await connection.fetchrow(_STATUS, job)
         if row is None:
-            raise await missing(connection, job)
+            raise await unknown_job(connection, job)
         return msgspec.convert(dict(row), JobStatus)
 
     status = read(database, fetch)

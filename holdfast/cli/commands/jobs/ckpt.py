@@ -14,7 +14,14 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from holdfast.cli.checkpoints.ckpt_places import Listed, NothingKnown, Wanted, explained, listed, one_place
+from holdfast.cli.checkpoints.ckpt_locations import (
+    CheckpointQuery,
+    CheckpointRow,
+    CheckpointUnavailable,
+    checkpoint_errors,
+    list_checkpoints,
+    one_location,
+)
 from holdfast.cli.checkpoints.ckpt_sizes import age_text, size_text, typed_bytes
 from holdfast.cli.connect.addresses import database_option
 from holdfast.cli.connect.directory import directory_option
@@ -74,8 +81,8 @@ def ls(job: str | None, path: str | None, directory: Path, database_url: str | N
 
     Nothing is claimed or changed, so a running job does not notice.
     """
-    with explained():
-        rows = listed(Wanted(job, path, directory, database_url))
+    with checkpoint_errors():
+        rows = list_checkpoints(CheckpointQuery(job, path, directory, database_url))
     if as_json:
         click.echo(json_text(rows, indent=2))
     elif not rows:
@@ -84,7 +91,7 @@ def ls(job: str | None, path: str | None, directory: Path, database_url: str | N
         click.echo(_table(rows))
 
 
-def _table(rows: list[Listed]) -> str:
+def _table(rows: list[CheckpointRow]) -> str:
     now = datetime.now(UTC)
     headers = ["JOB", "STEP", "STATE", "SIZE", "AGE", "RANKS", "MESH", "WHERE", "NOTE"]
     lines = [
@@ -140,9 +147,9 @@ def verify_command(
 
     The exit code is 0 if all are whole, 1 if anything is damaged, 2 if it cannot be told.
     """
-    place = one_place(Wanted(job, path, directory, database_url))
+    place = one_location(CheckpointQuery(job, path, directory, database_url))
     verified: list[Verified] = []
-    with explained():
+    with checkpoint_errors():
         storage = open_storage(place.where)
         for found in _to_verify(storage, steps):
             try:
@@ -168,11 +175,11 @@ def _to_verify(storage: Storage, steps: tuple[int, ...]) -> list[Found]:
     if not steps:
         chosen = [found for found in everything if found.state is StepState.COMPLETE]
         if not chosen:
-            raise NothingKnown("no published checkpoint is there; `holdfast ckpt ls` shows what is")
+            raise CheckpointUnavailable("no published checkpoint is there; `holdfast ckpt ls` shows what is")
         return chosen
     chosen = [found for found in everything if found.step in steps and found.state is not StepState.UNFINISHED]
     if missing := set(steps) - {found.step for found in chosen}:
-        raise NothingKnown(f"there is no step {', '.join(map(str, sorted(missing)))}; {_steps_text(storage)}")
+        raise CheckpointUnavailable(f"there is no step {', '.join(map(str, sorted(missing)))}; {_steps_text(storage)}")
     return chosen
 
 
@@ -244,10 +251,10 @@ def export(
 
     What is no tensor is unpickled, which runs what the checkpoint says, as a restore does.
     """
-    from holdfast.cli.checkpoints.ckpt_outside import export_step
+    from holdfast.cli.checkpoints.ckpt_exchange import export_step
 
-    place = one_place(Wanted(job, path, directory, database_url))
-    with explained():
+    place = one_location(CheckpointQuery(job, path, directory, database_url))
+    with checkpoint_errors():
         found = _step_named(open_storage(place.where), step)
         with _progress(f"step {found.step}", None, show=True) as on_bytes:
             lines = export_step(found, target, form, only, shard, shard_bytes_max, on_bytes)
@@ -275,10 +282,10 @@ def import_command(
     A script restores it if its state has the same keys: entry, dot, name of the tensor. What another program wrote
     often lacks the entry; `--entry model` adds it. Other programs' checkpoints are unpickled, which runs what they say.
     """
-    from holdfast.cli.checkpoints.ckpt_outside import import_step
+    from holdfast.cli.checkpoints.ckpt_exchange import import_step
 
-    place = one_place(Wanted(job, path, directory, database_url), to_write=True)
-    with explained():
+    place = one_location(CheckpointQuery(job, path, directory, database_url), to_write=True)
+    with checkpoint_errors():
         storage = open_storage(place.where)
         if step in storage.steps() and not replace:
             raise click.ClickException(f"{place.where} has step {step} already; choose another, or --replace it")

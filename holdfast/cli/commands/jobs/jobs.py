@@ -10,11 +10,11 @@ import click
 from holdfast.cli.connect.addresses import reader_url
 from holdfast.cli.connect.database import Connection, as_dicts, read
 from holdfast.cli.connect.options import reading_options
-from holdfast.cli.names import checked_or_complain
-from holdfast.cli.output.missing import missing
-from holdfast.cli.output.pace import in_words
+from holdfast.cli.names import require_name
+from holdfast.cli.output.open_claims import OpenClaim, open_claims
+from holdfast.cli.output.pace import pace_text
 from holdfast.cli.output.tables import cell, json_text, printable, render
-from holdfast.cli.output.waiting import Waiting, waiting
+from holdfast.cli.output.unknown_job import unknown_job
 
 # The controller knows what a job is now, the historian what became of it until now. The controller's generation counts
 # the end of ranks as well; of a job that is over, the last one that ran is meant.
@@ -62,13 +62,13 @@ def jobs(job: str | None, directory: Path, database_url: str | None, as_json: bo
     With JOB, all that is known of one: also its ranks, with the node and process id of each.
     """
     if job is not None:
-        checked_or_complain(job, "job name")
+        require_name(job, "job name")
 
     async def fetch(connection: Connection) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        claims = await waiting(connection)
+        claims = await open_claims(connection)
         rows = as_dicts(await connection.fetch(_JOBS, limit, job))
         if job is not None and not rows:
-            raise await missing(connection, job)
+            raise await unknown_job(connection, job)
         for row in rows:
             row["waits"] = claims.get(row["job"])
         if job is None:
@@ -98,7 +98,7 @@ def _about(row: dict[str, Any], ranks: list[dict[str, Any]]) -> str:
     names = [name for name in row if name not in ("job", "reason", "waits", *_PACE_NAMES)]
     width = max(map(len, names)) + 2
     lines = [f"Job {row['job']}", *(f"  {name.replace('_', ' ').ljust(width)}{cell(row[name])}" for name in names)]
-    if pace := in_words(*(row[name] for name in _PACE_NAMES)):
+    if pace := pace_text(*(row[name] for name in _PACE_NAMES)):
         lines.append(f"  {'pace'.ljust(width)}{pace}")
     if why := _why(row):
         lines.append(f"  {'why'.ljust(width)}{printable(why)}")
@@ -111,7 +111,7 @@ def _about(row: dict[str, Any], ranks: list[dict[str, Any]]) -> str:
 
 def _why(row: dict[str, Any]) -> str:
     """Why a job is where it is, if that is not told by its phase."""
-    waits: Waiting | None = row["waits"]
+    waits: OpenClaim | None = row["waits"]
     if waits is not None:
         return str(waits)
     return row["reason"] or "" if row["phase"] in ("failed", "stopped", "waiting") else ""

@@ -10,7 +10,7 @@ from holdfast.cli.connect.addresses import nats_option
 from holdfast.cli.connect.addresses import nats_url as find_nats_url
 from holdfast.cli.connect.ask import asked_by, require_once
 from holdfast.cli.connect.directory import directory_option
-from holdfast.cli.names import checked_or_complain
+from holdfast.cli.names import require_name
 from holdfast.fresh_ids import uuid7
 from holdfast.requests import RollbackJob
 
@@ -28,7 +28,7 @@ def rollback(job: str, to: str, directory: Path, nats_url: str | None) -> None:
     Without --to the present version is found bad, and no rollback will ever choose it. While an update waits, that is
     withdrawn, and the present version stays.
     """
-    checked_or_complain(job, "job name")
+    require_name(job, "job name")
     url = find_nats_url(directory, nats_url)
     require_once("rollback", url, RollbackJob(id=uuid7(), asked_by=asked_by(), job=job, to=to))
     click.echo(f"done; `holdfast versions {job}` shows what job {job} runs")

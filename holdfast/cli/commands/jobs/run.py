@@ -17,7 +17,7 @@ from holdfast.cli.code_upload import snapshot_for_script, snapshot_of
 from holdfast.cli.connect.addresses import both_elsewhere, both_urls, database_option, nats_option
 from holdfast.cli.connect.directory import directory_option
 from holdfast.cli.follow.training_job import follow
-from holdfast.cli.names import checked_or_complain
+from holdfast.cli.names import require_name
 from holdfast.code.snapshot import Snapshot
 from holdfast.events.parts.job import JobSpec
 from holdfast.fresh_ids import new_job_name
@@ -127,7 +127,7 @@ def run(
     \b
         holdfast run --nnodes 4 --nproc-per-node 2 --mesh pp=2,dp=2,tp=2 train.py --steps 1000
     """
-    name = checked_or_complain(name, "job name") if name else new_job_name(script if is_module else Path(script).stem)
+    name = require_name(name, "job name") if name else new_job_name(script if is_module else Path(script).stem)
     if not is_module and not Path(script).is_file():
         raise click.ClickException(f"there is no script {script}; name a file, or a module with -m")
     job_directory = (job_dir or directory / "jobs" / name).resolve()

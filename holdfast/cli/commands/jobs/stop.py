@@ -10,7 +10,7 @@ from holdfast.cli.connect.addresses import nats_option
 from holdfast.cli.connect.addresses import nats_url as find_nats_url
 from holdfast.cli.connect.ask import asked_by, require_once
 from holdfast.cli.connect.directory import directory_option
-from holdfast.cli.names import checked_or_complain
+from holdfast.cli.names import require_name
 from holdfast.fresh_ids import uuid7
 from holdfast.requests import StopJob
 
@@ -21,6 +21,6 @@ from holdfast.requests import StopJob
 @nats_option
 def stop(job: str, directory: Path, nats_url: str | None) -> None:
     """Stop JOB for good: its ranks get SIGTERM, then SIGKILL after a short grace; its nodes go back to the pool."""
-    checked_or_complain(job, "job name")
+    require_name(job, "job name")
     require_once("stop", find_nats_url(directory, nats_url), StopJob(id=uuid7(), asked_by=asked_by(), job=job))
     click.echo(f"job {job} is being stopped; `holdfast jobs` shows when it is over")

@@ -15,7 +15,7 @@ from holdfast.cli.connect.ask import asked_by, require
 from holdfast.cli.connect.bus import connected
 from holdfast.cli.connect.directory import directory_option
 from holdfast.cli.connect.options import json_option
-from holdfast.cli.names import checked_or_complain
+from holdfast.cli.names import require_name
 from holdfast.cli.output.duration import Duration
 from holdfast.cli.output.tables import json_text
 from holdfast.code.manifest import short
@@ -70,7 +70,7 @@ def update(
         holdfast update llama-7 --from ~/src/llama --within 6h
         holdfast rollback llama-7
     """
-    checked_or_complain(job, "job name")
+    require_name(job, "job name")
     if is_urgent and is_lazy:
         raise click.UsageError("choose --urgent or --lazy")
     found = snapshot_of(source, directory)

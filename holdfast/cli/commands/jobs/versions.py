@@ -10,11 +10,11 @@ import click
 from holdfast.cli.connect.addresses import reader_url
 from holdfast.cli.connect.database import Connection, as_dicts, read
 from holdfast.cli.connect.options import reading_options
-from holdfast.cli.names import checked_or_complain
-from holdfast.cli.output.missing import missing
+from holdfast.cli.names import require_name
 from holdfast.cli.output.tables import json_text, printable, render
-from holdfast.code.difference import content_of, difference, lines, unified
-from holdfast.code.manifest import Manifest, NoManifest, decode, digest_of, short
+from holdfast.cli.output.unknown_job import unknown_job
+from holdfast.code.difference import content_of, difference, lines, unified_diff
+from holdfast.code.manifest import InvalidManifest, Manifest, decode, digest_of, short
 from holdfast.code.unpack import WrongContent, unpack
 
 _VERSIONS = """
@@ -46,7 +46,7 @@ def versions(context: click.Context, job: str, directory: Path, database_url: st
         holdfast versions llama-7 diff 2 3
         holdfast versions llama-7 export 2 /tmp/llama-as-it-was
     """
-    checked_or_complain(job, "job name")
+    require_name(job, "job name")
     if context.invoked_subcommand is not None:
         return
     rows = read(reader_url(directory, database_url), lambda connection: _rows(connection, job))
@@ -107,7 +107,7 @@ def diff(context: click.Context, old: str, new: str, patch: bool, as_json: bool)
         click.echo(json_text({"count": changes.count, "files": listed}, indent=2))
     elif patch:
         for _, of in counted:
-            for line in unified(of.path, *sides(of.path)):
+            for line in unified_diff(of.path, *sides(of.path)):
                 click.echo(printable(line, keep="\t"))
     else:
         rows = [(kind, of.path, of.added, of.removed) for kind, of in counted]
@@ -154,7 +154,7 @@ async def _rows(connection: Connection, job: str) -> list[dict[str, Any]]:
     if rows:
         return rows
     if await connection.fetchval(_PHASE, job) is None:
-        raise await missing(connection, job)
+        raise await unknown_job(connection, job)
     raise click.ClickException(f"job {job} runs its script where it lies: no version of its code is held")
 
 
@@ -172,9 +172,9 @@ async def _manifest(connection: Connection, version: str) -> Manifest:
     body = (await _contents(connection, [version])).get(version, b"")
     try:
         if digest_of(body) != version:
-            raise NoManifest("its job is forgotten, or the database is not whole")
+            raise InvalidManifest("its job is forgotten, or the database is not whole")
         return decode(body)
-    except NoManifest as error:
+    except InvalidManifest as error:
         raise click.ClickException(f"version {short(version)} cannot be read: {error}") from error
 
 

@@ -14,7 +14,7 @@ import structlog
 
 from holdfast import requests
 from holdfast.bus import Bus, BusError
-from holdfast.code.manifest import Manifest, NoManifest, decode, digest_of, short
+from holdfast.code.manifest import InvalidManifest, Manifest, decode, digest_of, short
 from holdfast.requests import CODE_REQUESTS, Answer, AnyCodeRequest, KeepCode
 from holdfast.store import StoreUnavailable
 from holdfast.subjects import CODE_BUCKET
@@ -65,7 +65,7 @@ class Librarian:
         if version not in self.manifests and (body := await self._shelf.manifest(version)) is not None:
             try:
                 self.manifests[version] = decode(body)
-            except NoManifest as error:
+            except InvalidManifest as error:
                 # Of a newer release, that was here before this one. What differs cannot be told then; jobs go on.
                 log.error("a code version cannot be read", version=short(version), reason=str(error))
         return self.manifests.get(version)
@@ -85,7 +85,7 @@ class Librarian:
         async with self._turn:
             try:
                 await self._serve(request)
-            except (_Refused, NoManifest, BusError, StoreUnavailable) as error:
+            except (_Refused, InvalidManifest, BusError, StoreUnavailable) as error:
                 name = short(request.version)
                 return _encoded(Answer(accepted=False, message=f"code version {name}: {error}"))
         return _encoded(Answer(accepted=True))

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from holdfast.cli.connect.addresses import both_urls, database_option, nats_option, nats_url, reader_url
 from holdfast.cli.connect.directory import as_typed, directory_option, found_directory
 from holdfast.cli.main import main
-from holdfast.embedded.layout import ClusterInfo, Layout, Ports
+from holdfast.embedded.layout import ClusterInfo, ClusterLayout, Ports
 
 HERE = "nats://here:2 postgresql://holdfast_reader@here:1/holdfast"
 THERE = {"HOLDFAST_NATS_URL": "nats://there", "HOLDFAST_DATABASE_URL": "postgresql://there"}
@@ -28,7 +28,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def stopped(project: Path) -> Path:
     """The directory of a cluster that is down."""
-    layout = Layout(project / ".holdfast")
+    layout = ClusterLayout(project / ".holdfast")
     layout.create()
     layout.write_info(
         ClusterInfo(
@@ -144,7 +144,7 @@ def test_a_cluster_that_is_down_is_said_to_be_down(stopped: Path, monkeypatch: p
 
 
 def test_a_damaged_cluster_file_is_named(cluster: Path) -> None:
-    Layout(cluster).cluster_file.write_text("{")
+    ClusterLayout(cluster).cluster_file.write_text("{")
     with pytest.raises(click.ClickException, match="damaged"):
         reader_url(cluster, None)
 

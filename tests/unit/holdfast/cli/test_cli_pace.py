@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.cli.output.pace import in_words
+from holdfast.cli.output.pace import pace_text
 
 
 @pytest.mark.parametrize(
@@ -19,4 +19,4 @@ from holdfast.cli.output.pace import in_words
     ],
 )
 def test_what_is_known_is_said(pace: tuple[float | None, float | None, float | None], expected: str | None) -> None:
-    assert in_words(*pace) == expected
+    assert pace_text(*pace) == expected

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.code.difference import difference, in_words, lines, unified
+from holdfast.code.difference import changes_text, difference, lines, unified_diff
 from holdfast.code.manifest import (
     FILE_BYTES_MAX,
     FILES_MAX,
-    Entry,
+    InvalidManifest,
     Manifest,
-    NoManifest,
+    ManifestEntry,
     decode,
     digest_of,
     encode,
@@ -24,19 +24,19 @@ from holdfast.code.manifest import (
     target_problem,
     version_of,
 )
-from holdfast.code.places import moved, moved_search_path
+from holdfast.code.relocation import relocate, relocate_search_path
 from holdfast.code.unpack import WrongContent, damage, unpack
 
 
-def file(path: str, content: bytes = b"x", **fields: bool) -> Entry:
-    return Entry(path=path, sha256=digest_of(content), size_bytes=len(content), **fields)
+def file(path: str, content: bytes = b"x", **fields: bool) -> ManifestEntry:
+    return ManifestEntry(path=path, sha256=digest_of(content), size_bytes=len(content), **fields)
 
 
 def contents(*known: bytes) -> dict[str, bytes]:
     return {digest_of(content): content for content in known}
 
 
-def forged(*entries: Entry) -> bytes:
+def forged(*entries: ManifestEntry) -> bytes:
     return msgspec.json.encode(Manifest(entries=entries))
 
 
@@ -63,16 +63,16 @@ HOSTILE = {
     "twice": [file("a"), file("a", b"y")],
     "wrong order": [file("b"), file("a")],
     "below a file": [file("a"), file("a/b")],
-    "below a link": [Entry(path="a", target="b"), file("a/x"), file("b/y")],
-    "link to the root": [Entry(path="a", target="/etc")],
-    "link above": [Entry(path="a", target="..")],
-    "link above, from below": [Entry(path="a/b", target="../../x")],
-    "link that turns": [Entry(path="a/b", target="c/../../../x")],
-    "link to nothing": [Entry(path="a", target="")],
-    "no hash": [Entry(path="a", sha256="../../x", size_bytes=1)],
-    "a bomb": [Entry(path="a", sha256="0" * 64, size_bytes=FILE_BYTES_MAX + 1)],
-    "a negative size": [Entry(path="a", sha256="0" * 64, size_bytes=-1)],
-    "bombs": [Entry(path=f"a{n}", sha256="0" * 64, size_bytes=FILE_BYTES_MAX) for n in range(5)],
+    "below a link": [ManifestEntry(path="a", target="b"), file("a/x"), file("b/y")],
+    "link to the root": [ManifestEntry(path="a", target="/etc")],
+    "link above": [ManifestEntry(path="a", target="..")],
+    "link above, from below": [ManifestEntry(path="a/b", target="../../x")],
+    "link that turns": [ManifestEntry(path="a/b", target="c/../../../x")],
+    "link to nothing": [ManifestEntry(path="a", target="")],
+    "no hash": [ManifestEntry(path="a", sha256="../../x", size_bytes=1)],
+    "a bomb": [ManifestEntry(path="a", sha256="0" * 64, size_bytes=FILE_BYTES_MAX + 1)],
+    "a negative size": [ManifestEntry(path="a", sha256="0" * 64, size_bytes=-1)],
+    "bombs": [ManifestEntry(path=f"a{n}", sha256="0" * 64, size_bytes=FILE_BYTES_MAX) for n in range(5)],
     "nothing": [],
     "too many": [file(f"{n:06}") for n in range(FILES_MAX + 1)],
 }
@@ -80,13 +80,13 @@ HOSTILE = {
 
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_what_would_reach_out_of_its_directory_or_over_the_limits_is_no_manifest(kind: str) -> None:
-    with pytest.raises(NoManifest):
+    with pytest.raises(InvalidManifest):
         decode(forged(*HOSTILE[kind]))
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b"[]", b'{"entries":[]}', b'{"format":2,"entries":[]}', b"[" * 100_000])
 def test_what_is_no_manifest_is_refused_in_words(body: bytes) -> None:
-    with pytest.raises(NoManifest, match=r"\w"):
+    with pytest.raises(InvalidManifest, match=r"\w"):
         decode(body)
 
 
@@ -99,10 +99,10 @@ _paths = st.lists(_parts, min_size=1, max_size=4).map("/".join)
 def test_no_tree_that_is_let_pass_leads_out_of_itself(
     tmp_path_factory: pytest.TempPathFactory, links: dict[str, str], path: str
 ) -> None:
-    entries = [Entry(path=at, target=target) for at, target in links.items()]
+    entries = [ManifestEntry(path=at, target=target) for at, target in links.items()]
     try:
         manifest = manifest_of([*entries, file(path, b"1")])
-    except NoManifest:
+    except InvalidManifest:
         return
     root = tmp_path_factory.mktemp("tree").resolve() / "root"
     unpack(manifest, contents(b"1").__getitem__, root)
@@ -120,7 +120,7 @@ def test_links_within_the_tree_are_let_pass() -> None:
 
 def test_a_version_is_laid_out_whole_with_its_modes_and_links(tmp_path: Path) -> None:
     manifest = manifest_of(
-        [file("train.py", b"1"), file("bin/go", b"2", is_executable=True), Entry(path="link", target="bin/go")]
+        [file("train.py", b"1"), file("bin/go", b"2", is_executable=True), ManifestEntry(path="link", target="bin/go")]
     )
     target = tmp_path / "deep" / "version"
     unpack(manifest, contents(b"1", b"2").__getitem__, target)
@@ -145,7 +145,7 @@ def test_wrong_content_leaves_nothing_behind(tmp_path: Path) -> None:
 def test_what_is_beside_the_code_is_reached_where_it_lies(tmp_path: Path) -> None:
     origin, target = tmp_path / "origin", tmp_path / "version"
     (origin / "data").mkdir(parents=True)
-    manifest = manifest_of([file("train.py"), Entry(path="up", target="sub"), file("sub/x.py")])
+    manifest = manifest_of([file("train.py"), ManifestEntry(path="up", target="sub"), file("sub/x.py")])
     outside = ("data", "sub/weights.bin", "train.py", "train.py/below", "up/y", "../etc", "/etc")
     unpack(manifest, contents(b"x").__getitem__, target, outside=outside, outside_root=origin)
     (target / "data" / "new").write_text("written beside the code")
@@ -159,8 +159,8 @@ def test_a_difference_names_what_changed() -> None:
     new = manifest_of([file("a"), file("b", b"2"), file("d"), file("run", is_executable=True)])
     changes = difference(old, new)
     assert (changes.added, changes.changed, changes.removed, changes.count) == (("d",), ("b", "run"), ("c",), 4)
-    assert in_words(changes) == "b, run, d and 1 more"
-    assert in_words(difference(old, old)) == "no file differs"
+    assert changes_text(changes) == "b, run, d and 1 more"
+    assert changes_text(difference(old, old)) == "no file differs"
     many = manifest_of(file(f"{number:04}") for number in range(200))
     assert (len(difference(old, many).added), difference(old, many).count) == (50, 204)
 
@@ -169,16 +169,16 @@ def test_lines_are_counted_in_text_alone() -> None:
     counted = lines("a.py", b"1\n2\n3\n", b"1\n3\n4\n5\n")
     assert (counted.added, counted.removed) == (2, 1)
     assert lines("a", b"\0", b"1").added is None
-    assert unified("a.py", b"1\n", b"2\n")[2:] == ["@@ -1 +1 @@", "-1", "+2"]
-    assert "no text" in unified("a", b"\xff", b"1")[0]
+    assert unified_diff("a.py", b"1\n", b"2\n")[2:] == ["@@ -1 +1 @@", "-1", "+2"]
+    assert "no text" in unified_diff("a", b"\xff", b"1")[0]
 
 
 def test_paths_in_the_tree_move_and_no_others() -> None:
-    assert moved("/src/a/train.py", "/src", "/code/v", "/") == "/code/v/a/train.py"
-    assert moved("a", "/src", "/code/v", "/src/sub") == "/code/v/sub/a"
-    assert moved("/src", "/src", "/code/v", "/") == "/code/v"
-    assert moved("/srcs/a", "/src", "/code/v", "/") == "/srcs/a"
-    assert moved("/src/../etc", "/src", "/code/v", "/") == "/src/../etc"
+    assert relocate("/src/a/train.py", "/src", "/code/v", "/") == "/code/v/a/train.py"
+    assert relocate("a", "/src", "/code/v", "/src/sub") == "/code/v/sub/a"
+    assert relocate("/src", "/src", "/code/v", "/") == "/code/v"
+    assert relocate("/srcs/a", "/src", "/code/v", "/") == "/srcs/a"
+    assert relocate("/src/../etc", "/src", "/code/v", "/") == "/src/../etc"
     search = [".", "/usr/lib", "", "/src/lib", "/src/.venv/lib/python3.13/site-packages"]
-    led = moved_search_path(search, "/src", "/v", "/src", {"/v", "/v/lib"}.__contains__)
+    led = relocate_search_path(search, "/src", "/v", "/src", {"/v", "/v/lib"}.__contains__)
     assert led == ["/v", "/usr/lib", "", "/v/lib", "/src/.venv/lib/python3.13/site-packages"]

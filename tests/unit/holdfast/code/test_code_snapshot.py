@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.code.snapshot import Limits, SnapshotRefused, snapshot, tree_of
+from holdfast.code.snapshot import SnapshotLimits, SnapshotRefused, snapshot, tree_of
 
-SMALL = Limits(files_max=5, file_bytes_max=100, code_bytes_max=250)
+SMALL = SnapshotLimits(files_max=5, file_bytes_max=100, code_bytes_max=250)
 
 
 def write(root: Path, *paths: str, content: str = "x") -> None:

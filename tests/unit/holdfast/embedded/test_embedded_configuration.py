@@ -9,7 +9,7 @@ import pytest
 from holdfast.daemon.process import leave_limit_s
 from holdfast.embedded.configuration import Configuration, find_configuration
 from holdfast.embedded.errors import EmbeddedError
-from holdfast.embedded.layout import ClusterInfo, Fabric, Layout, Ports
+from holdfast.embedded.layout import ClusterInfo, ClusterLayout, Fabric, Ports
 from holdfast.embedded.services import agent_spec, base_environment, service_specs
 from holdfast.settings.timeouts import Timeouts
 
@@ -71,7 +71,7 @@ def test_what_a_service_would_refuse_is_refused_before_anything_starts(here: Pat
 
 def test_every_child_gets_the_file_and_time_for_its_end(here: Path) -> None:
     configuration = Configuration(file=here / "holdfast.toml", timeouts=Timeouts(stop_grace_s=25))
-    layout = Layout(here / "state")
+    layout = ClusterLayout(here / "state")
     for spec in (*service_specs(configuration, layout, INFO), agent_spec(configuration, layout, INFO, "node-0")):
         assert spec.environment["HOLDFAST_CONFIG"] == str(here / "holdfast.toml")
         assert spec.stop_grace_s > leave_limit_s(configuration.timeouts) > 25
@@ -86,7 +86,7 @@ def test_settings_from_files_are_found_from_a_childs_directory(here: Path, monke
 
 
 def test_a_node_may_have_settings_of_its_own(here: Path) -> None:
-    layout = Layout(here / "cluster")
+    layout = ClusterLayout(here / "cluster")
     layout.create()
     layout.node("node-0").mkdir()
     (here / "holdfast.toml").write_text("")
@@ -99,7 +99,9 @@ def test_a_node_may_have_settings_of_its_own(here: Path) -> None:
 
 def test_a_node_with_a_network_of_its_own_runs_in_it_and_is_reached_there(here: Path) -> None:
     network = Fabric(bridge="hf123456", subnet="198.18.7")
-    spec = agent_spec(find_configuration({}), Layout(here), msgspec.structs.replace(INFO, fabric=network), "node-3")
+    spec = agent_spec(
+        find_configuration({}), ClusterLayout(here), msgspec.structs.replace(INFO, fabric=network), "node-3"
+    )
     assert spec.argv[:4] == ("ip", "netns", "exec", "hf123456-node-3")
     assert spec.argv[-2:] == ("--address", "198.18.7.13")
     assert spec.environment["GLOO_SOCKET_IFNAME"] == "eth0"

@@ -5,8 +5,8 @@ import msgspec
 import pytest
 
 from holdfast.embedded.configuration import Configuration
-from holdfast.embedded.errors import AlreadyRunning, EmbeddedError, NoCluster
-from holdfast.embedded.layout import SERVICES, ClusterInfo, Layout, Ports
+from holdfast.embedded.errors import ClusterAlreadyRunning, EmbeddedError, NoCluster
+from holdfast.embedded.layout import SERVICES, ClusterInfo, ClusterLayout, Ports
 from holdfast.embedded.servers import credentials
 from holdfast.embedded.services import agent_spec, service_specs
 
@@ -14,13 +14,13 @@ PORTS = Ports(postgres=1, nats=2, nats_monitor=3)
 
 
 @pytest.fixture
-def layout(tmp_path: Path) -> Layout:
-    layout = Layout(tmp_path / "state")
+def layout(tmp_path: Path) -> ClusterLayout:
+    layout = ClusterLayout(tmp_path / "state")
     layout.create()
     return layout
 
 
-def describe(layout: Layout) -> ClusterInfo:
+def describe(layout: ClusterLayout) -> ClusterInfo:
     known = credentials.load_or_create(layout)
     return ClusterInfo(
         version="0",
@@ -33,7 +33,7 @@ def describe(layout: Layout) -> ClusterInfo:
     )
 
 
-def test_cluster_json_comes_back_and_only_its_owner_reads_it(layout: Layout) -> None:
+def test_cluster_json_comes_back_and_only_its_owner_reads_it(layout: ClusterLayout) -> None:
     info = describe(layout)
     layout.write_info(info)
     assert ClusterInfo.load(layout.root) == info
@@ -43,13 +43,13 @@ def test_cluster_json_comes_back_and_only_its_owner_reads_it(layout: Layout) -> 
     assert layout.root.stat().st_mode & 0o777 == 0o700
 
 
-def test_fields_of_a_newer_holdfast_do_not_hurt(layout: Layout) -> None:
+def test_fields_of_a_newer_holdfast_do_not_hurt(layout: ClusterLayout) -> None:
     data = msgspec.to_builtins(describe(layout)) | {"invented_later": 1}
     layout.cluster_file.write_bytes(msgspec.json.encode(data))
     assert ClusterInfo.load(layout.root) == describe(layout)
 
 
-def test_no_cluster_and_a_damaged_one_are_told_apart(layout: Layout) -> None:
+def test_no_cluster_and_a_damaged_one_are_told_apart(layout: ClusterLayout) -> None:
     with pytest.raises(NoCluster, match="holdfast up"):
         ClusterInfo.load(layout.root)
     layout.cluster_file.write_text("{")
@@ -60,30 +60,30 @@ def test_no_cluster_and_a_damaged_one_are_told_apart(layout: Layout) -> None:
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(EmbeddedError, match="--dir"):
-        Layout(tmp_path / "file" / "state").create()
+        ClusterLayout(tmp_path / "file" / "state").create()
 
 
-def test_the_lock_lets_one_in_and_names_it(layout: Layout) -> None:
-    with layout.lock(), pytest.raises(AlreadyRunning, match=f"supervisor pid {os.getpid()}"), layout.lock():
+def test_the_lock_lets_one_in_and_names_it(layout: ClusterLayout) -> None:
+    with layout.lock(), pytest.raises(ClusterAlreadyRunning, match=f"supervisor pid {os.getpid()}"), layout.lock():
         pytest.fail("unreachable")
     with layout.lock():
         pass
 
 
-def test_passwords_are_made_once(layout: Layout) -> None:
+def test_passwords_are_made_once(layout: ClusterLayout) -> None:
     first = credentials.load_or_create(layout)
     assert credentials.load_or_create(layout) == first
     assert len({first.postgres, first.nats, *first.roles.values()}) == 2 + len(SERVICES) + 1
 
 
-def test_lost_passwords_of_a_live_database_are_not_replaced(layout: Layout) -> None:
+def test_lost_passwords_of_a_live_database_are_not_replaced(layout: ClusterLayout) -> None:
     (layout.postgres / "data").mkdir()
     with pytest.raises(EmbeddedError, match="Put the file back"):
         credentials.load_or_create(layout)
 
 
 def test_every_service_gets_its_own_role_and_an_agent_only_the_bus(
-    layout: Layout, monkeypatch: pytest.MonkeyPatch
+    layout: ClusterLayout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOLDFAST_DATABASE_URL", "postgresql://another/cluster")
     monkeypatch.setenv("HOLDFAST_NODE_DIR", "/another/node")
@@ -100,7 +100,7 @@ def test_every_service_gets_its_own_role_and_an_agent_only_the_bus(
 
 
 def test_a_cluster_is_not_made_among_other_files(tmp_path: Path) -> None:
-    thesis = Layout(tmp_path / "thesis")
+    thesis = ClusterLayout(tmp_path / "thesis")
     thesis.refuse_foreign()
     thesis.root.mkdir()
     thesis.refuse_foreign()
@@ -110,6 +110,6 @@ def test_a_cluster_is_not_made_among_other_files(tmp_path: Path) -> None:
     # A start that failed leaves its lock.
     thesis.lock_file.touch()
     thesis.refuse_foreign()
-    ours = Layout(tmp_path / ".holdfast")
+    ours = ClusterLayout(tmp_path / ".holdfast")
     (ours.root / "demo").mkdir(parents=True)
     ours.refuse_foreign()

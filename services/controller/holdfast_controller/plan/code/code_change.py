@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.code.difference import Changes, difference, in_words
+from holdfast.code.difference import Changes, changes_text, difference
 from holdfast.code.manifest import Manifest
 from holdfast.events import Event, HotUpdate, Rollback
 from holdfast_controller.plan.draft import JobDraft
@@ -31,7 +31,7 @@ def bring_in(draft: JobDraft, restart_reason: str) -> None:
         "changed_files": changes.count,
     }
     if pending.goes_back and code.version:
-        since = f"since {new.name}: {in_words(changes)}"
+        since = f"since {new.name}: {changes_text(changes)}"
         event: Event = draft.emit(
             Rollback, is_automatic=not pending.asked_by, reason=f"{pending.reason}; {since}", **fields
         )

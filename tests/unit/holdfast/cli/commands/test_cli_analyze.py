@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from holdfast.cli.commands.diagnosis.analyze import NOBODY, analyze
+from holdfast.cli.commands.diagnosis.analyze import NO_SUSPECT, analyze
 from holdfast.events.parts.traces import ProcessStacks
 from tests.scenes import stacks as scenes
 from tests.scenes.operation_traces import Job
@@ -81,7 +81,7 @@ def test_nobody_is_named_without_proof(tmp_path: Path) -> None:
         json.dumps({str(rank): as_text(process(rank, scenes.GRAD_SYNC)) for rank in range(8)})
     )
     result = run(tmp_path / "all.json")
-    assert (result.exit_code, said(result)["verdict"], said(result)["ranks"]) == (NOBODY, "unknown", [])
+    assert (result.exit_code, said(result)["verdict"], said(result)["ranks"]) == (NO_SUSPECT, "unknown", [])
 
 
 def test_the_stacks_of_holdfasts_own_tracer_on_standard_input() -> None:

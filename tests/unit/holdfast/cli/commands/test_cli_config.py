@@ -9,7 +9,7 @@ import holdfast.cli.commands.cluster.config as command
 from holdfast.cli.commands.cluster.down import _patience_s
 from holdfast.cli.main import main
 from holdfast.embedded.configuration import find_configuration
-from holdfast.embedded.layout import ClusterInfo, Layout, Ports
+from holdfast.embedded.layout import ClusterInfo, ClusterLayout, Ports
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClusterInfo:
     """A cluster that was started with lab.toml and an address in the environment, which is not its own."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "lab.toml").write_text("[timeouts]\nstop_grace_s = 7\n[checkpoint]\nmemory_bytes = 137438953472\n")
-    layout = Layout(tmp_path / ".holdfast")
+    layout = ClusterLayout(tmp_path / ".holdfast")
     layout.create()
     info = ClusterInfo(
         version="1",

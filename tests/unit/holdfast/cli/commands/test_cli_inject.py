@@ -13,12 +13,12 @@ import holdfast.cli.commands.cluster.inject as command
 from holdfast.cli.connect import bus
 from holdfast.cli.main import main
 from holdfast.clock import system_now
-from holdfast.embedded.layout import ClusterInfo, Layout, Ports
+from holdfast.embedded.layout import ClusterInfo, ClusterLayout, Ports
 from holdfast.exit_codes import NOT_PERMITTED
 from holdfast.faults.fault import FaultRefused
 from holdfast.faults.helpers import Helper
-from holdfast.faults.record import Injected, Record
-from holdfast.faults.rights import Need
+from holdfast.faults.injections import Injection, InjectionLog
+from holdfast.faults.requirements import Requirement
 from holdfast.fresh_ids import uuid7
 
 INFO = ClusterInfo(
@@ -33,27 +33,27 @@ INFO = ClusterInfo(
 
 
 @pytest.fixture
-def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Layout:
+def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClusterLayout:
     """A cluster that runs and allows faults, as its directory tells it."""
-    layout = Layout(tmp_path / "cluster")
+    layout = ClusterLayout(tmp_path / "cluster")
     layout.create()
     layout.write_info(msgspec.structs.replace(INFO, allows_faults=True))
     monkeypatch.setattr(command, "is_running", lambda _: True)
     return layout
 
 
-def inject(layout: Layout, *arguments: str) -> Result:
+def inject(layout: ClusterLayout, *arguments: str) -> Result:
     return CliRunner().invoke(main, ["inject", "--dir", str(layout.root), *arguments])
 
 
-def test_a_cluster_that_was_not_started_for_it_is_not_touched(layout: Layout) -> None:
+def test_a_cluster_that_was_not_started_for_it_is_not_touched(layout: ClusterLayout) -> None:
     layout.write_info(INFO)
     told = inject(layout, "kill-rank", "--rank", "0")
     assert told.exit_code == NOT_PERMITTED
     assert "does not allow faults" in told.output and "--allow-faults" in told.output
 
 
-def test_a_cluster_that_does_not_run_is_not_touched(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_that_does_not_run_is_not_touched(layout: ClusterLayout, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "is_running", lambda _: False)
     told = inject(layout, "kill-rank", "--rank", "0")
     assert told.exit_code == 1 and "is not running: start it with" in told.output
@@ -83,23 +83,23 @@ def test_a_cluster_elsewhere_is_not_touched() -> None:
     ],
 )
 def test_what_is_not_there_is_named_with_what_is(
-    layout: Layout, arguments: tuple[str, ...], code: int, why: str
+    layout: ClusterLayout, arguments: tuple[str, ...], code: int, why: str
 ) -> None:
     told = inject(layout, *arguments)
     assert told.exit_code == code and why in told.output, told.output
 
 
-def test_what_the_machine_lacks_is_said(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_machine_lacks_is_said(layout: ClusterLayout, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "lacking", lambda need: f"no {need.value} for the likes of you")
     told = inject(layout, "xid")
     assert told.exit_code == 1 and "no kernel log for the likes of you" in told.output
     listed = json.loads(inject(layout, "--list", "--json").output)
     (xid,) = (fault for fault in listed["faults"] if fault["fault"] == "xid")
-    assert xid["lacking"] == [f"no {Need.KERNEL_LOG} for the likes of you"]
+    assert xid["lacking"] == [f"no {Requirement.KERNEL_LOG} for the likes of you"]
     assert xid["options"] == {"xid": 79, "pci": "0000:3b:00"}
 
 
-def test_without_a_bus_to_record_it_nothing_is_done(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_bus_to_record_it_nothing_is_done(layout: ClusterLayout, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bus, "CONNECT_S", 0.1)
     told = inject(layout, "service-down", "-o", "port=1")
     assert told.exit_code == 1 and "no usable NATS server" in told.output, told.output
@@ -111,7 +111,7 @@ async def not_said(*_: object) -> None:
 
 
 def test_a_fault_for_a_time_is_undone_though_nobody_reads_what_it_says(
-    layout: Layout, monkeypatch: pytest.MonkeyPatch
+    layout: ClusterLayout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def closed(*_: object) -> None:
         raise BrokenPipeError
@@ -120,24 +120,26 @@ def test_a_fault_for_a_time_is_undone_though_nobody_reads_what_it_says(
     monkeypatch.setattr(command, "_say", not_said)
     monkeypatch.setattr(command, "_tell", closed)
     inject(layout, "service-down", "-o", "port=1", "--for", "1s")
-    assert not Record(layout).all()
+    assert not InjectionLog(layout).all()
 
 
-def test_a_fault_that_cannot_be_undone_keeps_no_other_in_force(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_that_cannot_be_undone_keeps_no_other_in_force(
+    layout: ClusterLayout, monkeypatch: pytest.MonkeyPatch
+) -> None:
     layout.faults.mkdir()
-    record = Record(layout)
+    record = InjectionLog(layout)
     ids = [uuid7(unix_ms=number) for number in (1, 2)]
     for id in ids:
-        one = Injected(id=id, fault="service-down", at=system_now(), by="me", steps=(Helper(mark=id, module="x"),))
+        one = Injection(id=id, fault="service-down", at=system_now(), by="me", steps=(Helper(mark=id, module="x"),))
         (layout.faults / f"{id}.json").write_bytes(msgspec.json.encode(one))
-    undo = Record.undo
+    undo = InjectionLog.undo
 
-    def failing(self: Record, injected: Injected) -> None:
+    def failing(self: InjectionLog, injected: Injection) -> None:
         if injected.id == ids[1]:
             raise FaultRefused("it stays")
         undo(self, injected)
 
-    monkeypatch.setattr(Record, "undo", failing)
+    monkeypatch.setattr(InjectionLog, "undo", failing)
     monkeypatch.setattr(command, "_say", not_said)
     told = inject(layout, "--undo")
     assert told.exit_code == 1 and "it stays" in told.output

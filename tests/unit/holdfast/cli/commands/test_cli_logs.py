@@ -7,12 +7,12 @@ import pytest
 
 from holdfast.cli.commands.cluster.logs import _files, _prefixes
 from holdfast.embedded.errors import EmbeddedError
-from holdfast.embedded.layout import Layout
+from holdfast.embedded.layout import ClusterLayout
 
 
 @pytest.fixture
-def layout(tmp_path: Path) -> Layout:
-    layout = Layout(tmp_path)
+def layout(tmp_path: Path) -> ClusterLayout:
+    layout = ClusterLayout(tmp_path)
     layout.create()
     layout.log("controller").touch()
     for node, rank in (("node-0", 0), ("node-1", 1), ("node-2", 10), ("node-3", 1)):
@@ -24,7 +24,7 @@ def layout(tmp_path: Path) -> Layout:
     return layout
 
 
-def test_the_ranks_of_a_job_in_their_order_wherever_they_ran(layout: Layout) -> None:
+def test_the_ranks_of_a_job_in_their_order_wherever_they_ran(layout: ClusterLayout) -> None:
     found = list(_files(layout, "gpt", None))
     assert [name.split()[1] for name in found] == ["rank-0.out", "rank-1.out", "rank-1.out", "rank-10.out"]
     assert set(_files(layout, "gpt", 1)) == {"node-1 rank-1.out", "node-3 rank-1.out"}
@@ -32,12 +32,12 @@ def test_the_ranks_of_a_job_in_their_order_wherever_they_ran(layout: Layout) -> 
     assert _prefixes(found[:1]) == {found[0]: ""}
 
 
-def test_a_service_goes_before_a_job_of_its_name(layout: Layout) -> None:
+def test_a_service_goes_before_a_job_of_its_name(layout: ClusterLayout) -> None:
     assert _files(layout, "controller", None) == {"controller": layout.log("controller")}
     assert list(_files(layout, "controller", 0)) == ["node-0 rank-0.out"]
 
 
-def test_what_is_not_there_is_said_with_what_is(layout: Layout) -> None:
+def test_what_is_not_there_is_said_with_what_is(layout: ClusterLayout) -> None:
     with pytest.raises(EmbeddedError, match=r"no log of 'other' .* there are controller, .* jobs: controller, gpt\.$"):
         _files(layout, "other", None)
     with pytest.raises(EmbeddedError, match="no log of rank 7 of job 'gpt'"):
@@ -46,7 +46,7 @@ def test_what_is_not_there_is_said_with_what_is(layout: Layout) -> None:
         _files(layout, "../*", 0)
 
 
-def test_what_checks_printed_is_found_by_asking_for_it_or_where_there_is_nothing_else(layout: Layout) -> None:
+def test_what_checks_printed_is_found_by_asking_for_it_or_where_there_is_nothing_else(layout: ClusterLayout) -> None:
     for job, run in (("gpt", "checks-1-4"), ("diagnose-1", "checks-2-1")):
         folder = layout.node("node-0") / "logs" / job / run
         folder.mkdir(parents=True)

@@ -13,7 +13,7 @@ from holdfast.cli import code_upload
 from holdfast.cli.code_upload import upload
 from holdfast.cli.main import main
 from holdfast.code.manifest import encode
-from holdfast.code.snapshot import Limits, Snapshot, snapshot
+from holdfast.code.snapshot import Snapshot, SnapshotLimits, snapshot
 from holdfast.events.parts.job import JobSpec
 from holdfast.requests import Answer, KeepCode, Request
 from holdfast.subjects import CODE_BUCKET
@@ -59,7 +59,7 @@ def test_the_code_of_a_script_is_kept_unless_that_is_not_wanted(asked: Asked) ->
 def test_what_is_too_large_to_be_kept_unasked_runs_where_it_lies_and_says_so(
     asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(code_upload, "UNASKED", Limits(1, 100, 100))
+    monkeypatch.setattr(code_upload, "FOUND_TREE_LIMITS", SnapshotLimits(1, 100, 100))
     (asked.script.parent / "more.py").touch()
     said = asked.run()
     assert said.exit_code == 0 and "runs where it lies" in said.output and "more than 1 files" in said.output

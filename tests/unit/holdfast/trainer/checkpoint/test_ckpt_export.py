@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
-from holdfast.cli.checkpoints.ckpt_places import root_of
+from holdfast.cli.checkpoints.ckpt_locations import root_of
 from holdfast.cli.checkpoints.ckpt_sizes import age_text, size_text, typed_bytes
 from holdfast.trainer.checkpoint.errors import CheckpointError, DamagedCheckpoint
 from holdfast.trainer.checkpoint.exchange.contents import Contents, Key, Value

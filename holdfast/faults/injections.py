@@ -7,12 +7,12 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.embedded.layout import Layout, write_private
+from holdfast.embedded.layout import ClusterLayout, write_private
 from holdfast.faults.fault import FaultRefused
 from holdfast.faults.registry import AnyStep
 
 
-class Injected(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Injection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One injection: what, where, by whom, and the steps to undo."""
 
     id: str
@@ -32,13 +32,13 @@ class Injected(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return any(step.lasts for step in self.steps)
 
 
-class Record:
+class InjectionLog:
     """The injections of one cluster that are in force."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: ClusterLayout) -> None:
         self._directory = layout.faults
 
-    def inject(self, wanted: Injected) -> None:
+    def inject(self, wanted: Injection) -> None:
         """Write down what will be done, and do it; what fails half way is taken back.
 
         Raises:
@@ -57,7 +57,7 @@ class Record:
         if not wanted.lasts:
             self._file(wanted.id).unlink(missing_ok=True)
 
-    def undo(self, injected: Injected) -> None:
+    def undo(self, injected: Injection) -> None:
         """Take an injection back, as far as it went; again, it does no harm.
 
         Raises:
@@ -73,7 +73,7 @@ class Record:
             raise FaultRefused(f"{injected.fault} ({injected.id}) cannot be undone: {'; '.join(failed)}")
         self._file(injected.id).unlink(missing_ok=True)
 
-    def all(self) -> list[Injected]:
+    def all(self) -> list[Injection]:
         """Those in force, oldest first.
 
         Raises:
@@ -85,9 +85,9 @@ class Record:
         return self._directory / f"{id}.json"
 
 
-def _read(file: Path) -> Injected:
+def _read(file: Path) -> Injection:
     try:
-        return msgspec.json.decode(file.read_bytes(), type=Injected)
+        return msgspec.json.decode(file.read_bytes(), type=Injection)
     except (OSError, msgspec.MsgspecError) as error:
         raise FaultRefused(
             f"{file} cannot be read ({error}): it says what `holdfast inject --undo` has to undo; undo that by hand, "

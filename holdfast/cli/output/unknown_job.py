@@ -9,7 +9,7 @@ from holdfast.cli.connect.database import Connection
 _FORGOTTEN = "select ended_at from controller.used_names where key = $1"
 
 
-async def missing(connection: Connection, job: str) -> click.ClickException:
+async def unknown_job(connection: Connection, job: str) -> click.ClickException:
     """The error for a `job` that the controller does not know."""
     ended_at = await connection.fetchval(_FORGOTTEN, job)
     if ended_at is None:

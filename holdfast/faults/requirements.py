@@ -12,7 +12,7 @@ from holdfast.faults.cgroups import CgroupsMissing, hierarchy
 _CAPABILITIES = {"cap_net_admin": 12, "cap_sys_ptrace": 19, "cap_sys_admin": 21}
 
 
-class Need(StrEnum):
+class Requirement(StrEnum):
     """A right or a device."""
 
     MEMORY_CGROUP = "memory cgroup"
@@ -26,29 +26,29 @@ class Need(StrEnum):
     LINKS = "links"
 
 
-def lacking(need: Need) -> str:
+def lacking(need: Requirement) -> str:
     """Why this machine, or this user on it, does not have it, with the cure; "": it has."""
     match need:
-        case Need.MEMORY_CGROUP:
+        case Requirement.MEMORY_CGROUP:
             return _no_cgroup("memory")
-        case Need.CPU_CGROUP:
+        case Requirement.CPU_CGROUP:
             return _no_cgroup("cpu")
-        case Need.KERNEL_LOG:
+        case Requirement.KERNEL_LOG:
             return _not_writable("/dev/kmsg", "the kernel log")
-        case Need.MOUNT:
+        case Requirement.MOUNT:
             return _no_capability("cap_sys_admin", "to mount")
-        case Need.OVERLAY:
+        case Requirement.OVERLAY:
             known = Path("/proc/filesystems").read_text().split()
             return "" if "overlay" in known else "this kernel has no overlay file system: modprobe overlay"
-        case Need.FUSE:
+        case Requirement.FUSE:
             return _not_writable("/dev/fuse", "file systems that do not answer")
-        case Need.LOOP:
+        case Requirement.LOOP:
             if missing := [name for name in ("losetup", "mkfs.ext4") if shutil.which(name) is None]:
                 return f"{' and '.join(missing)} are missing: install util-linux and e2fsprogs"
             return _not_writable("/dev/loop-control", "block devices made of files")
-        case Need.PTRACE:
+        case Requirement.PTRACE:
             return _no_capability("cap_sys_ptrace", "to write into the memory of ranks")
-        case Need.LINKS:
+        case Requirement.LINKS:
             if shutil.which("ip") is None or shutil.which("tc") is None:
                 return "the commands ip and tc are missing: install iproute2"
             return _no_capability("cap_net_admin", "to change network links")

@@ -15,7 +15,7 @@ import msgspec
 
 from holdfast.cli.connect.addresses import reader_url
 from holdfast.cli.connect.database import Connection, read
-from holdfast.cli.names import checked_or_complain
+from holdfast.cli.names import require_name
 from holdfast.cli.output.tables import printable
 from holdfast.trainer.checkpoint.errors import CheckpointError, DamagedCheckpoint
 from holdfast.trainer.checkpoint.layout.manifest import Manifest
@@ -31,14 +31,14 @@ _STEP_PATH = re.compile(r"(.+?)(?:/generation-[^/]+/(?:vault-)?|/)step-[^/]+/?")
 PROBLEMS_SHOWN = 3
 
 
-class Place(NamedTuple):
+class CheckpointLocation(NamedTuple):
     """A directory or URL with checkpoints, and whose they are, if that is known."""
 
     job: str | None
     where: str
 
 
-class Wanted(NamedTuple):
+class CheckpointQuery(NamedTuple):
     """Whose checkpoints a command is about: a job's, those at a path, or all of this cluster's."""
 
     job: str | None
@@ -47,7 +47,7 @@ class Wanted(NamedTuple):
     database_url: str | None
 
 
-class Listed(msgspec.Struct, frozen=True, kw_only=True):
+class CheckpointRow(msgspec.Struct, frozen=True, kw_only=True):
     """A checkpoint as `holdfast ckpt ls` shows it. `world_size` and `mesh` are those that it was saved with."""
 
     job: str | None
@@ -61,55 +61,55 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
 
 
-class NowhereToLook(click.ClickException):
+class NoLocation(click.ClickException):
     """There is neither a directory nor a catalogue."""
 
 
-class NothingKnown(click.ClickException):
+class CheckpointUnavailable(click.ClickException):
     """A checkpoint cannot be had; whether it is damaged is not known."""
 
     exit_code = 2
 
 
 @contextmanager
-def explained() -> Iterator[None]:
+def checkpoint_errors() -> Iterator[None]:
     """What is wrong with a checkpoint is a message: with exit code 1 if it is damaged, 2 if that is not known."""
     try:
         yield
     except DamagedCheckpoint as error:
         raise click.ClickException(printable(str(error))) from error
     except CheckpointError as error:
-        raise NothingKnown(printable(str(error))) from error
+        raise CheckpointUnavailable(printable(str(error))) from error
 
 
-def places(wanted: Wanted) -> tuple[list[Place], list[asyncpg.Record]]:
+def locations(wanted: CheckpointQuery) -> tuple[list[CheckpointLocation], list[asyncpg.Record]]:
     """Where to look, and what the catalogue says; it is asked unless a path is given.
 
     Raises:
-        NowhereToLook: no directory, and no catalogue.
+        NoLocation: no directory, and no catalogue.
     """
     if wanted.path is not None:
         if wanted.job is not None:
             raise click.UsageError("name a job or a --path, not both")
-        return [Place(None, wanted.path)], []
+        return [CheckpointLocation(None, wanted.path)], []
     if wanted.job is not None:
-        checked_or_complain(wanted.job, "job name")
-    found = {Place(path.parent.name, str(path)) for path in _directories(wanted)}
+        require_name(wanted.job, "job name")
+    found = {CheckpointLocation(path.parent.name, str(path)) for path in _directories(wanted)}
     try:
         catalogued = read(reader_url(wanted.directory, wanted.database_url), lambda database: _steps(database, wanted))
     except click.ClickException as error:
         if not found:
-            raise NowhereToLook(
+            raise NoLocation(
                 f"{error.message}\nno checkpoints below {wanted.directory / 'jobs'} either: name their directory or "
                 "URL with --path"
             ) from error
         click.echo(f"the catalogue cannot be asked: {error.message}", err=True)
         catalogued = []
-    found |= {Place(row["job"], root_of(row["path"])) for row in catalogued}
+    found |= {CheckpointLocation(row["job"], root_of(row["path"])) for row in catalogued}
     return sorted(found, key=lambda place: (place.job or "", place.where)), catalogued
 
 
-def one_place(wanted: Wanted, *, to_write: bool = False) -> Place:
+def one_location(wanted: CheckpointQuery, *, to_write: bool = False) -> CheckpointLocation:
     """The only place that is meant.
 
     Raises:
@@ -118,36 +118,40 @@ def one_place(wanted: Wanted, *, to_write: bool = False) -> Place:
     if wanted.job is None and wanted.path is None:
         raise click.UsageError("name a job, or the directory or URL of its checkpoints with --path")
     try:
-        found, _ = places(wanted)
-    except NowhereToLook:
+        found, _ = locations(wanted)
+    except NoLocation:
         if not to_write:
             raise
         found = []
     if to_write and not found:
-        return Place(wanted.job, str((wanted.directory / "jobs" / str(wanted.job) / "checkpoints").resolve()))
+        return CheckpointLocation(
+            wanted.job, str((wanted.directory / "jobs" / str(wanted.job) / "checkpoints").resolve())
+        )
     if len(found) != 1:
         names = ", ".join(place.where for place in found) or "nowhere"
         raise click.ClickException(f"checkpoints of job {wanted.job} are known at: {names}; name one place with --path")
     if not to_write and not is_visible(found[0]):
-        raise NothingKnown(f"{found[0].where} cannot be seen from this machine")
+        raise CheckpointUnavailable(f"{found[0].where} cannot be seen from this machine")
     return found[0]
 
 
-def is_visible(place: Place) -> bool:
+def is_visible(place: CheckpointLocation) -> bool:
     """Whether it can be looked at from this machine; a directory may be one of another."""
     return is_url(place.where) or Path(place.where).is_dir()
 
 
-def listed(wanted: Wanted) -> list[Listed]:
+def list_checkpoints(wanted: CheckpointQuery) -> list[CheckpointRow]:
     """Everything that is or was to be a checkpoint: newest last, and what only the catalogue knows."""
-    found, catalogued = places(wanted)
-    rows: list[Listed] = []
+    found, catalogued = locations(wanted)
+    rows: list[CheckpointRow] = []
     for place in found:
         if is_visible(place):
             rows += _rows(place, open_storage(place.where))
         elif wanted.path is not None:
             raise click.ClickException(f"there is no directory {place.where}")
-    rows += [_elsewhere(row) for row in catalogued if not is_visible(Place(row["job"], root_of(row["path"])))]
+    rows += [
+        _elsewhere(row) for row in catalogued if not is_visible(CheckpointLocation(row["job"], root_of(row["path"])))
+    ]
     return sorted(rows, key=lambda row: (row.job or "", row.step, row.state != StepState.COMPLETE, row.where))
 
 
@@ -157,17 +161,17 @@ def root_of(step_path: str) -> str:
     return match[1] if match else step_path
 
 
-def _directories(wanted: Wanted) -> list[Path]:
+def _directories(wanted: CheckpointQuery) -> list[Path]:
     jobs = (wanted.directory / "jobs").resolve()
     pattern = f"{wanted.job}/checkpoints" if wanted.job else "*/checkpoints"
     return [path for path in jobs.glob(pattern) if path.is_dir()]
 
 
-async def _steps(connection: Connection, wanted: Wanted) -> list[asyncpg.Record]:
+async def _steps(connection: Connection, wanted: CheckpointQuery) -> list[asyncpg.Record]:
     return await connection.fetch(_STEPS, wanted.job)
 
 
-def _rows(place: Place, storage: Storage) -> list[Listed]:
+def _rows(place: CheckpointLocation, storage: Storage) -> list[CheckpointRow]:
     rows = [_row(place, found) for found in storage.survey()]
     if not any(row.note for row in rows):
         return rows
@@ -176,7 +180,7 @@ def _rows(place: Place, storage: Storage) -> list[Listed]:
     return [row for row in rows if row.where in still_there]
 
 
-def _row(place: Place, found: Found) -> Listed:
+def _row(place: CheckpointLocation, found: Found) -> CheckpointRow:
     manifest: Manifest | None = None
     state, note = str(found.state), ""
     nbytes: int | None = None
@@ -193,7 +197,7 @@ def _row(place: Place, found: Found) -> Listed:
     except CheckpointError as error:
         state, note = "unreadable", str(error)
     seconds = manifest.created_at if manifest else found.folder.modified_at()
-    return Listed(
+    return CheckpointRow(
         job=place.job,
         step=found.step,
         state=state,
@@ -206,8 +210,8 @@ def _row(place: Place, found: Found) -> Listed:
     )
 
 
-def _elsewhere(row: Any) -> Listed:
-    return Listed(
+def _elsewhere(row: Any) -> CheckpointRow:
+    return CheckpointRow(
         job=row["job"],
         step=row["step"],
         state="elsewhere",

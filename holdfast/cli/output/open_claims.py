@@ -19,7 +19,7 @@ where c.granted_at is null
 """
 
 
-class Waiting(msgspec.Struct, frozen=True, kw_only=True):
+class OpenClaim(msgspec.Struct, frozen=True, kw_only=True):
     """A job waits for `wanted` nodes; `available` are free, None while that is not recorded yet.
 
     `behind` is the job that must get its nodes first. `blocked` nodes are on the blocklist.
@@ -38,6 +38,6 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
         return f"waits for {self.wanted} node{'' if self.wanted == 1 else 's'}{free}{behind}{blocked}"
 
 
-async def waiting(connection: Connection) -> dict[str, Waiting]:
+async def open_claims(connection: Connection) -> dict[str, OpenClaim]:
     """The claims that are open, by job."""
-    return {row["job"]: msgspec.convert(dict(row), Waiting) for row in await connection.fetch(_CLAIMS)}
+    return {row["job"]: msgspec.convert(dict(row), OpenClaim) for row in await connection.fetch(_CLAIMS)}
