@@ -26,7 +26,7 @@ from holdfast.engines.hardware.kernel_lines import read_line
 from holdfast.node.machine import Machine
 from holdfast.settings.inspections import InspectionPolicy
 from holdfast_agent.inspections.check import Check
-from holdfast_agent.inspections.node_hardware import HoldingsFinder, gpus_of
+from holdfast_agent.inspections.node_hardware import HardwareFinder, gpus_of
 from holdfast_agent.inspections.register import registered
 from holdfast_agent.inspections.runner import Inspections, look
 from holdfast_agent.inspections.sources.gpu import GpuInspection
@@ -85,7 +85,7 @@ def checks_of(on: Machine) -> tuple[tuple[Check, ...], GpuInspection, KernelLog]
 
     gpus = gpus_of(on, policy, {})
     gpu = GpuInspection(policy, gpus)
-    log = KernelLog(on, HoldingsFinder(on, policy, gpus, paths, lambda: ()))
+    log = KernelLog(on, HardwareFinder(on, policy, gpus, paths, lambda: ()))
     return registered(policy, on, paths, gpu, log), gpu, log
 
 

@@ -24,7 +24,7 @@ from report import final_line, table, tell
 
 from holdfast_agent.plan.log_signatures import Scanner
 from holdfast_agent.training_logs.open_files import open_logs
-from holdfast_agent.training_logs.readings import Readings
+from holdfast_agent.training_logs.readings import StepReadings
 from holdfast_agent.training_logs.scalars import LogParser
 from holdfast_agent.training_logs.tags import Tags
 from holdfast_agent.training_logs.tfevents import TfEvents
@@ -88,7 +88,7 @@ def _parse_us(parser: Callable[[], LogParser], name: str, scalars: int) -> float
     began = time.process_time()
     while done < scalars:
         found = parser().feed(data)
-        Readings(Tags(), "").take(found)
+        StepReadings(Tags(), "").take(found)
         done += len(found)
     return (time.process_time() - began) * 1e6 / done
 

@@ -21,7 +21,7 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T", SlowOrder, TraceOrder)
 
 
-async def asked(
+async def orders_for_crew(
     bus: Bus, kind: type[T], crew: Callable[[], Crew | None], now: Callable[[], datetime]
 ) -> AsyncIterator[tuple[T, Crew]]:
     """Yield each order of this kind that is for the crew of this node, with the crew; an order may come twice.

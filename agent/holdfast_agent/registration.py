@@ -11,7 +11,7 @@ from holdfast.events import CodeInPlace, Event, NodeInspected, NodeRegistered
 from holdfast.events.parts.job import CheckResult, NodeFacts
 from holdfast.fresh_ids import uuid7
 from holdfast.subjects import DESIRED_BUCKET, kv_subject
-from holdfast_agent.files.code_store import Brought
+from holdfast_agent.files.code_store import FetchedCode
 from holdfast_agent.plan.node_state import AgentState
 
 
@@ -24,7 +24,7 @@ def registration(
     return NodeRegistered(id=uuid7(), epoch=epoch, **common), NodeInspected(id=uuid7(), checks=checks, **common)
 
 
-def code_in_place(node: str, brought: Brought, now: datetime) -> Event:
+def code_in_place(node: str, brought: FetchedCode, now: datetime) -> Event:
     """A version of a job's code is on the node."""
     need = brought.need
     return CodeInPlace(

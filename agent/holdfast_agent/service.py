@@ -28,11 +28,11 @@ from holdfast_agent.companions.backups import Backups
 from holdfast_agent.companions.vault_link import VaultLink
 from holdfast_agent.companions.zygote_link import ZygoteLink
 from holdfast_agent.effects import Effects
-from holdfast_agent.files.code_store import Brought, CodeStore
+from holdfast_agent.files.code_store import CodeStore, FetchedCode
 from holdfast_agent.files.directories import Directories
 from holdfast_agent.files.file_retention import FileRetention
 from holdfast_agent.files.spool import Spool
-from holdfast_agent.inspections.reporting import Inspected, Inspecting
+from holdfast_agent.inspections.reporting import InspectionSetup, NodeInspections
 from holdfast_agent.node_facts import node_facts, self_check
 from holdfast_agent.order_watch import orders_for
 from holdfast_agent.plan.inputs import CodeMissing, CodeReady, OrderSeen, ShutdownRequested
@@ -113,8 +113,8 @@ class Agent:
             directories, timeouts, self._zygote, self._code, self._retention, self._watcher, self._backups
         )
 
-        inspected = Inspected(node=node, root=directories.root, policy=inspections or InspectionPolicy())
-        self._inspecting = Inspecting(inspected, self._spool.recall, publish, now)
+        inspected = InspectionSetup(node=node, root=directories.root, policy=inspections or InspectionPolicy())
+        self._inspecting = NodeInspections(inspected, self._spool.recall, publish, now)
         self._inspecting.crew = crew
         self._inspecting.on_fitness = self._register
         self._probing = Probing(node, address, directories, crew, publish, now)
@@ -188,7 +188,7 @@ class Agent:
     def _code_changed(self, code: frozenset[str]) -> None:
         self._reconciler.learn(CodeReady(id=uuid7(), code=code, in_collective=self._in_collective()))
 
-    def _code_brought(self, brought: Brought) -> None:
+    def _code_brought(self, brought: FetchedCode) -> None:
         self._publisher.publish(code_in_place(self._reconciler.state.node, brought, self._now()))
 
     def _register(self) -> None:

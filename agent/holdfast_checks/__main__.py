@@ -21,8 +21,8 @@ from holdfast.engines.checks.suites import SUITES
 from holdfast.node.machine import Machine
 from holdfast.trainer.report import DIAGNOSTIC_RESULT, REPORTS_VARIABLE, report
 from holdfast_checks.devices import gpus
-from holdfast_checks.driver import Driver, Result
-from holdfast_checks.result import Place
+from holdfast_checks.driver import Driver, ReportedResult
+from holdfast_checks.result import WorkerContext
 from holdfast_checks.source_version import program_of
 
 CPU_WORKERS = 2
@@ -39,10 +39,10 @@ def main(argv: list[str] | None = None) -> None:
     if os.environ.get("LOCAL_RANK", "0") != "0":
         return
     with _scratch() as scratch:
-        place = _place(options, scratch)
-        print(f"checks of {place.node}: suite {options.suite}, {place.workers} workers", flush=True)
+        context = _context(options, scratch)
+        print(f"checks of {context.node}: suite {options.suite}, {context.workers} workers", flush=True)
         unreported: list[OSError] = []
-        Driver(place, options.suite, options.limit_s, lambda result: _tell(place, result, unreported)).run()
+        Driver(context, options.suite, options.limit_s, lambda result: _tell(context, result, unreported)).run()
         if unreported:
             raise NotReported(f"{len(unreported)} results could not be reported: {unreported[0]}")
 
@@ -63,10 +63,10 @@ def _scratch() -> Iterator[str]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _place(options: argparse.Namespace, scratch: str) -> Place:
+def _context(options: argparse.Namespace, scratch: str) -> WorkerContext:
     environment = os.environ
     job, generation = environment.get("HOLDFAST_JOB", "checks"), environment.get("HOLDFAST_GENERATION", "0")
-    return Place(
+    return WorkerContext(
         run=f"{job}/{generation}",
         node=environment.get("HOLDFAST_NODE", "this node"),
         node_rank=int(environment.get("GROUP_RANK", "0")),
@@ -87,7 +87,7 @@ def _node_directory() -> str:
     return str(Path(reports).parent) if reports else ""
 
 
-def _tell(place: Place, result: Result, unreported: list[OSError]) -> None:
+def _tell(context: WorkerContext, result: ReportedResult, unreported: list[OSError]) -> None:
     finding, stage = result.finding, result.stage
     with_whom = f" with {', '.join(finding.peers)}" if finding.peers else ""
     value = f" {finding.value:.4g} {finding.unit}" if finding.value is not None else ""
@@ -96,7 +96,7 @@ def _tell(place: Place, result: Result, unreported: list[OSError]) -> None:
     try:
         report(
             DIAGNOSTIC_RESULT,
-            run=place.run,
+            run=context.run,
             test=stage.test,
             status=finding.status,
             symptom=finding.symptom,
@@ -108,7 +108,7 @@ def _tell(place: Place, result: Result, unreported: list[OSError]) -> None:
             unit=finding.unit,
             digest=finding.digest,
             hardware=finding.hardware,
-            program=program_of(stage.test, place.workers) if finding.digest else "",
+            program=program_of(stage.test, context.workers) if finding.digest else "",
             boot_id=Machine().boot_id,
             took_s=result.took_s,
             detail=finding.detail,

@@ -8,21 +8,21 @@ from pathlib import Path
 
 import torch
 
-from holdfast_checks.result import Place
+from holdfast_checks.result import WorkerContext
 
 
-def device_of(place: Place) -> torch.device:
+def device_of(context: WorkerContext) -> torch.device:
     """The worker's device."""
     if torch.cuda.is_available():
-        device = torch.device("cuda", place.worker % torch.cuda.device_count())
+        device = torch.device("cuda", context.worker % torch.cuda.device_count())
         torch.cuda.set_device(device)
         return device
     return torch.device("cpu")
 
 
-def name_of(device: torch.device, place: Place) -> str:
+def name_of(device: torch.device, context: WorkerContext) -> str:
     """How results name it."""
-    return f"GPU {device.index}" if device.type == "cuda" else f"CPU worker {place.worker}"
+    return f"GPU {device.index}" if device.type == "cuda" else f"CPU worker {context.worker}"
 
 
 def hardware_of(device: torch.device) -> str:

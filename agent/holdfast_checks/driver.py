@@ -18,8 +18,8 @@ from holdfast.symptoms.crashes import Crash
 from holdfast.symptoms.rows import CheckSymptom
 from holdfast.symptoms.table_one import TableOne
 from holdfast_checks import meeting, workers
-from holdfast_checks.result import Finding, Place, Task, broken, failed, passed
-from holdfast_checks.workers import Ended, Test
+from holdfast_checks.result import StageResult, StageTask, WorkerContext, broken, failed, passed
+from holdfast_checks.workers import Test, WorkerExit
 
 ON_EACH_DEVICE = frozenset({"memory", "gemm", "speed", "all_to_all", "all_gather", "alignment", "alignment_parallel"})
 """Tests that run in a worker for each device; the others run once on a node."""
@@ -46,11 +46,11 @@ _CRASHES = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 11: "SIGSEGV"}
 """Signals that a sound machine does not give these programs. SIGKILL may be the kernel, short of memory."""
 
 
-class Result(msgspec.Struct, frozen=True, kw_only=True):
+class ReportedResult(msgspec.Struct, frozen=True, kw_only=True):
     """A finding and where in the run it stands."""
 
     stage: Stage
-    finding: Finding
+    finding: StageResult
     took_s: float
     done: int
     total: int
@@ -59,9 +59,11 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 class Driver:
     """Runs `suite` on this node; `tell` gets every result at once."""
 
-    def __init__(self, place: Place, suite: str, limit_s: float | None, tell: Callable[[Result], None]) -> None:
-        self._place = place
-        self._stages = stages(suite, place.nodes, limit_s)
+    def __init__(
+        self, context: WorkerContext, suite: str, limit_s: float | None, tell: Callable[[ReportedResult], None]
+    ) -> None:
+        self._context = context
+        self._stages = stages(suite, context.nodes, limit_s)
         self._meeting = Stage(test=MEETING, limit_s=meeting_limit_s(limit_s))
         self._tell = tell
         self._limits_s = (self._meeting.limit_s, *(stage.limit_s for stage in self._stages))
@@ -80,7 +82,7 @@ class Driver:
         self._say(Stage(test=END, limit_s=0.0), passed(), time.monotonic() - began, len(self._stages))
 
     def _meet(self) -> None:
-        task = Task(place=self._place, stage=self._meeting)
+        task = StageTask(context=self._context, stage=self._meeting)
         (ended,) = workers.run(meeting.run, [task])
         came = ended.findings[0] if ended.findings else None
         if came is None or came.status != "passed":
@@ -90,24 +92,24 @@ class Driver:
         self._present = {rank: name for rank, name in enumerate(came.peers) if name}
         try:
             # One thread and one connection: this process can still fork, and others can see where it is.
-            self._store = meeting.connect(self._place, self._meeting.limit_s)
+            self._store = meeting.connect(self._context, self._meeting.limit_s)
         except RuntimeError as error:
             print(f"partners cannot be told where this node is: {error}", flush=True)
 
     def _tell_standing(self, number: int) -> None:
         if self._store is not None:
             try:
-                meeting.tell_standing(self._store, self._place, str(number))
+                meeting.tell_standing(self._store, self._context, str(number))
             except RuntimeError as error:
                 self._store = None
                 print(f"partners cannot be told any more where this node is: {error}", flush=True)
 
     def _pass(self, stage: Stage, wait_s: float, number: int) -> None:
         self._tell_standing(number)
-        count = self._place.workers if stage.test in ON_EACH_DEVICE else 1
+        count = self._context.workers if stage.test in ON_EACH_DEVICE else 1
         tasks = [
-            Task(
-                place=msgspec.structs.replace(self._place, worker=worker),
+            StageTask(
+                context=msgspec.structs.replace(self._context, worker=worker),
                 stage=stage,
                 present=self._present,
                 number=number,
@@ -122,8 +124,8 @@ class Driver:
         for finding in merged(found):
             self._say(stage, finding, took_s, number)
 
-    def _say(self, stage: Stage, finding: Finding, took_s: float, number: int) -> None:
-        self._tell(Result(stage=stage, finding=finding, took_s=took_s, done=number, total=len(self._stages)))
+    def _say(self, stage: Stage, finding: StageResult, took_s: float, number: int) -> None:
+        self._tell(ReportedResult(stage=stage, finding=finding, took_s=took_s, done=number, total=len(self._stages)))
 
 
 def code_of(test: str) -> Test:
@@ -133,7 +135,7 @@ def code_of(test: str) -> Test:
     return code
 
 
-def merged(found: Sequence[Finding]) -> list[Finding]:
+def merged(found: Sequence[StageResult]) -> list[StageResult]:
     """What passed alike on all devices, once, with the slowest device's value; everything else as it is.
 
     Of a pair that failed one failure tells: its devices wait for each other, and fail together.
@@ -146,7 +148,7 @@ def merged(found: Sequence[Finding]) -> list[Finding]:
     broken_pairs = trouble[:1]
     if broken_pairs:
         return broken_pairs
-    alike: dict[tuple[str, str, str, str], list[Finding]] = {}
+    alike: dict[tuple[str, str, str, str], list[StageResult]] = {}
     for finding in found:
         key = (finding.status, finding.digest, finding.hardware, finding.unit)
         alike.setdefault(key, []).append(finding)
@@ -155,7 +157,7 @@ def merged(found: Sequence[Finding]) -> list[Finding]:
     return [_one(group) for group in alike.values()]
 
 
-def _one(group: list[Finding]) -> Finding:
+def _one(group: list[StageResult]) -> StageResult:
     if len(group) == 1:
         return group[0]
     values = [finding.value for finding in group if finding.value is not None]
@@ -165,17 +167,17 @@ def _one(group: list[Finding]) -> Finding:
     )
 
 
-def _findings(task: Task, ended: Ended) -> Sequence[Finding]:
+def _findings(task: StageTask, ended: WorkerExit) -> Sequence[StageResult]:
     """What a worker found, or what its own end says."""
     stage = task.stage
     if ended.answered:
         return ended.findings
-    pair = next((pair for pair in stage.pairs if task.place.node_rank in pair), None)
-    other = next((rank for rank in pair if rank != task.place.node_rank), None) if pair else None
+    pair = next((pair for pair in stage.pairs if task.context.node_rank in pair), None)
+    other = next((rank for rank in pair if rank != task.context.node_rank), None) if pair else None
     peers = [task.present[other]] if other in task.present else []
     symptom = str(_SYMPTOMS[stage.test])
     # A device of its own is named only where each has a worker; a pair fails as a pair.
-    device = f"device {task.place.worker}" if stage.test in ON_EACH_DEVICE and not peers else ""
+    device = f"device {task.context.worker}" if stage.test in ON_EACH_DEVICE and not peers else ""
     if ended.timed_out:
         return [failed(symptom, f"did not come to an end within {stage.limit_s:g} s", peers=peers, device=device)]
     if ended.signal in _CRASHES:

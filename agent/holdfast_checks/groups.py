@@ -12,17 +12,17 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore, Store
 
-from holdfast_checks.result import Place
+from holdfast_checks.result import WorkerContext
 
 LOOPBACK = "lo"
 
 
-def among_workers(place: Place, name: str, limit_s: float, device: torch.device) -> None:
+def among_workers(context: WorkerContext, name: str, limit_s: float, device: torch.device) -> None:
     """All workers of this node, which need no network for it."""
     # Set for gloo and NCCL alike before either looks for an interface.
     os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = LOOPBACK
-    store = FileStore(os.path.join(place.scratch, name), place.workers)
-    _begin(store, place.worker, place.workers, limit_s, device)
+    store = FileStore(os.path.join(context.scratch, name), context.workers)
+    _begin(store, context.worker, context.workers, limit_s, device)
 
 
 def among_nodes(store: Store, rank: int, world_size: int, limit_s: float, device: torch.device) -> None:

@@ -18,28 +18,28 @@ from typing import NoReturn
 import msgspec
 
 from holdfast.node.kernel import die_with_parent, set_process_name
-from holdfast_checks.result import Finding, Task
+from holdfast_checks.result import StageResult, StageTask
 
-Test = Callable[[Task, Callable[[], None]], Sequence[Finding]]
+Test = Callable[[StageTask, Callable[[], None]], Sequence[StageResult]]
 """A test's code; it calls the second argument when all that it needs is there and its own time begins."""
 
 KILLED_MAX_S = 1.0
 """How long a killed process is waited for; one that hangs inside the kernel is left behind."""
 
 
-class Said(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class WorkerMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A line from a worker: it has begun, or what it found; `error` if its code raised."""
 
-    findings: tuple[Finding, ...] | None = None
+    findings: tuple[StageResult, ...] | None = None
     error: str = ""
 
 
-class Ended(msgspec.Struct, frozen=True, kw_only=True):
+class WorkerExit(msgspec.Struct, frozen=True, kw_only=True):
     """How a worker ended: with findings, or without them in one of three ways."""
 
     worker: int
     took_s: float
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[StageResult, ...] = ()
     error: str = ""
     signal: int = 0
     timed_out: bool = False
@@ -51,7 +51,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Worker:
-    def __init__(self, task: Task, pid: int, pipe: int) -> None:
+    def __init__(self, task: StageTask, pid: int, pipe: int) -> None:
         self.task = task
         self.pid = pid
         self.pipe = pipe
@@ -66,22 +66,22 @@ class _Worker:
             self.began = time.monotonic()
             self.kill_at = self.began + self.task.stage.limit_s
 
-    def ended(self, status: int | None, *, timed_out: bool) -> Ended:
+    def ended(self, status: int | None, *, timed_out: bool) -> WorkerExit:
         body = bytes(self.said).strip()
         took_s = time.monotonic() - self.began
-        worker = self.task.place.worker
+        worker = self.task.context.worker
         if timed_out:
-            return Ended(worker=worker, took_s=took_s, timed_out=True)
+            return WorkerExit(worker=worker, took_s=took_s, timed_out=True)
         try:
-            said = msgspec.json.decode(body, type=Said)
+            said = msgspec.json.decode(body, type=WorkerMessage)
         except msgspec.DecodeError:
             code = os.waitstatus_to_exitcode(status) if status is not None else 0
             error = "" if code < 0 else f"its process ended with exit code {code} and without a word"
-            return Ended(worker=worker, took_s=took_s, signal=max(0, -code), error=error)
-        return Ended(worker=worker, took_s=took_s, findings=said.findings or (), error=said.error)
+            return WorkerExit(worker=worker, took_s=took_s, signal=max(0, -code), error=error)
+        return WorkerExit(worker=worker, took_s=took_s, findings=said.findings or (), error=said.error)
 
 
-def run(test: Test, tasks: Sequence[Task]) -> list[Ended]:
+def run(test: Test, tasks: Sequence[StageTask]) -> list[WorkerExit]:
     """Run a test in one process for each task, side by side; each is killed when its time is over."""
     selector = selectors.DefaultSelector()
     running: dict[int, _Worker] = {}
@@ -89,7 +89,7 @@ def run(test: Test, tasks: Sequence[Task]) -> list[Ended]:
         worker = _start(test, task)
         running[worker.pipe] = worker
         selector.register(worker.pipe, selectors.EVENT_READ)
-    ended: list[Ended] = []
+    ended: list[WorkerExit] = []
     while running:
         first = min(worker.kill_at for worker in running.values())
         ready = [key.fd for key, _ in selector.select(max(0.0, first - time.monotonic()))]
@@ -106,7 +106,7 @@ def run(test: Test, tasks: Sequence[Task]) -> list[Ended]:
     return sorted(ended, key=lambda end: end.worker)
 
 
-def _start(test: Test, task: Task) -> _Worker:
+def _start(test: Test, task: StageTask) -> _Worker:
     reading, writing = os.pipe2(os.O_CLOEXEC)
     parent = os.getpid()
     sys.stdout.flush()
@@ -119,7 +119,7 @@ def _start(test: Test, task: Task) -> _Worker:
     return _Worker(task, pid, reading)
 
 
-def _work(test: Test, task: Task, parent: int, pipe: int) -> NoReturn:
+def _work(test: Test, task: StageTask, parent: int, pipe: int) -> NoReturn:
     """The child's side."""
     try:
         die_with_parent(parent)
@@ -128,10 +128,10 @@ def _work(test: Test, task: Task, parent: int, pipe: int) -> NoReturn:
         set_process_name(f"check-{task.stage.test}")
         try:
             findings = tuple(test(task, lambda: _say(pipe, b"\n")))
-            said = Said(findings=findings)
+            said = WorkerMessage(findings=findings)
         except BaseException as error:  # noqa: BLE001 - whatever ends a test is its result
             traceback.print_exc()
-            said = Said(error=f"{type(error).__name__}: {error}")
+            said = WorkerMessage(error=f"{type(error).__name__}: {error}")
         _say(pipe, msgspec.json.encode(said))
     finally:
         sys.stdout.flush()

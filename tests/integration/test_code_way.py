@@ -24,7 +24,7 @@ from holdfast.orders.node import NodeOrder, Placement
 from holdfast.requests import CODE_REQUESTS, Answer, KeepCode, OfferCode
 from holdfast.subjects import CODE_BUCKET, DESIRED_BUCKET
 from holdfast_agent.files import code_store
-from holdfast_agent.files.code_store import Brought, CodeStore, Need
+from holdfast_agent.files.code_store import CodeNeed, CodeStore, FetchedCode
 from holdfast_controller.code.librarian import Librarian
 from holdfast_controller.code.shelf import PostgresShelf
 
@@ -107,14 +107,14 @@ class Place:
 
     def __init__(self, root: Path, give_up_s: float = WITHIN_S) -> None:
         self.in_place: frozenset[str] = frozenset()
-        self.brought: list[Brought] = []
+        self.brought: list[FetchedCode] = []
         self.failures: list[tuple[str, str]] = []
         self.store = CodeStore(root, give_up_s, self._changed, self.brought.append, self._failed)
 
     def _changed(self, code: frozenset[str]) -> None:
         self.in_place = code
 
-    def _failed(self, need: Need, reason: str) -> None:
+    def _failed(self, need: CodeNeed, reason: str) -> None:
         self.failures.append((need.key, reason))
 
     @asynccontextmanager

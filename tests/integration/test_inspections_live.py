@@ -19,8 +19,8 @@ from holdfast.clock import system_now
 from holdfast.node.machine import Machine
 from holdfast.settings.inspections import InspectionPolicy
 from holdfast_agent.inspections.check import Reading, Trouble
-from holdfast_agent.inspections.judge import Said
-from holdfast_agent.inspections.node_hardware import Gpus, HoldingsFinder
+from holdfast_agent.inspections.judge import InspectionReport
+from holdfast_agent.inspections.node_hardware import Gpus, HardwareFinder
 from holdfast_agent.inspections.runner import Inspections
 from holdfast_agent.inspections.sources.disks import Disks
 from holdfast_agent.inspections.sources.kernel_log import KernelLog, kernel_check
@@ -58,7 +58,7 @@ def xid(pci: str, number: int) -> None:
 
 def log_of(pids: tuple[int, ...] = (), **fields: object) -> KernelLog:
     gpus = Gpus(of_machine=frozenset(), own=frozenset({MINE}), are_divided=True)
-    finder = HoldingsFinder(MACHINE, POLICY, gpus, lambda: (), lambda: pids)
+    finder = HardwareFinder(MACHINE, POLICY, gpus, lambda: (), lambda: pids)
     return KernelLog(MACHINE, finder, **fields)  # type: ignore[arg-type]
 
 
@@ -105,7 +105,7 @@ def test_an_agent_that_comes_back_reads_what_it_missed_and_nothing_twice() -> No
 async def test_a_line_is_told_long_before_the_interval_is_over() -> None:
     log, said, heard = log_of(), [], asyncio.Event()
 
-    def say(check: str, now: Sequence[Said]) -> None:
+    def say(check: str, now: Sequence[InspectionReport]) -> None:
         said.extend(one for one in now if one.device == MINE)
         if said:
             heard.set()

@@ -18,7 +18,7 @@ from holdfast.embedded.processes.child_process import stat_fields
 from holdfast.events.parts.traces import ProcessStacks, RankTrace, ThreadStack
 from holdfast_agent.tracer import rounds
 from holdfast_agent.tracer.rounds import Round, trace
-from holdfast_agent.tracer.stacks import Unread
+from holdfast_agent.tracer.stacks import StacksUnread
 
 RANK = Path(__file__).with_name("tracer_rank.py")
 
@@ -97,7 +97,7 @@ async def test_a_rank_that_ends_while_it_is_looked_at_speaks_against_no_machine(
         os.kill(pid, signal.SIGKILL)
         while (fields := stat_fields(pid)) is not None and fields[0] != "Z":  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.001)
-        raise Unread("Failed to open process")
+        raise StacksUnread("Failed to open process")
 
     with rank("stands") as pid:
         monkeypatch.setattr(rounds, "stacks_of", late)

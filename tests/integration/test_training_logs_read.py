@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from holdfast_agent.training_logs import followed_log, log_reader
-from holdfast_agent.training_logs.log_reader import LogNews, LogReader, ReaderFailed, Watched
-from holdfast_agent.training_logs.open_files import FileKey, Found, kind_of, open_logs
-from holdfast_agent.training_logs.readings import Reading
+from holdfast_agent.training_logs.log_reader import LogNews, LogReader, ReaderFailed, WatchedRanks
+from holdfast_agent.training_logs.open_files import FileKey, FoundLog, kind_of, open_logs
+from holdfast_agent.training_logs.readings import StepReading
 from holdfast_agent.training_logs.tags import Tags
 from holdfast_agent.watching.reports import ReportFile, training_log
 
@@ -87,12 +87,12 @@ class Reads:
         offsets: dict[FileKey, int] | None = None,
         paths: dict[str, int] | None = None,
     ) -> None:
-        watched = Watched(fence=(1, generation), pids=pids, tags=Tags(), paths=paths or {})
+        watched = WatchedRanks(fence=(1, generation), pids=pids, tags=Tags(), paths=paths or {})
         self.reader.watch(watched, offsets or {})
 
     def losses(self) -> list[float]:
         self.news += self.reader.take()
-        readings: list[Reading] = [reading for news in self.news for reading in news.readings]
+        readings: list[StepReading] = [reading for news in self.news for reading in news.readings]
         return [reading.values["loss"] for reading in readings if "loss" in reading.values]
 
     def until(self, condition: Callable[[], bool]) -> None:
@@ -197,14 +197,16 @@ def test_files_may_be_named_where_writers_keep_none_open(reads: Reads, tmp_path:
     folder.mkdir(parents=True)
     (folder / "events.out.tfevents.1").write_bytes(EVENTS)
     (folder / "notes.txt").write_bytes(EVENTS)
-    watched = Watched(fence=(1, 1), pids={}, tags=Tags(), folder=str(tmp_path), patterns=("logs/**/*",), first_rank=4)
+    watched = WatchedRanks(
+        fence=(1, 1), pids={}, tags=Tags(), folder=str(tmp_path), patterns=("logs/**/*",), first_rank=4
+    )
     reads.reader.watch(watched, {})
     reads.until(lambda: len(reads.losses()) == 41)
     assert {news.rank for news in reads.news} == {4}
 
 
 def test_an_error_that_nobody_foresaw_reaches_the_agent(reads: Reads, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(ranks: dict[int, int]) -> list[Found]:
+    def fail(ranks: dict[int, int]) -> list[FoundLog]:
         raise ZeroDivisionError
 
     monkeypatch.setattr(log_reader, "open_logs", fail)

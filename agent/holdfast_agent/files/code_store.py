@@ -41,7 +41,7 @@ _CONTENTS = ".contents"
 log = structlog.get_logger(__name__)
 
 
-class Need(msgspec.Struct):
+class CodeNeed(msgspec.Struct):
     """A version of a job's code that this node shall have. `give_up_at`: an order waits for it until then."""
 
     job: str
@@ -57,16 +57,16 @@ class Need(msgspec.Struct):
         return code_key(self.job, self.version)
 
 
-class Brought(NamedTuple):
+class FetchedCode(NamedTuple):
     """A version that is in place; `files` it has, of which so many bytes came over the bus in so many seconds."""
 
-    need: Need
+    need: CodeNeed
     files: int
     fetched_bytes: int
     took_s: float
 
 
-class NotThere(Exception):
+class CodeUnavailable(Exception):
     """The bus does not have it, and the controller cannot put it there now; the message says why."""
 
 
@@ -86,16 +86,16 @@ class CodeStore:
         root: Path,
         give_up_s: float,
         on_change: Callable[[frozenset[str]], None],
-        on_brought: Callable[[Brought], None],
-        on_failure: Callable[[Need, str], None],
+        on_brought: Callable[[FetchedCode], None],
+        on_failure: Callable[[CodeNeed, str], None],
     ) -> None:
         self._root = root
         self._give_up_s = give_up_s
         self._on_change = on_change
         self._on_brought = on_brought
         self._on_failure = on_failure
-        self._needs: dict[str, Need] = {}
-        self._new: asyncio.Queue[Need] = asyncio.Queue()
+        self._needs: dict[str, CodeNeed] = {}
+        self._new: asyncio.Queue[CodeNeed] = asyncio.Queue()
         self._in_place: set[str] = set()
         self._wanted: dict[str, tuple[str, ...]] = {}
         self._ordered: list[str] = []
@@ -110,7 +110,7 @@ class CodeStore:
         if placement is None or placement.code_version is None:
             return
         spec = placement.job
-        need = Need(spec.name, placement.code_version, spec.code_root, spec.code_outside, order.cause)
+        need = CodeNeed(spec.name, placement.code_version, spec.code_root, spec.code_outside, order.cause)
         # The ranks that run now run the one before, until they are replaced.
         self._ordered = [need.key, *(key for key in self._ordered if key != need.key)][:2]
         need.give_up_at = time.monotonic() + self._give_up_s
@@ -137,12 +137,12 @@ class CodeStore:
     async def _want(self, wanted: CodeOrder) -> None:
         self._wanted[wanted.job] = tuple(code_key(wanted.job, version) for version in wanted.versions)
         for version in wanted.versions:
-            self._add(Need(wanted.job, version, wanted.root, wanted.outside, wanted.cause))
+            self._add(CodeNeed(wanted.job, version, wanted.root, wanted.outside, wanted.cause))
         if not wanted.versions:
             del self._wanted[wanted.job]
             await self._tidy(wanted.job, but=0)
 
-    def _add(self, need: Need) -> None:
+    def _add(self, need: CodeNeed) -> None:
         under_way = self._needs.get(need.key)
         if under_way is not None:
             under_way.give_up_at = need.give_up_at or under_way.give_up_at
@@ -150,7 +150,7 @@ class CodeStore:
             self._needs[need.key] = need
             self._new.put_nowait(need)
 
-    async def _get(self, bus: Bus, need: Need) -> None:
+    async def _get(self, bus: Bus, need: CodeNeed) -> None:
         try:
             if need.give_up_at is None:
                 # A node that has an order goes first: all may share one bus, and in small clusters one machine.
@@ -159,7 +159,7 @@ class CodeStore:
                 try:
                     brought = await self._bring(bus, need)
                     break
-                except (BusError, NotThere, InvalidManifest, WrongContent, OSError) as error:
+                except (BusError, CodeUnavailable, InvalidManifest, WrongContent, OSError) as error:
                     reason = str(error) or type(error).__name__
                 if need.give_up_at is None:
                     log.warning("code is not fetched ahead", code=need.key, reason=reason)
@@ -178,17 +178,18 @@ class CodeStore:
         finally:
             del self._needs[need.key]
 
-    async def _bring(self, bus: Bus, need: Need) -> Brought:
+    async def _bring(self, bus: Bus, need: CodeNeed) -> FetchedCode:
         """Have it in place. Files are 0 if it was so before.
 
         Raises:
             NotThere, InvalidManifest, WrongContent, BusError, OSError: not now.
+            CodeUnavailable, InvalidManifest, WrongContent, BusError, OSError: not now.
         """
         began = time.monotonic()
         body, fetched = await self._manifest(bus, need)
         manifest = decode(body)
         if await asyncio.to_thread(self._is_whole, manifest, need):
-            return Brought(need, 0, 0, 0.0)
+            return FetchedCode(need, 0, 0, 0.0)
         sizes = manifest.digests
         missing = [digest for digest in sizes if not self._content_path(digest).exists()]
         while missing:
@@ -206,9 +207,9 @@ class CodeStore:
         except WrongContent as error:
             self._content_path(error.digest).unlink(missing_ok=True)
             raise
-        return Brought(need, len(manifest.entries), fetched, time.monotonic() - began)
+        return FetchedCode(need, len(manifest.entries), fetched, time.monotonic() - began)
 
-    async def _manifest(self, bus: Bus, need: Need) -> tuple[bytes, int]:
+    async def _manifest(self, bus: Bus, need: CodeNeed) -> tuple[bytes, int]:
         """The manifest, and how many bytes had to be fetched for it."""
         with contextlib.suppress(FileNotFoundError):
             body = self._content(need.version)
@@ -218,7 +219,7 @@ class CodeStore:
         self._keep(contents)
         return contents[need.version], len(contents[need.version])
 
-    async def _fetched(self, bus: Bus, need: Need, digests: Sequence[str]) -> dict[str, bytes]:
+    async def _fetched(self, bus: Bus, need: CodeNeed, digests: Sequence[str]) -> dict[str, bytes]:
         """Contents from the bus; what it has not, the controller is asked to put there."""
         contents = await _sound(bus, digests)
         if len(contents) < len(digests):
@@ -227,15 +228,15 @@ class CodeStore:
                 body = await bus.request(CODE_REQUESTS, msgspec.json.encode(request), _OFFER_S)
                 answer = msgspec.json.decode(body, type=Answer)
             except UNREADABLE as error:
-                raise NotThere(f"the controller's answer cannot be read: {error}") from error
+                raise CodeUnavailable(f"the controller's answer cannot be read: {error}") from error
             if not answer.accepted:
-                raise NotThere(answer.message)
+                raise CodeUnavailable(answer.message)
             contents |= await _sound(bus, [digest for digest in digests if digest not in contents])
         if len(contents) < len(digests):
-            raise NotThere(f"{len(digests) - len(contents)} of its files are not on the bus, or not whole")
+            raise CodeUnavailable(f"{len(digests) - len(contents)} of its files are not on the bus, or not whole")
         return contents
 
-    def _is_whole(self, manifest: Manifest, need: Need) -> bool:
+    def _is_whole(self, manifest: Manifest, need: CodeNeed) -> bool:
         """Whether it lies there as it should; what is damaged goes."""
         target = self.place(need.job, need.version)
         if not target.is_dir():

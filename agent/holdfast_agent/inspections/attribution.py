@@ -14,7 +14,7 @@ from holdfast.engines.hardware.kernel_lines import KernelTrouble
 from holdfast_agent.inspections.check import Scope
 
 
-class Holdings(msgspec.Struct, frozen=True, kw_only=True):
+class NodeHardware(msgspec.Struct, frozen=True, kw_only=True):
     """What a node has.
 
     `gpus` are PCI addresses; `gpus_are_own`: somebody said so, other GPUs of the machine are other nodes'. `interfaces`
@@ -33,14 +33,14 @@ class Holdings(msgspec.Struct, frozen=True, kw_only=True):
     cgroup: str = ""
 
 
-class Belongs(NamedTuple):
+class Attribution(NamedTuple):
     """`is_certain`: the line is about something that the node is known to have; else it is no more than a hint."""
 
     scope: Scope
     is_certain: bool = True
 
 
-def belongs(trouble: KernelTrouble, holdings: Holdings) -> Belongs | None:
+def belongs(trouble: KernelTrouble, holdings: NodeHardware) -> Attribution | None:
     """Whose it is; None: another node's."""
     match trouble.about:
         case "gpu":
@@ -49,41 +49,41 @@ def belongs(trouble: KernelTrouble, holdings: Holdings) -> Belongs | None:
             return _nic(trouble, holdings)
         case "pci":
             if trouble.pci in holdings.nics:
-                return Belongs("node")
+                return Attribution("node")
             return _gpu(trouble.pci, holdings)
         case "disk":
             # The machine's disks are shared, and with them their faults.
-            return Belongs("host", _is_among(trouble.block, holdings.disks))
+            return Attribution("host", _is_among(trouble.block, holdings.disks))
         case "process":
             return _process(trouble, holdings)
         case _:
-            return Belongs("host")
+            return Attribution("host")
 
 
-def _gpu(pci: str, holdings: Holdings) -> Belongs | None:
+def _gpu(pci: str, holdings: NodeHardware) -> Attribution | None:
     if holdings.gpus_are_own:
-        return Belongs("node") if pci in holdings.gpus else None
+        return Attribution("node") if pci in holdings.gpus else None
     # Nobody has divided the GPUs: any node may use any of them.
-    return Belongs("host", pci in holdings.gpus)
+    return Attribution("host", pci in holdings.gpus)
 
 
-def _nic(trouble: KernelTrouble, holdings: Holdings) -> Belongs | None:
+def _nic(trouble: KernelTrouble, holdings: NodeHardware) -> Attribution | None:
     if trouble.pci and holdings.nics and trouble.pci not in holdings.nics:
         return None
     # The ports of one card share its address, and may be in different namespaces.
     if trouble.interface:
-        return Belongs("node") if trouble.interface in holdings.interfaces else None
-    return Belongs("node") if trouble.pci in holdings.nics else None
+        return Attribution("node") if trouble.interface in holdings.interfaces else None
+    return Attribution("node") if trouble.pci in holdings.nics else None
 
 
-def _process(trouble: KernelTrouble, holdings: Holdings) -> Belongs | None:
+def _process(trouble: KernelTrouble, holdings: NodeHardware) -> Attribution | None:
     if holdings.sees_pids:
         if trouble.pid in holdings.pids:
-            return Belongs("node")
+            return Attribution("node")
     elif holdings.cgroup and (trouble.memcg + "/").startswith(holdings.cgroup.rstrip("/") + "/"):
-        return Belongs("node")
+        return Attribution("node")
     # Not one of its own. If the machine as a whole is short, that may concern it next.
-    return Belongs("host", False) if trouble.is_global else None
+    return Attribution("host", False) if trouble.is_global else None
 
 
 def _is_among(block: str, disks: frozenset[str]) -> bool:

@@ -28,7 +28,7 @@ DETAIL_CHARS_MAX = 2000
 Key = tuple[str, str]
 
 
-class Said(msgspec.Struct, frozen=True, kw_only=True):
+class InspectionReport(msgspec.Struct, frozen=True, kw_only=True):
     """What there is to say, an `Inspection` but for its id, its time and the node."""
 
     check: str
@@ -43,7 +43,7 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
     lines: tuple[str, ...] = ()
 
 
-class Lasting(msgspec.Struct, frozen=True, kw_only=True):
+class LastingTroubles(msgspec.Struct, frozen=True, kw_only=True):
     """A trouble that was there at the last look: in how many readings in a row, and when it was said."""
 
     trouble: Trouble
@@ -56,7 +56,7 @@ class CheckState(msgspec.Struct, frozen=True, kw_only=True):
     what happened that speaks against the node without doubt: whether that was repaired no later reading tells.
     """
 
-    lasting: dict[Key, Lasting] = {}
+    lasting: dict[Key, LastingTroubles] = {}
     unread: dict[str, str] = {}
     happened: dict[Key, datetime] = {}
     struck: dict[Key, Trouble] = {}
@@ -69,11 +69,11 @@ class CheckState(msgspec.Struct, frozen=True, kw_only=True):
 
 def judge(
     check: Check, state: CheckState, reading: Reading, now: datetime, again_s: float
-) -> tuple[CheckState, tuple[Said, ...]]:
+) -> tuple[CheckState, tuple[InspectionReport, ...]]:
     """What follows from this reading for a check."""
-    said: list[Said] = []
+    said: list[InspectionReport] = []
     troubles = merged(reading.troubles)
-    lasting: dict[Key, Lasting] = {}
+    lasting: dict[Key, LastingTroubles] = {}
     struck = dict(state.struck)
     happened = {key: at for key, at in state.happened.items() if now - at < timedelta(seconds=check.quiet_s)}
     for key, trouble in troubles.items():
@@ -86,7 +86,7 @@ def judge(
             said += [_said(check, "alert", trouble)] * min(trouble.times, TIMES_MAX)
             continue
         before = state.lasting.get(key)
-        stays = Lasting(
+        stays = LastingTroubles(
             trouble=trouble,
             readings=before.readings + 1 if before else 1,
             said_at=before.said_at if before else None,
@@ -127,7 +127,7 @@ def merged(troubles: tuple[Trouble, ...]) -> dict[Key, Trouble]:
     return merged
 
 
-def _is_due(check: Check, trouble: Trouble, before: Lasting | None, now: datetime, again_s: float) -> bool:
+def _is_due(check: Check, trouble: Trouble, before: LastingTroubles | None, now: datetime, again_s: float) -> bool:
     if before is None or before.said_at is None:
         return True
     confidence = confidence_of(check, trouble)
@@ -142,8 +142,8 @@ def _is_unread(device: str, reading: Reading) -> bool:
     return bool(reading.absent) or device in reading.unread or "" in reading.unread
 
 
-def _said(check: Check, state: Literal["alert", "cleared"], trouble: Trouble) -> Said:
-    return Said(
+def _said(check: Check, state: Literal["alert", "cleared"], trouble: Trouble) -> InspectionReport:
+    return InspectionReport(
         check=check.name,
         state=state,
         confidence=confidence_of(check, trouble),
@@ -157,8 +157,8 @@ def _said(check: Check, state: Literal["alert", "cleared"], trouble: Trouble) ->
     )
 
 
-def _of_sight(check: Check, state: Literal["broken", "cleared"], device: str, detail: str) -> Said:
-    return Said(
+def _of_sight(check: Check, state: Literal["broken", "cleared"], device: str, detail: str) -> InspectionReport:
+    return InspectionReport(
         check=check.name,
         state=state,
         confidence="hint",

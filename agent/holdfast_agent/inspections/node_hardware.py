@@ -12,7 +12,7 @@ import msgspec
 from holdfast.node.machine import Machine, entries, text
 from holdfast.pci import pci_address
 from holdfast.settings.inspections import InspectionPolicy, listed
-from holdfast_agent.inspections.attribution import Holdings
+from holdfast_agent.inspections.attribution import NodeHardware
 from holdfast_agent.inspections.sources.disks import disks_below
 from holdfast_agent.inspections.sources.mounts import Paths, mount_of, mount_table
 from holdfast_agent.inspections.sources.pressure import memory_cgroup
@@ -61,7 +61,7 @@ def gpus_of(machine: Machine, policy: InspectionPolicy, environ: Mapping[str, st
     return Gpus(of_machine=frozenset(present), own=own, are_divided=are_divided)
 
 
-class HoldingsFinder:
+class HardwareFinder:
     """Finds them when they are needed. `paths()` gives where it writes, `ranks()` the pids of its ranks."""
 
     def __init__(
@@ -89,7 +89,7 @@ class HoldingsFinder:
             self._seen_at |= dict.fromkeys(family(self._machine, ranks), now)
             self._seen_at = {pid: at for pid, at in self._seen_at.items() if now - at < REMEMBERED_S}
 
-    def find(self) -> Holdings:
+    def find(self) -> NodeHardware:
         """As they are now; processes also of the last minute."""
         nets = {entry.name: _pci_of(entry) for entry in entries(self._machine.sys / "class/net") if entry.name != "lo"}
         cards = {entry.name: _pci_of(entry) for entry in entries(self._machine.sys / "class/infiniband")}
@@ -99,7 +99,7 @@ class HoldingsFinder:
         table = mount_table(self._machine) or {}
         mounts = [mount for path in self._paths() if (mount := mount_of(path, table)) is not None]
         disks = (disks_below(self._machine, mount.number) for mount in mounts if not mount.is_remote)
-        return Holdings(
+        return NodeHardware(
             gpus=self._gpus.own,
             gpus_are_own=self._gpus.are_divided,
             interfaces=frozenset((*nets, *cards)),

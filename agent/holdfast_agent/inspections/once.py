@@ -13,7 +13,7 @@ from holdfast.node.machine import Machine
 from holdfast.settings.inspections import InspectionPolicy
 from holdfast_agent.inspections.check import Check, Reading, Trouble
 from holdfast_agent.inspections.judge import confidence_of, merged
-from holdfast_agent.inspections.node_hardware import HoldingsFinder, gpus_of
+from holdfast_agent.inspections.node_hardware import HardwareFinder, gpus_of
 from holdfast_agent.inspections.register import registered
 from holdfast_agent.inspections.runner import look
 from holdfast_agent.inspections.sources.gpu import GpuInspection
@@ -43,7 +43,7 @@ def inspect(
         return here
 
     gpus = gpus_of(machine, policy, os.environ)
-    finder = HoldingsFinder(machine, policy, gpus, paths, lambda: ())
+    finder = HardwareFinder(machine, policy, gpus, paths, lambda: ())
     gpu = GpuInspection(policy, gpus)
     checks = registered(policy, machine, paths, tuple, gpu, KernelLog(machine, finder, from_start=True))
     names = {check.name for check in checks}

@@ -16,8 +16,8 @@ from holdfast.events.parts.job import CheckResult
 from holdfast.fresh_ids import uuid7
 from holdfast.node.machine import Machine
 from holdfast.settings.inspections import InspectionPolicy
-from holdfast_agent.inspections.judge import Said
-from holdfast_agent.inspections.node_hardware import HoldingsFinder, gpus_of
+from holdfast_agent.inspections.judge import InspectionReport
+from holdfast_agent.inspections.node_hardware import HardwareFinder, gpus_of
 from holdfast_agent.inspections.register import registered
 from holdfast_agent.inspections.runner import Inspections
 from holdfast_agent.inspections.sources.gpu import GpuInspection
@@ -27,13 +27,13 @@ from holdfast_agent.plan.node_state import Crew
 _POSITION = "kernel log"
 
 
-class Publish(Protocol):
+class PublishEvents(Protocol):
     """Publishes events and remembers, in one transaction."""
 
     def __call__(self, *events: Event, memory: Mapping[str, bytes] | None = None) -> None: ...
 
 
-class Inspected(msgspec.Struct, frozen=True, kw_only=True):
+class InspectionSetup(msgspec.Struct, frozen=True, kw_only=True):
     """What is inspected, and how: a node whose agent keeps its files in `root`."""
 
     node: str
@@ -42,10 +42,12 @@ class Inspected(msgspec.Struct, frozen=True, kw_only=True):
     machine: Machine = Machine()
 
 
-class Inspecting:
+class NodeInspections:
     """One node's. `crew()` gives its ranks as they are; `on_fitness()` is called when its self-check changes."""
 
-    def __init__(self, inspected: Inspected, recall: Callable[[str], bytes | None], publish: Publish, now: Now) -> None:
+    def __init__(
+        self, inspected: InspectionSetup, recall: Callable[[str], bytes | None], publish: PublishEvents, now: Now
+    ) -> None:
         machine, policy = inspected.machine, inspected.policy
         self._node = inspected.node
         self._publish = publish
@@ -57,7 +59,7 @@ class Inspecting:
         gpus = gpus_of(machine, policy, os.environ)
         recalled = recall(_POSITION)
         self._said_position = msgspec.json.decode(recalled, type=Position) if recalled else None
-        finder = HoldingsFinder(machine, policy, gpus, self._paths, self._ranks)
+        finder = HardwareFinder(machine, policy, gpus, self._paths, self._ranks)
         self._log = KernelLog(machine, finder, self._said_position)
         self._gpu = GpuInspection(policy, gpus)
         checks = registered(policy, machine, self._paths, self._ranks, self._gpu, self._log)
@@ -89,7 +91,7 @@ class Inspecting:
         crew = self.crew()
         return tuple(crew.pids.values()) if crew is not None else ()
 
-    def _found(self, check: str, said: Sequence[Said]) -> None:
+    def _found(self, check: str, said: Sequence[InspectionReport]) -> None:
         memory: dict[str, bytes] = {}
         # Not with what another check says: what the log's next lines mean is not said yet while they are being read.
         position = self._log.position if check == KERNEL else None
@@ -99,7 +101,7 @@ class Inspecting:
         if said or memory:
             self._publish(*map(self._event, said), memory=memory)
 
-    def _event(self, said: Said) -> Inspection:
+    def _event(self, said: InspectionReport) -> Inspection:
         crew = self.crew()
         order = crew.order if crew is not None else None
         of_job: dict[str, Any] = {"job": order.job, "generation": order.generation} if order is not None else {}

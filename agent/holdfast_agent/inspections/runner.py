@@ -15,8 +15,8 @@ import structlog
 from holdfast.clock import Now
 from holdfast.events.parts.job import CheckResult
 from holdfast_agent.inspections.check import Check, Reading, Trouble, unreadable
-from holdfast_agent.inspections.judge import CheckState, Said, confidence_of, judge
-from holdfast_agent.inspections.threads import Abandonable, StillOut
+from holdfast_agent.inspections.judge import CheckState, InspectionReport, confidence_of, judge
+from holdfast_agent.inspections.threads import Abandonable, StillRunning
 
 FIRST_ROUND_S = 5.0
 """A node offers itself when every check has looked once, or after so long: what hangs is said then."""
@@ -27,7 +27,7 @@ WAKE_PAUSE_S = 0.1
 log = structlog.get_logger(__name__)
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True):
+class CheckStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A check as it stands: its newest reading (None: it has not come back yet) and what is known by it."""
 
     check: Check
@@ -43,7 +43,7 @@ class Inspections:
     def __init__(
         self,
         checks: Sequence[Check],
-        say: Callable[[str, Sequence[Said]], None],
+        say: Callable[[str, Sequence[InspectionReport]], None],
         now: Now,
         again_s: float,
         on_fitness: Callable[[], None] = lambda: None,
@@ -52,7 +52,7 @@ class Inspections:
         self._now = now
         self._again_s = again_s
         self._on_fitness = on_fitness
-        self._standings = {check.name: Standing(check=check) for check in checks}
+        self._standings = {check.name: CheckStatus(check=check) for check in checks}
         self._looked = asyncio.Event()
         self._has_begun = not checks
         self._unfit: frozenset[tuple[str, str, str]] = frozenset()
@@ -70,7 +70,7 @@ class Inspections:
             if not self._has_begun:
                 group.create_task(self._first_round(), name="first round of inspections")
 
-    def standings(self) -> tuple[Standing, ...]:
+    def standings(self) -> tuple[CheckStatus, ...]:
         """Every check as it stands."""
         return tuple(self._standings.values())
 
@@ -108,7 +108,7 @@ class Inspections:
     def _take(self, name: str, reading: Reading) -> None:
         before = self._standings[name]
         state, said = judge(before.check, before.state, reading, self._now(), self._again_s)
-        self._standings[name] = Standing(check=before.check, reading=reading, state=state)
+        self._standings[name] = CheckStatus(check=before.check, reading=reading, state=state)
         self._looked.set()
         for one in said:
             log.info("inspection", check=one.check, state=one.state, device=one.device, detail=one.detail)
@@ -130,7 +130,7 @@ async def look(check: Check, reader: Abandonable[Reading]) -> Reading:
     began = time.monotonic()
     try:
         return await reader.call(check.limit_s)
-    except StillOut:
+    except StillRunning:
         if check.hang is not None:
             return Reading(troubles=(check.hang,))
         return unreadable(f"{check.source} has not answered for {time.monotonic() - began:.0f} s")
@@ -160,12 +160,12 @@ async def _pause(check: Check, pause_s: float) -> None:
     await asyncio.sleep(min(WAKE_PAUSE_S, pause_s))
 
 
-def _without_doubt(standing: Standing) -> tuple[Trouble, ...]:
+def _without_doubt(standing: CheckStatus) -> tuple[Trouble, ...]:
     lasting = tuple(one for one in standing.state.raised if confidence_of(standing.check, one) == "evict")
     return lasting + tuple(standing.state.struck.values())
 
 
-def _result(standing: Standing) -> CheckResult:
+def _result(standing: CheckStatus) -> CheckResult:
     name = f"inspection {standing.check.name}"
     if standing.reading is None:
         return CheckResult(name=name, status="unreadable", detail="has not come back yet")

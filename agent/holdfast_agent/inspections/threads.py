@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class StillOut(Exception):
+class StillRunning(Exception):
     """What was begun has not come back within its limit, or an earlier one has not."""
 
 
@@ -30,13 +30,13 @@ class Abandonable(Generic[T]):
         """The result, of this call or of one before that comes back only now.
 
         Raises:
-            StillOut: nothing came within the limit; the next call waits for the same.
+            StillRunning: nothing came within the limit; the next call waits for the same.
         """
         if self._out is None:
             self._out = self._begin()
         done, _ = await asyncio.wait([self._out], timeout=limit_s)
         if not done:
-            raise StillOut
+            raise StillRunning
         out, self._out = self._out, None
         return out.result()
 

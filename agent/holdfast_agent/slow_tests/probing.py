@@ -31,7 +31,7 @@ from holdfast.node.collectives.ring_reader import RingError
 from holdfast.orders.slow import SlowOrder, SlowTests
 from holdfast.trainer.hooks.flight_recorder import socket_path
 from holdfast_agent.files.directories import Directories
-from holdfast_agent.job_requests import asked
+from holdfast_agent.job_requests import orders_for_crew
 from holdfast_agent.plan.node_state import Crew
 from holdfast_agent.slow_tests.rings import profile
 from holdfast_agent.slow_tests.transfers import TransferServer, transfer_s
@@ -78,7 +78,7 @@ class Probing:
         """Do what is asked for, for ever."""
         try:
             async with asyncio.TaskGroup() as group:
-                async for wanted, crew in asked(bus, SlowOrder, self._crew, self._now):
+                async for wanted, crew in orders_for_crew(bus, SlowOrder, self._crew, self._now):
                     stage = (wanted.id, wanted.stage)
                     if stage not in self._done:
                         self._done = {done for done in self._done if done[0] == wanted.id} | {stage}

@@ -12,7 +12,7 @@ from holdfast.events.parts.traces import CollectiveRecord, RankTrace
 from holdfast.node.collectives.marks import ask_for_marks
 from holdfast.node.collectives.ring_path import ring_path
 from holdfast.node.collectives.ring_reader import RingError, RingReader
-from holdfast_agent.tracer.recorder import Recorded
+from holdfast_agent.tracer.recorder import RecorderAnswer
 
 RECORDS_PER_GROUP = 48
 """Ranks of a group that waits are a few operations apart; how far each has come stands beside the records."""
@@ -86,7 +86,7 @@ def marked(device: RankTrace, marks: Sequence[CollectiveRecord]) -> RankTrace:
     return msgspec.structs.replace(device, records=tuple(reversed(records)))
 
 
-def with_recorders(ring: RankTrace, recorded: Recorded, marks: Sequence[CollectiveRecord] = ()) -> RankTrace:
+def with_recorders(ring: RankTrace, recorded: RecorderAnswer, marks: Sequence[CollectiveRecord] = ()) -> RankTrace:
     """The trace of a rank's ring, with what only its flight recorders and its marks have."""
     device, host = recorded.device, recorded.host
     if device is not None:

@@ -23,7 +23,7 @@ class NoAnswer(Exception):
     """The rank does not answer, as one that is stopped; the message says how that showed."""
 
 
-class Recorded(NamedTuple):
+class RecorderAnswer(NamedTuple):
     """What a rank's recorders have. None: there is no such recorder; `unread` says which of them did not answer."""
 
     host: RankTrace | None
@@ -31,7 +31,7 @@ class Recorded(NamedTuple):
     unread: str = ""
 
 
-async def recorder_of(socket: Path, rank: int) -> Recorded:
+async def recorder_of(socket: Path, rank: int) -> RecorderAnswer:
     """What the flight recorders of a rank have.
 
     Raises:
@@ -53,7 +53,7 @@ async def recorder_of(socket: Path, rank: int) -> Recorded:
             told[recorder] = answer
     if not any(told.values()):
         raise NoAnswer(reasons[0] if reasons else "it has no flight recorder")
-    return Recorded(told.get(_HOST), told.get(_DEVICE), "; ".join(reasons))
+    return RecorderAnswer(told.get(_HOST), told.get(_DEVICE), "; ".join(reasons))
 
 
 async def _told(socket: Path, recorder: str, rank: int) -> RankTrace | None:

@@ -14,7 +14,7 @@ import msgspec
 from holdfast.events.parts.traces import ProcessStacks, RankTrace, ThreadStack
 from holdfast_agent.tracer.memory_files import Program, program_of
 from holdfast_agent.tracer.process_tree import GONE, Process, Work, processes_of, state_of, work_of
-from holdfast_agent.tracer.stacks import NotLooked, Unread, by_stacks, stacks_of
+from holdfast_agent.tracer.stacks import StacksSkipped, StacksUnread, by_stacks, stacks_of
 
 AT_ONCE_MAX = 8
 ROUND_S_MAX = 1.8
@@ -52,12 +52,12 @@ async def trace(
             try:
                 program = await program_of(process.pid)
                 if not program.is_python:
-                    raise Unread("not a Python process")
+                    raise StacksUnread("not a Python process")
                 if (left_s := until - time.monotonic()) <= 0:
-                    raise NotLooked(f"its turn did not come within {time.monotonic() - began:.1f} s")
+                    raise StacksSkipped(f"its turn did not come within {time.monotonic() - began:.1f} s")
                 threads = await stacks_of(process.pid, native=native, within_s=left_s)
-            except Unread as error:
-                unread, is_tracers_fault = str(error), isinstance(error, NotLooked)
+            except StacksUnread as error:
+                unread, is_tracers_fault = str(error), isinstance(error, StacksSkipped)
         # After its stacks: whoever was paused for them has gone on.
         state, waits_in = state_of(process.pid)
         if unread and state in GONE:

@@ -24,11 +24,11 @@ _ENDING_S = 0.2
 _NO_RIGHT = "not permitted"
 
 
-class Unread(Exception):
+class StacksUnread(Exception):
     """The stacks cannot be read; the message says why."""
 
 
-class NotLooked(Unread):
+class StacksSkipped(StacksUnread):
     """Time, rights or the tool were lacking: that says nothing of the process."""
 
 
@@ -54,8 +54,8 @@ async def stacks_of(pid: int, *, native: bool, within_s: float) -> tuple[ThreadS
     """The stacks of a process. `native`: with frames of compiled code, for which the process is paused.
 
     Raises:
-        NotLooked: not permitted, or not within the time.
-        Unread: for another reason.
+        StacksSkipped: not permitted, or not within the time.
+        StacksUnread: for another reason.
     """
     reason = ""
     try:
@@ -66,12 +66,12 @@ async def stacks_of(pid: int, *, native: bool, within_s: float) -> tuple[ThreadS
                     return _threads(output, pid)
                 reason = _in_words(errors)
     except TimeoutError:
-        raise NotLooked(f"not read within {within_s:.1f} s") from None
+        raise StacksSkipped(f"not read within {within_s:.1f} s") from None
     except OSError as error:
-        raise NotLooked(f"py-spy cannot be started: {error}") from error
+        raise StacksSkipped(f"py-spy cannot be started: {error}") from error
     except UNREADABLE as error:
-        raise Unread(f"py-spy says something that cannot be read: {error}") from error
-    raise NotLooked(reason) if reason.startswith(_NO_RIGHT) else Unread(reason)
+        raise StacksUnread(f"py-spy says something that cannot be read: {error}") from error
+    raise StacksSkipped(reason) if reason.startswith(_NO_RIGHT) else StacksUnread(reason)
 
 
 def by_stacks(kind: ProcessKind, threads: tuple[ThreadStack, ...]) -> ProcessKind:
@@ -115,7 +115,7 @@ def _program() -> str:
     beside = Path(sys.executable).with_name("py-spy")
     found = str(beside) if beside.exists() else shutil.which("py-spy")
     if found is None:
-        raise NotLooked("py-spy is not installed on this node: pip install py-spy")
+        raise StacksSkipped("py-spy is not installed on this node: pip install py-spy")
     return found
 
 

@@ -22,7 +22,7 @@ from holdfast.node.machine import Machine
 from holdfast.orders.trace import TraceOrder
 from holdfast.trainer.hooks.flight_recorder import socket_path
 from holdfast_agent.files.directories import Directories
-from holdfast_agent.job_requests import asked
+from holdfast_agent.job_requests import orders_for_crew
 from holdfast_agent.plan.node_state import Crew
 from holdfast_agent.tracer.collectives import marks_of, trace_of, with_recorders
 from holdfast_agent.tracer.links import SAMPLE_EVERY_S, Ports, links_of
@@ -59,7 +59,7 @@ class Tracing:
         """Trace what is asked for, one round after the other, for ever."""
         async with asyncio.TaskGroup() as group:
             ports = group.create_task(self._watch_ports(), name="ports")
-            async for wanted, crew in asked(bus, TraceOrder, self._crew, self._now):
+            async for wanted, crew in orders_for_crew(bus, TraceOrder, self._crew, self._now):
                 if wanted.id != self._done:
                     self._done = wanted.id
                     await self._serve(wanted, crew)

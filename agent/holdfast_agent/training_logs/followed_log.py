@@ -7,8 +7,8 @@ from pathlib import Path
 
 import structlog
 
-from holdfast_agent.training_logs.open_files import FileKey, Found, kind_of
-from holdfast_agent.training_logs.readings import Reading, Readings
+from holdfast_agent.training_logs.open_files import FileKey, FoundLog, kind_of
+from holdfast_agent.training_logs.readings import StepReading, StepReadings
 from holdfast_agent.training_logs.scalars import LogParser
 from holdfast_agent.training_logs.tags import Tags
 from holdfast_agent.training_logs.tfevents import TfEvents
@@ -23,7 +23,7 @@ log = structlog.get_logger(__name__)
 class FollowedLog:
     """An open log. `offset` is where its first record that was not taken begins."""
 
-    def __init__(self, found: Found, tags: Tags, offset: int) -> None:
+    def __init__(self, found: FoundLog, tags: Tags, offset: int) -> None:
         """Open it.
 
         Raises:
@@ -31,7 +31,7 @@ class FollowedLog:
         """
         self.found = found
         self.kind = kind_of(found.path)
-        self._readings = Readings(tags, Path(found.path).parent.name)
+        self._readings = StepReadings(tags, Path(found.path).parent.name)
         self._parser: LogParser = WandbFile(offset) if self.kind == "wandb" else TfEvents(offset)
         self._read_to = offset
         self._damaged = 0
@@ -51,7 +51,7 @@ class FollowedLog:
         """The tags that were found, by quantity."""
         return {str(quantity): tag for quantity, tag in self._readings.chosen.items()}
 
-    def read(self) -> list[Reading]:
+    def read(self) -> list[StepReading]:
         """What was written since the last call.
 
         Raises:

@@ -9,8 +9,8 @@ import msgspec
 import structlog
 
 from holdfast_agent.training_logs.followed_log import FollowedLog
-from holdfast_agent.training_logs.open_files import FileKey, Found, logs_at, matching_logs, open_logs
-from holdfast_agent.training_logs.readings import Reading
+from holdfast_agent.training_logs.open_files import FileKey, FoundLog, logs_at, matching_logs, open_logs
+from holdfast_agent.training_logs.readings import StepReading
 from holdfast_agent.training_logs.tags import Tags
 from holdfast_agent.zygote.wire import Fence
 
@@ -29,7 +29,7 @@ class ReaderFailed(RuntimeError):
     """The thread that reads training logs is no more."""
 
 
-class Watched(msgspec.Struct, frozen=True, kw_only=True):
+class WatchedRanks(msgspec.Struct, frozen=True, kw_only=True):
     """The ranks whose logs are read: their order, their processes, and the tags of their job. Beyond what they have
     open, `paths` are logs that they told of, `patterns` what the user named, below `folder`.
     """
@@ -51,7 +51,7 @@ class LogNews(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     path: str
     tags: dict[str, str]
-    readings: tuple[Reading, ...]
+    readings: tuple[StepReading, ...]
     offset: int
 
 
@@ -61,14 +61,14 @@ class LogReader:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._changed = threading.Event()
-        self._watched: Watched | None = None
+        self._watched: WatchedRanks | None = None
         self._offsets: dict[FileKey, int] = {}
         self._news: list[LogNews] = []
         self._round = 0
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
 
-    def watch(self, watched: Watched | None, offsets: Mapping[FileKey, int] | None = None) -> None:
+    def watch(self, watched: WatchedRanks | None, offsets: Mapping[FileKey, int] | None = None) -> None:
         """From now on read these logs; with `offsets` from there on, else from where they were read to."""
         with self._lock:
             is_new = watched is None or self._watched is None or watched.fence != self._watched.fence
@@ -124,8 +124,8 @@ class LogReader:
                 self._read(key, one, followed, here)
             self._changed.wait(READ_EVERY_S)
 
-    def _search(self, watched: Watched, followed: dict[FileKey, FollowedLog], here: int) -> None:
-        found: dict[FileKey, Found] = {}
+    def _search(self, watched: WatchedRanks, followed: dict[FileKey, FollowedLog], here: int) -> None:
+        found: dict[FileKey, FoundLog] = {}
         named = matching_logs(watched.patterns, watched.folder, watched.first_rank)
         for one in (*open_logs(watched.pids), *logs_at(watched.paths), *named):
             found.setdefault(one.key, one)

@@ -28,7 +28,7 @@ class FileKey(msgspec.Struct, frozen=True):
     inode: int
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
+class FoundLog(msgspec.Struct, frozen=True, kw_only=True):
     """A training log. `way` is where to open it, `path` what it is called; `rank` is the one that writes it."""
 
     key: FileKey
@@ -45,28 +45,28 @@ def kind_of(path: str) -> str:
     return "wandb" if name.endswith(WANDB_SUFFIX) else ""
 
 
-def open_logs(ranks: dict[int, int]) -> list[Found]:
+def open_logs(ranks: dict[int, int]) -> list[FoundLog]:
     """The training logs that these ranks (by number: process id) have open for writing."""
     return [found for rank, pid in sorted(ranks.items()) for found in _of_rank(rank, pid)]
 
 
-def logs_at(paths: Mapping[str, int]) -> list[Found]:
+def logs_at(paths: Mapping[str, int]) -> list[FoundLog]:
     """The training logs that lie there; paths by rank. Some writers open their file anew for each piece."""
-    found: list[Found] = []
+    found: list[FoundLog] = []
     for path, rank in paths.items():
         if kind_of(path) and (status := _stat(path)) is not None:
-            found.append(Found(key=FileKey(status.st_dev, status.st_ino), rank=rank, way=path, path=path))
+            found.append(FoundLog(key=FileKey(status.st_dev, status.st_ino), rank=rank, way=path, path=path))
     return found
 
 
-def matching_logs(patterns: Iterable[str], folder: str, rank: int) -> list[Found]:
+def matching_logs(patterns: Iterable[str], folder: str, rank: int) -> list[FoundLog]:
     """The training logs whose paths match, as far as they are the newest ones."""
     paths = {path for pattern in patterns for path in glob.iglob(os.path.join(folder, pattern), recursive=True)}
     found = [(status.st_mtime, path) for path in paths if kind_of(path) and (status := _stat(path)) is not None]
     return logs_at({path: rank for _, path in sorted(found)[-FILES_OF_GLOB_MAX:]})
 
 
-def _of_rank(rank: int, pid: int) -> Iterator[Found]:
+def _of_rank(rank: int, pid: int) -> Iterator[FoundLog]:
     waiting = [pid]
     for _ in range(PROCESSES_MAX):
         if not waiting:
@@ -75,7 +75,7 @@ def _of_rank(rank: int, pid: int) -> Iterator[Found]:
         waiting += _children(here)
         for way, path in _open_files(here):
             if kind_of(path) and (status := _stat(way)) is not None and _is_written(here, way):
-                yield Found(key=FileKey(status.st_dev, status.st_ino), rank=rank, way=way, path=path)
+                yield FoundLog(key=FileKey(status.st_dev, status.st_ino), rank=rank, way=way, path=path)
 
 
 def _children(pid: int) -> list[int]:

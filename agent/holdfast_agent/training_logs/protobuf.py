@@ -9,7 +9,7 @@ VARINT, FIXED_64, BYTES, FIXED_32 = 0, 1, 2, 5
 VARINT_BYTES_MAX = 10
 
 
-class Malformed(ValueError):
+class MalformedMessage(ValueError):
     """These bytes are no message."""
 
 
@@ -17,14 +17,14 @@ def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
     """The fields in turn: number, and the value, an unsigned int of a varint, else its bytes (4, 8, or the length's).
 
     Raises:
-        Malformed: cut short, a field number of 0, or a wire type that nobody writes any more.
+        MalformedMessage: cut short, a field number of 0, or a wire type that nobody writes any more.
     """
     at, end = 0, len(message)
     while at < end:
         key, at = _varint(message, at)
         number, kind = key >> 3, key & 7
         if not number:
-            raise Malformed("field number 0")
+            raise MalformedMessage("field number 0")
         if kind == VARINT:
             value, at = _varint(message, at)
             yield number, value
@@ -34,9 +34,9 @@ def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
         elif kind in (FIXED_32, FIXED_64):
             size = 4 if kind == FIXED_32 else 8
         else:
-            raise Malformed(f"wire type {kind}")
+            raise MalformedMessage(f"wire type {kind}")
         if size > end - at:
-            raise Malformed(f"field {number} of {size} bytes is cut short")
+            raise MalformedMessage(f"field {number} of {size} bytes is cut short")
         yield number, message[at : at + size]
         at += size
 
@@ -51,10 +51,10 @@ def as_double(value: int | bytes) -> float:
     """The double of a field.
 
     Raises:
-        Malformed: it is not of eight bytes.
+        MalformedMessage: it is not of eight bytes.
     """
     if not isinstance(value, bytes) or len(value) != 8:
-        raise Malformed("not a double")
+        raise MalformedMessage("not a double")
     return float(struct.unpack("<d", value)[0])
 
 
@@ -62,10 +62,10 @@ def as_float(value: int | bytes) -> float:
     """The float of a field.
 
     Raises:
-        Malformed: it is not of four bytes.
+        MalformedMessage: it is not of four bytes.
     """
     if not isinstance(value, bytes) or len(value) != 4:
-        raise Malformed("not a float")
+        raise MalformedMessage("not a float")
     return float(struct.unpack("<f", value)[0])
 
 
@@ -73,7 +73,7 @@ def as_text(value: int | bytes) -> str:
     """The text of a field; what is no UTF-8 is replaced.
 
     Raises:
-        Malformed: it is a number.
+        MalformedMessage: it is a number.
     """
     return as_bytes(value).decode(errors="replace")
 
@@ -82,10 +82,10 @@ def as_bytes(value: int | bytes) -> bytes:
     """The bytes of a field, a message inside among them.
 
     Raises:
-        Malformed: it is a number.
+        MalformedMessage: it is a number.
     """
     if not isinstance(value, bytes):
-        raise Malformed("a number where bytes belong")
+        raise MalformedMessage("a number where bytes belong")
     return value
 
 
@@ -93,10 +93,10 @@ def as_int(value: int | bytes) -> int:
     """The int64 of a field.
 
     Raises:
-        Malformed: it is no varint.
+        MalformedMessage: it is no varint.
     """
     if not isinstance(value, int):
-        raise Malformed("bytes where a number belongs")
+        raise MalformedMessage("bytes where a number belongs")
     return signed(value)
 
 
@@ -104,9 +104,9 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
     value = 0
     for place in range(VARINT_BYTES_MAX):
         if at + place >= len(message):
-            raise Malformed("a number is cut short")
+            raise MalformedMessage("a number is cut short")
         byte = message[at + place]
         value |= (byte & 0x7F) << (7 * place)
         if byte < 0x80:
             return value, at + place + 1
-    raise Malformed(f"a number of more than {VARINT_BYTES_MAX} bytes")
+    raise MalformedMessage(f"a number of more than {VARINT_BYTES_MAX} bytes")

@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 from holdfast.events.parts.training_quantities import Quantity
 from holdfast_agent.training_logs.scalars import Scalar
-from holdfast_agent.training_logs.tags import Choice, Tags, value_of
+from holdfast_agent.training_logs.tags import TagChoice, Tags, value_of
 
 AT_S_MAX = 1 << 33
 """Moments beyond this are none (it is in the year 2242), and the next power of two is too much for a clock in ns."""
 
 
-class Reading(NamedTuple):
+class StepReading(NamedTuple):
     """What was logged together: `at_ns` Unix time, the first of its numbers' moments."""
 
     step: int
@@ -21,31 +21,31 @@ class Reading(NamedTuple):
     values: dict[Quantity, float]
 
 
-class Readings:
+class StepReadings:
     """Picks what is of the training out of one log. Of several tags for one quantity it keeps to the best it met."""
 
     def __init__(self, tags: Tags, folder: str) -> None:
         self._tags = tags
         self._folder = folder
-        self._choices: dict[str, Choice | None] = {}
+        self._choices: dict[str, TagChoice | None] = {}
         self.chosen: dict[Quantity, str] = {}
         """The tag of each quantity that was found."""
 
-    def take(self, scalars: Iterable[Scalar]) -> list[Reading]:
+    def take(self, scalars: Iterable[Scalar]) -> list[StepReading]:
         """The readings in these scalars, numbers of the same step together."""
-        found: list[Reading] = []
+        found: list[StepReading] = []
         for scalar in scalars:
             choice = self._choice(scalar.tag)
             if choice is None or not 0 < scalar.at_s < AT_S_MAX or self.chosen[choice.quantity] != scalar.tag:
                 continue
             last = found[-1] if found else None
             if last is None or last.step != scalar.step or choice.quantity in last.values:
-                last = Reading(scalar.step, int(scalar.at_s * 1e9), {})
+                last = StepReading(scalar.step, int(scalar.at_s * 1e9), {})
                 found.append(last)
             last.values[choice.quantity] = value_of(choice.quantity, scalar.value)
         return found
 
-    def _choice(self, tag: str) -> Choice | None:
+    def _choice(self, tag: str) -> TagChoice | None:
         if tag not in self._choices:
             if len(self._choices) >= TAGS_MAX:
                 return None

@@ -80,7 +80,7 @@ _OF_EVALUATION = re.compile(r"(?:^|[^a-z])(?:eval|evaluation|val|valid|validatio
 _FOLDER_OF_EVALUATION = re.compile(r"(?:^|[^a-z])(?:eval|evaluation|val|valid|validation)(?:[^a-z]|$)")
 
 
-class Choice(msgspec.Struct, frozen=True, kw_only=True):
+class TagChoice(msgspec.Struct, frozen=True, kw_only=True):
     """What a tag is; a lower `place` is the better name for it."""
 
     quantity: Quantity
@@ -91,14 +91,14 @@ class Tags:
     """The names by which one job's logs are read: the user's own before those that are known."""
 
     def __init__(self, named: Mapping[Quantity, str] | None = None) -> None:
-        self._choices: dict[str, Choice] = {}
-        self._named = {tag: Choice(quantity=quantity, place=-1) for quantity, tag in (named or {}).items()}
+        self._choices: dict[str, TagChoice] = {}
+        self._named = {tag: TagChoice(quantity=quantity, place=-1) for quantity, tag in (named or {}).items()}
         # A user who names a quantity's tag knows better than to be given another one.
         for quantity, tags in KNOWN.items():
             if quantity not in (named or {}):
-                self._choices |= {tag: Choice(quantity=quantity, place=place) for place, tag in enumerate(tags)}
+                self._choices |= {tag: TagChoice(quantity=quantity, place=place) for place, tag in enumerate(tags)}
 
-    def choice(self, tag: str, folder: str = "") -> Choice | None:
+    def choice(self, tag: str, folder: str = "") -> TagChoice | None:
         """What this tag is, if it is anything of the training. `folder` is the name of the one that the log lies in:
         some writers keep one name and put evaluation into a folder of its own."""
         if (own := self._named.get(tag)) is not None:

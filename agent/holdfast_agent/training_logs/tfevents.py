@@ -10,7 +10,15 @@ import re
 import struct
 
 from holdfast_agent.training_logs.crc32c import masked_crc32c
-from holdfast_agent.training_logs.protobuf import Malformed, as_bytes, as_double, as_float, as_int, as_text, fields
+from holdfast_agent.training_logs.protobuf import (
+    MalformedMessage,
+    as_bytes,
+    as_double,
+    as_float,
+    as_int,
+    as_text,
+    fields,
+)
 from holdfast_agent.training_logs.scalars import Scalar
 
 RECORD_BYTES_MAX = 64 * 1024
@@ -87,7 +95,7 @@ class TfEvents:
         if masked_crc32c(message) == _CRC.unpack_from(buffer, whole - _CRC.size)[0]:
             try:
                 found += _scalars(message)
-            except Malformed:
+            except MalformedMessage:
                 self.damaged += 1
         else:
             self.damaged += 1
@@ -116,7 +124,7 @@ def _scalars(message: bytes) -> list[Scalar]:
     """The scalars of one `Event`.
 
     Raises:
-        Malformed: it is none.
+        MalformedMessage: it is none.
     """
     at_s, step = 0.0, 0
     values: list[tuple[str, float]] = []

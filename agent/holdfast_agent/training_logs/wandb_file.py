@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast_agent.training_logs.protobuf import Malformed, as_bytes, as_int, as_text, fields
+from holdfast_agent.training_logs.protobuf import MalformedMessage, as_bytes, as_int, as_text, fields
 from holdfast_agent.training_logs.scalars import Scalar
 
 MAGIC = b":W&B"
@@ -108,7 +108,7 @@ class WandbFile:
             if self._parts is not None:
                 try:
                     found += _history(bytes(self._parts))
-                except Malformed:
+                except MalformedMessage:
                     self.damaged += 1
             self._parts = None
             self.offset = self._at
@@ -141,7 +141,7 @@ def _history(record: bytes) -> list[Scalar]:
     """The scalars of one `Record`: of none but the history of a run.
 
     Raises:
-        Malformed: it is none.
+        MalformedMessage: it is none.
     """
     found: list[Scalar] = []
     for number, value in fields(record):

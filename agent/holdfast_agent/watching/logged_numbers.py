@@ -14,9 +14,9 @@ from holdfast.events.parts.scalars import INTEGER_MAX
 from holdfast.events.parts.training_quantities import named_tags
 from holdfast.fresh_ids import uuid7
 from holdfast_agent.plan.node_state import Crew
-from holdfast_agent.training_logs.log_reader import LogNews, LogReader, Watched
+from holdfast_agent.training_logs.log_reader import LogNews, LogReader, WatchedRanks
 from holdfast_agent.training_logs.open_files import FileKey
-from holdfast_agent.training_logs.readings import Reading
+from holdfast_agent.training_logs.readings import StepReading
 from holdfast_agent.training_logs.step_clock import StepClock
 from holdfast_agent.training_logs.tags import Tags
 from holdfast_agent.watching.ledgers import moment
@@ -59,7 +59,7 @@ class LoggedNumbers:
         self._reader = reader or LogReader()
         self._ledgers = ledgers
         self._crew: Crew | None = None
-        self._watched: Watched | None = None
+        self._watched: WatchedRanks | None = None
         self._clocks: dict[int, StepClock] = {}
         self._tags = Tags()
         self._read = LogsRead(fence=NEVER)
@@ -81,7 +81,7 @@ class LoggedNumbers:
             self._read = read or LogsRead(fence=NEVER)
             if self._read.fence != crew.order.fence:
                 self._read = LogsRead(fence=crew.order.fence, offsets=self._read.offsets)
-        self._watched = Watched(
+        self._watched = WatchedRanks(
             fence=crew.order.fence,
             pids=crew.pids,
             tags=self._tags,
@@ -141,7 +141,7 @@ class LoggedNumbers:
         self._read = msgspec.structs.replace(self._read, offsets=kept, said=said)
         return events, self._read
 
-    def _sample(self, rank: int, reading: Reading) -> LoggedSample | None:
+    def _sample(self, rank: int, reading: StepReading) -> LoggedSample | None:
         began_ns, clock = self._ledgers().began_ns(rank), self._clocks.get(rank)
         # What was logged before this rank began is of an earlier generation that wrote into the same file.
         if began_ns is None or reading.at_ns < began_ns or clock is None:

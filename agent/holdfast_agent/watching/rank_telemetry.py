@@ -27,7 +27,7 @@ _SENT_BYTES = 8
 """Of the numbers of a line of /proc/net/dev."""
 
 
-class Used(msgspec.Struct, frozen=True, kw_only=True):
+class ResourceUse(msgspec.Struct, frozen=True, kw_only=True):
     """What the processes of a rank have used up to now; None: this may not be read."""
 
     cpu_s: float
@@ -35,7 +35,7 @@ class Used(msgspec.Struct, frozen=True, kw_only=True):
     io_bytes: int | None
 
 
-class Say(Protocol):
+class PublishEvent(Protocol):
     """Publishes an event."""
 
     def __call__(self, *events: TelemetryMeasured) -> None: ...
@@ -50,7 +50,7 @@ class Telemetry:
         every_s: float,
         crew: Callable[[], Crew | None],
         statuses: Callable[[], Mapping[int, RankStatus]],
-        publish: Say,
+        publish: PublishEvent,
         now: Now,
     ) -> None:
         self._node = node
@@ -64,7 +64,7 @@ class Telemetry:
         """Measure until cancelled."""
         if not self._every_s:
             return
-        before: Look | None = None
+        before: UsageSample | None = None
         while True:
             await asyncio.sleep(self._every_s)
             crew = self._crew()
@@ -74,7 +74,7 @@ class Telemetry:
             statuses = self._statuses()
             used, sent = await asyncio.to_thread(_measure, dict(crew.pids))
             collectives = {rank: status.collectives for rank, status in statuses.items()}
-            look = Look(
+            look = UsageSample(
                 pids=dict(crew.pids), at_s=time.monotonic(), used=used, sent_bytes=sent, collectives=collectives
             )
             if before is not None and before.pids == look.pids and self._crew() is crew:
@@ -94,17 +94,17 @@ class Telemetry:
             before = look
 
 
-class Look(msgspec.Struct, frozen=True, kw_only=True):
+class UsageSample(msgspec.Struct, frozen=True, kw_only=True):
     """All that was used up to one moment, by rank; `at_s` is on a clock that only grows."""
 
     pids: dict[int, int]
     at_s: float
-    used: dict[int, Used]
+    used: dict[int, ResourceUse]
     sent_bytes: int | None
     collectives: dict[int, int]
 
 
-def between(before: Look, look: Look) -> tuple[RankTelemetry, ...]:
+def between(before: UsageSample, look: UsageSample) -> tuple[RankTelemetry, ...]:
     """What was used from one moment to the next."""
     passed_s = max(look.at_s - before.at_s, 1e-6)
 
@@ -126,7 +126,7 @@ def between(before: Look, look: Look) -> tuple[RankTelemetry, ...]:
     )
 
 
-def _measure(pids: Mapping[int, int]) -> tuple[dict[int, Used], int | None]:
+def _measure(pids: Mapping[int, int]) -> tuple[dict[int, ResourceUse], int | None]:
     of_rank: dict[int, list[int]] = {}
     for process in processes_of(pids):
         of_rank.setdefault(process.rank, []).append(process.pid)
@@ -134,7 +134,7 @@ def _measure(pids: Mapping[int, int]) -> tuple[dict[int, Used], int | None]:
     return used, sent_bytes(_text(Path("/proc/net/dev")))
 
 
-def _used(pids: list[int]) -> Used | None:
+def _used(pids: list[int]) -> ResourceUse | None:
     cpu_s, memory_bytes, io_bytes, is_seen = 0.0, 0, 0, False
     may_read = True
     for pid in pids:
@@ -146,7 +146,11 @@ def _used(pids: list[int]) -> Used | None:
         memory_bytes += int(fields[_RESIDENT_PAGES]) * _PAGE_BYTES
         may_read = may_read and work.io_bytes is not None
         io_bytes += work.io_bytes or 0
-    return Used(cpu_s=cpu_s, memory_bytes=memory_bytes, io_bytes=io_bytes if may_read else None) if is_seen else None
+    return (
+        ResourceUse(cpu_s=cpu_s, memory_bytes=memory_bytes, io_bytes=io_bytes if may_read else None)
+        if is_seen
+        else None
+    )
 
 
 def sent_bytes(listing: str) -> int | None:

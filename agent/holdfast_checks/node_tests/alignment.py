@@ -20,7 +20,7 @@ from holdfast.symptoms.rows import CheckSymptom
 from holdfast_checks import groups, numbers
 from holdfast_checks.devices import be_exact, device_of, hardware_of, name_of
 from holdfast_checks.node_tests.reference_model import Model, Part, Sizes, batch
-from holdfast_checks.result import Finding, Task, failed, passed, skipped
+from holdfast_checks.result import StageResult, StageTask, failed, passed, skipped
 
 SYMPTOM = CheckSymptom.SILENT_DATA_CORRUPTION.value
 NETWORK_SYMPTOMS = {"cuda": CheckSymptom.NCCL_INTERNAL_ERROR.value, "cpu": Crash.NETWORK_ERROR.value}
@@ -45,12 +45,12 @@ def shapes(workers: int) -> tuple[Shape, ...]:
     return ((1, 2, 1), (1, 1, 2), (2, 1, 1)) if workers >= 2 else ()
 
 
-def run(task: Task, begin: Callable[[], None]) -> Sequence[Finding]:
+def run(task: StageTask, begin: Callable[[], None]) -> Sequence[StageResult]:
     """Each device alone."""
     be_exact()
     begin()
-    device = device_of(task.place)
-    name = name_of(device, task.place)
+    device = device_of(task.context)
+    name = name_of(device, task.context)
     found = {kind: {_digest(kind, device, Part()) for _ in range(REPEATS)} for kind in ("dense", "moe")}
     if differing := [kind for kind, digests in found.items() if len(digests) > 1]:
         text = f"the same step of the {' and the '.join(differing)} model came out differently a second time"
@@ -58,32 +58,32 @@ def run(task: Task, begin: Callable[[], None]) -> Sequence[Finding]:
     return [_answer({kind: digests.pop() for kind, digests in found.items()}, device, name)]
 
 
-def run_parallel(task: Task, begin: Callable[[], None]) -> Sequence[Finding]:
+def run_parallel(task: StageTask, begin: Callable[[], None]) -> Sequence[StageResult]:
     """The devices of a node together, in each of the forms that they are enough for."""
     be_exact()
     begin()
-    place, forms = task.place, shapes(task.place.workers)
-    device = device_of(place)
+    context, forms = task.context, shapes(task.context.workers)
+    device = device_of(context)
     if not forms:
         return [skipped("the node has one device")]
-    if place.worker >= _size(forms[0]):
+    if context.worker >= _size(forms[0]):
         return [skipped(f"{_size(forms[0])} devices take part")]
     found: dict[str, str] = {}
     try:
-        some = msgspec.structs.replace(place, workers=_size(forms[0]))
+        some = msgspec.structs.replace(context, workers=_size(forms[0]))
         groups.among_workers(some, f"alignment-{task.stage.round}", task.stage.limit_s, device)
         for form in forms:
             part, mesh = _part(form, device)
             for kind in ("dense", "moe"):
                 found[f"{kind} pp={form[0]} dp={form[1]} tp={form[2]}"] = _digest(kind, device, part, mesh)
-        if place.worker != 0:
+        if context.worker != 0:
             return []
     except RuntimeError as error:
         return [failed(NETWORK_SYMPTOMS[device.type], f"collectives within the node: {error}")]
     return [_answer(found, device, "")]
 
 
-def _answer(found: dict[str, str], device: torch.device, name: str) -> Finding:
+def _answer(found: dict[str, str], device: torch.device, name: str) -> StageResult:
     whole = numbers.digest(*(torch.frombuffer(bytearray.fromhex(part), dtype=torch.uint8) for part in found.values()))
     parts = ", ".join(f"{kind} {part}" for kind, part in found.items())
     return passed(device=name, digest=whole, hardware=hardware_of(device), detail=parts)

@@ -16,7 +16,7 @@ from holdfast.engines.checks.pairs import partner as partner_of
 from holdfast_checks import groups, numbers
 from holdfast_checks.devices import device_of, settle
 from holdfast_checks.meeting import PartnerAbsent, await_partner
-from holdfast_checks.result import Finding, Task, broken, failed, passed, skipped
+from holdfast_checks.result import StageResult, StageTask, broken, failed, passed, skipped
 
 CPU_BYTES = 1024 * 1024
 GPU_BYTES = 64 * 1024 * 1024
@@ -28,10 +28,10 @@ SYMPTOM = "network_error"
 GPU_SYMPTOM = "infiniband_error"
 
 
-def run(task: Task, begin: Callable[[], None]) -> Sequence[Finding]:
+def run(task: StageTask, begin: Callable[[], None]) -> Sequence[StageResult]:
     """Meet the partner of this round."""
-    place = task.place
-    partner = partner_of(place.node_rank, task.stage.pairs)
+    context = task.context
+    partner = partner_of(context.node_rank, task.stage.pairs)
     if partner is None:
         begin()
         return [skipped("has no partner in this round")]
@@ -46,7 +46,7 @@ def run(task: Task, begin: Callable[[], None]) -> Sequence[Finding]:
     except RuntimeError as error:
         return [broken(f"the store of the run cannot be reached any more: {error}", peers=[name])]
     begin()
-    device = device_of(place)
+    device = device_of(context)
     try:
         rate = _gather(task, partner, store, device)
     except RuntimeError as error:
@@ -57,11 +57,11 @@ def run(task: Task, begin: Callable[[], None]) -> Sequence[Finding]:
     return [passed(peers=[name], value=rate, unit="GB/s")]
 
 
-def _gather(task: Task, partner: int, store: Store, device: torch.device) -> float | str:
+def _gather(task: StageTask, partner: int, store: Store, device: torch.device) -> float | str:
     """The rate in GB/s into each device, or what did not arrive as it was sent."""
-    place = task.place
-    ranks = [(node, worker) for node in sorted((place.node_rank, partner)) for worker in range(place.workers)]
-    me = ranks.index((place.node_rank, place.worker))
+    context = task.context
+    ranks = [(node, worker) for node in sorted((context.node_rank, partner)) for worker in range(context.workers)]
+    me = ranks.index((context.node_rank, context.worker))
     groups.among_nodes(store, me, len(ranks), task.stage.limit_s, device)
     words = (CPU_BYTES if device.type == "cpu" else GPU_BYTES) // 4
     sent = _part(task, me, words).to(device)
@@ -75,7 +75,7 @@ def _gather(task: Task, partner: int, store: Store, device: torch.device) -> flo
     if wrong:
         senders = ", ".join(f"device {ranks[rank][1]} of {task.present[ranks[rank][0]]}" for rank in wrong)
         return f"what came from {senders} is not what was sent"
-    return REPEATS * place.workers * words * 4 / took_s / 1e9
+    return REPEATS * context.workers * words * 4 / took_s / 1e9
 
 
 def _turn_s(arrived: torch.Tensor, sent: torch.Tensor, device: torch.device) -> float:
@@ -88,5 +88,5 @@ def _turn_s(arrived: torch.Tensor, sent: torch.Tensor, device: torch.device) -> 
     return time.monotonic() - began
 
 
-def _part(task: Task, rank: int, words: int) -> torch.Tensor:
+def _part(task: StageTask, rank: int, words: int) -> torch.Tensor:
     return numbers.integers(10_000 * task.stage.round + rank, (words,), 1 << 20)

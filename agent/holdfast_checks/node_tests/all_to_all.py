@@ -12,7 +12,7 @@ from holdfast.symptoms.crashes import Crash
 from holdfast.symptoms.rows import CheckSymptom
 from holdfast_checks import groups, numbers
 from holdfast_checks.devices import device_of, hardware_of, name_of, settle
-from holdfast_checks.result import Finding, Place, Task, failed, passed, skipped
+from holdfast_checks.result import StageResult, StageTask, WorkerContext, failed, passed, skipped
 
 CPU_BYTES = 1024 * 1024
 GPU_BYTES = 64 * 1024 * 1024
@@ -21,21 +21,21 @@ REPEATS = 5
 SYMPTOMS = {"cuda": CheckSymptom.NCCL_INTERNAL_ERROR.value, "cpu": Crash.NETWORK_ERROR.value}
 
 
-def run(task: Task, begin: Callable[[], None]) -> Sequence[Finding]:
+def run(task: StageTask, begin: Callable[[], None]) -> Sequence[StageResult]:
     """Whatever arrives is compared with what was sent; then the time is taken."""
     begin()
-    place = task.place
-    device = device_of(place)
-    name, symptom = name_of(device, place), SYMPTOMS[device.type]
-    if place.workers < 2:
+    context = task.context
+    device = device_of(context)
+    name, symptom = name_of(device, context), SYMPTOMS[device.type]
+    if context.workers < 2:
         return [skipped("the node has one device")]
     words = (CPU_BYTES if device.type == "cpu" else GPU_BYTES) // 4
     try:
-        groups.among_workers(place, f"{task.stage.test}-{task.stage.round}", task.stage.limit_s, device)
-        sent = torch.cat([_part(place.worker, other, words) for other in range(place.workers)]).to(device)
+        groups.among_workers(context, f"{task.stage.test}-{task.stage.round}", task.stage.limit_s, device)
+        sent = torch.cat([_part(context.worker, other, words) for other in range(context.workers)]).to(device)
         arrived = torch.empty_like(sent)
         dist.all_to_all_single(arrived, sent)
-        wrong = [other for other in range(place.workers) if not _is_right(place, other, arrived, words)]
+        wrong = [other for other in range(context.workers) if not _is_right(context, other, arrived, words)]
         dist.barrier()
         settle(device)
         began = time.monotonic()
@@ -47,7 +47,7 @@ def run(task: Task, begin: Callable[[], None]) -> Sequence[Finding]:
         return [failed(symptom, f"all-to-all within the node: {error}", device=name)]
     if wrong:
         return [failed(symptom, f"what came from {_names(wrong)} is not what was sent", device=name)]
-    rate = REPEATS * (place.workers - 1) * words * 4 / took_s / 1e9
+    rate = REPEATS * (context.workers - 1) * words * 4 / took_s / 1e9
     return [passed(device=name, value=rate, unit="GB/s", hardware=hardware_of(device))]
 
 
@@ -55,9 +55,9 @@ def _part(sender: int, receiver: int, words: int) -> torch.Tensor:
     return numbers.integers(1000 * sender + receiver, (words,), 1 << 20)
 
 
-def _is_right(place: Place, sender: int, arrived: torch.Tensor, words: int) -> bool:
+def _is_right(context: WorkerContext, sender: int, arrived: torch.Tensor, words: int) -> bool:
     part = arrived[sender * words : (sender + 1) * words].cpu()
-    return torch.equal(part, _part(sender, place.worker, words))
+    return torch.equal(part, _part(sender, context.worker, words))
 
 
 def _names(workers: list[int]) -> str:

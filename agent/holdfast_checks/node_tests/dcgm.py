@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from holdfast.symptoms.table_one import TableOne
-from holdfast_checks.result import Finding, Task, broken, failed, passed, skipped
+from holdfast_checks.result import StageResult, StageTask, broken, failed, passed, skipped
 
 TOOL = "dcgmi"
 RUNS = ("eud", "2")
@@ -30,11 +30,11 @@ SETUP_CATEGORIES = frozenset({3, 4, 7, 8, 16})
 """DCGM_FR_EC_*: configuration, libraries, EUD's own setup, other software, DCGM itself."""
 
 
-class Unreadable(ValueError):
+class UnreadableAnswer(ValueError):
     """What the tool printed is not what it prints."""
 
 
-class Result(msgspec.Struct, frozen=True, kw_only=True):
+class DcgmResult(msgspec.Struct, frozen=True, kw_only=True):
     """One test of one device. `setup`: it could not be run."""
 
     test: str
@@ -44,45 +44,45 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     setup: bool = False
 
 
-def run(task: Task, begin: Callable[[], None]) -> Sequence[Finding]:
+def run(task: StageTask, begin: Callable[[], None]) -> Sequence[StageResult]:
     """Both, one after the other."""
     begin()
     tool = shutil.which(TOOL)
     if tool is None:
         return [skipped(f"{TOOL} is not installed on this node (package datacenter-gpu-manager)")]
-    found: list[Finding] = []
+    found: list[StageResult] = []
     for name in RUNS:
         found += _run(tool, name)
     return found
 
 
-def _run(tool: str, name: str) -> list[Finding]:
+def _run(tool: str, name: str) -> list[StageResult]:
     done = subprocess.run([tool, "diag", "--run", name, "--json"], capture_output=True, text=True, check=False)
     try:
         return findings(name, read(done.stdout))
-    except Unreadable as error:
+    except UnreadableAnswer as error:
         said = (done.stderr or done.stdout).strip()[:500]
         return [broken(f"{TOOL} diag --run {name}: {error}; exit code {done.returncode}: {said}", device=name)]
 
 
-def read(text: str) -> list[Result]:
+def read(text: str) -> list[DcgmResult]:
     """The results in what `dcgmi diag --json` prints.
 
     Raises:
-        Unreadable: no JSON, or without results.
+        UnreadableAnswer: no JSON, or without results.
     """
     start, end = text.find("{"), text.rfind("}")
     try:
         whole = msgspec.json.decode(text[start : end + 1] if start >= 0 else "")
     except msgspec.DecodeError as error:
-        raise Unreadable(f"its output is no JSON ({error})") from error
+        raise UnreadableAnswer(f"its output is no JSON ({error})") from error
     results = list(_results(whole, ""))
     if not results:
-        raise Unreadable("its output has no results")
+        raise UnreadableAnswer("its output has no results")
     return results
 
 
-def findings(name: str, results: Sequence[Result]) -> list[Finding]:
+def findings(name: str, results: Sequence[DcgmResult]) -> list[StageResult]:
     """One finding for each failure; one for all where none is."""
     bad = [result for result in results if result.status.lower() == "fail"]
     hardware = [result for result in bad if not result.setup]
@@ -100,12 +100,12 @@ def findings(name: str, results: Sequence[Result]) -> list[Finding]:
     return [passed(device=name, value=float(len(done)), unit="tests")]
 
 
-def _symptom(result: Result) -> str:
+def _symptom(result: DcgmResult) -> str:
     said = f"{result.test} {result.words}".lower()
     return next((symptom for word, symptom in _SYMPTOMS if word in said), SYMPTOM)
 
 
-def _results(node: Any, test: str) -> Iterator[Result]:
+def _results(node: Any, test: str) -> Iterator[DcgmResult]:
     """Every object with a status, below the name of its test. Summaries repeat results, and are left out."""
     if isinstance(node, list):
         for inner in node:
@@ -117,7 +117,7 @@ def _results(node: Any, test: str) -> Iterator[Result]:
     if isinstance(node.get("status"), str) and "results" not in node:
         warnings = node.get("warnings")
         errors = [warnings] if isinstance(warnings, dict | str) else warnings or []
-        yield Result(
+        yield DcgmResult(
             test=test,
             device=_device(node),
             status=node["status"],

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from holdfast_checks.devices import device_of, name_of
-from holdfast_checks.result import Finding, Task, failed, passed, skipped
+from holdfast_checks.result import StageResult, StageTask, failed, passed, skipped
 
 CPU_BYTES = 16 * 1024 * 1024
 GPU_SHARE = 0.8
@@ -20,12 +20,12 @@ PATTERNS = (0x5555555555555555, -0x5555555555555556)
 """Every bit is once 1 and once 0, beside neighbours that are the opposite."""
 
 
-def run(task: Task, begin: Callable[[], None]) -> Sequence[Finding]:
+def run(task: StageTask, begin: Callable[[], None]) -> Sequence[StageResult]:
     """Blocks of it are kept until all are filled: each page is a page of its own."""
     begin()
-    device = device_of(task.place)
-    wanted = _bytes_of(device, task.place.workers)
-    name, symptom = name_of(device, task.place), "gpu_memory_error" if device.type == "cuda" else "memory_error"
+    device = device_of(task.context)
+    wanted = _bytes_of(device, task.context.workers)
+    name, symptom = name_of(device, task.context), "gpu_memory_error" if device.type == "cuda" else "memory_error"
     if wanted < LEAST_BYTES:
         return [skipped("no memory is free for it", device=name)]
     words = min(wanted, BLOCK_BYTES) // 8

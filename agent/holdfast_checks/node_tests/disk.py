@@ -12,7 +12,7 @@ from pathlib import Path
 import xxhash
 
 from holdfast_checks import numbers
-from holdfast_checks.result import Finding, Task, failed, passed
+from holdfast_checks.result import StageResult, StageTask, failed, passed
 
 FILE_BYTES = 4 * 1024 * 1024
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -20,18 +20,18 @@ _UNREACHABLE = (errno.ESTALE, errno.EHOSTDOWN, errno.ETIMEDOUT, errno.ENOTCONN, 
 PART = "disk-check-"
 
 
-def run(task: Task, begin: Callable[[], None]) -> Sequence[Finding]:
+def run(task: StageTask, begin: Callable[[], None]) -> Sequence[StageResult]:
     """One finding for each directory."""
     begin()
-    place = task.place
+    context = task.context
     # What lies in a store (`s3://...`) is on none of this node's disks.
     directories = dict.fromkeys(
-        name for name in (place.job_directory, place.node_directory) if name and "://" not in name
+        name for name in (context.job_directory, context.node_directory) if name and "://" not in name
     )
     return [_written(Path(name)) for name in directories]
 
 
-def _written(directory: Path) -> Finding:
+def _written(directory: Path) -> StageResult:
     written = numbers.bits(1, FILE_BYTES // 8).tobytes()
     began = time.monotonic()
     try:

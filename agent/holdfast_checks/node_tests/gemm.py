@@ -16,7 +16,7 @@ import torch
 from holdfast.symptoms.rows import CheckSymptom
 from holdfast_checks import numbers
 from holdfast_checks.devices import be_exact, device_of, hardware_of, name_of, settle
-from holdfast_checks.result import Finding, Task, failed, passed
+from holdfast_checks.result import StageResult, StageTask, failed, passed
 
 CPU_SIZE = 256
 GPU_SIZE = 4096
@@ -26,12 +26,12 @@ FLOAT32_LARGEST = 63
 SYMPTOM = CheckSymptom.SILENT_DATA_CORRUPTION.value
 
 
-def run(task: Task, begin: Callable[[], None]) -> Sequence[Finding]:
+def run(task: StageTask, begin: Callable[[], None]) -> Sequence[StageResult]:
     """Burn for `burn_s`."""
     be_exact()
     begin()
-    device = device_of(task.place)
-    name, size = name_of(device, task.place), CPU_SIZE if device.type == "cpu" else GPU_SIZE
+    device = device_of(task.context)
+    name, size = name_of(device, task.context), CPU_SIZE if device.type == "cpu" else GPU_SIZE
     digests: list[torch.Tensor] = []
     operations, busy_s = 0, 0.0
     for number, kind in enumerate(KINDS):
@@ -42,7 +42,7 @@ def run(task: Task, begin: Callable[[], None]) -> Sequence[Finding]:
         right = numbers.uniform(200 + number, (size, size)).to(device, kind)
         first = torch.matmul(left, right)
         digests.append(first)
-        end = time.monotonic() + task.place.burn_s / len(KINDS)
+        end = time.monotonic() + task.context.burn_s / len(KINDS)
         while time.monotonic() < end:
             began = _seconds(device)
             again = torch.matmul(left, right)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from holdfast.symptoms.table_one import TableOne
-from holdfast_checks.result import Finding, Task, failed, passed, skipped
+from holdfast_checks.result import StageResult, StageTask, failed, passed, skipped
 
 SYMPTOM = TableOne.FILESYSTEM_MOUNT.value
 REMOTE = frozenset(
@@ -18,10 +18,10 @@ REMOTE_FUSE = ("fuse.",)
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
-def run(task: Task, begin: Callable[[], None]) -> Sequence[Finding]:
+def run(task: StageTask, begin: Callable[[], None]) -> Sequence[StageResult]:
     """One finding for each mount that does not answer; a mount that hangs is known by this test's time limit."""
     begin()
-    job = Path(task.place.job_directory) if task.place.job_directory else None
+    job = Path(task.context.job_directory) if task.context.job_directory else None
     mounts = parse(Path("/proc/self/mounts").read_text())
     asked = [mount for mount in mounts if mount.is_remote or (job is not None and mount.holds(job))]
     if not asked:

@@ -14,7 +14,7 @@ from importlib import metadata
 from pathlib import Path
 
 from holdfast.symptoms.rows import CheckSymptom
-from holdfast_checks.result import Finding, Task, broken, failed, passed, skipped
+from holdfast_checks.result import StageResult, StageTask, broken, failed, passed, skipped
 
 GROUP = "holdfast.diagnostics"
 DIRECTORY_VARIABLE = "HOLDFAST_DIAGNOSTICS"
@@ -22,7 +22,7 @@ DIRECTORY_VARIABLE = "HOLDFAST_DIAGNOSTICS"
 SYMPTOM = CheckSymptom.PLUGIN_FAILED.value
 
 
-def run(task: Task, begin: Callable[[], None]) -> Sequence[Finding]:
+def run(task: StageTask, begin: Callable[[], None]) -> Sequence[StageResult]:
     """All of them, one after the other."""
     begin()
     found = [_call(point) for point in metadata.entry_points(group=GROUP)]
@@ -32,7 +32,7 @@ def run(task: Task, begin: Callable[[], None]) -> Sequence[Finding]:
     return found or [skipped(f"no entry points of {GROUP}, and {DIRECTORY_VARIABLE} names no directory with programs")]
 
 
-def _call(point: metadata.EntryPoint) -> Finding:
+def _call(point: metadata.EntryPoint) -> StageResult:
     try:
         said = point.load()()
     except AssertionError as error:
@@ -42,7 +42,7 @@ def _call(point: metadata.EntryPoint) -> Finding:
     return passed(device=point.name, detail="" if said is None else str(said))
 
 
-def _all_in(directory: Path) -> list[Finding]:
+def _all_in(directory: Path) -> list[StageResult]:
     try:
         programs = sorted(path for path in directory.iterdir() if path.is_file() and os.access(path, os.X_OK))
     except OSError as error:
@@ -50,7 +50,7 @@ def _all_in(directory: Path) -> list[Finding]:
     return [_execute(program) for program in programs]
 
 
-def _execute(program: Path) -> Finding:
+def _execute(program: Path) -> StageResult:
     name = program.name
     print(f"running {program}", flush=True)
     try:

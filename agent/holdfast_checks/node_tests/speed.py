@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from holdfast_checks.devices import be_exact, device_of, hardware_of, name_of, settle
-from holdfast_checks.result import Finding, Task, passed
+from holdfast_checks.result import StageResult, StageTask, passed
 
 CPU_SIZE, GPU_SIZE = 256, 4096
 TURNS = 8
@@ -21,18 +21,18 @@ TURN_S = 0.2
 """Longer than the period in which the kernel gives a group its share of the processors."""
 
 
-def run(task: Task, begin: Callable[[], None]) -> Sequence[Finding]:
+def run(task: StageTask, begin: Callable[[], None]) -> Sequence[StageResult]:
     """Multiply, in turns."""
     be_exact()
     begin()
-    device = device_of(task.place)
+    device = device_of(task.context)
     size = CPU_SIZE if device.type == "cpu" else GPU_SIZE
     left = torch.ones((size, size), device=device)
     out = torch.empty_like(left)
     torch.mm(left, left, out=out)
     settle(device)
     usual = statistics.median(_rate(left, out, device) for _ in range(TURNS))
-    name, hardware = name_of(device, task.place), hardware_of(device)
+    name, hardware = name_of(device, task.context), hardware_of(device)
     return [passed(device=name, value=usual, unit="GFLOP/s", hardware=hardware)]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast_checks.node_tests.dcgm import Unreadable, findings, read
+from holdfast_checks.node_tests.dcgm import UnreadableAnswer, findings, read
 
 
 def older(*results: dict[str, Any], test: str = "Memory") -> str:
@@ -66,5 +66,5 @@ def test_where_all_tests_are_left_out_it_is_skipped() -> None:
     "text", ["", "Error: unable to establish a connection to the host engine", "{}", "{ not JSON }"]
 )
 def test_what_is_no_result_is_said_to_be_none(text: str) -> None:
-    with pytest.raises(Unreadable):
+    with pytest.raises(UnreadableAnswer):
         read(text)

@@ -15,14 +15,14 @@ from holdfast.engines.checks.suites import Stage
 from holdfast_checks import numbers
 from holdfast_checks.driver import merged
 from holdfast_checks.node_tests import disk, mounts, plugins
-from holdfast_checks.result import Place, Task, broken, failed, passed, skipped
+from holdfast_checks.result import StageTask, WorkerContext, broken, failed, passed, skipped
 
 
-def task(directory: Path) -> Task:
-    place = Place(
+def task(directory: Path) -> StageTask:
+    context = WorkerContext(
         run="r", node="n", node_rank=0, nodes=1, job_directory=str(directory), node_directory=str(directory / "node")
     )
-    return Task(place=place, stage=Stage(test="disk", limit_s=1.0))
+    return StageTask(context=context, stage=Stage(test="disk", limit_s=1.0))
 
 
 def test_devices_that_passed_alike_are_one_result_with_the_slowest_value() -> None:
@@ -115,7 +115,7 @@ def test_a_job_that_lies_in_a_store_has_no_directory_to_be_tested(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     asked = task(tmp_path)
-    place = msgspec.structs.replace(asked.place, job_directory="s3://jobs/job")
-    found = disk.run(msgspec.structs.replace(asked, place=place), lambda: None)
-    assert [finding.device for finding in found] == [place.node_directory]
+    context = msgspec.structs.replace(asked.context, job_directory="s3://jobs/job")
+    found = disk.run(msgspec.structs.replace(asked, context=context), lambda: None)
+    assert [finding.device for finding in found] == [context.node_directory]
     assert [path.name for path in tmp_path.iterdir()] == ["node"]

@@ -28,7 +28,7 @@ Ranks = Callable[[], Collection[int]]
 """The pids of the node's ranks, as they stand."""
 
 
-class Used(msgspec.Struct, frozen=True, kw_only=True):
+class ProcessUsage(msgspec.Struct, frozen=True, kw_only=True):
     """What a process has used of processors so far, in seconds, and whose child it is."""
 
     name: str
@@ -37,7 +37,7 @@ class Used(msgspec.Struct, frozen=True, kw_only=True):
     cpu_s: float
 
 
-class Strangers:
+class ForeignProcesses:
     """Compares one look with the one before."""
 
     def __init__(self, machine: Machine, policy: InspectionPolicy, ranks: Ranks) -> None:
@@ -45,7 +45,7 @@ class Strangers:
         self._percent_max = policy.cpu_pressure_percent_max
         self._ranks = ranks
         self._waited: dict[int, tuple[float, float]] = {}
-        self._used: dict[int, Used] = {}
+        self._used: dict[int, ProcessUsage] = {}
 
     def look(self) -> Trouble | None:
         """What is wrong; nothing at the first look at ranks, nor at the first at which they wait."""
@@ -70,7 +70,7 @@ class Strangers:
                 waited_s += now[1] - before[pid][1]
         return 100 * waited_s / (ran_s + waited_s) if waited_s > 0 else 0.0
 
-    def _told(self, before: Mapping[int, Used], percent: float) -> Trouble | None:
+    def _told(self, before: Mapping[int, ProcessUsage], percent: float) -> Trouble | None:
         here = {pid: used for pid, used in self._used.items() if self._group(pid) == self._group(None)}
         agents = {pid for pid in here if _AGENT in self._arguments(pid)}
         if len(agents) > 1:
@@ -103,7 +103,7 @@ class Strangers:
             pid = parent.parent if parent else 0
         return False
 
-    def _processes(self) -> dict[int, Used]:
+    def _processes(self) -> dict[int, ProcessUsage]:
         found = {}
         for name in os.listdir(self._proc):
             if name.isdigit() and (used := _parsed(text(self._proc / name / "stat"))) is not None:
@@ -125,11 +125,11 @@ class Strangers:
         return unified
 
 
-def _of_the_same(before: Used | None, now: Used) -> float:
+def _of_the_same(before: ProcessUsage | None, now: ProcessUsage) -> float:
     return before.cpu_s if before is not None and before.started == now.started else 0.0
 
 
-def _parsed(line: str | None) -> Used | None:
+def _parsed(line: str | None) -> ProcessUsage | None:
     """`pid (name) state parent ...`: the name may have anything in it."""
     if not line:
         return None
@@ -137,7 +137,7 @@ def _parsed(line: str | None) -> Used | None:
     fields = tail.split()
     if len(fields) < 20:
         return None
-    return Used(
+    return ProcessUsage(
         name=head.partition("(")[2],
         parent=int(fields[1]),
         started=int(fields[19]),

@@ -28,11 +28,11 @@ KILLED_S = 1.0
 _RUNNABLE = "R"
 
 
-class Hangs(Exception):
+class ProbeHangs(Exception):
     """The process that asks has not answered within the limit, and waits in the driver; the message has where."""
 
 
-class Starved(Exception):
+class ProbeStarved(Exception):
     """The process that asks has not answered within the limit, for it got no processor."""
 
 
@@ -48,15 +48,15 @@ class GpuProbe:
     def ask(self, limit_s: float) -> GpuReport:
         """
         Raises:
-            Hangs: the driver does not answer.
-            Starved: the process did not get to run.
+            ProbeHangs: the driver does not answer.
+            ProbeStarved: the process did not get to run.
             OSError: the process ended.
         """
         if self._hung is not None:
             try:
                 self._hung.wait(KILLED_S)
             except subprocess.TimeoutExpired:
-                raise Hangs(self._hung_at) from None
+                raise ProbeHangs(self._hung_at) from None
             self._hung = None
         process = self._process or self._start()
         assert process.stdin is not None
@@ -97,9 +97,9 @@ class GpuProbe:
         process.kill()
         if state == _RUNNABLE:
             self._hung = process
-            raise Starved
+            raise ProbeStarved
         self._hung, self._hung_at = process, f"state {state}, in {place or 'a place that may not be read'}"
-        raise Hangs(self._hung_at)
+        raise ProbeHangs(self._hung_at)
 
     def _ended(self, process: subprocess.Popen[bytes]) -> OSError:
         self._process = None
@@ -125,12 +125,12 @@ class GpuInspection:
             return Reading(absent="no GPU is this node's" if hidden else "no NVIDIA GPU on the PCI bus")
         try:
             report = self._probe.ask(self._policy.gpu_hang_s)
-        except Hangs as error:
+        except ProbeHangs as error:
             detail = (
                 f"the driver has not answered for {self._policy.gpu_hang_s:g} s: the process that asks it is in {error}"
             )
             return Reading(troubles=(Trouble(kind="hang", detail=detail, confidence="evict"),))
-        except Starved:
+        except ProbeStarved:
             return unreadable(f"the process that asks NVML got no processor for {self._policy.gpu_hang_s:g} s")
         now_s = time.monotonic()
         reading = reading_of(report, self._known, now_s, self._policy)

@@ -12,9 +12,9 @@ from holdfast.engines.hardware.kernel_lines import read_line
 from holdfast.node.machine import Machine
 from holdfast.settings.inspections import InspectionPolicy
 from holdfast.symptoms.table_one import TableOne
-from holdfast_agent.inspections.attribution import Holdings, belongs
+from holdfast_agent.inspections.attribution import NodeHardware, belongs
 from holdfast_agent.inspections.check import Check, Reading, Trouble, unreadable
-from holdfast_agent.inspections.node_hardware import HoldingsFinder
+from holdfast_agent.inspections.node_hardware import HardwareFinder
 
 KERNEL = "kernel"
 
@@ -42,7 +42,7 @@ class KernelLog:
     def __init__(
         self,
         machine: Machine,
-        finder: HoldingsFinder,
+        finder: HardwareFinder,
         recalled: Position | None = None,
         *,
         from_start: bool = False,
@@ -72,7 +72,7 @@ class KernelLog:
             return reading
         lost = False
         troubles: list[Trouble] = []
-        holdings: Holdings | None = None
+        holdings: NodeHardware | None = None
         assert self._descriptor is not None
         fresh = 0
         while fresh < self._records_max:

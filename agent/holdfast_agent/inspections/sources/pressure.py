@@ -12,7 +12,7 @@ from holdfast.node.machine import Machine, text
 from holdfast.settings.inspections import InspectionPolicy
 from holdfast.symptoms.table_one import TableOne
 from holdfast_agent.inspections.check import Check, Reading, Trouble
-from holdfast_agent.inspections.sources.foreign_processes import Ranks, Strangers
+from holdfast_agent.inspections.sources.foreign_processes import ForeignProcesses, Ranks
 
 MEMORY_FREE_BYTES_MIN = 256 * 1024 * 1024
 
@@ -22,7 +22,7 @@ class Pressure:
 
     def __init__(self, machine: Machine, policy: InspectionPolicy, ranks: Ranks = tuple) -> None:
         self._machine = machine
-        self._strangers = Strangers(machine, policy, ranks)
+        self._strangers = ForeignProcesses(machine, policy, ranks)
         self._policy = policy
         self._kills: int | None = None
 

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.settings.inspections import InspectionPolicy
 from holdfast_agent.inspections.check import Check, Reading, Trouble, unreadable
-from holdfast_agent.inspections.judge import SIGHT, TIMES_MAX, CheckState, Said, judge
+from holdfast_agent.inspections.judge import SIGHT, TIMES_MAX, CheckState, InspectionReport, judge
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 AGAIN_S = 300.0
@@ -19,7 +19,7 @@ def check(**fields: object) -> Check:
     return Check(read=lambda: WELL, **{**common, **fields})  # type: ignore[arg-type]
 
 
-def told(of: Check, *readings: Reading, every_s: float = 30.0) -> list[list[Said]]:
+def told(of: Check, *readings: Reading, every_s: float = 30.0) -> list[list[InspectionReport]]:
     """What is said of each reading."""
     state, said = CheckState(), []
     for number, reading in enumerate(readings):
@@ -28,7 +28,7 @@ def told(of: Check, *readings: Reading, every_s: float = 30.0) -> list[list[Said
     return said
 
 
-def states(said: list[list[Said]]) -> list[list[str]]:
+def states(said: list[list[InspectionReport]]) -> list[list[str]]:
     return [[one.state for one in now] for now in said]
 
 

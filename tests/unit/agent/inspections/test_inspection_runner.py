@@ -10,9 +10,9 @@ import pytest
 
 from holdfast.clock import system_now
 from holdfast_agent.inspections.check import Check, Reading, Trouble
-from holdfast_agent.inspections.judge import Said
+from holdfast_agent.inspections.judge import InspectionReport
 from holdfast_agent.inspections.runner import Inspections
-from holdfast_agent.inspections.threads import Abandonable, StillOut
+from holdfast_agent.inspections.threads import Abandonable, StillRunning
 
 LOST = Trouble(device="0000:3b:00", kind="lost", detail="it is lost", confidence="evict")
 
@@ -26,11 +26,11 @@ class Heard:
     """What was said, and waiting for what will be."""
 
     def __init__(self) -> None:
-        self.said: list[Said] = []
+        self.said: list[InspectionReport] = []
         self.fitness = 0
         self._changed = asyncio.Event()
 
-    def say(self, check: str, said: Sequence[Said]) -> None:
+    def say(self, check: str, said: Sequence[InspectionReport]) -> None:
         self.said += said
         self._changed.set()
 
@@ -185,7 +185,7 @@ async def test_what_comes_back_late_is_the_answer_to_the_next_question() -> None
         return len(calls)
 
     abandonable = Abandonable("slow", slow)
-    with pytest.raises(StillOut):
+    with pytest.raises(StillRunning):
         await abandonable.call(0.01)
     answer.set()
     assert await abandonable.call(30) == 1

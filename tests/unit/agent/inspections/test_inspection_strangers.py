@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.settings.inspections import InspectionPolicy
-from holdfast_agent.inspections.sources.foreign_processes import Strangers
+from holdfast_agent.inspections.sources.foreign_processes import ForeignProcesses
 from tests.scenes.inspected_machine import machine_at, write
 
 
@@ -52,7 +52,7 @@ AGENT_AND_ZYGOTE: dict[str, object] = {
 def test_strangers_that_take_the_processors_from_ranks_are_trouble(
     tmp_path: Path, others: Callable[[float], dict[str, object]], troubles: list[tuple[str, str]]
 ) -> None:
-    strangers = Strangers(machine_at(tmp_path, AGENT_AND_ZYGOTE), InspectionPolicy(), lambda: [30])
+    strangers = ForeignProcesses(machine_at(tmp_path, AGENT_AND_ZYGOTE), InspectionPolicy(), lambda: [30])
 
     def look(rank_s: float, waited_s: float, others_s: float) -> list[tuple[str, str]]:
         rank = process(30, rank_s, "python", "train.py", parent=21, group="/node")
@@ -68,7 +68,7 @@ def test_strangers_that_take_the_processors_from_ranks_are_trouble(
 
 
 def test_ranks_that_wait_for_each_other_are_no_trouble(tmp_path: Path) -> None:
-    strangers = Strangers(machine_at(tmp_path, AGENT_AND_ZYGOTE), InspectionPolicy(), lambda: [30])
+    strangers = ForeignProcesses(machine_at(tmp_path, AGENT_AND_ZYGOTE), InspectionPolicy(), lambda: [30])
     for look in range(4):
         rank = process(30, 10.0 * look, "python", "train.py", parent=21, group="/node")
         stray = process(40, 1.0 * look, "backup", group="/node")

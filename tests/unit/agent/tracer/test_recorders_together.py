@@ -9,7 +9,7 @@ from holdfast.node.collectives.ring_layout import IS_P2P, ON_DEVICE, OPERATIONS
 from holdfast.node.collectives.ring_reader import RingReader
 from holdfast.trainer.hooks.ring_writer import RingWriter
 from holdfast_agent.tracer.collectives import with_recorder, with_recorders
-from holdfast_agent.tracer.recorder import Recorded
+from holdfast_agent.tracer.recorder import RecorderAnswer
 
 ALL_REDUCE = OPERATIONS.index("all_reduce")
 
@@ -67,7 +67,7 @@ def test_of_a_device_the_recorder_of_nccl_is_believed(tmp_path: Path) -> None:
         entered={"0": 3},
         completed={"0": 1},
     )
-    both = with_recorders(ring, Recorded(RankTrace(rank=0), device))
+    both = with_recorders(ring, RecorderAnswer(RankTrace(rank=0), device))
     assert [one.state for one in both.records if not one.is_p2p] == ["completed", "started", "scheduled"]
     assert [one.sequence for one in both.records if one.is_p2p] == [1]
     assert (both.entered, both.completed, both.node) == ({"0": 3}, {"0": 1}, "a")
@@ -78,7 +78,7 @@ def test_of_a_group_on_both_the_sequence_of_the_device_counts() -> None:
     ring = RankTrace(rank=0, records=(record(7), record(3, "cpu")), entered={"0": 7, "cpu": 3}, completed={"0": 7})
     device = RankTrace(rank=0, records=(record(7, state="started"),), entered={"0": 7}, completed={"0": 6})
     host = RankTrace(rank=0, records=(record(9), record(4, "cpu")), entered={"0": 9, "cpu": 4}, completed={"0": 9})
-    both = with_recorders(ring, Recorded(host, device))
+    both = with_recorders(ring, RecorderAnswer(host, device))
     assert [(one.group, one.sequence, one.state) for one in both.records if one.group == "0"] == [("0", 7, "started")]
     assert (both.entered, both.completed) == ({"0": 7, "cpu": 4}, {"0": 6})
 
@@ -86,7 +86,7 @@ def test_of_a_group_on_both_the_sequence_of_the_device_counts() -> None:
 def test_messages_of_the_cpu_are_told_once() -> None:
     ring = RankTrace(rank=0, records=(record(1, p2p=True),), entered={})
     host = RankTrace(rank=0, records=(record(2, p2p=True), record(2)))
-    assert [(one.sequence, one.is_p2p) for one in with_recorders(ring, Recorded(host, None)).records] == [
+    assert [(one.sequence, one.is_p2p) for one in with_recorders(ring, RecorderAnswer(host, None)).records] == [
         (1, True),
         (2, False),
     ]

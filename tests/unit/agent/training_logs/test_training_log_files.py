@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast_agent.training_logs.crc32c import crc32c, masked_crc32c
-from holdfast_agent.training_logs.protobuf import Malformed, fields, signed
+from holdfast_agent.training_logs.protobuf import MalformedMessage, fields, signed
 from holdfast_agent.training_logs.scalars import LogParser, Scalar
 from holdfast_agent.training_logs.tfevents import DAMAGED_BYTES_MAX, TfEvents
 from holdfast_agent.training_logs.wandb_file import BLOCK_BYTES, WandbFile
@@ -171,7 +171,7 @@ def test_fields_of_a_message(message: bytes, expected: list[tuple[int, object]])
 
 @pytest.mark.parametrize("message", [b"\x08", b"\x12\x05abc", b"\x0b", b"\x00\x01", b"\x08" + b"\xff" * 11, b"\x09abc"])
 def test_what_is_no_message_is_refused(message: bytes) -> None:
-    with pytest.raises(Malformed):
+    with pytest.raises(MalformedMessage):
         list(fields(message))
 
 

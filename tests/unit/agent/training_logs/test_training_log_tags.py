@@ -7,7 +7,7 @@ import math
 import pytest
 
 from holdfast.events.parts.job import JobSpec
-from holdfast_agent.training_logs.readings import TAGS_MAX, Reading, Readings
+from holdfast_agent.training_logs.readings import TAGS_MAX, StepReading, StepReadings
 from holdfast_agent.training_logs.scalars import Scalar
 from holdfast_agent.training_logs.step_clock import STEPS_MAX, StepClock
 from holdfast_agent.training_logs.tags import KNOWN, Tags
@@ -104,25 +104,25 @@ def test_a_job_with_a_tag_for_nothing_is_refused(tags: dict[str, str]) -> None:
 
 
 def test_numbers_of_one_step_are_one_reading_and_the_best_tag_counts() -> None:
-    readings = Readings(Tags(), "run")
+    readings = StepReadings(Tags(), "run")
     first = readings.take(
         [Scalar("loss", 1, 100.0, 7.0), Scalar("grad_norm", 1, 100.1, 2.0), Scalar("mfu", 1, 100.2, 41.0)]
     )
-    assert first == [Reading(1, 100 * 10**9, {"loss": 7.0, "grad_norm": 2.0, "mfu": 0.41})]
+    assert first == [StepReading(1, 100 * 10**9, {"loss": 7.0, "grad_norm": 2.0, "mfu": 0.41})]
     second = readings.take(
         [Scalar("lm loss", 2, 101.0, 5.0), Scalar("loss", 2, 101.0, 9.0), Scalar("other", 2, 101.0, 1.0)]
     )
-    assert second == [Reading(2, 101 * 10**9, {"loss": 5.0})]
+    assert second == [StepReading(2, 101 * 10**9, {"loss": 5.0})]
     assert readings.chosen == {"loss": "lm loss", "grad_norm": "grad_norm", "mfu": "mfu"}
 
 
 def test_a_number_that_is_logged_again_at_its_step_is_a_reading_of_its_own() -> None:
-    taken = Readings(Tags(), "").take([Scalar("loss", 1, 100.0, 7.0), Scalar("loss", 1, 101.0, math.nan)])
+    taken = StepReadings(Tags(), "").take([Scalar("loss", 1, 100.0, 7.0), Scalar("loss", 1, 101.0, math.nan)])
     assert [math.isnan(reading.values["loss"]) for reading in taken] == [False, True]
 
 
 def test_moments_that_are_none_and_tags_without_end_are_left_out() -> None:
-    readings = Readings(Tags(), "")
+    readings = StepReadings(Tags(), "")
     strange = [Scalar("loss", 1, at_s, 1.0) for at_s in (0.0, -5.0, math.nan, math.inf, 1e30)]
     assert readings.take(strange) == []
     readings.take(Scalar(f"tag-{number}", 1, 100.0, 1.0) for number in range(TAGS_MAX + 10))

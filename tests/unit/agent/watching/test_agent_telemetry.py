@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.events.parts.samples import RankTelemetry
-from holdfast_agent.watching.rank_telemetry import Look, Used, between, sent_bytes
+from holdfast_agent.watching.rank_telemetry import ResourceUse, UsageSample, between, sent_bytes
 
 NET_DEV = """Inter-|   Receive                                                |  Transmit
  face |bytes packets errs drop fifo frame compressed multicast|bytes packets errs drop fifo colls carrier compressed
@@ -13,20 +13,20 @@ NET_DEV = """Inter-|   Receive                                                | 
   eth0: 100 1 0 0 0 0 0 0 4000 7 0 0 0 0 0 0
   eth1:5 1 0 0 0 0 0 0 500 7 0 0 0 0 0 0
 """
-FIRST = Look(
+FIRST = UsageSample(
     pids={0: 10},
     at_s=100.0,
-    used={0: Used(cpu_s=7.0, memory_bytes=1000, io_bytes=50)},
+    used={0: ResourceUse(cpu_s=7.0, memory_bytes=1000, io_bytes=50)},
     sent_bytes=4000,
     collectives={0: 10},
 )
 
 
 def test_paces_are_per_second_and_memory_is_what_it_is() -> None:
-    later = Look(
+    later = UsageSample(
         pids={0: 10},
         at_s=104.0,
-        used={0: Used(cpu_s=13.0, memory_bytes=3000, io_bytes=450)},
+        used={0: ResourceUse(cpu_s=13.0, memory_bytes=3000, io_bytes=450)},
         sent_bytes=4400,
         collectives={0: 50},
     )
@@ -43,10 +43,13 @@ def test_paces_are_per_second_and_memory_is_what_it_is() -> None:
 
 
 def test_what_may_not_be_read_is_not_known_and_a_worker_that_ended_is_no_negative_pace() -> None:
-    later = Look(
+    later = UsageSample(
         pids={0: 10},
         at_s=104.0,
-        used={0: Used(cpu_s=2.0, memory_bytes=3000, io_bytes=None), 1: Used(cpu_s=1, memory_bytes=1, io_bytes=1)},
+        used={
+            0: ResourceUse(cpu_s=2.0, memory_bytes=3000, io_bytes=None),
+            1: ResourceUse(cpu_s=1, memory_bytes=1, io_bytes=1),
+        },
         sent_bytes=None,
         collectives={},
     )

@@ -14,9 +14,9 @@ from holdfast.events.parts.job import JobSpec
 from holdfast.events.parts.samples import StepSample
 from holdfast.orders.node import NodeOrder, Placement
 from holdfast_agent.plan.node_state import Crew
-from holdfast_agent.training_logs.log_reader import LogNews, LogReader, Watched
+from holdfast_agent.training_logs.log_reader import LogNews, LogReader, WatchedRanks
 from holdfast_agent.training_logs.open_files import FileKey
-from holdfast_agent.training_logs.readings import Reading
+from holdfast_agent.training_logs.readings import StepReading
 from holdfast_agent.watching.ledgers import moment
 from holdfast_agent.watching.logged_numbers import PATHS_MAX, LoggedNumbers, LogsRead
 
@@ -30,11 +30,11 @@ class Reader(LogReader):
 
     def __init__(self) -> None:
         super().__init__()
-        self.watched: Watched | None = None
+        self.watched: WatchedRanks | None = None
         self.offsets: dict[FileKey, int] = {}
         self.fresh: list[LogNews] = []
 
-    def watch(self, watched: Watched | None, offsets: Any = None) -> None:
+    def watch(self, watched: WatchedRanks | None, offsets: Any = None) -> None:
         self.watched = watched
         self.offsets = self.offsets if offsets is None else dict(offsets)
 
@@ -42,7 +42,7 @@ class Reader(LogReader):
         taken, self.fresh = self.fresh, []
         return taken
 
-    def reads(self, *readings: Reading, rank: int = 0, offset: int = 100, inode: int = 1) -> None:
+    def reads(self, *readings: StepReading, rank: int = 0, offset: int = 100, inode: int = 1) -> None:
         self.fresh.append(
             LogNews(
                 key=FileKey(1, inode),
@@ -88,8 +88,8 @@ def crew(generation: int = 1, **job: Any) -> Crew:
     return Crew(order=order, forked=True, pids={0: 10, 1: 11})
 
 
-def reading(at_s: float, step: int = 1, **values: float) -> Reading:
-    return Reading(step, BEGAN_NS + int(at_s * S), values or {"loss": 1.0})  # type: ignore[arg-type]
+def reading(at_s: float, step: int = 1, **values: float) -> StepReading:
+    return StepReading(step, BEGAN_NS + int(at_s * S), values or {"loss": 1.0})  # type: ignore[arg-type]
 
 
 @pytest.fixture
