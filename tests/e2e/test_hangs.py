@@ -47,7 +47,7 @@ def test_the_machine_of_a_stopped_rank_is_evicted_and_the_job_trains_on_another(
     shown = holdfast.command("hang", job.name).stdout
     assert "the job moves" in shown and "STANDS IN" in shown
     refused = holdfast.command("hang", "no-such-job", check=False)
-    assert refused.returncode == 2 and "no agent tells of a job no-such-job that trains" in refused.stderr
+    assert refused.returncode == 2 and "no agent reports a job no-such-job that trains" in refused.stderr
     job.finish()
     check_record(holdfast, job)
     over = holdfast.command("hang", job.name, check=False)

@@ -292,10 +292,10 @@ def test_nodes_that_do_not_tell_what_they_measured_are_not_waited_for_either() -
 
 def test_a_person_may_ask_at_any_time() -> None:
     scene = Scene(SlowPolicy(test=False))
-    assert "no agent tells of a job job" in scene.ask()
+    assert "no agent reports a job job" in scene.ask()
     scene.train(5)
     assert scene.ask(test=True) == ""
-    assert "being looked at just now" in scene.ask()
+    assert "being analyzed now" in scene.ask()
     scene.tell((0.99, 1.2, 0.99))
     scene.hold((0.01, 0.02, 0.01))
     assert (scene.located.nodes, scene.located.asked_by) == (("node-1",), "somebody")

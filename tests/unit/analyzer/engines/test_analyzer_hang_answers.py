@@ -21,7 +21,7 @@ from holdfast.fresh_ids import uuid7
 from holdfast.ids import named_id
 from holdfast.requests import TraceJob
 from holdfast_analyzer.engines.hang.hang_engine import HangEngine
-from holdfast_analyzer.engines.hang.progress_watch import ProgressWatch, Standing
+from holdfast_analyzer.engines.hang.progress_watch import ProgressWatch, Stall
 from tests.scenes.hang import NODES, START, Scene, hanging, train
 
 
@@ -148,13 +148,13 @@ def test_a_job_of_many_nodes_is_looked_at_as_a_whole_only_once_all_have_answered
 ) -> None:
     scene = hanging()
     looks: list[datetime] = []
-    standing = ProgressWatch.standing
+    stall = ProgressWatch.stall
 
-    def look(watch: ProgressWatch, step_s: float | None, now: datetime) -> Standing | None:
+    def look(watch: ProgressWatch, step_s: float | None, now: datetime) -> Stall | None:
         looks.append(now)
-        return standing(watch, step_s, now)
+        return stall(watch, step_s, now)
 
-    monkeypatch.setattr(ProgressWatch, "standing", look)
+    monkeypatch.setattr(ProgressWatch, "stall", look)
     scene.answer("a", "b", "d", parts=5)
     assert not looks
     scene.answer("c", parts=5, state="T")

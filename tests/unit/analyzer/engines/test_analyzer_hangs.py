@@ -166,7 +166,7 @@ def test_a_person_may_look_at_any_time() -> None:
     scene.adopt(effect)
     assert scene.wanted[0].id == request.id
     other = scene.analyzer.on_request(TraceJob(id=uuid7(), asked_by="bob", job="job"), scene.now)
-    assert not other.answer.accepted and "being traced just now" in other.answer.message
+    assert not other.answer.accepted and "being traced now" in other.answer.message
     scene.answer(guilty=None)
     (traced,) = scene.of(JobTraced)
     assert (traced.trace, traced.asked_by, traced.processes) == (request.id, "ada", 4)
@@ -183,11 +183,11 @@ def test_jobs_that_are_not_there_are_not_traced() -> None:
         assert not answer.accepted
         return answer.message
 
-    assert "no agent tells of a job other" in refusal("other")
+    assert "no agent reports a job other" in refusal("other")
     scene.now += timedelta(seconds=30)
-    assert "4 of 4 nodes of job job tell nothing of their ranks now: a, b, c, d;" in refusal("job")
+    assert "4 of 4 nodes of job job do not report now: a, b, c, d;" in refusal("job")
     scene.second(moves=True, nodes=("a", "b", "d"))
-    assert "1 of 4 nodes of job job tell nothing of their ranks now: c;" in refusal("job")
+    assert "1 of 4 nodes of job job do not report now: c;" in refusal("job")
     finished = JobFinished(
         id=uuid7(), at=scene.now, source="controller", job="job", outcome="completed", exit_code=0, reason="done"
     )

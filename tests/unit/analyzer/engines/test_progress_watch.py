@@ -11,7 +11,7 @@ from holdfast.events import Progress, RanksFinished
 from holdfast.events.parts.ranks import RankProgress
 from holdfast.ids import named_id
 from holdfast.settings.hang import HangPolicy
-from holdfast_analyzer.engines.hang.progress_watch import ProgressWatch, Standing
+from holdfast_analyzer.engines.hang.progress_watch import ProgressWatch, Stall
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 NODES = ("a", "b")
@@ -46,8 +46,8 @@ class Job:
             )
             self.watch.take(event, self.now)
 
-    def standing(self, step_s: float | None = STEP_S) -> Standing | None:
-        return self.watch.standing(step_s, self.now)
+    def stall(self, step_s: float | None = STEP_S) -> Stall | None:
+        return self.watch.stall(step_s, self.now)
 
 
 def rank(number: int, **fields: Any) -> RankProgress:
@@ -67,7 +67,7 @@ def inside(for_s: float, **fields: Any) -> dict[str, Any]:
 def test_nothing_noted_for_ten_steps_is_no_progress(for_s: float, stands: bool) -> None:
     job = Job()
     job.tell(still(for_s))
-    found = job.standing()
+    found = job.stall()
     assert (found is not None) is stands
     if found is not None:
         assert (found.sign, found.limit_s, found.step) == ("no_traffic", 5.0, 99)
@@ -77,29 +77,29 @@ def test_nothing_noted_for_ten_steps_is_no_progress(for_s: float, stands: bool) 
 def test_a_slow_job_is_given_more_and_one_of_unknown_pace_most() -> None:
     job = Job()
     job.tell(still(80))
-    assert job.standing(step_s=10.0) is None
-    assert job.standing(step_s=None) is None
+    assert job.stall(step_s=10.0) is None
+    assert job.stall(step_s=None) is None
     job.tell(still(130))
-    found = job.standing(step_s=10.0)
+    found = job.stall(step_s=10.0)
     assert found is not None and found.limit_s == 100.0
-    assert job.standing(step_s=None) is not None
+    assert job.stall(step_s=None) is not None
 
 
 def test_who_stands_still_while_others_wait_is_found_sooner() -> None:
     job = Job()
     job.tell(inside(3.2), inside(3.1), still(3.3), inside(3.2))
-    found = job.standing()
+    found = job.stall()
     assert found is not None
-    assert (found.sign, found.limit_s, found.standing, found.waiting) == ("waiting", 3.0, (2,), (0, 1, 3))
+    assert (found.sign, found.limit_s, found.outside, found.waiting) == ("waiting", 3.0, (2,), (0, 1, 3))
     job.tell(inside(3.2), inside(3.1), still(0.1), inside(3.2))
-    assert job.standing() is None, "that rank moves: the others wait for it, no longer than they must"
+    assert job.stall() is None, "that rank moves: the others wait for it, no longer than they must"
 
 
 def test_ranks_that_all_wait_in_collectives_stand_still_together() -> None:
     job = Job()
     job.tell(inside(6.0))
-    found = job.standing()
-    assert found is not None and (found.sign, found.standing) == ("no_traffic", ())
+    found = job.stall()
+    assert found is not None and (found.sign, found.outside) == ("no_traffic", ())
 
 
 @pytest.mark.parametrize(
@@ -109,9 +109,9 @@ def test_ranks_that_all_wait_in_collectives_stand_still_together() -> None:
 def test_phases_have_limits_of_their_own(phase: str, limit_s: float) -> None:
     job = Job()
     job.tell(inside(limit_s - 1), inside(limit_s - 1), still(limit_s - 1, phase=phase), inside(limit_s - 1))
-    assert job.standing() is None, "whoever waits in a collective waits for the one in that phase"
+    assert job.stall() is None, "whoever waits in a collective waits for the one in that phase"
     job.tell(inside(limit_s + 1), inside(limit_s + 1), still(limit_s + 1, phase=phase), inside(limit_s + 1))
-    found = job.standing()
+    found = job.stall()
     assert found is not None and (found.limit_s, found.phase) == (limit_s, phase)
 
 
@@ -119,31 +119,31 @@ def test_where_all_wait_in_collectives_nobody_does_the_work_of_the_phase() -> No
     job = Job()
     for phase in ("checkpoint", "eval", "my own phase"):
         job.tell(inside(4.9, phase=phase))
-        assert job.standing() is None
+        assert job.stall() is None
         job.tell(inside(5.1, phase=phase))
-        found = job.standing()
+        found = job.stall()
         assert found is not None and (found.sign, found.limit_s, found.phase) == ("no_traffic", 5.0, phase)
     job.tell(inside(60, phase="held"))
-    assert job.standing() is None
+    assert job.stall() is None
     job.tell(inside(34, phase="init", steps_done=0))
-    assert job.standing() is None
+    assert job.stall() is None
 
 
 def test_training_that_is_held_inside_collectives_does_not_hang() -> None:
     job = Job()
     job.tell(inside(60, phase="held"), inside(60), still(60), inside(60, phase="held"))
-    assert job.standing() is None
+    assert job.stall() is None
     job.tell(inside(60))
-    assert job.standing() is not None
+    assert job.stall() is not None
 
 
 def test_the_first_step_of_a_generation_is_no_step_like_others() -> None:
     new: dict[str, Any] = {"steps_done": 0, "step": -1, "phase": "init"}
 
-    def told(for_s: float, step_s: float | None, others: list[dict[str, Any]]) -> Standing | None:
+    def told(for_s: float, step_s: float | None, others: list[dict[str, Any]]) -> Stall | None:
         job = Job()
         job.tell(*([still(for_s, **new), *others] if others else [still(for_s, **new)]))
-        return job.standing(step_s)
+        return job.stall(step_s)
 
     for step_s, limit_s, waiting_limit_s in ((None, 450.0, 120.0), (STEP_S, 35.0, 17.5)):
         assert told(limit_s - 1, step_s, []) is None
@@ -153,7 +153,7 @@ def test_the_first_step_of_a_generation_is_no_step_like_others() -> None:
         assert told(waiting_limit_s - 1, step_s, others) is None
         found = told(waiting_limit_s + 1, step_s, others)
         assert found is not None and (found.sign, found.limit_s) == ("waiting", waiting_limit_s)
-        assert (found.standing, found.waiting, found.is_first_start) == ((0,), (1, 2, 3), step_s is None)
+        assert (found.outside, found.waiting, found.is_first_start) == ((0,), (1, 2, 3), step_s is None)
 
 
 def test_who_does_not_come_to_the_rendezvous_is_waited_for() -> None:
@@ -161,15 +161,15 @@ def test_who_does_not_come_to_the_rendezvous_is_waited_for() -> None:
     new: dict[str, Any] = {"steps_done": 0, "step": -1}
     there = still(20.0, **new, phase="rendezvous")
     job.tell(there, there, still(20.0, **new, phase="init"), there)
-    found = job.standing()
-    assert found is not None and (found.sign, found.standing, found.waiting) == ("waiting", (2,), (0, 1, 3))
+    found = job.stall()
+    assert found is not None and (found.sign, found.outside, found.waiting) == ("waiting", (2,), (0, 1, 3))
     job.tell(there, inside(20.0, **new), inside(20.0, **new), there)
-    found = job.standing()
-    assert found is not None and (found.standing, found.waiting) == ((0, 3), (1, 2)), "some have met, and go on"
+    found = job.stall()
+    assert found is not None and (found.outside, found.waiting) == ((0, 3), (1, 2)), "some have met, and go on"
     for for_s, stands in ((17.0, False), (18.0, True)):
         job = Job()
         job.tell(still(for_s, **new, phase="rendezvous"))
-        assert (job.standing() is not None) is stands, "nobody is ahead of the others, and they do not meet"
+        assert (job.stall() is not None) is stands, "nobody is ahead of the others, and they do not meet"
 
 
 def test_what_a_phase_took_before_it_may_take_again() -> None:
@@ -177,9 +177,9 @@ def test_what_a_phase_took_before_it_may_take_again() -> None:
     job.tell(still(40, phase="eval"))
     job.tell(still(0.2))
     job.tell(still(119, phase="eval"))
-    assert job.standing() is None
+    assert job.stall() is None
     job.tell(still(125, phase="eval"))
-    found = job.standing()
+    found = job.stall()
     assert found is not None and found.limit_s == pytest.approx(123, abs=1)
 
 
@@ -188,40 +188,40 @@ def test_a_long_start_is_remembered_over_generations() -> None:
     job.tell(still(430, steps_done=0, phase="restore"))
     job.tell(still(0.1))
     job.tell(still(1200, steps_done=0, phase="restore"), generation=2)
-    assert job.standing() is None
+    assert job.stall() is None
 
 
 def test_silence_is_no_sign() -> None:
     job = Job()
     job.tell(still(60))
     job.now += timedelta(seconds=5)
-    assert job.standing() is None, "what was said last is too old"
+    assert job.stall() is None, "what was said last is too old"
     job.tell(still(60), nodes=("a",))
-    assert job.standing() is None, "one node is not heard of: that is another service's business"
+    assert job.stall() is None, "one node is not heard of: that is another service's business"
     job.tell(still(60))
-    assert job.standing() is not None
+    assert job.stall() is not None
     job.tell(still(60), generation=2, nodes=("b",))
-    assert job.standing() is None, "of the new generation half of the ranks are known"
+    assert job.stall() is None, "of the new generation half of the ranks are known"
 
 
 def test_steps_that_do_not_come_though_collectives_go_on() -> None:
     job = Job()
     job.tell({"since_change_s": 0.1, "since_step_s": 500.0})
-    assert job.standing() is None
+    assert job.stall() is None
     job.tell({"since_change_s": 0.1, "since_step_s": 601.0})
-    found = job.standing()
+    found = job.stall()
     assert found is not None and found.sign == "no_step"
     job.tell({"since_change_s": 0.1, "since_step_s": 601.0, "phase": "eval"})
-    assert job.standing() is None
+    assert job.stall() is None
 
 
 def test_ranks_that_have_ended_do_not_stand_still() -> None:
     job = Job()
     job.tell(still(60, has_ended=True))
-    assert job.standing() is None
+    assert job.stall() is None
     job.tell(still(60, has_ended=True), still(60, has_ended=True), still(60, has_ended=True), still(60))
-    found = job.standing()
-    assert found is not None and found.standing == (3,)
+    found = job.stall()
+    assert found is not None and found.outside == (3,)
 
 
 def test_a_node_whose_ranks_have_all_ended_is_not_missed() -> None:
@@ -230,14 +230,14 @@ def test_a_node_whose_ranks_have_all_ended_is_not_missed() -> None:
     over = RanksFinished(
         id=named_id(job.now, "over"), at=job.now, source="agent/b", job="job", generation=1, node="b", ranks=(2, 3)
     )
-    job.watch.over(over, job.now)
+    job.watch.finished(over, job.now)
     for second in range(1, 9):
         job.tell(still(second), nodes=("a",))
-    found = job.standing()
-    assert found is not None and found.standing == (0, 1)
+    found = job.stall()
+    assert found is not None and found.outside == (0, 1)
     assert job.watch.nodes == ("a",) and job.watch.node_of_rank[3] == "b"
     job.tell(still(60), generation=2, nodes=("a",))
-    assert job.standing() is None, "that was another generation"
+    assert job.stall() is None, "that was another generation"
 
 
 def test_what_comes_again_late_does_not_take_the_place_of_what_is_newer() -> None:
@@ -248,12 +248,12 @@ def test_what_comes_again_late_does_not_take_the_place_of_what_is_newer() -> Non
     newest, job.now = job.now, before - timedelta(seconds=1)
     job.tell(still(60))
     job.now = newest
-    assert job.standing() is None
+    assert job.stall() is None
 
 
 def test_late_words_of_an_earlier_generation_count_for_nothing() -> None:
     job = Job()
     job.tell(still(0.1), generation=2)
     job.tell(still(60), generation=1)
-    assert job.standing() is None
+    assert job.stall() is None
     assert job.watch.nodes == NODES and job.watch.node_of_rank == {0: "a", 1: "a", 2: "b", 3: "b"}

@@ -131,9 +131,9 @@ def test_what_could_not_be_read_is_not_asked_for(cluster: Cluster, tmp_path: Pat
 def test_what_nobody_can_tell_is_no_answer(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
-    cluster.answer = Answer(accepted=False, message="no agent tells of a job gpt that trains")
+    cluster.answer = Answer(accepted=False, message="no agent reports a job gpt that trains")
     done = holdfast(tmp_path, command, "gpt")
-    assert (done.exit_code, done.output) == (2, "Error: no agent tells of a job gpt that trains\n")
+    assert (done.exit_code, done.output) == (2, "Error: no agent reports a job gpt that trains\n")
     cluster.asked.clear()
     cluster.answer, cluster.recorded_at = Answer(accepted=True), 1_000_000
     monkeypatch.setattr(f"holdfast.cli.commands.diagnosis.{command}.FOUND_WITHIN_S", 0.05)

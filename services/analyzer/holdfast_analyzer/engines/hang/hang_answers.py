@@ -1,6 +1,6 @@
-"""What the processes of a job were seen to do, judged: who holds it up, and whether they only work. Pure.
+"""The answers of a job's nodes to a trace, and the judgement: which ranks hold the job up, or only work. Pure.
 
-The judgement itself is that of `holdfast.engines.hang`: stacks by groups, collectives by who waits for whom.
+`holdfast.engines.hang` judges: it groups the stacks, and builds a graph of the ranks that wait for each other.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from holdfast.settings.hang import HangPolicy
 from holdfast.topology import Mesh
 
 Scope = Literal["machine", "group", "nobody"]
-RANKS_TOLD_MAX = 256
-PLACES_TOLD_MAX = 24
-SUSPECTS_TOLD_MAX = 16
-FRAMES_TOLD_MAX = 16
-LINES_TOLD_MAX = 24
+RANKS_SHOWN_MAX = 256
+PLACES_SHOWN_MAX = 24
+SUSPECTS_SHOWN_MAX = 16
+FRAMES_SHOWN_MAX = 16
+LINES_SHOWN_MAX = 24
 _LINE_CHARS_MAX = 400
 SILENT_CONFIDENCE = 0.8
 STUCK_STATES = frozenset({"T", "t", "D"})
-"""Stopped, or waiting inside the kernel where no signal reaches."""
+"""Stopped, or waiting inside the kernel where no signal arrives."""
 
 
 Part = TypeVar("Part", StackDump, CollectiveTrace)
 
 
 class _Parts(Generic[Part]):
-    """One kind of answer of some nodes; `owed` are those of which it is not whole."""
+    """One kind of answer of some nodes. `owed`: the nodes whose answer is not complete."""
 
     def __init__(self, nodes: Iterable[str]) -> None:
         self._of: dict[str, dict[int, Part]] = {node: {} for node in nodes}
@@ -56,8 +56,8 @@ class _Parts(Generic[Part]):
         return ((node, part) for node, parts in self._of.items() for part in parts.values())
 
 
-class Answers:
-    """What has come from each node, in any order and in parts. Nobody speaks for the ranks of another node."""
+class TraceAnswers:
+    """The answers of the nodes, in parts and in any order. A node answers for its own ranks only."""
 
     def __init__(self, node_of_rank: Mapping[int, str]) -> None:
         self._node_of_rank = node_of_rank
@@ -65,7 +65,7 @@ class Answers:
         self._traces = _Parts[CollectiveTrace](node_of_rank.values())
 
     def add(self, event: StackDump | CollectiveTrace) -> None:
-        """Take in a part; one that comes again changes nothing, nor does one of a node that has no rank of the job."""
+        """Take in a part. A repeated part changes nothing, nor does one of a node without ranks of the job."""
         if isinstance(event, StackDump):
             self._dumps.add(event)
         else:
@@ -73,17 +73,17 @@ class Answers:
 
     @property
     def are_complete(self) -> bool:
-        """Whether every node has answered."""
+        """True if every node has answered."""
         return not (self._dumps.owed or self._traces.owed)
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """The nodes of which something has not come yet."""
+        """Nodes whose answer is not complete."""
         return tuple(sorted(self._dumps.owed | self._traces.owed))
 
     @property
     def processes(self) -> tuple[ProcessStacks, ...]:
-        """All that were looked at."""
+        """Processes of the job that were looked at."""
         return tuple(
             process if process.node == node else msgspec.structs.replace(process, node=node)
             for node, dump in self._dumps
@@ -93,7 +93,7 @@ class Answers:
 
     @property
     def traces(self) -> tuple[RankTrace, ...]:
-        """What the ranks remember."""
+        """Collectives that the ranks remember."""
         return tuple(
             rank
             for node, trace in self._traces
@@ -104,14 +104,13 @@ class Answers:
 
     @property
     def links(self) -> tuple[NodeLinks, ...]:
-        """What the nodes know of their network."""
-        told = ((node, dump.links) for node, dump in self._dumps if dump.links is not None)
-        return tuple(msgspec.structs.replace(links, node=node) for node, links in told)
+        """Network links that the nodes report."""
+        reported = ((node, dump.links) for node, dump in self._dumps if dump.links is not None)
+        return tuple(msgspec.structs.replace(links, node=node) for node, links in reported)
 
 
-class Judged(msgspec.Struct, frozen=True, kw_only=True):
-    """What the answers come to; lists are cut to what can be told. `is_excused`: nothing but work was seen.
-    `somebody_waits`: a rank stands in a wait for others, by its stack."""
+class HangJudgement(msgspec.Struct, frozen=True, kw_only=True):
+    """The conclusion from the answers. Lists are cut to the limits of an event."""
 
     suspects: tuple[HangSuspect, ...]
     ranks: tuple[int, ...]
@@ -120,8 +119,11 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
     places: tuple[StandingPlace, ...]
     working: tuple[int, ...]
     is_excused: bool
+    """The ranks under suspicion only work."""
     is_machine: bool
-    somebody_waits: bool
+    """Each of the ranks shows a fault of its own machine."""
+    some_wait: bool
+    """A rank waits for others, by its stack."""
     unread: tuple[str, ...]
     summary: str
     evidence: tuple[str, ...]
@@ -131,7 +133,7 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def judge(
-    answers: Answers,
+    answers: TraceAnswers,
     *,
     mesh: Mesh | None,
     nproc_per_node: int,
@@ -140,10 +142,11 @@ def judge(
     unanswered: tuple[str, ...],
     policy: HangPolicy,
     moves_data: bool = False,
-) -> Judged:
-    """Who holds the job up. `outside`: the ranks that stand outside of collectives, by their ledgers.
+) -> HangJudgement:
+    """Judge which ranks hold the job up.
 
-    `moves_data`: in a phase of its own, such as a checkpoint, a rank may read or write while a thread of it waits.
+    `outside`: ranks outside of collectives, by their ledgers. `moves_data`: the job is in a phase such as a checkpoint,
+    where a rank may read or write while one of its threads waits.
     """
     processes = answers.processes
     looked_at = [process for process in processes if not process.is_tracers_fault]
@@ -151,13 +154,13 @@ def judge(
     reader = StateReader()
     suspects = tuple(
         HangSuspect(
-            ranks=ranks[:RANKS_TOLD_MAX],
-            nodes=_nodes_of(ranks, node_of_rank)[:RANKS_TOLD_MAX],
+            ranks=ranks[:RANKS_SHOWN_MAX],
+            nodes=_nodes_of(ranks, node_of_rank)[:RANKS_SHOWN_MAX],
             reason=_cut(blamed.reason),
             confidence=blamed.confidence,
-            evidence=tuple(map(_cut, blamed.evidence[:LINES_TOLD_MAX])),
+            evidence=tuple(map(_cut, blamed.evidence[:LINES_SHOWN_MAX])),
         )
-        for blamed in verdict.suspects[:SUSPECTS_TOLD_MAX]
+        for blamed in verdict.suspects[:SUSPECTS_SHOWN_MAX]
         if (ranks := _of_job(blamed.ranks, node_of_rank))
     )
     ranks = _of_job(verdict.ranks, node_of_rank)
@@ -168,10 +171,10 @@ def judge(
         ranks, nodes = silent, _nodes_of(silent, node_of_rank)
         scope, confidence = "machine" if len(nodes) == 1 else "group", SILENT_CONFIDENCE
         summary = _cut(f"{', '.join(nodes)} gave no stacks of what its ranks do, the others did")
-        told, told_nodes = ranks[:RANKS_TOLD_MAX], nodes[:RANKS_TOLD_MAX]
-        suspects = (HangSuspect(ranks=told, nodes=told_nodes, reason=summary, confidence=confidence),)
+        shown, shown_nodes = ranks[:RANKS_SHOWN_MAX], nodes[:RANKS_SHOWN_MAX]
+        suspects = (HangSuspect(ranks=shown, nodes=shown_nodes, reason=summary, confidence=confidence),)
     working = _working(processes, policy)
-    speaks_against = {
+    shows_fault = {
         process.rank
         for process in processes
         if process.kind == "rank"
@@ -179,25 +182,24 @@ def judge(
     }
     busy = working & outside | (_working(processes, policy, by_cpu=False) if moves_data else set())
     own = [process for process in processes if process.rank in ranks]
-    return Judged(
+    return HangJudgement(
         suspects=suspects,
         ranks=ranks,
         nodes=nodes,
         verdict=verdict,
         places=_places(verdict.stacks.groups if verdict.stacks else ()),
         working=tuple(sorted(working)),
-        # Who waits in a collective may burn CPU there: only what is done outside of them is work.
+        # A rank that waits in a collective may burn CPU there: only CPU time outside of collectives is work.
         is_excused=bool(busy) and (not ranks or busy >= set(ranks)),
-        is_machine=bool(ranks)
-        and all(rank in speaks_against or node_of_rank.get(rank) in unanswered for rank in ranks),
-        somebody_waits=any(
+        is_machine=bool(ranks) and all(rank in shows_fault or node_of_rank.get(rank) in unanswered for rank in ranks),
+        some_wait=any(
             process.kind == "rank" and reader.read(process).activity.doing == "others" for process in processes
         ),
         unread=tuple(
             _cut(f"rank {process.rank}, pid {process.pid}: {process.unread}") for process in processes if process.unread
-        )[:LINES_TOLD_MAX],
+        )[:LINES_SHOWN_MAX],
         summary=_cut(_with_states(summary, own)),
-        evidence=tuple(map(_cut, verdict.evidence[:LINES_TOLD_MAX])),
+        evidence=tuple(map(_cut, verdict.evidence[:LINES_SHOWN_MAX])),
         confidence=confidence,
         scope=scope,
         processes=len(processes),
@@ -205,14 +207,14 @@ def judge(
 
 
 def _of_job(ranks: Iterable[int], node_of_rank: Mapping[int, str]) -> tuple[int, ...]:
-    """Without those that only a rank's records name, as members of a group: there are no such ranks."""
+    """Drop ranks that the job does not have: a rank's records may name any number."""
     return tuple(rank for rank in ranks if rank in node_of_rank)
 
 
 def _silent(
     processes: Iterable[ProcessStacks], node_of_rank: Mapping[int, str], unanswered: tuple[str, ...]
 ) -> tuple[int, ...]:
-    """Ranks that gave no stacks though the tracer had time and right to read them; none if they are not the few."""
+    """Return the ranks without stacks that the tracer had time and rights to read; none if they are the majority."""
     unread = {
         process.rank
         for process in processes
@@ -223,7 +225,7 @@ def _silent(
 
 
 def _working(processes: Iterable[ProcessStacks], policy: HangPolicy, *, by_cpu: bool = True) -> set[int]:
-    """The ranks of whose processes one computes (`by_cpu`), reads or writes."""
+    """Return the ranks with a process that computes (`by_cpu`), reads or writes."""
     return {
         process.rank
         for process in processes
@@ -236,26 +238,26 @@ def _working(processes: Iterable[ProcessStacks], policy: HangPolicy, *, by_cpu: 
 
 
 def _with_states(summary: str, processes: Iterable[ProcessStacks]) -> str:
-    """The summary, with what the kernel says of the suspects' processes."""
+    """Return the summary with the kernel's states of the suspects' processes."""
     words = {"T": "is stopped", "t": "is stopped by a debugger", "D": "waits inside the kernel"}
-    said = [
+    states = [
         f"process {process.pid} of rank {process.rank} {words[process.state]}"
         + (f" ({process.waits_in})" if process.state == "D" and process.waits_in else "")
         for process in processes
         if process.state in words
     ]
-    return "; ".join([summary, *said[:4]]) if said else summary
+    return "; ".join([summary, *states[:4]]) if states else summary
 
 
 def _places(groups: Iterable[StackGroup]) -> tuple[StandingPlace, ...]:
-    most_crowded = sorted(groups, key=lambda group: -group.count)[:PLACES_TOLD_MAX]
+    most_crowded = sorted(groups, key=lambda group: -group.count)[:PLACES_SHOWN_MAX]
     return tuple(
         StandingPlace(
             kind=group.kind,
             count=group.count,
-            stack=tuple(map(_cut, group.stack[:FRAMES_TOLD_MAX])),
+            stack=tuple(map(_cut, group.stack[:FRAMES_SHOWN_MAX])),
             waits_for=group.waits_for,
-            ranks=group.ranks[:RANKS_TOLD_MAX],
+            ranks=group.ranks[:RANKS_SHOWN_MAX],
             is_usual=group.is_healthy,
         )
         for group in most_crowded

@@ -1,14 +1,13 @@
-"""Hangs, online: a job that stands still is traced, what its processes do is judged, and the finding said. Pure.
+"""Hangs of one job: a job without progress is traced, the traces are judged, and the finding is emitted. Pure.
 
-    moves ──stands still for longer than its limit──▶ asked ──every node has answered, or time is over──▶ judged
+    moves ──no progress for longer than its limit──▶ traced ──every node has answered, or time is over──▶ judged
       ▲                                                 │                                                  │  │
       └───────────────── it moves ──────────────────────┴────── only work was seen: a longer limit ────────┘  │
       └───────────────── it moves, or a new generation ◀──────────────── hang_found, once ────────────────────┘
 
-Whether a job hangs is not decided by its silence alone. A rank that computes, reads or writes is given longer: nobody
-may have said that it evaluates, or writes a checkpoint while the others wait. So is a job in which nobody waits for
-anybody and none stands elsewhere. Before a job's very first step it may go on for ever with either: it may be one that
-makes none.
+Silence alone is no hang. A rank that computes, reads or writes gets a longer limit: the script may evaluate or write a
+checkpoint without naming that phase, while the other ranks wait. So does a job in which no rank waits for another one.
+Before a job's first step either may last without limit: some jobs never make a step.
 """
 
 from __future__ import annotations
@@ -32,112 +31,116 @@ from holdfast.events import (
 from holdfast.ids import derived_id
 from holdfast.orders.trace import TraceOrder
 from holdfast.settings.hang import HangPolicy
-from holdfast_analyzer.engines.hang.hang_answers import RANKS_TOLD_MAX, Answers, Judged, judge
-from holdfast_analyzer.engines.hang.progress_watch import CYCLE, ProgressWatch, Standing
+from holdfast_analyzer.engines.hang.hang_answers import RANKS_SHOWN_MAX, HangJudgement, TraceAnswers, judge
+from holdfast_analyzer.engines.hang.progress_watch import CYCLE, ProgressWatch, Stall
 
 SOURCE = "analyzer"
 ASKED_AGAIN_S = 10.0
-"""Before a machine is blamed for not answering, it is asked once more and given this long."""
+"""Time for a second trace, before a machine is blamed for not answering the first."""
 
-TOLD_BYTES_MAX = 500_000
+JOB_TRACED_BYTES_MAX = 500_000
 """Half of what an event may have."""
 
 BY_HAND_S = 10.0
-"""What a person asks for may take longer than what training waits for."""
+"""Time for the answers to a person's request: training does not wait for them."""
 
 VALID_S = 60.0
-"""An agent obeys a request that is no older, by its own clock: clocks differ, and its answer is awaited by ours."""
+"""Age at which an agent, by its own clock, ignores a request. Clocks differ, so it exceeds the wait for answers."""
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """A trace under way; `standing` is None if a person asked for it. `again`: some had not answered the first time."""
+class Tracing(msgspec.Struct, frozen=True, kw_only=True):
+    """A trace under way."""
 
     wanted: TraceOrder
     at: datetime
     until: datetime
-    standing: Standing | None = None
+    stall: Stall | None = None
+    """None: a person asked for the trace."""
     asked_by: str = ""
     again: bool = False
+    """True for the second trace, after some nodes had not answered the first."""
 
 
-class Said(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be said and asked for. `asked` is the trace that this begins, `ends` says that one is over."""
+class HangStep(msgspec.Struct, frozen=True, kw_only=True):
+    """One step of a job's state: what to emit and to order, and what changes once that is committed."""
 
     events: tuple[Event, ...] = ()
     orders: tuple[TraceOrder, ...] = ()
-    asked: Asked | None = None
+    begins: Tracing | None = None
+    """The trace that this step begins."""
     ends: bool = False
+    """The trace under way is over."""
     look_again_s: float | None = None
     found: bool = False
 
 
-class Hangs:
-    """What is known of one job. What is said changes it only once that is committed (`committed`)."""
+class JobHang:
+    """Progress of one job and the trace of its processes. Events and orders change it only once they are committed."""
 
     def __init__(self, job: str, policy: HangPolicy) -> None:
         self._job = job
         self._policy = policy
         self.watch = ProgressWatch(policy)
-        self.asked: Asked | None = None
-        self._answers = Answers({})
+        self.tracing: Tracing | None = None
+        self._answers = TraceAnswers({})
         self._generation = -1
-        self._is_reported = False
+        self._has_reported = False
         self._look_again_s: float | None = None
 
     def take(self, event: Progress | RanksFinished | StackDump | CollectiveTrace, now: datetime) -> None:
-        """Take in what an agent says."""
+        """Take in an event of an agent."""
         if isinstance(event, Progress):
             self.watch.take(event, now)
         elif isinstance(event, RanksFinished):
-            self.watch.over(event, now)
-        elif self.asked is not None and event.trace == self.asked.wanted.id:
+            self.watch.finished(event, now)
+        elif self.tracing is not None and event.trace == self.tracing.wanted.id:
             self._answers.add(event)
         if self.watch.generation != self._generation:
             self._generation = self.watch.generation
-            self.asked, self._is_reported, self._look_again_s = None, False, None
-            self._answers = Answers({})
+            self.tracing, self._has_reported, self._look_again_s = None, False, None
+            self._answers = TraceAnswers({})
 
-    def answered(self, step_s: float | None, now: datetime) -> Said | None:
-        """What follows once every node has answered; None: nothing."""
-        if self.asked is None or not self._answers.are_complete:
+    def answered(self, step_s: float | None, now: datetime) -> HangStep | None:
+        """Return the step to take once every node has answered; None: some have not."""
+        if self.tracing is None or not self._answers.are_complete:
             return None
-        return self._judged(self.asked, self.watch.standing(step_s, now), now)
+        return self._judged(self.tracing, self.watch.stall(step_s, now), now)
 
-    def due(self, step_s: float | None, now: datetime, hearing_since: datetime) -> Said | None:
-        """What follows from the time; None: nothing. An answer counts as missing only if it would have been heard."""
-        if self.asked is not None:
-            waited = now - max(self.asked.at, hearing_since)
-            if not self._answers.are_complete and waited < self.asked.until - self.asked.at:
+    def due(self, step_s: float | None, now: datetime, hearing_since: datetime) -> HangStep | None:
+        """Return the step that the time makes due; None: none. An answer is missing only if the bus was received."""
+        if self.tracing is not None:
+            waited = now - max(self.tracing.at, hearing_since)
+            if not self._answers.are_complete and waited < self.tracing.until - self.tracing.at:
                 return None
-            return self._judged(self.asked, self.watch.standing(step_s, now), now)
-        standing = self.watch.standing(step_s, now)
-        if standing is None:
-            if self.watch.is_heard(now):
-                self._is_reported, self._look_again_s = False, None
+            return self._judged(self.tracing, self.watch.stall(step_s, now), now)
+        stall = self.watch.stall(step_s, now)
+        if stall is None:
+            if self.watch.is_complete(now):
+                self._has_reported, self._look_again_s = False, None
             return None
-        if self._is_reported or standing.still_s < (self._look_again_s or 0.0):
+        if self._has_reported or stall.still_s < (self._look_again_s or 0.0):
             return None
-        return self._suspected(standing, now)
+        return self._suspected(stall, now)
 
-    def by_hand(self, trace: str, asked_by: str, now: datetime, *, native: bool) -> Said:
-        """A person asks what the job's processes do."""
+    def requested(self, trace: str, asked_by: str, now: datetime, *, native: bool) -> HangStep:
+        """Begin a trace that a person asked for."""
         wanted = self._wanted(trace, now, native=native)
         until = now + timedelta(seconds=BY_HAND_S)
-        return Said(orders=(wanted,), asked=Asked(wanted=wanted, at=now, until=until, asked_by=asked_by))
+        return HangStep(orders=(wanted,), begins=Tracing(wanted=wanted, at=now, until=until, asked_by=asked_by))
 
-    def committed(self, said: Said) -> None:
-        """It is said."""
-        if said.asked is not None:
+    def committed(self, step: HangStep) -> None:
+        """Adopt a committed step."""
+        if step.begins is not None:
             nodes = set(self.watch.nodes)
             of_those = {rank: node for rank, node in self.watch.node_of_rank.items() if node in nodes}
-            self.asked, self._answers = said.asked, Answers(of_those)
-        elif said.ends:
-            self.asked, self._answers = None, Answers({})
-            self._look_again_s = said.look_again_s
-            self._is_reported = self._is_reported or said.found
+            self.tracing, self._answers = step.begins, TraceAnswers(of_those)
+        elif step.ends:
+            self.tracing, self._answers = None, TraceAnswers({})
+            self._look_again_s = step.look_again_s
+            self._has_reported = self._has_reported or step.found
 
-    def _suspected(self, standing: Standing, now: datetime) -> Said:
-        trace = derived_id(standing.cause, "hang", self._job)
+    def _suspected(self, stall: Stall, now: datetime) -> HangStep:
+        trace = derived_id(stall.cause, "hang", self._job)
         wanted = self._wanted(trace, now)
         suspected = HangSuspected(
             id=derived_id(trace, "suspected"),
@@ -145,74 +148,74 @@ class Hangs:
             source=SOURCE,
             job=self._job,
             generation=self.watch.generation,
-            cause=standing.cause,
+            cause=stall.cause,
             trace=trace,
-            sign=standing.sign,
-            still_s=standing.still_s,
-            limit_s=standing.limit_s,
-            phase=standing.phase,
-            step=standing.step,
-            standing=standing.standing[:RANKS_TOLD_MAX],
-            waiting=standing.waiting[:RANKS_TOLD_MAX],
+            sign=stall.sign,
+            still_s=stall.still_s,
+            limit_s=stall.limit_s,
+            phase=stall.phase,
+            step=stall.step,
+            standing=stall.outside[:RANKS_SHOWN_MAX],
+            waiting=stall.waiting[:RANKS_SHOWN_MAX],
         )
         until = now + timedelta(seconds=self._policy.answer_s)
-        asked = Asked(wanted=wanted, at=now, until=until, standing=standing)
-        return Said(events=(suspected,), orders=(wanted,), asked=asked)
+        asked = Tracing(wanted=wanted, at=now, until=until, stall=stall)
+        return HangStep(events=(suspected,), orders=(wanted,), begins=asked)
 
     def _wanted(self, trace: str, now: datetime, *, native: bool = False) -> TraceOrder:
         until = now + timedelta(seconds=VALID_S)
         return TraceOrder(id=trace, job=self._job, generation=self.watch.generation, until=until, native=native)
 
-    def _judged(self, asked: Asked, standing: Standing | None, now: datetime) -> Said:
+    def _judged(self, tracing: Tracing, stall: Stall | None, now: datetime) -> HangStep:
         unanswered = self._answers.missing
-        if asked.standing is not None and standing is None:
-            # It went on meanwhile, or is not heard of as a whole: no hang, and nothing to say.
-            return Said(ends=True)
+        if tracing.stall is not None and stall is None:
+            # The job made progress meanwhile, or some of its nodes are silent: no hang, and nothing to emit.
+            return HangStep(ends=True)
         judged = judge(
             self._answers,
             mesh=self.watch.mesh,
             nproc_per_node=self.watch.nproc_per_node,
             node_of_rank=self.watch.node_of_rank,
-            outside=frozenset(standing.standing if standing else self.watch.node_of_rank),
-            moves_data=standing is not None and standing.phase not in CYCLE,
+            outside=frozenset(stall.outside if stall else self.watch.node_of_rank),
+            moves_data=stall is not None and stall.phase not in CYCLE,
             unanswered=unanswered,
             policy=self._policy,
         )
-        if asked.standing is not None and unanswered and not asked.again and not judged.verdict.ranks:
-            return self._ask_again(asked, now)
-        traced = self._traced(asked, judged, unanswered, now)
-        if asked.standing is None or standing is None:
-            return Said(events=(traced,), ends=True, look_again_s=self._look_again_s)
-        patience_s = self._patience_s(judged, standing)
-        if standing.still_s < patience_s:
-            return Said(events=(traced,), ends=True, look_again_s=min(2 * standing.still_s, patience_s))
-        return Said(events=(traced, self._found(asked, standing, judged, traced, now)), ends=True, found=True)
+        if tracing.stall is not None and unanswered and not tracing.again and not judged.verdict.ranks:
+            return self._ask_again(tracing, now)
+        traced = self._traced(tracing, judged, unanswered, now)
+        if tracing.stall is None or stall is None:
+            return HangStep(events=(traced,), ends=True, look_again_s=self._look_again_s)
+        patience_s = self._patience_s(judged, stall)
+        if stall.still_s < patience_s:
+            return HangStep(events=(traced,), ends=True, look_again_s=min(2 * stall.still_s, patience_s))
+        return HangStep(events=(traced, self._found(tracing, stall, judged, traced, now)), ends=True, found=True)
 
-    def _patience_s(self, judged: Judged, standing: Standing) -> float:
-        """How long the job may stand as it does, now that it was looked at."""
-        somebody_waits = bool(standing.waiting) or judged.somebody_waits
-        if standing.is_first_start and (judged.is_excused or not (somebody_waits or judged.is_machine)):
-            # It may compile for an hour, or be no training that makes steps.
+    def _patience_s(self, judged: HangJudgement, stall: Stall) -> float:
+        """Return how long the job may go without progress, judged by its trace."""
+        some_wait = bool(stall.waiting) or judged.some_wait
+        if stall.is_first_start and (judged.is_excused or not (some_wait or judged.is_machine)):
+            # It may compile for an hour, or be a job that never makes a step.
             return math.inf
         if judged.is_excused:
             return self._policy.working_s
-        return 0.0 if somebody_waits or judged.is_machine else self._policy.unnamed_s
+        return 0.0 if some_wait or judged.is_machine else self._policy.unnamed_s
 
-    def _ask_again(self, asked: Asked, now: datetime) -> Said:
-        trace = derived_id(asked.wanted.id, "again")
+    def _ask_again(self, tracing: Tracing, now: datetime) -> HangStep:
+        trace = derived_id(tracing.wanted.id, "again")
         wanted, until = self._wanted(trace, now), now + timedelta(seconds=ASKED_AGAIN_S)
-        again = msgspec.structs.replace(asked, wanted=wanted, at=now, until=until, again=True)
-        return Said(orders=(wanted,), asked=again)
+        again = msgspec.structs.replace(tracing, wanted=wanted, at=now, until=until, again=True)
+        return HangStep(orders=(wanted,), begins=again)
 
-    def _traced(self, asked: Asked, judged: Judged, unanswered: tuple[str, ...], now: datetime) -> JobTraced:
-        trace = asked.wanted.id
+    def _traced(self, tracing: Tracing, judged: HangJudgement, unanswered: tuple[str, ...], now: datetime) -> JobTraced:
+        trace = tracing.wanted.id
         traced = JobTraced(
             id=derived_id(trace, "traced"),
             at=now,
             source=SOURCE,
             job=self._job,
             generation=self.watch.generation,
-            cause=derived_id(trace, "suspected") if asked.standing and not asked.again else trace,
+            cause=derived_id(trace, "suspected") if tracing.stall and not tracing.again else trace,
             trace=trace,
             suspects=judged.suspects,
             scope=judged.scope,
@@ -220,37 +223,39 @@ class Hangs:
             summary=judged.summary,
             evidence=judged.evidence,
             places=judged.places,
-            working=judged.working[:RANKS_TOLD_MAX],
+            working=judged.working[:RANKS_SHOWN_MAX],
             unread=judged.unread,
-            unanswered=unanswered[:RANKS_TOLD_MAX],
+            unanswered=unanswered[:RANKS_SHOWN_MAX],
             processes=judged.processes,
             still_s=self.watch.still_s,
-            took_s=max(0.0, (now - asked.at).total_seconds()),
-            asked_by=asked.asked_by,
+            took_s=max(0.0, (now - tracing.at).total_seconds()),
+            asked_by=tracing.asked_by,
         )
-        if len(encode(traced)) <= TOLD_BYTES_MAX:
+        if len(encode(traced)) <= JOB_TRACED_BYTES_MAX:
             return traced
-        # Whatever the ranks call their functions: that there is a finding must be heard.
+        # Function names of any length must not keep the finding from the bus.
         suspects = tuple(msgspec.structs.replace(suspect, evidence=()) for suspect in traced.suspects)
         return msgspec.structs.replace(traced, places=(), evidence=(), suspects=suspects)
 
-    def _found(self, asked: Asked, standing: Standing, judged: Judged, traced: JobTraced, now: datetime) -> HangFound:
+    def _found(
+        self, tracing: Tracing, stall: Stall, judged: HangJudgement, traced: JobTraced, now: datetime
+    ) -> HangFound:
         return HangFound(
-            id=derived_id(asked.wanted.id, "found"),
+            id=derived_id(tracing.wanted.id, "found"),
             at=now,
             source=SOURCE,
             job=self._job,
             generation=self.watch.generation,
             cause=traced.id,
-            trace=asked.wanted.id,
-            sign=standing.sign,
-            since=standing.since,
-            still_s=standing.still_s,
-            limit_s=standing.limit_s,
-            phase=standing.phase,
-            step=standing.step,
-            nodes=judged.nodes[:RANKS_TOLD_MAX],
-            ranks=judged.ranks[:RANKS_TOLD_MAX],
+            trace=tracing.wanted.id,
+            sign=stall.sign,
+            since=stall.since,
+            still_s=stall.still_s,
+            limit_s=stall.limit_s,
+            phase=stall.phase,
+            step=stall.step,
+            nodes=judged.nodes[:RANKS_SHOWN_MAX],
+            ranks=judged.ranks[:RANKS_SHOWN_MAX],
             scope=judged.scope,
             confidence=judged.confidence,
             is_machine=judged.is_machine,

@@ -1,9 +1,8 @@
-"""Whether a job makes progress, by what its ranks note in their ledgers; agents tell it once a second. Pure.
+"""The progress of a job, by the ledgers of its ranks, which agents report once a second. Pure.
 
-A job stands still when none of its ranks has noted anything for longer than a limit that follows its own pace and the
-phase it is in. Some of them inside a collective and others not in it says more, and is looked at sooner. Only what
-agents say counts, never that they say nothing: a node that is not heard of is the standby service's business, and as
-long as one is missing nothing is concluded here.
+A job is stalled when none of its ranks has noted anything for longer than a limit, which follows the job's own pace and
+its phase. The limit is shorter when some ranks are inside a collective and others are not. Silence of an agent proves
+nothing: lost nodes are the standby service's business, and while a node is silent no stall is found.
 """
 
 from __future__ import annotations
@@ -20,24 +19,21 @@ from holdfast.settings.hang import HangPolicy
 from holdfast.topology import Mesh, MeshError
 
 HEARD_WITHIN_S = 4.0
-"""What a node has said longer ago tells nothing of how it stands now."""
+"""A node whose last report is older counts as silent."""
 
 CYCLE = frozenset({"train", "data", "forward", "backward", "optimizer", "init"})
-"""Phases that each step goes through; a script that names none stays in the first one it was in."""
+"""Phases that each step goes through. A script that names no phase stays in its first one."""
 
 STEP_UNKNOWN_S = 12.0
-"""What a step counts as until the job's pace is known."""
+"""Step time assumed until the job's pace is known."""
 
 START = "start"
 RENDEZVOUS = "rendezvous"
 RESTORE = "restore"
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """A job that stands still: since when, by what limit, and which ranks stand where.
-
-    `is_first_start`: it has made no step yet, and may be a job that makes none.
-    """
+class Stall(msgspec.Struct, frozen=True, kw_only=True):
+    """A job without progress for longer than its limit."""
 
     sign: HangSign
     since: datetime
@@ -45,14 +41,17 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     limit_s: float
     phase: str
     step: int
-    standing: tuple[int, ...]
+    outside: tuple[int, ...]
+    """Ranks outside of collectives."""
     waiting: tuple[int, ...]
+    """Ranks inside a collective."""
     cause: str
     is_first_start: bool = False
+    """True if the job has made no step yet: it may be one that never makes any."""
 
 
 class ProgressWatch:
-    """What is known of one generation of a job, and how long its phases take."""
+    """Progress of the newest generation of a job, and the longest time that each phase has taken."""
 
     def __init__(self, policy: HangPolicy) -> None:
         self._policy = policy
@@ -63,40 +62,40 @@ class ProgressWatch:
         self.cause = ""
         self._ranks: dict[int, RankProgress] = {}
         self._node_of: dict[int, str] = {}
-        self._heard: dict[str, datetime] = {}
-        self._said: dict[str, datetime] = {}
-        self._over: set[str] = set()
+        self._received_at: dict[str, datetime] = {}
+        self._emitted_at: dict[str, datetime] = {}
+        self._finished: set[str] = set()
         self._longest_s: dict[str, float] = {}
 
     @property
     def node_of_rank(self) -> dict[int, str]:
-        """Where each rank is, as far as it was heard of."""
+        """Node of each rank that was reported."""
         return dict(self._node_of)
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """The nodes of this generation that have told of it, and still run ranks."""
-        return tuple(sorted(self._heard.keys() - self._over))
+        """Nodes that have reported ranks of this generation and still run some."""
+        return tuple(sorted(self._received_at.keys() - self._finished))
 
     @property
     def still_s(self) -> float:
-        """For how long no rank has noted anything, as of the last words."""
+        """Seconds since any rank noted anything, by the last reports."""
         return min((rank.since_change_s for rank in self._ranks.values() if not rank.has_ended), default=0.0)
 
     def take(self, event: Progress, now: datetime) -> None:
-        """Take in what one node says."""
+        """Take in the report of one node."""
         generation = event.generation or 0
         if generation < self.generation or event.node is None or not event.world_size:
             return
         if generation > self.generation:
             self.generation = generation
-            self._ranks, self._node_of, self._heard, self._said, self._over = {}, {}, {}, {}, set()
-        if event.at < self._said.get(event.node, event.at):
+            self._ranks, self._node_of, self._received_at, self._emitted_at, self._finished = {}, {}, {}, {}, set()
+        if event.at < self._emitted_at.get(event.node, event.at):
             return
-        self._said[event.node] = event.at
+        self._emitted_at[event.node] = event.at
         self.world_size, self.nproc_per_node, self.mesh = event.world_size, event.nproc_per_node, _mesh(event.mesh)
         self.cause = event.id
-        self._heard[event.node] = now
+        self._received_at[event.node] = now
         for rank in event.ranks:
             if rank.rank >= event.world_size:
                 continue
@@ -104,38 +103,38 @@ class ProgressWatch:
             self._ranks[rank.rank] = rank
             self._node_of[rank.rank] = event.node
 
-    def over(self, event: RanksFinished, now: datetime) -> None:
-        """All ranks of one node have ended by themselves: it tells nothing more, and is not missed."""
+    def finished(self, event: RanksFinished, now: datetime) -> None:
+        """Note that all ranks of a node have ended by themselves: it reports no more, and does not count as silent."""
         if event.node is None or event.generation != self.generation:
             return
-        self._over.add(event.node)
-        self._heard[event.node] = now
+        self._finished.add(event.node)
+        self._received_at[event.node] = now
         for rank in event.ranks:
             last = self._ranks.get(rank, RankProgress(rank=rank, step=-1, phase="exit"))
             self._ranks[rank] = msgspec.structs.replace(last, has_ended=True)
             self._node_of[rank] = event.node
 
-    def is_heard(self, now: datetime) -> bool:
-        """Whether every rank of the generation was told of just now, or has ended."""
+    def is_complete(self, now: datetime) -> bool:
+        """Return True if every rank of the generation was reported recently, or has ended."""
         return (
             0 < self.world_size == len(self._ranks)
-            and not self.silent(now)
-            and set(self._node_of.values()) == self._heard.keys()
+            and not self.silent_nodes(now)
+            and set(self._node_of.values()) == self._received_at.keys()
         )
 
-    def silent(self, now: datetime) -> tuple[str, ...]:
-        """The nodes that have told of their ranks, and do so no more."""
+    def silent_nodes(self, now: datetime) -> tuple[str, ...]:
+        """Return the nodes that have reported ranks, but not recently."""
         recently = timedelta(seconds=HEARD_WITHIN_S)
-        return tuple(sorted(node for node in self.nodes if now - self._heard[node] > recently))
+        return tuple(sorted(node for node in self.nodes if now - self._received_at[node] > recently))
 
     @property
-    def ranks_told(self) -> int:
-        """Of how many ranks of the generation something was heard."""
+    def ranks_reported(self) -> int:
+        """Number of ranks of the generation that were reported."""
         return len(self._ranks)
 
-    def standing(self, step_s: float | None, now: datetime) -> Standing | None:
-        """How the job stands still; None: it does not, or nobody knows. `step_s`: a long step of it (P99)."""
-        if not self.is_heard(now):
+    def stall(self, step_s: float | None, now: datetime) -> Stall | None:
+        """Return the stall of the job; None: it makes progress, or a node is silent. `step_s`: its long step (P99)."""
+        if not self.is_complete(now):
             return None
         ranks = [rank for rank in self._ranks.values() if not rank.has_ended]
         if not ranks:
@@ -144,13 +143,13 @@ class ProgressWatch:
         outside = [rank for rank in ranks if rank not in waiting]
         still_s = min(rank.since_change_s for rank in ranks)
         some_wait = bool(waiting) and bool(outside)
-        # Who waits in a collective does so for the others: it is their phase that tells how long that may be. Whoever
-        # is held for tests is so inside of one.
+        # A rank inside a collective waits for those outside, so their phase sets the limit. Ranks that are held for
+        # tests are inside one.
         held = [rank for rank in waiting if rank.phase == "held"]
         slowest = max([*outside, *held] or ranks, key=lambda rank: self._limit_s(rank, step_s, some_wait=some_wait))
         limit_s = self._limit_s(slowest, step_s, some_wait=some_wait)
         if not outside and not held and _key(slowest) not in (START, "cycle"):
-            # Whatever phase it is, nobody does the work of it: each waits for others that wait as well.
+            # No rank does the work of its phase: each waits for others that wait as well.
             limit_s = min(limit_s, self._cycle_limit_s(step_s, some_wait=False))
         sign: HangSign = "waiting" if some_wait else "no_traffic"
         if still_s < limit_s:
@@ -160,14 +159,14 @@ class ProgressWatch:
             limit_s = max(self._policy.working_s, limit_s)
             if still_s < limit_s:
                 return None
-        return Standing(
+        return Stall(
             sign=sign,
             since=now - timedelta(seconds=still_s),
             still_s=still_s,
             limit_s=limit_s,
             phase=slowest.phase,
             step=max(rank.step for rank in ranks),
-            standing=tuple(rank.rank for rank in outside),
+            outside=tuple(rank.rank for rank in outside),
             waiting=tuple(rank.rank for rank in waiting),
             cause=self.cause,
             is_first_start=step_s is None and _key(slowest) == START,
@@ -188,7 +187,7 @@ class ProgressWatch:
         if longest_s is None:
             return limit_s
         learned_s = max(policy.floor_s, policy.learned_multiple * longest_s)
-        # A start that restored from memory says little of one that reads the disk.
+        # A start that restored from memory predicts nothing about one that reads the disk.
         return max(limit_s, learned_s) if key == START else min(limit_s, learned_s)
 
     def _cycle_limit_s(self, step_s: float | None, *, some_wait: bool) -> float:
@@ -198,11 +197,11 @@ class ProgressWatch:
         return max(floor_s, multiple * (STEP_UNKNOWN_S if step_s is None else step_s))
 
     def _start_limit_s(self, rank: RankProgress, step_s: float | None, *, some_wait: bool) -> float:
-        """Before the first step. The controller's own limit to it (`[timeouts]`), which names nobody, comes later."""
+        """Return the limit before the first step. The controller's limit (`[timeouts]`) is longer."""
         policy = self._policy
         if rank.phase == RESTORE:
             return policy.start_s
-        # Of whoever has come to meet the others nothing else is to be expected.
+        # A rank at the rendezvous waits for the others by definition.
         some_wait = some_wait or rank.phase == RENDEZVOUS
         if step_s is None:
             return policy.start_waiting_s if some_wait else policy.start_s
@@ -211,12 +210,12 @@ class ProgressWatch:
         return policy.restart_s + policy.step_multiple * step_s
 
     def _learn(self, before: RankProgress | None, now: RankProgress) -> None:
-        """A rank that has moved on was not hanging: so long it may take in that phase."""
+        """Learn how long a phase may take: a rank that has gone on was not hanging."""
         if before is None or now.since_change_s >= before.since_change_s:
             return
         key = _key(before)
         if key != "cycle":
-            # It moved between two words of its node.
+            # It went on at some time between two reports.
             still_s = before.since_change_s + 1.0
             self._longest_s[key] = max(self._longest_s.get(key, 0.0), still_s)
 
@@ -229,13 +228,13 @@ def _mesh(text: str | None) -> Mesh | None:
 
 
 def _waiting(ranks: Sequence[RankProgress]) -> list[RankProgress]:
-    """Those inside a collective; where there is none yet, those that have come to meet the others."""
+    """Return the ranks inside a collective; if there is none, those at the rendezvous."""
     inside = [rank for rank in ranks if rank.in_collective]
     return inside or [rank for rank in ranks if rank.phase == RENDEZVOUS]
 
 
 def _key(rank: RankProgress) -> str:
-    """What limits how long a rank may note nothing: its place in the life of a generation."""
+    """Return the key of the limit that applies to a rank: its place in the life of a generation."""
     if rank.phase in (RENDEZVOUS, RESTORE) or not rank.steps_done:
         return START
     return "cycle" if rank.phase in CYCLE else rank.phase

@@ -1,12 +1,12 @@
-"""A job that got slow without a word (GREYHOUND §4): noticed, located, tested while training is held, said. Pure.
+"""A job that gets slow without an error (GREYHOUND §4): detection, location, tests while training is held. Pure.
 
     watching   the iterations of one rank of each node are tracked
     profiling  all nodes are asked how their ranks spent the last iterations
     testing    training is held, suspects are tested
-    voting     the finding is said, it names nobody: stacks are taken in rounds, while training goes on
-    watching   the finding is said, training goes on
+    voting     the finding is emitted and names no machine: stacks are taken in rounds, while training goes on
+    watching   the finding is emitted, training goes on
 
-What is to be said stays until it was committed; a stage whose nodes do not answer in time ends with what there is.
+Events and orders stay pending until they are committed. A stage ends with the answers it has when its time is over.
 """
 
 from __future__ import annotations
@@ -38,35 +38,35 @@ from holdfast.symptoms.table_one import TableOne
 from holdfast_analyzer.engines.slow.slow_analysis import Analysis
 from holdfast_analyzer.engines.slow.slow_answers import fits, was_measured_by
 from holdfast_analyzer.engines.slow.slow_location import (
-    Judged,
     Profiles,
+    SlowJudgement,
     by_collectives,
     by_tests,
     hold_of,
     profiles_of,
     transfers_of,
 )
-from holdfast_analyzer.engines.slow.slow_vote import Ballot, place_of
+from holdfast_analyzer.engines.slow.slow_vote import Ballot, placement_of
 
 SOURCE = "analyzer"
 SLOW_ITERATIONS_MIN = 4
-"""At the new pace, before all nodes are asked: medians of fewer are of single iterations."""
+"""Iterations at the new pace before all nodes are asked: a median of fewer is that of a single iteration."""
 ASK_ANYWAY = timedelta(seconds=3)
 STEPS_FIRST = 20
-"""Steps that all nodes have told, before they may be taken in place of what repeats in their collectives."""
+"""Steps that the nodes must have reported in sum before steps may replace the period of collectives."""
 FINER_THAN_STEPS = 1.5
 
 OLD = timedelta(seconds=30)
-"""Iterations from before say nothing of now."""
+"""Older iterations show nothing of the present."""
 
 IMBALANCES = ("stage_imbalance", "sequence_imbalance")
-"""What makes a job slow and is no machine's fault."""
+"""Causes that are no machine's fault."""
 
-Said = Event | SlowOrder | TraceOrder
+Output = Event | SlowOrder | TraceOrder
 
 
-class FailSlow:
-    """One job. `pending` is what is still to be said, in order; `said` takes from it."""
+class SlowJob:
+    """One job: its pace, the analysis under way, and the events and orders that are not committed yet."""
 
     def __init__(self, job: str, policy: SlowPolicy) -> None:
         self.job = job
@@ -74,21 +74,21 @@ class FailSlow:
         self._generation = 0
         self._pace = JobPace(policy.slower_by)
         self._newest: dict[int, int] = {}
-        self._told_steps = 0
-        self._told_iterations = 0
+        self._reported_steps = 0
+        self._reported_iterations = 0
         self._by_steps = False
         self._onset: tuple[PaceChange, str, datetime] | None = None
         self._declined: MfuDeclined | None = None
-        self._pending: list[Said] = []
+        self._pending: list[Output] = []
         self.analysis: Analysis | None = None
         self.heard_at: datetime | None = None
 
-    # --- what is seen -----------------------------------------------------------------------------
+    # --- input -----------------------------------------------------------------------------
 
     def take(self, event: StepsMeasured, now: datetime) -> None:
         """Take in the iterations of one node."""
         generation = event.generation or 0
-        # Agents say their last measurements again to a bus that lost them: what a job was once is no news.
+        # Agents repeat their last measurements to a bus that lost them: an old pace is no news.
         if generation < self._generation or now - event.at > OLD:
             return
         if generation > self._generation:
@@ -107,17 +107,17 @@ class FailSlow:
             self._ask(derived_id(cause, "slow"), now, iterations=since, slow=(change.after_s, change.healthy_s))
 
     def declined(self, event: MfuDeclined) -> None:
-        """The job's pace was found to have declined: what crept in, or what is told by a training log only."""
+        """Note that the job's pace has declined: slowly, or by a training log only."""
         if not self._policy.locate or (event.generation or 0) < self._generation:
             return
         if (event.generation or 0) > self._generation:
             self._begin(event.generation or 0)
-        # Iterations that got longer at once were looked at when they did.
+        # A sudden change was analyzed when it came.
         if self.analysis is None and self._onset is None and not self._pace.is_slow:
             self._declined = event
 
     def break_off_rounds(self) -> None:
-        """Rounds of stacks are over, unless somebody waits for them: the job hangs, or is to be looked at anew."""
+        """Stop the rounds of stacks unless a person asked for them: the job hangs, or a new analysis begins."""
         if self.analysis is not None and self.analysis.ballot is not None and not self.analysis.by_stacks:
             self.analysis = None
 
@@ -148,46 +148,46 @@ class FailSlow:
         return [sample for sample in event.samples if sample.rank == rank and sample.duration_s > 0]
 
     def _is_better_by_steps(self, event: StepsMeasured, steps: int) -> bool:
-        """Whether steps tell the pace better.
+        """Return True if steps show the pace better than the period of collectives.
 
-        DDP calls its collectives from C++, where nobody sees them; what repeats more often than steps is a part of one.
+        DDP calls its collectives from C++, unseen; a period that is shorter than a step is a part of one.
         """
-        self._told_steps += steps
-        self._told_iterations += len(event.iterations)
-        if self._told_steps < STEPS_FIRST:
+        self._reported_steps += steps
+        self._reported_iterations += len(event.iterations)
+        if self._reported_steps < STEPS_FIRST:
             return False
-        return not self._told_iterations or self._told_iterations > FINER_THAN_STEPS * self._told_steps
+        return not self._reported_iterations or self._reported_iterations > FINER_THAN_STEPS * self._reported_steps
 
     def take_profile(self, event: CollectivesProfiled) -> None:
-        """What a node tells of its ranks."""
+        """Take in the profile of a node's ranks."""
         if self.analysis is None or event.asked != self.analysis.wanted.id or self.analysis.tests is not None:
             return
-        if fits(event, self.analysis.told.values()):
-            self.analysis.told.setdefault(event.node_rank, event)
+        if fits(event, self.analysis.profiled.values()):
+            self.analysis.profiled.setdefault(event.node_rank, event)
 
     def take_tests(self, event: SlownessTested) -> None:
-        """What a node has measured."""
+        """Take in the measurements of a node."""
         if self.analysis is None or event.asked != self.analysis.wanted.id:
             return
-        if was_measured_by(event, self.analysis.told.get(event.node_rank)):
+        if was_measured_by(event, self.analysis.profiled.get(event.node_rank)):
             self.analysis.tested[event.stage][event.node_rank] = event
 
     def take_stacks(self, event: StackDump | CollectiveTrace) -> bool:
-        """What the processes of a node do; whether it was asked for here."""
+        """Take in stacks of a node; return False if they were not asked for here."""
         ballot = self.analysis.ballot if self.analysis is not None else None
         if ballot is None or not ballot.takes(event.trace):
             return False
         ballot.add(event)
         return True
 
-    def by_hand(self, asked: str, asked_by: str, now: datetime, *, tests: bool, stacks: bool) -> None:
-        """Somebody wants to know; by rounds of stacks, or by collectives and, if so wanted, tests."""
+    def requested(self, asked: str, asked_by: str, now: datetime, *, tests: bool, stacks: bool) -> None:
+        """Begin an analysis that a person asked for: by rounds of stacks, or by collectives and, if wanted, tests."""
         self._ask(asked, now, slow=self._pace.slow, asked_by=asked_by, tests=tests, by_stacks=stacks)
 
-    # --- what is said -----------------------------------------------------------------------------
+    # --- output -----------------------------------------------------------------------------
 
-    def due(self, now: datetime) -> tuple[Said, ...]:
-        """What is to be said now."""
+    def due(self, now: datetime) -> tuple[Output, ...]:
+        """Go on with the analysis, and return the pending events and orders."""
         if self.analysis is None and self._declined is not None:
             event, self._declined = self._declined, None
             self._ask(derived_id(event.id, "slow"), now, share_left=event.share_left)
@@ -195,9 +195,9 @@ class FailSlow:
             self._go_on(self.analysis, now)
         return tuple(self._pending)
 
-    def said(self, what: Said) -> None:
-        """This was said."""
-        self._pending = [other for other in self._pending if other is not what]
+    def committed(self, output: Output) -> None:
+        """Drop a committed event or order from the pending ones."""
+        self._pending = [other for other in self._pending if other is not output]
 
     # --- tracking ---------------------------------------------------------------------------------
 
@@ -205,7 +205,7 @@ class FailSlow:
         self._generation = generation
         self._pace = JobPace(self._policy.slower_by)
         self._newest.clear()
-        self._told_steps = self._told_iterations = 0
+        self._reported_steps = self._reported_iterations = 0
         self._by_steps = False
         self._onset = self._declined = None
         self.analysis = None
@@ -213,7 +213,7 @@ class FailSlow:
     def _changed(self, change: PaceChange, cause: StepsMeasured, now: datetime) -> None:
         is_onset = change.direction == "onset"
         common: dict[str, Any] = {
-            # Seen twice, it is the same finding to the letter: the record has it once.
+            # Seen twice, it is the same finding to the letter, and recorded once.
             "id": derived_id(cause.id, change.direction, change.iteration),
             "at": cause.at,
             "cause": cause.id,
@@ -226,7 +226,7 @@ class FailSlow:
             "ranks": change.ranks,
         }
         if is_onset or change.is_over:
-            # What the rounds have shown so far was another pace.
+            # The rounds so far showed another pace.
             self.break_off_rounds()
         if is_onset:
             found = FailSlowOnset(**common, symptom=TableOne.MFU_DECLINE)
@@ -268,25 +268,27 @@ class FailSlow:
             self._tested(analysis, analysis.profiles, analysis.located, analysis.tests, now)
 
     def _profiled(self, analysis: Analysis, now: datetime) -> None:
-        told = analysis.told
-        nnodes = max((event.nnodes for event in told.values()), default=1)
-        if len(told) < nnodes and now < analysis.wanted.until:
+        profiled = analysis.profiled
+        nnodes = max((event.nnodes for event in profiled.values()), default=1)
+        if len(profiled) < nnodes and now < analysis.wanted.until:
             return
-        analysis.profiles = profiles = profiles_of(told)
-        if analysis.by_stacks and place_of(told) is not None:
+        analysis.profiles = profiles = profiles_of(profiled)
+        if analysis.by_stacks and placement_of(profiled) is not None:
             self._begin_rounds(analysis, now)
             return
         if profiles is None:
-            self._end(analysis, Judged(cause="unknown", summary="no node tells how its ranks spend their time"), now)
+            self._end(
+                analysis, SlowJudgement(cause="unknown", summary="no node reported how its ranks spend their time"), now
+            )
             return
         if not profiles.works:
             summary = (
-                "what its ranks call shows no iterations: collectives of DTensor, called from C++, have no times here"
+                "the calls of its ranks show no iterations: collectives of DTensor, called from C++, have no times here"
             )
-            self._end(analysis, Judged(cause="unknown", summary=summary), now)
+            self._end(analysis, SlowJudgement(cause="unknown", summary=summary), now)
             return
         analysis.located = profiles.locate()
-        may_test = analysis.may_test and len(told) == nnodes and bool(analysis.located.suspicions)
+        may_test = analysis.may_test and len(profiled) == nnodes and bool(analysis.located.suspicions)
         hold = hold_of(profiles, analysis.located, self._policy, now) if may_test else None
         if hold is None:
             self._end(analysis, by_collectives(profiles, analysis.located), now)
@@ -299,10 +301,10 @@ class FailSlow:
     ) -> None:
         held = analysis.tested["hold"]
         done = analysis.tested["transfers"] if tests.passes else held
-        if len(done) < len(analysis.told) and now < tests.until:
+        if len(done) < len(analysis.profiled) and now < tests.until:
             return
-        # A rank that goes on trains over the links that are to be tested.
-        all_held = len(held) == len(analysis.told) and all(event.held for event in held.values())
+        # A rank that is not held trains over the links under test.
+        all_held = len(held) == len(analysis.profiled) and all(event.held for event in held.values())
         if analysis.passes and not tests.passes and all_held:
             analysis.tests = transfers_of(profiles, tests, analysis.passes, self._policy, now)
             self._pending.append(self._wanted(analysis, analysis.tests.until, tests=analysis.tests))
@@ -313,7 +315,7 @@ class FailSlow:
     def _wanted(self, analysis: Analysis, until: datetime, **stage: Any) -> SlowOrder:
         return SlowOrder(id=analysis.wanted.id, job=self.job, generation=self._generation, until=until, **stage)
 
-    def _end(self, analysis: Analysis, judged: Judged, now: datetime) -> None:
+    def _end(self, analysis: Analysis, judged: SlowJudgement, now: datetime) -> None:
         if analysis.tests is not None:
             until = max(analysis.tests.until, now) + timedelta(seconds=self._policy.answer_s)
             self._pending.append(self._wanted(analysis, until, is_over=True))
@@ -322,7 +324,7 @@ class FailSlow:
         if is_explained or not self._policy.vote or not self._is_slow(analysis):
             self.analysis = None
             return
-        # Whoever was held a moment ago stands there still.
+        # Ranks that were held a moment ago show that in their stacks still.
         self._begin_rounds(analysis, now, wait_s=self._policy.vote_every_s if analysis.tests is not None else 0.0)
 
     # --- rounds of stacks -------------------------------------------------------------------------
@@ -331,7 +333,7 @@ class FailSlow:
         return self._pace.is_slow or analysis.share_left is not None
 
     def _begin_rounds(self, analysis: Analysis, now: datetime, wait_s: float = 0.0) -> None:
-        place = place_of(analysis.told)
+        place = placement_of(analysis.profiled)
         if place is None:
             self.analysis = None
             return

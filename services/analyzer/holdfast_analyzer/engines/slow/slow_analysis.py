@@ -1,4 +1,4 @@
-"""One look at a slow job, from the question to the finding: what was asked, what came, and how it is told. Pure."""
+"""One analysis of a slow job: the request, the answers of the nodes, and the finding. Pure."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from holdfast.events import CollectivesProfiled, FailSlowLocated, SlownessTested
 from holdfast.events.parts.samples import SlowStage
 from holdfast.ids import derived_id
 from holdfast.orders.slow import SlowOrder, SlowTests
-from holdfast_analyzer.engines.slow.slow_location import EVIDENCE_MAX, Judged, Passes, Profiles
-from holdfast_analyzer.engines.slow.slow_vote import RANKS_TOLD_MAX, Ballot
+from holdfast_analyzer.engines.slow.slow_location import EVIDENCE_MAX, Passes, Profiles, SlowJudgement
+from holdfast_analyzer.engines.slow.slow_vote import RANKS_SHOWN_MAX, Ballot
 
-FLAGGED_TOLD_MAX = 8
+FLAGGED_SHOWN_MAX = 8
 VOTED = "voted"
 
 
 class Analysis:
-    """One look. `slow`: the pace of a job that got slow, and the one before; `share_left`: what is left of that, where
-    no more than its decline is known.
+    """One analysis.
 
-    `by_stacks`: somebody wants rounds of stacks, and nothing else. `by_steps`: that pace is told by steps.
+    `slow`: seconds an iteration takes now and took before, if the job got slow; `share_left`: remaining share of its
+    pace, if no more than the decline is known. `by_stacks`: a person wants rounds of stacks and nothing else.
+    `by_steps`: the pace is that of steps, not of collectives.
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class Analysis:
         self.may_test = tests
         self.by_stacks = by_stacks
         self.by_steps = by_steps
-        self.told: dict[int, CollectivesProfiled] = {}
+        self.profiled: dict[int, CollectivesProfiled] = {}
         self.tested: dict[SlowStage, dict[int, SlownessTested]] = {"hold": {}, "transfers": {}}
         self.profiles: Profiles | None = None
         self.located: SlowSuspects | None = None
@@ -54,11 +55,11 @@ class Analysis:
 
     @property
     def is_of_slow_job(self) -> bool:
-        """Whether the job was known to be slow when it was begun."""
+        """True if the job was known to be slow when the analysis began."""
         return self.slow is not None or self.share_left is not None
 
-    def finding(self, judged: Judged, now: datetime, common: dict[str, Any]) -> FailSlowLocated:
-        """What it comes to; `common` are the fields that all findings of the job have."""
+    def finding(self, judged: SlowJudgement, now: datetime, common: dict[str, Any]) -> FailSlowLocated:
+        """Return the finding; `common` are the fields that all findings of the job have."""
         profiles = self.profiles
         names = profiles.node if profiles else str
         return FailSlowLocated(
@@ -85,28 +86,28 @@ class Analysis:
         )
 
     def voted(self, ballot: Ballot, now: datetime, common: dict[str, Any]) -> FailSlowLocated:
-        """What the rounds of stacks come to.
+        """Return the finding of the rounds of stacks.
 
-        Of a job that nobody has called slow they name suspects only: where ranks stand is no fault by itself.
+        It only suspects machines of a job that is not known to be slow: an outlying stack is no fault by itself.
         """
         vote, profiles = ballot.vote, self.profiles
         ranks = vote.degrader.ranks if vote.degrader else ()
         nodes = ballot.nodes_of(vote.degrader) if vote.degrader else ()
         return FailSlowLocated(
-            # By hand it is what was asked for; else it follows what collectives and tests have said.
+            # On request it is the answer itself; else it follows the finding of collectives and tests.
             id=derived_id(self.wanted.id, VOTED),
             at=now,
             **common,
             cause=self.wanted.id if self.by_stacks else derived_id(self.wanted.id, "located"),
             asked=self.wanted.id if self.by_stacks else derived_id(self.wanted.id, "rounds"),
             suspects=nodes,
-            ranks=ranks[:RANKS_TOLD_MAX],
+            ranks=ranks[:RANKS_SHOWN_MAX],
             one_of=nodes if self.is_of_slow_job else (),
             confidence=vote.confidence,
             **self._paces(),
             summary=f"by its stacks: {vote.reason}",
             evidence=tuple(ballot.lines[-EVIDENCE_MAX:]),
-            flagged=ballot.flagged[:FLAGGED_TOLD_MAX],
+            flagged=ballot.flagged[:FLAGGED_SHOWN_MAX],
             rounds=tuple(ballot.rounds),
             **(profiles.shown() if profiles and self.by_stacks else {}),
             took_s=(now - self.began).total_seconds(),
@@ -114,11 +115,11 @@ class Analysis:
         )
 
     def _paces(self) -> dict[str, Any]:
-        """The pace now, the one before, and how many times as long an iteration takes."""
+        """Return the pace now, the pace before, and their ratio."""
         pace_s = self.profiles.pace_s if self.profiles else 0.0
         healthy_s = self.profiles.healthy_s if self.profiles else 0.0
         if self.slow is not None:
-            # The newest pace, unless it is of another kind: what repeats in collectives may be finer than a step.
+            # The newest pace, unless it is of another kind: the period of collectives may be shorter than a step.
             newest_s, (pace_s, healthy_s) = pace_s, self.slow
             if newest_s and not self.by_steps:
                 pace_s = newest_s
@@ -132,8 +133,8 @@ class Analysis:
         }
 
     def _unanswered(self) -> tuple[str, ...]:
-        """Nodes that have told how their ranks spend their time, and not what they measured."""
+        """Return the nodes that sent a profile but no measurements."""
         if self.tests is None:
             return ()
         tested = self.tested["transfers" if self.tests.passes else "hold"]
-        return tuple(event.node or "" for rank, event in sorted(self.told.items()) if rank not in tested)
+        return tuple(event.node or "" for rank, event in sorted(self.profiled.items()) if rank not in tested)

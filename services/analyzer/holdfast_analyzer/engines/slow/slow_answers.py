@@ -1,6 +1,6 @@
-"""Whether what a node answers of a slow job can be of that job. Pure.
+"""Checks that an answer about a slow job can be one of that job's nodes. Pure.
 
-Whoever is on the bus can answer: a rank that is none, or a group of a million million ranks, would end the analyzer.
+Any process on the bus can answer. A rank that does not exist, or a group of 10^12 ranks, would end the analyzer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ TIME_S_MAX = 1e7
 
 
 def fits(profile: CollectivesProfiled, others: Iterable[CollectivesProfiled]) -> bool:
-    """Whether a node tells of its own ranks, in a job of the shape that the others tell of."""
+    """Return True if a node profiles its own ranks only, in a job of the same shape as the others report."""
     world = profile.nnodes * profile.nproc_per_node
     if not 0 < world <= RANKS_MAX or profile.node_rank >= profile.nnodes:
         return False
@@ -25,11 +25,11 @@ def fits(profile: CollectivesProfiled, others: Iterable[CollectivesProfiled]) ->
     return all(rank.rank in own and _can_be(rank, world) for rank in profile.ranks)
 
 
-def was_measured_by(tested: SlownessTested, told: CollectivesProfiled | None) -> bool:
-    """Whether the node that has told of these ranks tells what it measured itself."""
-    if told is None or told.node != tested.node:
+def was_measured_by(tested: SlownessTested, profile: CollectivesProfiled | None) -> bool:
+    """Return True if the measurements come from the node that profiled these ranks, and are of its own ranks."""
+    if profile is None or profile.node != tested.node:
         return False
-    own, node_rank = _ranks(told), tested.node_rank
+    own, node_rank = _ranks(profile), tested.node_rank
     return (
         all(rank in own and 0 < took_s <= TIME_S_MAX for rank, took_s in tested.compute_s)
         and all(
@@ -37,7 +37,7 @@ def was_measured_by(tested: SlownessTested, told: CollectivesProfiled | None) ->
             for rank, turns_s in tested.compute_turns_s
         )
         and all(
-            sender == node_rank and receiver < told.nnodes and 0 < took_s <= TIME_S_MAX
+            sender == node_rank and receiver < profile.nnodes and 0 < took_s <= TIME_S_MAX
             for sender, receiver, took_s in tested.transfers
         )
         and set(tested.held) <= set(own)

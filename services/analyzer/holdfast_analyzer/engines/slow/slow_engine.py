@@ -1,4 +1,4 @@
-"""Slow jobs, and `holdfast slow`: a person asks what makes a job slow."""
+"""Slow jobs, and the analyses that `holdfast slow` asks for."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from holdfast.orders.trace import TraceOrder
 from holdfast.requests import Answer, AnyRequest, LocateSlowness
 from holdfast.settings.slow import SlowPolicy
 from holdfast_analyzer.engines.engine import Engine
-from holdfast_analyzer.engines.slow.fail_slow import FailSlow
+from holdfast_analyzer.engines.slow.fail_slow import SlowJob
 
 OLD = timedelta(seconds=30)
 """Older stacks show nothing of the present."""
 
 
 class SlowEngine(Engine):
-    """The pace of all jobs, and what slows them down."""
+    """The pace of all jobs, and the analysis of those that get slow."""
 
     events = (StepsMeasured, CollectivesProfiled, SlownessTested, StackDump, CollectiveTrace)
     requests = (LocateSlowness,)
 
     def __init__(self, policy: SlowPolicy) -> None:
         self._policy = policy
-        self._jobs: dict[str, FailSlow] = {}
+        self._jobs: dict[str, SlowJob] = {}
 
     def take(self, job: str, event: AnyEvent, now: datetime) -> Effect:
         if isinstance(event, StackDump | CollectiveTrace):
@@ -62,23 +62,23 @@ class SlowEngine(Engine):
         assert isinstance(request, LocateSlowness)
         slow = self._jobs.get(request.job)
         if slow is None or slow.heard_at is None:
-            message = f"no agent tells of a job {request.job} that trains; `holdfast jobs` lists the jobs"
+            message = f"no agent reports a job {request.job} that trains; `holdfast jobs` lists the jobs"
             return Effect(answer=Answer(accepted=False, message=message))
         if slow.analysis is not None and slow.analysis.wanted.id != request.id:
             slow.break_off_rounds()
         if slow.analysis is not None and slow.analysis.wanted.id != request.id:
-            message = f"job {request.job} is being looked at just now; ask again in a few seconds"
+            message = f"job {request.job} is being analyzed now; ask again in a few seconds"
             if slow.analysis.ballot is not None:
-                message = f"the stacks of job {request.job} are being taken in rounds just now; ask again in a minute"
+                message = f"the stacks of job {request.job} are being taken in rounds now; ask again in a minute"
             return Effect(answer=Answer(accepted=False, message=message))
         if slow.analysis is None:
-            slow.by_hand(request.id, request.asked_by, now, tests=request.test, stacks=request.stacks)
+            slow.requested(request.id, request.asked_by, now, tests=request.test, stacks=request.stacks)
         return _effect(slow, now)
 
     def committed(self, effect: Effect) -> None:
         for emitted in (*effect.events, *effect.orders):
             if isinstance(emitted, Event | SlowOrder | TraceOrder) and emitted.job in self._jobs:
-                self._jobs[emitted.job].said(emitted)
+                self._jobs[emitted.job].committed(emitted)
         for event in effect.events:
             if isinstance(event, MfuDeclined) and event.job is not None:
                 self._job(event.job).declined(event)
@@ -89,13 +89,13 @@ class SlowEngine(Engine):
         self._jobs.pop(job, None)
         return ()
 
-    def _job(self, job: str) -> FailSlow:
+    def _job(self, job: str) -> SlowJob:
         if job not in self._jobs:
-            self._jobs[job] = FailSlow(job, self._policy)
+            self._jobs[job] = SlowJob(job, self._policy)
         return self._jobs[job]
 
 
-def _effect(slow: FailSlow, now: datetime) -> Effect:
+def _effect(slow: SlowJob, now: datetime) -> Effect:
     pending = slow.due(now)
     return Effect(
         events=tuple(each for each in pending if isinstance(each, Event)),

@@ -1,4 +1,4 @@
-"""What the profiles and tests of a slow job's nodes come to: what to test, and who is slow. Pure."""
+"""Profiles and tests of a slow job's nodes: which tests to run, and which ranks and links are slow. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from holdfast.topology import Mesh, MeshError, Topology
 
 GROUPS_SHOWN = 32
 SHARE_MIN = 0.02
-"""Of an iteration, that a kind of collective takes: what takes less makes no job slow."""
+"""Smallest share of an iteration that a kind of collective must take: a smaller one makes no job slow."""
 EVIDENCE_MAX = 16
 
 
@@ -36,19 +36,19 @@ Passes = tuple[tuple[tuple[int, int], ...], ...]
 
 
 class Profiles:
-    """What the nodes of a job have told, by node rank, joined."""
+    """The joined profiles of a job's nodes, by node rank."""
 
-    def __init__(self, told: Mapping[int, CollectivesProfiled]) -> None:
-        """Of one node at least.
+    def __init__(self, reported: Mapping[int, CollectivesProfiled]) -> None:
+        """Join the profiles of at least one node.
 
         Raises:
             MeshError: the job's mesh is not that of its ranks.
         """
-        self.told = told
-        one = next(iter(told.values()))
+        self.reported = reported
+        one = next(iter(reported.values()))
         mesh = Mesh.parse(one.mesh) if one.mesh else None
         self.topology = Topology.of(one.nnodes, one.nproc_per_node, mesh)
-        self.ranks = [rank for event in told.values() for rank in event.ranks]
+        self.ranks = [rank for event in reported.values() for rank in event.ranks]
         per_iteration = {
             (calls.group, calls.operation, calls.bytes): calls.count / len(rank.iterations_s)
             for rank in self.ranks
@@ -70,16 +70,16 @@ class Profiles:
         self.healthy_s = statistics.median(healthy) if healthy else 0.0
 
     def locate(self) -> SlowSuspects:
-        """Who is under suspicion."""
+        """Return the suspected ranks and links."""
         return find_slow_suspects(self.groups, self.works, self.topology)
 
     def node(self, node_rank: int) -> str:
         """The name of a node."""
-        event = self.told.get(node_rank)
+        event = self.reported.get(node_rank)
         return (event.node or "") if event is not None else ""
 
     def shown(self) -> dict[str, Any]:
-        """The figures, for whoever reads the finding."""
+        """Return the figures that the finding shows."""
         slowest = sorted(self.all_groups, key=lambda group: -group.transfer_s * group.occurrences)[:GROUPS_SHOWN]
         return {
             "pace": tuple(
@@ -108,12 +108,12 @@ class Profiles:
         }
 
 
-def profiles_of(told: Mapping[int, CollectivesProfiled]) -> Profiles | None:
-    """None if nothing was told that fits together."""
-    if not told:
+def profiles_of(reported: Mapping[int, CollectivesProfiled]) -> Profiles | None:
+    """Join profiles; None if there are none, or the mesh does not fit."""
+    if not reported:
         return None
     try:
-        return Profiles(told)
+        return Profiles(reported)
     except MeshError:
         return None
 
@@ -121,17 +121,17 @@ def profiles_of(told: Mapping[int, CollectivesProfiled]) -> Profiles | None:
 def hold_of(
     profiles: Profiles, located: SlowSuspects, policy: SlowPolicy, now: datetime
 ) -> tuple[SlowTests, Passes] | None:
-    """The hold with its matrix products, and the transfers for later; None: nothing can be tested, or nobody knows at
-    which step."""
+    """Return the hold with its matrix products, and the transfers for later; None: there is nothing to test, or the
+    step is not known."""
     if profiles.step < 0:
         return None
     plan = plan_validation(located, profiles.topology)
     passes = _between_nodes(plan, profiles)
     if not plan.compute_ranks and not passes:
         return None
-    # Far enough ahead that the word is with every node before its ranks are there.
+    # Far enough ahead that the order is at every node before its ranks reach that step.
     ahead = 1 + (int(policy.ahead_s / profiles.pace_s) if profiles.pace_s else 0)
-    # The end of a step may be far; who is held earlier does not wait for this.
+    # The end of a step may be far. A rank that is held earlier does not wait for this.
     held_by = now + timedelta(seconds=policy.ahead_s + (ahead + 2) * profiles.pace_s + policy.answer_s)
     compute_s = policy.compute_s if plan.compute_ranks else 0.0
     hold = SlowTests(
@@ -145,7 +145,7 @@ def hold_of(
 
 
 def transfers_of(profiles: Profiles, hold: SlowTests, passes: Passes, policy: SlowPolicy, now: datetime) -> SlowTests:
-    """The transfers, once all are held: each link twice, some time apart."""
+    """Return the tests of transfers, for when all ranks are held: each link twice, some time apart."""
     passes = (*passes, *passes)
     passes_at = now + timedelta(seconds=policy.ahead_s)
     return SlowTests(
@@ -155,15 +155,15 @@ def transfers_of(profiles: Profiles, hold: SlowTests, passes: Passes, policy: Sl
         passes=passes,
         passes_at=passes_at,
         pass_s=policy.pass_s,
-        endpoints={rank: event.endpoint for rank, event in profiles.told.items() if event.endpoint is not None},
+        endpoints={rank: event.endpoint for rank, event in profiles.reported.items() if event.endpoint is not None},
         transfer_bytes=policy.transfer_bytes,
     )
 
 
 def _between_nodes(plan: ValidationPlan, profiles: Profiles) -> Passes:
-    """The passes by nodes: what passes within a node goes over no network, and many ranks share a link.
+    """Return the passes by nodes: transfers within a node use no network, and many ranks share a link.
 
-    Links of one pass that meet at a node would slow each other down: they come in passes of their own.
+    Links of one pass that meet at a node would slow each other down, so they go to separate passes.
     """
     node_of = profiles.topology.node_rank_of
     seen: set[tuple[int, int]] = set()
@@ -183,8 +183,8 @@ def _between_nodes(plan: ValidationPlan, profiles: Profiles) -> Passes:
     return tuple(tuple(links) for links in passes)
 
 
-class Judged(msgspec.Struct, frozen=True, kw_only=True):
-    """Who is slow, by node rank. `is_validated`: by tests."""
+class SlowJudgement(msgspec.Struct, frozen=True, kw_only=True):
+    """The conclusion of an analysis, by node rank. `is_validated`: by tests."""
 
     cause: SlowCause
     nodes: tuple[int, ...] = ()
@@ -197,17 +197,17 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
     harmless: tuple[str, ...] = ()
 
 
-def by_collectives(profiles: Profiles, located: SlowSuspects) -> Judged:
-    """Who is slow by the collectives alone: suspects, nobody is named for more than that."""
+def by_collectives(profiles: Profiles, located: SlowSuspects) -> SlowJudgement:
+    """Judge by the collectives alone, which only suspect."""
     worst = max(located.suspicions, key=lambda found: found.ratio, default=None)
     everyone = len(located.suspicions) > 0 and all(found.ratio == 1.0 for found in located.suspicions)
     harmless = tuple(found.reason for found in located.harmless)
     if worst is None or everyone:
         cause: SlowCause = located.harmless[0].cause if located.harmless else "unknown"
-        return Judged(cause=cause, summary=located.reason, harmless=harmless)
+        return SlowJudgement(cause=cause, summary=located.reason, harmless=harmless)
     ranks = located.ranks("computation") if worst.cause == "computation" else worst.ranks
     suspects = tuple(sorted({profiles.topology.node_rank_of(rank) for rank in ranks}))
-    return Judged(
+    return SlowJudgement(
         cause=worst.cause,
         ranks=ranks,
         suspects=suspects,
@@ -217,8 +217,10 @@ def by_collectives(profiles: Profiles, located: SlowSuspects) -> Judged:
     )
 
 
-def by_tests(profiles: Profiles, located: SlowSuspects, tested: Sequence[SlownessTested], policy: SlowPolicy) -> Judged:
-    """Who is slow by the tests; by the collectives, where nothing could be tested."""
+def by_tests(
+    profiles: Profiles, located: SlowSuspects, tested: Sequence[SlownessTested], policy: SlowPolicy
+) -> SlowJudgement:
+    """Judge by the tests; by the collectives if nothing could be tested."""
     suspected = by_collectives(profiles, located)
     first = profiles.topology.ranks_of
     results = ValidationResults(
@@ -240,8 +242,8 @@ def by_tests(profiles: Profiles, located: SlowSuspects, tested: Sequence[Slownes
     )
     evidence = (*verdict.evidence, *suspected.evidence, *unread)[:EVIDENCE_MAX]
     if not verdict.slow_ranks and not verdict.slow_links:
-        # What has passed by itself meanwhile is nobody's fault any more.
-        return Judged(
+        # The slowness has passed by itself meanwhile.
+        return SlowJudgement(
             cause="unknown",
             suspects=suspected.suspects,
             is_validated=True,
@@ -249,7 +251,7 @@ def by_tests(profiles: Profiles, located: SlowSuspects, tested: Sequence[Slownes
             evidence=evidence,
             harmless=suspected.harmless,
         )
-    return Judged(
+    return SlowJudgement(
         cause="computation" if verdict.slow_ranks else "communication",
         nodes=verdict.nodes,
         ranks=verdict.slow_ranks,
