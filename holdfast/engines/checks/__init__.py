@@ -1,1 +1,1 @@
-"""Stop-time checks (ByteRobust §4.2): which tests are run, which nodes meet, and what the results say. Pure."""
+"""Stop-time checks (ByteRobust §4.2): the tests of a run, the pairs of nodes, and the verdict on the results. Pure."""

@@ -1,7 +1,7 @@
-"""What the results of a run of checks say: which nodes are suspects, which are cleared, what stays open. Pure.
+"""Verdict on a run of checks: suspects, cleared nodes, and what stays open. Pure.
 
-Only a test that failed speaks against a node. One that is broken or was skipped says nothing, good or bad, and a run
-in which most nodes fail says something of the tests or of what the nodes share, not of each node.
+Only a failed test is evidence against a node; a broken or skipped test is none. If most nodes fail, the tests or shared
+resources are at fault rather than each node.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ SILENT_SYMPTOM = CheckSymptom.NO_ANSWER.value
 WRONG_ANSWER_SYMPTOM = CheckSymptom.SILENT_DATA_CORRUPTION.value
 
 SLOW_SHARE = 0.5
-"""A device below this share of the median of the others like it is named as slow, which is no ground for eviction."""
+"""A device slower than this share of the median of its peers is noted as slow, without eviction."""
 
 COMPARED_MIN = 3
-"""So many nodes make a majority, or a median of others."""
+"""Minimum number of nodes for a majority, or for a median of the others."""
 
 Confidence = Literal["high", "medium"]
 
 
 class SuspectNode(msgspec.Struct, frozen=True, kw_only=True):
-    """A node that should go, and why. `evidence` are the ids of results, `lines` what they found, word for word."""
+    """A node to remove, and why. `evidence`: ids of results; `lines`: their details, word for word."""
 
     node: str
     symptom: str
@@ -45,7 +45,7 @@ class SuspectNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnresolvedNodes(msgspec.Struct, frozen=True, kw_only=True):
-    """Nodes of which at least one is at fault, or what lies between them: the checks cannot tell which."""
+    """Nodes of which at least one, or the connection between them, is at fault; the checks do not show which."""
 
     nodes: tuple[str, ...]
     symptom: str
@@ -54,10 +54,10 @@ class UnresolvedNodes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChecksVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """Suspects, in the order of the nodes. `untested` nodes have neither passed nor failed anything.
+    """Verdict of one run; suspects are in the order of the nodes. `untested` nodes neither passed nor failed a test.
 
-    `links` are connections that failed where neither end is named; of `lone_links` both ends passed with others.
-    `remarks` are worth a look and speak against nobody. `capped` says why no node is named although some failed.
+    `links`: connections that failed with neither end named; of `lone_links` both ends passed with others. `remarks` are
+    no evidence against a node. `capped`: why no node is named although some failed.
     """
 
     suspects: tuple[SuspectNode, ...] = ()
@@ -71,7 +71,7 @@ class ChecksVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def passed(self) -> bool:
-        """Nothing speaks against any node, and each was tested."""
+        """True if every node was tested and none failed."""
         return not (self.suspects or self.unresolved or self.untested or self.capped)
 
 
@@ -81,10 +81,10 @@ def judge_checks(
     unanswered: Mapping[str, str] | None = None,
     references: References = NO_REFERENCES,
 ) -> ChecksVerdict:
-    """What follows from the results of one run on `nodes`, named in the order of their node ranks.
+    """Judge the results of one run on `nodes`, given in the order of their node ranks.
 
-    `unanswered` says of nodes that gave no or not all results why that is: silent until the deadline, or its check
-    process died. `references` are digests that several machines agreed on before: each has a vote.
+    `unanswered`: why a node gave no or not all results, such as silence until the deadline or the end of its process.
+    `references`: digests that several machines agreed on earlier; each has a vote.
     """
     known = [result for result in results if result.node in nodes]
     own = _own_failures(known)
@@ -102,8 +102,8 @@ def judge_checks(
     capped = ""
     if len(nodes) > 1 and 2 * len(named) > len(nodes):
         capped = (
-            f"{len(named)} of {len(nodes)} nodes fail: that is more likely the tests, or something that the nodes "
-            "share (network, file system, software), than so many nodes at once"
+            f"{len(named)} of {len(nodes)} nodes fail: a fault of the tests, or of something that the nodes share "
+            "(network, file system, software), is more likely than a fault of each"
         )
         unresolved += [_in_doubt(suspect) for suspect in named]
         named = ()
@@ -125,14 +125,14 @@ def judge_checks(
 
 
 def answered(results: Iterable[DiagnosticResult]) -> frozenset[str]:
-    """The nodes whose results are all here."""
+    """Return the nodes that have sent all their results."""
     return frozenset(result.node or "" for result in results if result.test == END)
 
 
 def why_silent(exited: ProcessExited) -> str:
-    """Why a node has no more to say whose check process ended; "" if that says nothing of the node.
+    """Return why a node whose check process ended will send no more results; "" if that is no evidence against it.
 
-    What its program raises is the checks' own failure, but for results that the node's disk did not take.
+    An exception in the program is a failure of the checks, unless the node's disk could not store the results.
     """
     if exited.exception is not None:
         unreported = exited.exception.type.endswith("NotReported")
@@ -189,7 +189,7 @@ def _is_between(result: DiagnosticResult) -> bool:
 
 
 def _between(nodes: Sequence[str], result: DiagnosticResult) -> Pair | None:
-    """The two nodes that a result is about; who cannot come to the meeting cannot reach the first node's store."""
+    """Return the two nodes of a result. A node that cannot join the meeting cannot reach the first node's store."""
     node, other = result.node or "", result.peers[0] if result.peers else nodes[0]
     return (node, other) if other != node and other in nodes and _is_between(result) else None
 
@@ -203,7 +203,7 @@ def _outcomes(nodes: Sequence[str], results: list[DiagnosticResult]) -> dict[Pai
         if result.test == MEETING and result.status == "passed":
             continue  # a few bytes to a store are no test of a connection
         one, other = sorted(pair)
-        # One end that saw it fail is enough: the other may have ended before.
+        # A failure on one end is enough: the other end may have exited before.
         outcomes[one, other] = outcomes.get((one, other), True) and result.status == "passed"
     return outcomes
 
@@ -212,7 +212,7 @@ def _pair_suspects(results: list[DiagnosticResult], pairs: PairFindings) -> dict
     found: dict[str, SuspectNode] = {}
     for named, confidence, words in (
         (pairs.bad, "high", "it failed with {} and passed with none, and they passed with others"),
-        (pairs.doubtful, "medium", "it failed with {}, and they failed with nobody else"),
+        (pairs.doubtful, "medium", "it failed with {}, and they failed with no other node"),
     ):
         for node, partners in named.items():
             about = [r for r in results if r.status == "failed" and _meets(r, node, partners)]
@@ -240,7 +240,7 @@ def _link(results: list[DiagnosticResult], pair: Pair) -> UnresolvedNodes:
     return UnresolvedNodes(
         nodes=pair,
         symptom=about[0].symptom if about else NETWORK_SYMPTOM,
-        reason=f"{pair[0]} and {pair[1]} failed with each other alone{said}: either of them, or what lies between",
+        reason=f"{pair[0]} and {pair[1]} failed only with each other{said}: either of them, or what lies between",
         evidence=tuple(result.id for result in about),
     )
 
@@ -296,8 +296,9 @@ def _nodes_of(results: Iterable[DiagnosticResult]) -> list[str]:
 
 
 def _majority(by_node: Mapping[str, set[str]], known: str | None) -> str | None:
-    """The answer of more than half of the nodes, with what is `known` as one more; among fewer than three there is no
-    majority.
+    """Return the answer of more than half of the nodes, the known answer counted as one more; None if there is none.
+
+    Fewer than three voters have no majority.
     """
     voters = len(by_node) + (known is not None)
     if voters < COMPARED_MIN:

@@ -1,8 +1,8 @@
-"""Which nodes test their connection with which, and what the outcomes say: a bad node is told from a bad partner. Pure.
+"""Pairs of nodes that test their connection, and the verdict on the outcomes: a bad node or a bad partner. Pure.
 
-In the first round each node meets its neighbour, then the pairs are mixed anew (ByteRobust §4.2: all-gather with
-neighbouring machines). A node that fails with several partners that are fine with others is bad. Where one connection
-alone fails, it may be either node or what lies between them.
+In the first round each node meets its neighbour; then the pairs are mixed (ByteRobust §4.2: all-gather with
+neighbouring machines). A node that fails with several partners which pass with others is bad. If a single connection
+fails, either node or what lies between them may be at fault.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from collections.abc import Collection, Mapping
 import msgspec
 
 ROUNDS = 3
-"""Partners that a node meets: one failure can then be compared with two others."""
+"""Partners per node: one failure can then be compared with two others."""
 
 BAD_PARTNERS_MIN = 2
-"""A node is bad if it fails with so many partners: one failure has two ends."""
+"""Failed partners from which a node is bad: a single failure has two ends."""
 
 Pair = tuple[str, str]
 
 
 def rounds(nodes: int, count: int = ROUNDS) -> tuple[tuple[tuple[int, int], ...], ...]:
-    """The pairs of each round, by node rank; no two nodes meet twice, and with an odd number one sits out.
+    """Return the pairs of each round, by node rank. No two nodes meet twice; with an odd number one sits out.
 
-    The circle method: one place stays, the others turn around it. Fewer rounds than `count` where everybody has met.
+    The circle method: one place is fixed, the others rotate. Fewer rounds than `count` if all nodes have met.
     """
     if nodes < 2:
         return ()
@@ -41,7 +41,7 @@ def rounds(nodes: int, count: int = ROUNDS) -> tuple[tuple[tuple[int, int], ...]
 
 
 def partner(rank: int, pairs: Collection[tuple[int, int]]) -> int | None:
-    """Whom this node meets in a round; None: it sits out."""
+    """Return the node's partner in a round; None if it sits out."""
     for one, other in pairs:
         if rank in (one, other):
             return other if rank == one else one
@@ -54,9 +54,9 @@ def _turn(turn: int, places: int) -> list[tuple[int, int]]:
 
 
 class PairFindings(msgspec.Struct, frozen=True, kw_only=True):
-    """What connections say of nodes. `bad` and `doubtful` name the partners that each failed with.
+    """Verdict on nodes from their connections. `bad` and `doubtful`: the partners that each failed with.
 
-    A `doubtful` node failed with several partners, but not with all. `links` are connections that failed alone.
+    A `doubtful` node failed with several partners, but not with all. `links`: connections that are the only failure.
     """
 
     bad: dict[str, tuple[str, ...]] = {}
@@ -66,7 +66,7 @@ class PairFindings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def judge_pairs(outcomes: Mapping[Pair, bool], known_bad: Collection[str] = ()) -> PairFindings:
-    """What follows from which pairs passed. What a node does that is known to be bad says nothing of its partners."""
+    """Judge nodes by the pairs that passed. Failures of a known bad node are no evidence against its partners."""
     passed = [pair for pair, ok in outcomes.items() if ok]
     good = frozenset(node for pair in passed for node in pair) - frozenset(known_bad)
     failed = {_sorted(pair) for pair, ok in outcomes.items() if not ok and not set(pair) & set(known_bad)}

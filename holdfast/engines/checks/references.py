@@ -1,7 +1,7 @@
-"""Answers of alignment tests that several machines agreed on: a voter that was there before. Pure.
+"""Answers of alignment tests that several machines agreed on earlier, used as one more vote. Pure.
 
-Floating-point sums differ between kinds of hardware, libraries and versions of the test itself, so an answer is known
-by all of them and speaks of nothing else. It is kept only where no machine could have made it up alone.
+Floating-point sums differ between hardware, libraries and versions of the test, so an answer is valid only for the same
+three. It is kept only if at least two machines gave it.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import msgspec
 from holdfast.events import DiagnosticResult
 
 MACHINES_MIN = 2
-"""So many that gave the same answer, told apart by their boots: two nodes of one machine share its processors."""
+"""Machines that must agree, identified by boot id: two nodes on one machine share its processors."""
 
 
 class AnswerKey(msgspec.Struct, frozen=True):
-    """What an answer is of; `program` is the version of the test, "" if the agent did not say it."""
+    """Identity of a test's answer; `program`: version of the test, "" if the agent did not report it."""
 
     test: str
     hardware: str
@@ -37,18 +37,18 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 References = Mapping[AnswerKey, str]
-"""The digests that are known."""
+"""Known digests."""
 
 NO_REFERENCES: References = {}
 
 
 def key_of(result: DiagnosticResult) -> AnswerKey:
-    """What this result's answer may be compared with."""
+    """Return the key of a result's answer: answers with equal keys are comparable."""
     return AnswerKey(result.test, result.hardware, result.program)
 
 
 def agreed(results: Iterable[DiagnosticResult], suspects: Collection[str]) -> tuple[Reference, ...]:
-    """What is to be remembered of a run whose verdict leaves nothing open, but for what `suspects` said."""
+    """Return the answers to keep of a run whose verdict leaves nothing open, without those of `suspects`."""
     said: dict[AnswerKey, dict[str, list[DiagnosticResult]]] = defaultdict(lambda: defaultdict(list))
     for result in results:
         if result.digest and result.status == "passed" and result.program and result.node not in suspects:

@@ -1,8 +1,8 @@
-"""Dual-phase replay: how a job's machines are cut into groups, and which machine faulty groups point at. Pure.
+"""Dual-phase replay (ByteRobust Alg. 1): how machines are grouped, and which machine the faulty groups share. Pure.
 
-ByteRobust Alg. 1: the z machines of a job are cut into n groups of m, once by x // m (horizontal) and once by x mod n
-(vertical). Each group trains again on its own, as a job with the same model parallelism and fewer replicas; the machine
-that is in the faulty group both times is the one. Machines are numbered by node rank.
+The z machines of a job are divided into n groups of m, once by x // m (horizontal) and once by x mod n (vertical). Each
+group trains on its own, with the same model parallelism and fewer replicas. The machine in the faulty group of both
+phases is at fault. Machines are numbered by node rank.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ Phase = Literal["horizontal", "vertical"]
 PHASES: tuple[Phase, Phase] = ("horizontal", "vertical")
 
 REPLICAS = ("dp", "dp_replicate", "ddp", "data", "data_parallel", "replica", "replicate")
-"""Names under which meshes have replicas; the first that a mesh has is the one that is reduced."""
+"""Names of replica dimensions in meshes; the first one that a mesh has is reduced."""
 
 MAJORITY = 3
-"""With so many groups one that differs is outvoted."""
+"""Groups from which a single deviating group is outvoted."""
 
 
 class NotReplayable(ValueError):
-    """A job whose machines cannot be compared with each other; the message says why."""
+    """A job whose machines cannot be compared; the message says why."""
 
 
 class ReplayPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """`machines` (z) in `groups` (n) of `size` (m), each a job of shape `mesh` with `replicas` of the job's."""
+    """`machines` (z) in `groups` (n) of `size` (m), each a job of shape `mesh` with fewer `replicas`."""
 
     machines: int
     size: int
@@ -38,25 +38,25 @@ class ReplayPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def groups(self) -> int:
-        """How many groups each phase has."""
+        """Number of groups in each phase."""
         return self.machines // self.size
 
     def members(self, group: int, phase: Phase) -> range:
-        """The machines of a group, in the order in which they take its places."""
+        """Return the machines of a group, in the order of their places."""
         if phase == "horizontal":
             return range(group * self.size, (group + 1) * self.size)
         return range(group, self.machines, self.groups)
 
     def group_of(self, machine: int, phase: Phase) -> int:
-        """In which group a machine is."""
+        """Return the group of a machine."""
         return machine // self.size if phase == "horizontal" else machine % self.groups
 
 
 class ReplaySuspects(msgspec.Struct, frozen=True, kw_only=True):
-    """Which machines the faulty groups of both phases point at.
+    """Machines that the faulty groups of both phases share.
 
-    `suspects` are at fault without doubt, or `one_of` them is where that is all that can be told; `candidates` may be,
-    and nobody can tell which. At most one of the two is filled.
+    `suspects` are certainly at fault, or one of them is (`one_of`). `candidates` may be at fault, without proof which.
+    At most one of the two is set.
     """
 
     suspects: tuple[int, ...] = ()
@@ -66,11 +66,11 @@ class ReplaySuspects(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan_replay(topology: Topology) -> ReplayPlan:
-    """The groups of a job.
+    """Plan the groups of a job.
 
-    A group is the fewest machines that hold whole replicas of the model, or a multiple of them: the smallest with two
-    replicas or more, for gradients are to be exchanged as in training, that leaves at most as many machines in a group
-    as there are groups (so that one faulty machine is found and not several), and a majority.
+    A group is the fewest machines that hold whole replicas of the model, or a multiple of that: the smallest with at
+    least two replicas (gradients are exchanged as in training), at most as many machines as there are groups (so that
+    one faulty machine is found, not several), and at least three groups for a majority.
 
     Raises:
         NotReplayable: there are no two groups to compare.
@@ -78,7 +78,7 @@ def plan_replay(topology: Topology) -> ReplayPlan:
     mesh, machines = topology.mesh, topology.nnodes
     name = next((name for name in REPLICAS if name in mesh.names), None)
     if name is None:
-        raise NotReplayable(f"mesh {mesh} has no data parallelism (dp): nobody else does what a machine does")
+        raise NotReplayable(f"mesh {mesh} has no data parallelism (dp): no other machine does the same work")
     replicas = mesh.size(name)
     ranks = mesh.world_size // replicas
     least = ranks * topology.ranks_per_node // gcd(ranks, topology.ranks_per_node)
@@ -98,22 +98,20 @@ def plan_replay(topology: Topology) -> ReplayPlan:
 
 
 def original_rank(rank: int, reduced: Mesh, original: Mesh) -> int:
-    """The rank of the job whose place a rank of a group takes: all groups play its first replicas."""
+    """Return the job's rank whose place a group's rank takes: all groups replay the first replicas."""
     return original.rank(reduced.coordinates(rank))
 
 
 def intersect_phases(
     plan: ReplayPlan, horizontal: tuple[int, ...], vertical: tuple[int, ...], suspects_max: int
 ) -> ReplaySuspects:
-    """Which machines the faulty groups of both phases point at. At most `suspects_max` machines are ever suspects.
+    """Intersect the faulty groups of both phases. At most `suspects_max` machines become suspects.
 
-    A machine at fault makes its groups deviate in both phases, so each faulty group has one that is in a faulty group
-    of the other phase as well. Where that is a single one, it is at fault.
+    A faulty machine makes its groups deviate in both phases, so each faulty group has a machine that is in a faulty
+    group of the other phase as well. If that is a single one, it is at fault.
     """
     if not horizontal and not vertical:
-        return ReplaySuspects(
-            reason="no group's replay deviates: what failed does not come again, and no machine is named"
-        )
+        return ReplaySuspects(reason="no group's replay deviates: the failure does not recur, and no machine is named")
     if not horizontal or not vertical:
         return _in_one_phase(plan, horizontal, vertical, suspects_max)
     named = f"{_group_words('horizontal', horizontal)}, {_group_words('vertical', vertical)}"
@@ -124,8 +122,8 @@ def intersect_phases(
         everyone = tuple(sorted({*_of(plan, "horizontal", horizontal), *_of(plan, "vertical", vertical)}))
         return ReplaySuspects(
             candidates=everyone,
-            reason=f"not every faulty group ({named}) has a machine that is in one of the other phase as well: "
-            "more than one machine is at fault, or one is only at times",
+            reason=f"not every faulty group ({named}) shares a machine with a faulty group of the other phase: "
+            "more than one machine is at fault, or one is at fault only intermittently",
         )
     certain = tuple(sorted({group[0] for group in of_group if len(group) == 1}))
     few = len(certain or here) <= suspects_max and 2 * len(certain or here) < plan.machines
@@ -137,19 +135,19 @@ def intersect_phases(
         return _named(certain, what, few)
     if len(horizontal) == len(vertical) == 1:
         what = (
-            f"{len(here)} machines are in the faulty group of both phases ({named}), for a group has {plan.size} "
+            f"{len(here)} machines are in the faulty group of both phases ({named}), since a group has {plan.size} "
             f"machines and there are only {plan.groups} groups: one of them is at fault"
         )
         return msgspec.structs.replace(_named(here, what, few), one_of=few and len(here) > 1)
     return ReplaySuspects(
         candidates=here,
-        reason=f"several groups deviate ({named}): more than one machine is at fault, and which of those that are in "
-        "faulty groups of both phases cannot be told",
+        reason=f"several groups deviate ({named}): more than one machine is at fault, and nothing shows which of the "
+        "machines in faulty groups of both phases",
     )
 
 
 def in_both(plan: ReplayPlan, horizontal: tuple[int, ...], vertical: tuple[int, ...]) -> tuple[int, ...]:
-    """The machines that are in one of these groups in each phase."""
+    """Return the machines that are in one of these groups in each phase."""
     return tuple(it for it in _of(plan, "horizontal", horizontal) if plan.group_of(it, "vertical") in vertical)
 
 
@@ -172,7 +170,7 @@ def _in_one_phase(
     return ReplaySuspects(
         candidates=here,
         reason=f"{_group_words(phase, groups)} deviates and none in the other phase: one of {len(here)} machines is at "
-        "fault at times",
+        "fault intermittently",
     )
 
 

@@ -1,8 +1,8 @@
-"""What the replays of one phase say: which groups did not compute what the others did, bit for bit. Pure.
+"""Outcome of one phase of replays: the groups that did not compute what the others did, bit for bit. Pure.
 
 All groups of a phase run the same program with the same seed, data, weights and number of replicas, so every rank must
-have the same digests as the rank in its place in any other group. What most groups have is right; where there is no
-majority, a group that does not repeat itself when the phase is run again is wrong.
+have the same digests as the rank in its place in any other group. The answer of most groups is right. Without a
+majority, a group whose answer changes when the phase is repeated is wrong.
 """
 
 from __future__ import annotations
@@ -16,28 +16,27 @@ from holdfast.events.parts.ranks import RankReplay
 
 
 class GroupReplay(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The replay of one group: its `ranks` by the place that they take; `failed` says why there is nothing whole."""
+    """The replay of one group: its `ranks` by place; `failed` says why the replay is incomplete."""
 
     ranks: tuple[RankReplay, ...] = ()
     failed: str = ""
 
     @property
     def bad_step(self) -> int | None:
-        """The first step at which a number was not finite."""
+        """First step with a number that is not finite."""
         return min((rank.bad_step for rank in self.ranks if rank.bad_step is not None), default=None)
 
     @property
     def answer(self) -> tuple[str, ...]:
-        """What must be the same in all groups."""
+        """Digests of all ranks, which must be equal in all groups."""
         return tuple(rank.digest for rank in self.ranks)
 
 
 class PhaseOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a phase says. `right` is the answer that was taken for right, () if none was.
+    """Comparison of a phase's groups. `right`: the answer taken as right, () if none.
 
-    `faulty` groups deviate. `undecided` groups differ from each other, and nothing tells which of them is right.
-    `repeat`: they cannot be compared as they are. `hopeless`: the script cannot be replayed, or all groups go wrong
-    alike; another phase would say the same.
+    `faulty` groups deviate. `undecided` groups differ without proof which is right. `repeat`: they cannot be compared
+    as they are. `hopeless`: the script cannot be replayed, or all groups go wrong alike; another phase would not help.
     """
 
     faulty: tuple[int, ...] = ()
@@ -53,18 +52,18 @@ def compare(
     earlier: Sequence[GroupReplay] = (),
     known: Sequence[tuple[str, ...]] = (),
 ) -> PhaseOutcome:
-    """What the groups' replays say.
+    """Compare the groups' replays.
 
-    `earlier` are those of the same groups when this phase was run before. `known` are answers of the other phase's
-    groups: they did the same, cut in another way.
+    `earlier`: replays of the same groups in a previous run of this phase. `known`: answers of the other phase's groups,
+    which computed the same with other machines.
     """
     failed = [number for number, group in enumerate(groups) if group.failed]
     done = [number for number, group in enumerate(groups) if not group.failed]
     if 2 * len(failed) > len(groups) or not done:
         return PhaseOutcome(
             hopeless=True,
-            reason=f"{len(failed)} of {len(groups)} groups could not replay: the script, or what they share, and no "
-            f"machine ({groups[failed[0]].failed})",
+            reason=f"{len(failed)} of {len(groups)} groups could not replay: a fault of the script or of shared parts, "
+            f"not of a machine ({groups[failed[0]].failed})",
         )
     starts = sorted({groups[number].ranks[0].first for number in done if groups[number].ranks})
     if len(starts) > 1:
@@ -84,8 +83,8 @@ def compare(
         return PhaseOutcome(
             hopeless=True,
             right=right,
-            reason=f"all groups have bad numbers at step {bad}, bit for bit the same: it follows data, code or "
-            "settings, and no machine",
+            reason=f"all groups have bad numbers at step {bad}, bit for bit the same: caused by data, code or "
+            "settings, not by a machine",
         )
     rank = groups[done[0]].ranks[0]
     span = f"steps {rank.first} to {rank.last}"
@@ -93,12 +92,12 @@ def compare(
 
 
 def deviating(answers: Sequence[tuple[str, ...]], right: tuple[str, ...]) -> tuple[int, ...]:
-    """The groups whose answer is not the right one; a group without an answer has ()."""
+    """Return the groups whose answer is not the right one; a group without an answer has ()."""
     return tuple(number for number, answer in enumerate(answers) if answer != right)
 
 
 def _right_answer(answers: Sequence[tuple[str, ...]]) -> tuple[str, ...] | None:
-    """What most have. Two that agree bit for bit cannot do so by chance; two such pairs leave it open."""
+    """Return the most frequent answer. Two cannot agree bit for bit by chance, but two such pairs decide nothing."""
     common = Counter(answers).most_common(2)
     if len(common) == 1:
         return common[0][0]
@@ -112,7 +111,7 @@ def _without_majority(
     bad = [number for number in done if groups[number].bad_step is not None]
     if bad and 2 * len(bad) <= len(groups):
         steps = ", ".join(f"group {number} at step {groups[number].bad_step}" for number in bad)
-        return _with_faulty(groups, {*bad, *failed}, f"only here numbers go bad: {steps}")
+        return _with_faulty(groups, {*bad, *failed}, f"only these groups have bad numbers: {steps}")
     if not earlier:
         return PhaseOutcome(undecided=tuple(done), reason=f"{len(done)} groups differ and none is in the majority")
     constant = [number for number in done if groups[number].answer == earlier[number].answer]
@@ -131,12 +130,12 @@ def _without_majority(
     return PhaseOutcome(
         undecided=tuple(done),
         reason=f"groups {', '.join(map(str, done))} differ and repeat themselves: one computes wrongly in the same way "
-        "each time, and nothing here tells which",
+        "each time, and nothing here shows which",
     )
 
 
 def _with_faulty(groups: Sequence[GroupReplay], faulty: set[int], reason: str) -> PhaseOutcome:
-    """What is known if these groups are wrong."""
+    """Return the outcome with these groups as wrong."""
     others = {group.answer for number, group in enumerate(groups) if number not in faulty}
     right = others.pop() if len(others) == 1 else ()
     return PhaseOutcome(faulty=tuple(sorted(faulty)), right=right, reason=reason)
@@ -156,7 +155,7 @@ def _deviation(groups: Sequence[GroupReplay], number: int, right: tuple[str, ...
 
 
 def _first_difference(one: RankReplay, other: RankReplay) -> int | None:
-    """The first step at which it is seen; None: they are the same."""
+    """Return the first step at which two replays differ; None if they are equal."""
     if one.digest == other.digest:
         return None
     if one.every == other.every:

@@ -1,7 +1,7 @@
-"""Which nodes of a run of checks are slow beside the others of it, and which are known not to be. Pure.
+"""Nodes of a run of checks that are slow compared with the others, and nodes that are proven not to be. Pure.
 
-Checks look for what is wrong; slow is only who is slow beside others. So a node is cleared of slowness once it has been
-compared: how fast it computes, with nodes of the same hardware, and its connections, with those of other pairs.
+Tests find what is broken, but slow is relative. A node is cleared of slowness only after a comparison of its compute
+speed with nodes of the same hardware, and of its connections with those of other pairs.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from holdfast.events import DiagnosticResult
 from holdfast.symptoms.table_one import TableOne
 
 SLOWER_BY = 0.25
-"""Share by which a slow node takes longer than most, as `[slow] compute_slower_by`."""
+"""Share by which a slow node takes longer than most; the same as `[slow] compute_slower_by`."""
 
 LINKS_SLOWER_BY = 1.0
-"""The same of a connection beside the faster ones, as `[slow] links_slower_by`."""
+"""Share by which a slow connection takes longer than the faster ones; the same as `[slow] links_slower_by`."""
 
 PAIRS_MIN = 2
-"""A connection alone is compared with nothing."""
+"""Minimum number of pairs to compare."""
 
 SYMPTOM = TableOne.MFU_DECLINE.value
 
@@ -39,7 +39,7 @@ class _Speeds(msgspec.Struct, frozen=True):
 
 
 def with_speeds(verdict: ChecksVerdict, nodes: Sequence[str], results: Iterable[DiagnosticResult]) -> ChecksVerdict:
-    """The verdict on `nodes`, with what rates say of them. `results` are those of all nodes of the run."""
+    """Add what rates show about `nodes` to the verdict. `results` are those of all nodes of the run."""
     known = [result for result in results if result.status == "passed" and result.value]
     devices, links = _devices(known, nodes), _links(known)
     slow = {
@@ -55,7 +55,7 @@ def with_speeds(verdict: ChecksVerdict, nodes: Sequence[str], results: Iterable[
     ]
     uncompared = [node for node in verdict.cleared if node not in devices.compared & links.compared | slow.keys()]
     if uncompared:
-        reason = f"{', '.join(uncompared)} passed, and there was nobody to compare with"
+        reason = f"{', '.join(uncompared)} passed, but there was no other node to compare with"
         unresolved.append(UnresolvedNodes(nodes=tuple(uncompared), symptom=SYMPTOM, reason=reason))
     open_nodes = {node for entry in unresolved for node in entry.nodes}
     return msgspec.structs.replace(
@@ -85,7 +85,7 @@ def _devices(results: Sequence[DiagnosticResult], suspects: Sequence[str]) -> _S
         if len(rates) < 2:
             continue
         compared.update(rates)
-        # Beside those that nobody suspects; of two the faster one is what it could be.
+        # Compared with nodes that are not suspected; of two nodes the faster one sets the usual rate.
         well = [rate for node, rate in rates.items() if node not in suspects] or list(rates.values())
         usual = 1.0 / median_low([1.0 / rate for rate in well])
         for node, rate in rates.items():
@@ -102,13 +102,13 @@ def _links(results: Sequence[DiagnosticResult]) -> _Speeds:
             rates[one, other] = min(result.value, rates.get((one, other), result.value))
     if len(rates) < PAIRS_MIN:
         return _Speeds({}, {}, frozenset())
-    # One slow node is an end of many pairs: what the faster ones reach is usual.
+    # One slow node is an end of many pairs, so the faster pairs set the usual rate.
     usual = sorted(rates.values(), reverse=True)[(len(rates) - 1) // 4]
     fine = {pair: usual <= (1.0 + LINKS_SLOWER_BY) * rate for pair, rate in rates.items()}
     found = judge_pairs(fine, ())
     slow = {node: _in_words(node, rates, partners, usual) for node, partners in (found.bad | found.doubtful).items()}
     links = {
-        pair: f"{pair[0]} and {pair[1]} reach {rates[pair]:.3g} GB/s with each other, others {usual:.3g}: "
+        pair: f"{pair[0]} and {pair[1]} reach {rates[pair]:.3g} GB/s with each other, other pairs {usual:.3g}: "
         "either of them, or what lies between"
         for pair in found.links
     }

@@ -1,7 +1,7 @@
-"""Which tests a run of stop-time checks has, in which order, and how long each may take. Pure.
+"""Suites of stop-time checks: their tests, the order of the tests, and the time limit of each. Pure.
 
-The order is that of ByteRobust §4.2 and §4.3: first what finds obvious errors of one device, then connections within a
-node, then those between nodes, and last what compares the answers of all nodes.
+The order is that of ByteRobust §4.2 and §4.3: first obvious errors of one device, then connections within a node, then
+those between nodes, and last the comparison of all nodes' answers.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from holdfast.symptoms.rows import ROWS
 from holdfast.symptoms.table_one import TableOne
 
 MEETING = "meeting"
-"""Not a test of its own: every node comes to the run's store and says that it is there."""
+"""Pseudo test: the node has joined the run's store."""
 
 END = "end"
-"""Not a test either: all results of a node have been said. Its ranks' own end may be heard before its results."""
+"""Pseudo test: all results of a node are published. The end of its ranks can arrive before its results."""
 
 ALL_GATHER = "all_gather"
 SPEED = "speed"
 SLOW = "slow"
-"""The suite for nodes that made a job slow."""
+"""Suite for nodes that made a job slow."""
 ALIGNMENT = ("alignment", "alignment_parallel")
 
 SUITES: dict[str, tuple[str, ...]] = {
@@ -32,7 +32,7 @@ SUITES: dict[str, tuple[str, ...]] = {
     "nan": ("dcgm", "gemm", "all_to_all", ALL_GATHER, *ALIGNMENT),
     "full": ("disk", "mounts", "dcgm", "memory", "gemm", "all_to_all", ALL_GATHER, *ALIGNMENT, "plugins"),
 }
-"""The tests of each suite, in the order in which they run."""
+"""Tests of each suite, in order."""
 
 LIMITS_S: dict[str, float] = {
     MEETING: 20.0,
@@ -48,10 +48,10 @@ LIMITS_S: dict[str, float] = {
     "alignment_parallel": 60.0,
     "plugins": 300.0,
 }
-"""How long each test may take; `all_gather` in each of its rounds."""
+"""Time limit of each test in seconds; `all_gather` per round."""
 
 GRACE_S = 5.0
-"""From the end of the last limit until a node's results are known."""
+"""Seconds from the last limit until a node's results are known."""
 
 _BY_ROW = {
     TableOne.NAN_VALUE: "nan",
@@ -65,13 +65,13 @@ _BY_SYMPTOM = {"peer_lost": "network"}
 
 
 class UnknownSuite(ValueError):
-    """No suite of this name; the message has those that there are."""
+    """Unknown suite; the message lists the known ones."""
 
 
 class Stage(msgspec.Struct, frozen=True, kw_only=True):
-    """One test, or one round of it. `limit_s` is how long it may take once it has begun.
+    """One test, or one round of it. `limit_s`: seconds from its start.
 
-    `pairs` are the nodes that meet, by node rank; without them each node is on its own.
+    `pairs`: nodes that meet, by node rank; without pairs each node tests alone.
     """
 
     test: str
@@ -81,13 +81,13 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def suite_for(symptom: str) -> str:
-    """The suite that looks for the cause of a symptom; `full` where nothing points anywhere."""
+    """Return the suite that looks for the cause of a symptom; `full` if the symptom points nowhere."""
     row = ROWS.get(symptom)
     return _BY_SYMPTOM.get(symptom) or (_BY_ROW.get(row, "full") if row else "full")
 
 
 def suite_tests(suite: str) -> tuple[str, ...]:
-    """The tests of a suite.
+    """Return the tests of a suite.
 
     Raises:
         UnknownSuite: there is none of this name.
@@ -98,7 +98,7 @@ def suite_tests(suite: str) -> tuple[str, ...]:
 
 
 def stages(suite: str, nodes: int, limit_s: float | None = None) -> tuple[Stage, ...]:
-    """What every node of a run goes through, in this order. `limit_s` bounds every limit that is above it.
+    """Return the stages of a run, the same for every node. `limit_s` caps every limit.
 
     Raises:
         UnknownSuite: there is none of this name.
@@ -115,14 +115,14 @@ def stages(suite: str, nodes: int, limit_s: float | None = None) -> tuple[Stage,
 
 
 def meeting_limit_s(limit_s: float | None = None) -> float:
-    """How long nodes wait for each other at the beginning."""
+    """Return the seconds that nodes wait for each other at the start."""
     return _limit(MEETING, limit_s)
 
 
 def deadline_s(suite: str, nodes: int, limit_s: float | None = None) -> float:
-    """How long a run may take from the moment when its ranks run: what has not answered by then does not.
+    """Return the time limit of a run in seconds, counted from the start of its ranks.
 
-    Limits add up because a node that used all of one makes its partners wait. A healthy run takes a small part of it.
+    Limits add up, since a node that uses all of one makes its partners wait. A healthy run takes a fraction of it.
 
     Raises:
         UnknownSuite: there is none of this name.

@@ -1,4 +1,4 @@
-"""Diagnosis of a crash: logs and exit codes of all ranks in, one symptom with its proof out. See docs/classify.md."""
+"""Diagnosis of a crash: from logs and exit codes of all ranks to one symptom with evidence. See docs/classify.md."""
 
 from holdfast.engines.crash.diagnose import diagnose, diagnose_end, hands_of_log, rule_of_exception
 from holdfast.engines.crash.verdict import CascadeRank, Diagnosis, EvidenceLine

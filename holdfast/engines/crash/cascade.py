@@ -1,11 +1,11 @@
-"""Who failed first: what every rank says of its end, weighed against each other. Pure.
+"""The first failure: each rank's account of its end, weighed against the others. Pure.
 
-1. A rank that ended for a reason of its own goes before every rank that lost a partner, whatever the clocks say.
-2. Among ranks with reasons of their own, time decides, where it can be compared: within one log the order of its lines,
-   between logs their time stamps, else what torchrun saw first. Where none of it decides, no rank is named.
-3. An end that says little (killed, aborted) is explained by hints, of its own log before those of others.
-4. If all ranks only lost a partner, the one that the others wait for is named if its log shows that: it is behind
-   them in the sequence of collectives, or it alone has not timed out.
+1. A rank that ended for its own reason precedes every rank that lost a partner, whatever the clocks show.
+2. Among ranks with their own reasons, time decides if it can be compared: within one log the order of lines, between
+   logs their time stamps, else torchrun's first observed failure. If none of these decides, no rank is named.
+3. A vague end (killed, aborted) is explained by hints, in the rank's own log before those of others.
+4. If all ranks only lost a partner, the rank that the others wait for is named if the log shows it: it is behind
+   them in the sequence of collectives, or it is the only one that has not timed out.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from holdfast.symptoms.crashes import PARENT, Crash
 from holdfast.symptoms.table_one import TableOne
 
 _UNSURE = 0.5
-"""A rule that is no surer than this gives way to every other."""
+"""Confidence up to which a rule gives way to every other."""
 
 _NEAR_S = 900.0
 _NEAR_AFTER_S = 60.0
-"""So long before a rank's end, and so shortly after it, the kernel or a scheduler speaks of the same thing."""
+"""Seconds before and after a rank's end in which lines of the kernel or a scheduler are about the same event."""
 
 _RELATED = (
     frozenset({TableOne.CUDA_ERROR, TableOne.GPU_MEMORY_ERROR, TableOne.GPU_UNAVAILABLE}),
@@ -31,17 +31,17 @@ _RELATED = (
 )
 
 _BEHIND_MAX = 8
-"""Ranks of one group are never further apart; numbers that are belong to different groups, and compare nothing."""
+"""Maximum distance of ranks in one group; numbers farther apart belong to different groups."""
 
 _ALONE = 0.7
-"""How much of its confidence a hint keeps that stands alone."""
+"""Factor on the confidence of a hint without any other evidence."""
 
 Key = tuple[str, int | None, bool]
-"""Of a stream: the file where no rank is named, else the rank; whether it counts only within its node."""
+"""Key of a stream: the file if no rank is named, else the rank; whether the rank counts only within its node."""
 
 
 class FirstFailure(msgspec.Struct, frozen=True, kw_only=True):
-    """What decided. `rank` is None where none can be named. `confidence` is the rule's, lowered where it was close."""
+    """The decision. `rank`: None if none can be named. `confidence`: the rule's, lowered if the decision is close."""
 
     finding: RuleMatch
     proof: tuple[RuleMatch, ...]
@@ -59,9 +59,10 @@ def find_first_failure(
     observed_first: int | None = None,
     ranks: frozenset[int] = frozenset(),
 ) -> FirstFailure | None:
-    """The decision; None if nothing proves anything. `mixed`: streams that hold several unnamed ranks' lines.
+    """Decide which failure was first; None without evidence.
 
-    `observed_first` is the rank that torchrun saw fail first, `ranks` are all that are known.
+    `mixed`: streams with lines of several unnamed ranks. `observed_first`: the rank that torchrun saw fail first.
+    `ranks`: all known ranks.
     """
     ends = {key: end for key, said in found.items() if (end := (mixed_end if key in mixed else own_end)(said))}
     everything = sorted((one for said in found.values() for one in said), key=lambda one: one.number)
@@ -88,7 +89,7 @@ def _of_first_hand(
     candidates = sorted(sure or ends.values(), key=lambda end: (end.rule.generic, end.place, end.number))
     candidates = [end for end in candidates if not _is_unrelated(end, candidates)]
     named_symptoms = {end.rule.symptom for end in candidates if end.rank is not None}
-    # What the kernel or a launcher says besides is the same thing seen from outside.
+    # Lines of the kernel or a launcher describe the same failure from outside.
     candidates = [end for end in candidates if end.rank is not None or end.rule.symptom not in named_symptoms]
     earliest = _earliest(candidates)
     by_launcher = next((end for end in candidates if end.rank is not None and end.rank == observed_first), None)
@@ -112,7 +113,7 @@ def _of_first_hand(
     local: int | None = None
     if named:
         rank, local = _named(chosen)
-    why = "" if named else "several ranks show it, and nothing tells which was first"
+    why = "" if named else "several ranks show it, and nothing shows which was first"
     if rank is None and local is None and chosen.rank is None and observed_first is not None:
         rank, why = observed_first, "torchrun saw this rank fail first"
     killed = {one.rank for one in vague if one.rank is not None and one.rule.symptom is Crash.KILLED and not one.local}
@@ -197,12 +198,12 @@ def _of_hint(hint: RuleMatch) -> FirstFailure:
         local_rank=local,
         confidence=hint.rule.confidence * _ALONE,
         others=(),
-        why="nothing else speaks of an end",
+        why="no other line explains an end",
     )
 
 
 def _awaited(cascade: Sequence[RuleMatch], ranks: frozenset[int]) -> tuple[int | None, str]:
-    """The rank that the others waited for, if their watchdogs' lines tell it."""
+    """Return the rank that the others waited for, by their watchdogs' lines."""
     waited: dict[int, tuple[int, str]] = {}
     for one in cascade:
         work = collective(one)
@@ -223,8 +224,8 @@ def _awaited(cascade: Sequence[RuleMatch], ranks: frozenset[int]) -> tuple[int |
 
 
 def _earliest(ends: Sequence[RuleMatch]) -> RuleMatch | None:
-    """The end that came before all others, if that can be told."""
-    # The order in which a launcher lists its ranks' exit codes is none of time.
+    """Return the end that precedes all others; None if times do not show it."""
+    # A launcher lists exit codes in no order of time.
     is_told = any(end.rule.where == "code" for end in ends)
     if not is_told and len({end.file for end in ends}) == 1 and all(end.lines for end in ends):
         return min(ends, key=lambda end: end.number)
@@ -236,7 +237,7 @@ def _earliest(ends: Sequence[RuleMatch]) -> RuleMatch | None:
 
 
 def _is_unrelated(end: RuleMatch, ends: Sequence[RuleMatch]) -> bool:
-    """A line of a log of its own, as the kernel's, that speaks of another time or another thing than a rank's end."""
+    """True if a separate log, such as the kernel's, is about another time or another fault than a rank's end."""
     ranked = [one for one in ends if one.rank is not None and one.file != end.file]
     if end.rank is not None or not ranked:
         return False
@@ -254,9 +255,9 @@ def _named(finding: RuleMatch) -> tuple[int | None, int | None]:
 
 
 def _is_echo(finding: RuleMatch, found: Mapping[Key, Sequence[RuleMatch]]) -> bool:
-    """An abort or a kill of a rank that says itself that it had lost a partner."""
+    """True if an abort or a kill follows from a lost partner, by the rank's own log."""
     if finding.rank is None:
-        # A line without a name: an abort may be any rank's, a kill is nobody's answer to a lost partner.
+        # A line without a rank: an abort can be any rank's, but no rank is killed because it lost a partner.
         aborted = finding.rule.symptom is Crash.ABORTED
         return any(
             one.hand == "cascade"

@@ -1,4 +1,4 @@
-"""From logs and exit codes of all ranks to one diagnosis. Pure: logs come as they were scanned."""
+"""One diagnosis from the scanned logs and exit codes of all ranks. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _BY_EXIT = {
     126: "exit_not_executable",
     127: "exit_command_not_found",
 }
-"""The rule that an exit code stands for."""
+"""Rules by exit code."""
 
 EVIDENCE_LINES_MAX = 8
 TEXT_CHARS_MAX = 400
@@ -36,13 +36,13 @@ _LAUNCHER = "(launcher)"
 _BY_LAUNCHER = -15
 _CANCELLED = "slurm_cancelled"
 _SIGNALLED = 128
-"""Exit codes below it are a process's own."""
+"""Exit codes below this are the process's own, not a signal's."""
 
 
 def diagnose(
     scans: Sequence[ScannedLog], exit_codes: Mapping[int, int] | None = None, book: RuleBook | None = None
 ) -> Diagnosis:
-    """The symptom of a job's end. `exit_codes`: by rank, negative for signals."""
+    """Return the symptom of a job's end. `exit_codes`: by rank, negative for signals."""
     book = book or rule_book()
     codes = {rank: of_signal(code) for rank, code in (exit_codes or {}).items()}
     if codes and not any(codes.values()):
@@ -106,7 +106,7 @@ def diagnose_end(
     rank: int | None = None,
     book: RuleBook | None = None,
 ) -> Diagnosis:
-    """The symptom of one rank's end, for who sees it from outside as it happens."""
+    """Return the symptom of one rank's end, as observed from outside."""
     book = book or rule_book()
     code = -signal if signal else exit_code
     scan = LogScan("log", book.line_filter, rank)
@@ -114,7 +114,7 @@ def diagnose_end(
         scan.feed(log_tail.encode(errors="replace") + b"\n")
     text = trace.rstrip("\n")
     if exception_type:
-        # The record is the exception itself; the log may have it as well, or have lost it in what came after.
+        # The record is the exception itself; the log may repeat it, or have lost it in later output.
         name = exception_type.rsplit(".", 1)[-1]
         last = f"{name}: {message}"
         body = text if text.startswith("Traceback") else ""
@@ -129,7 +129,7 @@ def diagnose_end(
 
 
 def _without_answers_of_slurm(found: dict[Key, list[RuleMatch]], told_in: Sequence[tuple[str, list[RankEnd]]]) -> None:
-    """Slurm cancels what is left of a step after a task that failed: then nobody from outside has asked for it."""
+    """Drop cancellations by Slurm that follow a failed task: Slurm itself cancels the rest of the step."""
     failed = {
         file: min(lines)
         for file, told in told_in
@@ -146,7 +146,7 @@ def _all_lines(scan: ScannedLog) -> list[LogLine]:
 
 
 def _is_alone(first: RankEnd, told: Sequence[RankEnd]) -> bool:
-    """Whether no other rank ended in the same second: torchrun counts no finer, and of equals takes the lowest."""
+    """True if no other rank ended in the same second; torchrun measures whole seconds and picks the lowest rank."""
     return all(
         ended.rank == first.rank or ended.at is None or ended.at != first.at or ended.code == _BY_LAUNCHER
         for ended in told
@@ -154,7 +154,7 @@ def _is_alone(first: RankEnd, told: Sequence[RankEnd]) -> bool:
 
 
 def _global(local_rank: int, told: Sequence[RankEnd]) -> int | None:
-    """The rank that a launcher's report gives to this local rank, if it is one only."""
+    """Return the rank that a launcher's report gives to this local rank; None if there are several."""
     ranks = {ended.rank for ended in told if ended.rank is not None and ended.local_rank == local_rank}
     return ranks.pop() if len(ranks) == 1 else None
 
@@ -162,10 +162,10 @@ def _global(local_rank: int, told: Sequence[RankEnd]) -> int | None:
 def _attempt(
     book: RuleBook, scan: ScannedLog, *, has_raised: bool = False
 ) -> dict[tuple[int | None, bool], list[RuleMatch]]:
-    """What a log says: its last attempt that ended for reasons of its own, else all of it.
+    """Return the matches of a log's last attempt that ended for its own reasons, else of the whole log.
 
-    Steps may stand behind an error only because they were written late: of a rank that is known to have raised
-    (`has_raised`), or among a few steps before partners were lost, the error counts.
+    Steps can follow an error only because they were written late. The error counts if the rank is known to have raised
+    (`has_raised`), or if only a few steps follow before partners were lost.
     """
     said: list[dict[tuple[int | None, bool], list[RuleMatch]]] = []
     for attempt in scan.attempts:
@@ -217,7 +217,7 @@ def _diagnosis(decided: FirstFailure, codes: Mapping[int, int], first: Sequence[
     )
     if rule.symptom.value == "unknown":
         return unknown(
-            f"{_count(others)} only tell of another rank's end, and none of them ended for a reason of its own",
+            f"{_count(others)} only report another rank's end, and none of them ended for its own reason",
             tuple(dict.fromkeys(evidence))[:EVIDENCE_LINES_MAX],
             others,
         )
@@ -253,7 +253,7 @@ def _nothing(scans: Sequence[ScannedLog], codes: Mapping[int, int]) -> Diagnosis
         for rank, code in codes.items()
         if code
     ]
-    return unknown("no rule knows this end", (*ended, *last)[:EVIDENCE_LINES_MAX])
+    return unknown("no rule matches this end", (*ended, *last)[:EVIDENCE_LINES_MAX])
 
 
 def _evidence(finding: RuleMatch) -> list[EvidenceLine]:
@@ -276,7 +276,7 @@ def _code_in_words(rank: int, code: int) -> str:
 
 
 def rule_of_exception(type_: str, message: str, book: RuleBook | None = None) -> Rule | None:
-    """What an exception says by its type and words alone; of a message of several lines each may tell."""
+    """Return the rule for an exception by its type and message; each line of the message is considered."""
     first, *rest = message.splitlines() or [""]
     met = (book or rule_book()).of_exception(type_, first)
     for line in rest:
@@ -287,7 +287,7 @@ def rule_of_exception(type_: str, message: str, book: RuleBook | None = None) ->
 
 
 def hands_of_log(text: str, book: RuleBook | None = None) -> frozenset[str]:
-    """Which hands (see `rules`) the lines of a log show."""
+    """Return the hands (see `rules`) of a log's lines."""
     scan = LogScan("log", (book or rule_book()).line_filter)
     scan.feed(text.encode(errors="replace") + b"\n")
     return frozenset(one.hand for found in _attempt(book or rule_book(), scan.end()).values() for one in found)

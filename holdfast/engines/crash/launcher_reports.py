@@ -1,4 +1,4 @@
-"""What launchers (torchrun, DeepSpeed, Composer, srun, mpirun) say of their ranks: exit codes, who was first. Pure."""
+"""Launchers' reports on their ranks (torchrun, DeepSpeed, Composer, srun, mpirun): exit codes, first failure. Pure."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _SIGNALS = {
 
 
 class RankEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """A rank's end as its launcher tells it. `code` is negative for a signal."""
+    """A rank's end as its launcher reports it. `code` is negative for a signal."""
 
     rank: int | None
     local_rank: int | None
@@ -46,12 +46,14 @@ class RankEnd(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def proof(self) -> LogLine:
-        """The line that tells it; what a collector stamped on a table's line is when the table was printed."""
+        """The reported line, without the stamp of a log collector: the line of a table has the time when it was
+        printed.
+        """
         return self.line if self.at is None else self.line._replace(at=None)
 
 
 def rank_ends(lines: Iterable[LogLine]) -> list[RankEnd]:
-    """The ends that launchers tell of in these lines. A task of srun that starts torchrun is a node, and no rank."""
+    """Return the ends that launchers report in these lines. An srun task that starts torchrun is a node, not a rank."""
     lines = tuple(lines)
     has_agents = any("elastic" in line.text or "torchrun" in line.text for line in lines)
     found: list[RankEnd] = []
@@ -86,7 +88,7 @@ def rank_ends(lines: Iterable[LogLine]) -> list[RankEnd]:
 
 
 def _tasks(text: str) -> list[int]:
-    """The tasks that srun names: `2,4-5,7`."""
+    """Return the tasks in srun's notation: `2,4-5,7`."""
     found: list[int] = []
     for one in text.split(","):
         first, _, last = one.partition("-")
@@ -96,5 +98,5 @@ def _tasks(text: str) -> list[int]:
 
 
 def of_signal(code: int) -> int:
-    """An exit code with a shell's 128 + signal as the signal's negative."""
+    """Convert a shell's exit code 128 + signal to the negative signal; other codes are unchanged."""
     return 128 - code if 128 < code <= 128 + 64 else code

@@ -1,4 +1,4 @@
-"""What a line of a training log is: whose it is, when it was written, how loud it is, and what it says. Pure."""
+"""Lines of a training log: rank, time, level and text. Pure."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import NamedTuple
 
 LINE_CHARS_MAX = 2000
 END_CHARS = 400
-"""Of a line, what is looked at: its head, and of a longer one its end, where a launcher says how a command ended."""
+"""Characters kept of a long line: its head, and its end, where a launcher reports how a command ended."""
 
 _GAP = b" ... "
 
 
 class LogLine(NamedTuple):
-    """`rank` is None where the line does not name one; `local` says that it counts only within its node.
+    """One line. `rank`: None if the line names none; `local`: the rank counts only within its node.
 
-    `at` is seconds since the year began, in the log's own time zone: only good for comparing lines of one job.
+    `at`: seconds since the start of the year in the log's own time zone, only for comparing lines of one job.
     """
 
     number: int
@@ -27,7 +27,7 @@ class LogLine(NamedTuple):
 
 
 _ANSI = re.compile(r"(?:\x1b|#033|\\033|\\x1b)\[[0-9;?]*[A-Za-z]")
-"""Colours, also as syslog and JSON spell the escape."""
+"""Colours, also with the escape as syslog and JSON spell it."""
 
 _PREFIXES: tuple[tuple[re.Pattern[str], bool], ...] = (
     (re.compile(r"\[(?:rank|RANK|Rank)[ :=]{0,2}(\d{1,6})\]:? ?"), False),
@@ -35,7 +35,7 @@ _PREFIXES: tuple[tuple[re.Pattern[str], bool], ...] = (
     (re.compile(r"(?:rank|Rank|RANK)[ =]?(\d{1,6}): "), False),
     (re.compile(r"\[(?:default|trainer|worker|role|local_rank)[_ ]?(\d{1,4})\]: ?"), True),
 )
-"""How launchers mark whose line it is: torch, Open MPI, scripts; torchrun's `--tee` has but the rank in the node."""
+"""Launchers' prefixes with a rank: torch, Open MPI, scripts; torchrun's `--tee` has only the local rank."""
 
 _SRUN = re.compile(r" {0,5}(\d{1,6}): ")
 _RAY = re.compile(
@@ -46,20 +46,20 @@ _KUBERNETES = re.compile(r"(?:stdout|stderr) [FP] ")
 _COMPOSE = re.compile(r"[A-Za-z][\w.-]{1,58}[-_]\d{1,4} {1,12}\| ")
 _KAGGLE = re.compile(r"\d+\.\ds\t\d+\t")
 _AGAIN = re.compile(r"(?:[\w.:/-]+ ){0,2}- [\w.]{1,60} - [A-Z]{4,8} - (?=\[(?:rank|default)\d+\]:)")
-"""A logger that writes what its children said: the level is its own, not theirs."""
+"""A logger that repeats its children's output: the level is the logger's, not theirs."""
 _HOST = re.compile(
     r"(?!python|torch\d|[Rr]ank|RANK|local_rank|trainer\d|worker\d)"
     r"(?=[\w.-]*\d)[A-Za-z0-9][\w.-]{1,62}(?<!\.py|\.sh|\.cc|\.cu): "
     r"(?=\s*\[[Rr]ank|\s{2,}\S|Traceback \(most|terminate called|\[?\d{4}-\d\d-\d\d|\[default\d|"
     r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)\b:)"
 )
-"""Whose host's line it is, before what a training says: pdsh, dsh, operators that follow several pods."""
+"""Host prefixes: pdsh, dsh, operators that follow several pods."""
 _WITHIN = re.compile(
     r"\[(?!PG (?:ID )?[1-9])(?:[^\][]{0,120} )?[Rr]ank[ :=]{0,2}(\d{1,6})\]|\bPG (?:ID )?0 [^\][]{0,80}Rank (\d{1,6})\]"
 )
-"""Inside of a message: `[Rank 3]`, `[PG ID 0 PG GUID 0(default_pg) Rank 3]`.
+"""Rank inside a message: `[Rank 3]`, `[PG ID 0 PG GUID 0(default_pg) Rank 3]`.
 
-Other groups than the first count their own.
+Groups other than the first count their own members.
 """
 
 _DATE = re.compile(
@@ -82,7 +82,7 @@ _WARNING = re.compile(r"\b[A-Z][A-Za-z]*Warning: |^\s*warnings?\.warn\(|\b[Ww]ar
 
 
 def dissect(raw: str, number: int) -> LogLine:
-    """A line taken apart."""
+    """Parse a line."""
     text = raw[: LINE_CHARS_MAX + END_CHARS + len(_GAP)]
     if "[" in text and ("\x1b" in text or "033[" in text or "x1b[" in text):
         text = _ANSI.sub("", text)
@@ -114,14 +114,14 @@ def dissect(raw: str, number: int) -> LogLine:
 
 
 def cut(raw: bytes) -> str:
-    """A line as text, of a long one its head and its end."""
+    """Decode a line; a long one is reduced to its head and its end."""
     if len(raw) > LINE_CHARS_MAX + END_CHARS:
         raw = raw[:LINE_CHARS_MAX] + _GAP + raw[-END_CHARS:]
     return raw.decode(errors="replace")
 
 
 def _lead(text: str) -> re.Match[str] | None:
-    """What whoever collects logs puts before a line, and what is none of its own."""
+    """Match what a log collector puts before a line."""
     return (
         _STAMP_LEAD.match(text)
         or _KUBERNETES.match(text)
@@ -134,7 +134,7 @@ def _lead(text: str) -> re.Match[str] | None:
 
 
 def moment(text: str) -> float | None:
-    """When a line says it was written: python, ISO, glog, c10, syslog and `dmesg -T` forms."""
+    """Return the time of a line: python, ISO, glog, c10, syslog and `dmesg -T` formats."""
     head = text[:160]
     found = _DATE.search(head) or _GLOG.search(head)
     if found:
@@ -159,7 +159,7 @@ def _level(text: str) -> str:
         return "quiet" if c10[1] in "WI" else "loud"
     if _WARNING.search(text[:300]):
         return "quiet"
-    # A level is a word at the head of a line, not in the middle of a sentence.
+    # A level is a word at the head of a line, not inside a sentence.
     found = _LEVEL.search(head)
     if found and (found.start() < 12 or head[found.start() - 1] in "[|(-:, "):
         return _QUIET.get(found[1], "loud")
@@ -167,13 +167,13 @@ def _level(text: str) -> str:
 
 
 def task_of(text: str) -> tuple[int | None, str]:
-    """The task that a labelled line belongs to, and the line without its label."""
+    """Return the task of a labelled line, and the line without its label."""
     found = _SRUN.match(text)
     return (int(found[1]), text[found.end() :]) if found else (None, text)
 
 
 def looks_labelled(lines: list[str]) -> bool:
-    """Whether a file's first lines begin with task numbers (`srun --label`)."""
+    """True if a file's first lines begin with task numbers (`srun --label`)."""
     full = [line for line in lines if line.strip()]
     return len(full) >= 3 and sum(bool(_SRUN.match(line)) for line in full) >= 0.9 * len(full)
 
@@ -193,7 +193,7 @@ _STEP_LIKE = ("iter", "Iter", "tep", "STEP", "pdate")
 
 
 def progress(text: str) -> int | None:
-    """A number that grows with the training steps that lines like this one report as done; None for other lines."""
+    """Return a number that grows with the training steps that such lines report; None for other lines."""
     if any(one in text for one in _TROUBLE):
         return None
     if any(one in text for one in _STEP_LIKE) and (found := _NUMBERED.search(text)) and _MEASURED.search(text):

@@ -1,4 +1,4 @@
-"""What the lines of one rank, or of one log that names none, say of its end. Pure."""
+"""Rules that match the lines of one rank, or of one log without ranks. Pure."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from holdfast.engines.crash.traceback import LoggedException
 
 _UNSURE = 0.5
 _FAR_LINES = 60
-"""What follows an exception within so many lines is its echo: a crash while the process unwinds."""
+"""Lines after an exception within which a crash is its consequence: the process unwinds."""
 
 _QUOTED = re.compile(r'"[^"]{20,}(?:"|$)')
 
 _RECORD = re.compile(r'"(?:message|msg|error|exception|exc_info|log|level|severity)" ?: ?')
-"""A log's line in JSON has one of these, a sample of a data set has others."""
+"""Keys of a log record in JSON; samples of a data set have others."""
 
 _INIT = frozenset({"barrier", "init_process_group", "_lazy_init", "set_device"})
 _UNPICKLERS = frozenset({"serialization.py", "_weights_only_unpickler.py", "pickle.py"})
 
 
 class RuleMatch(msgspec.Struct, frozen=True, kw_only=True):
-    """A rule that something met. `lines` prove it, the telling one first; exit codes have none.
+    """A rule and the lines that prove it, the decisive one first; exit codes have none.
 
-    `place` is the rule's place in the order, `is_exception` whether a Python exception says it.
+    `place`: the rule's position in the order. `is_exception`: a Python exception matched.
     """
 
     rule: Rule
@@ -43,24 +43,24 @@ class RuleMatch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def number(self) -> int:
-        """The telling line's number."""
+        """Number of the decisive line."""
         return self.lines[0].number if self.lines else 0
 
     @property
     def at(self) -> float | None:
-        """When it was said, if the log tells."""
+        """Time of the decisive line, if the log has it."""
         return self.lines[0].at if self.lines else None
 
     @property
     def hand(self) -> str:
-        """As in the rules; what ended only a thread is a hint."""
+        """The rule's hand; "hint" if only a thread ended."""
         return "hint" if self.is_aside and self.rule.hand in ("first", "vague") else self.rule.hand
 
 
 def rule_matches(
     book: RuleBook, lines: Sequence[LogLine], *, file: str, rank: int | None, local: bool = False
 ) -> list[RuleMatch]:
-    """All that the lines of one stream say, in their order."""
+    """Return all matches in the lines of one stream, in order."""
     raised, rest = traceback.exceptions(lines)
     found: list[RuleMatch] = []
     for one in raised:
@@ -81,13 +81,13 @@ def rule_matches(
 
 
 def _unquoted(text: str) -> str:
-    """A line without what it only quotes: samples of a data set speak of errors as well. JSON is all quotes."""
+    """Return a line without quoted text, which may be a sample of a data set. JSON records are kept as they are."""
     is_record = text.lstrip()[:1] in ("{", '"') and _RECORD.search(text) is not None
     return text if is_record else _QUOTED.sub('""', text)
 
 
 def _by_stack(rule: str, raised: LoggedException) -> str | None:
-    """The rule that an exception's stack asks for, where its words do not say enough."""
+    """Return the rule that an exception's stack implies, if its message is ambiguous."""
     if rule == "cuda_oom_of_driver" and _INIT & set(raised.functions):
         return "cuda_oom_at_start"
     if rule == "launcher_summary" and raised.type == "EOFError" and _UNPICKLERS & set(raised.files):
@@ -120,10 +120,10 @@ def _match(
 
 
 def own_end(found: Sequence[RuleMatch]) -> RuleMatch | None:
-    """Of what one process says, the end that it had for reasons of its own.
+    """Return the end of one process for its own reason.
 
-    Of several tracebacks the last one ended it: what came before was handled. Of one chain the most special rule
-    counts. A crash that follows at once is the process coming down; a line before it that names hardware explains it.
+    The last of several tracebacks ended the process; earlier ones were handled. Within a chain the most specific rule
+    counts. A crash directly after it is a consequence; an earlier line that names hardware explains it.
     """
     first = [finding for finding in found if finding.hand == "first"]
     raised = [finding for finding in first if finding.is_exception]
@@ -133,7 +133,7 @@ def own_end(found: Sequence[RuleMatch]) -> RuleMatch | None:
     ending = raised[-1]
     last = _most_special([one for one in raised if (one.file, one.block) == (ending.file, ending.block)])
     assert last is not None
-    # A line that was long before, or only a remark, explains an exception that says little by itself.
+    # A much earlier line, or a mere remark, explains only an exception that is ambiguous by itself.
     unsure = last.rule.confidence <= _UNSURE
     before = [
         finding
@@ -150,7 +150,7 @@ def own_end(found: Sequence[RuleMatch]) -> RuleMatch | None:
 
 
 def mixed_end(found: Sequence[RuleMatch]) -> RuleMatch | None:
-    """The same where lines of many processes stand in one log without names: the first, and of its chain the best."""
+    """Return the end in a log that mixes unnamed processes: the first match, and the most specific of its chain."""
     first = [finding for finding in found if finding.hand == "first"]
     sure = [finding for finding in first if finding.rule.confidence > _UNSURE]
     earliest = min(sure or first, key=lambda finding: finding.number, default=None)
@@ -167,6 +167,6 @@ _TIMED_OUT = re.compile(r"WorkNCCL\(SeqNum=(\d+), OpType=(\w+)")
 
 
 def collective(finding: RuleMatch) -> tuple[int, str] | None:
-    """Which collective a watchdog's line is about: its number and kind."""
+    """Return the number and kind of the collective in a watchdog's line."""
     found = _TIMED_OUT.search(finding.lines[0].text) if finding.lines else None
     return (int(found[1]), found[2]) if found else None

@@ -1,9 +1,9 @@
-"""The rules: what a line or an exception means. They are data, in `rules.toml`, and tried in its order.
+"""Rules: the meaning of a line or an exception. They are data in `rules.toml`, tried in order.
 
-hand = "first"    the end of the rank that says it, for a reason of its own
-       "vague"    its own end as well, but of what, other lines must tell
-       "hint"     proves nothing alone; says what a vague end, or one of the cascade, was about
-       "cascade"  somebody else's end
+hand = "first"    the rank's end, for its own reason
+       "vague"    the rank's own end, whose reason other lines must show
+       "hint"     no proof alone; explains a vague end or one of the cascade
+       "cascade"  the end of another rank
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from holdfast.symptoms.table_one import Root
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`patterns` are regular expressions for a line, or for `Type: message` of an exception; any one of them suffices,
-    unless one of `unless` is found as well. `types` are exception types that suffice alone, or, with patterns, that are
-    asked for besides. `generic`: says only that the script failed; a more special rule goes before it.
-    `alone`: a hint that is believed also where nothing else speaks of an end, as in a kernel log by itself.
-    `excuses = false`: of the cascade, but no reason why the same log tells of an abort or of NCCL's errors.
-    `levels = "any"`: also lines that are marked as information or warning. `where = "code"`: no line meets it; the code
-    that knows an exit code or a circumstance names it.
+    """One rule. Any pattern matches, unless one of `unless` matches as well.
+
+    `patterns`: regular expressions for a line, or for `Type: message` of an exception. `types`: exception types that
+    match alone or, with patterns, are required in addition. `generic`: shows only that the script failed; a more
+    specific rule takes precedence. `alone`: a hint that counts even without other evidence of an end, as in a kernel
+    log alone. `excuses = false`: part of the cascade, but no reason for an abort or an NCCL error in the same log.
+    `levels = "any"`: matches informational lines and warnings too. `where = "code"`: matches no line; the code names it
+    for an exit code or a circumstance.
     """
 
     name: str
@@ -49,11 +50,11 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class RulesRefused(ValueError):
-    """The rules are not as they must be: which one, and why."""
+    """Invalid rules; the message names the rule and the reason."""
 
 
 class CompiledRule(msgspec.Struct, frozen=True, kw_only=True):
-    """A rule ready for use; `place` is its place in the order."""
+    """A rule with compiled patterns; `place`: its position in the order."""
 
     rule: Rule
     place: int
@@ -62,7 +63,7 @@ class CompiledRule(msgspec.Struct, frozen=True, kw_only=True):
     types: frozenset[str]
 
     def finds_in_line(self, text: str, level: str) -> bool:
-        """Whether a line that is no exception says it."""
+        """True if a line that is no exception matches."""
         rule = self.rule
         if rule.where in ("exception", "code") or self.pattern is None or (rule.types and rule.where != "line"):
             return False
@@ -73,7 +74,7 @@ class CompiledRule(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.pattern.search(text)) and not (self.unless and self.unless.search(text))
 
     def finds_in_exception(self, name: str, said: tuple[str, ...]) -> bool:
-        """Whether an exception of type `name` says it: `said` is `Type: message`, and with the type's module."""
+        """True if an exception of type `name` matches. `said`: `Type: message`, with and without the type's module."""
         if self.rule.where in ("line", "code") or (self.types and name not in self.types):
             return False
         if self.pattern is not None and not any(map(self.pattern.search, said)):
@@ -82,11 +83,11 @@ class CompiledRule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LineFilter:
-    """Tells quickly where any rule may find something: in a block of lines, and in a line."""
+    """Quick filter for blocks and lines that any rule may match."""
 
     def __init__(self, anchors: tuple[str, ...], block_anchors: tuple[str, ...]) -> None:
         self._in_block = tuple(anchor.encode() for anchor in block_anchors)
-        # Grouped by their first letters: the regular expression tries one group at a place, not all of them.
+        # Grouped by first letter: the regular expression tries one group at each position, not all.
         groups: dict[bytes, list[bytes]] = {}
         for anchor in anchors:
             groups.setdefault(anchor[:1].encode(), []).append(re.escape(anchor[1:].encode()))
@@ -95,16 +96,16 @@ class LineFilter:
         )
 
     def in_block(self, block: bytes) -> bool:
-        """Whether a block has a line to look at."""
+        """True if any rule may match a line of the block."""
         return any(anchor in block for anchor in self._in_block)
 
     def in_line(self, line: bytes, end: int) -> bool:
-        """Whether the first `end` bytes of a line are worth a look."""
+        """True if any rule may match the first `end` bytes of a line."""
         return self._in_line.search(line, 0, end) is not None
 
 
 class RuleBook:
-    """All rules in their order, and what finds lines that any of them may be about."""
+    """All rules in order, and the filter for lines that they may match."""
 
     def __init__(self, rules: tuple[Rule, ...], anchors: tuple[str, ...], block_anchors: tuple[str, ...]) -> None:
         self.compiled = tuple(_compiled(rule, place) for place, rule in enumerate(rules))
@@ -114,15 +115,15 @@ class RuleBook:
             raise RulesRefused("two rules have one name")
 
     def named(self, name: str) -> CompiledRule:
-        """The rule of this name."""
+        """Return the rule of this name."""
         return self._by_name[name]
 
     def of_line(self, text: str, level: str) -> CompiledRule | None:
-        """The first rule that a line meets."""
+        """Return the first rule that matches a line."""
         return next((one for one in self.compiled if one.finds_in_line(text, level)), None)
 
     def of_exception(self, qualified: str, message: str) -> CompiledRule | None:
-        """The first rule that an exception meets. `qualified` is its type, with its module where the log has it."""
+        """Return the first rule that matches an exception. `qualified`: its type, with its module if the log has it."""
         name = qualified.rpartition(".")[2]
         said = (f"{name}: {message}",) if name == qualified else (f"{name}: {message}", f"{qualified}: {message}")
         return next((one for one in self.compiled if one.finds_in_exception(name, said)), None)
@@ -142,10 +143,10 @@ def _compiled(rule: Rule, place: int) -> CompiledRule:
 
 
 def parsed(text: str) -> RuleBook:
-    """A rule book from TOML.
+    """Parse a rule book from TOML.
 
     Raises:
-        RulesRefused: it is not as it must be.
+        RulesRefused: the rules are invalid.
     """
     try:
         data: dict[str, Any] = tomllib.loads(text)
@@ -159,5 +160,5 @@ def parsed(text: str) -> RuleBook:
 
 @functools.cache
 def rule_book() -> RuleBook:
-    """The rules that come with Holdfast; read on first use."""
+    """Return the rules that come with Holdfast; read once."""
     return parsed(resources.files("holdfast.engines.crash").joinpath("rules.toml").read_text(encoding="utf-8"))

@@ -1,7 +1,7 @@
-"""Reads one log in a stream and keeps, in bounded memory, the lines that may tell of its end. Pure.
+"""Streaming scan of a log that keeps, in bounded memory, the lines that may explain its end. Pure.
 
-What training went on after is dropped: an error that three further steps followed did not end the job. Nor did an
-earlier attempt in the same file, unless the last one shows nothing.
+Lines after which training went on are dropped: an error followed by three further steps did not end the job. An earlier
+attempt in the same file is dropped too, unless the last one shows nothing.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from holdfast.engines.crash.log import (
 from holdfast.engines.crash.rules import LineFilter
 
 HEAD_LINES = 150
-"""Kept of each rank: the first lines that tell something, and below the last ones."""
+"""Relevant lines kept of each rank: the first ones, and below the last ones."""
 TAIL_LINES = 250
 STREAMS_MAX = 8192
 _HEAD_BYTES = 8192
 _ADVANCES = 3
-"""So many later steps prove that training survived a line: the ranks of a job are never so far apart."""
+"""Later steps that prove that training survived a line: ranks of a job are never that far apart."""
 _AFTER_FRAME = 4
 
 _RESTART = re.compile(
@@ -50,7 +50,7 @@ _MARKS = (
 
 
 class _KeptLines:
-    """The first and the last lines of one rank."""
+    """The first and the last relevant lines of one rank."""
 
     __slots__ = ("head", "tail")
 
@@ -78,10 +78,10 @@ Lines = dict[tuple[int | None, bool], tuple[LogLine, ...]]
 
 
 class ScannedLog:
-    """What is left of a log: for each (rank, local) its lines, the last attempt's and those of the one before.
+    """Result of a scan: lines by (rank, local) of the last attempt and of the one before.
 
-    `overtaken` are lines that steps came after which are no later ones: output that was buffered, or two streams in one
-    file. `overtaken_by` is how many steps these are, more or less.
+    `overtaken`: lines followed by steps that are not later ones, from buffered output or two streams in one file.
+    `overtaken_by`: the approximate number of such steps.
     """
 
     def __init__(self, file: str, attempts: list[Lines], lines: int, overtaken: Lines) -> None:
@@ -94,7 +94,7 @@ class ScannedLog:
 
 
 class LogScan:
-    """Takes blocks of whole lines. `rank` is whose log it is, where its name says so; `hot` finds what to look at."""
+    """Scan of one log. `rank`: from the log's name; `line_filter` selects lines."""
 
     def __init__(self, file: str, line_filter: LineFilter, rank: int | None = None, *, local: bool = False) -> None:
         self._file = file
@@ -119,7 +119,7 @@ class LogScan:
         self._marked = False
 
     def feed(self, block: bytes) -> None:
-        """The next lines of the log; none is cut."""
+        """Scan the next whole lines of the log."""
         if self._by_task is None:
             head = block[:_HEAD_BYTES].decode(errors="replace").split("\n")[:40]
             self._by_task = self._rank is None and looks_labelled(head)
@@ -148,7 +148,7 @@ class LogScan:
             self._last_block = block
 
     def end(self) -> ScannedLog:
-        """What is left when all was read."""
+        """Return the result of the scan."""
         attempts = [_lines_of(streams) for streams in (self._streams, self._earlier or {}) if streams]
         overtaken = self._overtaken
         if self._by_task:
@@ -164,7 +164,7 @@ class LogScan:
         return scanned
 
     def _look_for_steps(self, block: bytes) -> None:
-        # Only the last lines matter here: whether training has gone on.
+        # Only the last lines show whether training has gone on.
         first = self._number + block.count(b"\n") - block[-_HEAD_BYTES:].count(b"\n")
         for place, raw in enumerate(block[-_HEAD_BYTES:].split(b"\n")):
             if b"\r" in raw:
@@ -247,7 +247,7 @@ class LogScan:
         self._earlier = None
 
     def _mark(self, text: str, raw: bytes) -> bool:
-        """A new attempt, or the end of a job that went well."""
+        """Start a new attempt, or note the end of a successful job; True if the line did either."""
         if not self._marked or not _is_marked(raw):
             return False
         if _RESTART.search(text):
@@ -268,7 +268,7 @@ def _lines_of(streams: Streams) -> Lines:
 
 
 def _with_tasks(streams: Lines, *, are_nodes: bool) -> Lines:
-    """The lines of labelled tasks under their ranks; of tasks that are nodes, whose launcher speaks, under none."""
+    """Assign labelled tasks' lines to their ranks; if tasks are nodes, whose launcher writes, to no rank."""
     found: dict[tuple[int | None, bool], list[LogLine]] = {}
     for (rank, local), lines in streams.items():
         named = rank if rank is None or rank >= 0 else None if are_nodes else -1 - rank

@@ -1,4 +1,4 @@
-"""Python's exceptions in a log: which block they belong to, and whether the block ended anything. Pure."""
+"""Python exceptions in a log: their traceback blocks, and whether a block ended the process. Pure."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _INDENTED = re.compile(r"^\s{2,}\S")
 
 
 class LoggedException(msgspec.Struct, frozen=True, kw_only=True):
-    """An exception as the log shows it, its `type` with the module where the log has it. `block` counts tracebacks;
-    those of one chain share it.
+    """An exception in a log, its `type` with the module if the log has it.
 
-    `frame` is the innermost frame in code that is no library's. `is_aside`: it ended a thread or nothing.
-    `has_traceback` is False where only its last line is there. `functions` and their `files` are its stack.
+    `block` counts tracebacks; those of one chain share it. `frame`: the innermost frame outside libraries. `is_aside`:
+    it ended only a thread, or nothing. `has_traceback`: False if only its last line is there. `functions`, `files`: its
+    stack.
     """
 
     type: str
@@ -52,7 +52,7 @@ class LoggedException(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def exceptions(lines: Iterable[LogLine]) -> tuple[list[LoggedException], list[LogLine]]:
-    """The exceptions among a rank's lines, and the lines that are none and quote none."""
+    """Return the exceptions among a rank's lines, and the lines that belong to none."""
     raised: list[LoggedException] = []
     rest: list[LogLine] = []
     block, chained, aside, open_ = 0, False, False, False
@@ -89,7 +89,7 @@ def exceptions(lines: Iterable[LogLine]) -> tuple[list[LoggedException], list[Lo
             last_frame = line.number
             continue
         if line.number == last_frame + 1 and _INDENTED.match(text):
-            # The source of the frame above.
+            # The source line of the frame above.
             continue
         match = _EXCEPTION.match(text)
         if match is None and open_ and not text[:1].isspace():

@@ -1,4 +1,4 @@
-"""What is said about a crash. Pure."""
+"""Types of a crash diagnosis. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from holdfast.symptoms.table_one import Root
 
 
 class EvidenceLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A line that proves something. `line` counts from 1, 0 for an exit code; `file` is as it was given."""
+    """A line of evidence. `line` counts from 1, 0 for an exit code; `file` as given."""
 
     rank: int | None
     file: str
@@ -18,7 +18,7 @@ class EvidenceLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CascadeRank(msgspec.Struct, frozen=True, kw_only=True):
-    """A rank that ended because another one had: what it said of it."""
+    """A rank that ended because of another one, and its matching line."""
 
     rank: int
     rule: str
@@ -26,10 +26,10 @@ class CascadeRank(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
-    """One symptom for the end of a job. `first_rank` is None where no evidence tells which rank failed first.
+    """One symptom for the end of a job. `first_rank`: None if no evidence shows which rank failed first.
 
-    `first_local_rank` is set where a log names a rank only within its node. `confidence` is 0 for unknown, at most 1.
-    `rule` is the one that decided. `others` are ranks of the cascade.
+    `first_local_rank`: set if a log names a rank only within its node. `confidence`: 0 for unknown, at most 1. `rule`:
+    the deciding rule. `others`: ranks of the cascade.
     """
 
     symptom: Crash
@@ -49,7 +49,7 @@ NOTHING = "Nothing here proves a cause. Give the logs of all ranks with their ex
 
 
 def unknown(summary: str, evidence: tuple[EvidenceLine, ...] = (), others: tuple[CascadeRank, ...] = ()) -> Diagnosis:
-    """The answer where nothing is proven."""
+    """Return the diagnosis without evidence."""
     return Diagnosis(
         symptom=Crash.UNKNOWN,
         table_one=None,
@@ -65,6 +65,6 @@ def unknown(summary: str, evidence: tuple[EvidenceLine, ...] = (), others: tuple
 
 
 def parent_of(symptom: Crash) -> str | None:
-    """The row of Table 1 above a name."""
+    """Return the row of Table 1 (ByteRobust) of a symptom."""
     row = PARENT.get(symptom)
     return row.value if row else None

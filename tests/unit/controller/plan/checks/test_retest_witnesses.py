@@ -139,7 +139,7 @@ def test_whom_nobody_is_beside_stays_out() -> None:
     run.start("a")
     run.reach({"a": 30.0}, {})
     found = run.one(SuspectsTested)
-    assert (found.cleared, found.in_doubt) == ((), ("a",)) and "nobody to compare with" in found.reason
+    assert (found.cleared, found.in_doubt) == ((), ("a",)) and "no other node to compare with" in found.reason
 
 
 def test_one_that_only_came_along_is_not_waited_for() -> None:
