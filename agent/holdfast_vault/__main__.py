@@ -10,8 +10,8 @@ from pathlib import Path
 
 from holdfast.daemon.process import log_to_stderr
 from holdfast_vault.limits import add_flags, limits_of
-from holdfast_vault.node import Node
-from holdfast_vault.service import Vault
+from holdfast_vault.local_server import LocalServer
+from holdfast_vault.node_vault import NodeVault
 
 
 def main() -> None:
@@ -26,8 +26,8 @@ def main() -> None:
     log_to_stderr("holdfast_vault")
     # Masked before any thread starts, so that none of them is interrupted.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
-    node = Node(arguments.state_dir, arguments.address, limits_of(arguments))
-    vault = Vault(arguments.state_dir, node, orphan_s=arguments.orphan_s, copy_threads=arguments.copy_threads)
+    node = NodeVault(arguments.state_dir, arguments.address, limits_of(arguments))
+    vault = LocalServer(arguments.state_dir, node, orphan_s=arguments.orphan_s, copy_threads=arguments.copy_threads)
     if arguments.ready_fd is not None:
         os.close(arguments.ready_fd)
     serving = threading.Thread(target=vault.serve)

@@ -9,7 +9,7 @@ from holdfast.node.vault.messages import ShardName
 from holdfast.orders.backup import BackupOrder
 
 
-class Job(NamedTuple):
+class JobId(NamedTuple):
     """A submission of a job in one size: what shards of different ranks have in common."""
 
     name: str
@@ -24,9 +24,9 @@ class Assignment(NamedTuple):
     token: str
 
     @property
-    def job(self) -> Job:
+    def job(self) -> JobId:
         """Whose it is."""
-        return Job(self.order.job, self.order.submitted_ms, self.order.world_size)
+        return JobId(self.order.job, self.order.submitted_ms, self.order.world_size)
 
     def shard_of(self, rank: int) -> ShardName:
         """The name of a rank's shards."""
@@ -34,9 +34,9 @@ class Assignment(NamedTuple):
         return ShardName(job=name, submitted_ms=submitted_ms, world_size=world_size, rank=rank)
 
 
-def job_of(name: ShardName) -> Job:
+def job_of(name: ShardName) -> JobId:
     """Whose shard it is."""
-    return Job(name.job, name.submitted_ms, name.world_size)
+    return JobId(name.job, name.submitted_ms, name.world_size)
 
 
 def refusal(present: BackupOrder | None, new: BackupOrder) -> str | None:
@@ -76,17 +76,17 @@ class Assignments:
                 self._changed.notify_all()
             return reason
 
-    def of_job(self, job: Job) -> Assignment | None:
+    def of_job(self, job: JobId) -> Assignment | None:
         """The present one if it is this job's."""
         present = self._present
         return present if present is not None and present.job == job else None
 
-    def wait_for(self, job: Job, generation: int, timeout_s: float) -> Assignment | None:
+    def wait_for(self, job: JobId, generation: int, timeout_s: float) -> Assignment | None:
         """This job's, of this generation or a later one; None if none comes in time."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_of(job, generation), timeout_s)
             return self._present if self._is_of(job, generation) else None
 
-    def _is_of(self, job: Job, generation: int) -> bool:
+    def _is_of(self, job: JobId, generation: int) -> bool:
         present = self.of_job(job)
         return present is not None and present.order.generation >= generation

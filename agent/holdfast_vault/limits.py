@@ -8,7 +8,7 @@ from typing import NamedTuple
 from holdfast_vault.shelf.keeping import KEPT_MIN
 
 
-class Limits(NamedTuple):
+class VaultLimits(NamedTuple):
     """0: as much as there is."""
 
     memory_bytes: int = 0
@@ -29,6 +29,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def limits_of(arguments: argparse.Namespace) -> Limits:
+def limits_of(arguments: argparse.Namespace) -> VaultLimits:
     """What it was told."""
-    return Limits(**{name: getattr(arguments, name) for name in Limits._fields})
+    return VaultLimits(**{name: getattr(arguments, name) for name in VaultLimits._fields})

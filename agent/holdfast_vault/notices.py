@@ -16,7 +16,7 @@ from holdfast.node.vault.messages import DamageNotice, Notice
 WAITING_MAX = 1024
 
 
-class Mailbox:
+class NoticeQueue:
     """Notices that wait for one follower. Too many: the oldest goes, but never word of damage.
 
     Damage that waits to be told is not told again, so its number is bounded by what the node holds.
@@ -73,8 +73,8 @@ class Notices:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._mailboxes: set[Mailbox] = set()
-        self._unclaimed = Mailbox(waiting_max=0)
+        self._mailboxes: set[NoticeQueue] = set()
+        self._unclaimed = NoticeQueue(waiting_max=0)
 
     def publish(self, notice: Notice) -> None:
         """Tell all followers, now or when they come to it."""
@@ -83,7 +83,7 @@ class Notices:
 
     def tell(self, link: socket.socket) -> None:
         """Send what happens over this connection until it ends; a follower says nothing more."""
-        mailbox = Mailbox()
+        mailbox = NoticeQueue()
         with self._lock:
             self._mailboxes.add(mailbox)
             for damage in self._unclaimed.take_damage():
@@ -110,7 +110,7 @@ class Notices:
             mailbox.put(notice)
 
 
-def _tell(mailbox: Mailbox, link: socket.socket) -> None:
+def _tell(mailbox: NoticeQueue, link: socket.socket) -> None:
     while (notice := mailbox.take()) is not None:
         try:
             send(link, notice)

@@ -16,7 +16,8 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 
 from holdfast.exit_codes import SUPERSEDED
 from holdfast.trainer.checkpoint import Checkpointer, CheckpointError, CheckpointMismatch, PerRank, PerShard, RngState
-from holdfast.trainer.checkpoint.storage.directory import DirectoryStorage, Manifest
+from holdfast.trainer.checkpoint.layout.manifest import CheckpointManifest
+from holdfast.trainer.checkpoint.storage.directory import DirectoryStorage
 from holdfast.trainer.checkpoint.storage.workplace import Owner
 
 WHOLE = torch.arange(60.0).reshape(10, 6)
@@ -115,7 +116,7 @@ def failure_on_one_rank(directory: Path, rank: int) -> None:
 class ReplacedStorage(DirectoryStorage):
     """A newer generation comes when everything is written, before it is published."""
 
-    def publish(self, manifest: Manifest) -> str:
+    def publish(self, manifest: CheckpointManifest) -> str:
         DirectoryStorage(self.root, owner=Owner("job", 1000, 8)).claim()
         return super().publish(manifest)
 

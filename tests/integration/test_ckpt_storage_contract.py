@@ -12,8 +12,9 @@ import fsspec
 import pytest
 
 from holdfast.trainer.checkpoint.errors import CheckpointError, CheckpointMismatch, DamagedCheckpoint, Superseded
+from holdfast.trainer.checkpoint.layout.manifest import CheckpointManifest, CheckpointPart
 from holdfast.trainer.checkpoint.objects.object_store import PIECE_BYTES, ObjectStorage
-from holdfast.trainer.checkpoint.storage.directory import VAULT, DirectoryStorage, Manifest, Part, Storage
+from holdfast.trainer.checkpoint.storage.directory import VAULT, DirectoryStorage, Storage
 from holdfast.trainer.checkpoint.storage.folder import StepState
 from holdfast.trainer.checkpoint.storage.places import open_storage
 from holdfast.trainer.checkpoint.storage.retention import Retention
@@ -49,13 +50,13 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
     return {"directory": directory, "memory": memory, "files": files}[request.param](tmp_path)
 
 
-def manifest(step: int, size: int, **changed: Any) -> Manifest:
-    part = Part(name=PART, size=size, index_offset=size, index_crc32=0, holds=("",))
+def manifest(step: int, size: int, **changed: Any) -> CheckpointManifest:
+    part = CheckpointPart(name=PART, size=size, index_offset=size, index_crc32=0, holds=("",))
     told = {"step": step, "generation": 1, "world_size": 1, "mesh": {}, "created_at": 0.0, "parts": (part,)} | changed
-    return Manifest(**told)
+    return CheckpointManifest(**told)
 
 
-def save(storage: Storage, step: int, data: bytes = b"data") -> Manifest:
+def save(storage: Storage, step: int, data: bytes = b"data") -> CheckpointManifest:
     size = storage.write(step, PART, [data])
     saved = manifest(step, size)
     storage.publish(saved)
@@ -209,7 +210,7 @@ def test_a_part_that_is_gone_or_cut_is_damage(opened: Opener) -> None:
         storage.manifest(7)
     with pytest.raises(DamagedCheckpoint, match="ends after 4 bytes, 5 are needed"):
         storage.read(7, PART, 0, 5)
-    other = Part(name="rank-00001.part", size=1, index_offset=1, index_crc32=0, holds=())
+    other = CheckpointPart(name="rank-00001.part", size=1, index_offset=1, index_crc32=0, holds=())
     storage.write(8, PART, [b"data"])
     storage.publish(manifest(8, 4, parts=(manifest(8, 4).parts[0], other)))
     with pytest.raises(DamagedCheckpoint, match=r"rank-00001\.part.*No such file"):

@@ -19,7 +19,7 @@ import pytest
 from snapshot_source import pattern
 
 from holdfast.node.vault import seals, userfaultfd
-from holdfast_vault.shelf.snapshot import BLOCK_BYTES, Layout, Piece, Snapshot, SourceLost
+from holdfast_vault.shelf.snapshot import BLOCK_BYTES, CopyLayout, MemorySnapshot, Piece, SourceLost
 
 pytestmark = pytest.mark.integration
 
@@ -45,11 +45,13 @@ class Source:
         body, descriptors, _, _ = socket.recv_fds(link, 1 << 16, 1)
         told = json.loads(body)
         self.descriptor = descriptors[0]
-        self.layout = Layout([Piece(*piece) for piece in told["pieces"]], [tuple(pages) for pages in told["protected"]])
+        self.layout = CopyLayout(
+            [Piece(*piece) for piece in told["pieces"]], [tuple(pages) for pages in told["protected"]]
+        )
         self.nbytes = sum(SIZES)
 
-    def snapshot(self, target: np.ndarray) -> Snapshot:
-        return Snapshot(self.process.pid, self.descriptor, self.layout, target)
+    def snapshot(self, target: np.ndarray) -> MemorySnapshot:
+        return MemorySnapshot(self.process.pid, self.descriptor, self.layout, target)
 
 
 @contextmanager

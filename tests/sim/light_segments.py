@@ -11,7 +11,7 @@ from holdfast.node.vault.messages import SealedStep
 from holdfast.node.vault.seals import CHUNK_BYTES, Seal
 from holdfast.topology import Topology
 from holdfast_ckpt.plan.replica_groups import REPLICA_DIMENSIONS
-from holdfast_vault.shelf.segments import Contents, Segment
+from holdfast_vault.shelf.segments import SealedContents, Segment
 
 CHUNKS_MAX = 9
 
@@ -22,7 +22,7 @@ class LightSegment(Segment):
     def __init__(self, name: str, nbytes: int, absent: frozenset[int] = frozenset(), *, is_fresh: bool = False) -> None:
         self.nbytes = nbytes
         self.absent = absent
-        self.contents: Contents | None = None
+        self.contents: SealedContents | None = None
         self.holds = 0
         self.is_filling = False
         self._to_come = set[int]()

@@ -10,8 +10,8 @@ from holdfast.node.vault.seals import Seal
 from holdfast_vault.assignments import Assignment
 from holdfast_vault.cuts import survives
 from holdfast_vault.peers.sending import replicas
-from holdfast_vault.peers.sending.backlog import Backlog, Waiting
-from holdfast_vault.shelf.segments import Contents, Segment
+from holdfast_vault.peers.sending.backlog import Backlog, WaitingCopy
+from holdfast_vault.shelf.segments import SealedContents, Segment
 from holdfast_vault.shelf.shelf import Shelf
 from tests.sim.light_segments import LightSegment, begun
 
@@ -23,7 +23,7 @@ class Offer(NamedTuple):
     """A shard that is to be taken, but for the chunks that replicas send."""
 
     rank: int
-    contents: Contents
+    contents: SealedContents
     absent: frozenset[int]
 
 
@@ -61,11 +61,11 @@ class Copies:
         self._vault = vault
         self._assignment = assignment
         self._backlog = Backlog()
-        self._held: dict[Waiting, Segment] = {}
-        self._begun: tuple[Waiting, frozenset[int]] | None = None
+        self._held: dict[WaitingCopy, Segment] = {}
+        self._begun: tuple[WaitingCopy, frozenset[int]] | None = None
 
     def add(self, name: ShardName, sealed: SealedStep) -> None:
-        copy = Waiting(name, sealed)
+        copy = WaitingCopy(name, sealed)
         segment = self._vault.shelf(name.rank).hold(sealed)
         if segment is None:
             return
@@ -113,7 +113,7 @@ class Copies:
         self._vault.network.tell(f"  sent {_of(copy)} to {keeper.node} without {sorted(offer.absent)}")
         return self._vault.sent(copy.name.rank, copy.sealed)
 
-    def _sent_by_others(self, copy: Waiting, seal: Seal) -> frozenset[int] | None:
+    def _sent_by_others(self, copy: WaitingCopy, seal: Seal) -> frozenset[int] | None:
         """None: somebody has not sealed it yet, and is waited for."""
         order = self._assignment.order
         alike = order.alike_of(copy.name.rank)
@@ -139,16 +139,16 @@ class Copies:
         address = next((each.vault for each in order.replicas if each.node_rank == node_rank), None)
         return self._vault.network.at(address)
 
-    def _drop(self, copy: Waiting, reason: str) -> None:
+    def _drop(self, copy: WaitingCopy, reason: str) -> None:
         self._vault.network.tell(f"  {_of(copy)} is not sent: {reason}")
         self._backlog.drop(copy)
         self._let_go(self._backlog.take_dropped())
 
-    def _let_go(self, copies: Iterable[Waiting]) -> None:
+    def _let_go(self, copies: Iterable[WaitingCopy]) -> None:
         for copy in copies:
             if (segment := self._held.pop(copy, None)) is not None:
                 self._vault.shelf(copy.name.rank).let_go(segment)
 
 
-def _of(copy: Waiting) -> str:
+def _of(copy: WaitingCopy) -> str:
     return f"{copy.sealed.generation}:{copy.sealed.step} of rank {copy.name.rank}"

@@ -16,13 +16,13 @@ from holdfast.ids import named_id
 from holdfast.node.vault.messages import SealedStep
 from holdfast.orders.backup import BackupOrder
 from holdfast.settings.checkpoint import CheckpointPolicy
-from holdfast.trainer.checkpoint.memory_steps import STEPS_TOLD_MAX
+from holdfast.trainer.checkpoint.memory_tier import STEPS_TOLD_MAX
 from holdfast_ckpt.plan import backups
 from holdfast_ckpt.plan.backup_plan import BackupStrategy
 from holdfast_ckpt.plan.records import HeldShards, HeldState, JobBackups
 from holdfast_ckpt.plan.shard_locations import ShardLocations
 from holdfast_vault.assignments import Assignment
-from holdfast_vault.shelf.segments import Contents
+from holdfast_vault.shelf.segments import SealedContents
 from tests.sim.light_segments import LightSegment, Shards
 from tests.sim.memory_topologies import random_topology
 from tests.sim.memory_vaults import Network, Vault
@@ -234,7 +234,7 @@ class Job:
         sealed = SealedStep(generation=self.generation, step=self._begun[rank])
         segment, seal = self._filling.pop(rank), self.shards.of(rank, sealed)
         segment.data = dict(enumerate(seal.chunks))
-        contents = Contents(sealed=sealed, index=b"", objects=b"", seal=seal)
+        contents = SealedContents(sealed=sealed, index=b"", objects=b"", seal=seal)
         self.vault_of(rank).seal(rank, segment, contents)
         self.sealed[rank] = sealed
         if sealed not in self.past:

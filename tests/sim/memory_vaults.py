@@ -13,11 +13,11 @@ from holdfast.node.vault.messages import SealedStep, ShardName
 from holdfast.orders.backup import BackupOrder, VaultAddress
 from holdfast_vault.assignments import Assignment
 from holdfast_vault.cuts import Cut
-from holdfast_vault.peers.fetching.discovery import Found, vaults_of
+from holdfast_vault.peers.fetching.discovery import FoundShards, vaults_of
 from holdfast_vault.peers.peer_messages import RankSteps
 from holdfast_vault.peers.sending import replicas
 from holdfast_vault.shelf.pins import Pins, pins_of
-from holdfast_vault.shelf.segments import Contents
+from holdfast_vault.shelf.segments import SealedContents
 from holdfast_vault.shelf.shelf import Shelf
 from tests.sim.light_segments import LightSegment, begun
 from tests.sim.memory_copies import Copies, Offer, Reception
@@ -124,7 +124,7 @@ class Vault:
     def claim(self, rank: int, nbytes: int) -> LightSegment:
         return begun(self.shelf(rank).claim(nbytes))
 
-    def seal(self, rank: int, segment: LightSegment, contents: Contents) -> None:
+    def seal(self, rank: int, segment: LightSegment, contents: SealedContents) -> None:
         """A rank's own step is whole."""
         shelf = self.shelf(rank)
         if not shelf.seal(segment, contents):
@@ -284,18 +284,18 @@ class Vault:
                 return True
         return False
 
-    def _contents(self, rank: int, sealed: SealedStep, holders: Collection[VaultAddress]) -> Iterator[Contents]:
+    def _contents(self, rank: int, sealed: SealedStep, holders: Collection[VaultAddress]) -> Iterator[SealedContents]:
         for vault in map(self.network.at, holders):
             if vault is not None:
                 for segment in vault.segments(rank, sealed):
                     assert segment.contents is not None
                     yield segment.contents
 
-    def _search(self) -> Found:
+    def _search(self) -> FoundShards:
         assert self.assignment is not None
         names = list(map(self.assignment.shard_of, self._order().ranks))
         there = [(address, vault) for address in vaults_of(self.assignment) if (vault := self.network.at(address))]
-        found = Found((address, vault.held(name)) for address, vault in there for name in names)
+        found = FoundShards((address, vault.held(name)) for address, vault in there for name in names)
         for name, cut in found.cuts.items():
             self.shelf(name.rank).keep_only(cut)
         return found
@@ -303,7 +303,7 @@ class Vault:
     # --- memory -----------------------------------------------------------------------------------
 
     def _economize(self) -> None:
-        """Give back all that may be given back, as for want of memory: see `room` and `node`."""
+        """Give back all that may be given back, as for want of memory: see `memory_budget` and `node_vault`."""
         if not self._tight:
             return
         order = self.assignment.order if self.assignment is not None else None

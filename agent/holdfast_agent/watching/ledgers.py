@@ -11,7 +11,7 @@ import structlog
 
 from holdfast.events.parts.samples import StepSample
 from holdfast.events.parts.scalars import INTEGER_MAX
-from holdfast.node.ledger.ledger_file import LedgerError, LedgerReader, Snapshot, StepRecord
+from holdfast.node.ledger.ledger_file import LedgerError, LedgerReader, LedgerSnapshot, StepRecord
 from holdfast_agent.plan.node_state import RankStatus
 
 log = structlog.get_logger(__name__)
@@ -98,7 +98,7 @@ def moment(unix_ns: int) -> datetime:
     return _EPOCH + timedelta(microseconds=unix_ns // 1000)
 
 
-def _status(snapshot: Snapshot) -> RankStatus:
+def _status(snapshot: LedgerSnapshot) -> RankStatus:
     return RankStatus(
         step=_bounded(snapshot.step),
         steps_done=snapshot.steps_done,

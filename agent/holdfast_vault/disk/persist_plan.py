@@ -18,7 +18,7 @@ UNFINISHED_MAX = 4
 """Steps that a part of the job's nodes has written and the others may still write, being slower."""
 
 
-class Turn(StrEnum):
+class PersistTurn(StrEnum):
     """What a sealed shard is to the steps that are written."""
 
     NOT_DUE = "not due"
@@ -27,28 +27,28 @@ class Turn(StrEnum):
     LEFT_OUT = "left out"  # the step before it is still being written
 
 
-class Gathered(msgspec.Struct, frozen=True, kw_only=True):
+class GatheredStep(msgspec.Struct, frozen=True, kw_only=True):
     """The newest due step of a node, and the ranks that have sealed it."""
 
     sealed: SealedStep
     there: frozenset[int] = frozenset()
 
 
-def turn(
-    gathered: Gathered | None, is_busy: bool, rank: int, sealed: SealedStep, ranks: Collection[int], every: int
-) -> tuple[Gathered | None, Turn]:
+def turn_of(
+    gathered: GatheredStep | None, is_busy: bool, rank: int, sealed: SealedStep, ranks: Collection[int], every: int
+) -> tuple[GatheredStep | None, PersistTurn]:
     """What becomes of a shard that has just been sealed. `is_busy`: what was gathered is being written."""
     if not every or sealed.step % every or (gathered is not None and sealed < gathered.sealed):
-        return gathered, Turn.NOT_DUE
+        return gathered, PersistTurn.NOT_DUE
     if is_busy:
-        return gathered, Turn.LEFT_OUT
+        return gathered, PersistTurn.LEFT_OUT
     if gathered is None or sealed > gathered.sealed:
-        gathered = Gathered(sealed=sealed)
+        gathered = GatheredStep(sealed=sealed)
     gathered = msgspec.structs.replace(gathered, there=gathered.there | {rank})
-    return gathered, Turn.BEGINS if gathered.there >= set(ranks) else Turn.WAITS
+    return gathered, PersistTurn.BEGINS if gathered.there >= set(ranks) else PersistTurn.WAITS
 
 
-class Settled(msgspec.Struct, frozen=True, kw_only=True):
+class PublishPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What is to become of what is written and not published: `waiting` is left as it is."""
 
     publish: int | None
@@ -56,14 +56,14 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True):
     waiting: tuple[int, ...]
 
 
-def settled(missing: dict[int, int]) -> Settled:
+def plan_publishing(missing: dict[int, int]) -> PublishPlan:
     """`missing` has, of each step that is written and not published, how many ranks have not written it yet.
 
     The newest whole step is published. What is older is of no use then, and neither is what too many have overtaken.
     """
     publish = max((step for step, ranks in missing.items() if not ranks), default=None)
     newer = sorted((step for step in missing if publish is None or step > publish), reverse=True)
-    return Settled(
+    return PublishPlan(
         publish=publish,
         drop=tuple(sorted(missing.keys() - {publish, *newer[:UNFINISHED_MAX]})),
         waiting=tuple(newer[:UNFINISHED_MAX]),

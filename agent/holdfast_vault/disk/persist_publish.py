@@ -13,12 +13,12 @@ import msgspec
 import structlog
 
 from holdfast.trainer.checkpoint.errors import CheckpointError, DamagedCheckpoint, Superseded
-from holdfast.trainer.checkpoint.layout.manifest import Manifest, Part
+from holdfast.trainer.checkpoint.layout.manifest import CheckpointManifest, CheckpointPart
 from holdfast.trainer.checkpoint.storage.directory import Storage
 from holdfast.trainer.checkpoint.storage.folder import Folder
 from holdfast.trainer.checkpoint.storage.retention import Retention
-from holdfast_vault.disk.persist_plan import settled
-from holdfast_vault.disk.persist_task import Dropped, Outcome, PersistTask, Published
+from holdfast_vault.disk.persist_plan import plan_publishing
+from holdfast_vault.disk.persist_task import PersistOutcome, PersistTask, StepDropped, StepPublished
 
 POLL_S_MIN, POLL_S_MAX = 0.25, 8.0
 WAIT_S_MAX = 1800.0
@@ -28,10 +28,10 @@ _RECORD = "written-by-"
 log = structlog.get_logger(__name__)
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(tuple[Part, ...]).decode
+_decode = msgspec.json.Decoder(tuple[CheckpointPart, ...]).decode
 
 
-def write_record(storage: Storage, step: int, parts: Sequence[Part]) -> None:
+def write_record(storage: Storage, step: int, parts: Sequence[CheckpointPart]) -> None:
     """Say that a node has written these, all that it has."""
     storage.write(step, f"{_RECORD}{parts[0].name}.json", [_encode(parts)])
 
@@ -41,9 +41,9 @@ class _Records:
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
-        self._read: dict[int, dict[str, tuple[Part, ...]]] = {}
+        self._read: dict[int, dict[str, tuple[CheckpointPart, ...]]] = {}
 
-    def parts(self, step: int) -> dict[str, Part]:
+    def parts(self, step: int) -> dict[str, CheckpointPart]:
         """Those of one step that are there in full size, by name."""
         folder, before = self._storage.staged(step), self._read.pop(step, {})
         try:
@@ -58,20 +58,20 @@ class _Records:
         return {part.name: part for part in parts if sizes.get(part.name) == part.size}
 
 
-def _parts_in(folder: Folder, record: str) -> tuple[Part, ...]:
+def _parts_in(folder: Folder, record: str) -> tuple[CheckpointPart, ...]:
     try:
         return _decode(folder.get(record))
     except (DamagedCheckpoint, msgspec.DecodeError):
         return ()  # removed, or not whole yet: it is looked at again
 
 
-def publish(storage: Storage, task: PersistTask, began: float) -> Iterator[Outcome]:
+def publish(storage: Storage, task: PersistTask, began: float) -> Iterator[PersistOutcome]:
     """Publish until nothing is waited for. The vault ends it when the next step is due."""
     records, poll_s = _Records(storage), POLL_S_MIN
     while True:
         storage.claim()  # a newer generation may have them meanwhile
         parts = {step: records.parts(step) for step in storage.unpublished()}
-        found = settled({step: task.world_size - len(of_step) for step, of_step in parts.items()})
+        found = plan_publishing({step: task.world_size - len(of_step) for step, of_step in parts.items()})
         if found.publish is not None and _is_there(storage, found.publish, task.generation):
             storage.discard(found.publish)  # saved by the script itself
         elif found.publish is not None:
@@ -80,15 +80,17 @@ def publish(storage: Storage, task: PersistTask, began: float) -> Iterator[Outco
         for step in found.drop + (found.waiting if is_over else ()):
             storage.discard(step)
             missing = task.world_size - len(parts[step])
-            yield Dropped(step=step, reason=f"{missing} of {task.world_size} ranks have not written it")
+            yield StepDropped(step=step, reason=f"{missing} of {task.world_size} ranks have not written it")
         if is_over or not found.waiting:
             return
         time.sleep(poll_s)
         poll_s = min(2 * poll_s, POLL_S_MAX)
 
 
-def _published(storage: Storage, task: PersistTask, step: int, parts: dict[str, Part], began: float) -> Published:
-    manifest = Manifest(
+def _published(
+    storage: Storage, task: PersistTask, step: int, parts: dict[str, CheckpointPart], began: float
+) -> StepPublished:
+    manifest = CheckpointManifest(
         step=step,
         generation=task.generation,
         world_size=task.world_size,
@@ -105,7 +107,7 @@ def _published(storage: Storage, task: PersistTask, step: int, parts: dict[str, 
             raise
         log.warning("older steps stay for now", reason=str(error))
     steps = tuple(sorted(storage.steps()))
-    return Published(step=step, path=path, nbytes=manifest.nbytes, took_s=took_s, steps=steps)
+    return StepPublished(step=step, path=path, nbytes=manifest.nbytes, took_s=took_s, steps=steps)
 
 
 def _is_there(storage: Storage, step: int, generation: int) -> bool:

@@ -43,15 +43,15 @@ class PersistTask(msgspec.Struct, frozen=True, kw_only=True):
     certified_up_to: int | None = None
 
 
-class _Outcome(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
+class _TaggedOutcome(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
     pass
 
 
-class Written(_Outcome, frozen=True, kw_only=True, tag="written"):
+class ShardsWritten(_TaggedOutcome, frozen=True, kw_only=True, tag="written"):
     """The shards are on the disk; their memory is not needed any more."""
 
 
-class Published(_Outcome, frozen=True, kw_only=True, tag="published"):
+class StepPublished(_TaggedOutcome, frozen=True, kw_only=True, tag="published"):
     """A step can be restored from now on, one of `steps`. `took_s` is how long writing and waiting took."""
 
     step: int
@@ -61,40 +61,40 @@ class Published(_Outcome, frozen=True, kw_only=True, tag="published"):
     steps: tuple[int, ...]
 
 
-class Dropped(_Outcome, frozen=True, kw_only=True, tag="dropped"):
+class StepDropped(_TaggedOutcome, frozen=True, kw_only=True, tag="dropped"):
     """What this node, or all of them, have written of a step is of no use and was removed."""
 
     step: int
     reason: str
 
 
-class Spoiled(_Outcome, frozen=True, kw_only=True, tag="spoiled"):
+class SealBroken(_TaggedOutcome, frozen=True, kw_only=True, tag="spoiled"):
     """A rank's shard is not what was sealed: damaged in this node's memory."""
 
     rank: int
     detail: str
 
 
-class Over(_Outcome, frozen=True, kw_only=True, tag="over"):
+class TaskSuperseded(_TaggedOutcome, frozen=True, kw_only=True, tag="over"):
     """A newer generation has the checkpoints: nothing more is to be written."""
 
     reason: str
 
 
-Outcome = Written | Published | Dropped | Spoiled | Over
+PersistOutcome = ShardsWritten | StepPublished | StepDropped | SealBroken | TaskSuperseded
 
 encode_task = msgspec.msgpack.Encoder().encode
 decode_task = msgspec.msgpack.Decoder(PersistTask).decode
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Outcome).decode
+_decode = msgspec.json.Decoder(PersistOutcome).decode
 
 
-def to_line(outcome: Outcome) -> bytes:
+def to_line(outcome: PersistOutcome) -> bytes:
     """An outcome as it is said."""
     return _encode(outcome) + b"\n"
 
 
-def from_lines(lines: Iterable[bytes]) -> Iterator[Outcome]:
+def from_lines(lines: Iterable[bytes]) -> Iterator[PersistOutcome]:
     """What was said, as it comes. The last words of one that was killed may be cut: they are left out."""
     for line in lines:
         if line.endswith(b"\n"):

@@ -22,21 +22,21 @@ from holdfast.node.vault import seals
 from holdfast.node.vault.messages import ShardName
 from holdfast.node.vault.seals import BrokenSeal, Bytes
 from holdfast.trainer.checkpoint.errors import CheckpointError, Superseded
-from holdfast.trainer.checkpoint.layout.manifest import Part
+from holdfast.trainer.checkpoint.layout.manifest import CheckpointPart
 from holdfast.trainer.checkpoint.layout.recipe import PIECE_BYTES, SealedPart, part_name, recipe_of
 from holdfast.trainer.checkpoint.storage.directory import VAULT, Storage
 from holdfast.trainer.checkpoint.storage.places import open_storage
 from holdfast.trainer.checkpoint.storage.workplace import Owner
 from holdfast_vault.disk.persist_publish import publish, write_record
 from holdfast_vault.disk.persist_task import (
-    Dropped,
-    Outcome,
-    Over,
+    PersistOutcome,
     PersistTask,
-    Published,
+    SealBroken,
+    ShardsWritten,
     ShardToWrite,
-    Spoiled,
-    Written,
+    StepDropped,
+    StepPublished,
+    TaskSuperseded,
     decode_task,
     to_line,
 )
@@ -56,24 +56,24 @@ class _Damage(Exception):
         self.rank = rank
 
 
-def run(task: PersistTask) -> Iterator[Outcome]:
+def run(task: PersistTask) -> Iterator[PersistOutcome]:
     """Do it; what becomes of it, as it does."""
     said: set[int] = set()
     try:
         for outcome in _outcomes(task):
-            if isinstance(outcome, Published | Dropped):
+            if isinstance(outcome, StepPublished | StepDropped):
                 said.add(outcome.step)
             yield outcome
     except Superseded as error:
-        yield Over(reason=str(error))
+        yield TaskSuperseded(reason=str(error))
     except (CheckpointError, OSError) as error:
         if task.step in said:
             log.warning("what other nodes have still to write is not looked at any more", reason=str(error))
         else:
-            yield Dropped(step=task.step, reason=str(error))
+            yield StepDropped(step=task.step, reason=str(error))
 
 
-def _outcomes(task: PersistTask) -> Iterator[Outcome]:
+def _outcomes(task: PersistTask) -> Iterator[PersistOutcome]:
     began = time.monotonic()
     owner = Owner(task.job, task.submitted_ms, task.generation)
     storage: Storage = open_storage(task.to.place, owner=owner, prefix=VAULT)
@@ -81,19 +81,19 @@ def _outcomes(task: PersistTask) -> Iterator[Outcome]:
         pacing = _pacing(task)
         write_record(storage, task.step, [_write(storage, task, shard, pacing) for shard in task.shards])
     except _Damage as damage:
-        yield Spoiled(rank=damage.rank, detail=str(damage))
+        yield SealBroken(rank=damage.rank, detail=str(damage))
         yield _dropped(storage, task.step, str(damage))
     except (CheckpointError, OSError) as error:
         if isinstance(error, Superseded):
             raise
         yield _dropped(storage, task.step, str(error))
     else:
-        yield Written()
+        yield ShardsWritten()
     if task.shards[0].rank == 0:
         yield from publish(storage, task, began)
 
 
-def _write(storage: Storage, task: PersistTask, shard: ShardToWrite, pacing: Pacing) -> Part:
+def _write(storage: Storage, task: PersistTask, shard: ShardToWrite, pacing: Pacing) -> CheckpointPart:
     recipe = recipe_of(shard.index)
     if recipe is None:
         raise CheckpointError(
@@ -139,10 +139,10 @@ def _pacing(task: PersistTask) -> Pacing:
     return Pacing(TokenBucket(task.bytes_per_s, PIECE_BYTES, time.monotonic()), ledgers.are_in_collective)
 
 
-def _dropped(storage: Storage, step: int, reason: str) -> Dropped:
+def _dropped(storage: Storage, step: int, reason: str) -> StepDropped:
     # Without this node's part nobody's is of use, and a full disk must not stay full of them.
     storage.discard(step)
-    return Dropped(step=step, reason=reason)
+    return StepDropped(step=step, reason=reason)
 
 
 def main() -> None:

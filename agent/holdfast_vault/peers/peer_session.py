@@ -41,7 +41,7 @@ from holdfast_vault.peers.peer_messages import (
     Whole,
     asks,
 )
-from holdfast_vault.peers.receptions import NotTaken, Reception, Receptions, Slot
+from holdfast_vault.peers.receptions import NotTaken, Reception, Receptions, ReceptionSlot
 from holdfast_vault.shelf.common_chunks import chunks_in_common, has_chunk
 from holdfast_vault.shelf.shelf import Shelf
 from holdfast_vault.shelf.shelves import Shelves
@@ -69,7 +69,7 @@ class PeerSession:
         self._receptions = receptions
         self._notices = notices
         self._generation = generation
-        self._slot: Slot | None = None
+        self._slot: ReceptionSlot | None = None
         self._name: ShardName | None = None
 
     def run(self) -> None:

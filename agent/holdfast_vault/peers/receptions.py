@@ -13,7 +13,7 @@ from holdfast_vault.cuts import survives
 from holdfast_vault.peers.chunk_sets import unpacked
 from holdfast_vault.peers.chunk_transfer import receive_chunk
 from holdfast_vault.peers.peer_messages import ChunkHeader, Offer
-from holdfast_vault.shelf.segments import Contents
+from holdfast_vault.shelf.segments import SealedContents
 from holdfast_vault.shelf.shelf import Shelf
 
 TAKE_OVER_S = 5.0
@@ -35,7 +35,7 @@ class Reception:
         self._shelf = shelf
         self.absent = unpacked(offer.absent, offer.seal.nbytes)
         self._segment = shelf.claim(offer.seal.nbytes, self.absent)
-        self._contents = Contents(sealed=offer.sealed, index=offer.index, objects=offer.objects, seal=offer.seal)
+        self._contents = SealedContents(sealed=offer.sealed, index=offer.index, objects=offer.objects, seal=offer.seal)
         self._missing = set(range(len(offer.seal.chunks))) - self.absent
         self._failures = [0] * len(offer.seal.chunks)
 
@@ -92,7 +92,7 @@ class Reception:
         self._shelf.put_back(self._segment)
 
 
-class Slot:
+class ReceptionSlot:
     """Where the shards of one rank come in. Only the connection that has its turn writes there."""
 
     def __init__(self) -> None:
@@ -157,12 +157,12 @@ class Receptions:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._slots: dict[ShardName, Slot] = {}
+        self._slots: dict[ShardName, ReceptionSlot] = {}
 
-    def slot(self, name: ShardName) -> Slot:
+    def slot(self, name: ShardName) -> ReceptionSlot:
         """A rank's."""
         with self._lock:
-            return self._slots.setdefault(name, Slot())
+            return self._slots.setdefault(name, ReceptionSlot())
 
     def give_up(self, name: ShardName) -> None:
         """What is half here of this rank will not become whole, unless it is just coming."""

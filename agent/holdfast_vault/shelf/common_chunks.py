@@ -6,17 +6,17 @@ from collections.abc import Iterable, Sequence
 
 from holdfast.node.vault.messages import SealedStep, ShardName
 from holdfast.node.vault.seals import CHUNK_BYTES, chunk_hash
-from holdfast_vault.shelf.segments import Contents, Segment
+from holdfast_vault.shelf.segments import SealedContents, Segment
 from holdfast_vault.shelf.shelves import Shelves
 
 
-def chunks_in_common(segment: Segment, contents: Contents, hashes: Sequence[int]) -> list[int]:
+def chunks_in_common(segment: Segment, contents: SealedContents, hashes: Sequence[int]) -> list[int]:
     """The chunks that are there and were sealed with these hashes, which begin at the first chunk."""
     pairs = enumerate(zip(contents.seal.chunks, hashes, strict=False))
     return [number for number, (here, there) in pairs if here == there and number not in segment.absent]
 
 
-def has_chunk(segment: Segment, contents: Contents, number: int, expected: int, *, is_looked_at: bool) -> bool:
+def has_chunk(segment: Segment, contents: SealedContents, number: int, expected: int, *, is_looked_at: bool) -> bool:
     """Whether this chunk is there and was sealed with this hash; `is_looked_at`: and still has it."""
     sealed = contents.seal.chunks
     if number >= len(sealed) or sealed[number] != expected or number in segment.absent:

@@ -32,7 +32,7 @@ def unwanted(sealed: Iterable[SealedStep], needed: Collection[SealedStep], steps
     return tuple(step for step in reversed(there[steps_wanted:]) if step not in needed)
 
 
-class Spare(NamedTuple):
+class SpareMemory(NamedTuple):
     """Memory that can be given back: what nobody needs. `sealed` None: nothing is in it. `number` is the asker's."""
 
     sealed: SealedStep | None
@@ -40,9 +40,9 @@ class Spare(NamedTuple):
     number: int
 
 
-def given_back(spares: Iterable[Spare], nbytes: int) -> tuple[Spare, ...] | None:
+def given_back(spares: Iterable[SpareMemory], nbytes: int) -> tuple[SpareMemory, ...] | None:
     """What to give back for `nbytes`: the empty first, then the oldest. None: there is not that much."""
-    chosen: list[Spare] = []
+    chosen: list[SpareMemory] = []
     for spare in sorted(spares, key=lambda each: (each.sealed is not None, each.sealed or _NOTHING, -each.nbytes)):
         if nbytes <= 0:
             break

@@ -14,7 +14,7 @@ from holdfast.node.vault.messages import SealedStep
 from holdfast.orders.backup import BackupOrder
 
 
-class Mark(NamedTuple):
+class StepMark(NamedTuple):
     """The first step from this one on that a generation has made; of those that are sent, which is every so many."""
 
     generation: int
@@ -32,17 +32,17 @@ class Mark(NamedTuple):
 class Pins(NamedTuple):
     """The step to go back to, and the one that is to take its place when it is certified."""
 
-    certified: Mark | None = None
-    coming: Mark | None = None
+    certified: StepMark | None = None
+    coming: StepMark | None = None
 
 
 def pins_of(order: BackupOrder) -> Pins:
     """What an order names."""
     certified = coming = None
     if order.certified_step is not None:
-        certified = Mark(order.certified_generation, order.certified_step)
+        certified = StepMark(order.certified_generation, order.certified_step)
     if order.coming_step is not None:
-        coming = Mark(order.generation, order.coming_step, max(1, order.every) if order.keeper else 1)
+        coming = StepMark(order.generation, order.coming_step, max(1, order.every) if order.keeper else 1)
     return Pins(certified, coming)
 
 

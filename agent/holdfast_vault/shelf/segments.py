@@ -23,7 +23,7 @@ from holdfast.node.vault.mmap_file import map_file
 from holdfast.node.vault.seals import CHUNK_BYTES, Bytes, Seal, chunk_bytes, chunks_of
 
 
-class Contents(msgspec.Struct, frozen=True, kw_only=True):
+class SealedContents(msgspec.Struct, frozen=True, kw_only=True):
     """What a sealed segment holds."""
 
     sealed: SealedStep
@@ -40,13 +40,13 @@ class Segment:
     """
 
     def __init__(self, name: str, nbytes: int, absent: frozenset[int] = frozenset(), *, is_fresh: bool = False) -> None:
-        """`absent` are the chunks that there is no memory for. `is_fresh`: for the others it is taken by `put`.
+        """Allocate memory for all chunks but the `absent` ones; if `is_fresh`, `put` allocates it chunk by chunk.
 
-        Whoever makes one knows that there is memory for the rest: see `room`. Raises OSError: there is none after all.
+        The caller has made sure that there is memory (see `memory_budget`). Raises OSError if there is none after all.
         """
         self.nbytes = nbytes
         self.absent = absent
-        self.contents: Contents | None = None
+        self.contents: SealedContents | None = None
         self.holds = 0
         self.is_filling = False
         size = -(-max(nbytes, 1) // HUGE_BYTES) * HUGE_BYTES

@@ -14,7 +14,7 @@ import time
 from weakref import WeakKeyDictionary
 
 from holdfast.node.vault.seals import chunk_hash
-from holdfast_vault.shelf.segments import Contents, Segment
+from holdfast_vault.shelf.segments import SealedContents, Segment
 from holdfast_vault.shelf.shelf import Shelf
 
 GOOD_S = 5.0
@@ -24,10 +24,10 @@ THREADS_MAX = 8
 _NICE = 10
 
 
-class Check:
+class ShardCheck:
     """One look at every chunk of a shard. Whoever waits for the result takes part in it."""
 
-    def __init__(self, segment: Segment, contents: Contents) -> None:
+    def __init__(self, segment: Segment, contents: SealedContents) -> None:
         """The caller, and whoever takes part, holds the segment."""
         self.contents = contents
         self._ended_at: float | None = None
@@ -72,13 +72,13 @@ class Check:
             self._ended.set()
 
 
-class Checks:
+class ShardChecks:
     """The checks of a node's shards."""
 
     def __init__(self, threads: int | None = None) -> None:
         self._threads = threads or min(len(os.sched_getaffinity(0)), THREADS_MAX)
         self._lock = threading.Lock()
-        self._begun: WeakKeyDictionary[Segment, Check] = WeakKeyDictionary()
+        self._begun: WeakKeyDictionary[Segment, ShardCheck] = WeakKeyDictionary()
 
     def ahead(self, shelf: Shelf) -> threading.Thread:
         """Check the newest step of a rank that has ended; the thread that does it."""
@@ -86,12 +86,12 @@ class Checks:
         thread.start()
         return thread
 
-    def damaged(self, segment: Segment, contents: Contents) -> tuple[int, ...]:
+    def damaged(self, segment: Segment, contents: SealedContents) -> tuple[int, ...]:
         """The chunks of a shard that are not what was sealed. The caller holds the segment."""
         with self._lock:
             check = self._begun.pop(segment, None)
         if check is None or check.contents is not contents or check.is_old(time.monotonic()):
-            check = Check(segment, contents)
+            check = ShardCheck(segment, contents)
         # Without more threads it takes longer, and that is all.
         with contextlib.suppress(RuntimeError):
             for _ in range(min(self._threads, len(contents.seal.chunks)) - 1):
@@ -113,7 +113,7 @@ class Checks:
         with shelf.holding(newest) as held:
             if held is None or held[0].absent:
                 return
-            check = Check(*held)
+            check = ShardCheck(*held)
             with self._lock:
                 self._begun[held[0]] = check
             # The restart itself needs the cores more.

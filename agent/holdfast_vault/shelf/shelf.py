@@ -28,11 +28,11 @@ from holdfast.node.vault.seals import Seal
 from holdfast_vault.cuts import Cut, is_news, survives
 from holdfast_vault.shelf.keeping import KEPT_MIN, needed, unwanted
 from holdfast_vault.shelf.pins import Pins, in_the_past_of, named, pinned
-from holdfast_vault.shelf.segments import Contents, Segment
+from holdfast_vault.shelf.segments import SealedContents, Segment
 
 
 class MakeSegment(Protocol):
-    """What takes memory for segments: see `room`."""
+    """What takes memory for segments: see `memory_budget`."""
 
     def __call__(self, name: str, nbytes: int, absent: frozenset[int], *, is_fresh: bool) -> Segment:
         """A new one."""
@@ -86,7 +86,7 @@ class Shelf:
                 segment.contents, segment.is_filling = None, True
                 return segment
 
-    def seal(self, segment: Segment, contents: Contents) -> bool:
+    def seal(self, segment: Segment, contents: SealedContents) -> bool:
         """What was filled is whole. False if the job has left that step behind meanwhile."""
         with self._lock:
             segment.is_filling = False
@@ -160,7 +160,7 @@ class Shelf:
             segment.holds -= 1
 
     @contextmanager
-    def holding(self, sealed: SealedStep) -> Iterator[tuple[Segment, Contents] | None]:
+    def holding(self, sealed: SealedStep) -> Iterator[tuple[Segment, SealedContents] | None]:
         """`hold` for the time of a block."""
         segment = self.hold(sealed)
         if segment is None:
@@ -287,7 +287,7 @@ class Shelf:
 _NOTHING = SealedStep(generation=-1, step=-1)
 
 
-def _has_more(segment: Segment, contents: Contents, absent: frozenset[int]) -> bool:
+def _has_more(segment: Segment, contents: SealedContents, absent: frozenset[int]) -> bool:
     return segment.contents is not None and segment.contents.seal == contents.seal and segment.absent < absent
 
 

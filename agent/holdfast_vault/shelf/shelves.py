@@ -6,10 +6,10 @@ import threading
 from collections.abc import Callable, Collection
 
 from holdfast.node.vault.messages import ShardName
-from holdfast_vault.assignments import Job, job_of
+from holdfast_vault.assignments import JobId, job_of
 from holdfast_vault.shelf.keeping import KEPT_MIN
+from holdfast_vault.shelf.memory_budget import MemoryBudget
 from holdfast_vault.shelf.pins import Pins
-from holdfast_vault.shelf.room import Room
 from holdfast_vault.shelf.shelf import Shelf
 
 
@@ -27,14 +27,14 @@ class Shelves:
         `left` tells of which of these ranks the copies are kept elsewhere by now.
         """
         self._lock = threading.Lock()
-        self._job: Job | None = None
+        self._job: JobId | None = None
         self._shelves: dict[ShardName, Shelf] = {}
         self._steps_wanted = steps_wanted
         self._pins: Pins | None = None
         self._left = left
-        self._room = Room(nbytes_max, self._all)
+        self._room = MemoryBudget(nbytes_max, self._all)
 
-    def serve(self, job: Job) -> bool:
+    def serve(self, job: JobId) -> bool:
         """From now on this node's memory is this job's. If it was another's, that is given back: True."""
         with self._lock:
             if self._job == job:

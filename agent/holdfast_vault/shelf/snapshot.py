@@ -54,7 +54,7 @@ class Piece(NamedTuple):
     offset: int
 
 
-class Layout:
+class CopyLayout:
     """What is copied from where to where, cut into blocks; made once and used for every snapshot of the same tensors.
 
     `protected` are the page-aligned ranges (address, bytes) that hold the pieces: registered by the source's process.
@@ -98,10 +98,10 @@ def _overlaps(block: int, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, 
     ]
 
 
-class Snapshot:
+class MemorySnapshot:
     """One copy in the making: the source waits for `begin`, nobody for `copy`."""
 
-    def __init__(self, pid: int, descriptor: int, layout: Layout, target: Bytes) -> None:
+    def __init__(self, pid: int, descriptor: int, layout: CopyLayout, target: Bytes) -> None:
         self._pid = pid
         self._descriptor = descriptor
         self._layout = layout

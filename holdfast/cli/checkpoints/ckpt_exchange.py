@@ -8,12 +8,12 @@ from pathlib import Path
 from holdfast.cli.checkpoints.ckpt_sizes import size_text
 from holdfast.cli.output.tables import cell
 from holdfast.trainer.checkpoint.errors import CheckpointError
-from holdfast.trainer.checkpoint.exchange.contents import Contents
+from holdfast.trainer.checkpoint.exchange.contents import CheckpointContents
 from holdfast.trainer.checkpoint.exchange.export import Selection, export_dcp, select, unpicklable
 from holdfast.trainer.checkpoint.exchange.importing import import_checkpoint, incoming, renamed
 from holdfast.trainer.checkpoint.exchange.safetensors_files import export_safetensors, fits
 from holdfast.trainer.checkpoint.storage.directory import Storage
-from holdfast.trainer.checkpoint.storage.folder import Found
+from holdfast.trainer.checkpoint.storage.folder import FoundCheckpoint
 
 NAMES_SHOWN = 5
 
@@ -21,7 +21,7 @@ OnBytes = Callable[[int], None]
 
 
 def export_step(
-    found: Found,
+    found: FoundCheckpoint,
     target: Path,
     form: str,
     only: Sequence[str],
@@ -30,7 +30,7 @@ def export_step(
     on_bytes: OnBytes,
 ) -> list[str]:
     """Write the step; returns what there is to say of it."""
-    contents = Contents(found.folder)
+    contents = CheckpointContents(found.folder)
     selection = select(contents.values, shard=shard, only=only)
     said = _said_of(selection)
     if form == "dcp":

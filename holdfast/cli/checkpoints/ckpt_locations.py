@@ -18,9 +18,9 @@ from holdfast.cli.connect.database import Connection, read
 from holdfast.cli.names import require_name
 from holdfast.cli.output.tables import printable
 from holdfast.trainer.checkpoint.errors import CheckpointError, DamagedCheckpoint
-from holdfast.trainer.checkpoint.layout.manifest import Manifest
+from holdfast.trainer.checkpoint.layout.manifest import CheckpointManifest
 from holdfast.trainer.checkpoint.storage.directory import Storage
-from holdfast.trainer.checkpoint.storage.folder import Found, StepState, missing_or_cut, read_manifest
+from holdfast.trainer.checkpoint.storage.folder import FoundCheckpoint, StepState, missing_or_cut, read_manifest
 from holdfast.trainer.checkpoint.storage.places import is_url, open_storage
 
 _STEPS = "select job, step, path, bytes, saved_at from ckpt.steps where $1::text is null or job = $1"
@@ -180,8 +180,8 @@ def _rows(place: CheckpointLocation, storage: Storage) -> list[CheckpointRow]:
     return [row for row in rows if row.where in still_there]
 
 
-def _row(place: CheckpointLocation, found: Found) -> CheckpointRow:
-    manifest: Manifest | None = None
+def _row(place: CheckpointLocation, found: FoundCheckpoint) -> CheckpointRow:
+    manifest: CheckpointManifest | None = None
     state, note = str(found.state), ""
     nbytes: int | None = None
     try:

@@ -42,8 +42,8 @@ from holdfast.node.ledger.ledger_layout import (
     VERSION,
     CollectiveState,
     LedgerError,
+    LedgerSnapshot,
     Phase,
-    Snapshot,
     StepRecord,
 )
 
@@ -55,9 +55,9 @@ __all__ = [
     "CollectiveState",
     "LedgerError",
     "LedgerReader",
+    "LedgerSnapshot",
     "LedgerWriter",
     "Phase",
-    "Snapshot",
     "StepRecord",
 ]
 
@@ -286,7 +286,7 @@ class LedgerReader:
             os.close(self._descriptor)
             raise
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> LedgerSnapshot:
         """The rank's state, whole.
 
         Raises:
@@ -345,10 +345,10 @@ class LedgerReader:
             raise LedgerError(f"{self.path} was cut short while it was read, at {offset + len(data)} bytes")
         return data
 
-    def _snapshot(self, state: tuple[Any, ...], collective: tuple[Any, ...]) -> Snapshot:
+    def _snapshot(self, state: tuple[Any, ...], collective: tuple[Any, ...]) -> LedgerSnapshot:
         _, step, done, step_start, phase_start, first, changed, code, loss, norm, tokens, phase, flags, name, _ = state
         _, entered, entered_ns, left_ns, in_flight, _, collective_name, _ = collective
-        return Snapshot(
+        return LedgerSnapshot(
             pid=self.pid,
             rank=self.rank,
             generation=self.generation,

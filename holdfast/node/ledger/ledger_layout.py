@@ -99,7 +99,7 @@ class CollectiveState(msgspec.Struct, frozen=True, kw_only=True):
     left_ns: int
 
 
-class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+class LedgerSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Where a rank stands. Times are Unix ns, 0 for "not yet"; `step` is the last completed one, -1 before any.
 
     `exit_code` is set once the rank's script has ended by itself. Steps that are not numbered are counted from 0 in

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from holdfast.trainer.checkpoint.errors import CheckpointError, DamagedCheckpoint
 
 
-class Verdict(IntEnum):
+class Readability(IntEnum):
     """What a rank makes of a checkpoint; the worst of all ranks' is everyone's."""
 
     GOOD = 0
@@ -18,7 +18,7 @@ class Verdict(IntEnum):
     UNUSABLE = 2
 
 
-class Ranks:
+class RankGroup:
     """The ranks that save and restore together, as one of them sees it. Every call is made by all of them."""
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
@@ -60,16 +60,16 @@ class Ranks:
         agreed = int(self.broadcast(torch.tensor([-1 if bound is None else bound])).item())
         return None if agreed < 0 else agreed
 
-    def agree_on_verdict(self, problem: CheckpointError | None) -> Verdict:
+    def agree_on_verdict(self, problem: CheckpointError | None) -> Readability:
         """The worst verdict of all ranks, each of which says what its own problem is."""
-        mine = Verdict.GOOD
+        mine = Readability.GOOD
         if problem is not None:
-            mine = Verdict.DAMAGED if isinstance(problem, DamagedCheckpoint) else Verdict.UNUSABLE
+            mine = Readability.DAMAGED if isinstance(problem, DamagedCheckpoint) else Readability.UNUSABLE
         if self.size == 1:
             return mine
         verdict = torch.tensor([mine], device=self._device)
         dist.all_reduce(verdict, dist.ReduceOp.MAX, group=self._group)
-        return Verdict(int(verdict.item()))
+        return Readability(int(verdict.item()))
 
 
 def _collective_device(group: dist.ProcessGroup | None) -> torch.device:

@@ -37,14 +37,15 @@ from holdfast.exit_codes import SUPERSEDED
 from holdfast.node.vault.messages import PersistTo, SealedStep
 from holdfast.orders.replay import ReplaySettings
 from holdfast.trainer.checkpoint import environment
-from holdfast.trainer.checkpoint.agreement import Ranks, Verdict
-from holdfast.trainer.checkpoint.choice import Choice, OnlyLooking
+from holdfast.trainer.checkpoint.agreement import RankGroup, Readability
 from holdfast.trainer.checkpoint.errors import CheckpointError, CheckpointMismatch, DamagedCheckpoint, Superseded
 from holdfast.trainer.checkpoint.layout.dtensors import laid_out
+from holdfast.trainer.checkpoint.layout.manifest import CheckpointManifest, CheckpointPart
 from holdfast.trainer.checkpoint.layout.part_format import LoadPlanner, PartReader, PartWriter, plan_part
 from holdfast.trainer.checkpoint.layout.state_marks import GLOBAL, KeyedState, PerRank, PerShard, RngState
-from holdfast.trainer.checkpoint.memory_steps import UNUSABLE, MemoryTier
-from holdfast.trainer.checkpoint.storage.directory import DirectoryStorage, Manifest, Part, Storage, decode_part
+from holdfast.trainer.checkpoint.memory_tier import UNUSABLE, MemoryTier
+from holdfast.trainer.checkpoint.restore_choice import OnlyLooking, RestoreChoice
+from holdfast.trainer.checkpoint.storage.directory import DirectoryStorage, Storage, decode_part
 from holdfast.trainer.checkpoint.storage.places import is_url, open_storage
 from holdfast.trainer.checkpoint.storage.retention import Retention
 from holdfast.trainer.checkpoint.storage.workplace import UNFENCED
@@ -137,8 +138,8 @@ class Checkpointer:
         self._retention = Retention(keep, keep_bytes)
         self._mesh = environment.mesh_sizes(mesh)
         self._on_saved = on_saved
-        self._ranks = Ranks(process_group)
-        self._choice = (Choice if self._replay is None else OnlyLooking)(self._storage, self._ranks)
+        self._ranks = RankGroup(process_group)
+        self._choice = (RestoreChoice if self._replay is None else OnlyLooking)(self._storage, self._ranks)
         self._rank = self._ranks.rank
         self._place = job_rank(self._rank) if process_group is None else self._rank
         # A part of the job has no shards of its own: their names are those of the whole job's ranks.
@@ -257,7 +258,7 @@ class Checkpointer:
         if self._rank == 0:
             log.info("restored step %d from %s in %.1f ms", step, source, (time.monotonic() - started) * 1e3)
 
-    def _restore_saved(self, manifest: Manifest, keyed: KeyedState) -> bool:
+    def _restore_saved(self, manifest: CheckpointManifest, keyed: KeyedState) -> bool:
         """Load a checkpoint on disk; False if it is damaged, and set aside.
 
         Raises:
@@ -270,9 +271,9 @@ class Checkpointer:
         except CheckpointError as error:
             problem = error
         verdict = self._ranks.agree_on_verdict(problem)
-        if verdict is Verdict.UNUSABLE:
+        if verdict is Readability.UNUSABLE:
             raise problem or CheckpointMismatch(f"step {manifest.step}: another rank cannot use it, see its log")
-        if verdict is Verdict.DAMAGED or verified is None:
+        if verdict is Readability.DAMAGED or verified is None:
             self._choice.set_aside(manifest.step, problem)
             return False
         verified.reader.apply(verified.items, verified.planner)
@@ -288,7 +289,7 @@ class Checkpointer:
         except (*UNUSABLE, CheckpointMismatch) as error:
             log.warning("step %d in memory cannot be used: %s", kept.step, error)
             problem = DamagedCheckpoint(str(error))
-        if self._ranks.agree_on_verdict(problem) is not Verdict.GOOD:
+        if self._ranks.agree_on_verdict(problem) is not Readability.GOOD:
             return False
         keyed.load(loaded, borrowed=True)
         return True
@@ -299,7 +300,9 @@ class Checkpointer:
         name = f"rank-{self._rank:05d}.part"
         size = self._storage.write(step, name, writer.chunks())
         holds = tuple(sorted({keyed.space_of(key) for key in writer.keys}))
-        part = Part(name=name, size=size, index_offset=writer.index_offset, index_crc32=writer.index_crc32, holds=holds)
+        part = CheckpointPart(
+            name=name, size=size, index_offset=writer.index_offset, index_crc32=writer.index_crc32, holds=holds
+        )
         record = msgspec.json.encode(part)
         if len(record) > PART_RECORD_BYTES:
             raise ValueError(
@@ -333,7 +336,7 @@ class Checkpointer:
 
     def _publish(self, step: int, records: list[bytes]) -> tuple[str, int, tuple[int, ...]]:
         """Location and bytes of the step, and the steps that are there now."""
-        manifest = Manifest(
+        manifest = CheckpointManifest(
             step=step,
             generation=self._owner.generation,
             world_size=self._ranks.size,
@@ -345,7 +348,7 @@ class Checkpointer:
         self._storage.retain(self._retention._replace(certified_up_to=self._memory.certified_up_to()))
         return path, manifest.nbytes, tuple(sorted(self._storage.steps()))
 
-    def _verify(self, manifest: Manifest, keyed: KeyedState) -> _Verified:
+    def _verify(self, manifest: CheckpointManifest, keyed: KeyedState) -> _Verified:
         """Plan the reads, read and check the bytes; the state is not touched."""
         self._refuse_other_shape(manifest, keyed)
         parts = [part for part in manifest.parts if keyed.spaces.intersection(part.holds)]
@@ -364,7 +367,7 @@ class Checkpointer:
         reader.fetch(items)
         return _Verified(reader, planner, items, state_dict)
 
-    def _refuse_other_shape(self, manifest: Manifest, keyed: KeyedState) -> None:
+    def _refuse_other_shape(self, manifest: CheckpointManifest, keyed: KeyedState) -> None:
         held = {space for part in manifest.parts for space in part.holds}
         per_rank = any(space.startswith("rank/") for space in keyed.spaces)
         missing = keyed.spaces - held - {GLOBAL}
@@ -378,7 +381,7 @@ class Checkpointer:
             "(they reshard), or name another checkpoint directory to start afresh"
         )
 
-    def _shape(self, manifest: Manifest) -> str:
+    def _shape(self, manifest: CheckpointManifest) -> str:
         return f"with {environment.shape_words(manifest.world_size, manifest.mesh)}"
 
 

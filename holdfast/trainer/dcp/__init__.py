@@ -14,10 +14,10 @@ def storage_writer(*, step: int) -> VaultWriter:
     Raises:
         CheckpointError: this process was not started by Holdfast.
     """
-    from holdfast.trainer.checkpoint.agreement import Ranks
+    from holdfast.trainer.checkpoint.agreement import RankGroup
     from holdfast.trainer.dcp.dcp_storage import VaultWriter, memory
 
-    return VaultWriter(step, memory(Ranks()))
+    return VaultWriter(step, memory(RankGroup()))
 
 
 def storage_reader() -> VaultReader:
@@ -28,8 +28,8 @@ def storage_reader() -> VaultReader:
     Raises:
         CheckpointError: this process was not started by Holdfast.
     """
-    from holdfast.trainer.checkpoint.agreement import Ranks
+    from holdfast.trainer.checkpoint.agreement import RankGroup
     from holdfast.trainer.dcp.dcp_storage import VaultReader, memory
 
-    ranks = Ranks()
+    ranks = RankGroup()
     return VaultReader(memory(ranks), ranks)

@@ -35,7 +35,7 @@ class Box(msgspec.Struct, frozen=True, array_like=True):
         return 0 in self.sizes
 
 
-class Chunk(msgspec.Struct, frozen=True, array_like=True):
+class DcpChunk(msgspec.Struct, frozen=True, array_like=True):
     """One tensor that is held: the part `box` of the tensor `key`, which is `shape` as a whole."""
 
     key: str
@@ -44,13 +44,13 @@ class Chunk(msgspec.Struct, frozen=True, array_like=True):
     box: Box
 
 
-class Layout(msgspec.Struct, frozen=True, array_like=True):
+class DcpLayout(msgspec.Struct, frozen=True, array_like=True):
     """All that a rank holds, in the order in which it lies there.
 
     `paths` are where the planner found each key in the nested state, if it says so in the usual way.
     """
 
-    chunks: tuple[Chunk, ...]
+    chunks: tuple[DcpChunk, ...]
     objects: tuple[str, ...]
     paths: dict[str, tuple[str | int, ...]]
 
@@ -68,14 +68,14 @@ class Layout(msgspec.Struct, frozen=True, array_like=True):
         keys.update((key, BytesStorageMetadata()) for key in self.objects)
         return Metadata(keys, planner_data=self.paths or None)
 
-    def _by_key(self) -> dict[str, list[Chunk]]:
-        found: dict[str, list[Chunk]] = {}
+    def _by_key(self) -> dict[str, list[DcpChunk]]:
+        found: dict[str, list[DcpChunk]] = {}
         for chunk in self.chunks:
             found.setdefault(chunk.key, []).append(chunk)
         return found
 
 
-_layouts = msgspec.msgpack.Decoder(Layout)
+_layouts = msgspec.msgpack.Decoder(DcpLayout)
 _paths: msgspec.msgpack.Decoder[dict[str, tuple[str | int, ...]]] = msgspec.msgpack.Decoder(
     dict[str, tuple[str | int, ...]]
 )
@@ -88,10 +88,10 @@ def encode(tensors: Iterable[WriteItem], objects: Iterable[WriteItem], planner_d
     except (msgspec.MsgspecError, TypeError):
         paths = {}
     chunks = tuple(_chunk(item) for item in tensors)
-    return msgspec.msgpack.encode(Layout(chunks, tuple(item.index.fqn for item in objects), paths))
+    return msgspec.msgpack.encode(DcpLayout(chunks, tuple(item.index.fqn for item in objects), paths))
 
 
-def decode(layout: bytes) -> Layout:
+def decode(layout: bytes) -> DcpLayout:
     """What `encode` made."""
     return _layouts.decode(layout)
 
@@ -123,10 +123,10 @@ def _without(whole: Box, box: Box) -> list[Box]:
     return pieces
 
 
-def _chunk(item: WriteItem) -> Chunk:
+def _chunk(item: WriteItem) -> DcpChunk:
     tensor = item.tensor_data
     assert tensor is not None
-    return Chunk(
+    return DcpChunk(
         item.index.fqn,
         str(tensor.properties.dtype).removeprefix("torch."),
         tuple(tensor.size),

@@ -39,9 +39,9 @@ from torch.futures import Future
 
 from holdfast.node.vault.messages import SealedStep, ShardName
 from holdfast.trainer.checkpoint import environment
-from holdfast.trainer.checkpoint.agreement import Ranks, Verdict
+from holdfast.trainer.checkpoint.agreement import RankGroup, Readability
 from holdfast.trainer.checkpoint.errors import CheckpointError, CheckpointMismatch, DamagedCheckpoint
-from holdfast.trainer.checkpoint.memory_steps import UNUSABLE, VAULT_VARIABLE, MemoryTier
+from holdfast.trainer.checkpoint.memory_tier import UNUSABLE, VAULT_VARIABLE, MemoryTier
 from holdfast.trainer.dcp import dcp_layout
 from holdfast.trainer.phases import phase, resumed
 from holdfast.trainer.replay_run import replay
@@ -86,7 +86,7 @@ def _memory(name: ShardName, generation: int) -> Memory:
     return Memory(name, generation)
 
 
-def memory(ranks: Ranks) -> Memory:
+def memory(ranks: RankGroup) -> Memory:
     """The memory of this process's rank.
 
     Raises:
@@ -189,18 +189,18 @@ class VaultWriter(StorageWriter, AsyncStager):
 class VaultReader(StorageReader):
     """The newest step that all ranks hold whole; `step` is 0 if there is none. All ranks make one, together."""
 
-    def __init__(self, memory: Memory, ranks: Ranks) -> None:
+    def __init__(self, memory: Memory, ranks: RankGroup) -> None:
         self.step = 0
         self._memory = memory
         self._sealed: SealedStep | None = None
         self._tensors: dict[tuple[str, dcp_layout.Numbers], torch.Tensor] = {}
         self._objects: dict[str, bytes] = {}
-        self._layout = dcp_layout.Layout((), (), {})
+        self._layout = dcp_layout.DcpLayout((), (), {})
         self._as_of = 0
         bound = ranks.agree_on_bound(environment.restore_step() if ranks.rank == 0 else None)
         with memory.turn:
             for sealed in memory.tier.common(ranks.all_gather, bound):
-                if ranks.agree_on_verdict(self._open(sealed)) is Verdict.GOOD:
+                if ranks.agree_on_verdict(self._open(sealed)) is Readability.GOOD:
                     self.step, self._sealed = sealed.step, sealed
                     resumed(self.step)
                     return

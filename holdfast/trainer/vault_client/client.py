@@ -46,7 +46,7 @@ from holdfast.node.vault.seals import BrokenSeal
 from holdfast.trainer.checkpoint.layout.recipe import PartPlan
 from holdfast.trainer.vault_client.shard_layout import (
     NotKeepable,
-    Place,
+    TensorPlace,
     aligned,
     lay,
     place,
@@ -80,7 +80,7 @@ class VaultClient:
         self._join = Join(
             name=name, generation=generation, pid=os.getpid(), ledger=os.environ.get("HOLDFAST_LEDGER", "")
         )
-        self._places: tuple[Place, ...] | None = None
+        self._places: tuple[TensorPlace, ...] | None = None
         self._aside = np.empty(0, np.uint8)
         # Memory that is given back is not protected any more: what is being copied must not be freed before it is.
         # Storages, for a tensor that is held may still get other memory (`tensor.data = ...`).
@@ -187,7 +187,7 @@ class VaultClient:
         """End the connection; what is sealed stays."""
         self._link.close()
 
-    def _lay(self, places: tuple[Place, ...], plan: PartPlan | None) -> None:
+    def _lay(self, places: tuple[TensorPlace, ...], plan: PartPlan | None) -> None:
         """Tell the vault where the tensors lie now."""
         index, pieces, nbytes = lay(places, plan)
         protected = _pages_of(pieces)

@@ -19,7 +19,14 @@ from torch.distributed.tensor import DTensor
 from holdfast.node.vault.seals import Bytes
 from holdfast.trainer.checkpoint.layout.dtensors import DPart, KeyPath, Spread, leaves, local_of, spread_of
 from holdfast.trainer.checkpoint.layout.part_format import set_element
-from holdfast.trainer.checkpoint.layout.recipe import Kind, Object, PartPlan, Recipe, Row, decode_objects
+from holdfast.trainer.checkpoint.layout.recipe import (
+    ObjectKind,
+    PartPlan,
+    Recipe,
+    RecipeRow,
+    StateObject,
+    decode_objects,
+)
 
 ALIGNMENT = 64
 
@@ -40,7 +47,7 @@ class Leaf(NamedTuple):
     spread: Spread | None
 
 
-class Place(msgspec.Struct, frozen=True, array_like=True):
+class TensorPlace(msgspec.Struct, frozen=True, array_like=True):
     """One tensor of the state, and where it lies now. Equal places mean that the vault knows them already."""
 
     path: KeyPath
@@ -51,7 +58,7 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
     spread: Spread | None
 
 
-class Entry(msgspec.Struct, frozen=True, array_like=True):
+class ShardEntry(msgspec.Struct, frozen=True, array_like=True):
     """Where one tensor lies in a shard: `offset` in bytes, elements in row-major order."""
 
     path: KeyPath
@@ -62,7 +69,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Index(msgspec.Struct, frozen=True, array_like=True):
-    entries: tuple[Entry, ...]
+    entries: tuple[ShardEntry, ...]
     recipe: Recipe | None = None
 
 
@@ -77,18 +84,18 @@ def take_apart(state: dict[str, Any]) -> tuple[list[Leaf], bytes]:
         NotKeepable: there is a DTensor where only whole values are kept.
     """
     tensors: list[Leaf] = []
-    objects: list[Object] = []
+    objects: list[StateObject] = []
     for path, value in leaves(state):
         if isinstance(value, DTensor):
             tensors.append(_leaf(path, local_of(value), spread_of(value)))
         elif isinstance(value, torch.Tensor):
             tensors.append(_leaf(path, value, None))
         elif type(value) is bytes:
-            objects.append(Object(path, Kind.BYTES, value))
+            objects.append(StateObject(path, ObjectKind.BYTES, value))
         elif value == {} and type(value) is dict:
-            objects.append(Object(path, Kind.EMPTY))
+            objects.append(StateObject(path, ObjectKind.EMPTY))
         else:
-            objects.append(Object(path, Kind.PICKLED, _pickled(value)))
+            objects.append(StateObject(path, ObjectKind.PICKLED, _pickled(value)))
     return tensors, msgspec.msgpack.encode(objects)
 
 
@@ -98,27 +105,29 @@ def _leaf(path: KeyPath, tensor: torch.Tensor, spread: Spread | None) -> Leaf:
     return Leaf(path, tensor, memory, spread)
 
 
-def place(leaf: Leaf, address: int) -> Place:
+def place(leaf: Leaf, address: int) -> TensorPlace:
     """`leaf` as it lies at `address`."""
     tensor = leaf.tensor
     dtype = str(tensor.dtype).removeprefix("torch.")
-    return Place(leaf.path, dtype, tuple(tensor.shape), tensor.nbytes, address, leaf.spread)
+    return TensorPlace(leaf.path, dtype, tuple(tensor.shape), tensor.nbytes, address, leaf.spread)
 
 
-def lay(places: Sequence[Place], plan: PartPlan | None = None) -> tuple[bytes, tuple[tuple[int, int, int], ...], int]:
+def lay(
+    places: Sequence[TensorPlace], plan: PartPlan | None = None
+) -> tuple[bytes, tuple[tuple[int, int, int], ...], int]:
     """Index, pieces (address, bytes, offset) and size of a shard of these. The same memory is in it once.
 
     With a plan the index also says how the shard becomes a part of a checkpoint on disk.
     """
     offsets: dict[tuple[int, int], int] = {}
-    entries: list[Entry] = []
+    entries: list[ShardEntry] = []
     end = 0
     for it in places:
         memory = it.address, it.nbytes
         if memory not in offsets:
             offsets[memory] = end
             end += aligned(it.nbytes)
-        entries.append(Entry(it.path, it.dtype, it.shape, offsets[memory], it.spread))
+        entries.append(ShardEntry(it.path, it.dtype, it.shape, offsets[memory], it.spread))
     pieces = tuple((address, nbytes, offset) for (address, nbytes), offset in offsets.items() if nbytes)
     recipe = _recipe(plan, {entry.path: (entry.offset, it.nbytes) for entry, it in zip(entries, places, strict=True)})
     return msgspec.msgpack.encode(_Index(tuple(entries), recipe)), pieces, end
@@ -127,7 +136,7 @@ def lay(places: Sequence[Place], plan: PartPlan | None = None) -> tuple[bytes, t
 def _recipe(plan: PartPlan | None, there: dict[KeyPath, tuple[int, int]]) -> Recipe | None:
     if plan is None:
         return None
-    rows = tuple(Row(path, chunk, *there[path]) for path, chunk in plan.chunks.items())
+    rows = tuple(RecipeRow(path, chunk, *there[path]) for path, chunk in plan.chunks.items())
     return Recipe(rows, plan.spaces, plan.objects_of)
 
 
@@ -144,13 +153,13 @@ def put_together(index: bytes, objects: bytes, memory: Bytes) -> dict[str, Any]:
     return state
 
 
-def _value(kept: Object) -> Any:
+def _value(kept: StateObject) -> Any:
     match kept.kind:
-        case Kind.BYTES:
+        case ObjectKind.BYTES:
             return kept.data
-        case Kind.EMPTY:
+        case ObjectKind.EMPTY:
             return {}
-        case Kind.PICKLED:
+        case ObjectKind.PICKLED:
             return pickle.loads(kept.data)
 
 

@@ -10,11 +10,11 @@ import pytest
 from holdfast.node.frames import receive
 from holdfast.node.vault.messages import Answer, BackedUp, DamageNotice, SealedStep, ShardName, answers
 from holdfast.orders.backup import BackupOrder
-from holdfast_vault.assignments import Assignment, Assignments, Job, refusal
+from holdfast_vault.assignments import Assignment, Assignments, JobId, refusal
 from holdfast_vault.cuts import Cut, is_news, survives
-from holdfast_vault.notices import Mailbox, Notices
+from holdfast_vault.notices import NoticeQueue, Notices
 from holdfast_vault.pacing import PAUSE_S_MAX, Pacing, TokenBucket
-from holdfast_vault.peers.sending.backlog import Backlog, Waiting
+from holdfast_vault.peers.sending.backlog import Backlog, WaitingCopy
 
 
 def at(step: int, generation: int = 1) -> SealedStep:
@@ -25,8 +25,8 @@ def rank(number: int) -> ShardName:
     return ShardName(job="job", submitted_ms=1, world_size=4, rank=number)
 
 
-def copy(number: int, step: int) -> Waiting:
-    return Waiting(rank(number), at(step))
+def copy(number: int, step: int) -> WaitingCopy:
+    return WaitingCopy(rank(number), at(step))
 
 
 def order(generation: int, submitted_ms: int = 1, job: str = "job") -> BackupOrder:
@@ -173,7 +173,7 @@ def test_an_older_order_of_the_same_job_is_refused() -> None:
 
 
 def test_an_order_that_is_waited_for_is_found_when_it_comes() -> None:
-    assignments, job = Assignments(), Job("job", 1, 4)
+    assignments, job = Assignments(), JobId("job", 1, 4)
     assignments.put(Assignment(order(1), ""))
     assert assignments.wait_for(job, 2, 0.0) is None
     found: list[Assignment | None] = []
@@ -193,7 +193,7 @@ def damaged(step: int) -> DamageNotice:
 
 
 def test_a_follower_who_is_slow_misses_the_oldest_copies_and_no_damage() -> None:
-    mailbox = Mailbox(waiting_max=2)
+    mailbox = NoticeQueue(waiting_max=2)
     for notice in (damaged(1), backed_up(1), backed_up(2), damaged(2), backed_up(3), damaged(2)):
         mailbox.put(notice)
     assert [mailbox.take() for _ in range(4)] == [damaged(1), backed_up(2), damaged(2), backed_up(3)]

@@ -13,19 +13,19 @@ from holdfast.node.vault import seals
 from holdfast.node.vault.messages import SealedStep, ShardName
 from holdfast.orders.backup import BackupOrder, VaultAddress
 from holdfast_vault.assignments import Assignment
-from holdfast_vault.limits import Limits
-from holdfast_vault.node import Node
+from holdfast_vault.limits import VaultLimits
+from holdfast_vault.node_vault import NodeVault
 from holdfast_vault.peers.handshake import voucher
 from holdfast_vault.peers.peer_messages import Offer
-from holdfast_vault.shelf.segments import Contents
+from holdfast_vault.shelf.segments import SealedContents
 from holdfast_vault.shelf.shelf import Shelf
 
 NBYTES = 2 << 20
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
-    it = Node(tmp_path, "127.0.0.1", Limits())
+def node(tmp_path: Path) -> Iterator[NodeVault]:
+    it = NodeVault(tmp_path, "127.0.0.1", VaultLimits())
     yield it
     it.close()
 
@@ -34,7 +34,7 @@ def named(rank: int) -> ShardName:
     return ShardName(job="job", submitted_ms=1, world_size=3, rank=rank)
 
 
-def assign(node: Node, generation: int, **other: Any) -> None:
+def assign(node: NodeVault, generation: int, **other: Any) -> None:
     given = {"nproc_per_node": 1, **other}
     order = BackupOrder(node="a", job="job", submitted_ms=1, world_size=3, generation=generation, node_rank=0, **given)
     assert node.assign(Assignment(order, "token")) is None
@@ -43,10 +43,10 @@ def assign(node: Node, generation: int, **other: Any) -> None:
 def fill(shelf: Shelf, step: int, generation: int) -> None:
     segment = shelf.claim(NBYTES)
     sealed = SealedStep(step=step, generation=generation)
-    shelf.seal(segment, Contents(sealed=sealed, index=b"", objects=b"", seal=seals.seal((), segment.memory)))
+    shelf.seal(segment, SealedContents(sealed=sealed, index=b"", objects=b"", seal=seals.seal((), segment.memory)))
 
 
-def test_who_goes_on_from_the_disk_leaves_the_certified_step_behind_it_in_place(node: Node) -> None:
+def test_who_goes_on_from_the_disk_leaves_the_certified_step_behind_it_in_place(node: NodeVault) -> None:
     assign(node, 1, certified_step=2, certified_generation=1)
     shelf = node.join(named(0))
     for step in (2, 5, 8, 9):
@@ -59,7 +59,7 @@ def test_who_goes_on_from_the_disk_leaves_the_certified_step_behind_it_in_place(
     assert shelf.steps() == []
 
 
-def test_copies_are_left_once_they_have_been_sent_where_the_present_generation_wants_them(node: Node) -> None:
+def test_copies_are_left_once_they_have_been_sent_where_the_present_generation_wants_them(node: NodeVault) -> None:
     names = [named(rank) for rank in range(3)]
     keeper = VaultAddress(node="b", host="127.0.0.1", port=1)
     assign(node, 2, keeper=keeper, keeps=(1,))
@@ -75,14 +75,14 @@ def test_copies_are_left_once_they_have_been_sent_where_the_present_generation_w
     assert node._left(names) == [names[2]]
 
 
-def test_who_sends_to_nobody_goes_by_what_it_has_sealed(node: Node) -> None:
+def test_who_sends_to_nobody_goes_by_what_it_has_sealed(node: NodeVault) -> None:
     assign(node, 2)
     assert node._left([named(1)]) == ()
     fill(node.join(named(0)), 6, 2)
     assert node._left([named(1)]) == [named(1)]
 
 
-def test_of_many_ranks_all_have_to_have_sent_a_step(node: Node) -> None:
+def test_of_many_ranks_all_have_to_have_sent_a_step(node: NodeVault) -> None:
     keeper = VaultAddress(node="b", host="127.0.0.1", port=1)
     assign(node, 1, keeper=keeper, keeps=(), nproc_per_node=2)
     node.join(named(0)).note_sent(SealedStep(step=6, generation=1))
@@ -91,7 +91,7 @@ def test_of_many_ranks_all_have_to_have_sent_a_step(node: Node) -> None:
     assert node._left([named(2)]) == [named(2)]
 
 
-def test_what_is_half_here_of_them_is_dropped_unless_it_is_just_coming(node: Node) -> None:
+def test_what_is_half_here_of_them_is_dropped_unless_it_is_just_coming(node: NodeVault) -> None:
     assign(node, 1)
     fill(node.join(named(0)), 5, 1)
     shelf, slot = node.join(named(1)), node._receptions.slot(named(1))

@@ -33,11 +33,11 @@ from holdfast.node.vault.messages import (
     answers,
 )
 from holdfast.orders.backup import BackupOrder
-from holdfast_vault import session
+from holdfast_vault import local_session
 from holdfast_vault.assignments import Assignment
-from holdfast_vault.limits import Limits
-from holdfast_vault.node import Node
-from holdfast_vault.session import Session
+from holdfast_vault.limits import VaultLimits
+from holdfast_vault.local_session import LocalSession
+from holdfast_vault.node_vault import NodeVault
 from holdfast_vault.shelf.segments import Segment
 
 NAME = ShardName(job="job", submitted_ms=1, world_size=2, rank=0)
@@ -64,16 +64,16 @@ class Rank:
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
-    it = Node(tmp_path, "127.0.0.1", Limits())
+def node(tmp_path: Path) -> Iterator[NodeVault]:
+    it = NodeVault(tmp_path, "127.0.0.1", VaultLimits())
     yield it
     it.close()
 
 
 @contextmanager
-def rank(node: Node, generation: int = 1, ledger: str = "") -> Iterator[Rank]:
+def rank(node: NodeVault, generation: int = 1, ledger: str = "") -> Iterator[Rank]:
     ours, theirs = socket.socketpair()
-    serving = threading.Thread(target=Session(theirs, node, copy_threads=1).run)
+    serving = threading.Thread(target=LocalSession(theirs, node, copy_threads=1).run)
     serving.start()
     with ours:
         ours.settimeout(30)
@@ -88,7 +88,7 @@ def at(step: int, generation: int = 1) -> SealedStep:
 @pytest.mark.parametrize("failure", [RuntimeError("can't start new thread"), MemoryError(), OSError(12, "no memory")])
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_save_that_fails_holds_up_none_that_comes_after_it(
-    node: Node, failure: Exception, monkeypatch: pytest.MonkeyPatch
+    node: NodeVault, failure: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with rank(node) as asking:
         with monkeypatch.context() as patch:
@@ -96,7 +96,7 @@ def test_a_save_that_fails_holds_up_none_that_comes_after_it(
             def fail(*_: object) -> Any:
                 raise failure
 
-            patch.setattr(session, "seal", fail)
+            patch.setattr(local_session, "seal", fail)
             assert asking.ask(Save(step=1, objects=b"")) == Done()
             # Answered when that save is over.
             assert asking.steps() == ()
@@ -107,7 +107,7 @@ def test_a_save_that_fails_holds_up_none_that_comes_after_it(
 
 @pytest.mark.parametrize(("problem", "gives_way"), [(errno.ENOMEM, 1), (errno.ENOSPC, 1), (errno.ESTALE, 0)])
 def test_what_waits_for_the_disk_gives_way_to_a_save_that_needs_memory_and_to_no_rank_of_another_job(
-    node: Node, problem: int, gives_way: int, monkeypatch: pytest.MonkeyPatch
+    node: NodeVault, problem: int, gives_way: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[None] = []
     monkeypatch.setattr(node.persister, "give_way", lambda: asked.append(None))
@@ -121,7 +121,7 @@ def test_what_waits_for_the_disk_gives_way_to_a_save_that_needs_memory_and_to_no
     assert len(asked) == gives_way
 
 
-def test_without_a_thread_for_it_a_rank_waits_for_its_save(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_thread_for_it_a_rank_waits_for_its_save(node: NodeVault, monkeypatch: pytest.MonkeyPatch) -> None:
     with rank(node) as asking:
         with monkeypatch.context() as patch:
 
@@ -133,7 +133,7 @@ def test_without_a_thread_for_it_a_rank_waits_for_its_save(node: Node, monkeypat
         assert asking.steps() == (at(1),)
 
 
-def test_a_rank_is_told_what_is_certified_of_its_job(node: Node) -> None:
+def test_a_rank_is_told_what_is_certified_of_its_job(node: NodeVault) -> None:
     order = BackupOrder(
         node="a",
         job="job",
@@ -150,7 +150,7 @@ def test_a_rank_is_told_what_is_certified_of_its_job(node: Node) -> None:
         assert asking.ask(AskCertified()) == Certified(up_to=7)
 
 
-def test_a_rank_that_ended_in_a_collective_is_in_none_any_more(node: Node, tmp_path: Path) -> None:
+def test_a_rank_that_ended_in_a_collective_is_in_none_any_more(node: NodeVault, tmp_path: Path) -> None:
     first, second = (LedgerWriter(tmp_path / str(number), rank=0, generation=number) for number in (1, 2))
     for ledger in (first, second):
         ledger.enter_collective(b"all_reduce")
@@ -169,7 +169,7 @@ def test_a_rank_that_ended_in_a_collective_is_in_none_any_more(node: Node, tmp_p
 
 
 def test_steps_of_a_past_that_this_node_missed_do_not_hide_those_of_others(
-    node: Node, monkeypatch: pytest.MonkeyPatch
+    node: NodeVault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     elsewhere = [at(9, 2), at(1)]
     monkeypatch.setattr(node.fetcher, "steps", lambda *_: elsewhere)

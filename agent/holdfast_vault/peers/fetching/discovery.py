@@ -27,7 +27,7 @@ Holders = Mapping[SealedStep, Sequence[VaultAddress]]
 """Who has which step of a rank."""
 
 
-class Found:
+class FoundShards:
     """What was found of each rank."""
 
     def __init__(self, answers: Iterable[tuple[VaultAddress, RankSteps]]) -> None:
@@ -53,7 +53,7 @@ def vaults_of(assignment: Assignment) -> tuple[VaultAddress, ...]:
     return tuple(dict.fromkeys((*order.sources, *([order.keeper] if order.keeper is not None else []))))
 
 
-def find(assignment: Assignment) -> Found:
+def find_shards(assignment: Assignment) -> FoundShards:
     """Ask all of them at once; who does not answer in time has nothing."""
     return _Search(assignment).run()
 
@@ -67,7 +67,7 @@ class _Search:
         self._answers: dict[VaultAddress, tuple[RankSteps, ...]] = {}
         self._deadline = time.monotonic() + FIND_S
 
-    def run(self) -> Found:
+    def run(self) -> FoundShards:
         for vault in self._vaults:
             threading.Thread(target=self._ask, args=(vault,), daemon=True).start()
         with self._changed:
@@ -75,7 +75,7 @@ class _Search:
                 self._changed.wait(left)
             # In the order of the likelihood, whoever was quicker.
             answers = [(vault, shards) for vault in self._vaults for shards in self._answers.get(vault, ())]
-        return Found(answers)
+        return FoundShards(answers)
 
     def _ask(self, vault: VaultAddress) -> None:
         while True:

@@ -18,12 +18,12 @@ from holdfast.node.vault.seals import damaged_chunks, is_seal_of
 from holdfast.orders.backup import VaultAddress
 from holdfast_vault.assignments import Assignment, Assignments, job_of
 from holdfast_vault.notices import Notices
-from holdfast_vault.peers.fetching.discovery import Found, find
+from holdfast_vault.peers.fetching.discovery import FoundShards, find_shards
 from holdfast_vault.peers.fetching.pull import NotFetched, Pull, WantedShard, whole_of
 from holdfast_vault.peers.sending.replicas import holders_of
 from holdfast_vault.shared_work import SharedWork
 from holdfast_vault.shelf.common_chunks import copy_from_shelves
-from holdfast_vault.shelf.segments import Contents, Segment
+from holdfast_vault.shelf.segments import SealedContents, Segment
 from holdfast_vault.shelf.shelf import Shelf
 from holdfast_vault.shelf.shelves import Shelves
 
@@ -40,9 +40,9 @@ class Fetcher:
         self._shelves = shelves
         self._assignments = assignments
         self._notices = notices
-        self._searches: SharedWork[Assignment, Found] = SharedWork()
+        self._searches: SharedWork[Assignment, FoundShards] = SharedWork()
         self._fetches: SharedWork[tuple[ShardName, SealedStep], None] = SharedWork()
-        self._found: tuple[Assignment, Found] | None = None
+        self._found: tuple[Assignment, FoundShards] | None = None
 
     def steps(self, name: ShardName, generation: int, at_most: int | None = None) -> Sequence[SealedStep]:
         """What is here or can be had of a rank, newest first.
@@ -84,8 +84,8 @@ class Fetcher:
         except NotFetched as error:
             log.warning("a shard was not fetched ahead", of=str(name), sealed=str(sealed), reason=str(error))
 
-    def _search(self, assignment: Assignment) -> Found:
-        found = self._searches.do(assignment, partial(find, assignment))
+    def _search(self, assignment: Assignment) -> FoundShards:
+        found = self._searches.do(assignment, partial(find_shards, assignment))
         self._found = assignment, found
         for name, cut in found.cuts.items():
             self._shelves.of(name).keep_only(cut)
@@ -113,7 +113,7 @@ class Fetcher:
                 contents, is_shared = held[1], True
             else:
                 whole, sources = whole_of(name, sealed, sources, assignment)
-                contents = Contents(sealed=sealed, index=whole.index, objects=whole.objects, seal=whole.seal)
+                contents = SealedContents(sealed=sealed, index=whole.index, objects=whole.objects, seal=whole.seal)
                 is_shared = bool(whole.absent)
             if is_shared:
                 sources = tuple(dict.fromkeys((*sources, *holders_of(assignment, name.rank))))
@@ -129,7 +129,7 @@ class Fetcher:
         self,
         shelf: Shelf,
         name: ShardName,
-        contents: Contents,
+        contents: SealedContents,
         sources: Sequence[VaultAddress],
         assignment: Assignment,
     ) -> Counter[VaultAddress]:
@@ -192,7 +192,7 @@ class Fetcher:
                 return
         self._fetch(name, sealed, generation)
 
-    def _is_mended(self, shelf: Shelf, name: ShardName, segment: Segment, contents: Contents) -> bool:
+    def _is_mended(self, shelf: Shelf, name: ShardName, segment: Segment, contents: SealedContents) -> bool:
         """Replace the damaged chunks of a shard. False: there is nothing to go by, and it is forgotten."""
         sealed, seal = contents.sealed, contents.seal
         damaged = damaged_chunks(seal, segment.memory)

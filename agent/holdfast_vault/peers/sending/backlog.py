@@ -14,7 +14,7 @@ WAITING_MAX = 2
 """Steps of a rank that wait behind the one that is being sent: ranks are one apart, so it may be the older one."""
 
 
-class Waiting(NamedTuple):
+class WaitingCopy(NamedTuple):
     """A copy to be sent."""
 
     name: ShardName
@@ -28,19 +28,19 @@ class Backlog:
         self._waiting: dict[ShardName, list[SealedStep]] = {}
         self._over: dict[ShardName, SealedStep] = {}
         self._skipped: dict[ShardName, list[SealedStep]] = {}
-        self._dropped: list[Waiting] = []
+        self._dropped: list[WaitingCopy] = []
         self._step = _NOTHING
 
-    def add(self, copy: Waiting) -> None:
+    def add(self, copy: WaitingCopy) -> None:
         """A copy is ready."""
         steps = self._waiting.setdefault(copy.name, [])
         steps.append(copy.sealed)
         steps.sort()
         behind = [sealed for sealed in steps if sealed != self._step]
         for sealed in behind[:-WAITING_MAX]:
-            self.drop(Waiting(copy.name, sealed))
+            self.drop(WaitingCopy(copy.name, sealed))
 
-    def next(self) -> Waiting | None:
+    def next(self) -> WaitingCopy | None:
         """The copy to send now, until it is `done` or dropped; None: there is none, or another rank's is waited for."""
         if self._is_over():
             self._step = self._choose()
@@ -48,29 +48,29 @@ class Backlog:
                 if copy.sealed < self._step:
                     self.drop(copy)
         name = next((name for name, steps in self._waiting.items() if self._step in steps), None)
-        return Waiting(name, self._step) if name is not None else None
+        return WaitingCopy(name, self._step) if name is not None else None
 
-    def done(self, copy: Waiting) -> int:
+    def done(self, copy: WaitingCopy) -> int:
         """It was sent. How many of this rank's before it were not."""
         self._remove(copy)
         skipped = self._skipped.get(copy.name, [])
         self._skipped[copy.name] = [sealed for sealed in skipped if sealed > copy.sealed]
         return len(skipped) - len(self._skipped[copy.name])
 
-    def drop(self, copy: Waiting) -> None:
+    def drop(self, copy: WaitingCopy) -> None:
         """It will not be sent."""
         self._remove(copy)
         self._skipped.setdefault(copy.name, []).append(copy.sealed)
         self._dropped.append(copy)
 
-    def take_dropped(self) -> list[Waiting]:
+    def take_dropped(self) -> list[WaitingCopy]:
         """Those that will not be sent, each told once."""
         dropped, self._dropped = self._dropped, []
         return dropped
 
-    def everything(self) -> list[Waiting]:
+    def everything(self) -> list[WaitingCopy]:
         """All copies that wait."""
-        return [Waiting(name, sealed) for name, steps in self._waiting.items() for sealed in steps]
+        return [WaitingCopy(name, sealed) for name, steps in self._waiting.items() for sealed in steps]
 
     def _is_over(self) -> bool:
         """Whether nobody sends the present step any more: all have, or who has not is too far behind the others."""
@@ -86,7 +86,7 @@ class Backlog:
             return self._step
         return max(set.intersection(*waiting) or set.union(*waiting))
 
-    def _remove(self, copy: Waiting) -> None:
+    def _remove(self, copy: WaitingCopy) -> None:
         self._waiting[copy.name].remove(copy.sealed)
         self._over[copy.name] = max(copy.sealed, self._over.get(copy.name, _NOTHING))
 

@@ -81,7 +81,7 @@ class Replicas:
                 theirs.setdefault(peer, []).append(
                     AskHashes(name=of, sealed=sealed, first=share.start, every=share.step)
                 )
-        answers = Answers()
+        answers = ReplicaHashes()
         deadline = time.monotonic() + WAIT_S
         asked = sum(peer.ask(questions, answers) for peer, questions in theirs.items())
         hashes: dict[int, Sequence[int]] = {}
@@ -98,7 +98,7 @@ class Replicas:
             peer.close()
 
 
-class Answers:
+class ReplicaHashes:
     """The hashes that came, by rank."""
 
     def __init__(self) -> None:
@@ -136,7 +136,7 @@ class _Peer:
         self._is_closed = False
         self._free_at = 0.0
 
-    def ask(self, questions: Sequence[AskHashes], answers: Answers) -> bool:
+    def ask(self, questions: Sequence[AskHashes], answers: ReplicaHashes) -> bool:
         """Have it asked on a thread; False: it is not asked now."""
         with self._lock:
             if self._is_closed or self._is_busy or time.monotonic() < self._free_at:
@@ -160,7 +160,7 @@ class _Peer:
                 if not self._is_busy:
                     self._link.close()
 
-    def _run(self, questions: Sequence[AskHashes], answers: Answers) -> None:
+    def _run(self, questions: Sequence[AskHashes], answers: ReplicaHashes) -> None:
         began, is_through = time.monotonic(), False
         try:
             link = self._connected()

@@ -27,7 +27,7 @@ from holdfast_vault.peers.chunk_transfer import send_chunk
 from holdfast_vault.peers.handshake import voucher
 from holdfast_vault.peers.peer_link import PeerRefused, ask, dial
 from holdfast_vault.peers.peer_messages import Again, Good, GoOn, Kept, Offer, Want, replies
-from holdfast_vault.peers.sending.backlog import Backlog, Waiting
+from holdfast_vault.peers.sending.backlog import Backlog, WaitingCopy
 from holdfast_vault.peers.sending.replicas import Replicas
 from holdfast_vault.shelf.segments import Segment, bytes_taken
 from holdfast_vault.shelf.shelves import Shelves
@@ -52,16 +52,16 @@ class Sender:
         self._pacing = pacing
         self._changed = threading.Condition()
         self._backlog = Backlog()
-        self._held: dict[Waiting, Segment] = {}
+        self._held: dict[WaitingCopy, Segment] = {}
         self._cuts: dict[ShardName, Cut] = {}
         self._untold: set[ShardName] = set()
-        self._begun: tuple[Waiting, Seal, frozenset[int], float] | None = None
+        self._begun: tuple[WaitingCopy, Seal, frozenset[int], float] | None = None
         self._replicas = Replicas(assignment, shelves)
         self._link: socket.socket | None = None
         self._ended = threading.Event()
         threading.Thread(target=self._run, daemon=True).start()
 
-    def add(self, copy: Waiting) -> None:
+    def add(self, copy: WaitingCopy) -> None:
         """Send this when its turn comes; until then it stays in memory."""
         segment = self._shelves.of(copy.name).hold(copy.sealed)
         if segment is None:
@@ -131,7 +131,7 @@ class Sender:
             self._changed.wait_for(lambda: self._ended.is_set() or self._untold or self._next())
             return not self._ended.is_set()
 
-    def _next(self) -> Waiting | None:
+    def _next(self) -> WaitingCopy | None:
         copy = self._backlog.next()
         self._let_go(self._backlog.take_dropped())
         return copy
@@ -149,7 +149,7 @@ class Sender:
         elif copy is not None:
             self._send(link, copy)
 
-    def _send(self, link: socket.socket, copy: Waiting) -> None:
+    def _send(self, link: socket.socket, copy: WaitingCopy) -> None:
         with self._changed:
             segment = self._held.get(copy)
             contents = segment.contents if segment is not None else None
@@ -210,7 +210,7 @@ class Sender:
         if wait_s := self._pacing.wait_s(nbytes, time.monotonic()):
             self._ended.wait(wait_s)
 
-    def _note_sent(self, copy: Waiting, nbytes: int, absent: frozenset[int], took_s: float) -> None:
+    def _note_sent(self, copy: WaitingCopy, nbytes: int, absent: frozenset[int], took_s: float) -> None:
         with self._changed:
             if copy not in self._held:
                 return
@@ -229,7 +229,7 @@ class Sender:
             )
         )
 
-    def _let_go(self, copies: Iterable[Waiting]) -> None:
+    def _let_go(self, copies: Iterable[WaitingCopy]) -> None:
         for copy in copies:
             if (segment := self._held.pop(copy, None)) is not None:
                 self._shelves.of(copy.name).let_go(segment)

@@ -10,7 +10,7 @@ from holdfast_vault.assignments import Assignment, job_of
 from holdfast_vault.cuts import Cut
 from holdfast_vault.notices import Notices
 from holdfast_vault.pacing import Pacing
-from holdfast_vault.peers.sending.backlog import Waiting
+from holdfast_vault.peers.sending.backlog import WaitingCopy
 from holdfast_vault.peers.sending.sender import Sender
 from holdfast_vault.shelf.shelves import Shelves
 
@@ -48,7 +48,7 @@ class Senders:
             if assignment is None or not _is_of(assignment, name):
                 return
             if assignment.order.is_sent(sealed.step):
-                self._send(assignment, Waiting(name, sealed))
+                self._send(assignment, WaitingCopy(name, sealed))
 
     def went_on(self, name: ShardName, cut: Cut) -> None:
         """A rank of this node went on from a step. It is sent whatever its number: all ranks have it."""
@@ -59,7 +59,7 @@ class Senders:
             for sender in self._senders.values():
                 sender.tell(name, cut)
             if cut.kept is not None:
-                self._send(assignment, Waiting(name, cut.kept))
+                self._send(assignment, WaitingCopy(name, cut.kept))
 
     def close(self) -> None:
         """Stop sending."""
@@ -79,9 +79,9 @@ class Senders:
         generation = assignment.order.generation
         has_gone_on = cut is not None and cut.generation >= generation
         if steps and (has_gone_on or steps[0].generation >= generation) and {*fresh} & {*_keeper(assignment)}:
-            self._send(assignment, Waiting(name, steps[0]))
+            self._send(assignment, WaitingCopy(name, steps[0]))
 
-    def _send(self, assignment: Assignment, copy: Waiting) -> None:
+    def _send(self, assignment: Assignment, copy: WaitingCopy) -> None:
         for address in _keeper(assignment):
             if address in self._senders:
                 self._senders[address].add(copy)

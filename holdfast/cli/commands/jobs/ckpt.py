@@ -30,7 +30,7 @@ from holdfast.cli.output.tables import cell, json_text, render
 from holdfast.trainer.checkpoint.errors import CheckpointError
 from holdfast.trainer.checkpoint.exchange.verify import Damage, verify
 from holdfast.trainer.checkpoint.storage.directory import Storage
-from holdfast.trainer.checkpoint.storage.folder import Found, StepState
+from holdfast.trainer.checkpoint.storage.folder import FoundCheckpoint, StepState
 from holdfast.trainer.checkpoint.storage.places import open_storage
 
 # Importing torch takes a second, so only the commands that need it do, when they run.
@@ -170,7 +170,7 @@ def verify_command(
     sys.exit(0 if all(it.whole for it in verified) else 1)
 
 
-def _to_verify(storage: Storage, steps: tuple[int, ...]) -> list[Found]:
+def _to_verify(storage: Storage, steps: tuple[int, ...]) -> list[FoundCheckpoint]:
     everything = sorted(storage.survey(), key=lambda found: (found.step, found.folder.name))
     if not steps:
         chosen = [found for found in everything if found.state is StepState.COMPLETE]
@@ -183,11 +183,11 @@ def _to_verify(storage: Storage, steps: tuple[int, ...]) -> list[Found]:
     return chosen
 
 
-def _is_there(storage: Storage, found: Found) -> bool:
+def _is_there(storage: Storage, found: FoundCheckpoint) -> bool:
     return found.folder.name in {it.folder.name for it in storage.survey()}
 
 
-def _verified(found: Found, threads: int, *, show: bool) -> Verified:
+def _verified(found: FoundCheckpoint, threads: int, *, show: bool) -> Verified:
     total = sum(found.folder.sizes().values())
     with _progress(f"step {found.step}", total, show=show) as on_bytes:
         verdict = verify(found.folder, threads=threads, on_bytes=on_bytes)
@@ -294,7 +294,7 @@ def import_command(
     click.echo(f"step {step}, {size_text(nbytes)}, is in {location}")
 
 
-def _step_named(storage: Storage, step: str) -> Found:
+def _step_named(storage: Storage, step: str) -> FoundCheckpoint:
     published = {found.step: found for found in storage.survey() if found.state is StepState.COMPLETE}
     if step == "newest" and published:
         return published[max(published)]

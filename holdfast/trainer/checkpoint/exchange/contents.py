@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from holdfast.trainer.checkpoint.errors import DamagedCheckpoint
-from holdfast.trainer.checkpoint.layout.manifest import OBJECT, Entry, decode_index
+from holdfast.trainer.checkpoint.layout.manifest import OBJECT, ValueEntry, decode_index
 from holdfast.trainer.checkpoint.storage.folder import Folder, whole_manifest
 
 APART = ("shard/", "rank/")
@@ -38,7 +38,7 @@ class Value(NamedTuple):
     path: tuple[str | int, ...]
     dtype: str
     shape: tuple[int, ...]
-    pieces: tuple[tuple[str, Entry], ...]
+    pieces: tuple[tuple[str, ValueEntry], ...]
 
     @property
     def is_object(self) -> bool:
@@ -51,21 +51,21 @@ class Value(NamedTuple):
         return math.prod(self.shape) * torch_dtype(self.dtype).itemsize
 
 
-class Contents:
+class CheckpointContents:
     """A checkpoint's values by key."""
 
     def __init__(self, folder: Folder) -> None:
         """Reads the indexes. Raises DamagedCheckpoint unless every part is there and every tensor is covered."""
         self._folder = folder
         self.manifest = whole_manifest(folder)
-        pieces: dict[str, dict[tuple[int, ...], tuple[str, Entry]]] = {}
+        pieces: dict[str, dict[tuple[int, ...], tuple[str, ValueEntry]]] = {}
         for part in self.manifest.parts:
             index = folder.read(part.name, part.index_offset, part.size - part.index_offset)
             for entry in decode_index(part, index):
                 pieces.setdefault(entry.key, {}).setdefault(entry.chunk_offset, (part.name, entry))
         self.values = {key: _value(tuple(found.values())) for key, found in pieces.items()}
 
-    def piece(self, name: str, entry: Entry) -> torch.Tensor:
+    def piece(self, name: str, entry: ValueEntry) -> torch.Tensor:
         """One piece of a tensor. Raises DamagedCheckpoint."""
         data = self._checked(name, entry)
         if not data.nbytes:
@@ -88,7 +88,7 @@ class Contents:
         """What is no tensor. As at a restore, unpickling runs what the checkpoint says."""
         return pickle.loads(self._checked(*value.pieces[0]))
 
-    def _checked(self, name: str, entry: Entry) -> memoryview:
+    def _checked(self, name: str, entry: ValueEntry) -> memoryview:
         data = self._folder.read(name, entry.offset, entry.nbytes)
         if zlib.crc32(data) != entry.crc32:
             raise DamagedCheckpoint(f"{self._folder.name}: part {name}: {entry.key} fails its checksum")
@@ -101,7 +101,7 @@ def torch_dtype(name: str) -> torch.dtype:
     return dtype
 
 
-def _value(pieces: tuple[tuple[str, Entry], ...]) -> Value:
+def _value(pieces: tuple[tuple[str, ValueEntry], ...]) -> Value:
     first = pieces[0][1]
     if first.dtype != OBJECT:
         covered = sum(math.prod(entry.chunk_shape) for _, entry in pieces)

@@ -37,8 +37,8 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
 from holdfast.trainer.checkpoint.errors import CheckpointError
-from holdfast.trainer.checkpoint.exchange.contents import Contents, Key, Value, torch_dtype
-from holdfast.trainer.checkpoint.layout.manifest import Entry
+from holdfast.trainer.checkpoint.exchange.contents import CheckpointContents, Key, Value, torch_dtype
+from holdfast.trainer.checkpoint.layout.manifest import ValueEntry
 
 OnBytes = Callable[[int], None]
 
@@ -123,7 +123,7 @@ def appearing(target: Path) -> Iterator[Path]:
         shutil.rmtree(draft, ignore_errors=True)
 
 
-def export_dcp(contents: Contents, outgoing: Iterable[Outgoing], target: Path, on_bytes: OnBytes) -> None:
+def export_dcp(contents: CheckpointContents, outgoing: Iterable[Outgoing], target: Path, on_bytes: OnBytes) -> None:
     """Write a checkpoint of torch.distributed.checkpoint, tensors in the pieces in which they are here."""
     with appearing(target) as draft, warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # that is what no_dist asks for
@@ -175,11 +175,11 @@ def _nbytes(item: WriteItem) -> int:
 class _FromContents(DefaultSavePlanner):
     """Plans what a checkpoint holds, and reads each piece only when it is its turn to be written."""
 
-    def __init__(self, contents: Contents, outgoing: Iterable[Outgoing], on_bytes: OnBytes) -> None:
+    def __init__(self, contents: CheckpointContents, outgoing: Iterable[Outgoing], on_bytes: OnBytes) -> None:
         super().__init__()
         self._contents = contents
         self._outgoing = {it.name: it for it in outgoing}
-        self._pieces: dict[MetadataIndex, tuple[str, Entry]] = {}
+        self._pieces: dict[MetadataIndex, tuple[str, ValueEntry]] = {}
         self._on_bytes = on_bytes
 
     def create_local_plan(self) -> SavePlan:
@@ -218,7 +218,7 @@ class _FromContents(DefaultSavePlanner):
             )
 
 
-def unpicklable(contents: Contents, outgoing: Iterable[Outgoing]) -> dict[str, Exception]:
+def unpicklable(contents: CheckpointContents, outgoing: Iterable[Outgoing]) -> dict[str, Exception]:
     """The values that cannot be read here, for their classes are the script's own; and why."""
     problems: dict[str, Exception] = {}
     for it in outgoing:

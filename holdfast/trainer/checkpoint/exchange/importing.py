@@ -23,7 +23,7 @@ from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadat
 from holdfast.trainer.checkpoint.errors import CheckpointError
 from holdfast.trainer.checkpoint.exchange.contents import Key
 from holdfast.trainer.checkpoint.exchange.safetensors_files import INDEX, PATHS, default_path
-from holdfast.trainer.checkpoint.layout.manifest import Manifest, Part, PartLayout
+from holdfast.trainer.checkpoint.layout.manifest import CheckpointManifest, CheckpointPart, PartLayout
 from holdfast.trainer.checkpoint.storage.directory import Storage
 
 PART = "rank-00000.part"
@@ -69,7 +69,7 @@ def import_checkpoint(storage: Storage, step: int, values: Iterator[Incoming], o
 
     try:
         size = storage.write(step, PART, chunks())
-        part = Part(
+        part = CheckpointPart(
             name=PART,
             size=size,
             index_offset=layout.index_offset,
@@ -77,7 +77,7 @@ def import_checkpoint(storage: Storage, step: int, values: Iterator[Incoming], o
             holds=tuple(sorted(spaces)),
         )
         return storage.publish(
-            Manifest(
+            CheckpointManifest(
                 step=step,
                 generation=0,
                 world_size=_world_size(spaces),

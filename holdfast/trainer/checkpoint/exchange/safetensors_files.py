@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from holdfast.trainer.checkpoint.exchange.contents import Contents, torch_dtype
+from holdfast.trainer.checkpoint.exchange.contents import CheckpointContents, torch_dtype
 from holdfast.trainer.checkpoint.exchange.export import OnBytes, Outgoing, appearing
 
 INDEX = "model.safetensors.index.json"
@@ -84,7 +84,7 @@ def header(file: Sequence[Outgoing], metadata: dict[str, str]) -> bytes:
 
 
 def export_safetensors(
-    contents: Contents, outgoing: Iterable[Outgoing], target: Path, *, shard_bytes_max: int, on_bytes: OnBytes
+    contents: CheckpointContents, outgoing: Iterable[Outgoing], target: Path, *, shard_bytes_max: int, on_bytes: OnBytes
 ) -> None:
     """Write the tensors, all of which must fit the format."""
     files = distribute(outgoing, shard_bytes_max)
@@ -99,7 +99,7 @@ def export_safetensors(
         (draft / INDEX).write_text(json.dumps(index, indent=2, sort_keys=True) + "\n")
 
 
-def _write(path: Path, contents: Contents, file: Sequence[Outgoing], on_bytes: OnBytes) -> None:
+def _write(path: Path, contents: CheckpointContents, file: Sequence[Outgoing], on_bytes: OnBytes) -> None:
     paths = {it.name: it.path for it in file if it.path != default_path(it.name)}
     metadata = {"format": "pt", "holdfast.step": str(contents.manifest.step)}
     with open(path, "wb") as out:

@@ -10,7 +10,13 @@ from itertools import groupby
 import msgspec
 
 from holdfast.trainer.checkpoint.errors import DamagedCheckpoint
-from holdfast.trainer.checkpoint.layout.manifest import MANIFEST, Entry, Manifest, Part, decode_index
+from holdfast.trainer.checkpoint.layout.manifest import (
+    MANIFEST,
+    CheckpointManifest,
+    CheckpointPart,
+    ValueEntry,
+    decode_index,
+)
 from holdfast.trainer.checkpoint.storage.folder import Folder, missing_or_cut, read_manifest
 
 BLOCK_BYTES = 8 << 20
@@ -26,14 +32,14 @@ class Damage(msgspec.Struct, frozen=True, kw_only=True):
     what: str
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class VerifiedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     """What verifying a checkpoint found. `checked_bytes` were read."""
 
     damage: tuple[Damage, ...]
     checked_bytes: int
 
 
-def verify(folder: Folder, *, threads: int, on_bytes: Callable[[int], None]) -> Verdict:
+def verify(folder: Folder, *, threads: int, on_bytes: Callable[[int], None]) -> VerifiedCheckpoint:
     """Read every part and compare every checksum; `on_bytes` is told, from several threads, how many more were read.
 
     Raises:
@@ -44,7 +50,9 @@ def verify(folder: Folder, *, threads: int, on_bytes: Callable[[int], None]) -> 
         manifest = read_manifest(folder)
     except DamagedCheckpoint as error:
         size = folder.sizes().get(MANIFEST, 0)
-        return Verdict(damage=(Damage(file=MANIFEST, begin=0, end=size, what=str(error)),), checked_bytes=size)
+        return VerifiedCheckpoint(
+            damage=(Damage(file=MANIFEST, begin=0, end=size, what=str(error)),), checked_bytes=size
+        )
     cut = list(_cut(folder, manifest))
     whole = [part for part in manifest.parts if part.name not in {damage.file for damage in cut}]
     with ThreadPoolExecutor(threads) as pool:
@@ -54,17 +62,17 @@ def verify(folder: Folder, *, threads: int, on_bytes: Callable[[int], None]) -> 
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    return Verdict(damage=(*cut, *found), checked_bytes=sum(part.size for part in whole))
+    return VerifiedCheckpoint(damage=(*cut, *found), checked_bytes=sum(part.size for part in whole))
 
 
-def _cut(folder: Folder, manifest: Manifest) -> Iterator[Damage]:
+def _cut(folder: Folder, manifest: CheckpointManifest) -> Iterator[Damage]:
     sizes, parts = folder.sizes(), {part.name: part for part in manifest.parts}
     for name, problem in missing_or_cut(folder, manifest):
         size, wanted = sizes.get(name, 0), parts[name].size
         yield Damage(file=name, begin=min(size, wanted), end=max(size, wanted), what=problem)
 
 
-def _verify_part(folder: Folder, part: Part, on_bytes: Callable[[int], None]) -> list[Damage]:
+def _verify_part(folder: Folder, part: CheckpointPart, on_bytes: Callable[[int], None]) -> list[Damage]:
     try:
         index = folder.read(part.name, part.index_offset, part.size - part.index_offset)
         entries = decode_index(part, index)
@@ -86,7 +94,7 @@ def _verify_part(folder: Folder, part: Part, on_bytes: Callable[[int], None]) ->
 class _Checksums:
     """Of entries that come in blocks, in the order in which they lie in the file."""
 
-    def __init__(self, entries: tuple[Entry, ...]) -> None:
+    def __init__(self, entries: tuple[ValueEntry, ...]) -> None:
         self._entries = sorted(entries, key=lambda entry: entry.offset)
         self._sums = [0] * len(entries)
         self._next = 0
@@ -102,13 +110,13 @@ class _Checksums:
             if entry.offset + entry.nbytes <= end:
                 self._next = place + 1
 
-    def bad(self) -> list[tuple[int, Entry]]:
+    def bad(self) -> list[tuple[int, ValueEntry]]:
         """Those that are not as they were written, with their places."""
         summed = enumerate(zip(self._entries, self._sums, strict=True))
         return [(place, entry) for place, (entry, crc32) in summed if crc32 != entry.crc32]
 
 
-def _joined(name: str, bad: list[tuple[int, Entry]]) -> Iterator[Damage]:
+def _joined(name: str, bad: list[tuple[int, ValueEntry]]) -> Iterator[Damage]:
     """Neighbours as one range: what a lost block of a disk takes with it."""
     for _, group in groupby(enumerate(bad), key=lambda numbered: numbered[1][0] - numbered[0]):
         run = [entry for _, (_, entry) in group]

@@ -20,7 +20,7 @@ ALIGNMENT = 64
 OBJECT = "object"
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True):
+class CheckpointPart(msgspec.Struct, frozen=True, kw_only=True):
     """One file of a checkpoint: data, then an index of ``size - index_offset`` bytes.
 
     The index holds a CRC-32 of every entry and ``index_crc32`` covers the index, so a reader that needs a slice of the
@@ -35,7 +35,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     """The key spaces with entries in this part: "" for global keys, "shard/pp=0", "rank/3"."""
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+class CheckpointManifest(msgspec.Struct, frozen=True, kw_only=True):
     """What a checkpoint consists of. Written last: without it there is no checkpoint."""
 
     format: int = FORMAT
@@ -44,14 +44,14 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     world_size: int
     mesh: dict[str, int]
     created_at: float
-    parts: tuple[Part, ...]
+    parts: tuple[CheckpointPart, ...]
 
     @property
     def nbytes(self) -> int:
         return sum(part.size for part in self.parts)
 
 
-class Entry(msgspec.Struct, frozen=True, array_like=True):
+class ValueEntry(msgspec.Struct, frozen=True, array_like=True):
     """Where one value of the state lies in its part. ``dtype`` is "object" for anything but a tensor (pickled)."""
 
     key: str
@@ -65,12 +65,12 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     crc32: int
 
 
-decode_manifest = msgspec.json.Decoder(Manifest).decode
-decode_part = msgspec.json.Decoder(Part).decode
-_entries = msgspec.json.Decoder(tuple[Entry, ...])
+decode_manifest = msgspec.json.Decoder(CheckpointManifest).decode
+decode_part = msgspec.json.Decoder(CheckpointPart).decode
+_entries = msgspec.json.Decoder(tuple[ValueEntry, ...])
 
 
-def decode_index(part: Part, index: memoryview | bytes) -> tuple[Entry, ...]:
+def decode_index(part: CheckpointPart, index: memoryview | bytes) -> tuple[ValueEntry, ...]:
     """The entries of a part, in the order in which they lie there. Raises DamagedCheckpoint."""
     if zlib.crc32(index) != part.index_crc32:
         raise DamagedCheckpoint(f"part {part.name}: the index fails its checksum")
@@ -81,7 +81,7 @@ class PartLayout:
     """Keeps the index of a part while it is written from its beginning to its end."""
 
     def __init__(self) -> None:
-        self._entries: list[Entry] = []
+        self._entries: list[ValueEntry] = []
         self.index_offset = 0
         self.index_crc32 = 0
 
@@ -116,7 +116,7 @@ class PartLayout:
     ) -> bytes:
         """The same for data of which only this is known."""
         offset = self.index_offset
-        self._entries.append(Entry(key, path, dtype, shape, chunk_offset, chunk_shape, offset, nbytes, crc32))
+        self._entries.append(ValueEntry(key, path, dtype, shape, chunk_offset, chunk_shape, offset, nbytes, crc32))
         padding = bytes(-nbytes % ALIGNMENT)
         self.index_offset += nbytes + len(padding)
         return padding

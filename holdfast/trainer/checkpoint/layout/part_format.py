@@ -30,8 +30,15 @@ from torch.distributed.checkpoint.planner import LoadItemType, ReadItem, TensorW
 
 from holdfast.trainer.checkpoint.errors import CheckpointMismatch, DamagedCheckpoint
 from holdfast.trainer.checkpoint.layout.dtensors import leaves
-from holdfast.trainer.checkpoint.layout.manifest import ALIGNMENT, OBJECT, Entry, Part, PartLayout, decode_index
-from holdfast.trainer.checkpoint.layout.recipe import Chunk, KeyPath
+from holdfast.trainer.checkpoint.layout.manifest import (
+    ALIGNMENT,
+    OBJECT,
+    CheckpointPart,
+    PartLayout,
+    ValueEntry,
+    decode_index,
+)
+from holdfast.trainer.checkpoint.layout.recipe import KeyPath, TensorChunk
 from holdfast.trainer.checkpoint.storage.directory import Storage
 
 
@@ -126,12 +133,12 @@ class PartWriter:
         yield index
 
 
-def plan_part(state_dict: dict[str, Any], writes: Callable[[WriteItem, Any], bool]) -> dict[KeyPath, Chunk]:
+def plan_part(state_dict: dict[str, Any], writes: Callable[[WriteItem, Any], bool]) -> dict[KeyPath, TensorChunk]:
     """The tensors that `PartWriter` would write, by where they are in the state."""
     planner = SavePlanner()
     planner.set_up_planner(state_dict)
     return {
-        planner.mappings[item.index.fqn]: Chunk(item.index.fqn, **_place_of(item.tensor_data))
+        planner.mappings[item.index.fqn]: TensorChunk(item.index.fqn, **_place_of(item.tensor_data))
         for item in planner.create_local_plan().items
         if item.tensor_data is not None and writes(item, planner.state_dict[item.index.fqn])
     }
@@ -140,11 +147,13 @@ def plan_part(state_dict: dict[str, Any], writes: Callable[[WriteItem, Any], boo
 class PartReader:
     """The entries of some parts of one checkpoint, checked as they are read."""
 
-    def __init__(self, storage: Storage, step: int, parts: Sequence[Part], wanted: Callable[[str], bool]) -> None:
+    def __init__(
+        self, storage: Storage, step: int, parts: Sequence[CheckpointPart], wanted: Callable[[str], bool]
+    ) -> None:
         """Reads the parts' indexes and keeps the entries whose key is ``wanted``. Raises DamagedCheckpoint."""
         self._storage = storage
         self._step = step
-        self._stored: dict[MetadataIndex, tuple[str, Entry]] = {}
+        self._stored: dict[MetadataIndex, tuple[str, ValueEntry]] = {}
         self._fetched: dict[MetadataIndex, memoryview] = {}
         for part in parts:
             for entry in _read_index(storage, step, part):
@@ -196,11 +205,11 @@ class PartReader:
             planner.commit_tensor(item, target)
 
 
-def _storage_index(entry: Entry) -> MetadataIndex:
+def _storage_index(entry: ValueEntry) -> MetadataIndex:
     return MetadataIndex(entry.key, None if entry.dtype == OBJECT else torch.Size(entry.chunk_offset))
 
 
-def _read_index(storage: Storage, step: int, part: Part) -> tuple[Entry, ...]:
+def _read_index(storage: Storage, step: int, part: CheckpointPart) -> tuple[ValueEntry, ...]:
     index = storage.read(step, part.name, part.index_offset, part.size - part.index_offset)
     try:
         return decode_index(part, index)
@@ -209,10 +218,10 @@ def _read_index(storage: Storage, step: int, part: Part) -> tuple[Entry, ...]:
 
 
 def _runs(
-    needed: dict[MetadataIndex, tuple[str, Entry]],
-) -> Iterator[tuple[str, list[tuple[MetadataIndex, Entry]]]]:
+    needed: dict[MetadataIndex, tuple[str, ValueEntry]],
+) -> Iterator[tuple[str, list[tuple[MetadataIndex, ValueEntry]]]]:
     """Neighbours in a file, to be read at one go."""
-    run: list[tuple[MetadataIndex, Entry]] = []
+    run: list[tuple[MetadataIndex, ValueEntry]] = []
     run_name, end = "", 0
     for index, (name, entry) in sorted(needed.items(), key=lambda item: (item[1][0], item[1][1].offset)):
         if run and (name != run_name or entry.offset - end >= ALIGNMENT):
@@ -231,7 +240,7 @@ def _bytes_of(data: torch.Tensor | io.BytesIO) -> memoryview:
     return array.data
 
 
-def _tensor_of(entry: Entry, data: memoryview) -> torch.Tensor:
+def _tensor_of(entry: ValueEntry, data: memoryview) -> torch.Tensor:
     dtype = getattr(torch, entry.dtype)
     if not data.nbytes:
         return torch.empty(entry.chunk_shape, dtype=dtype)

@@ -14,14 +14,14 @@ from enum import IntEnum
 import msgspec
 
 from holdfast.node.vault.seals import Bytes
-from holdfast.trainer.checkpoint.layout.manifest import Part, PartLayout
+from holdfast.trainer.checkpoint.layout.manifest import CheckpointPart, PartLayout
 
 KeyPath = tuple[str | int, ...]
 
 PIECE_BYTES = 4 << 20
 
 
-class Chunk(msgspec.Struct, frozen=True, array_like=True):
+class TensorChunk(msgspec.Struct, frozen=True, array_like=True):
     """A tensor that this rank writes, or its part of one."""
 
     key: str
@@ -34,17 +34,17 @@ class Chunk(msgspec.Struct, frozen=True, array_like=True):
 class PartPlan(msgspec.Struct, frozen=True, array_like=True):
     """What a rank writes of its state. `spaces` has the key space of every entry of the state by its key."""
 
-    chunks: dict[KeyPath, Chunk]
+    chunks: dict[KeyPath, TensorChunk]
     spaces: dict[str, str]
     objects_of: tuple[str, ...]
     """The entries whose values that are no tensors are this rank's to write."""
 
 
-class Row(msgspec.Struct, frozen=True, array_like=True):
+class RecipeRow(msgspec.Struct, frozen=True, array_like=True):
     """A chunk, and where it lies in the shard."""
 
     path: KeyPath
-    chunk: Chunk
+    chunk: TensorChunk
     offset: int
     nbytes: int
 
@@ -52,12 +52,12 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
 class Recipe(msgspec.Struct, frozen=True, array_like=True):
     """A plan for the shards of one layout."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[RecipeRow, ...]
     spaces: dict[str, str]
     objects_of: tuple[str, ...]
 
 
-class Kind(IntEnum):
+class ObjectKind(IntEnum):
     """How a value that is no tensor is kept."""
 
     PICKLED = 0
@@ -65,23 +65,23 @@ class Kind(IntEnum):
     EMPTY = 2
 
 
-class Object(msgspec.Struct, frozen=True, array_like=True):
+class StateObject(msgspec.Struct, frozen=True, array_like=True):
     """A value that is no tensor."""
 
     path: KeyPath
-    kind: Kind
+    kind: ObjectKind
     data: bytes = b""
 
 
-class _Index(msgspec.Struct, frozen=True, array_like=True):
+class _RecipeIndex(msgspec.Struct, frozen=True, array_like=True):
     """As much of a shard's index as is needed here, see `holdfast.trainer.vault_client.shard_layout`."""
 
     entries: msgspec.Raw
     recipe: Recipe | None = None
 
 
-_index = msgspec.msgpack.Decoder(_Index)
-decode_objects = msgspec.msgpack.Decoder(tuple[Object, ...]).decode
+_index = msgspec.msgpack.Decoder(_RecipeIndex)
+decode_objects = msgspec.msgpack.Decoder(tuple[StateObject, ...]).decode
 
 
 def recipe_of(index: bytes) -> Recipe | None:
@@ -96,7 +96,7 @@ class SealedPart:
         self._recipe = recipe
         written = (each for each in decode_objects(objects) if each.path[0] in recipe.objects_of)
         # An empty dict says nothing to a planner, which goes by leaves.
-        self._objects: Sequence[Object] = [each for each in written if each.kind is not Kind.EMPTY]
+        self._objects: Sequence[StateObject] = [each for each in written if each.kind is not ObjectKind.EMPTY]
         self._memory = memory
         self._layout = PartLayout()
 
@@ -122,17 +122,17 @@ class SealedPart:
             if padding:
                 yield padding
         for each in self._objects:
-            data = pickle.dumps(each.data, pickle.HIGHEST_PROTOCOL) if each.kind is Kind.BYTES else each.data
+            data = pickle.dumps(each.data, pickle.HIGHEST_PROTOCOL) if each.kind is ObjectKind.BYTES else each.data
             padding = self._layout.add(_key(each.path), each.path, data)
             yield data
             if padding:
                 yield padding
         yield self._layout.index()
 
-    def record(self, name: str, size: int) -> Part:
+    def record(self, name: str, size: int) -> CheckpointPart:
         """What the manifest says of it, once all of it is written."""
         keys = [row.chunk.key for row in self._recipe.rows] + [_key(each.path) for each in self._objects]
-        return Part(
+        return CheckpointPart(
             name=name,
             size=size,
             index_offset=self._layout.index_offset,

@@ -24,7 +24,7 @@ from torch.distributed.checkpoint.planner import WriteItem
 from torch.distributed.checkpoint.stateful import Stateful
 from torch.distributed.tensor import DTensor, Replicate
 
-from holdfast.trainer.checkpoint.layout.recipe import Chunk, KeyPath, PartPlan
+from holdfast.trainer.checkpoint.layout.recipe import KeyPath, PartPlan, TensorChunk
 
 GLOBAL = ""
 
@@ -139,7 +139,7 @@ class KeyedState:
     def space_of(self, flat_key: str) -> str:
         return self._spaces[self._root(flat_key)]
 
-    def part_plan(self, chunks: dict[KeyPath, Chunk]) -> PartPlan:
+    def part_plan(self, chunks: dict[KeyPath, TensorChunk]) -> PartPlan:
         """All that this rank writes: these tensors, and what else the entries have of which it is the first replica."""
         written = tuple(key for key, replica in self._replica.items() if replica == 0)
         return PartPlan(chunks, dict(self._spaces), written)

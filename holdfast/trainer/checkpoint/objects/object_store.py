@@ -29,11 +29,11 @@ import msgspec
 import numpy as np
 
 from holdfast.trainer.checkpoint.errors import CheckpointError, DamagedCheckpoint
-from holdfast.trainer.checkpoint.layout.manifest import MANIFEST, Manifest
+from holdfast.trainer.checkpoint.layout.manifest import MANIFEST, CheckpointManifest
 from holdfast.trainer.checkpoint.objects import catalogue
 from holdfast.trainer.checkpoint.objects.journal import Journal
 from holdfast.trainer.checkpoint.storage.directory import SET_ASIDE_MAX, sizes
-from holdfast.trainer.checkpoint.storage.folder import Folder, Found, StepState, whole_manifest
+from holdfast.trainer.checkpoint.storage.folder import Folder, FoundCheckpoint, StepState, whole_manifest
 from holdfast.trainer.checkpoint.storage.retention import Retention, outdated
 from holdfast.trainer.checkpoint.storage.workplace import UNFENCED, Owner, owner_of
 
@@ -81,7 +81,7 @@ class ObjectStorage:
                     size += file.write(piece)
             return size
 
-    def publish(self, manifest: Manifest) -> str:
+    def publish(self, manifest: CheckpointManifest) -> str:
         with self._explained("published"):
             before = self._claim()
             location = self._next(before, manifest.step)
@@ -90,7 +90,7 @@ class ObjectStorage:
         self._remove_replaced(set(before.locations()) - set(after.locations()), location, manifest)
         return f"{self._url}/{location}"
 
-    def _remove_replaced(self, replaced: set[str], location: str, manifest: Manifest) -> None:
+    def _remove_replaced(self, replaced: set[str], location: str, manifest: CheckpointManifest) -> None:
         # Only now: who is killed before it is published leaves all that the next one needs to do it.
         try:
             with self._explained("removed"):
@@ -113,7 +113,7 @@ class ObjectStorage:
     def damaged(self) -> list[int]:
         return [aside.step for aside in self._newest().set_aside if aside.label == "damaged"]
 
-    def manifest(self, step: int) -> Manifest:
+    def manifest(self, step: int) -> CheckpointManifest:
         return whole_manifest(self._published(step))
 
     def read(self, step: int, name: str, offset: int, size: int) -> memoryview:
@@ -149,14 +149,20 @@ class ObjectStorage:
     def staged(self, step: int) -> Folder:
         return self._folder(self._next(self._newest(), step))
 
-    def survey(self) -> list[Found]:
+    def survey(self) -> list[FoundCheckpoint]:
         newest = self._newest()
         with self._explained("listed"):
             unfinished = [location for _, location in self._locations() if location not in set(newest.locations())]
         return [
-            *(Found(step, StepState.COMPLETE, self._folder(location)) for step, location in newest.steps.items()),
-            *(Found(it.step, StepState(it.label), self._folder(it.location)) for it in newest.set_aside),
-            *(Found(_step_of(location), StepState.UNFINISHED, self._folder(location)) for location in unfinished),
+            *(
+                FoundCheckpoint(step, StepState.COMPLETE, self._folder(location))
+                for step, location in newest.steps.items()
+            ),
+            *(FoundCheckpoint(it.step, StepState(it.label), self._folder(it.location)) for it in newest.set_aside),
+            *(
+                FoundCheckpoint(_step_of(location), StepState.UNFINISHED, self._folder(location))
+                for location in unfinished
+            ),
         ]
 
     def _next(self, current: catalogue.Catalogue, step: int) -> str:

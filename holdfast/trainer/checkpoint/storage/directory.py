@@ -28,17 +28,24 @@ from typing import Protocol
 import msgspec
 
 from holdfast.trainer.checkpoint.errors import CheckpointError
-from holdfast.trainer.checkpoint.layout.manifest import MANIFEST, Manifest, Part, decode_manifest, decode_part
-from holdfast.trainer.checkpoint.storage.folder import DirectoryFolder, Folder, Found, StepState, whole_manifest
+from holdfast.trainer.checkpoint.layout.manifest import (
+    MANIFEST,
+    CheckpointManifest,
+    decode_part,
+)
+from holdfast.trainer.checkpoint.storage.folder import (
+    DirectoryFolder,
+    Folder,
+    FoundCheckpoint,
+    StepState,
+    whole_manifest,
+)
 from holdfast.trainer.checkpoint.storage.retention import Retention, outdated
 from holdfast.trainer.checkpoint.storage.workplace import UNFENCED, Owner, Workplace, sync_directory
 
 __all__ = [
     "DirectoryStorage",
-    "Manifest",
-    "Part",
     "Storage",
-    "decode_manifest",
     "decode_part",
     "newest_first",
     "sizes",
@@ -76,7 +83,7 @@ class Storage(Protocol):
         """
         ...
 
-    def publish(self, manifest: Manifest) -> str:
+    def publish(self, manifest: CheckpointManifest) -> str:
         """Make a step whose parts are all written visible at once, or not at all. Returns its location."""
         ...
 
@@ -92,7 +99,7 @@ class Storage(Protocol):
         """The steps set aside as damaged and still kept, in any order."""
         ...
 
-    def manifest(self, step: int) -> Manifest:
+    def manifest(self, step: int) -> CheckpointManifest:
         """The manifest of a published step. Raises DamagedCheckpoint unless every part is there in full size."""
         ...
 
@@ -116,7 +123,7 @@ class Storage(Protocol):
         """What is written of one of them. It may be gone at any time."""
         ...
 
-    def survey(self) -> list[Found]:
+    def survey(self) -> list[FoundCheckpoint]:
         """Everything that is or was to be a checkpoint, in any order. For people: it claims and changes nothing."""
         ...
 
@@ -175,7 +182,7 @@ class DirectoryStorage:
                 "older checkpoints are untouched"
             ) from error
 
-    def publish(self, manifest: Manifest) -> str:
+    def publish(self, manifest: CheckpointManifest) -> str:
         staging, target = self._staging(manifest.step), self._published(manifest.step)
         with self._workplace.in_use():
             with open(staging / MANIFEST, "wb") as file:
@@ -190,7 +197,7 @@ class DirectoryStorage:
         self._remove_strays(target, manifest)
         return str(target)
 
-    def _remove_strays(self, published: Path, manifest: Manifest) -> None:
+    def _remove_strays(self, published: Path, manifest: CheckpointManifest) -> None:
         # Only now: who is killed before it is published leaves all that the next one needs to do it.
         try:
             for stray in {path.name for path in published.iterdir()} - {MANIFEST, *(it.name for it in manifest.parts)}:
@@ -207,7 +214,7 @@ class DirectoryStorage:
     def damaged(self) -> list[int]:
         return [int(match[1]) for match in self._matches(_SET_ASIDE) if match[2] == "damaged"]
 
-    def manifest(self, step: int) -> Manifest:
+    def manifest(self, step: int) -> CheckpointManifest:
         return whole_manifest(DirectoryFolder(self._published(step)))
 
     def read(self, step: int, name: str, offset: int, size: int) -> memoryview:
@@ -237,13 +244,19 @@ class DirectoryStorage:
     def staged(self, step: int) -> Folder:
         return DirectoryFolder(self._staging(step))
 
-    def survey(self) -> list[Found]:
+    def survey(self) -> list[FoundCheckpoint]:
         published, set_aside = self._matches(_PUBLISHED), self._matches(_SET_ASIDE)
         unfinished = [path for path in self.root.glob("generation-*/*step-*") if _WRITTEN.fullmatch(path.name)]
         return [
-            *(Found(int(match[1]), StepState.COMPLETE, DirectoryFolder(self.root / match[0])) for match in published),
-            *(Found(int(match[1]), StepState(match[2]), DirectoryFolder(self.root / match[0])) for match in set_aside),
-            *(Found(_step_of(path), StepState.UNFINISHED, DirectoryFolder(path)) for path in unfinished),
+            *(
+                FoundCheckpoint(int(match[1]), StepState.COMPLETE, DirectoryFolder(self.root / match[0]))
+                for match in published
+            ),
+            *(
+                FoundCheckpoint(int(match[1]), StepState(match[2]), DirectoryFolder(self.root / match[0]))
+                for match in set_aside
+            ),
+            *(FoundCheckpoint(_step_of(path), StepState.UNFINISHED, DirectoryFolder(path)) for path in unfinished),
         ]
 
     def _matches(self, pattern: re.Pattern[str]) -> list[re.Match[str]]:

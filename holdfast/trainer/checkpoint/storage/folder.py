@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from holdfast.trainer.checkpoint.errors import CheckpointError, CheckpointMismatch, DamagedCheckpoint
-from holdfast.trainer.checkpoint.layout.manifest import FORMAT, MANIFEST, Manifest, decode_manifest
+from holdfast.trainer.checkpoint.layout.manifest import FORMAT, MANIFEST, CheckpointManifest, decode_manifest
 
 
 class Folder(Protocol):
@@ -53,7 +53,7 @@ class StepState(StrEnum):
     UNFINISHED = "unfinished"
 
 
-class Found(NamedTuple):
+class FoundCheckpoint(NamedTuple):
     """A checkpoint, or what is left of one. `state` is what its place says of it; nothing was read."""
 
     step: int
@@ -61,7 +61,7 @@ class Found(NamedTuple):
     folder: Folder
 
 
-def read_manifest(folder: Folder) -> Manifest:
+def read_manifest(folder: Folder) -> CheckpointManifest:
     """Raises DamagedCheckpoint, or CheckpointMismatch when another version wrote it."""
     record = folder.get(MANIFEST)
     try:
@@ -76,7 +76,7 @@ def read_manifest(folder: Folder) -> Manifest:
     return manifest
 
 
-def missing_or_cut(folder: Folder, manifest: Manifest) -> Iterator[tuple[str, str]]:
+def missing_or_cut(folder: Folder, manifest: CheckpointManifest) -> Iterator[tuple[str, str]]:
     """The parts that are not there in full size, and what is wrong with each."""
     sizes = folder.sizes()
     for part in manifest.parts:
@@ -87,7 +87,7 @@ def missing_or_cut(folder: Folder, manifest: Manifest) -> Iterator[tuple[str, st
             yield part.name, f"has {size} bytes, the manifest says {part.size}"
 
 
-def whole_manifest(folder: Folder) -> Manifest:
+def whole_manifest(folder: Folder) -> CheckpointManifest:
     """The manifest, if every part is there in full size. Raises DamagedCheckpoint."""
     manifest = read_manifest(folder)
     for name, problem in missing_or_cut(folder, manifest):

@@ -8,7 +8,14 @@ from holdfast.events.parts.job import JobSpec
 from holdfast.events.parts.persist_every import PersistEvery
 from holdfast.node.vault.messages import SealedStep
 from holdfast.trainer.checkpoint.storage.retention import Retention, outdated
-from holdfast_vault.disk.persist_plan import UNFINISHED_MAX, Gathered, Settled, Turn, settled, turn
+from holdfast_vault.disk.persist_plan import (
+    UNFINISHED_MAX,
+    GatheredStep,
+    PersistTurn,
+    PublishPlan,
+    plan_publishing,
+    turn_of,
+)
 
 RANKS = range(4, 6)
 
@@ -52,53 +59,57 @@ def test_a_time_is_as_many_steps_as_fit_and_stays_so_until_it_is_clearly_wrong()
 
 
 def test_a_step_is_written_once_all_ranks_of_the_node_have_it() -> None:
-    gathered, what = turn(None, False, 4, at(10), RANKS, 5)
-    assert (gathered, what) == (Gathered(sealed=at(10), there=frozenset({4})), Turn.WAITS)
-    assert turn(gathered, False, 4, at(11), RANKS, 5) == (gathered, Turn.NOT_DUE)
-    gathered, what = turn(gathered, False, 5, at(10), RANKS, 5)
-    assert what is Turn.BEGINS
+    gathered, what = turn_of(None, False, 4, at(10), RANKS, 5)
+    assert (gathered, what) == (GatheredStep(sealed=at(10), there=frozenset({4})), PersistTurn.WAITS)
+    assert turn_of(gathered, False, 4, at(11), RANKS, 5) == (gathered, PersistTurn.NOT_DUE)
+    gathered, what = turn_of(gathered, False, 5, at(10), RANKS, 5)
+    assert what is PersistTurn.BEGINS
     # While it is written, the next is left out, and nothing of it is remembered.
-    assert turn(gathered, True, 4, at(15), RANKS, 5) == (gathered, Turn.LEFT_OUT)
-    gathered, what = turn(gathered, False, 5, at(15), RANKS, 5)
-    assert what is Turn.WAITS
-    assert turn(gathered, False, 5, at(20), RANKS, 5)[1] is Turn.WAITS
+    assert turn_of(gathered, True, 4, at(15), RANKS, 5) == (gathered, PersistTurn.LEFT_OUT)
+    gathered, what = turn_of(gathered, False, 5, at(15), RANKS, 5)
+    assert what is PersistTurn.WAITS
+    assert turn_of(gathered, False, 5, at(20), RANKS, 5)[1] is PersistTurn.WAITS
 
 
 def test_a_step_that_some_rank_never_seals_is_given_up_for_the_next() -> None:
-    gathered, _ = turn(None, False, 4, at(10), RANKS, 5)
-    gathered, what = turn(gathered, False, 4, at(15), RANKS, 5)
-    assert (gathered, what) == (Gathered(sealed=at(15), there=frozenset({4})), Turn.WAITS)
-    assert turn(gathered, False, 5, at(10), RANKS, 5) == (gathered, Turn.NOT_DUE)
-    assert turn(gathered, False, 5, at(15), RANKS, 5)[1] is Turn.BEGINS
+    gathered, _ = turn_of(None, False, 4, at(10), RANKS, 5)
+    gathered, what = turn_of(gathered, False, 4, at(15), RANKS, 5)
+    assert (gathered, what) == (GatheredStep(sealed=at(15), there=frozenset({4})), PersistTurn.WAITS)
+    assert turn_of(gathered, False, 5, at(10), RANKS, 5) == (gathered, PersistTurn.NOT_DUE)
+    assert turn_of(gathered, False, 5, at(15), RANKS, 5)[1] is PersistTurn.BEGINS
 
 
 def test_a_later_generation_s_step_is_newer_be_its_number_lower() -> None:
-    gathered, _ = turn(None, False, 4, at(20), RANKS, 5)
-    gathered, what = turn(gathered, False, 4, at(10, 2), RANKS, 5)
-    assert (gathered, what) == (Gathered(sealed=at(10, 2), there=frozenset({4})), Turn.WAITS)
-    assert turn(gathered, False, 5, at(25), RANKS, 5)[1] is Turn.NOT_DUE
+    gathered, _ = turn_of(None, False, 4, at(20), RANKS, 5)
+    gathered, what = turn_of(gathered, False, 4, at(10, 2), RANKS, 5)
+    assert (gathered, what) == (GatheredStep(sealed=at(10, 2), there=frozenset({4})), PersistTurn.WAITS)
+    assert turn_of(gathered, False, 5, at(25), RANKS, 5)[1] is PersistTurn.NOT_DUE
 
 
 def test_nothing_is_due_where_nothing_was_asked_for() -> None:
-    assert turn(None, False, 4, at(10), RANKS, 0) == (None, Turn.NOT_DUE)
+    assert turn_of(None, False, 4, at(10), RANKS, 0) == (None, PersistTurn.NOT_DUE)
 
 
 @pytest.mark.parametrize(
     ("missing", "wanted"),
     [
-        ({}, Settled(publish=None, drop=(), waiting=())),
-        ({10: 0}, Settled(publish=10, drop=(), waiting=())),
-        ({10: 0, 15: 2, 20: 0, 25: 1}, Settled(publish=20, drop=(10, 15), waiting=(25,))),
-        ({10: 2, 15: 2}, Settled(publish=None, drop=(), waiting=(15, 10))),
+        ({}, PublishPlan(publish=None, drop=(), waiting=())),
+        ({10: 0}, PublishPlan(publish=10, drop=(), waiting=())),
+        ({10: 0, 15: 2, 20: 0, 25: 1}, PublishPlan(publish=20, drop=(10, 15), waiting=(25,))),
+        ({10: 2, 15: 2}, PublishPlan(publish=None, drop=(), waiting=(15, 10))),
     ],
 )
-def test_the_newest_whole_step_is_published_and_what_is_older_goes(missing: dict[int, int], wanted: Settled) -> None:
-    assert settled(missing) == wanted
+def test_the_newest_whole_step_is_published_and_what_is_older_goes(
+    missing: dict[int, int], wanted: PublishPlan
+) -> None:
+    assert plan_publishing(missing) == wanted
 
 
 def test_what_too_many_steps_have_overtaken_goes() -> None:
     steps = dict.fromkeys(range(UNFINISHED_MAX + 2), 1)
-    assert settled(steps) == Settled(publish=None, drop=(0, 1), waiting=tuple(range(UNFINISHED_MAX + 1, 1, -1)))
+    assert plan_publishing(steps) == PublishPlan(
+        publish=None, drop=(0, 1), waiting=tuple(range(UNFINISHED_MAX + 1, 1, -1))
+    )
 
 
 @pytest.mark.parametrize(

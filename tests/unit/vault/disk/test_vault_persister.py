@@ -15,11 +15,11 @@ from holdfast.node.vault.messages import Notice, NotPersisted, PersistTo, Sealed
 from holdfast.orders.backup import BackupOrder
 from holdfast_vault.assignments import Assignment, Assignments, job_of
 from holdfast_vault.cuts import Cut
-from holdfast_vault.disk import persist
-from holdfast_vault.disk.persist import LEFT_BEHIND, NO_MEMORY, NOT_KEPT, Persister
+from holdfast_vault.disk import persister as persist
+from holdfast_vault.disk.persister import LEFT_BEHIND, NO_MEMORY, NOT_KEPT, Persister
 from holdfast_vault.notices import Notices
 from holdfast_vault.rank_ledgers import RankLedgers
-from holdfast_vault.shelf.segments import Contents, Segment
+from holdfast_vault.shelf.segments import SealedContents, Segment
 from holdfast_vault.shelf.shelves import Shelves
 
 NBYTES = 2 << 20
@@ -63,7 +63,9 @@ class Vault:
     def seal(self, rank: int, step: int) -> None:
         shelf = self.shelves.of(RANKS[rank])
         segment = shelf.claim(NBYTES)
-        shelf.seal(segment, Contents(sealed=at(step), index=b"", objects=b"", seal=seals.seal((), segment.memory)))
+        shelf.seal(
+            segment, SealedContents(sealed=at(step), index=b"", objects=b"", seal=seals.seal((), segment.memory))
+        )
         self.persister.sealed(RANKS[rank], at(step), self._to)
 
     def holds(self) -> int:

@@ -12,13 +12,13 @@ import pytest
 
 from holdfast.node.vault.messages import PersistTo
 from holdfast.trainer.checkpoint.errors import CheckpointError, Superseded
-from holdfast.trainer.checkpoint.layout.manifest import Manifest, Part
+from holdfast.trainer.checkpoint.layout.manifest import CheckpointManifest, CheckpointPart
 from holdfast.trainer.checkpoint.layout.recipe import part_name
 from holdfast.trainer.checkpoint.storage.directory import VAULT, DirectoryStorage, Storage
 from holdfast.trainer.checkpoint.storage.workplace import Owner, Workplace
 from holdfast_vault.disk import persist_publish, persist_writer
 from holdfast_vault.disk.persist_publish import publish, write_record
-from holdfast_vault.disk.persist_task import Dropped, Outcome, PersistTask, Published
+from holdfast_vault.disk.persist_task import PersistOutcome, PersistTask, StepDropped, StepPublished
 
 OWNER = Owner("job", 1, 3)
 Open = Callable[[], Storage]
@@ -34,7 +34,7 @@ def write(storage: Storage, step: int, *ranks: int) -> None:
     parts = []
     for rank in ranks:
         size = storage.write(step, part_name(rank), [b"x" * 100])
-        parts.append(Part(name=part_name(rank), size=size, index_offset=size, index_crc32=0, holds=("",)))
+        parts.append(CheckpointPart(name=part_name(rank), size=size, index_offset=size, index_crc32=0, holds=("",)))
     write_record(storage, step, parts)
 
 
@@ -53,7 +53,7 @@ def task(step: int, *, generation: int = 3, steps_max: int = 9, certified_up_to:
 
 def publishing(
     storage: Storage, of: PersistTask, monkeypatch: pytest.MonkeyPatch, *then: Callable[[], None]
-) -> list[Outcome]:
+) -> list[PersistOutcome]:
     """All that comes of it, if one of these happens at each look; after the last one patience is at its end."""
     happens = list(then)
     now = 0.0
@@ -77,7 +77,7 @@ def test_a_step_is_published_when_the_last_node_has_written_it(
     write(storage, 10, 0, 1)
     outcomes = publishing(storage, task(10), monkeypatch, lambda: None, lambda: write(opened(), 10, 2, 3))
     path = str(tmp_path / "step-00000010")
-    assert outcomes == [Published(step=10, path=path, nbytes=400, took_s=0.0, steps=(10,))]
+    assert outcomes == [StepPublished(step=10, path=path, nbytes=400, took_s=0.0, steps=(10,))]
     manifest = storage.manifest(10)
     assert [part.name for part in manifest.parts] == [part_name(rank) for rank in range(4)]
     assert (manifest.generation, manifest.world_size, manifest.mesh) == (3, 4, {"dp": 4})
@@ -91,7 +91,7 @@ def test_a_slow_node_s_step_is_waited_for_and_overtaken_by_a_whole_one(
     write(storage, 10, 0, 1)
     write(storage, 20, 0, 1)
     outcomes = publishing(storage, task(20), monkeypatch, lambda: write(opened(), 20, 2, 3))
-    assert [type(it) for it in outcomes] == [Published, Dropped]
+    assert [type(it) for it in outcomes] == [StepPublished, StepDropped]
     assert (storage.steps(), storage.unpublished()) == ([20], [])
 
 
@@ -101,7 +101,7 @@ def test_a_step_that_some_node_never_writes_is_removed_in_the_end(
     storage = opened()
     write(storage, 10, 0, 1)
     outcomes = publishing(storage, task(10), monkeypatch)
-    assert outcomes == [Dropped(step=10, reason="2 of 4 ranks have not written it")]
+    assert outcomes == [StepDropped(step=10, reason="2 of 4 ranks have not written it")]
     assert (storage.steps(), storage.unpublished()) == ([], [])
 
 
@@ -116,17 +116,17 @@ def test_what_was_removed_as_overtaken_is_not_published_by_who_comes_late(
 
     def comes_late() -> None:
         size = 100  # its part went with the others', its record comes now
-        part = Part(name=part_name(3), size=size, index_offset=size, index_crc32=0, holds=("",))
+        part = CheckpointPart(name=part_name(3), size=size, index_offset=size, index_crc32=0, holds=("",))
         write_record(opened(), 10, [part])
 
     def overtaken_again() -> None:
         write(opened(), 20, 3)
 
     outcomes = publishing(storage, task(50, steps_max=1), monkeypatch, comes_late, overtaken_again)
-    assert [(type(it), it.step) for it in outcomes if isinstance(it, Dropped | Published)][:3] == [
-        (Dropped, 10),
-        (Dropped, 10),
-        (Published, 20),
+    assert [(type(it), it.step) for it in outcomes if isinstance(it, StepDropped | StepPublished)][:3] == [
+        (StepDropped, 10),
+        (StepDropped, 10),
+        (StepPublished, 20),
     ]
     assert storage.manifest(20).nbytes == 400
 
@@ -138,7 +138,7 @@ def test_who_is_killed_while_it_publishes_leaves_it_to_the_next(opened: Open, mo
         patch.setattr(os, "rename", killed)
         with pytest.raises(KeyboardInterrupt):
             publishing(storage, task(10), monkeypatch)
-    assert [type(it) for it in publishing(opened(), task(20), monkeypatch)] == [Published]
+    assert [type(it) for it in publishing(opened(), task(20), monkeypatch)] == [StepPublished]
     folder = {path.name for path in (storage.root / "step-00000010").iterdir()}  # type: ignore[attr-defined]
     assert folder == {"manifest.json", *(part_name(rank) for rank in range(4))}
 
@@ -158,7 +158,7 @@ def test_a_step_that_is_there_is_said_to_be_though_what_is_old_cannot_be_removed
     with monkeypatch.context() as patch:
         patch.setattr(Workplace, failing, refuse)
         (outcome,) = publishing(storage, task(20, steps_max=1), monkeypatch)
-    assert isinstance(outcome, Published) and outcome.step == 20
+    assert isinstance(outcome, StepPublished) and outcome.step == 20
 
 
 def refuse(*_: object) -> None:
@@ -168,15 +168,15 @@ def refuse(*_: object) -> None:
 def test_what_is_published_is_not_said_to_be_lost_when_others_are_waited_for_in_vain(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    there = Published(step=10, path="", nbytes=400, took_s=0.0, steps=(10,))
+    there = StepPublished(step=10, path="", nbytes=400, took_s=0.0, steps=(10,))
 
-    def outcomes(of: PersistTask) -> Iterator[Outcome]:
+    def outcomes(of: PersistTask) -> Iterator[PersistOutcome]:
         yield from [there] * (of.step == there.step)
         raise CheckpointError("the mount is gone")
 
     monkeypatch.setattr(persist_writer, "_outcomes", outcomes)
     assert list(persist_writer.run(task(10))) == [there]
-    assert list(persist_writer.run(task(20))) == [Dropped(step=20, reason="the mount is gone")]
+    assert list(persist_writer.run(task(20))) == [StepDropped(step=20, reason="the mount is gone")]
 
 
 def test_the_newest_certified_up_to_stays_on_the_disk(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,8 +192,8 @@ def test_what_the_script_has_saved_itself_stays_as_it_is(
 ) -> None:
     script = DirectoryStorage(tmp_path, owner=OWNER)
     size = script.write(10, part_name(0), [b"of the script"])
-    part = Part(name=part_name(0), size=size, index_offset=size, index_crc32=0, holds=("",))
-    saved = Manifest(step=10, generation=3, world_size=1, mesh={}, created_at=1.0, parts=(part,))
+    part = CheckpointPart(name=part_name(0), size=size, index_offset=size, index_crc32=0, holds=("",))
+    saved = CheckpointManifest(step=10, generation=3, world_size=1, mesh={}, created_at=1.0, parts=(part,))
     script.publish(saved)
     storage = opened()
     write(storage, 10, 0, 1, 2, 3)
@@ -202,7 +202,7 @@ def test_what_the_script_has_saved_itself_stays_as_it_is(
     # A later generation has trained it anew: what an earlier one saved under its number is replaced.
     later = DirectoryStorage(tmp_path, owner=Owner("job", 1, 4), prefix=VAULT)
     write(later, 10, 0, 1, 2, 3)
-    assert isinstance(publishing(later, task(10, generation=4), monkeypatch)[0], Published)
+    assert isinstance(publishing(later, task(10, generation=4), monkeypatch)[0], StepPublished)
     assert later.manifest(10).world_size == 4
 
 

@@ -17,7 +17,7 @@ from holdfast_ckpt.plan.replica_groups import replicas_of
 from holdfast_vault.assignments import Assignment
 from holdfast_vault.peers.chunk_sets import packed, unpacked
 from holdfast_vault.peers.sending.replicas import holders_of, sent_by_others, share_of
-from holdfast_vault.shelf.segments import Contents, Segment
+from holdfast_vault.shelf.segments import SealedContents, Segment
 from holdfast_vault.shelf.shelf import Shelf
 
 hashes = st.lists(st.integers(0, 3), max_size=12)
@@ -135,9 +135,9 @@ def kept(shelf: Shelf, step: int, absent: frozenset[int]) -> Segment:
     return segment
 
 
-def contents(step: int) -> Contents:
+def contents(step: int) -> SealedContents:
     seal = Seal(nbytes=3, chunks=(step,), notes=())
-    return Contents(sealed=SealedStep(generation=1, step=step), index=b"", objects=b"", seal=seal)
+    return SealedContents(sealed=SealedStep(generation=1, step=step), index=b"", objects=b"", seal=seal)
 
 
 def test_what_is_whole_stays_when_a_part_of_the_same_comes() -> None:

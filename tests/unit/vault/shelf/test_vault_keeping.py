@@ -9,10 +9,10 @@ import pytest
 from holdfast.node.vault import seals
 from holdfast.node.vault.messages import SealedStep, ShardName
 from holdfast_vault.assignments import job_of
-from holdfast_vault.shelf import room
-from holdfast_vault.shelf.keeping import Spare, given_back, needed, unwanted
-from holdfast_vault.shelf.pins import Mark, Pins
-from holdfast_vault.shelf.segments import Contents
+from holdfast_vault.shelf import memory_budget
+from holdfast_vault.shelf.keeping import SpareMemory, given_back, needed, unwanted
+from holdfast_vault.shelf.pins import Pins, StepMark
+from holdfast_vault.shelf.segments import SealedContents
 from holdfast_vault.shelf.shelf import Shelf
 from holdfast_vault.shelf.shelves import Shelves
 
@@ -25,7 +25,9 @@ def at(step: int, generation: int = 1) -> SealedStep:
 
 def fill(shelf: Shelf, step: int) -> None:
     segment = shelf.claim(NBYTES)
-    assert shelf.seal(segment, Contents(sealed=at(step), index=b"", objects=b"", seal=seals.seal((), segment.memory)))
+    assert shelf.seal(
+        segment, SealedContents(sealed=at(step), index=b"", objects=b"", seal=seals.seal((), segment.memory))
+    )
 
 
 def shelves(of: int, *, nbytes_max: int = 0, steps_wanted: int = 2) -> list[Shelf]:
@@ -55,7 +57,7 @@ def test_unwanted_is_what_is_over_the_number_but_for_what_is_needed() -> None:
 
 
 def test_what_is_empty_is_given_back_first_then_the_oldest() -> None:
-    spares = [Spare(at(3), 10, 0), Spare(None, 5, 1), Spare(at(2), 10, 2)]
+    spares = [SpareMemory(at(3), 10, 0), SpareMemory(None, 5, 1), SpareMemory(at(2), 10, 2)]
     assert given_back(spares, 0) == ()
     assert given_back(spares, 4) == (spares[1],)
     assert given_back(spares, 6) == (spares[1], spares[2])
@@ -75,7 +77,7 @@ def test_what_is_pinned_or_was_sent_stays_whatever_comes() -> None:
     (shelf,) = shelves(1)
     for step in range(1, 3):
         fill(shelf, step)
-    shelf.pin(Pins(certified=Mark(1, 1)))
+    shelf.pin(Pins(certified=StepMark(1, 1)))
     shelf.note_sent(at(2))
     for step in range(3, 9):
         fill(shelf, step)
@@ -130,9 +132,9 @@ def test_what_former_keepers_have_is_given_back_for_want_of_memory_but_for_a_cer
     left = [names[1]]
     made = Shelves(left=lambda _: left)
     made.serve(job_of(names[0]))
-    made.pin(Pins(certified=Mark(generation=1, step=1)))
+    made.pin(Pins(certified=StepMark(generation=1, step=1)))
     own, other = (made.of(name) for name in names)
-    monkeypatch.setattr(room, "available_bytes", lambda: (5 - _segments(own, other)) * NBYTES)
+    monkeypatch.setattr(memory_budget, "available_bytes", lambda: (5 - _segments(own, other)) * NBYTES)
     for shelf, last in ((other, 3), (own, 2)):
         for step in range(1, last + 1):
             fill(shelf, step)

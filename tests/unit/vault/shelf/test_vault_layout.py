@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.node.vault.seals import CHUNK_BYTES
-from holdfast_vault.shelf.snapshot import BLOCK_BYTES, Layout, Piece
+from holdfast_vault.shelf.snapshot import BLOCK_BYTES, CopyLayout, Piece
 
 places = st.lists(st.tuples(st.integers(1, 3 * CHUNK_BYTES), st.integers(0, BLOCK_BYTES)), min_size=1, max_size=6)
 
@@ -26,7 +26,7 @@ def test_every_byte_of_a_chunk_is_in_one_of_the_blocks_that_it_waits_for(
     for start, nbytes in spans:
         pieces.append(Piece(start, nbytes, offset))
         offset += nbytes
-    layout = Layout(pieces, [(1 << 40, address - (1 << 40))])
+    layout = CopyLayout(pieces, [(1 << 40, address - (1 << 40))])
     parts: dict[int, int] = {}
     for block, chunks in zip(layout.blocks, layout.chunks, strict=True):
         touched = set()

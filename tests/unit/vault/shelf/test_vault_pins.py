@@ -7,8 +7,8 @@ from holdfast.node.vault.messages import SealedStep, ShardName
 from holdfast.orders.backup import BackupOrder
 from holdfast_vault.assignments import job_of
 from holdfast_vault.cuts import Cut
-from holdfast_vault.shelf.pins import Mark, Pins, in_the_past_of, pinned, pins_of
-from holdfast_vault.shelf.segments import Contents
+from holdfast_vault.shelf.pins import Pins, StepMark, in_the_past_of, pinned, pins_of
+from holdfast_vault.shelf.segments import SealedContents
 from holdfast_vault.shelf.shelf import Shelf
 from holdfast_vault.shelf.shelves import Shelves
 
@@ -32,28 +32,28 @@ def shelf_with(*steps: SealedStep, pins: Pins) -> Shelf:
 
 def fill(shelf: Shelf, sealed: SealedStep) -> bool:
     segment = shelf.claim(NBYTES)
-    contents = Contents(sealed=sealed, index=b"", objects=b"", seal=seals.seal((), segment.memory))
+    contents = SealedContents(sealed=sealed, index=b"", objects=b"", seal=seals.seal((), segment.memory))
     return shelf.seal(segment, contents)
 
 
 def test_until_a_step_is_named_the_oldest_stays() -> None:
     there = [at(3), at(7), at(8)]
     assert pinned(there, Pins()) == {at(3)}
-    assert pinned(there, Pins(coming=Mark(1, 7))) == {at(3), at(7)}
-    assert pinned(there, Pins(certified=Mark(1, 7), coming=Mark(1, 20))) == {at(7)}
+    assert pinned(there, Pins(coming=StepMark(1, 7))) == {at(3), at(7)}
+    assert pinned(there, Pins(certified=StepMark(1, 7), coming=StepMark(1, 20))) == {at(7)}
     assert pinned([], Pins()) == frozenset()
     assert pinned(there, None) == frozenset()
 
 
 def test_what_is_named_is_the_first_from_there_on_that_was_made_and_sent() -> None:
     there = [at(step) for step in (5, 10, 15, 20)]
-    assert Mark(1, 6).found_in(there) == at(10)
-    assert Mark(1, 11, every=4).found_in(there) == at(20)
-    assert Mark(1, 21).found_in(there) is None
+    assert StepMark(1, 6).found_in(there) == at(10)
+    assert StepMark(1, 11, every=4).found_in(there) == at(20)
+    assert StepMark(1, 21).found_in(there) is None
 
 
 def test_a_step_of_the_same_number_that_another_generation_made_is_another_one() -> None:
-    assert pinned([at(7, 1), at(7, 2)], Pins(certified=Mark(1, 7))) == {at(7, 1)}
+    assert pinned([at(7, 1), at(7, 2)], Pins(certified=StepMark(1, 7))) == {at(7, 1)}
 
 
 def test_an_order_names_steps_with_the_generations_that_made_them() -> None:
@@ -69,15 +69,15 @@ def test_an_order_names_steps_with_the_generations_that_made_them() -> None:
         certified_generation=1,
         coming_step=90,
     )
-    assert pins_of(order) == Pins(certified=Mark(1, 40), coming=Mark(3, 90))
+    assert pins_of(order) == Pins(certified=StepMark(1, 40), coming=StepMark(3, 90))
 
 
 def test_what_is_named_stays_and_what_is_named_no_more_goes() -> None:
-    shelf = shelf_with(*map(at, range(1, 6)), pins=Pins(coming=Mark(1, 4)))
+    shelf = shelf_with(*map(at, range(1, 6)), pins=Pins(coming=StepMark(1, 4)))
     for step in range(6, 10):
         fill(shelf, at(step))
     assert {at(1), at(4), at(8), at(9)} <= set(shelf.steps())
-    shelf.pin(Pins(certified=Mark(1, 4), coming=Mark(1, 11)))
+    shelf.pin(Pins(certified=StepMark(1, 4), coming=StepMark(1, 11)))
     for step in range(10, 16):
         fill(shelf, at(step))
     assert {at(4), at(11), at(14), at(15)} <= set(shelf.steps())
@@ -85,7 +85,7 @@ def test_what_is_named_stays_and_what_is_named_no_more_goes() -> None:
 
 
 def test_who_goes_on_leaves_the_named_steps_behind_it_in_place_and_no_other() -> None:
-    shelf = shelf_with(*map(at, range(1, 10)), pins=Pins(certified=Mark(1, 2), coming=Mark(1, 6)))
+    shelf = shelf_with(*map(at, range(1, 10)), pins=Pins(certified=StepMark(1, 2), coming=StepMark(1, 6)))
     assert shelf.past_of(at(8)) == (at(2), at(6))
     shelf.keep_only(Cut(generation=2, at_ns=1, kept=at(8), behind=shelf.past_of(at(8))))
     assert shelf.steps() == [at(8), at(6), at(2)]
@@ -99,7 +99,7 @@ def test_who_goes_on_leaves_the_named_steps_behind_it_in_place_and_no_other() ->
 
 
 def test_who_has_nothing_of_what_was_before_leaves_it_to_others_all_the_same() -> None:
-    shelf = shelf_with(at(8), pins=Pins(certified=Mark(1, 2), coming=Mark(2, 20)))
+    shelf = shelf_with(at(8), pins=Pins(certified=StepMark(1, 2), coming=StepMark(2, 20)))
     assert shelf.past_of(at(8)) == (at(2),)
     assert shelf.past_of(at(1)) == ()
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_vault.shelf import room
+from holdfast_vault.shelf import memory_budget
 from holdfast_vault.shelf.machine_memory import available_bytes
-from holdfast_vault.shelf.room import Room
+from holdfast_vault.shelf.memory_budget import MemoryBudget
 
 MB = 1 << 20
 
@@ -44,14 +44,14 @@ class _Segment:
 def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Machine]:
     def make(nbytes: int) -> Machine:
         it = Machine(nbytes)
-        monkeypatch.setattr(room, "available_bytes", it.available)
-        monkeypatch.setattr(room, "Segment", it.segment)
+        monkeypatch.setattr(memory_budget, "available_bytes", it.available)
+        monkeypatch.setattr(memory_budget, "Segment", it.segment)
         return it
 
     return make
 
 
-def asking(memory: Room, nbytes: int, outcomes: list[int]) -> threading.Thread:
+def asking(memory: MemoryBudget, nbytes: int, outcomes: list[int]) -> threading.Thread:
     def ask() -> None:
         try:
             outcomes.append(memory.make("", nbytes).nbytes)
@@ -65,7 +65,7 @@ def asking(memory: Room, nbytes: int, outcomes: list[int]) -> threading.Thread:
 
 def test_what_is_there_once_is_given_once(machine: Callable[[int], Machine]) -> None:
     there, outcomes = machine(15), list[int]()
-    memory = Room(0, list)
+    memory = MemoryBudget(0, list)
     threads = [asking(memory, 10, outcomes) for _ in range(3)]
     # The others neither have it nor are refused while it may come to nothing.
     assert there.begun.acquire(timeout=30)
@@ -79,7 +79,7 @@ def test_what_is_there_once_is_given_once(machine: Callable[[int], Machine]) -> 
 
 def test_where_there_is_enough_nobody_waits_for_others(machine: Callable[[int], Machine]) -> None:
     there, outcomes = machine(30), list[int]()
-    memory = Room(0, list)
+    memory = MemoryBudget(0, list)
     threads = [asking(memory, 10, outcomes) for _ in range(3)]
     for _ in range(3):
         assert there.begun.acquire(timeout=30)

@@ -15,7 +15,8 @@ import pytest
 from holdfast.exit_codes import SUPERSEDED
 from holdfast.trainer.checkpoint import Checkpointer, CheckpointError
 from holdfast.trainer.checkpoint.errors import Superseded
-from holdfast.trainer.checkpoint.storage.directory import DirectoryStorage, Manifest, Part
+from holdfast.trainer.checkpoint.layout.manifest import CheckpointManifest, CheckpointPart
+from holdfast.trainer.checkpoint.storage.directory import DirectoryStorage
 from holdfast.trainer.checkpoint.storage.retention import Retention
 from holdfast.trainer.checkpoint.storage.workplace import Owner
 
@@ -26,9 +27,9 @@ def storage(root: Path, generation: int, *, job: str = "job", submitted_ms: int 
     return DirectoryStorage(root, owner=Owner(job, submitted_ms, generation))
 
 
-def manifest(step: int, generation: int) -> Manifest:
-    part = Part(name="rank-00000.part", size=4, index_offset=4, index_crc32=0, holds=("",))
-    return Manifest(step=step, generation=generation, world_size=1, mesh={}, created_at=0.0, parts=(part,))
+def manifest(step: int, generation: int) -> CheckpointManifest:
+    part = CheckpointPart(name="rank-00000.part", size=4, index_offset=4, index_crc32=0, holds=("",))
+    return CheckpointManifest(step=step, generation=generation, world_size=1, mesh={}, created_at=0.0, parts=(part,))
 
 
 def save(storage: DirectoryStorage, step: int, generation: int) -> None:

@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from holdfast.node.vault.seals import Bytes
-from holdfast.trainer.checkpoint.layout.manifest import Entry, Part, decode_index
+from holdfast.trainer.checkpoint.layout.manifest import CheckpointPart, ValueEntry, decode_index
 from holdfast.trainer.checkpoint.layout.part_format import PartWriter, plan_part
 from holdfast.trainer.checkpoint.layout.recipe import PIECE_BYTES, SealedPart, recipe_of
 from holdfast.trainer.checkpoint.layout.state_marks import KeyedState, PerRank, PerShard, RngState
@@ -89,13 +89,15 @@ def shard_of(keyed: KeyedState) -> tuple[bytes, bytes, Bytes]:
     return index, objects, memory
 
 
-def entries(part: bytes, index_offset: int, index_crc32: int) -> dict[tuple[str, tuple[int, ...]], tuple[Entry, bytes]]:
+def entries(
+    part: bytes, index_offset: int, index_crc32: int
+) -> dict[tuple[str, tuple[int, ...]], tuple[ValueEntry, bytes]]:
     """By key and place, what a part has."""
-    told = Part(name="", size=len(part), index_offset=index_offset, index_crc32=index_crc32, holds=())
+    told = CheckpointPart(name="", size=len(part), index_offset=index_offset, index_crc32=index_crc32, holds=())
     found = decode_index(told, part[index_offset:])
     return {
         (it.key, it.chunk_offset): (
-            Entry(it.key, it.path, it.dtype, it.shape, it.chunk_offset, it.chunk_shape, 0, it.nbytes, it.crc32),
+            ValueEntry(it.key, it.path, it.dtype, it.shape, it.chunk_offset, it.chunk_shape, 0, it.nbytes, it.crc32),
             part[it.offset : it.offset + it.nbytes],
         )
         for it in found

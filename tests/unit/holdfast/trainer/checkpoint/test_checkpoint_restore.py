@@ -25,8 +25,8 @@ from holdfast.trainer.checkpoint import (
     RngState,
     SavedCheckpoint,
 )
+from holdfast.trainer.checkpoint.layout.manifest import decode_manifest
 from holdfast.trainer.checkpoint.layout.part_format import set_element
-from holdfast.trainer.checkpoint.storage.directory import decode_manifest
 
 MANY_TENSORS = {
     "matrix": torch.arange(12.0).reshape(3, 4),

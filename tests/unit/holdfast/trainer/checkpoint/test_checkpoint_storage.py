@@ -11,15 +11,16 @@ from pathlib import Path
 import pytest
 
 from holdfast.trainer.checkpoint.errors import CheckpointError, CheckpointMismatch, DamagedCheckpoint
-from holdfast.trainer.checkpoint.storage.directory import DirectoryStorage, Manifest, Part, newest_first
+from holdfast.trainer.checkpoint.layout.manifest import CheckpointManifest, CheckpointPart
+from holdfast.trainer.checkpoint.storage.directory import DirectoryStorage, newest_first
 from holdfast.trainer.checkpoint.storage.retention import Retention
 from holdfast.trainer.checkpoint.storage.workplace import Owner
 
 
-def publish(storage: DirectoryStorage, step: int, data: bytes = b"data" * 100) -> Manifest:
+def publish(storage: DirectoryStorage, step: int, data: bytes = b"data" * 100) -> CheckpointManifest:
     size = storage.write(step, "rank-00000.part", [data, b"index"])
-    part = Part(name="rank-00000.part", size=size, index_offset=len(data), index_crc32=0, holds=("",))
-    manifest = Manifest(step=step, generation=1, world_size=1, mesh={}, created_at=0.0, parts=(part,))
+    part = CheckpointPart(name="rank-00000.part", size=size, index_offset=len(data), index_crc32=0, holds=("",))
+    manifest = CheckpointManifest(step=step, generation=1, world_size=1, mesh={}, created_at=0.0, parts=(part,))
     storage.publish(manifest)
     return manifest
 

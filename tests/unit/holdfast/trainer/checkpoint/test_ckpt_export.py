@@ -11,16 +11,16 @@ import pytest
 from holdfast.cli.checkpoints.ckpt_locations import root_of
 from holdfast.cli.checkpoints.ckpt_sizes import age_text, size_text, typed_bytes
 from holdfast.trainer.checkpoint.errors import CheckpointError, DamagedCheckpoint
-from holdfast.trainer.checkpoint.exchange.contents import Contents, Key, Value
+from holdfast.trainer.checkpoint.exchange.contents import CheckpointContents, Key, Value
 from holdfast.trainer.checkpoint.exchange.export import Outgoing, appearing, select
 from holdfast.trainer.checkpoint.exchange.safetensors_files import default_path, distribute, fits, header
-from holdfast.trainer.checkpoint.layout.manifest import Entry, Manifest, Part, PartLayout
+from holdfast.trainer.checkpoint.layout.manifest import CheckpointManifest, CheckpointPart, PartLayout, ValueEntry
 from holdfast.trainer.checkpoint.storage.directory import DirectoryStorage
 from holdfast.trainer.checkpoint.storage.folder import DirectoryFolder
 
 
 def value(key: str, *shape: int, dtype: str = "float32") -> Value:
-    entry = Entry(key, default_path(key), dtype, shape, (0,) * len(shape), shape, 0, 10, 0)
+    entry = ValueEntry(key, default_path(key), dtype, shape, (0,) * len(shape), shape, 0, 10, 0)
     return Value(key, entry.path, dtype, shape, (("p", entry),))
 
 
@@ -109,10 +109,12 @@ def test_a_tensor_with_a_hole_is_refused(tmp_path: Path) -> None:
     storage, layout = DirectoryStorage(tmp_path), PartLayout()
     padding = layout.add("w", ("w",), bytes(8), dtype="float32", shape=(3,), chunk_offset=(0,), chunk_shape=(2,))
     size = storage.write(1, "p", [bytes(8), padding, layout.index()])
-    part = Part(name="p", size=size, index_offset=64, index_crc32=layout.index_crc32, holds=("",))
-    location = storage.publish(Manifest(step=1, generation=0, world_size=1, mesh={}, created_at=0.0, parts=(part,)))
+    part = CheckpointPart(name="p", size=size, index_offset=64, index_crc32=layout.index_crc32, holds=("",))
+    location = storage.publish(
+        CheckpointManifest(step=1, generation=0, world_size=1, mesh={}, created_at=0.0, parts=(part,))
+    )
     with pytest.raises(DamagedCheckpoint, match="w: its pieces have 2 elements, the tensor 3"):
-        Contents(DirectoryFolder(Path(location)))
+        CheckpointContents(DirectoryFolder(Path(location)))
 
 
 def test_a_directory_appears_whole_or_not_at_all(tmp_path: Path) -> None:

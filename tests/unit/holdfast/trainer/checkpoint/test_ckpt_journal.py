@@ -11,12 +11,13 @@ import fsspec
 import pytest
 
 from holdfast.trainer.checkpoint.errors import CheckpointError, CheckpointMismatch, Superseded
+from holdfast.trainer.checkpoint.layout.manifest import CheckpointManifest, CheckpointPart
 from holdfast.trainer.checkpoint.objects import catalogue
 from holdfast.trainer.checkpoint.objects import journal as checkpoint_journal
 from holdfast.trainer.checkpoint.objects.catalogue import Catalogue
 from holdfast.trainer.checkpoint.objects.journal import Journal
 from holdfast.trainer.checkpoint.objects.object_store import ObjectStorage
-from holdfast.trainer.checkpoint.storage.directory import DirectoryStorage, Manifest, Part
+from holdfast.trainer.checkpoint.storage.directory import DirectoryStorage
 from holdfast.trainer.checkpoint.storage.places import is_url, open_storage
 from holdfast.trainer.checkpoint.storage.retention import Retention
 from holdfast.trainer.checkpoint.storage.workplace import UNFENCED, Owner
@@ -169,8 +170,8 @@ def test_a_catalogue_that_cannot_be_read_is_named(store: Store, root: str) -> No
 
 
 def test_a_generation_replaced_while_it_publishes_leaves_what_counts_alone(store: Store, root: str) -> None:
-    part = Part(name="p", size=4, index_offset=4, index_crc32=0, holds=("",))
-    manifest = Manifest(step=1, generation=1, world_size=1, mesh={}, created_at=0.0, parts=(part,))
+    part = CheckpointPart(name="p", size=4, index_offset=4, index_crc32=0, holds=("",))
+    manifest = CheckpointManifest(step=1, generation=1, world_size=1, mesh={}, created_at=0.0, parts=(part,))
     old, new = (ObjectStorage(store, root, f"memory:/{root}", owner=owner) for owner in (OLD, NEW))
     old.write(1, "p", [b"old."])
     old.publish(manifest)

@@ -13,7 +13,7 @@ from holdfast.cli.main import main
 from holdfast.trainer.checkpoint.errors import CheckpointMismatch
 from holdfast.trainer.checkpoint.exchange import verify as checkpoint_verify
 from holdfast.trainer.checkpoint.exchange.verify import Damage, verify
-from holdfast.trainer.checkpoint.layout.manifest import ALIGNMENT, Manifest, Part, PartLayout
+from holdfast.trainer.checkpoint.layout.manifest import ALIGNMENT, CheckpointManifest, CheckpointPart, PartLayout
 from holdfast.trainer.checkpoint.storage.directory import DirectoryStorage
 from holdfast.trainer.checkpoint.storage.folder import DirectoryFolder
 
@@ -21,7 +21,7 @@ SIZES = (100, 0, ALIGNMENT, 1, 5000, 64, 0)
 PARTS = ("rank-00000.part", "rank-00001.part")
 
 
-def write(root: Path, step: int = 1) -> tuple[DirectoryFolder, Manifest]:
+def write(root: Path, step: int = 1) -> tuple[DirectoryFolder, CheckpointManifest]:
     storage, parts = DirectoryStorage(root), []
     for name in PARTS:
         layout, data = PartLayout(), b""
@@ -31,8 +31,8 @@ def write(root: Path, step: int = 1) -> tuple[DirectoryFolder, Manifest]:
         index = layout.index()
         size = storage.write(step, name, [data, index])
         at, crc32 = layout.index_offset, layout.index_crc32
-        parts.append(Part(name=name, size=size, index_offset=at, index_crc32=crc32, holds=("",)))
-    manifest = Manifest(step=step, generation=0, world_size=2, mesh={}, created_at=0.0, parts=tuple(parts))
+        parts.append(CheckpointPart(name=name, size=size, index_offset=at, index_crc32=crc32, holds=("",)))
+    manifest = CheckpointManifest(step=step, generation=0, world_size=2, mesh={}, created_at=0.0, parts=tuple(parts))
     return DirectoryFolder(Path(storage.publish(manifest))), manifest
 
 

@@ -13,8 +13,8 @@ from torch import nn
 from holdfast.node.frames import WireError
 from holdfast.node.vault.messages import SealedStep, ShardName
 from holdfast.node.vault.seals import BrokenSeal
-from holdfast.trainer.checkpoint import Checkpointer, CheckpointError, CheckpointMismatch, memory_steps
-from holdfast.trainer.checkpoint.memory_steps import VAULT_VARIABLE, MemoryRefused, MemoryTier
+from holdfast.trainer.checkpoint import Checkpointer, CheckpointError, CheckpointMismatch, memory_tier
+from holdfast.trainer.checkpoint.memory_tier import VAULT_VARIABLE, MemoryRefused, MemoryTier
 
 NAME = ShardName(job="job", submitted_ms=1, world_size=2, rank=0)
 
@@ -74,7 +74,7 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def serve(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> Vault:
-    monkeypatch.setattr(memory_steps, "VaultClient", vault.connect)
+    monkeypatch.setattr(memory_tier, "VaultClient", vault.connect)
     return vault
 
 
@@ -140,7 +140,7 @@ def test_the_newest_certified_step_stays_on_the_disk_though_a_script_saves_later
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vault = serve(Vault(), monkeypatch)
-    monkeypatch.setattr(memory_steps, "RECONNECT_S", 0)
+    monkeypatch.setattr(memory_tier, "RECONNECT_S", 0)
     checkpointer = Checkpointer(tmp_path, keep=1)
 
     def there_after(step: int) -> list[int]:
@@ -195,7 +195,7 @@ def test_what_one_rank_has_and_another_cannot_say(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A vault that does not answer may still have, or come to have, what the others have: one that has not does not."""
-    monkeypatch.setattr(memory_steps, "RESTARTED_WITHIN_S", 0)
+    monkeypatch.setattr(memory_tier, "RESTARTED_WITHIN_S", 0)
     rows: list[torch.Tensor] = []
 
     def with_the_others(mine: torch.Tensor) -> list[torch.Tensor]:
@@ -253,7 +253,7 @@ def test_no_module_goes_on_with_memory_that_is_the_vaults(
 
 def test_without_a_vault_nothing_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VAULT_VARIABLE)
-    monkeypatch.setattr(memory_steps.time, "sleep", pytest.fail)
+    monkeypatch.setattr(memory_tier.time, "sleep", pytest.fail)
     tier = MemoryTier(NAME, 2)
     assert tier.common(lambda mine: [mine], None) == []
     tier.begin_anew([])

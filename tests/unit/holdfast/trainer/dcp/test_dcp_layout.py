@@ -10,7 +10,7 @@ from torch.distributed.checkpoint.metadata import MetadataIndex, TensorStorageMe
 from torch.distributed.checkpoint.planner import WriteItem, WriteItemType
 
 from holdfast.trainer.dcp import dcp_layout
-from holdfast.trainer.dcp.dcp_layout import Box, Chunk, Layout, rest_of
+from holdfast.trainer.dcp.dcp_layout import Box, DcpChunk, DcpLayout, rest_of
 
 
 @st.composite
@@ -39,9 +39,9 @@ def test_the_rest_is_all_that_the_boxes_are_not(tensor: tuple[tuple[int, ...], l
 
 
 def test_the_metadata_names_what_other_ranks_have_too() -> None:
-    chunk = Chunk("weight", "bfloat16", (10, 4), Box((3, 0), (3, 4)))
-    empty = Chunk("short", "float32", (2, 4), Box((2, 0), (0, 4)))
-    metadata = Layout((chunk, empty), ("epoch",), {"weight": ("model", "weight")}).metadata()
+    chunk = DcpChunk("weight", "bfloat16", (10, 4), Box((3, 0), (3, 4)))
+    empty = DcpChunk("short", "float32", (2, 4), Box((2, 0), (0, 4)))
+    metadata = DcpLayout((chunk, empty), ("epoch",), {"weight": ("model", "weight")}).metadata()
     weight, short = metadata.state_dict_metadata["weight"], metadata.state_dict_metadata["short"]
     assert isinstance(weight, TensorStorageMetadata) and isinstance(short, TensorStorageMetadata)
     places = [(tuple(it.offsets), tuple(it.sizes)) for it in weight.chunks]
@@ -52,6 +52,6 @@ def test_the_metadata_names_what_other_ranks_have_too() -> None:
 
 def test_what_a_planner_says_of_its_own_is_left_out() -> None:
     item = WriteItem(MetadataIndex("epoch"), WriteItemType.BYTE_IO)
-    assert dcp_layout.decode(dcp_layout.encode([], [item], object())) == Layout((), ("epoch",), {})
+    assert dcp_layout.decode(dcp_layout.encode([], [item], object())) == DcpLayout((), ("epoch",), {})
     paths = {"a.0": ("a", 0)}
     assert dcp_layout.decode(dcp_layout.encode([], [item], paths)).paths == paths

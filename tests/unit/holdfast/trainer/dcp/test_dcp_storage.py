@@ -17,9 +17,9 @@ from torch.distributed.checkpoint.planner import SavePlan
 from holdfast import trainer
 from holdfast.node.vault.messages import SealedStep, ShardName
 from holdfast.node.vault.seals import BrokenSeal
-from holdfast.trainer.checkpoint.agreement import Ranks
+from holdfast.trainer.checkpoint.agreement import RankGroup
 from holdfast.trainer.checkpoint.errors import CheckpointError
-from holdfast.trainer.checkpoint.memory_steps import MemoryTier
+from holdfast.trainer.checkpoint.memory_tier import MemoryTier
 from holdfast.trainer.dcp.dcp_storage import Memory, VaultReader, VaultWriter
 from holdfast.trainer.vault_client import shard_layout
 
@@ -96,7 +96,7 @@ def same(one: Any, other: Any) -> bool:
 def test_what_was_saved_is_loaded_and_the_newest_of_it(memory: Memory) -> None:
     for step in (1, 2):
         dcp.save(state(step), storage_writer=VaultWriter(step, memory))
-    found, reader = state(0), VaultReader(memory, Ranks())
+    found, reader = state(0), VaultReader(memory, RankGroup())
     dcp.load(found, storage_reader=reader)
     assert reader.step == 2
     assert same(found, state(2))
@@ -124,7 +124,7 @@ def test_async_save_returns_when_the_state_may_be_changed(memory: Memory, monkey
     saved["weights"]["large"].fill_(777)
     future.result()
     found = state(0)
-    dcp.load(found, storage_reader=VaultReader(memory, Ranks()))
+    dcp.load(found, storage_reader=VaultReader(memory, RankGroup()))
     assert same(found, state(3))
 
 
@@ -136,7 +136,7 @@ def test_async_save_that_fails_in_its_plan_keeps_nobody_waiting(memory: Memory) 
     future = dcp.async_save(state(1), storage_writer=VaultWriter(1, memory), planner=Failing())
     with pytest.raises(CheckpointException, match="no plan today"):
         future.result()
-    assert VaultReader(memory, Ranks()).step == 0
+    assert VaultReader(memory, RankGroup()).step == 0
 
 
 def test_a_planner_that_caches_its_plan_saves_all_the_same(memory: Memory) -> None:
@@ -144,7 +144,7 @@ def test_a_planner_that_caches_its_plan_saves_all_the_same(memory: Memory) -> No
         planner = DefaultSavePlanner(enable_plan_caching=True)
         dcp.save(state(step), storage_writer=VaultWriter(step, memory), planner=planner)
     found = state(0)
-    dcp.load(found, storage_reader=VaultReader(memory, Ranks()))
+    dcp.load(found, storage_reader=VaultReader(memory, RankGroup()))
     assert same(found, state(3))
 
 
@@ -152,7 +152,7 @@ def test_a_damaged_step_gives_way_to_the_one_before(memory: Memory, caplog: pyte
     for step in (1, 2):
         dcp.save(state(step), storage_writer=VaultWriter(step, memory))
     memory.tier.damaged = {2}  # type: ignore[attr-defined]
-    found, reader = state(0), VaultReader(memory, Ranks())
+    found, reader = state(0), VaultReader(memory, RankGroup())
     dcp.load(found, storage_reader=reader)
     assert (reader.step, same(found, state(1))) == (1, True)
     assert "step 2 in memory cannot be used: flipped" in caplog.text
@@ -161,12 +161,12 @@ def test_a_damaged_step_gives_way_to_the_one_before(memory: Memory, caplog: pyte
 def test_a_reader_that_finds_nothing_cuts_nothing_before_the_job_has_gone_on(memory: Memory) -> None:
     dcp.save(state(1), storage_writer=VaultWriter(1, memory))
     memory.tier.damaged = {1}  # type: ignore[attr-defined]
-    assert VaultReader(memory, Ranks()).step == 0
+    assert VaultReader(memory, RankGroup()).step == 0
     # The disk failed as well, and the ranks come back once more.
     memory.tier.damaged = set()  # type: ignore[attr-defined]
-    assert VaultReader(memory, Ranks()).step == 1
+    assert VaultReader(memory, RankGroup()).step == 1
     memory.tier.damaged = {1}  # type: ignore[attr-defined]
-    assert VaultReader(memory, Ranks()).step == 0
+    assert VaultReader(memory, RankGroup()).step == 0
     dcp.save(state(1), storage_writer=VaultWriter(8, memory))
     dcp.save(state(1), storage_writer=VaultWriter(9, memory))
     assert [it.step for it in memory.tier.common(None, None)] == [9, 8]
@@ -174,7 +174,7 @@ def test_a_reader_that_finds_nothing_cuts_nothing_before_the_job_has_gone_on(mem
 
 def test_a_reader_is_good_until_the_next_save(memory: Memory) -> None:
     dcp.save(state(1), storage_writer=VaultWriter(1, memory))
-    found, reader = state(0), VaultReader(memory, Ranks())
+    found, reader = state(0), VaultReader(memory, RankGroup())
     some, others = {"weights": found.pop("weights")}, found
     dcp.load(some, storage_reader=reader)
     dcp.load(others, storage_reader=reader)
@@ -188,20 +188,20 @@ def test_a_rollback_bounds_what_is_loaded(memory: Memory, monkeypatch: pytest.Mo
     for step in (1, 2, 3):
         dcp.save(state(step), storage_writer=VaultWriter(step, memory))
     monkeypatch.setenv("HOLDFAST_RESTORE_STEP", "2")
-    assert VaultReader(memory, Ranks()).step == 2
+    assert VaultReader(memory, RankGroup()).step == 2
     monkeypatch.setenv("HOLDFAST_RESTORE_STEP", "0")
-    reader = VaultReader(memory, Ranks())
+    reader = VaultReader(memory, RankGroup())
     assert reader.step == 0
     with pytest.raises(CheckpointException, match="look at `step` first"):
         dcp.load(state(0), storage_reader=reader)
     # What was rolled back must not come back when nothing bounds it any more.
     monkeypatch.delenv("HOLDFAST_RESTORE_STEP")
-    assert VaultReader(memory, Ranks()).step == 0
+    assert VaultReader(memory, RankGroup()).step == 0
 
 
 def test_what_a_checkpointer_kept_is_not_taken_for_ones_own(memory: Memory, caplog: pytest.LogCaptureFixture) -> None:
     memory.tier.keep(5, {"model": {"weight": torch.ones(3)}})
-    assert VaultReader(memory, Ranks()).step == 0
+    assert VaultReader(memory, RankGroup()).step == 0
     assert "step 5 in memory was kept by a Checkpointer" in caplog.text
 
 

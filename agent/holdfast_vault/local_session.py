@@ -39,21 +39,21 @@ from holdfast.node.vault.messages import (
 from holdfast.node.vault.seals import seal
 from holdfast.node.vault.vault_socket import peer_pid
 from holdfast_vault.assignments import Assignment
-from holdfast_vault.node import Node
+from holdfast_vault.node_vault import NodeVault
 from holdfast_vault.peers.fetching.pull import NotFetched
-from holdfast_vault.shelf.segments import Contents, Segment
+from holdfast_vault.shelf.segments import SealedContents, Segment
 from holdfast_vault.shelf.shelf import Shelf
-from holdfast_vault.shelf.snapshot import Layout, Piece, Snapshot, SourceLost, read_memory
+from holdfast_vault.shelf.snapshot import CopyLayout, MemorySnapshot, Piece, SourceLost, read_memory
 
 _NICE = 19
 
 log = structlog.get_logger(__name__)
 
 
-class Session:
+class LocalSession:
     """Serves one process until it ends."""
 
-    def __init__(self, link: socket.socket, node: Node, copy_threads: int) -> None:
+    def __init__(self, link: socket.socket, node: NodeVault, copy_threads: int) -> None:
         self._link = link
         self._node = node
         self._copy_threads = copy_threads
@@ -61,7 +61,7 @@ class Session:
         self._userfault: int | None = None
         self._ledger: LedgerReader | None = None
         self._lay: Lay | None = None
-        self._layout: Layout | None = None
+        self._layout: CopyLayout | None = None
         self._persist_to: PersistTo | None = None
         self._handed_out: Segment | None = None
         self._begun: tuple[Callable[[], None], Shelf, Segment] | None = None
@@ -97,7 +97,7 @@ class Session:
                 return self._join(request, descriptor), None
             case Lay():
                 self._lay = request
-                self._layout = Layout([Piece(*piece) for piece in request.pieces], request.protected)
+                self._layout = CopyLayout([Piece(*piece) for piece in request.pieces], request.protected)
                 return Done(), None
             case Save():
                 return self._save(request), None
@@ -185,7 +185,7 @@ class Session:
                 read_memory(joined.pid, layout.pieces, segment.memory)
                 sealing = partial(self._seal, segment, request, lay.index)
             else:
-                snapshot = Snapshot(joined.pid, self._userfault, layout, segment.memory)
+                snapshot = MemorySnapshot(joined.pid, self._userfault, layout, segment.memory)
                 snapshot.begin()
                 sealing = partial(self._copy_and_seal, snapshot, segment, request, lay.index)
         except BaseException as error:
@@ -232,7 +232,7 @@ class Session:
         finally:
             shelf.turn.release()
 
-    def _copy_and_seal(self, snapshot: Snapshot, segment: Segment, request: Save, index: bytes) -> None:
+    def _copy_and_seal(self, snapshot: MemorySnapshot, segment: Segment, request: Save, index: bytes) -> None:
         self._seal(segment, request, index, snapshot.copy(self._copy_threads))
 
     def _seal(self, segment: Segment, request: Save, index: bytes, hashes: tuple[int, ...] | None = None) -> None:
@@ -240,7 +240,7 @@ class Session:
         joined, shelf = self._rank()
         sealed = SealedStep(step=request.step, generation=joined.generation)
         notes = index, request.objects
-        contents = Contents(
+        contents = SealedContents(
             sealed=sealed, index=index, objects=request.objects, seal=seal(notes, segment.memory, hashes)
         )
         if shelf.seal(segment, contents):

@@ -8,13 +8,13 @@ import threading
 from collections.abc import Callable, Sequence
 from weakref import WeakSet
 
-from holdfast_vault.shelf.keeping import Spare, given_back
+from holdfast_vault.shelf.keeping import SpareMemory, given_back
 from holdfast_vault.shelf.machine_memory import available_bytes
 from holdfast_vault.shelf.segments import Segment, bytes_taken
 from holdfast_vault.shelf.shelf import Shelf
 
 
-class Room:
+class MemoryBudget:
     """At most `nbytes_max`; 0: as much as the machine has."""
 
     def __init__(self, nbytes_max: int, shelves: Callable[[], Sequence[tuple[Shelf, bool]]]) -> None:
@@ -67,7 +67,7 @@ class Room:
     def _give_back(self, nbytes: int, shelves: Sequence[tuple[Shelf, bool]]) -> bool:
         there = [(shelf, each, is_left) for shelf, is_left in shelves for each in shelf.spares(is_left=is_left)]
         spares = [
-            Spare(segment.contents.sealed if segment.contents else None, segment.nbytes_taken, number)
+            SpareMemory(segment.contents.sealed if segment.contents else None, segment.nbytes_taken, number)
             for number, (_, segment, _) in enumerate(there)
         ]
         chosen = given_back(spares, nbytes)

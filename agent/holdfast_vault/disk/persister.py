@@ -16,22 +16,22 @@ import structlog
 
 from holdfast.node.vault.messages import DamageNotice, NotPersisted, Persisted, PersistTo, SealedStep, ShardName
 from holdfast_vault.assignments import Assignment, Assignments, job_of
-from holdfast_vault.disk.persist_plan import Gathered, Turn, turn
+from holdfast_vault.disk.persist_plan import GatheredStep, PersistTurn, turn_of
 from holdfast_vault.disk.persist_task import (
-    Dropped,
-    Outcome,
-    Over,
+    PersistOutcome,
     PersistTask,
-    Published,
+    SealBroken,
+    ShardsWritten,
     ShardToWrite,
-    Spoiled,
-    Written,
+    StepDropped,
+    StepPublished,
+    TaskSuperseded,
     encode_task,
     from_lines,
 )
 from holdfast_vault.notices import Notices
 from holdfast_vault.rank_ledgers import RankLedgers
-from holdfast_vault.shelf.segments import Contents, Segment
+from holdfast_vault.shelf.segments import SealedContents, Segment
 from holdfast_vault.shelf.shelf import Shelf
 from holdfast_vault.shelf.shelves import Shelves
 
@@ -44,10 +44,10 @@ LEFT_BEHIND = "the job went back behind it"
 log = structlog.get_logger(__name__)
 
 
-class _Held:
+class _HeldShard:
     """A shard that stays in memory until it is written."""
 
-    def __init__(self, name: ShardName, shelf: Shelf, segment: Segment, contents: Contents) -> None:
+    def __init__(self, name: ShardName, shelf: Shelf, segment: Segment, contents: SealedContents) -> None:
         self.name = name
         self._segment = segment
         self.contents = contents
@@ -67,10 +67,10 @@ class _Held:
         self._shelf.let_go(self._segment)
 
 
-class _Step:
+class _StepInWriting:
     """A step that is being written, or was and is waited for."""
 
-    def __init__(self, sealed: SealedStep, held: list[_Held]) -> None:
+    def __init__(self, sealed: SealedStep, held: list[_HeldShard]) -> None:
         self.sealed = sealed
         self.names = {it.name.rank: it.name for it in held}
         self.held = held
@@ -105,10 +105,10 @@ class Persister:
         self._notices = notices
         self._bytes_per_s = bytes_per_s
         self._lock = threading.Lock()
-        self._gathered: Gathered | None = None
-        self._held: dict[ShardName, _Held] = {}
-        self._writing: _Step | None = None
-        self._publishing: _Step | None = None
+        self._gathered: GatheredStep | None = None
+        self._held: dict[ShardName, _HeldShard] = {}
+        self._writing: _StepInWriting | None = None
+        self._publishing: _StepInWriting | None = None
         self._left_out: SealedStep | None = None
         self._is_closed = False
 
@@ -122,16 +122,16 @@ class Persister:
                 return  # with another rank of this node
             order = assignment.order
             is_busy = self._writing is not None
-            self._gathered, what = turn(self._gathered, is_busy, name.rank, sealed, order.ranks, order.persist_every)
+            self._gathered, what = turn_of(self._gathered, is_busy, name.rank, sealed, order.ranks, order.persist_every)
             match what:
-                case Turn.NOT_DUE:
+                case PersistTurn.NOT_DUE:
                     return
-                case Turn.LEFT_OUT:
+                case PersistTurn.LEFT_OUT:
                     assert self._writing is not None
                     self._leave_out(name, sealed, f"step {self._writing.sealed.step} is still being written")
-                case Turn.WAITS:
+                case PersistTurn.WAITS:
                     self._hold(name, sealed)
-                case Turn.BEGINS:
+                case PersistTurn.BEGINS:
                     self._hold(name, sealed)
                     if len(self._held) < len(order.ranks):
                         self._let_go()
@@ -179,7 +179,7 @@ class Persister:
         if contents is None:
             shelf.let_go(segment)  # the job left it behind in this moment
             return
-        self._held[name] = _Held(name, shelf, segment, contents)
+        self._held[name] = _HeldShard(name, shelf, segment, contents)
 
     def _let_go(self) -> None:
         for held in self._held.values():
@@ -189,7 +189,7 @@ class Persister:
     def _begin(self, assignment: Assignment, sealed: SealedStep, to: PersistTo) -> None:
         held = sorted(self._held.values(), key=lambda it: it.name.rank)
         self._held = {}
-        step = _Step(sealed, held)
+        step = _StepInWriting(sealed, held)
         task = self._task(step, to, assignment.order.certified_up_to)
         try:
             threading.Thread(target=self._run, args=(step, self._publishing, task), daemon=True).start()
@@ -199,7 +199,7 @@ class Persister:
         else:
             self._writing, self._publishing = step, None
 
-    def _task(self, step: _Step, to: PersistTo, certified_up_to: int | None) -> PersistTask:
+    def _task(self, step: _StepInWriting, to: PersistTo, certified_up_to: int | None) -> PersistTask:
         name = step.name
         return PersistTask(
             to=to,
@@ -227,7 +227,7 @@ class Persister:
 
     # On a thread of the step's own:
 
-    def _run(self, step: _Step, before: _Step | None, task: PersistTask) -> None:
+    def _run(self, step: _StepInWriting, before: _StepInWriting | None, task: PersistTask) -> None:
         if before is not None:
             _end(before)  # what it waits for is looked at again by the one that comes
         try:
@@ -240,7 +240,7 @@ class Persister:
             log.error("a step is not on the disk", of=str(step.name), step=step.sealed.step, reason=problem)
             self._notices.publish(NotPersisted(name=step.name, sealed=step.sealed, reason=problem))
 
-    def _follow(self, step: _Step, task: PersistTask) -> str | None:
+    def _follow(self, step: _StepInWriting, task: PersistTask) -> str | None:
         """Have a process do it. What was wrong with the process, None if it ended as it should."""
         command = (sys.executable, "-P", "-m", "holdfast_vault.disk.persist_writer", str(os.getpid()))
         descriptors = [shard.descriptor for shard in task.shards]
@@ -260,14 +260,14 @@ class Persister:
             return None
         return f"the process that wrote it ended with {process.returncode}; see the vault's log"
 
-    def _heard(self, step: _Step, outcome: Outcome) -> None:
+    def _heard(self, step: _StepInWriting, outcome: PersistOutcome) -> None:
         name, generation = step.name, step.sealed.generation
         # Before anybody is told: who hears of it may have the next step written.
         self._is_written(step, is_over=False)
         match outcome:
-            case Written():
+            case ShardsWritten():
                 log.info("written to the disk", job=name.job, step=step.sealed.step)
-            case Published() as published:
+            case StepPublished() as published:
                 log.info("published", job=name.job, step=published.step, path=published.path)
                 self._notices.publish(
                     Persisted(
@@ -279,16 +279,16 @@ class Persister:
                         steps=published.steps,
                     )
                 )
-            case Dropped(step=number, reason=reason):
+            case StepDropped(step=number, reason=reason):
                 sealed = SealedStep(generation=generation, step=number)
                 log.warning("a step is not on the disk", job=name.job, step=number, reason=reason)
                 self._notices.publish(NotPersisted(name=name, sealed=sealed, reason=reason))
-            case Spoiled(rank=rank, detail=detail):
+            case SealBroken(rank=rank, detail=detail):
                 self._notices.publish(DamageNotice(name=step.names[rank], sealed=step.sealed, detail=detail))
-            case Over(reason=reason):
+            case TaskSuperseded(reason=reason):
                 log.info("nothing more is written of this generation", job=name.job, reason=reason)
 
-    def _is_written(self, step: _Step, *, is_over: bool) -> None:
+    def _is_written(self, step: _StepInWriting, *, is_over: bool) -> None:
         """Its memory is not needed any more: the next step that is due may be written."""
         with self._lock:
             if self._writing is step:
@@ -299,14 +299,14 @@ class Persister:
                 self._publishing = None
 
 
-def _kill(step: _Step) -> None:
+def _kill(step: _StepInWriting) -> None:
     step.is_ended = True
     if step.process is not None:
         with suppress(ProcessLookupError):
             step.process.kill()
 
 
-def _end(step: _Step) -> None:
+def _end(step: _StepInWriting) -> None:
     _kill(step)
     if step.process is not None:
         with suppress(subprocess.TimeoutExpired):

@@ -8,22 +8,23 @@ import msgspec
 import torch
 
 from holdfast.trainer.checkpoint import environment
-from holdfast.trainer.checkpoint.agreement import Ranks
+from holdfast.trainer.checkpoint.agreement import RankGroup
 from holdfast.trainer.checkpoint.errors import CheckpointError, DamagedCheckpoint, Superseded
-from holdfast.trainer.checkpoint.storage.directory import Manifest, Storage, decode_manifest, newest_first
+from holdfast.trainer.checkpoint.layout.manifest import CheckpointManifest, decode_manifest
+from holdfast.trainer.checkpoint.storage.directory import Storage, newest_first
 from holdfast.trainer.checkpoint.storage.folder import StepState
 
 log = logging.getLogger("holdfast.trainer.checkpoint")
 
 
-class Choice:
+class RestoreChoice:
     """One rank's part in it."""
 
-    def __init__(self, storage: Storage, ranks: Ranks) -> None:
+    def __init__(self, storage: Storage, ranks: RankGroup) -> None:
         self._storage = storage
         self._ranks = ranks
 
-    def newest(self, *, newer_in_memory: bool = False, or_nothing: bool = False) -> Manifest | None:
+    def newest(self, *, newer_in_memory: bool = False, or_nothing: bool = False) -> CheckpointManifest | None:
         """The newest step that is complete and may be restored, the same on all ranks; None if there is none.
 
         Raises CheckpointError if there were some and none of them may be: a run is not begun anew unasked.
@@ -57,7 +58,7 @@ class Choice:
         elif problem is not None:
             log.warning("checkpoint of step %d is damaged: %s", step, problem)
 
-    def _newest_complete(self, newer_in_memory: bool, or_nothing: bool) -> Manifest | None:
+    def _newest_complete(self, newer_in_memory: bool, or_nothing: bool) -> CheckpointManifest | None:
         at_most = environment.restore_step()
         self._storage.claim()
         try:
@@ -71,7 +72,7 @@ class Choice:
             log.warning("the checkpoints on disk cannot be looked at, going on from memory: %s", error)
             return None
 
-    def _newest_of(self, at_most: int | None, newer_in_memory: bool, or_nothing: bool) -> Manifest | None:
+    def _newest_of(self, at_most: int | None, newer_in_memory: bool, or_nothing: bool) -> CheckpointManifest | None:
         published = self._storage.steps()
         candidates = newest_first(published, at_most)
         if at_most and not candidates and not or_nothing and (newer_in_memory or self._has_newer(published)):
@@ -106,10 +107,10 @@ class Choice:
         self._storage.set_aside(step, "damaged")
 
 
-class OnlyLooking(Choice):
+class OnlyLooking(RestoreChoice):
     """For a replay: it chooses as the job would, and changes nothing of what is there."""
 
-    def __init__(self, storage: Storage, ranks: Ranks) -> None:
+    def __init__(self, storage: Storage, ranks: RankGroup) -> None:
         super().__init__(storage, ranks)
         self._passed_over: set[int] = set()
 
@@ -119,7 +120,7 @@ class OnlyLooking(Choice):
         if problem is not None:
             log.warning("checkpoint of step %d is damaged, a replay leaves it where it is: %s", step, problem)
 
-    def _newest_complete(self, newer_in_memory: bool, or_nothing: bool) -> Manifest | None:
+    def _newest_complete(self, newer_in_memory: bool, or_nothing: bool) -> CheckpointManifest | None:
         for step in newest_first(self._storage.steps(), environment.restore_step()):
             try:
                 if step not in self._passed_over:

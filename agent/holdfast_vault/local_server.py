@@ -10,14 +10,14 @@ from pathlib import Path
 
 from holdfast.node.vault.vault_socket import listen
 from holdfast_vault.acceptor import Acceptor
-from holdfast_vault.node import Node
-from holdfast_vault.session import Session
+from holdfast_vault.local_session import LocalSession
+from holdfast_vault.node_vault import NodeVault
 
 
-class Vault:
+class LocalServer:
     """The sockets on which a node's ranks and its agent ask, and other vaults."""
 
-    def __init__(self, directory: Path, node: Node, *, orphan_s: float, copy_threads: int = 1) -> None:
+    def __init__(self, directory: Path, node: NodeVault, *, orphan_s: float, copy_threads: int = 1) -> None:
         """`orphan_s`: without any agent or rank for this long, nobody will come back for what is here."""
         self._node = node
         self._orphan_s = orphan_s
@@ -37,7 +37,7 @@ class Vault:
     def _attend(self, link: socket.socket) -> None:
         self._count(+1)
         try:
-            Session(link, self._node, self._copy_threads).run()
+            LocalSession(link, self._node, self._copy_threads).run()
         finally:
             self._count(-1)
 

@@ -12,10 +12,10 @@ import structlog
 from holdfast.node.vault.messages import PersistTo, SealedStep, ShardName
 from holdfast.node.vault.seals import CHUNK_BYTES
 from holdfast.orders.backup import BackupOrder
-from holdfast_vault.assignments import Assignment, Assignments, Job, job_of
+from holdfast_vault.assignments import Assignment, Assignments, JobId, job_of
 from holdfast_vault.cuts import Cut
-from holdfast_vault.disk.persist import Persister
-from holdfast_vault.limits import Limits
+from holdfast_vault.disk.persister import Persister
+from holdfast_vault.limits import VaultLimits
 from holdfast_vault.notices import Notices
 from holdfast_vault.pacing import Pacing, TokenBucket
 from holdfast_vault.peers.fetching.fetcher import Fetcher
@@ -26,23 +26,23 @@ from holdfast_vault.peers.receptions import Receptions
 from holdfast_vault.peers.sending.senders import Senders
 from holdfast_vault.rank_ledgers import RankLedgers
 from holdfast_vault.shelf.pins import Pins, pins_of
-from holdfast_vault.shelf.shard_checks import Checks
+from holdfast_vault.shelf.shard_checks import ShardChecks
 from holdfast_vault.shelf.shelf import Shelf
 from holdfast_vault.shelf.shelves import Shelves
 
 log = structlog.get_logger(__name__)
 
 
-class Node:
+class NodeVault:
     """One job's shards at a time, and everything that happens to them."""
 
-    def __init__(self, directory: Path, address: str, limits: Limits) -> None:
+    def __init__(self, directory: Path, address: str, limits: VaultLimits) -> None:
         self.notices = Notices()
         self._shelves = Shelves(limits.memory_bytes, limits.memory_steps, self._left)
         self._receptions = Receptions()
         self._assignments = Assignments()
         self.ledgers = RankLedgers()
-        self.checks = Checks()
+        self.checks = ShardChecks()
         bucket = TokenBucket(limits.peer_bytes_per_s, CHUNK_BYTES, time.monotonic())
         self.fetcher = Fetcher(self._shelves, self._assignments, self.notices)
         self._senders = Senders(self._shelves, self.notices, Pacing(bucket, self.ledgers.are_in_collective))
@@ -92,7 +92,7 @@ class Node:
         self.persister.close()
         self._shelves.close()
 
-    def _serve_job(self, job: Job) -> None:
+    def _serve_job(self, job: JobId) -> None:
         if self._shelves.serve(job):
             self._shelves.pin(Pins())
             self._receptions.clear()
