@@ -14,9 +14,7 @@ import msgspec
 from torch._C._distributed_c10d import Store
 
 from holdfast.engines.checks.suites import ALL_GATHER, END, MEETING, Stage, meeting_limit_s, stages
-from holdfast.symptoms.crashes import Crash
-from holdfast.symptoms.rows import CheckSymptom
-from holdfast.symptoms.table_one import TableOne
+from holdfast.symptoms import Symptom
 from holdfast_checks import meeting, workers
 from holdfast_checks.result import StageResult, StageTask, WorkerContext, broken, failed, passed
 from holdfast_checks.workers import Test, WorkerExit
@@ -27,18 +25,18 @@ ON_EACH_DEVICE = frozenset({"memory", "gemm", "speed", "all_to_all", "all_gather
 _CODE = {"alignment_parallel": ("alignment", "run_parallel"), "memory": ("device_memory", "run")}
 
 _SYMPTOMS: dict[str, str] = {
-    "disk": TableOne.DISK_FAULT,
-    "mounts": TableOne.FILESYSTEM_MOUNT,
-    "dcgm": TableOne.GPU_UNAVAILABLE,
-    "memory": CheckSymptom.MEMORY_ERROR,
-    "gemm": CheckSymptom.COMPUTE_ERROR,
-    "speed": CheckSymptom.COMPUTE_ERROR,
-    "all_to_all": Crash.NETWORK_ERROR,
-    ALL_GATHER: Crash.NETWORK_ERROR,
-    "alignment": CheckSymptom.COMPUTE_ERROR,
-    "alignment_parallel": Crash.NETWORK_ERROR,
-    "plugins": CheckSymptom.PLUGIN_FAILED,
-    MEETING: Crash.NETWORK_ERROR,
+    "disk": Symptom.DISK_FAULT,
+    "mounts": Symptom.FILESYSTEM_MOUNT,
+    "dcgm": Symptom.GPU_UNAVAILABLE,
+    "memory": Symptom.MEMORY_ERROR,
+    "gemm": Symptom.COMPUTE_ERROR,
+    "speed": Symptom.COMPUTE_ERROR,
+    "all_to_all": Symptom.NETWORK_ERROR,
+    ALL_GATHER: Symptom.NETWORK_ERROR,
+    "alignment": Symptom.COMPUTE_ERROR,
+    "alignment_parallel": Symptom.NETWORK_ERROR,
+    "plugins": Symptom.PLUGIN_FAILED,
+    MEETING: Symptom.NETWORK_ERROR,
 }
 """What it is called when a test hangs or dies."""
 

@@ -68,7 +68,7 @@ class ProcessExited(Evidence, frozen=True, kw_only=True, omit_defaults=True):
 class LogSignature(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     """A rank that still runs printed lines that show trouble: a hint, no proof.
 
-    `signature` names the rule, `symptom` what it is a sign of (`holdfast.symptoms.table_one`; "" for nothing in
+    `signature` names the rule, `symptom` what it is a sign of (`holdfast.symptoms`; "" for nothing in
     particular).
     `lines` are the first of them, `count` is how many there were since the last such event of this rank and signature.
     """
@@ -117,7 +117,7 @@ class Inspection(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     cannot look, which says nothing of the node's health, good or bad. `confidence` is what an alert asks for: `evict`
     names this node without doubt, `tolerate` passes by itself often enough to wait for a second one, `hint`
     proves
-    nothing. `symptom` is one of `holdfast.symptoms.table_one`. `device` is what it is about (`eth0`, `/data`, a PCI
+    nothing. `symptom` is one of `holdfast.symptoms`. `device` is what it is about (`eth0`, `/data`, a PCI
     address),
     `kind` what of it: an alert is cleared by the same check, device and kind. With kind `sight`, `broken` says that the
     check, or this device, cannot be looked at, and `cleared` that it can again. `is_momentary`: what happened is over
@@ -283,7 +283,7 @@ class FaultInjected(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     drill.
 
 
-    Said before it is done. `injection` is the same in both. `symptom` is one of `holdfast.symptoms.table_one`;
+    Said before it is done. `injection` is the same in both. `symptom` is one of `holdfast.symptoms`;
     without a `node`, the fault strikes a whole machine. `options` are those that were set, each as name=value.
     """
 

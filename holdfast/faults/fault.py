@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.faults.requirements import Requirement
 from holdfast.faults.target import FaultTarget
-from holdfast.symptoms.table_one import TableOne
+from holdfast.symptoms import Symptom
 
 
 class FaultRefused(Exception):
@@ -51,7 +51,7 @@ class FaultStep(msgspec.Struct, frozen=True, kw_only=True, tag_field="step", omi
 class FaultOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What can be set of a fault. Most have nothing."""
 
-    def symptom(self) -> TableOne | None:
+    def symptom(self) -> Symptom | None:
         """The symptom, if it hangs on what is set."""
         return None
 
@@ -63,7 +63,7 @@ class Fault(NamedTuple):
     """
 
     name: str
-    symptom: TableOne | None
+    symptom: Symptom | None
     at: FaultScope
     what: str
     plan: Callable[[FaultTarget, Any], tuple[FaultStep, ...]]
@@ -84,7 +84,7 @@ class Fault(NamedTuple):
             takes = f"takes {', '.join(f'{name}={value}' for name, value in known.items())}" if known else "takes none"
             raise FaultRefused(f"{error}: fault {self.name} {takes}") from error
 
-    def symptom_with(self, options: FaultOptions) -> TableOne | None:
+    def symptom_with(self, options: FaultOptions) -> Symptom | None:
         """What it looks like with these options."""
         return options.symptom() or self.symptom
 

@@ -17,7 +17,7 @@ from waiting import DEADLINE_S, NotYet
 from holdfast.embedded.layout import ClusterLayout
 from holdfast.faults.registry import find_fault
 from holdfast.faults.requirements import lacking
-from holdfast.symptoms.table_one import TableOne
+from holdfast.symptoms import Symptom
 
 STEPS_BEFORE = 15
 """How far the job is when it is struck; there is a checkpoint by then."""
@@ -40,7 +40,7 @@ class Drill(NamedTuple):
     `steps_before`: how far the job is when it is struck.
     """
 
-    symptom: TableOne | None
+    symptom: Symptom | None
     strike: tuple[str, ...]
     incident: str
     decision: str = "reattempt"
@@ -93,10 +93,10 @@ class Outcome(NamedTuple):
 
 DRILLS = (
     Drill(None, ("kill-rank", "--rank", "3"), "killed_by_signal"),
-    Drill(TableOne.CUDA_ERROR, ("crash-rank", "--rank", "1", "-o", "signal=ABRT"), "aborted"),
-    Drill(TableOne.CPU_OOM, ("oom-kill", "--rank", "2"), "killed_by_signal", often=True),
+    Drill(Symptom.CUDA_ERROR, ("crash-rank", "--rank", "1", "-o", "signal=ABRT"), "aborted"),
+    Drill(Symptom.CPU_OOM, ("oom-kill", "--rank", "2"), "killed_by_signal", often=True),
     Drill(
-        TableOne.INSUFFICIENT_DISK_SPACE,
+        Symptom.INSUFFICIENT_DISK_SPACE,
         ("disk-full", "--node", "{last}", "-o", "path={job}"),
         "insufficient_disk_space",
         decision="",
@@ -105,34 +105,34 @@ DRILLS = (
         often=True,
     ),
     Drill(
-        TableOne.EXTERNAL_SERVICE_ERROR,
+        Symptom.EXTERNAL_SERVICE_ERROR,
         ("service-down", "-o", "port={port}"),
         "external_service_error",
         heals_by="undo",
         arguments=("--service", "{scratch}/service", *NO_HURRY),
     ),
     Drill(
-        TableOne.HDFS_ERROR,
+        Symptom.HDFS_ERROR,
         ("service-down", "-o", "speaks=webhdfs", "-o", "port={port}"),
         "external_service_error",
         heals_by="undo",
         often=True,
         arguments=("--service", "{scratch}/service", *NO_HURRY),
     ),
-    Drill(TableOne.NAN_VALUE, ("nan", "--rank", "1", "-o", "look_s=1"), "nan", script=GPT, arguments=GPT_SHAPE),
-    Drill(TableOne.OS_KERNEL_PANIC, ("lose-node", "--node", "{last}"), "node_lost", decision="eviction"),
-    Drill(TableOne.CONTAINER_ERROR, ("kill-container", "--node", "{last}"), "ranks_vanished"),
+    Drill(Symptom.NAN_VALUE, ("nan", "--rank", "1", "-o", "look_s=1"), "nan", script=GPT, arguments=GPT_SHAPE),
+    Drill(Symptom.OS_KERNEL_PANIC, ("lose-node", "--node", "{last}"), "node_lost", decision="eviction"),
+    Drill(Symptom.CONTAINER_ERROR, ("kill-container", "--node", "{last}"), "ranks_vanished"),
     Drill(None, ("cut", "--node", "{last}"), "node_lost", decision="eviction", on_one_node=True),
-    Drill(TableOne.JOB_HANG, ("freeze-rank", "--rank", "0"), "hang", decision="eviction"),
+    Drill(Symptom.JOB_HANG, ("freeze-rank", "--rank", "0"), "hang", decision="eviction"),
     Drill(
-        TableOne.CPU_OVERLOAD,
+        Symptom.CPU_OVERLOAD,
         ("overload-node", "--node", "{last}"),
         # It makes the job slow before its check alerts for the second time; where it does not, that evicts it.
         "",
         decision="eviction",
     ),
     Drill(
-        TableOne.MFU_DECLINE,
+        Symptom.MFU_DECLINE,
         ("slow-node", "--node", "{last}", "-o", "cores=0.05"),
         "mfu_decline",
         decision="eviction",
@@ -142,14 +142,14 @@ DRILLS = (
     ),
     Drill(
         # The bus goes over the same link: that its carrier is lost, nobody hears.
-        TableOne.INFINIBAND_ERROR,
+        Symptom.INFINIBAND_ERROR,
         ("link-down", "--node", "{last}"),
         "node_lost",
         decision="eviction",
         on_one_node=True,
     ),
     Drill(
-        TableOne.INFINIBAND_ERROR,
+        Symptom.INFINIBAND_ERROR,
         ("link-flap", "--node", "{last}"),
         "infiniband_error",
         decision="eviction",
@@ -157,7 +157,7 @@ DRILLS = (
     ),
     Drill(
         # Its ranks wait for their data for ever, and with them all others.
-        TableOne.FILESYSTEM_MOUNT,
+        Symptom.FILESYSTEM_MOUNT,
         ("mount-hangs", "--node", "{last}", "-o", "path={scratch}/data"),
         "hang",
         decision="eviction",
@@ -165,7 +165,7 @@ DRILLS = (
         arguments=("--data", "{scratch}/data"),
     ),
     Drill(
-        TableOne.GPU_MEMORY_ERROR,
+        Symptom.GPU_MEMORY_ERROR,
         ("xid", "-o", "xid=95", "-o", "pci={last_gpu}"),
         "gpu_memory_error",
         decision="eviction",
@@ -173,7 +173,7 @@ DRILLS = (
         is_repaired=True,
     ),
     Drill(
-        TableOne.GPU_UNAVAILABLE,
+        Symptom.GPU_UNAVAILABLE,
         ("xid", "-o", "xid=79", "-o", "pci={last_gpu}"),
         "gpu_unavailable",
         decision="eviction",
@@ -181,7 +181,7 @@ DRILLS = (
         is_repaired=True,
     ),
     Drill(
-        TableOne.DISK_FAULT,
+        Symptom.DISK_FAULT,
         ("disk-fails", "--node", "{last}", "-o", "path={job}"),
         "disk_fault",
         decision="eviction",

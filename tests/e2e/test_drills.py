@@ -12,7 +12,7 @@ from drills import DRILLS, ENVIRONMENT, Drill, carry_out, divide_gpus
 
 from holdfast.embedded.servers.ports import reserve_ports
 from holdfast.faults.requirements import Requirement, lacking
-from holdfast.symptoms.table_one import TableOne
+from holdfast.symptoms import TABLE_ONE, Symptom
 
 pytestmark = pytest.mark.e2e
 
@@ -67,4 +67,4 @@ def test_what_is_broken_on_purpose_is_noticed_and_recovered_from(struck: Cluster
 
 
 def test_each_row_of_table_1_has_a_drill() -> None:
-    assert set(TableOne) - {drill.symptom for drill in DRILLS} == {TableOne.CODE_DATA_ADJUSTMENT}
+    assert set(TABLE_ONE) - {drill.symptom for drill in DRILLS} == {Symptom.CODE_DATA_ADJUSTMENT}

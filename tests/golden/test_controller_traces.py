@@ -15,9 +15,10 @@ from holdfast.ids import derived_id
 from holdfast.requests import CodeOffer, ResetBreaker, RollbackJob, StopJob, SubmitJob, UpdateJob
 from holdfast.settings.ladder import LadderPolicy
 from holdfast.settings.mechanisms import MechanismPolicy
+from holdfast.symptoms import Symptom
 from holdfast_controller.plan.checks.suspect_test import follow_up
 from holdfast_controller.plan.draft import JobDecision, Rules
-from holdfast_controller.plan.incident.incident import Incident, Symptom
+from holdfast_controller.plan.incident.incident import Incident
 from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.phase import Claiming
 from holdfast_controller.plan.planner import Planner

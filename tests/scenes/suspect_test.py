@@ -21,9 +21,10 @@ from holdfast.events.parts.job import Grant, JobSpec
 from holdfast.events.parts.ranks import RankException
 from holdfast.fresh_ids import uuid7
 from holdfast.ids import derived_id
+from holdfast.symptoms import Symptom
 from holdfast_controller.plan.checks.suspect_test import follow_up
 from holdfast_controller.plan.draft import Rules
-from holdfast_controller.plan.incident.incident import Incident, Symptom
+from holdfast_controller.plan.incident.incident import Incident
 from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.phase import Claiming
 from holdfast_controller.plan.planner import Planner

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from holdfast.symptoms.table_one import TableOne
+from holdfast.symptoms import Symptom
 
 LINE_BYTES_MAX = 8_192
 LINE_CHARS_MAX = 500
@@ -39,36 +39,34 @@ def _signature(name: str, symptom: str, pattern: bytes, unless: bytes | None = N
 
 _ERRORS = (
     # The first that matches is told.
-    _signature("nccl_timeout", TableOne.JOB_HANG, rb"[Ww]atchdog caught collective operation timeout"),
+    _signature("nccl_timeout", Symptom.JOB_HANG, rb"[Ww]atchdog caught collective operation timeout"),
     _signature(
-        "infiniband_error", TableOne.INFINIBAND_ERROR, rb"NCCL WARN NET/IB|ibv_\w+ failed|mlx5.*(?:error|timed? ?out)"
+        "infiniband_error", Symptom.INFINIBAND_ERROR, rb"NCCL WARN NET/IB|ibv_\w+ failed|mlx5.*(?:error|timed? ?out)"
     ),
-    _signature("xid_memory", TableOne.GPU_MEMORY_ERROR, rb"Xid \(PCI:[^)]*\): (?:48|63|64|92|94|95)\b"),
-    _signature("xid_lost", TableOne.GPU_UNAVAILABLE, rb"Xid \(PCI:[^)]*\): 79\b|fallen off the bus"),
-    _signature("xid", TableOne.CUDA_ERROR, rb"Xid \(PCI:[^)]*\): \d+"),
-    _signature("gpu_memory_error", TableOne.GPU_MEMORY_ERROR, rb"[Uu]ncorrectable ECC|double bit ECC"),
+    _signature("xid_memory", Symptom.GPU_MEMORY_ERROR, rb"Xid \(PCI:[^)]*\): (?:48|63|64|92|94|95)\b"),
+    _signature("xid_lost", Symptom.GPU_UNAVAILABLE, rb"Xid \(PCI:[^)]*\): 79\b|fallen off the bus"),
+    _signature("xid", Symptom.CUDA_ERROR, rb"Xid \(PCI:[^)]*\): \d+"),
+    _signature("gpu_memory_error", Symptom.GPU_MEMORY_ERROR, rb"[Uu]ncorrectable ECC|double bit ECC"),
     _signature(
-        "gpu_unavailable", TableOne.GPU_UNAVAILABLE, rb"no CUDA-capable device|No CUDA GPUs are available|GPU is lost"
+        "gpu_unavailable", Symptom.GPU_UNAVAILABLE, rb"no CUDA-capable device|No CUDA GPUs are available|GPU is lost"
     ),
-    _signature("cuda_error", TableOne.CUDA_ERROR, rb"CUDA (?:driver )?error|cudaError[A-Z]\w+|CUDA out of memory"),
+    _signature("cuda_error", Symptom.CUDA_ERROR, rb"CUDA (?:driver )?error|cudaError[A-Z]\w+|CUDA out of memory"),
     _signature(
-        "disk_full", TableOne.INSUFFICIENT_DISK_SPACE, rb"No space left on device|Disk quota exceeded|\[Errno 28\]"
+        "disk_full", Symptom.INSUFFICIENT_DISK_SPACE, rb"No space left on device|Disk quota exceeded|\[Errno 28\]"
     ),
     _signature(
-        "file_system", TableOne.FILESYSTEM_MOUNT, rb"Stale (?:NFS )?file handle|Transport endpoint is not connected"
+        "file_system", Symptom.FILESYSTEM_MOUNT, rb"Stale (?:NFS )?file handle|Transport endpoint is not connected"
     ),
-    _signature("disk_fault", TableOne.DISK_FAULT, rb"Errno 5\]|Input/output error|Read-only file system"),
-    _signature(
-        "memory", TableOne.CPU_OOM, rb"Cannot allocate memory|DataLoader worker \(pid.*killed by signal: Killed"
-    ),
+    _signature("disk_fault", Symptom.DISK_FAULT, rb"Errno 5\]|Input/output error|Read-only file system"),
+    _signature("memory", Symptom.CPU_OOM, rb"Cannot allocate memory|DataLoader worker \(pid.*killed by signal: Killed"),
     _signature(
         "hdfs_error",
-        TableOne.HDFS_ERROR,
+        Symptom.HDFS_ERROR,
         rb"DFSClient|hadoop\.\S*Exception|hdfs://\S+: .*rror",
     ),
     _signature(
         "external_service_error",
-        TableOne.EXTERNAL_SERVICE_ERROR,
+        Symptom.EXTERNAL_SERVICE_ERROR,
         rb"botocore\.exceptions|\(SlowDown\)|Max retries exceeded|HTTPError: (?:429|5\d\d)|\b50[0234] Server Error",
     ),
     _signature("nccl_error", "", rb"ncclSystemError|ncclRemoteError|ncclInternalError|NCCL WARN|NCCL error"),
@@ -77,7 +75,7 @@ _ERRORS = (
 _NOT_A_NUMBER = (
     _signature(
         "nan_value",
-        TableOne.NAN_VALUE,
+        Symptom.NAN_VALUE,
         # As trainers print it: `lm loss: NAN |`, `'loss': nan`, `train_loss=nan`, `loss tensor(nan, ...)`.
         rb"(?i)loss['\"]?\s{0,3}[:=]?\s{0,3}(?:tensor\()?[-+]?nan(?![a-z\d])",
         unless=rb"(?i)(?:eval|val|valid|validation|test|dev|best|min)\w*[ _/.-]{0,3}(?:[a-z]+[ _/.-])?loss",

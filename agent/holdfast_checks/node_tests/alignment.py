@@ -15,15 +15,14 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.nn import functional
 
-from holdfast.symptoms.crashes import Crash
-from holdfast.symptoms.rows import CheckSymptom
+from holdfast.symptoms import Symptom
 from holdfast_checks import groups, numbers
 from holdfast_checks.devices import be_exact, device_of, hardware_of, name_of
 from holdfast_checks.node_tests.reference_model import Model, Part, Sizes, batch
 from holdfast_checks.result import StageResult, StageTask, failed, passed, skipped
 
-SYMPTOM = CheckSymptom.SILENT_DATA_CORRUPTION.value
-NETWORK_SYMPTOMS = {"cuda": CheckSymptom.NCCL_INTERNAL_ERROR.value, "cpu": Crash.NETWORK_ERROR.value}
+SYMPTOM = Symptom.SILENT_DATA_CORRUPTION.value
+NETWORK_SYMPTOMS = {"cuda": Symptom.NCCL_INTERNAL_ERROR.value, "cpu": Symptom.NETWORK_ERROR.value}
 REPEATS = 2
 SIZES = {
     "cpu": Sizes(width=64, heads=4, layers=2, tokens=32, batch=2, vocabulary=256),

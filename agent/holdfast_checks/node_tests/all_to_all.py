@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 import torch.distributed as dist
 
-from holdfast.symptoms.crashes import Crash
-from holdfast.symptoms.rows import CheckSymptom
+from holdfast.symptoms import Symptom
 from holdfast_checks import groups, numbers
 from holdfast_checks.devices import device_of, hardware_of, name_of, settle
 from holdfast_checks.result import StageResult, StageTask, WorkerContext, failed, passed, skipped
@@ -18,7 +17,7 @@ CPU_BYTES = 1024 * 1024
 GPU_BYTES = 64 * 1024 * 1024
 """From each device to each other."""
 REPEATS = 5
-SYMPTOMS = {"cuda": CheckSymptom.NCCL_INTERNAL_ERROR.value, "cpu": Crash.NETWORK_ERROR.value}
+SYMPTOMS = {"cuda": Symptom.NCCL_INTERNAL_ERROR.value, "cpu": Symptom.NETWORK_ERROR.value}
 
 
 def run(task: StageTask, begin: Callable[[], None]) -> Sequence[StageResult]:

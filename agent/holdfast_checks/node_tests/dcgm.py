@@ -13,17 +13,17 @@ from typing import Any
 
 import msgspec
 
-from holdfast.symptoms.table_one import TableOne
+from holdfast.symptoms import Symptom
 from holdfast_checks.result import StageResult, StageTask, broken, failed, passed, skipped
 
 TOOL = "dcgmi"
 RUNS = ("eud", "2")
 """Canonical test names or levels of `dcgmi diag --run`; level 2 takes about two minutes."""
-SYMPTOM = TableOne.GPU_UNAVAILABLE.value
+SYMPTOM = Symptom.GPU_UNAVAILABLE.value
 _SYMPTOMS = (
-    ("memory", TableOne.GPU_MEMORY_ERROR.value),
-    ("ecc", TableOne.GPU_MEMORY_ERROR.value),
-    ("nvlink", TableOne.CUDA_ERROR.value),
+    ("memory", Symptom.GPU_MEMORY_ERROR.value),
+    ("ecc", Symptom.GPU_MEMORY_ERROR.value),
+    ("nvlink", Symptom.CUDA_ERROR.value),
 )
 
 SETUP_CATEGORIES = frozenset({3, 4, 7, 8, 16})

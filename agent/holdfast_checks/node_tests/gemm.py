@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from holdfast.symptoms.rows import CheckSymptom
+from holdfast.symptoms import Symptom
 from holdfast_checks import numbers
 from holdfast_checks.devices import be_exact, device_of, hardware_of, name_of, settle
 from holdfast_checks.result import StageResult, StageTask, failed, passed
@@ -23,7 +23,7 @@ GPU_SIZE = 4096
 KINDS = (torch.float32, torch.bfloat16)
 FLOAT32_LARGEST = 63
 """4096 products of two such numbers stay below 2^24: float32 sums hold them without rounding."""
-SYMPTOM = CheckSymptom.SILENT_DATA_CORRUPTION.value
+SYMPTOM = Symptom.SILENT_DATA_CORRUPTION.value
 
 
 def run(task: StageTask, begin: Callable[[], None]) -> Sequence[StageResult]:

@@ -7,10 +7,10 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from holdfast.symptoms.table_one import TableOne
+from holdfast.symptoms import Symptom
 from holdfast_checks.result import StageResult, StageTask, failed, passed, skipped
 
-SYMPTOM = TableOne.FILESYSTEM_MOUNT.value
+SYMPTOM = Symptom.FILESYSTEM_MOUNT.value
 REMOTE = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "lustre", "ceph", "beegfs", "gpfs", "glusterfs", "9p", "wekafs", "pvfs2", "afs"}
 )

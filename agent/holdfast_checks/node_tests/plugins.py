@@ -13,13 +13,13 @@ from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
 
-from holdfast.symptoms.rows import CheckSymptom
+from holdfast.symptoms import Symptom
 from holdfast_checks.result import StageResult, StageTask, broken, failed, passed, skipped
 
 GROUP = "holdfast.diagnostics"
 DIRECTORY_VARIABLE = "HOLDFAST_DIAGNOSTICS"
 """In the agent's environment: the directory whose executables are run."""
-SYMPTOM = CheckSymptom.PLUGIN_FAILED.value
+SYMPTOM = Symptom.PLUGIN_FAILED.value
 
 
 def run(task: StageTask, begin: Callable[[], None]) -> Sequence[StageResult]:

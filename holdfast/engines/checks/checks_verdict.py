@@ -17,12 +17,11 @@ from holdfast.engines.checks.pairs import Pair, PairFindings, judge_pairs
 from holdfast.engines.checks.references import NO_REFERENCES, AnswerKey, References, key_of
 from holdfast.engines.checks.suites import END, MEETING
 from holdfast.events import DiagnosticResult, ProcessExited
-from holdfast.symptoms.rows import CheckSymptom
-from holdfast.symptoms.table_one import TableOne
+from holdfast.symptoms import Symptom
 
-NETWORK_SYMPTOM = TableOne.INFINIBAND_ERROR.value
-SILENT_SYMPTOM = CheckSymptom.NO_ANSWER.value
-WRONG_ANSWER_SYMPTOM = CheckSymptom.SILENT_DATA_CORRUPTION.value
+NETWORK_SYMPTOM = Symptom.INFINIBAND_ERROR.value
+SILENT_SYMPTOM = Symptom.NO_ANSWER.value
+WRONG_ANSWER_SYMPTOM = Symptom.SILENT_DATA_CORRUPTION.value
 
 SLOW_SHARE = 0.5
 """A device slower than this share of the median of its peers is noted as slow, without eviction."""

@@ -16,7 +16,7 @@ from holdfast.engines.checks.checks_verdict import ChecksVerdict, SuspectNode, U
 from holdfast.engines.checks.pairs import Pair, judge_pairs
 from holdfast.engines.checks.suites import ALL_GATHER, SPEED
 from holdfast.events import DiagnosticResult
-from holdfast.symptoms.table_one import TableOne
+from holdfast.symptoms import Symptom
 
 SLOWER_BY = 0.25
 """Share by which a slow node takes longer than most; the same as `[slow] compute_slower_by`."""
@@ -27,7 +27,7 @@ LINKS_SLOWER_BY = 1.0
 PAIRS_MIN = 2
 """Minimum number of pairs to compare."""
 
-SYMPTOM = TableOne.MFU_DECLINE.value
+SYMPTOM = Symptom.MFU_DECLINE.value
 
 
 class _Speeds(msgspec.Struct, frozen=True):

@@ -9,8 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.engines.checks.pairs import rounds
-from holdfast.symptoms.rows import ROWS
-from holdfast.symptoms.table_one import TableOne
+from holdfast.symptoms import Symptom, row_of
 
 MEETING = "meeting"
 """Pseudo test: the node has joined the run's store."""
@@ -53,13 +52,13 @@ LIMITS_S: dict[str, float] = {
 GRACE_S = 5.0
 """Seconds from the last limit until a node's results are known."""
 
-_BY_ROW = {
-    TableOne.NAN_VALUE: "nan",
-    TableOne.CUDA_ERROR: "gpu",
-    TableOne.GPU_UNAVAILABLE: "gpu",
-    TableOne.GPU_MEMORY_ERROR: "gpu",
-    TableOne.INFINIBAND_ERROR: "network",
-    TableOne.JOB_HANG: "network",
+_BY_ROW: dict[str, str] = {
+    Symptom.NAN_VALUE: "nan",
+    Symptom.CUDA_ERROR: "gpu",
+    Symptom.GPU_UNAVAILABLE: "gpu",
+    Symptom.GPU_MEMORY_ERROR: "gpu",
+    Symptom.INFINIBAND_ERROR: "network",
+    Symptom.JOB_HANG: "network",
 }
 _BY_SYMPTOM = {"peer_lost": "network"}
 
@@ -82,8 +81,7 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
 
 def suite_for(symptom: str) -> str:
     """Return the suite that looks for the cause of a symptom; `full` if the symptom points nowhere."""
-    row = ROWS.get(symptom)
-    return _BY_SYMPTOM.get(symptom) or (_BY_ROW.get(row, "full") if row else "full")
+    return _BY_SYMPTOM.get(symptom) or _BY_ROW.get(row_of(symptom), "full")
 
 
 def suite_tests(suite: str) -> tuple[str, ...]:

@@ -2,12 +2,9 @@
 
 from holdfast.engines.crash.diagnose import diagnose, diagnose_end, hands_of_log, rule_of_exception
 from holdfast.engines.crash.verdict import CascadeRank, Diagnosis, EvidenceLine
-from holdfast.symptoms.crashes import PARENT, Crash
 
 __all__ = [
-    "PARENT",
     "CascadeRank",
-    "Crash",
     "Diagnosis",
     "EvidenceLine",
     "diagnose",

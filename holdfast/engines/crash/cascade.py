@@ -15,8 +15,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from holdfast.engines.crash.rule_matches import RuleMatch, collective, mixed_end, own_end
-from holdfast.symptoms.crashes import PARENT, Crash
-from holdfast.symptoms.table_one import TableOne
+from holdfast.symptoms import Symptom
 
 _UNSURE = 0.5
 """Confidence up to which a rule gives way to every other."""
@@ -26,8 +25,8 @@ _NEAR_AFTER_S = 60.0
 """Seconds before and after a rank's end in which lines of the kernel or a scheduler are about the same event."""
 
 _RELATED = (
-    frozenset({TableOne.CUDA_ERROR, TableOne.GPU_MEMORY_ERROR, TableOne.GPU_UNAVAILABLE}),
-    frozenset({TableOne.DISK_FAULT, TableOne.FILESYSTEM_MOUNT, TableOne.INSUFFICIENT_DISK_SPACE}),
+    frozenset({Symptom.CUDA_ERROR, Symptom.GPU_MEMORY_ERROR, Symptom.GPU_UNAVAILABLE}),
+    frozenset({Symptom.DISK_FAULT, Symptom.FILESYSTEM_MOUNT, Symptom.INSUFFICIENT_DISK_SPACE}),
 )
 
 _BEHIND_MAX = 8
@@ -70,7 +69,7 @@ def find_first_failure(
     vague = [one for one in everything if one.hand == "vague" and not _is_echo(one, found)]
     if ends:
         return _of_first_hand(ends, everything, vague, observed_first)
-    hints = [one for one in everything if one.hand == "hint" and one.rule.symptom is not Crash.UNKNOWN]
+    hints = [one for one in everything if one.hand == "hint" and one.rule.symptom is not Symptom.UNKNOWN]
     if vague:
         return _of_vague(vague, hints, cascade, observed_first)
     if cascade:
@@ -116,7 +115,9 @@ def _of_first_hand(
     why = "" if named else "several ranks show it, and nothing shows which was first"
     if rank is None and local is None and chosen.rank is None and observed_first is not None:
         rank, why = observed_first, "torchrun saw this rank fail first"
-    killed = {one.rank for one in vague if one.rank is not None and one.rule.symptom is Crash.KILLED and not one.local}
+    killed = {
+        one.rank for one in vague if one.rank is not None and one.rule.symptom is Symptom.KILLED and not one.local
+    }
     if rank is None and local is None and chosen.rank is None and len(killed) == 1:
         rank = next(iter(killed))
         why = "the one rank that was killed"
@@ -138,7 +139,7 @@ def _of_vague(
     first = min(vague, key=lambda one: (one.place, one.number))
     named = {one.rank for one in vague if one.rank is not None}
     alone = next(iter(named)) if len(named) == 1 else None
-    if first.rule.symptom is not Crash.NCCL_ERROR:
+    if first.rule.symptom is not Symptom.NCCL_ERROR:
         # What another rank saw of the network is how it lost this one.
         hints = [hint for hint in hints if hint.rank is None or hint.local or hint.rank in named]
     own = [hint for hint in hints if hint.rank is not None and hint.rank == alone]
@@ -245,7 +246,7 @@ def _is_unrelated(end: RuleMatch, ends: Sequence[RuleMatch]) -> bool:
         if end.at is not None and one.at is not None:
             if -_NEAR_AFTER_S <= one.at - end.at <= _NEAR_S:
                 return False
-        elif any({PARENT.get(one.rule.symptom), PARENT.get(end.rule.symptom)} <= rows for rows in _RELATED):
+        elif any({one.rule.symptom.row, end.rule.symptom.row} <= rows for rows in _RELATED):
             return False
     return True
 
@@ -258,7 +259,7 @@ def _is_echo(finding: RuleMatch, found: Mapping[Key, Sequence[RuleMatch]]) -> bo
     """True if an abort or a kill follows from a lost partner, by the rank's own log."""
     if finding.rank is None:
         # A line without a rank: an abort can be any rank's, but no rank is killed because it lost a partner.
-        aborted = finding.rule.symptom is Crash.ABORTED
+        aborted = finding.rule.symptom is Symptom.ABORTED
         return any(
             one.hand == "cascade"
             and one.rule.excuses

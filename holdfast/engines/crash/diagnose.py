@@ -12,7 +12,7 @@ from holdfast.engines.crash.log import LogLine
 from holdfast.engines.crash.rule_matches import RuleMatch, rule_matches
 from holdfast.engines.crash.rules import Rule, RuleBook, rule_book
 from holdfast.engines.crash.scan import LogScan, ScannedLog
-from holdfast.engines.crash.verdict import CascadeRank, Diagnosis, EvidenceLine, parent_of, unknown
+from holdfast.engines.crash.verdict import CascadeRank, Diagnosis, EvidenceLine, unknown
 
 _BY_EXIT = {
     -4: "exit_illegal_instruction",
@@ -229,7 +229,7 @@ def _diagnosis(decided: FirstFailure, codes: Mapping[int, int], first: Sequence[
         said = next((one.text for one in evidence), rule.symptom.value)
     return Diagnosis(
         symptom=rule.symptom,
-        table_one=parent_of(rule.symptom),
+        table_one=rule.symptom.row or None,
         root=rule.root,
         first_rank=decided.rank,
         first_local_rank=decided.local_rank if decided.rank is None else None,

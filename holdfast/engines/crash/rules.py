@@ -16,8 +16,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from holdfast.symptoms.crashes import Crash
-from holdfast.symptoms.table_one import Root
+from holdfast.symptoms import Root, Symptom
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -32,7 +31,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """
 
     name: str
-    symptom: Crash
+    symptom: Symptom
     root: Root
     hand: Literal["first", "vague", "hint", "cascade"]
     confidence: float

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.symptoms.crashes import PARENT, Crash
-from holdfast.symptoms.table_one import Root
+from holdfast.symptoms import Root, Symptom
 
 
 class EvidenceLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,7 +31,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     the deciding rule. `others`: ranks of the cascade.
     """
 
-    symptom: Crash
+    symptom: Symptom
     table_one: str | None
     root: Root
     first_rank: int | None
@@ -51,7 +50,7 @@ NOTHING = "Nothing here proves a cause. Give the logs of all ranks with their ex
 def unknown(summary: str, evidence: tuple[EvidenceLine, ...] = (), others: tuple[CascadeRank, ...] = ()) -> Diagnosis:
     """Return the diagnosis without evidence."""
     return Diagnosis(
-        symptom=Crash.UNKNOWN,
+        symptom=Symptom.UNKNOWN,
         table_one=None,
         root=Root.UNKNOWN,
         first_rank=None,
@@ -62,9 +61,3 @@ def unknown(summary: str, evidence: tuple[EvidenceLine, ...] = (), others: tuple
         evidence=evidence,
         others=others,
     )
-
-
-def parent_of(symptom: Crash) -> str | None:
-    """Return the row of Table 1 (ByteRobust) of a symptom."""
-    row = PARENT.get(symptom)
-    return row.value if row else None

@@ -9,7 +9,7 @@ import msgspec
 from holdfast.engines.hardware.kernel_rules import RULES, WORTH_A_LOOK, About, Confidence, Rule
 from holdfast.engines.hardware.xid import explained
 from holdfast.pci import pci_address
-from holdfast.symptoms.table_one import TableOne
+from holdfast.symptoms import Symptom
 
 
 class KernelTrouble(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,8 +75,8 @@ def _told(rule: Rule, found: re.Match[str]) -> KernelTrouble:
             trouble = msgspec.structs.replace(trouble, detail=f"SXid {names['number']}: {trouble.detail}")
             return _by_severity(trouble, names["severity"])
         case "pcie":
-            symptom = {"nvidia": TableOne.GPU_UNAVAILABLE, "pcieport": TableOne.OS_KERNEL_PANIC}
-            named = symptom.get(names["driver"], TableOne.INFINIBAND_ERROR).value
+            symptom = {"nvidia": Symptom.GPU_UNAVAILABLE, "pcieport": Symptom.OS_KERNEL_PANIC}
+            named = symptom.get(names["driver"], Symptom.INFINIBAND_ERROR).value
             return _by_severity(msgspec.structs.replace(trouble, symptom=named), names["severity"])
         case _:
             return trouble

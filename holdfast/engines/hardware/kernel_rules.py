@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from holdfast.symptoms.table_one import TableOne
+from holdfast.symptoms import Symptom
 
 Confidence = Literal["evict", "tolerate", "hint"]
 About = Literal["gpu", "nic", "pci", "disk", "process", "machine"]
@@ -23,7 +23,7 @@ class Rule(msgspec.Struct, frozen=True):
     kind: str
     about: About
     confidence: Confidence
-    symptom: TableOne
+    symptom: Symptom
     detail: str
     patterns: tuple[str, ...]
     reads: Reads = ""
@@ -56,12 +56,12 @@ _DRIVERS = [
 _NIC = rf"\b(?:{'|'.join(_DRIVERS)}) {_PCI}(?: (?P<interface>[\w.@-]+))?: "
 
 _GPUS = (
-    Rule("xid", "gpu", "hint", TableOne.CUDA_ERROR, "", (rf"NVRM: Xid \((?:PCI:)?{_PCI}\): (?P<number>\d+)",), "xid"),
+    Rule("xid", "gpu", "hint", Symptom.CUDA_ERROR, "", (rf"NVRM: Xid \((?:PCI:)?{_PCI}\): (?P<number>\d+)",), "xid"),
     Rule(
         "fallen off the bus",
         "gpu",
         "evict",
-        TableOne.GPU_UNAVAILABLE,
+        Symptom.GPU_UNAVAILABLE,
         "the GPU is not reachable over PCIe any more",
         (rf"NVRM: (?:GPU )?(?:at )?(?:PCI:)?{_PCI}:? .*(?:fallen off the bus|is lost)",),
     ),
@@ -69,7 +69,7 @@ _GPUS = (
         "not initialised",
         "gpu",
         "evict",
-        TableOne.GPU_UNAVAILABLE,
+        Symptom.GPU_UNAVAILABLE,
         "the driver could not initialise the GPU",
         (rf"NVRM: GPU (?:PCI:)?{_PCI}: RmInitAdapter failed",),
     ),
@@ -77,7 +77,7 @@ _GPUS = (
         "switch",
         "machine",
         "hint",
-        TableOne.GPU_UNAVAILABLE,
+        Symptom.GPU_UNAVAILABLE,
         "an NVLink switch reported an error",
         (
             r"nvidia-nvswitch\d*: SXid \((?:PCI:)?(?P<device>[0-9a-fA-F:.]+)\): (?P<number>\d+), "
@@ -95,7 +95,7 @@ _MEMORY = (
         "oom kill",
         "process",
         "hint",
-        TableOne.CPU_OOM,
+        Symptom.CPU_OOM,
         "the kernel killed a process at the limit of its memory cgroup",
         (rf"oom-kill:constraint=CONSTRAINT_MEMCG,.*?{_VICTIM}", rf"Memory cgroup {_KILLED}"),
     ),
@@ -103,7 +103,7 @@ _MEMORY = (
         "oom kill",
         "process",
         "hint",
-        TableOne.CPU_OOM,
+        Symptom.CPU_OOM,
         "the kernel killed a process, for the machine's memory ran out",
         (rf"oom-kill:constraint=\w+,.*?{_VICTIM}", _KILLED.replace("out of", "Out of")),
         "anybody",
@@ -115,7 +115,7 @@ _KERNEL = (
         "panic",
         "machine",
         "evict",
-        TableOne.OS_KERNEL_PANIC,
+        Symptom.OS_KERNEL_PANIC,
         "the kernel panicked",
         (r"Kernel panic - not syncing",),
     ),
@@ -123,7 +123,7 @@ _KERNEL = (
         "oops",
         "machine",
         "evict",
-        TableOne.OS_KERNEL_PANIC,
+        Symptom.OS_KERNEL_PANIC,
         "the kernel met an error of its own",
         (
             r"BUG: unable to handle",
@@ -138,7 +138,7 @@ _KERNEL = (
         "hard lockup",
         "machine",
         "evict",
-        TableOne.OS_KERNEL_PANIC,
+        Symptom.OS_KERNEL_PANIC,
         "a processor does not even answer interrupts",
         (r"[Ww]atchdog.*hard LOCKUP on cpu (?P<device>\d+)",),
     ),
@@ -146,7 +146,7 @@ _KERNEL = (
         "soft lockup",
         "machine",
         "tolerate",
-        TableOne.OS_KERNEL_PANIC,
+        Symptom.OS_KERNEL_PANIC,
         "a processor is stuck in the kernel",
         (r"BUG: soft lockup - (?P<device>CPU#\d+) stuck for \d+s",),
     ),
@@ -154,7 +154,7 @@ _KERNEL = (
         "rcu stall",
         "machine",
         "hint",
-        TableOne.OS_KERNEL_PANIC,
+        Symptom.OS_KERNEL_PANIC,
         "a processor keeps the kernel from going on",
         (r"rcu(?:: INFO: rcu)?_\w+ (?:self-)?detected (?:expedited )?stalls?",),
     ),
@@ -162,7 +162,7 @@ _KERNEL = (
         "hung task",
         "process",
         "hint",
-        TableOne.JOB_HANG,
+        Symptom.JOB_HANG,
         "a process has been waiting in the kernel for minutes",
         (r"INFO: task (?P<device>.+):(?P<pid>\d+) blocked (?:in I/O wait )?for more than \d+ seconds",),
         "anybody",
@@ -171,7 +171,7 @@ _KERNEL = (
         "files",
         "machine",
         "hint",
-        TableOne.OS_KERNEL_PANIC,
+        Symptom.OS_KERNEL_PANIC,
         "no more files can be opened on this machine",
         (r"VFS: file-max limit \d+ reached",),
     ),
@@ -182,7 +182,7 @@ _PROCESSORS = (
         "memory",
         "machine",
         "evict",
-        TableOne.OS_KERNEL_PANIC,
+        Symptom.OS_KERNEL_PANIC,
         "the machine's memory has an error that cannot be corrected",
         (
             r"Memory failure: 0x[0-9a-f]+: (?:Killing|.*recovery action.*: (?:Failed|Ignored))",
@@ -194,7 +194,7 @@ _PROCESSORS = (
         "hardware",
         "machine",
         "hint",
-        TableOne.OS_KERNEL_PANIC,
+        Symptom.OS_KERNEL_PANIC,
         "the firmware reported an error of the hardware",
         (r"\[Hardware Error\]: event severity: (?P<severity>fatal|recoverable|corrected)",),
         "severity",
@@ -203,7 +203,7 @@ _PROCESSORS = (
         "machine check",
         "machine",
         "hint",
-        TableOne.OS_KERNEL_PANIC,
+        Symptom.OS_KERNEL_PANIC,
         "a processor reported an error of the hardware",
         (r"mce: \[Hardware Error\]: (?P<device>CPU \d+): Machine Check", r"EDAC (?P<device>\S+): \d+ CE "),
     ),
@@ -211,7 +211,7 @@ _PROCESSORS = (
         "cpu temperature",
         "machine",
         "hint",
-        TableOne.MFU_DECLINE,
+        Symptom.MFU_DECLINE,
         "a processor is slowed down by its temperature",
         (r"(?P<device>CPU\d+): (?:Core|Package) temperature (?:is )?above threshold",),
     ),
@@ -222,7 +222,7 @@ _DISKS = (
         "read-only",
         "disk",
         "evict",
-        TableOne.DISK_FAULT,
+        Symptom.DISK_FAULT,
         "a file system became read-only after an error",
         (
             rf"EXT[234]-fs \({_DISK}\): Remounting filesystem read-only",
@@ -233,7 +233,7 @@ _DISKS = (
         "file system",
         "disk",
         "evict",
-        TableOne.DISK_FAULT,
+        Symptom.DISK_FAULT,
         "a file system met an error",
         (
             rf"EXT[234]-fs error \(device {_DISK}\)",
@@ -246,7 +246,7 @@ _DISKS = (
         "i/o error",
         "disk",
         "evict",
-        TableOne.DISK_FAULT,
+        Symptom.DISK_FAULT,
         "a disk could not be read or written",
         (
             rf"(?:I/O error|critical (?:medium|target|nexus) error), dev {_DISK}, sector",
@@ -257,7 +257,7 @@ _DISKS = (
         "nvme gone",
         "disk",
         "evict",
-        TableOne.DISK_FAULT,
+        Symptom.DISK_FAULT,
         "an NVMe disk is given up",
         (
             r"nvme (?P<block>nvme\d+): (?:Removing after probe failure|Device not ready)",
@@ -268,7 +268,7 @@ _DISKS = (
         "nvme",
         "disk",
         "tolerate",
-        TableOne.DISK_FAULT,
+        Symptom.DISK_FAULT,
         "an NVMe disk does not answer",
         (r"nvme (?P<block>nvme\d+): (?:controller is down|I/O .*timeout|.*reset controller)",),
     ),
@@ -276,7 +276,7 @@ _DISKS = (
         "disk command",
         "machine",
         "hint",
-        TableOne.DISK_FAULT,
+        Symptom.DISK_FAULT,
         "a disk's command failed",
         (
             r"(?P<device>ata\d+(?:\.\d+)?): (?:failed command|SError|hard resetting link|disabled|exception Emask)",
@@ -287,7 +287,7 @@ _DISKS = (
         "server",
         "machine",
         "tolerate",
-        TableOne.FILESYSTEM_MOUNT,
+        Symptom.FILESYSTEM_MOUNT,
         "a file server does not answer",
         (
             r"nfs: server (?P<device>\S+) not responding",
@@ -302,7 +302,7 @@ _NETWORK = (
         "transmit timeout",
         "nic",
         "tolerate",
-        TableOne.INFINIBAND_ERROR,
+        Symptom.INFINIBAND_ERROR,
         "a network card does not send any more",
         (
             r"NETDEV WATCHDOG: (?P<interface>[\w.-]+) \([\w-]+\): transmit queue",
@@ -313,7 +313,7 @@ _NETWORK = (
         "nic driver",
         "nic",
         "tolerate",
-        TableOne.INFINIBAND_ERROR,
+        Symptom.INFINIBAND_ERROR,
         "the driver of a network card reports a failure",
         (
             _NIC + r".*(?:health compromised|health recovery failed|assert_exit_ptr|[Ff]atal|Hardware Error)",
@@ -329,7 +329,7 @@ _NETWORK = (
         "link down",
         "nic",
         "hint",
-        TableOne.INFINIBAND_ERROR,
+        Symptom.INFINIBAND_ERROR,
         "a network link went down",
         (
             _NIC + r".*(?:[Ll]ink (?:is )?[Dd]own|Cable unplugged)",
@@ -340,7 +340,7 @@ _NETWORK = (
         "pcie",
         "pci",
         "tolerate",
-        TableOne.OS_KERNEL_PANIC,
+        Symptom.OS_KERNEL_PANIC,
         "a PCIe device reported an error that was not corrected",
         (
             rf"(?P<driver>[\w-]+) {_PCI}: (?:AER: )?PCIe Bus Error: "

@@ -13,7 +13,7 @@ from holdfast.faults.helpers import Helper
 from holdfast.faults.kinds.load import BURNERS_MAX
 from holdfast.faults.requirements import Requirement
 from holdfast.faults.target import FaultTarget, TargetProcess
-from holdfast.symptoms.table_one import TableOne
+from holdfast.symptoms import Symptom
 
 _PERIOD_US = 100_000
 _SHARE_MIN = 0.01
@@ -135,7 +135,7 @@ def _confine(
 FAULTS = (
     Fault(
         "oom-kill",
-        TableOne.CPU_OOM,
+        Symptom.CPU_OOM,
         FaultScope.RANK,
         "a memory cgroup that gives the rank nothing more: the kernel kills it and logs why",
         _oom_kill,
@@ -144,7 +144,7 @@ FAULTS = (
     ),
     Fault(
         "slow-node",
-        TableOne.MFU_DECLINE,
+        Symptom.MFU_DECLINE,
         FaultScope.NODE,
         "a CPU quota for all processes of the node",
         _slow_node,
@@ -154,7 +154,7 @@ FAULTS = (
     ),
     Fault(
         "overload-node",
-        TableOne.CPU_OVERLOAD,
+        Symptom.CPU_OVERLOAD,
         FaultScope.NODE,
         "the node has the processors of a small container, and strangers in it that burn them",
         _overload_node,

@@ -20,7 +20,7 @@ from holdfast.faults.fault import Fault, FaultOptions, FaultRefused, FaultScope,
 from holdfast.faults.helpers import READY, Helper
 from holdfast.faults.requirements import Requirement
 from holdfast.faults.target import FaultTarget, TargetProcess
-from holdfast.symptoms.table_one import TableOne
+from holdfast.symptoms import Symptom
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _SPACE = "64m"
@@ -184,7 +184,7 @@ def main() -> None:
 FAULTS = (
     Fault(
         "disk-full",
-        TableOne.INSUFFICIENT_DISK_SPACE,
+        Symptom.INSUFFICIENT_DISK_SPACE,
         FaultScope.NODE,
         "nothing more can be written into a directory (ENOSPC); what is there can be read",
         _full,
@@ -194,7 +194,7 @@ FAULTS = (
     ),
     Fault(
         "inodes-full",
-        TableOne.INSUFFICIENT_DISK_SPACE,
+        Symptom.INSUFFICIENT_DISK_SPACE,
         FaultScope.NODE,
         "no new file can be made in a directory (ENOSPC) although there is room",
         _no_inodes,
@@ -204,7 +204,7 @@ FAULTS = (
     ),
     Fault(
         "read-only",
-        TableOne.FILESYSTEM_MOUNT,
+        Symptom.FILESYSTEM_MOUNT,
         FaultScope.NODE,
         "a directory is read-only (EROFS), as after an error of its disk",
         _read_only,
@@ -214,7 +214,7 @@ FAULTS = (
     ),
     Fault(
         "unmounted",
-        TableOne.FILESYSTEM_MOUNT,
+        Symptom.FILESYSTEM_MOUNT,
         FaultScope.NODE,
         "a directory is empty, as where a file system should be mounted and is not",
         _unmounted,
@@ -224,7 +224,7 @@ FAULTS = (
     ),
     Fault(
         "mount-hangs",
-        TableOne.FILESYSTEM_MOUNT,
+        Symptom.FILESYSTEM_MOUNT,
         FaultScope.NODE,
         "whoever looks into a directory waits for ever, as for a file server that is gone",
         _hanging,

@@ -9,7 +9,7 @@ import sys
 from holdfast.faults.fault import Fault, FaultOptions, FaultRefused, FaultScope, FaultStep
 from holdfast.faults.helpers import READY, Helper
 from holdfast.faults.target import FaultTarget
-from holdfast.symptoms.table_one import TableOne
+from holdfast.symptoms import Symptom
 
 BODIES = {
     "http": (b"text/plain", b"Service Unavailable\n"),
@@ -33,8 +33,8 @@ class ServiceOptions(FaultOptions, frozen=True, kw_only=True):
     status: int = 503
     speaks: str = "http"
 
-    def symptom(self) -> TableOne | None:
-        return TableOne.HDFS_ERROR if self.speaks == "webhdfs" else None
+    def symptom(self) -> Symptom | None:
+        return Symptom.HDFS_ERROR if self.speaks == "webhdfs" else None
 
 
 def _service_down(aim: FaultTarget, options: ServiceOptions) -> tuple[FaultStep, ...]:
@@ -82,7 +82,7 @@ def main() -> None:
 FAULTS = (
     Fault(
         "service-down",
-        TableOne.EXTERNAL_SERVICE_ERROR,
+        Symptom.EXTERNAL_SERVICE_ERROR,
         FaultScope.HOST,
         "an address of this machine where every request is answered 503 (-o speaks=s3 or webhdfs: in their words)",
         _service_down,

@@ -19,7 +19,7 @@ from holdfast.faults.fault import Fault, FaultRefused, FaultScope, FaultStep
 from holdfast.faults.kinds.disk import DiskOptions, directory_apart
 from holdfast.faults.requirements import Requirement
 from holdfast.faults.target import FaultTarget, TargetProcess
-from holdfast.symptoms.table_one import TableOne
+from holdfast.symptoms import Symptom
 
 ROOM_BYTES = 256 << 20
 """Of the new disk, beyond what it starts with; the file has holes."""
@@ -107,7 +107,7 @@ def _run(*command: str) -> str:
 FAULTS = (
     Fault(
         "disk-fails",
-        TableOne.DISK_FAULT,
+        Symptom.DISK_FAULT,
         FaultScope.NODE,
         "the disk below a directory gives I/O errors (EIO), and the kernel logs them",
         _fails,

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from holdfast.faults.fault import Fault, FaultOptions, FaultRefused, FaultScope, FaultStep
 from holdfast.faults.requirements import Requirement
 from holdfast.faults.target import FaultTarget
-from holdfast.symptoms.table_one import TableOne
+from holdfast.symptoms import Symptom
 
 KMSG = "/dev/kmsg"
 LINE_BYTES_MAX = 900
@@ -48,7 +48,7 @@ class XidOptions(FaultOptions, frozen=True, kw_only=True):
     xid: int = 79
     pci: str = "0000:3b:00"
 
-    def symptom(self) -> TableOne | None:
+    def symptom(self) -> Symptom | None:
         return XIDS[self.xid].symptom if self.xid in XIDS else None
 
 
@@ -82,7 +82,7 @@ class Xid(NamedTuple):
     """What the driver writes behind the number, and which row of Table 1 it belongs to."""
 
     text: str
-    symptom: TableOne
+    symptom: Symptom
 
 
 _OF_PROCESS = "pid=4242, name=python"
@@ -91,38 +91,38 @@ _OF_NOBODY = "pid='<unknown>', name=<unknown>"
 XIDS = {
     13: Xid(
         f"{_OF_PROCESS}, Graphics Exception: ESR 0x505648=0x1000e 0x505650=0x20 0x505644=0xd3eff2 0x50564c=0x17f",
-        TableOne.CUDA_ERROR,
+        Symptom.CUDA_ERROR,
     ),
     31: Xid(
         f"{_OF_PROCESS}, Ch 00000008, intr 00000000. MMU Fault: ENGINE GRAPHICS GPCCLIENT_T1_0 faulted @ "
         "0x7f3a_5c000000. Fault is of type FAULT_PDE ACCESS_TYPE_VIRT_READ",
-        TableOne.CUDA_ERROR,
+        Symptom.CUDA_ERROR,
     ),
-    43: Xid(f"{_OF_PROCESS}, Ch 00000008", TableOne.CUDA_ERROR),
+    43: Xid(f"{_OF_PROCESS}, Ch 00000008", Symptom.CUDA_ERROR),
     48: Xid(
         f"{_OF_PROCESS}, An uncorrectable double bit error (DBE) has been detected on GPU in the framebuffer at "
         "partition 2, subpartition 0.",
-        TableOne.GPU_MEMORY_ERROR,
+        Symptom.GPU_MEMORY_ERROR,
     ),
     63: Xid(
         f"{_OF_NOBODY}, Row Remapper: New row marked for remapping, reset gpu to activate.",
-        TableOne.GPU_MEMORY_ERROR,
+        Symptom.GPU_MEMORY_ERROR,
     ),
-    64: Xid(f"{_OF_NOBODY}, Row Remapper: failed to remap a row.", TableOne.GPU_MEMORY_ERROR),
+    64: Xid(f"{_OF_NOBODY}, Row Remapper: failed to remap a row.", Symptom.GPU_MEMORY_ERROR),
     74: Xid(
         f"{_OF_NOBODY}, NVLink: fatal error detected on link 3(0x10000, 0x0, 0x0, 0x0, 0x0, 0x0, 0x0)",
-        TableOne.CUDA_ERROR,
+        Symptom.CUDA_ERROR,
     ),
-    79: Xid(f"{_OF_PROCESS}, GPU has fallen off the bus.", TableOne.GPU_UNAVAILABLE),
-    94: Xid(f"{_OF_PROCESS}, Contained: SM (0x1). RST: No, D-RST: No", TableOne.GPU_MEMORY_ERROR),
+    79: Xid(f"{_OF_PROCESS}, GPU has fallen off the bus.", Symptom.GPU_UNAVAILABLE),
+    94: Xid(f"{_OF_PROCESS}, Contained: SM (0x1). RST: No, D-RST: No", Symptom.GPU_MEMORY_ERROR),
     95: Xid(
         f"{_OF_NOBODY}, Uncontained: LTC TAG (0x2,0x0). RST: Yes, D-RST: No",
-        TableOne.GPU_MEMORY_ERROR,
+        Symptom.GPU_MEMORY_ERROR,
     ),
     119: Xid(
         f"{_OF_PROCESS}, Timeout after 6s of waiting for RPC response from GPU0 GSP! Expected function 76 "
         "(GSP_RM_CONTROL) (0x20800a4c 0x4).",
-        TableOne.GPU_UNAVAILABLE,
+        Symptom.GPU_UNAVAILABLE,
     ),
 }
 """Of many more; another number gets a line that says little."""
@@ -213,7 +213,7 @@ def _device(text: str) -> str:
 FAULTS = (
     Fault(
         "xid",
-        TableOne.GPU_UNAVAILABLE,
+        Symptom.GPU_UNAVAILABLE,
         FaultScope.HOST,
         "the line of NVIDIA's driver for an Xid of a GPU",
         _xid,
@@ -222,7 +222,7 @@ FAULTS = (
     ),
     Fault(
         "nic-error",
-        TableOne.INFINIBAND_ERROR,
+        Symptom.INFINIBAND_ERROR,
         FaultScope.HOST,
         "the lines of a Mellanox adapter whose firmware stands still",
         _nic,
@@ -231,7 +231,7 @@ FAULTS = (
     ),
     Fault(
         "io-error",
-        TableOne.DISK_FAULT,
+        Symptom.DISK_FAULT,
         FaultScope.HOST,
         "the lines of a disk that cannot read a sector",
         _io_error,
@@ -240,7 +240,7 @@ FAULTS = (
     ),
     Fault(
         "remounted-read-only",
-        TableOne.DISK_FAULT,
+        Symptom.DISK_FAULT,
         FaultScope.HOST,
         "the lines of a file system whose journal is broken",
         _remounted,

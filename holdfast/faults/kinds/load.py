@@ -10,7 +10,7 @@ from holdfast.faults import cgroups
 from holdfast.faults.fault import Fault, FaultOptions, FaultRefused, FaultScope, FaultStep
 from holdfast.faults.helpers import READY, Helper
 from holdfast.faults.target import FaultTarget
-from holdfast.symptoms.table_one import TableOne
+from holdfast.symptoms import Symptom
 
 BURNERS_MAX = 4096
 
@@ -47,7 +47,7 @@ def main() -> None:
 FAULTS = (
     Fault(
         "overload",
-        TableOne.CPU_OVERLOAD,
+        Symptom.CPU_OVERLOAD,
         FaultScope.HOST,
         "processes that burn all cores of this machine",
         _overload,

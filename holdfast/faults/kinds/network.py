@@ -15,7 +15,7 @@ from holdfast.embedded.layout import Fabric
 from holdfast.faults.fault import Fault, FaultOptions, FaultRefused, FaultScope, FaultStep
 from holdfast.faults.requirements import Requirement
 from holdfast.faults.target import FaultTarget
-from holdfast.symptoms.table_one import TableOne
+from holdfast.symptoms import Symptom
 
 BUS = "bus"
 _NOBODY = "02:00:00:00:00:00"
@@ -176,7 +176,7 @@ _NEEDS = (Requirement.LINKS,)
 FAULTS = (
     Fault(
         "link-down",
-        TableOne.INFINIBAND_ERROR,
+        Symptom.INFINIBAND_ERROR,
         FaultScope.NODE,
         "the node's link loses its carrier",
         _link_down,
@@ -185,7 +185,7 @@ FAULTS = (
     ),
     Fault(
         "link-flap",
-        TableOne.INFINIBAND_ERROR,
+        Symptom.INFINIBAND_ERROR,
         FaultScope.NODE,
         "the node's link loses its carrier and gets it back, several times",
         _link_flap,
@@ -194,7 +194,7 @@ FAULTS = (
     ),
     Fault(
         "slow-link",
-        TableOne.MFU_DECLINE,
+        Symptom.MFU_DECLINE,
         FaultScope.NODE,
         "the node's link carries less, both ways",
         _slow_link,
@@ -204,7 +204,7 @@ FAULTS = (
     ),
     Fault(
         "cut",
-        TableOne.INFINIBAND_ERROR,
+        Symptom.INFINIBAND_ERROR,
         FaultScope.NODE,
         "the node and the bus, or the node and another (-o off=NODE), cannot reach each other; nothing says so",
         _cut,

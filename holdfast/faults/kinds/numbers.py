@@ -20,7 +20,7 @@ from holdfast.faults.fault import Fault, FaultOptions, FaultRefused, FaultScope,
 from holdfast.faults.helpers import READY, Helper
 from holdfast.faults.requirements import Requirement
 from holdfast.faults.target import FaultTarget, TargetProcess
-from holdfast.symptoms.table_one import TableOne
+from holdfast.symptoms import Symptom
 
 _FLOAT = struct.Struct("<f")
 _WORD = struct.Struct("<I")
@@ -155,7 +155,7 @@ def main() -> None:
 FAULTS = (
     Fault(
         "nan",
-        TableOne.NAN_VALUE,
+        Symptom.NAN_VALUE,
         FaultScope.RANK,
         "some of the rank's weights become NaN, in its memory (float32 on the CPU)",
         _nan,

@@ -12,7 +12,7 @@ from holdfast.embedded.layout import ClusterLayout
 from holdfast.embedded.processes.proctree import kill_all, node_processes
 from holdfast.faults.fault import Fault, FaultOptions, FaultRefused, FaultScope, FaultStep
 from holdfast.faults.target import FaultTarget, TargetProcess
-from holdfast.symptoms.table_one import TableOne
+from holdfast.symptoms import Symptom
 
 
 class Signal(FaultStep, frozen=True, kw_only=True, tag="signal"):
@@ -128,7 +128,7 @@ FAULTS = (
     Fault("kill-rank", None, FaultScope.RANK, "SIGKILL to the rank's process", _kill_rank),
     Fault(
         "crash-rank",
-        TableOne.CUDA_ERROR,
+        Symptom.CUDA_ERROR,
         FaultScope.RANK,
         "a deadly signal, as a driver's or a library's crash ends a rank",
         _crash_rank,
@@ -136,7 +136,7 @@ FAULTS = (
     ),
     Fault(
         "freeze-rank",
-        TableOne.JOB_HANG,
+        Symptom.JOB_HANG,
         FaultScope.RANK,
         "SIGSTOP to the rank: its partners wait for it in their collectives",
         _freeze_rank,
@@ -145,7 +145,7 @@ FAULTS = (
     Fault("kill-worker", None, FaultScope.RANK, "SIGKILL to a data loader's worker of the rank", _kill_worker),
     Fault(
         "lose-node",
-        TableOne.OS_KERNEL_PANIC,
+        Symptom.OS_KERNEL_PANIC,
         FaultScope.NODE,
         "agent, zygote, vault and ranks die at one stroke and stay away, as a machine's whose kernel panics",
         _lose_node,
@@ -153,14 +153,14 @@ FAULTS = (
     ),
     Fault(
         "kill-container",
-        TableOne.CONTAINER_ERROR,
+        Symptom.CONTAINER_ERROR,
         FaultScope.NODE,
         "agent, zygote, vault and ranks die at one stroke; the agent is started again",
         _kill_container,
     ),
     Fault(
         "freeze-node",
-        TableOne.JOB_HANG,
+        Symptom.JOB_HANG,
         FaultScope.NODE,
         "SIGSTOP to all processes of the node, its agent's included",
         _freeze_node,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from holdfast.node.machine import Machine
 from holdfast.settings.inspections import InspectionPolicy
-from holdfast.symptoms.table_one import TableOne
+from holdfast.symptoms import Symptom
 from holdfast_agent.inspections.check import Check, Reading, Trouble
 
 ANSWER_S = 3.0
@@ -67,7 +67,7 @@ def container_check(policy: InspectionPolicy, machine: Machine) -> Check:
         interval_s=policy.container_s,
         misses=2,
         confidence="tolerate",
-        symptom=TableOne.CONTAINER_ERROR,
+        symptom=Symptom.CONTAINER_ERROR,
         scope="host",
     )
 

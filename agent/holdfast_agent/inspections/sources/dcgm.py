@@ -7,7 +7,7 @@ import shutil
 import subprocess
 
 from holdfast.settings.inspections import InspectionPolicy
-from holdfast.symptoms.table_one import TableOne
+from holdfast.symptoms import Symptom
 from holdfast_agent.inspections.check import Check, Reading, Trouble, unreadable
 
 ALL_GPUS = "0"
@@ -77,5 +77,5 @@ def dcgm_check(policy: InspectionPolicy) -> Check:
         read=Dcgm().read,
         interval_s=policy.dcgm_s,
         limit_s=15.0,
-        symptom=TableOne.GPU_UNAVAILABLE,
+        symptom=Symptom.GPU_UNAVAILABLE,
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from holdfast.node.machine import Machine, entries, text
 from holdfast.settings.inspections import InspectionPolicy
-from holdfast.symptoms.table_one import TableOne
+from holdfast.symptoms import Symptom
 from holdfast_agent.inspections.check import Check, Reading, Trouble
 from holdfast_agent.inspections.sources.mounts import Mount, Paths, mount_of, mount_table
 
@@ -52,7 +52,7 @@ class Disks:
                         kind="error",
                         detail=f"{point} cannot be read: {error.strerror}",
                         confidence="evict",
-                        symptom=TableOne.DISK_FAULT,
+                        symptom=Symptom.DISK_FAULT,
                     )
                 )
                 continue
@@ -87,7 +87,7 @@ class Disks:
             detail = f"{lost[0]} on {mount.source} was writable and is read-only now"
             found.append(
                 Trouble(
-                    device=mount.point, kind="read-only", detail=detail, confidence="evict", symptom=TableOne.DISK_FAULT
+                    device=mount.point, kind="read-only", detail=detail, confidence="evict", symptom=Symptom.DISK_FAULT
                 )
             )
         for disk in sorted(disks_below(self._machine, mount.number)):
@@ -99,7 +99,7 @@ class Disks:
                         kind="state",
                         detail=f"the disk below {mount.point} is {state}",
                         confidence="evict" if state in ("offline", "dead", "deleting") else "tolerate",
-                        symptom=TableOne.DISK_FAULT,
+                        symptom=Symptom.DISK_FAULT,
                     )
                 )
         return found
@@ -112,7 +112,7 @@ def disks_check(policy: InspectionPolicy, machine: Machine, paths: Paths) -> Che
         source="statvfs, /proc/self/mountinfo, /sys/class/block",
         read=Disks(machine, policy, paths).read,
         interval_s=policy.disks_s,
-        symptom=TableOne.INSUFFICIENT_DISK_SPACE,
+        symptom=Symptom.INSUFFICIENT_DISK_SPACE,
         scope="host",
     )
 

@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast.node.machine import Machine, text
 from holdfast.settings.inspections import InspectionPolicy
-from holdfast.symptoms.table_one import TableOne
+from holdfast.symptoms import Symptom
 from holdfast_agent.inspections.check import Trouble
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -88,7 +88,7 @@ class ForeignProcesses:
             detail=f"{len(strange)} processes that are not the job's {used}; "
             f"the ranks waited for {percent:.0f} % of what they wanted to run",
             confidence="tolerate",
-            symptom=TableOne.CPU_OVERLOAD,
+            symptom=Symptom.CPU_OVERLOAD,
             scope="node",
         )
 

@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast.node.machine import text
 from holdfast.settings.inspections import InspectionPolicy
-from holdfast.symptoms.table_one import TableOne
+from holdfast.symptoms import Symptom
 from holdfast_agent.companions.environment import public_environment
 from holdfast_agent.inspections.check import Check, Reading, Trouble, unreadable
 from holdfast_agent.inspections.node_hardware import Gpus
@@ -151,7 +151,7 @@ def gpu_check(policy: InspectionPolicy, inspection: GpuInspection) -> Check:
         interval_s=policy.gpu_s,
         # The limit of the question itself comes first: it tells a driver that hangs from a busy machine.
         limit_s=policy.gpu_hang_s + 10,
-        symptom=TableOne.GPU_UNAVAILABLE,
+        symptom=Symptom.GPU_UNAVAILABLE,
     )
 
 

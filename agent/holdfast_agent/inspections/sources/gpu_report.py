@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from holdfast.settings.inspections import InspectionPolicy
-from holdfast.symptoms.table_one import TableOne
+from holdfast.symptoms import Symptom
 from holdfast_agent.inspections.check import Reading, Trouble, unreadable
 
 _THERMAL = 0x20 | 0x40
@@ -123,38 +123,38 @@ def _troubles(gpu: GpuState, before: GpuState | None, minutes: float, policy: In
     reasons = gpu.slow_reasons or 0
     if gpu.temperature_c is not None and gpu.temperature_c > policy.gpu_temperature_c_max:
         allowed = f"{policy.gpu_temperature_c_max:g} are allowed"
-        add("temperature", f"{gpu.temperature_c} degrees, {allowed}", TableOne.MFU_DECLINE)
+        add("temperature", f"{gpu.temperature_c} degrees, {allowed}", Symptom.MFU_DECLINE)
     elif reasons & _THERMAL:
-        add("temperature", f"slowed down for heat, at {gpu.temperature_c} degrees", TableOne.MFU_DECLINE)
+        add("temperature", f"slowed down for heat, at {gpu.temperature_c} degrees", Symptom.MFU_DECLINE)
     if reasons & _POWER_BRAKE or (reasons & _SLOWED and not reasons & _THERMAL):
-        add("power", "slowed down by the board: power brake", TableOne.MFU_DECLINE)
+        add("power", "slowed down by the board: power brake", Symptom.MFU_DECLINE)
     if before is not None and (gpu.ecc_uncorrected or 0) > (before.ecc_uncorrected or 0):
         count = (gpu.ecc_uncorrected or 0) - (before.ecc_uncorrected or 0)
         detail = f"{count} memory errors that ECC could not correct since the last look"
-        add("ecc", detail, TableOne.GPU_MEMORY_ERROR, evict=True, momentary=True)
+        add("ecc", detail, Symptom.GPU_MEMORY_ERROR, evict=True, momentary=True)
     elif before is None and gpu.ecc_uncorrected:
         detail = f"{gpu.ecc_uncorrected} memory errors that ECC could not correct since the driver was loaded"
-        add("ecc since start", detail, TableOne.GPU_MEMORY_ERROR)
+        add("ecc since start", detail, Symptom.GPU_MEMORY_ERROR)
     if gpu.remap_failed:
-        add("remap", "a bad row of memory could not be replaced", TableOne.GPU_MEMORY_ERROR, evict=True)
+        add("remap", "a bad row of memory could not be replaced", Symptom.GPU_MEMORY_ERROR, evict=True)
     elif gpu.remap_pending or gpu.pages_pending:
-        add("remap", "bad memory is replaced at the next reset of the GPU", TableOne.GPU_MEMORY_ERROR)
+        add("remap", "bad memory is replaced at the next reset of the GPU", Symptom.GPU_MEMORY_ERROR)
     if gpu.pcie_width is not None and gpu.pcie_width_max is not None and 0 < gpu.pcie_width < gpu.pcie_width_max:
         detail = f"PCIe runs on {gpu.pcie_width} of {gpu.pcie_width_max} lanes"
-        add("pcie width", detail, TableOne.MFU_DECLINE)
+        add("pcie width", detail, Symptom.MFU_DECLINE)
     if before is not None and minutes > 0 and gpu.pcie_replays is not None and before.pcie_replays is not None:
         rate = (gpu.pcie_replays - before.pcie_replays) / minutes
         if rate > policy.pcie_replays_per_min_max:
             allowed = f"{policy.pcie_replays_per_min_max:g} are allowed"
-            add("pcie replays", f"PCIe sends {rate:.0f} packets again in a minute, {allowed}", TableOne.MFU_DECLINE)
+            add("pcie replays", f"PCIe sends {rate:.0f} packets again in a minute, {allowed}", Symptom.MFU_DECLINE)
     if gpu.fabric_state not in (None, _FABRIC_NOT_SUPPORTED) and (
         gpu.fabric_state == _FABRIC_DONE and gpu.fabric_status
     ):
         detail = f"the fabric manager could not connect this GPU (NVML status {gpu.fabric_status})"
-        add("fabric", detail, TableOne.GPU_UNAVAILABLE, evict=True)
+        add("fabric", detail, Symptom.GPU_UNAVAILABLE, evict=True)
     elif gpu.fabric_state not in (None, _FABRIC_NOT_SUPPORTED, _FABRIC_DONE):
         detail = f"the fabric manager has not connected this GPU (NVML state {gpu.fabric_state}): does it run?"
-        add("fabric", detail, TableOne.GPU_UNAVAILABLE)
+        add("fabric", detail, Symptom.GPU_UNAVAILABLE)
     return found
 
 

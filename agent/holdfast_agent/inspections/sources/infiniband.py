@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.node.machine import Machine, entries, number, text
 from holdfast.settings.inspections import InspectionPolicy, listed
-from holdfast.symptoms.table_one import TableOne
+from holdfast.symptoms import Symptom
 from holdfast_agent.inspections.check import Check, Reading, Trouble
 
 FLAPS = "link_downed"
@@ -94,7 +94,7 @@ class InfiniBand:
                 detail = f"the link came back at {port.rate}, it had {usual}"
                 troubles.append(
                     Trouble(
-                        device=port.name, kind="rate", detail=detail, confidence="hint", symptom=TableOne.MFU_DECLINE
+                        device=port.name, kind="rate", detail=detail, confidence="hint", symptom=Symptom.MFU_DECLINE
                     )
                 )
             elif port.rate != usual:
@@ -144,7 +144,7 @@ def infiniband_check(policy: InspectionPolicy, machine: Machine) -> Check:
         interval_s=policy.network_s,
         compares=True,
         confidence="tolerate",
-        symptom=TableOne.INFINIBAND_ERROR,
+        symptom=Symptom.INFINIBAND_ERROR,
     )
 
 

@@ -11,7 +11,7 @@ import msgspec
 from holdfast.engines.hardware.kernel_lines import read_line
 from holdfast.node.machine import Machine
 from holdfast.settings.inspections import InspectionPolicy
-from holdfast.symptoms.table_one import TableOne
+from holdfast.symptoms import Symptom
 from holdfast_agent.inspections.attribution import NodeHardware, belongs
 from holdfast_agent.inspections.check import Check, Reading, Trouble, unreadable
 from holdfast_agent.inspections.node_hardware import HardwareFinder
@@ -152,7 +152,7 @@ def kernel_check(policy: InspectionPolicy, log: KernelLog) -> Check:
         wake=log.wake,
         interval_s=policy.kernel_s,
         quiet_s=QUIET_S,
-        symptom=TableOne.OS_KERNEL_PANIC,
+        symptom=Symptom.OS_KERNEL_PANIC,
     )
 
 

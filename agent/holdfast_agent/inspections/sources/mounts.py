@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast.node.machine import Machine, text
 from holdfast.settings.inspections import InspectionPolicy, listed
-from holdfast.symptoms.table_one import TableOne
+from holdfast.symptoms import Symptom
 from holdfast_agent.inspections.check import Check, Reading, Trouble, unreadable
 
 _REMOTE = frozenset({"nfs", "nfs4", "lustre", "gpfs", "ceph", "beegfs", "cifs", "smb3", "wekafs", "gfs2", "9p"})
@@ -138,7 +138,7 @@ def mounts_check(policy: InspectionPolicy, machine: Machine, paths: Paths) -> Ch
         interval_s=policy.mounts_s,
         limit_s=policy.mount_hang_s + 10,
         confidence="tolerate",
-        symptom=TableOne.FILESYSTEM_MOUNT,
+        symptom=Symptom.FILESYSTEM_MOUNT,
     )
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.node.machine import Machine, entries, number, text
 from holdfast.settings.inspections import InspectionPolicy, listed
-from holdfast.symptoms.table_one import TableOne
+from holdfast.symptoms import Symptom
 from holdfast_agent.inspections.check import Check, Reading, Trouble
 
 IFF_UP = 0x1
@@ -144,7 +144,7 @@ def network_check(policy: InspectionPolicy, machine: Machine) -> Check:
         interval_s=policy.network_s,
         compares=True,
         confidence="tolerate",
-        symptom=TableOne.INFINIBAND_ERROR,
+        symptom=Symptom.INFINIBAND_ERROR,
     )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from holdfast.node.machine import Machine, text
 from holdfast.settings.inspections import InspectionPolicy
-from holdfast.symptoms.table_one import TableOne
+from holdfast.symptoms import Symptom
 from holdfast_agent.inspections.check import Check, Reading, Trouble
 from holdfast_agent.inspections.sources.foreign_processes import ForeignProcesses, Ranks
 
@@ -32,8 +32,8 @@ class Pressure:
         unread: dict[str, str] = {}
         seen: dict[str, str] = {}
         for device, which, most, symptom in (
-            ("cpu", "some", self._policy.cpu_pressure_percent_max, TableOne.CPU_OVERLOAD),
-            ("memory", "full", self._policy.memory_pressure_percent_max, TableOne.CPU_OOM),
+            ("cpu", "some", self._policy.cpu_pressure_percent_max, Symptom.CPU_OVERLOAD),
+            ("memory", "full", self._policy.memory_pressure_percent_max, Symptom.CPU_OOM),
         ):
             percent = stalled_percent(self._machine, device, which)
             if percent is None:
@@ -48,7 +48,7 @@ class Pressure:
         free_bytes = available_bytes(self._machine)
         if free_bytes is not None and free_bytes < MEMORY_FREE_BYTES_MIN:
             detail = f"{free_bytes >> 20} MiB of memory are left"
-            troubles.append(Trouble(device="memory", kind="free", detail=detail, symptom=TableOne.CPU_OOM))
+            troubles.append(Trouble(device="memory", kind="free", detail=detail, symptom=Symptom.CPU_OOM))
         if (strangers := self._strangers.look()) is not None:
             troubles.append(strangers)
         troubles += self._killed()
@@ -66,7 +66,7 @@ class Pressure:
                 device="memory",
                 kind="oom kill",
                 detail=detail,
-                symptom=TableOne.CPU_OOM,
+                symptom=Symptom.CPU_OOM,
                 scope="node",
                 is_momentary=True,
             )

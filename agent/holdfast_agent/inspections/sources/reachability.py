@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 
 from holdfast.node.machine import Machine, text
 from holdfast.settings.inspections import InspectionPolicy, listed
-from holdfast.symptoms.table_one import TableOne
+from holdfast.symptoms import Symptom
 from holdfast_agent.inspections.check import Check, Reading, Trouble
 from holdfast_agent.inspections.sources.network import default_interfaces
 
@@ -90,7 +90,7 @@ def switch_check(policy: InspectionPolicy, machine: Machine) -> Check:
         interval_s=policy.switch_s,
         misses=policy.switch_misses,
         confidence="tolerate",
-        symptom=TableOne.INFINIBAND_ERROR,
+        symptom=Symptom.INFINIBAND_ERROR,
     )
 
 

@@ -19,7 +19,7 @@ from holdfast.effects import Effect, RowWrite
 from holdfast.events import AnyEvent, MfuDeclined, NumbersLogged, StepsMeasured, ThroughputMeasured
 from holdfast.ids import derived_id
 from holdfast.settings.signals import SignalsPolicy
-from holdfast.symptoms.table_one import TableOne
+from holdfast.symptoms import Symptom
 from holdfast_analyzer.engines.engine import Engine
 
 SOURCE = "analyzer"
@@ -145,7 +145,7 @@ class Throughput:
                     **common,
                     **self._decline,
                     id=derived_id(cause, "mfu declined"),
-                    symptom=TableOne.MFU_DECLINE,
+                    symptom=Symptom.MFU_DECLINE,
                     tokens_per_s=tokens_per_s,
                     mfu=mfu,
                 )

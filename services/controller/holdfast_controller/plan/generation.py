@@ -13,10 +13,11 @@ from holdfast.events import (
     StepRestorable,
     StepTimeMeasured,
 )
+from holdfast.symptoms import Symptom
 from holdfast_controller.plan.code import updates
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident.closing import close_when_settled, passed_step
-from holdfast_controller.plan.incident.incident import Failure, Symptom
+from holdfast_controller.plan.incident.incident import Failure
 from holdfast_controller.plan.incident.recovery import failed
 from holdfast_controller.plan.phase import LIVE, Awaited, Running, Starting, Stopping
 from holdfast_controller.plan.transitions import become_completed, become_running, become_stopped, end_when_gone

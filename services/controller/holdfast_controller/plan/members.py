@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from holdfast.events import NodeDeparted, NodeLost, NodesAwaited, NodesGranted, OrderRefused, Suspension
 from holdfast.events.parts.job import Grant
+from holdfast.symptoms import Symptom
 from holdfast_controller.plan.draft import JobDraft
-from holdfast_controller.plan.incident.incident import Failure, Symptom
+from holdfast_controller.plan.incident.incident import Failure
 from holdfast_controller.plan.incident.recovery import failed
 from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.orders import standing_orders, superseding

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.symptoms.table_one import TableOne
+from holdfast.symptoms import TABLE_ONE
 from holdfast_agent.plan.log_alerts import LINES_MAX, REPEAT_AFTER_S, REPEAT_MAX_S, LogAlerts
 from holdfast_agent.plan.log_signatures import (
     ANCHORS,
@@ -97,7 +97,7 @@ def test_a_line_that_only_looks_like_it_is_none(line: str) -> None:
 
 def test_symptoms_are_those_of_the_table() -> None:
     symptoms = {signature.symptom for anchor in ANCHORS for signature in anchor.signatures}
-    assert symptoms - {""} <= {str(symptom) for symptom in TableOne}
+    assert symptoms - {""} <= {str(symptom) for symptom in TABLE_ONE}
 
 
 ALL = "\n".join([*NO_SIGNS, *(line for line, _, _ in EXAMPLES)]).encode() + b"\n"

@@ -17,7 +17,7 @@ from holdfast.faults.registry import FAULTS, find_fault
 from holdfast.faults.target import FaultTarget, RunningRank, TargetNotFound, TargetProcess, find_target, running_ranks
 from holdfast.fresh_ids import uuid7
 from holdfast.node.ledger.ledger_file import LedgerWriter
-from holdfast.symptoms.table_one import TableOne
+from holdfast.symptoms import TABLE_ONE, Symptom
 
 AT = datetime(2026, 11, 21, tzinfo=UTC)
 INFO = ClusterInfo(
@@ -55,7 +55,7 @@ def test_every_row_of_table_1_but_a_change_of_code_can_be_made() -> None:
     ways = {fault.symptom for fault in FAULTS.values()}
     ways |= {find_fault("xid").symptom_with(find_fault("xid").configured({"xid": "48"}))}
     ways |= {find_fault("service-down").symptom_with(find_fault("service-down").configured({"speaks": "webhdfs"}))}
-    assert set(TableOne) - ways == {TableOne.CODE_DATA_ADJUSTMENT}
+    assert set(TABLE_ONE) - ways == {Symptom.CODE_DATA_ADJUSTMENT}
 
 
 @pytest.mark.parametrize("name", [name for name, fault in FAULTS.items() if name not in ("kill-worker", "kernel-line")])

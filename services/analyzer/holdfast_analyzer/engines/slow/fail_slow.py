@@ -34,7 +34,7 @@ from holdfast.ids import derived_id
 from holdfast.orders.slow import SlowOrder, SlowTests
 from holdfast.orders.trace import TraceOrder
 from holdfast.settings.slow import SlowPolicy
-from holdfast.symptoms.table_one import TableOne
+from holdfast.symptoms import Symptom
 from holdfast_analyzer.engines.slow.slow_analysis import Analysis
 from holdfast_analyzer.engines.slow.slow_answers import fits, was_measured_by
 from holdfast_analyzer.engines.slow.slow_location import (
@@ -229,7 +229,7 @@ class SlowJob:
             # The rounds so far showed another pace.
             self.break_off_rounds()
         if is_onset:
-            found = FailSlowOnset(**common, symptom=TableOne.MFU_DECLINE)
+            found = FailSlowOnset(**common, symptom=Symptom.MFU_DECLINE)
             self._pending.append(found)
             self._onset = (change, found.id, now) if self._policy.locate and self.analysis is None else None
         else:

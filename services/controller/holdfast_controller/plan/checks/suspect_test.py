@@ -35,12 +35,12 @@ from holdfast.events import (
 )
 from holdfast.events.parts.job import JobSpec
 from holdfast.ids import derived_id
+from holdfast.symptoms import Symptom
 from holdfast_controller.plan import members
 from holdfast_controller.plan.checks import checks_run
 from holdfast_controller.plan.checks.suspect_verdict import judge_suspects
 from holdfast_controller.plan.draft import JobDecision, JobDraft, Rules
 from holdfast_controller.plan.generation import note_finished
-from holdfast_controller.plan.incident.incident import Symptom
 from holdfast_controller.plan.job import JobState, SuspectTest
 from holdfast_controller.plan.phase import LIVE, Awaited, Claiming, Ended, Outcome, Phase, Stopping
 from holdfast_controller.plan.requests import masked, new_job
@@ -61,7 +61,7 @@ def follow_up(events: Sequence[Event], of: JobState, now: datetime, rules: Rules
     if eviction is None or eviction.incident is None:
         return None
     incident = of.incident
-    is_slow = incident is not None and incident.symptom is Symptom.SLOW
+    is_slow = incident is not None and incident.symptom is Symptom.FAIL_SLOW
     test = SuspectTest(
         job=of.job,
         incident=eviction.incident,

@@ -13,8 +13,8 @@ import msgspec
 
 from holdfast.events import Inspection
 from holdfast.settings.ladder import LadderPolicy
-from holdfast.symptoms.table_one import Root
-from holdfast_controller.plan.incident.incident import Alert, Failure, Symptom
+from holdfast.symptoms import Root, Symptom
+from holdfast_controller.plan.incident.incident import Alert, Failure
 from holdfast_controller.plan.job import JobState
 
 KEPT_PER_NODE_MAX = 32
@@ -63,7 +63,7 @@ def failure(state: JobState, event: Inspection, now: datetime, policy: LadderPol
         text = f"{text}; {len(same)} such alerts within {since_s:.0f} s"
         evidence = tuple(alert.event for alert in same)
     return Failure(
-        symptom=Symptom.UNFIT,
+        symptom=Symptom.NODE_UNFIT,
         named=event.symptom,
         root=Root.INFRASTRUCTURE,
         generation=state.generation,

@@ -6,8 +6,9 @@ Whatever rung `ladder.choose` takes, what is restored afterwards is a certified 
 from __future__ import annotations
 
 from holdfast.events import BadNumber, StepsCertified, Withheld
+from holdfast.symptoms import Symptom
 from holdfast_controller.plan.draft import JobDraft
-from holdfast_controller.plan.incident.incident import Failure, Spoiled, Symptom
+from holdfast_controller.plan.incident.incident import Failure, Spoiled
 from holdfast_controller.plan.incident.recovery import failed, learned_late
 from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.phase import LIVE, Running, Stopping

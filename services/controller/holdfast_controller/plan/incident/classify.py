@@ -9,42 +9,49 @@ import re
 from signal import SIGABRT
 
 from holdfast import exit_codes
-from holdfast.engines.crash import Crash, Diagnosis, diagnose_end, hands_of_log, rule_of_exception
+from holdfast.engines.crash import Diagnosis, diagnose_end, hands_of_log, rule_of_exception
 from holdfast.events import ProcessExited
-from holdfast_controller.plan.incident.incident import Symptom
+from holdfast.symptoms import Symptom
 
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+(\.\d+)?")
 
 _OF_NODE = frozenset(
     {
-        Crash.CUDA_ERROR,
-        Crash.ILLEGAL_MEMORY_ACCESS,
-        Crash.ECC_ERROR,
-        Crash.GPU_LOST,
-        Crash.GPU_UNAVAILABLE,
-        Crash.NVLINK_ERROR,
-        Crash.DRIVER_VERSION_MISMATCH,
-        Crash.INFINIBAND_ERROR,
-        Crash.CPU_OOM,
-        Crash.BUS_ERROR,
-        Crash.PROCESS_LIMIT,
-        Crash.INSUFFICIENT_DISK_SPACE,
-        Crash.READ_ONLY_FILESYSTEM,
-        Crash.STALE_FILE_HANDLE,
-        Crash.MOUNT_LOST,
-        Crash.DISK_FAULT,
-        Crash.CONTAINER_ERROR,
+        Symptom.CUDA_ERROR,
+        Symptom.ILLEGAL_MEMORY_ACCESS,
+        Symptom.ECC_ERROR,
+        Symptom.GPU_LOST,
+        Symptom.GPU_UNAVAILABLE,
+        Symptom.NVLINK_ERROR,
+        Symptom.DRIVER_VERSION_MISMATCH,
+        Symptom.INFINIBAND_ERROR,
+        Symptom.CPU_OOM,
+        Symptom.BUS_ERROR,
+        Symptom.PROCESS_LIMIT,
+        Symptom.INSUFFICIENT_DISK_SPACE,
+        Symptom.READ_ONLY_FILESYSTEM,
+        Symptom.STALE_FILE_HANDLE,
+        Symptom.MOUNT_LOST,
+        Symptom.DISK_FAULT,
+        Symptom.CONTAINER_ERROR,
     }
 )
 """What speaks of the machine, though not always for certain."""
 
-_OF_SERVICE = frozenset({Crash.HDFS_ERROR, Crash.STORAGE_SERVICE_ERROR, Crash.EXTERNAL_SERVICE_ERROR})
+_OF_SERVICE = frozenset({Symptom.HDFS_ERROR, Symptom.STORAGE_SERVICE_ERROR, Symptom.EXTERNAL_SERVICE_ERROR})
 """What a service elsewhere does to the job: neither a node nor the script is at fault. Who is refused for its
 credentials would wait in vain: that is not here.
 """
 
 _OF_PEER = frozenset(
-    {Crash.NCCL_ERROR, Crash.NCCL_TIMEOUT, Crash.NETWORK_ERROR, Crash.RENDEZVOUS_TIMEOUT, Crash.HANG, Crash.UNKNOWN}
+    {
+        Symptom.NCCL_ERROR,
+        Symptom.NCCL_TIMEOUT,
+        Symptom.NETWORK_ERROR,
+        Symptom.RENDEZVOUS_TIMEOUT,
+        Symptom.HANG,
+        Symptom.UNKNOWN,
+    }
 )
 """What ranks show that wait for another one, or cannot reach it."""
 
@@ -80,20 +87,20 @@ def classify(exited: ProcessExited, *, alone: bool = False) -> Symptom:
         if said.hand in ("cascade", "vague") and said.symptom in _OF_PEER:
             return Symptom.USER_EXCEPTION if alone else Symptom.PEER_LOST
         if said.symptom in _OF_SERVICE:
-            return Symptom.SERVICE
-        return Symptom.INFRASTRUCTURE if said.symptom in _OF_NODE else Symptom.USER_EXCEPTION
+            return Symptom.SERVICE_ELSEWHERE
+        return Symptom.INFRASTRUCTURE_ERROR if said.symptom in _OF_NODE else Symptom.USER_EXCEPTION
     if exited.signal is not None:
         # Libraries that lose a partner in a thread of their own abort the process; who finds a device broken does too.
         if exited.signal != SIGABRT or alone:
-            return Symptom.KILLED
+            return Symptom.KILLED_BY_SIGNAL
         hands = hands_of_log(exited.log_tail[-_TAIL_CHARS:])
-        return Symptom.PEER_LOST if "cascade" in hands and "first" not in hands else Symptom.KILLED
+        return Symptom.PEER_LOST if "cascade" in hands and "first" not in hands else Symptom.KILLED_BY_SIGNAL
     if exited.exit_code is None:
         return Symptom.RANKS_VANISHED
-    return Symptom.SERVICE if diagnosed(exited).symptom in _OF_SERVICE else Symptom.EXIT_CODE
+    return Symptom.SERVICE_ELSEWHERE if diagnosed(exited).symptom in _OF_SERVICE else Symptom.EXIT_CODE
 
 
-_NO_MORE = frozenset({Crash.UNKNOWN, Crash.KILLED, Crash.USER_CODE_ERROR})
+_NO_MORE = frozenset({Symptom.UNKNOWN, Symptom.KILLED, Symptom.USER_CODE_ERROR})
 """Names that say no more than the symptom does."""
 
 
@@ -102,7 +109,9 @@ def named(symptom: Symptom, diagnosis: Diagnosis) -> str:
     return "" if symptom is Symptom.PEER_LOST or diagnosis.symptom in _NO_MORE else str(diagnosis.symptom)
 
 
-FIRST_HAND_OF_NODE = frozenset({Symptom.KILLED, Symptom.INFRASTRUCTURE, Symptom.RANKS_VANISHED, Symptom.HANG})
+FIRST_HAND_OF_NODE = frozenset(
+    {Symptom.KILLED_BY_SIGNAL, Symptom.INFRASTRUCTURE_ERROR, Symptom.RANKS_VANISHED, Symptom.HANG}
+)
 """Symptoms that are held against the node they appear on; the second time within an incident it is evicted."""
 
 OF_USER_CODE = frozenset({Symptom.USER_EXCEPTION, Symptom.EXIT_CODE})

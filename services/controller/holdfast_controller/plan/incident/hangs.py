@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from holdfast.events import HangFound, Withheld
 from holdfast.settings.hang import HangPolicy
-from holdfast.symptoms.table_one import Root
+from holdfast.symptoms import Root, Symptom
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident.closing import passed_step
-from holdfast_controller.plan.incident.incident import Failure, RankError, Rung, Symptom
+from holdfast_controller.plan.incident.incident import Failure, RankError, Rung
 from holdfast_controller.plan.incident.ladder import HANGS
 from holdfast_controller.plan.incident.recovery import failed
 from holdfast_controller.plan.job import JobState

@@ -7,28 +7,7 @@ from enum import StrEnum
 
 import msgspec
 
-from holdfast.symptoms.table_one import Root
-
-
-class Symptom(StrEnum):
-    """What a failure looks like from outside; issue by issue this list grows towards ByteRobust's Table 1."""
-
-    KILLED = "killed_by_signal"
-    USER_EXCEPTION = "user_exception"
-    EXIT_CODE = "exit_code"
-    INFRASTRUCTURE = "infrastructure_error"
-    SERVICE = "service_elsewhere"
-    PEER_LOST = "peer_lost"
-    RANKS_VANISHED = "ranks_vanished"
-    NODE_LOST = "node_lost"
-    NODE_DEPARTED = "node_departed"
-    START_TIMEOUT = "start_timeout"
-    NO_FIRST_STEP = "no_first_step"
-    NAN = "nan"
-    JUMP = "jump"
-    UNFIT = "node_unfit"
-    HANG = "hang"
-    SLOW = "fail_slow"
+from holdfast.symptoms import Root, Symptom
 
 
 class RankError(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,7 +50,7 @@ class Spoiled(msgspec.Struct, frozen=True, kw_only=True):
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that went wrong in one generation of a job. `evidence` are the ids of the events that tell of it.
 
-    `named` is the symptom in the terms of `holdfast.symptoms.table_one`, where more is known than `symptom` says;
+    `named` is the symptom in the terms of `holdfast.symptoms`, where more is known than `symptom` says;
     `root` where
     the cause lies, as far as that can be told. `suspects` are machines that speak against themselves in a hang; of
     `group` one holds the others up, or makes the job slow, and nobody can tell which.

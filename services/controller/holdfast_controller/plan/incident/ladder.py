@@ -30,6 +30,7 @@ import msgspec
 from holdfast.engines.checks.suites import suite_for
 from holdfast.events.parts.ranks import Suspect
 from holdfast.settings.ladder import LadderPolicy
+from holdfast.symptoms import Symptom
 from holdfast_controller.plan.incident.classify import FIRST_HAND_OF_NODE, OF_USER_CODE
 from holdfast_controller.plan.incident.incident import (
     Alert,
@@ -39,7 +40,6 @@ from holdfast_controller.plan.incident.incident import (
     Recurrence,
     Rung,
     Spoiled,
-    Symptom,
 )
 
 TRAITS_MAX = 16
@@ -122,16 +122,16 @@ def choose(incident: Incident, failure: Failure, options: Options, policy: Ladde
         return Choice(rung=Rung.REPLACE, reason=failure.text, nodes=(node,))
     if symptom in (Symptom.NODE_LOST, Symptom.START_TIMEOUT) and node:
         return Choice(rung=Rung.EVICT, reason=failure.text, nodes=(node,))
-    if symptom is Symptom.UNFIT and node:
+    if symptom is Symptom.NODE_UNFIT and node:
         return Choice(rung=Rung.EVICT, reason=failure.text, nodes=(node,), mechanism=INSPECTIONS)
-    if symptom is Symptom.SLOW and failure.group:
+    if symptom is Symptom.FAIL_SLOW and failure.group:
         # Also one alone is tested again: what makes a machine slow often passes.
         return Choice(rung=Rung.EVICT, reason=failure.text, nodes=failure.group, one_of=True, mechanism=FAIL_SLOW)
     if symptom is Symptom.HANG and failure.suspects:
         return Choice(rung=Rung.EVICT, reason=failure.text, nodes=failure.suspects, mechanism=HANGS)
     if error := user_error(failure):
         return _for_user_error(incident, failure, error, options)
-    if failure.symptom is Symptom.SERVICE:
+    if failure.symptom is Symptom.SERVICE_ELSEWHERE:
         return _for_service(incident, failure, policy)
     if failure.spoiled:
         return _for_bad_numbers(incident, failure, failure.spoiled, options)

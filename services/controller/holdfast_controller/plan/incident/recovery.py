@@ -6,18 +6,18 @@ import msgspec
 
 from holdfast.events import IncidentOpened, Withheld
 from holdfast.ids import derived_id
-from holdfast.symptoms.rows import row_of
+from holdfast.symptoms import Symptom, row_of
 from holdfast_controller.plan.code.updates import can_roll_back, is_of_present_code
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident import alerts
 from holdfast_controller.plan.incident.classify import FIRST_HAND_OF_NODE, OF_USER_CODE
-from holdfast_controller.plan.incident.incident import Failure, Incident, Rung, Symptom
+from holdfast_controller.plan.incident.incident import Failure, Incident, Rung
 from holdfast_controller.plan.incident.ladder import Choice, Options, blame, choose, user_error, within_limits
 from holdfast_controller.plan.incident.replay_scope import can_replay
 from holdfast_controller.plan.incident.rungs import may_evict, take
 from holdfast_controller.plan.phase import Starting
 
-ENDS = frozenset({Symptom.KILLED, Symptom.EXIT_CODE, Symptom.RANKS_VANISHED})
+ENDS = frozenset({Symptom.KILLED_BY_SIGNAL, Symptom.EXIT_CODE, Symptom.RANKS_VANISHED})
 """Symptoms that tell that a rank ended, and nothing about the reason."""
 
 MECHANISMS = {
@@ -112,7 +112,7 @@ def _describes_better(failure: Failure, incident: Incident) -> bool:
         return failure.symptom is not Symptom.PEER_LOST
     is_of_first = bool(incident.taken) and failure.generation == incident.taken[0].generation
     is_bare = incident.symptom in ENDS and not incident.named
-    return is_of_first and is_bare and failure.symptom in (Symptom.INFRASTRUCTURE, Symptom.SERVICE)
+    return is_of_first and is_bare and failure.symptom in (Symptom.INFRASTRUCTURE_ERROR, Symptom.SERVICE_ELSEWHERE)
 
 
 def _is_of_last(draft: JobDraft, failure: Failure) -> bool:
@@ -121,7 +121,7 @@ def _is_of_last(draft: JobDraft, failure: Failure) -> bool:
 
 def _is_cause_of(failure: Failure, known: Failure) -> bool:
     """Return True if `known` is only the loss of a partner, and `failure` of the same generation explains it."""
-    first_hand = FIRST_HAND_OF_NODE | OF_USER_CODE | {Symptom.SERVICE}
+    first_hand = FIRST_HAND_OF_NODE | OF_USER_CODE | {Symptom.SERVICE_ELSEWHERE}
     follows = known.symptom is Symptom.PEER_LOST
     return follows and failure.generation == known.generation and failure.symptom in first_hand
 

@@ -5,18 +5,11 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.events import BreakerOpened, Eviction, EvictionRevoked, Reattempt, Withheld
+from holdfast.symptoms import Symptom
 from holdfast_controller.plan.code.updates import roll_back
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident import breaker
-from holdfast_controller.plan.incident.incident import (
-    Evicted,
-    FailedLink,
-    Failure,
-    Incident,
-    Rung,
-    RungTaken,
-    Symptom,
-)
+from holdfast_controller.plan.incident.incident import Evicted, FailedLink, Failure, Incident, Rung, RungTaken
 from holdfast_controller.plan.incident.ladder import (
     REPLAYS,
     Choice,

@@ -12,9 +12,9 @@ from datetime import datetime, timedelta
 from holdfast.events import FailSlowLocated, FailSlowRelieved, Withheld
 from holdfast.settings import SETTLED_S_MAX
 from holdfast.settings.ladder import LadderPolicy
-from holdfast.symptoms.table_one import Root, TableOne
+from holdfast.symptoms import Root, Symptom
 from holdfast_controller.plan.draft import JobDraft
-from holdfast_controller.plan.incident.incident import Failure, Rung, Symptom
+from holdfast_controller.plan.incident.incident import Failure, Rung
 from holdfast_controller.plan.incident.ladder import FAIL_SLOW
 from holdfast_controller.plan.incident.recovery import failed
 from holdfast_controller.plan.job import JobState, SlowNode
@@ -99,8 +99,8 @@ def due(draft: JobDraft) -> None:
             draft.emit(Withheld, mechanism=FAIL_SLOW, rung=Rung.EVICT, node=node, reason=reason)
         return
     failure = Failure(
-        symptom=Symptom.SLOW,
-        named=TableOne.MFU_DECLINE,
+        symptom=Symptom.FAIL_SLOW,
+        named=Symptom.MFU_DECLINE,
         root=Root.INFRASTRUCTURE,
         generation=state.generation,
         step=state.step,

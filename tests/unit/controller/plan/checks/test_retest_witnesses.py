@@ -14,7 +14,8 @@ from holdfast.events import (
     SuspectsTested,
 )
 from holdfast.events.parts.job import Grant
-from holdfast_controller.plan.incident.incident import Incident, Symptom
+from holdfast.symptoms import Symptom
+from holdfast_controller.plan.incident.incident import Incident
 from tests.scenes.suspect_test import CAUSE, NOW, TRAINING, Run
 
 
@@ -89,7 +90,7 @@ def test_a_suspect_that_is_gone_does_not_cost_the_other_its_witness() -> None:
 
 
 SLOWED = TRAINING.update(
-    incident=Incident(id=CAUSE, opened_at=NOW, symptom=Symptom.SLOW, failed_step=7, named="mfu_decline")
+    incident=Incident(id=CAUSE, opened_at=NOW, symptom=Symptom.FAIL_SLOW, failed_step=7, named="mfu_decline")
 )
 QUARTET = [("a", "b"), ("a", "x"), ("a", "y"), ("b", "x"), ("b", "y"), ("x", "y")]
 

@@ -4,12 +4,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from holdfast.engines.crash import Crash
 from holdfast.events import ProcessExited
 from holdfast.events.parts.ranks import RankException
-from holdfast.symptoms.table_one import Root
+from holdfast.symptoms import Root, Symptom
 from holdfast_controller.plan.incident.classify import classify, diagnosed
-from holdfast_controller.plan.incident.incident import Symptom
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -60,18 +58,21 @@ def ended(error: str = "", *, signal: int | None = None, code: int | None = None
         ),
         (
             "CheckpointError: /job/checkpoints cannot be claimed: Input/output error; check the mount",
-            Symptom.INFRASTRUCTURE,
+            Symptom.INFRASTRUCTURE_ERROR,
         ),
-        ("torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered", Symptom.INFRASTRUCTURE),
-        ("torch.AcceleratorError: CUDA error: an illegal memory access was encountered", Symptom.INFRASTRUCTURE),
-        ("OSError: [Errno 28] No space left on device", Symptom.INFRASTRUCTURE),
-        ("OSError: [Errno 12] Cannot allocate memory", Symptom.INFRASTRUCTURE),
-        ("OSError: [Errno 116] Stale file handle", Symptom.INFRASTRUCTURE),
-        ("RuntimeError: ibv_modify_qp failed", Symptom.INFRASTRUCTURE),
+        ("torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered", Symptom.INFRASTRUCTURE_ERROR),
+        ("torch.AcceleratorError: CUDA error: an illegal memory access was encountered", Symptom.INFRASTRUCTURE_ERROR),
+        ("OSError: [Errno 28] No space left on device", Symptom.INFRASTRUCTURE_ERROR),
+        ("OSError: [Errno 12] Cannot allocate memory", Symptom.INFRASTRUCTURE_ERROR),
+        ("OSError: [Errno 116] Stale file handle", Symptom.INFRASTRUCTURE_ERROR),
+        ("RuntimeError: ibv_modify_qp failed", Symptom.INFRASTRUCTURE_ERROR),
         # A service elsewhere fails no node, and is not of the script's making.
-        ("HTTPError: 503 Server Error: Service Unavailable for url: https://hub/x", Symptom.SERVICE),
-        ("OSError: HDFS connection failed", Symptom.SERVICE),
-        ("ClientError: An error occurred (SlowDown) when calling the PutObject operation: x", Symptom.SERVICE),
+        ("HTTPError: 503 Server Error: Service Unavailable for url: https://hub/x", Symptom.SERVICE_ELSEWHERE),
+        ("OSError: HDFS connection failed", Symptom.SERVICE_ELSEWHERE),
+        (
+            "ClientError: An error occurred (SlowDown) when calling the PutObject operation: x",
+            Symptom.SERVICE_ELSEWHERE,
+        ),
         # Who is refused, or asks for what is not there, is refused again.
         ("NoCredentialsError: Unable to locate credentials", Symptom.USER_EXCEPTION),
         (
@@ -91,11 +92,15 @@ def test_a_rank_that_is_alone_has_lost_no_partner() -> None:
 @pytest.mark.parametrize(
     ("signal", "log", "symptom"),
     [
-        (9, "", Symptom.KILLED),
-        (11, "RuntimeError: Connection closed by peer\n", Symptom.KILLED),
-        (6, "", Symptom.KILLED),
+        (9, "", Symptom.KILLED_BY_SIGNAL),
+        (11, "RuntimeError: Connection closed by peer\n", Symptom.KILLED_BY_SIGNAL),
+        (6, "", Symptom.KILLED_BY_SIGNAL),
         (6, "terminate called\n  what():  NCCL watchdog: Connection closed by peer\n", Symptom.PEER_LOST),
-        (6, "  what():  CUDA error: uncorrectable ECC error encountered\nConnection closed by peer\n", Symptom.KILLED),
+        (
+            6,
+            "  what():  CUDA error: uncorrectable ECC error encountered\nConnection closed by peer\n",
+            Symptom.KILLED_BY_SIGNAL,
+        ),
     ],
 )
 def test_signals(signal: int, log: str, symptom: Symptom) -> None:
@@ -109,5 +114,5 @@ def test_ends_without_an_exception_or_a_signal() -> None:
 
 def test_the_finer_symptom_goes_with_it() -> None:
     said = diagnosed(ended("torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered"))
-    assert (said.symptom, said.root, said.first_rank) == (Crash.ECC_ERROR, Root.INFRASTRUCTURE, 2)
-    assert diagnosed(ended(signal=11)).symptom is Crash.SEGFAULT
+    assert (said.symptom, said.root, said.first_rank) == (Symptom.ECC_ERROR, Root.INFRASTRUCTURE, 2)
+    assert diagnosed(ended(signal=11)).symptom is Symptom.SEGFAULT

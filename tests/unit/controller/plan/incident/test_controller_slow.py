@@ -13,8 +13,9 @@ from holdfast.events.parts.job import Grant, JobSpec
 from holdfast.fresh_ids import uuid7
 from holdfast.settings.ladder import LadderPolicy
 from holdfast.settings.mechanisms import MechanismPolicy
+from holdfast.symptoms import Symptom
 from holdfast_controller.plan.draft import Rules
-from holdfast_controller.plan.incident.incident import Incident, Symptom
+from holdfast_controller.plan.incident.incident import Incident
 from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.phase import Awaited, Deadline, Ending, Outcome, Running, Stopping
 from holdfast_controller.service import Controller
@@ -72,7 +73,7 @@ def located(**changes: Any) -> FailSlowLocated:
 
 def incident() -> Incident:
     """One that is open until the job is past step 120."""
-    return Incident(id=uuid7(), opened_at=NOW, symptom=Symptom.KILLED, failed_step=120)
+    return Incident(id=uuid7(), opened_at=NOW, symptom=Symptom.KILLED_BY_SIGNAL, failed_step=120)
 
 
 def relieved(*, is_over: bool) -> FailSlowRelieved:

@@ -5,7 +5,8 @@ import re
 
 import pytest
 
-from holdfast.engines.crash import Crash, Diagnosis
+from holdfast.engines.crash import Diagnosis
+from holdfast.symptoms import Symptom
 from tests.crash_examples.cases import Case, cases, diagnosed, told
 
 CASES = cases("provoked", "written", "held_out")
@@ -57,4 +58,4 @@ def test_no_mixture_of_lines_breaks_it(seed: int) -> None:
     }
     codes = {chance.randrange(5): chance.choice([0, 1, -6, -9, -11, 137, 143]) for _ in range(3)}
     said = diagnosed(Case(name="mixture", expected={}, exit_codes=codes, logs=logs))
-    assert 0 <= said.confidence <= 1 and (said.symptom != Crash.UNKNOWN or said.first_rank is None)
+    assert 0 <= said.confidence <= 1 and (said.symptom != Symptom.UNKNOWN or said.first_rank is None)

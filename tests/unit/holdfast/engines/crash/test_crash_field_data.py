@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.engines.crash import Crash, Diagnosis, diagnose
+from holdfast.engines.crash import Diagnosis, diagnose
 from holdfast.engines.crash.rules import rule_book
 from holdfast.engines.crash.scan import LogScan
-from holdfast.symptoms.table_one import Root
+from holdfast.symptoms import Root, Symptom
 
 FIELD_DATA = os.environ.get("HOLDFAST_FIELD_DATA")
 
@@ -32,15 +32,15 @@ def diary(name: str) -> list[str]:
     ("name", "holds", "symptom", "root"),
     [
         # Nobody found out why shared memory was full: the root stays unknown.
-        ("tr1-13B-base", "Unexpected bus error", Crash.BUS_ERROR, Root.UNKNOWN),
+        ("tr1-13B-base", "Unexpected bus error", Symptom.BUS_ERROR, Root.UNKNOWN),
         # A broken GPU, twice: the administrators confirmed it.
-        ("tr1-13B-base", "cudaErrorECCUncorrectable", Crash.ECC_ERROR, Root.INFRASTRUCTURE),
-        ("tr1-13B-base", "RuntimeError: CUDA error: out of memory", Crash.CUDA_OOM, Root.INFRASTRUCTURE),
-        ("tr11-176B-ml", "CUDA error: unknown error", Crash.CUDA_ERROR, Root.INFRASTRUCTURE),
+        ("tr1-13B-base", "cudaErrorECCUncorrectable", Symptom.ECC_ERROR, Root.INFRASTRUCTURE),
+        ("tr1-13B-base", "RuntimeError: CUDA error: out of memory", Symptom.CUDA_OOM, Root.INFRASTRUCTURE),
+        ("tr11-176B-ml", "CUDA error: unknown error", Symptom.CUDA_ERROR, Root.INFRASTRUCTURE),
     ],
 )
 def test_an_incident_gets_the_answer_that_its_operators_found(
-    name: str, holds: str, symptom: Crash, root: Root
+    name: str, holds: str, symptom: Symptom, root: Root
 ) -> None:
     (log,) = [block for block in diary(name) if holds in block]
     said = said_of(log)
@@ -52,16 +52,16 @@ def test_everything_else_in_the_diaries_is_no_crash(name: str) -> None:
     crashes = ("Unexpected bus error", "cudaErrorECCUncorrectable", "CUDA error")
     for block in diary(name):
         if not any(crash in block for crash in crashes):
-            assert said_of(block).symptom is Crash.UNKNOWN, block[:200]
+            assert said_of(block).symptom is Symptom.UNKNOWN, block[:200]
 
 
 @pytest.mark.parametrize(
     ("name", "symptom"),
     [
-        ("dmesg-with-xid-119.log", Crash.GPU_UNAVAILABLE),
-        ("dmesg_oom.log", Crash.CPU_OOM),
-        ("dmesg_os.log", Crash.TOO_MANY_OPEN_FILES),
+        ("dmesg-with-xid-119.log", Symptom.GPU_UNAVAILABLE),
+        ("dmesg_oom.log", Symptom.CPU_OOM),
+        ("dmesg_os.log", Symptom.TOO_MANY_OPEN_FILES),
     ],
 )
-def test_kernel_logs(name: str, symptom: Crash) -> None:
+def test_kernel_logs(name: str, symptom: Symptom) -> None:
     assert said_of((Path(FIELD_DATA or "") / "kernel_logs" / name).read_text()).symptom is symptom

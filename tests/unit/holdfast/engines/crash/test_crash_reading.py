@@ -5,11 +5,11 @@ import io
 import pytest
 
 from holdfast.cli.offline.log_sources import BLOCK_BYTES, blocks, named
-from holdfast.engines.crash import Crash, Diagnosis, diagnose, diagnose_end
+from holdfast.engines.crash import Diagnosis, diagnose, diagnose_end
 from holdfast.engines.crash.log import dissect, progress
 from holdfast.engines.crash.rules import rule_book
 from holdfast.engines.crash.scan import HEAD_LINES, TAIL_LINES, LogScan
-from holdfast.symptoms.table_one import Root
+from holdfast.symptoms import Root, Symptom
 
 OOM = 'Traceback (most recent call last):\n  File "t.py", line 1, in f\ntorch.OutOfMemoryError: CUDA out of memory.\n'
 KEY_ERROR = 'Traceback (most recent call last):\n  File "/job/t.py", line 2, in <module>\n    x["a"]\nKeyError: \'a\'\n'
@@ -72,14 +72,14 @@ def test_when_a_collector_took_a_line_of_torchruns_table_is_not_when_the_rank_en
         f"2024-05-15T10:00:{10 + number}.5Z stderr F {line}\n" for number, line in enumerate(table.splitlines())
     )
     for log in (table, stamped):
-        assert (of(log=log).symptom, of(log=log).first_rank) == (Crash.SEGFAULT, None)
+        assert (of(log=log).symptom, of(log=log).first_rank) == (Symptom.SEGFAULT, None)
 
 
 def test_of_a_long_line_head_and_end_are_read() -> None:
     long = "x" * 5000
-    assert of(log=f"launch.py:{long}] exits with return code = -11\n").symptom is Crash.SEGFAULT
+    assert of(log=f"launch.py:{long}] exits with return code = -11\n").symptom is Symptom.SEGFAULT
     assert of(log=f"RuntimeError: CUDA error: an illegal memory access was encountered {long}\n").symptom is (
-        Crash.ILLEGAL_MEMORY_ACCESS
+        Symptom.ILLEGAL_MEMORY_ACCESS
     )
 
 
@@ -116,47 +116,47 @@ def test_steps_are_told_from_other_numbers(line: str, number: int | None) -> Non
 
 
 def test_an_error_that_training_went_on_after_ended_nothing() -> None:
-    assert of(log=steps(1, 3) + OOM + steps(4, 9)).symptom is Crash.UNKNOWN
-    assert of(log=steps(1, 3) + OOM + steps(4, 9) + KEY_ERROR).symptom is Crash.USER_CODE_ERROR
+    assert of(log=steps(1, 3) + OOM + steps(4, 9)).symptom is Symptom.UNKNOWN
+    assert of(log=steps(1, 3) + OOM + steps(4, 9) + KEY_ERROR).symptom is Symptom.USER_CODE_ERROR
 
 
 def test_a_last_step_of_another_rank_hides_no_error() -> None:
-    assert of(log=steps(1, 3) + OOM + steps(4, 4)).symptom is Crash.CUDA_OOM
+    assert of(log=steps(1, 3) + OOM + steps(4, 4)).symptom is Symptom.CUDA_OOM
 
 
 def test_what_goes_on_in_blocks_without_trouble_is_seen() -> None:
     scan = LogScan("log", rule_book().line_filter)
     for block in (OOM, steps(4, 900), steps(901, 1800)):
         scan.feed(block.encode())
-    assert diagnose([scan.end()]).symptom is Crash.UNKNOWN
+    assert diagnose([scan.end()]).symptom is Symptom.UNKNOWN
 
 
 def test_steps_that_were_buffered_hide_no_error() -> None:
     scan = LogScan("rank-0.log", rule_book().line_filter, 0)
     scan.feed((KEY_ERROR + steps(1, 60)).encode())
-    assert diagnose([scan.end()], {0: 1}).symptom is Crash.USER_CODE_ERROR
-    assert of(log=KEY_ERROR + steps(1, 5) + RESET).symptom is Crash.USER_CODE_ERROR
+    assert diagnose([scan.end()], {0: 1}).symptom is Symptom.USER_CODE_ERROR
+    assert of(log=KEY_ERROR + steps(1, 5) + RESET).symptom is Symptom.USER_CODE_ERROR
 
 
 def test_an_error_handled_at_the_start_explains_no_later_end() -> None:
     scan = LogScan("rank-0.log", rule_book().line_filter, 0)
     scan.feed((KEY_ERROR + steps(1, 60)).encode())
-    assert diagnose([scan.end()], {0: -9}).symptom is Crash.KILLED
-    assert of(log=KEY_ERROR + steps(1, 60) + RESET).symptom is Crash.UNKNOWN
-    assert of(log=KEY_ERROR + steps(1, 60)).symptom is Crash.UNKNOWN
+    assert diagnose([scan.end()], {0: -9}).symptom is Symptom.KILLED
+    assert of(log=KEY_ERROR + steps(1, 60) + RESET).symptom is Symptom.UNKNOWN
+    assert of(log=KEY_ERROR + steps(1, 60)).symptom is Symptom.UNKNOWN
 
 
 def test_only_the_last_attempt_counts() -> None:
     restart = "I0515 10:00:00.1 1 agent/api.py:900] Worker group FAILED. 2/3 attempts left; will restart worker group\n"
-    assert of(log=OOM + restart + KEY_ERROR).symptom is Crash.USER_CODE_ERROR
-    assert of(log=OOM + restart + "waiting\n").symptom is Crash.CUDA_OOM
+    assert of(log=OOM + restart + KEY_ERROR).symptom is Symptom.USER_CODE_ERROR
+    assert of(log=OOM + restart + "waiting\n").symptom is Symptom.CUDA_OOM
 
 
 def test_a_cascade_never_goes_before_a_first_hand_end_however_early_it_was_said() -> None:
     early = "2024-05-15 10:00:00,000 ERROR x\n" + RESET
     late = "2024-05-15 10:09:00,000 ERROR x\n" + KEY_ERROR
     said = of(**{"rank-0.err": early, "rank-1.err": early, "rank-2.err": late})
-    assert (said.symptom, said.first_rank) == (Crash.USER_CODE_ERROR, 2)
+    assert (said.symptom, said.first_rank) == (Symptom.USER_CODE_ERROR, 2)
     assert [other.rank for other in said.others] == [0, 1]
 
 
@@ -169,12 +169,12 @@ def test_time_decides_between_equals_and_without_it_nobody_is_named() -> None:
 def test_a_kernel_line_of_another_time_or_thing_explains_no_end_of_a_rank() -> None:
     xid = "[Tue May 14 10:00:00 2024] NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.\n"
     stamped = "2024-05-15 10:00:00,000 ERROR x\n" + KEY_ERROR
-    assert of(**{"rank-0.err": stamped, "dmesg.log": xid}).symptom is Crash.USER_CODE_ERROR
-    assert of(**{"rank-0.err": KEY_ERROR, "dmesg.log": xid}).symptom is Crash.USER_CODE_ERROR
+    assert of(**{"rank-0.err": stamped, "dmesg.log": xid}).symptom is Symptom.USER_CODE_ERROR
+    assert of(**{"rank-0.err": KEY_ERROR, "dmesg.log": xid}).symptom is Symptom.USER_CODE_ERROR
     near = xid.replace("May 14", "May 15")
     lost = "2024-05-15 10:00:09,000 ERROR x\nRuntimeError: CUDA error: unknown error\n"
     said = of(**{"rank-0.err": lost, "dmesg.log": near})
-    assert (said.symptom, said.root) == (Crash.GPU_LOST, Root.INFRASTRUCTURE)
+    assert (said.symptom, said.root) == (Symptom.GPU_LOST, Root.INFRASTRUCTURE)
 
 
 def test_a_rank_that_ended_well_has_no_error() -> None:
@@ -186,7 +186,7 @@ def test_a_rank_that_ended_well_has_no_error() -> None:
 def test_an_exit_code_beside_a_traceback_is_how_it_came_down() -> None:
     scan = LogScan("rank-0.err", rule_book().line_filter, 0)
     scan.feed(KEY_ERROR.encode())
-    assert diagnose([scan.end()], {0: -11}).symptom is Crash.USER_CODE_ERROR
+    assert diagnose([scan.end()], {0: -11}).symptom is Symptom.USER_CODE_ERROR
 
 
 def test_a_block_that_is_noise_is_harmless() -> None:
@@ -196,7 +196,7 @@ def test_a_block_that_is_noise_is_harmless() -> None:
         assert len(block) <= 2 * BLOCK_BYTES
         scan.feed(block)
     said = diagnose([scan.end()])
-    assert said.symptom is Crash.USER_CODE_ERROR
+    assert said.symptom is Symptom.USER_CODE_ERROR
 
 
 def test_memory_is_bounded_however_much_is_said() -> None:
@@ -229,7 +229,7 @@ def test_names_tell_whose_log_it_is(name: str, rank: int | None, local: bool) ->
 
 def test_one_end_by_itself() -> None:
     said = diagnose_end(exception_type="builtins.KeyError", message="'a'", trace=KEY_ERROR, exit_code=1, rank=4)
-    assert (said.symptom, said.first_rank) == (Crash.USER_CODE_ERROR, 4)
-    assert diagnose_end(signal=11, rank=4).symptom is Crash.SEGFAULT
-    assert diagnose_end(signal=9, rank=4, log_tail="step 1\n").symptom is Crash.KILLED
-    assert diagnose_end(exit_code=3, rank=4).symptom is Crash.UNKNOWN
+    assert (said.symptom, said.first_rank) == (Symptom.USER_CODE_ERROR, 4)
+    assert diagnose_end(signal=11, rank=4).symptom is Symptom.SEGFAULT
+    assert diagnose_end(signal=9, rank=4, log_tail="step 1\n").symptom is Symptom.KILLED
+    assert diagnose_end(exit_code=3, rank=4).symptom is Symptom.UNKNOWN

@@ -2,10 +2,10 @@
 
 import pytest
 
-from holdfast.engines.crash import PARENT, Crash
 from holdfast.engines.crash.log import LINE_CHARS_MAX, dissect
 from holdfast.engines.crash.rule_matches import rule_matches
 from holdfast.engines.crash.rules import RulesRefused, parsed, rule_book
+from holdfast.symptoms import Symptom
 
 BOOK = rule_book()
 EXAMPLES = [(one.rule.name, example) for one in BOOK.compiled for example in one.rule.examples]
@@ -50,8 +50,8 @@ def test_every_rule_that_lines_meet_has_an_example() -> None:
     assert [one.rule.name for one in BOOK.compiled if one.rule.where != "code" and not one.rule.examples] == []
 
 
-def test_every_name_has_a_row_of_table_one_above_it() -> None:
-    assert set(Crash) - set(PARENT) == {Crash.UNKNOWN}
+def test_every_symptom_of_a_rule_has_a_row_of_table_one() -> None:
+    assert {one.rule.symptom for one in BOOK.compiled if not one.rule.symptom.row} <= {Symptom.UNKNOWN}
 
 
 @pytest.mark.parametrize(
