@@ -116,7 +116,7 @@ def test_a_job_goes_on_when_nobody_reads_its_output(holdfast: Cluster, tmp_path:
     ended = "select 1 from historian.events where job = 'unread' and type = 'job_finished'"
     holdfast.until("its end is recorded", lambda: holdfast.query(ended))
     again = holdfast.command("attach", "unread")
-    assert again.stderr == "[holdfast] job unread is over, completed: every rank ended with exit code 0\n"
+    assert again.stderr == "[holdfast] job unread is over, completed: every rank exited with code 0\n"
     assert "a line\n" in holdfast.command("logs", "unread", "--rank", "0", "-n", "1").stdout
 
 

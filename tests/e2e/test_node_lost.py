@@ -29,7 +29,7 @@ def test_a_standby_takes_over(holdfast: Cluster, node_rank: int) -> None:
     holdfast.until("the new members are recorded", lambda: holdfast.members(job) == members)
     inventory = holdfast.nodes()
     assert (inventory[lost]["state"], inventory[lost]["job"]) == ("evicted", None)
-    assert inventory[lost]["blocked_until"] is not None and "nothing was heard" in inventory[lost]["reason"]
+    assert inventory[lost]["blocked_until"] is not None and "no heartbeat" in inventory[lost]["reason"]
 
     # Its agent coming back does not bring it back into the pool: a person does.
     holdfast.power_on(lost)

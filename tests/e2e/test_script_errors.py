@@ -30,7 +30,7 @@ def test_an_exception_on_the_first_step_twice_running_ends_the_job(holdfast: Clu
     if shown.returncode:  # another incident of the same second may share that much of its id
         shown = holdfast.command("show", incident["key"])
     assert re.search(r'File ".*fold\.py", line \d+, in raise_type_error', shown.stdout)
-    assert "twice running" in shown.stdout
+    assert "twice in a row" in shown.stdout
     assert "traceback" in shown.stdout
 
 
@@ -40,7 +40,7 @@ def test_the_same_exception_at_the_same_step_twice_running_ends_the_job(holdfast
     check_record(holdfast, job)
     assert job.generation() == 2 and job.step() == 14
     (finished,) = holdfast.events(job, "job_finished")
-    assert "at the same step 14, twice running" in finished["reason"]
+    assert "with the same error at step 14 twice in a row" in finished["reason"]
     assert "raise_type_error" in finished["traceback"]
 
 

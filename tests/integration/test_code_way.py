@@ -166,13 +166,13 @@ async def test_a_version_is_kept_once_whole_and_by_its_true_hash_and_outlives_th
         assert "its manifest is not on the bus" in (await house.ask(KeepCode, found.version)).message
         lost = next(iter(found.contents))
         await house.put(found, but=lost)
-        assert "1 of its 4 files are not on the bus" in (await house.ask(KeepCode, found.version)).message
+        assert "1 of its 4 files are missing on the bus" in (await house.ask(KeepCode, found.version)).message
         await house.person.put_objects(CODE_BUCKET, {lost: b"something else"})
         assert not (await house.ask(KeepCode, found.version)).accepted and not librarian.manifests.get(found.version)
         await house.keep(found)
         assert librarian.manifests[found.version] == found.manifest
         await house.person.put_objects(CODE_BUCKET, {"0" * 64: encode(found.manifest)})
-        assert "something else" in (await house.ask(KeepCode, "0" * 64)).message
+        assert "has another digest" in (await house.ask(KeepCode, "0" * 64)).message
         unreadable = await house.person.request(CODE_REQUESTS, b"{}", WITHIN_S)
         assert "not a request" in msgspec.json.decode(unreadable, type=Answer).message
     async with house.open() as librarian:
@@ -238,7 +238,7 @@ async def test_what_cannot_be_had_is_said_with_its_cause(house: House, source: P
         async with house.open():
             place.store.order(order(found, "job"))
             await until(lambda: len(place.failures) == 2)
-            assert f"code version {short(found.version)}: it is not held here" in place.failures[1][1]
+            assert f"code version {short(found.version)}: the controller does not store it" in place.failures[1][1]
             assert place.failures[1][0] == f"job/{found.version}"
         assert not place.in_place
 
@@ -333,7 +333,7 @@ async def test_code_of_forgotten_jobs_is_forgotten_and_what_others_share_is_not(
             f"values ('j/2', 1, '{{}}', 'j', '{two.version}', 2, 'good', now())"
         )
         await librarian.tidy()
-        librarian._brought.clear()  # that was an hour ago
+        librarian._stored_at.clear()  # that was an hour ago
         await librarian.tidy()
         assert librarian.manifests.keys() == {two.version}
         rows = await database("select sha256, content from controller.code_contents")

@@ -36,7 +36,7 @@ async def serve(this: Process) -> None:
         this.settings.database_url, "controller", application_name="holdfast-controller"
     )
     try:
-        # Before the first decision, which may be to go back to one of them.
+        # Before the first decision, which may be to roll back to one of them.
         await librarian.load()
         async with asyncio.TaskGroup() as group:
             group.create_task(librarian.run(), name="code")

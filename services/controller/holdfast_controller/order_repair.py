@@ -1,6 +1,6 @@
-"""What the bus must have under the key of a node's order; see `holdfast.daemon.order_repair`.
+"""Repair of the orders to nodes on the bus (`holdfast.daemon.order_repair`).
 
-Agents refuse what they cannot read or what is older than what they know; this restores the true order.
+Agents refuse orders that they cannot read or that are older than the newest; this restores the controller's order.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from holdfast.orders.node import NodeOrder
 
 
 def truths(orders: Iterable[NodeOrder]) -> dict[str, Correction]:
-    """For each key the correction of what is there."""
+    """Return the correction for each key."""
     return {NodeOrder.key_of(order.node): partial(_corrected, order) for order in orders}
 
 
 def correction(body: bytes | None, truth: NodeOrder) -> NodeOrder | None:
-    """What to put in the place of `body`, None if that is as it should be.
+    """Return the order to put in place of `body`; None if that is correct.
 
-    The truth is never older than what was published of it: a higher fence on the bus was never given by the controller.
+    `truth` is never older than what the controller published: a higher fence on the bus is not from the controller.
     """
     try:
-        there = NodeOrder.decode(body) if body is not None else None
+        found = NodeOrder.decode(body) if body is not None else None
     except UnreadableOrder:
-        there = None
-    if there is None or there.fence < truth.fence:
+        found = None
+    if found is None or found.fence < truth.fence:
         return truth
-    if there.fence > truth.fence:
-        return msgspec.structs.replace(truth, supersedes=there.fence)
-    return truth if there.placement != truth.placement else None
+    if found.fence > truth.fence:
+        return msgspec.structs.replace(truth, supersedes=found.fence)
+    return truth if found.placement != truth.placement else None
 
 
 def _corrected(truth: NodeOrder, body: bytes | None) -> bytes | None:

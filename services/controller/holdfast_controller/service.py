@@ -1,4 +1,4 @@
-"""The controller as a decider: which jobs an input concerns, and what the decision means in rows."""
+"""The controller as a decider: it selects the jobs that an input concerns, and turns decisions into rows."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from holdfast_controller.store import (
 )
 
 FORGOTTEN_AT_ONCE_MAX = 100
-"""Jobs that go in one transaction: decisions wait behind it."""
+"""Maximum number of jobs deleted in one transaction, because decisions wait for it."""
 
 
 class Controller(Decider):
@@ -67,7 +67,7 @@ class Controller(Decider):
         self._references: dict[AnswerKey, str] = {}
         self.planner = Planner(msgspec.structs.replace(rules, references=self._references), retention)
         self.jobs: dict[str, JobState] = {}
-        # The oldest end first, so that most of the time one look tells that nothing is to be forgotten.
+        # The oldest end first, so that usually one comparison shows that nothing is to be deleted.
         self._ended: dict[str, datetime] = {}
         self._used_names: dict[str, datetime] = {}
 
@@ -83,7 +83,7 @@ class Controller(Decider):
     def on_event(self, event: AnyEvent, now: datetime) -> Effect:
         concerned = self._concerned(event)
         if isinstance(event, OrderRefused) and event.epoch < _epochs(self.jobs.values()).get(event.node or "", 0):
-            # Its job has not learned yet that it lost the node, which serves another or did: its order is no forgery.
+            # Its job does not know yet that it lost the node to another job: the newer order is not forged.
             concerned = []
         return _merge(
             [self._decided(self.jobs[job], self.planner.event(self.jobs[job], event, now), now) for job in concerned]
@@ -115,7 +115,7 @@ class Controller(Decider):
                 del self.jobs[row.key], self._ended[row.key]
 
     def standing_orders(self) -> list[NodeOrder]:
-        """What every node that a job holds should run now; if two believe to hold it, the later hand-over counts."""
+        """Return the order in force for every node. If two jobs seem to hold a node, the later grant counts."""
         epochs = _epochs(self._live())
         orders = (order for state in self._live() for order in standing_orders(state))
         return [order for order in orders if order.epoch == epochs[order.node]]
@@ -141,7 +141,7 @@ class Controller(Decider):
         return [state for state in self.jobs.values() if not state.is_over]
 
     def _decided(self, before: JobState, decision: JobDecision, now: datetime) -> Effect:
-        """What a decision means, and the tests that follow if it evicts several nodes of which one is at fault."""
+        """Return the effect of a decision, with a test of suspects if it evicts several nodes together."""
         effect = self._effect(before, decision, now)
         tests = suspect_test.follow_up(decision.events, decision.state or before, now, self.planner.rules)
         return effect if tests is None else _merge([effect, self._effect(None, tests, now)])
@@ -191,7 +191,7 @@ def _wanted(state: JobState | None) -> tuple[str, ...]:
 
 
 def _epochs(states: Iterable[JobState]) -> dict[str, int]:
-    """The newest hand-over of every node that one of these jobs holds, or held to its end."""
+    """Return the newest epoch of every node that one of these jobs holds, or held to its end."""
     epochs: dict[str, int] = {}
     for state in states:
         for member in filter(None, state.members):

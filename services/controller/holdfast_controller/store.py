@@ -16,7 +16,7 @@ from holdfast_controller.plan.phase import Ended
 
 
 class IncidentRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """An incident as people ask for it; `outcome` is empty while it is open."""
+    """An incident, for queries of people."""
 
     id: str
     job: str
@@ -28,10 +28,11 @@ class IncidentRecord(msgspec.Struct, frozen=True, kw_only=True):
     taken: tuple[RungTaken, ...] = ()
     closed_at: datetime | None = None
     outcome: str | None = None
+    """None while it is open."""
 
 
 class VersionRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A version of a job's code as people ask for it. The key is the job's name, a slash and the version."""
+    """A version of a job's code, for queries of people."""
 
     job: str
     about: CodeVersion
@@ -46,7 +47,7 @@ class ReferenceRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsedName(msgspec.Struct, frozen=True, kw_only=True):
-    """What is left of a job that was forgotten: its name, which is the key, stays taken."""
+    """The record that remains of a deleted job: its name, which is the key, stays reserved."""
 
     ended_at: datetime
 
@@ -64,7 +65,7 @@ def _job_columns(state: JobState) -> dict[str, Any]:
 
 
 def exit_code_of(state: JobState) -> int | None:
-    """A job's exit code once it is over."""
+    """Return a job's exit code; None before its end."""
     return state.phase.exit_code if isinstance(state.phase, Ended) else None
 
 
@@ -81,7 +82,7 @@ def _incident_columns(record: IncidentRecord) -> dict[str, Any]:
 
 
 def version_key(job: str, version: str) -> str:
-    """The key of a version's record: the same code in two jobs is judged twice."""
+    """Return the key of a version's record: each job has its own verdict on the same code."""
     return f"{job}/{version}"
 
 
@@ -113,4 +114,4 @@ INCIDENTS = Table(name="incidents", row_type=IncidentRecord, columns=_incident_c
 CODE_VERSIONS = Table(name="code_versions", row_type=VersionRecord, columns=_version_columns, is_only_written=True)
 REFERENCES = Table(name="reference_digests", row_type=ReferenceRecord, columns=_reference_columns)
 TABLES: tuple[Table[Any], ...] = (JOBS, USED_NAMES, REFERENCES)
-"""What is read at the start; records of incidents are only written."""
+"""Tables that are read at the start; the others are only written."""

@@ -17,7 +17,7 @@ from holdfast.settings.retention import RetentionPolicy
 from holdfast.settings.timeouts import Timeouts
 from holdfast_controller.plan.draft import Rules
 from holdfast_controller.plan.job import JobState
-from holdfast_controller.plan.phase import Claiming, Ended, Outcome
+from holdfast_controller.plan.phase import Claiming, Ended, JobOutcome
 from holdfast_controller.service import FORGOTTEN_AT_ONCE_MAX, Controller
 from holdfast_controller.store import JOBS, USED_NAMES, UsedName
 from holdfast_standby.service import Standby
@@ -36,7 +36,7 @@ def spec(name: str) -> JobSpec:
 def ended(name: str, at: datetime) -> JobState:
     return JobState(
         spec=spec(name),
-        phase=Ended(outcome=Outcome.COMPLETED, exit_code=0, at=at),
+        phase=Ended(outcome=JobOutcome.COMPLETED, exit_code=0, at=at),
         submitted_at=at,
         members=(None,),
     )

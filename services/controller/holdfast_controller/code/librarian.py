@@ -1,6 +1,6 @@
-"""Takes the code that people bring into the controller's keeping, and puts it on the bus again for nodes that miss it.
+"""The store of submitted code: it copies code from the bus to Postgres, and back for nodes that lack it.
 
-The bus carries code, Postgres has it: a version is held once every byte of it is in Postgres and was hashed there.
+A version is stored once every byte of it is in Postgres and its hash was verified.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from holdfast.code.manifest import InvalidManifest, Manifest, decode, digest_of,
 from holdfast.requests import CODE_REQUESTS, Answer, AnyCodeRequest, KeepCode
 from holdfast.store import StoreUnavailable
 from holdfast.subjects import CODE_BUCKET
-from holdfast_controller.code.shelf import CodeShelf
+from holdfast_controller.code.shelf import PostgresShelf
 
 BATCH_BYTES = 8 << 20
-"""What is in memory at once on its way from one place to the other."""
+"""Maximum size of contents in memory while they are copied."""
 OFFERED_S = 10.0
-"""When many nodes miss the same, one offer serves them all."""
+"""One copy to the bus serves all requests for the same version within this time."""
 TIDY_EVERY_S = 3600.0
 _RETRY_S = 0.5
 
@@ -31,25 +31,23 @@ log = structlog.get_logger(__name__)
 
 
 class _Refused(Exception):
-    """A request cannot be met; the message says why."""
+    """A request that cannot be met; the message gives the reason."""
 
 
 class Librarian:
-    """Serves requests about code.
+    """Server of requests about code."""
 
-    `manifests` has those of versions that decisions may be about: of jobs that are not over, and what was just brought.
-    """
-
-    def __init__(self, bus: Bus, shelf: CodeShelf) -> None:
+    def __init__(self, bus: Bus, shelf: PostgresShelf) -> None:
         self._bus = bus
         self._shelf = shelf
         self._offered: dict[str, float] = {}
-        self._brought: dict[str, float] = {}
+        self._stored_at: dict[str, float] = {}
         self._turn = asyncio.Lock()
         self.manifests: dict[str, Manifest] = {}
+        """Manifests that decisions may need: of jobs that are not over, and of versions stored recently."""
 
     async def load(self) -> None:
-        """Read what the present jobs run, waiting for the store as long as it takes."""
+        """Read the manifests of the present jobs; wait for the store as long as necessary."""
         while True:
             try:
                 for version in await self._shelf.of_live_jobs():
@@ -61,12 +59,12 @@ class Librarian:
                 return
 
     async def _held(self, version: str) -> Manifest | None:
-        """The manifest of a version that is held whole."""
+        """Return the manifest of a version that is stored completely; None if it is not."""
         if version not in self.manifests and (body := await self._shelf.manifest(version)) is not None:
             try:
                 self.manifests[version] = decode(body)
             except InvalidManifest as error:
-                # Of a newer release, that was here before this one. What differs cannot be told then; jobs go on.
+                # Written by a newer release. Differences between versions are then unknown; jobs go on.
                 log.error("a code version cannot be read", version=short(version), reason=str(error))
         return self.manifests.get(version)
 
@@ -77,7 +75,7 @@ class Librarian:
             group.create_task(self._keep_tidy(), name="tidy code")
 
     async def answer(self, body: bytes) -> bytes:
-        """Answer one request; what cannot be done now is refused with the reason."""
+        """Answer one request; refuse with the reason if it cannot be met now."""
         try:
             request = requests.decode_code_request(body)
         except requests.UnreadableRequest as error:
@@ -97,14 +95,14 @@ class Librarian:
             await self._offer(request.version)
 
     async def _keep(self, version: str) -> None:
-        self._brought[version] = time.monotonic()
+        self._stored_at[version] = time.monotonic()
         if await self._held(version) is not None:
             return
         body = (await self._bus.get_objects(CODE_BUCKET, [version])).get(version)
         if body is None:
             raise _Refused("its manifest is not on the bus")
         if digest_of(body) != version:
-            raise _Refused("what is on the bus under its name is something else")
+            raise _Refused("the object of that name on the bus has another digest")
         manifest = decode(body)
         sizes = manifest.digests
         missing = await self._shelf.missing(sizes)
@@ -112,25 +110,25 @@ class Librarian:
             contents = await self._bus.get_objects(CODE_BUCKET, batch)
             wrong = [digest for digest in batch if digest not in contents or digest_of(contents[digest]) != digest]
             if wrong:
-                raise _Refused(f"{len(wrong)} of its {len(sizes)} files are not on the bus, or not whole")
+                raise _Refused(f"{len(wrong)} of its {len(sizes)} files are missing on the bus, or incomplete")
             await self._shelf.put(contents)
         await self._shelf.put_manifest(version, body)
         self.manifests[version] = manifest
         self._offered[version] = time.monotonic()
-        log.info("code is held", version=short(version), files=len(manifest.entries), new=len(missing))
+        log.info("code stored", version=short(version), files=len(manifest.entries), new=len(missing))
 
     async def _offer(self, version: str) -> None:
         manifest = await self._held(version)
         if manifest is None:
-            raise _Refused("it is not held here")
+            raise _Refused("the controller does not store it")
         if time.monotonic() - self._offered.get(version, float("-inf")) < OFFERED_S:
             return
         for batch in _batches(manifest.digests):
             await self._bus.put_objects(CODE_BUCKET, await self._shelf.contents(batch))
-        # Last: who finds it finds the rest.
+        # The manifest last: a node that finds it finds the rest.
         await self._bus.put_objects(CODE_BUCKET, await self._shelf.contents([version]))
         self._offered[version] = time.monotonic()
-        log.info("code is on the bus again", version=short(version), files=len(manifest.entries))
+        log.info("code published again", version=short(version), files=len(manifest.entries))
 
     async def _keep_tidy(self) -> None:
         while True:
@@ -139,10 +137,10 @@ class Librarian:
                 async with self._turn:
                     await self.tidy()
             except StoreUnavailable as error:
-                log.warning("code of forgotten jobs stays for now", reason=str(error))
+                log.warning("code of deleted jobs not removed yet", reason=str(error))
 
     async def tidy(self) -> None:
-        """Forget the code of jobs that are forgotten; have in memory what the present ones run."""
+        """Delete the code of deleted jobs, and drop manifests of ended jobs from memory."""
         if await self._shelf.unused():
             needed: set[str] = set()
             for version in await self._shelf.versions():
@@ -153,9 +151,9 @@ class Librarian:
             await self._shelf.sweep(needed)
         live, now = await self._shelf.of_live_jobs(), time.monotonic()
         for version in [*self.manifests]:
-            if version not in live and now - self._brought.get(version, float("-inf")) > TIDY_EVERY_S:
+            if version not in live and now - self._stored_at.get(version, float("-inf")) > TIDY_EVERY_S:
                 del self.manifests[version]
-                self._brought.pop(version, None)
+                self._stored_at.pop(version, None)
 
 
 def _batches(sizes: Mapping[str, int]) -> Iterator[list[str]]:

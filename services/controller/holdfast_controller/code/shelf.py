@@ -1,12 +1,12 @@
-"""Where the code of all versions is kept: contents by their hashes, each once, however many versions have it.
+"""Tables of code: contents by their hashes, each stored once for all versions that have it.
 
-Beside the store of decisions, in the same schema: what is kept here never changes, so no decision has to wait for it.
+They are apart from the store of decisions, in the same schema: contents never change, so no decision waits for them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Protocol, Self
+from typing import Self
 
 from holdfast.store.connections import Connections, translated
 
@@ -34,48 +34,8 @@ returning version
 _SWEEP = "delete from controller.code_contents where kept_at < now() - interval '1 day' and sha256 <> all($1::text[])"
 
 
-class CodeShelf(Protocol):
-    """What the controller keeps of code; every method raises StoreUnavailable while the store is away."""
-
-    async def versions(self) -> list[str]:
-        """The versions that are kept whole."""
-        ...
-
-    async def of_live_jobs(self) -> set[str]:
-        """The versions of jobs that are not over."""
-        ...
-
-    async def manifest(self, version: str) -> bytes | None:
-        """The manifest of a version that is kept whole."""
-        ...
-
-    async def missing(self, digests: Collection[str]) -> set[str]:
-        """Those whose content is not kept."""
-        ...
-
-    async def contents(self, digests: Collection[str]) -> dict[str, bytes]:
-        """The contents that are kept."""
-        ...
-
-    async def put(self, contents: Mapping[str, bytes]) -> None:
-        """Keep these contents."""
-        ...
-
-    async def put_manifest(self, version: str, body: bytes) -> None:
-        """Keep a version: all that it is made of is kept already."""
-        ...
-
-    async def unused(self) -> list[str]:
-        """Drop the versions that no job has any more, none that was kept within a day; gives their names."""
-        ...
-
-    async def sweep(self, needed: Iterable[str]) -> None:
-        """Drop all contents but these, and but those that were kept within a day."""
-        ...
-
-
 class PostgresShelf:
-    """`CodeShelf` in the controller's schema."""
+    """Storage of code; every method raises StoreUnavailable while the store cannot be reached."""
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
@@ -86,59 +46,59 @@ class PostgresShelf:
         return cls(await Connections.prepare(url, "holdfast-controller-code", most=1))
 
     async def versions(self) -> list[str]:
-        """Those that are kept whole."""
+        """Return the versions that are stored completely."""
         async with self._connections.one() as connection:
             with translated():
                 return [row[0] for row in await connection.fetch(_KEPT)]
 
     async def of_live_jobs(self) -> set[str]:
-        """Those of jobs that are not over."""
+        """Return the versions of jobs that are not over."""
         async with self._connections.one() as connection:
             with translated():
                 return {row[0] for row in await connection.fetch(_OF_LIVE_JOBS)}
 
     async def manifest(self, version: str) -> bytes | None:
-        """A manifest; see `CodeShelf`."""
+        """Return the manifest of a completely stored version."""
         async with self._connections.one() as connection:
             with translated():
                 body = await connection.fetchval(_MANIFEST, version)
         return None if body is None else bytes(body)
 
     async def missing(self, digests: Collection[str]) -> set[str]:
-        """Those that are not kept."""
+        """Return the digests whose content is not stored."""
         async with self._connections.one() as connection:
             with translated():
                 rows = await connection.fetch(_THERE, list(digests))
         return set(digests) - {row[0] for row in rows}
 
     async def contents(self, digests: Collection[str]) -> dict[str, bytes]:
-        """Those that are kept."""
+        """Return the contents that are stored."""
         async with self._connections.one() as connection:
             with translated():
                 rows = await connection.fetch(_CONTENTS, list(digests))
         return {row[0]: bytes(row[1]) for row in rows}
 
     async def put(self, contents: Mapping[str, bytes]) -> None:
-        """Keep these contents."""
+        """Store these contents."""
         async with self._connections.one() as connection:
             with translated():
                 await connection.execute(_PUT, list(contents), list(contents.values()))
 
     async def put_manifest(self, version: str, body: bytes) -> None:
-        """Keep a version."""
+        """Store a version whose contents are all stored."""
         async with self._connections.one() as connection:
             with translated():
                 await connection.execute(_PUT, [version], [body])
                 await connection.execute(_PUT_MANIFEST, version)
 
     async def unused(self) -> list[str]:
-        """Drop versions of jobs that are forgotten."""
+        """Delete versions that no job has and that are older than a day; return their names."""
         async with self._connections.one() as connection:
             with translated():
                 return [row[0] for row in await connection.fetch(_UNUSED)]
 
     async def sweep(self, needed: Iterable[str]) -> None:
-        """Drop contents that nobody needs."""
+        """Delete all contents except `needed` and those stored within a day."""
         async with self._connections.one() as connection:
             with translated():
                 await connection.execute(_SWEEP, list(needed))

@@ -45,7 +45,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """What follows for a job. The reasons are in the events."""
+    """The consequences of an input for a job. The reasons are in the events."""
 
     state: JobState | None
     events: tuple[Event, ...] = ()

@@ -60,12 +60,12 @@ def first_step(draft: JobDraft, event: FirstStep) -> None:
         draft.update_phase(stepped=stepped)
         if stepped >= set(draft.state.nodes):
             become_running(draft, phase)
-            updates.began(draft, event.step)
+            updates.note_first_step(draft, event.step)
     passed_step(draft, event.step)
 
 
 def progress(draft: JobDraft, event: Progress) -> None:
-    """Record a step of the running job, if somebody waits for it or the last record is old."""
+    """Record a step of the running job, if an incident or a code version depends on it or the last record is old."""
     state, phase = draft.state, draft.state.phase
     if event.generation != state.generation or not isinstance(phase, Running) or event.step <= state.step:
         return
@@ -75,7 +75,7 @@ def progress(draft: JobDraft, event: Progress) -> None:
         draft.update_phase(step_seen_at=draft.now)
         passed_step(draft, event.step)
         close_when_settled(draft)
-        updates.proved(draft)
+        updates.judge_by_training(draft)
 
 
 def step_time_measured(draft: JobDraft, event: StepTimeMeasured) -> None:
@@ -92,8 +92,8 @@ def step_restorable(draft: JobDraft, event: StepRestorable) -> None:
 def ranks_finished(draft: JobDraft, event: RanksFinished) -> None:
     """Note that all ranks of a node exited with 0; the last node ends the job."""
     if note_finished(draft, event):
-        draft.close_incident("recovered", "the job ran to its end")
-        become_completed(draft, "every rank ended with exit code 0")
+        draft.close_incident("recovered", "the job completed")
+        become_completed(draft, "every rank exited with code 0")
 
 
 def note_finished(draft: JobDraft, event: RanksFinished) -> bool:

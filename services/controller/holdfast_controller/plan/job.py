@@ -15,13 +15,13 @@ from holdfast_controller.plan.incident.incident import Alert, Incident
 from holdfast_controller.plan.phase import (
     TRANSITIONS,
     Checking,
-    Checks,
+    ChecksProgress,
     Claiming,
     Deadline,
     Ended,
-    Phase,
-    Replay,
+    JobPhase,
     Replaying,
+    ReplayProgress,
     Running,
     Waiting,
     phase_name,
@@ -87,7 +87,7 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that the controller knows of a job."""
 
     spec: JobSpec
-    phase: Phase
+    phase: JobPhase
     submitted_at: datetime
     members: tuple[Grant | None, ...]
     """The node of each node rank; None where one is missing."""
@@ -147,7 +147,7 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def purpose(self) -> Purpose:
-        """What the job's ranks do: "train" or "checks"."""
+        """The task of the job's ranks: "train" or "checks"."""
         return "checks" if are_checks(self.spec) else "train"
 
     @property
@@ -156,12 +156,12 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
         return None if isinstance(self.phase, Running | Ended) else self.phase.deadline
 
     @property
-    def checks(self) -> Checks | None:
+    def checks(self) -> ChecksProgress | None:
         """Stop-time checks in progress."""
         return self.phase.checks if isinstance(self.phase, Checking) else None
 
     @property
-    def replay(self) -> Replay | None:
+    def replay(self) -> ReplayProgress | None:
         """A replay in progress."""
         return self.phase.replay if isinstance(self.phase, Replaying) else None
 
@@ -211,7 +211,7 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
         """Return the grant by which the job holds this node, None if it does not."""
         return next((member for member in self.members if member and member.node == node), None)
 
-    def enter(self, phase: Phase, **changes: object) -> JobState:
+    def enter(self, phase: JobPhase, **changes: object) -> JobState:
         """Return the job in its next phase; only `transitions.py` calls this.
 
         Raises:

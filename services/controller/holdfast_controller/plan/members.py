@@ -14,7 +14,7 @@ from holdfast_controller.plan.phase import Claiming, Stopping
 from holdfast_controller.plan.transitions import become_starting, end_when_gone
 
 
-def granted(draft: JobDraft, event: NodesGranted) -> None:
+def nodes_granted(draft: JobDraft, event: NodesGranted) -> None:
     """Fill the vacancies with the granted nodes, and give back those that are not needed."""
     state = draft.state
     new = usable(state, event)
@@ -34,10 +34,10 @@ def granted(draft: JobDraft, event: NodesGranted) -> None:
     if draft.state.vacancies:
         # Nodes that an earlier claim brought are not requested again by the present one.
         if event.claim == state.claim or draft.state.vacancies < missing:
-            draft.request_nodes("fewer nodes were granted than are missing by now")
+            draft.request_nodes("fewer nodes were granted than are missing")
         return
     names = ", ".join(grant.node for grant in event.grants)
-    become_starting(draft, f"{names} joined; all {state.spec.nnodes} nodes are there")
+    become_starting(draft, f"{names} joined; all {state.spec.nnodes} nodes are present")
 
 
 def usable(state: JobState, event: NodesGranted) -> list[Grant]:
@@ -49,19 +49,19 @@ def usable(state: JobState, event: NodesGranted) -> list[Grant]:
     ]
 
 
-def awaited(draft: JobDraft, event: NodesAwaited) -> None:
+def nodes_awaited(draft: JobDraft, event: NodesAwaited) -> None:
     """Suspend the nodes at hand: there are not enough free ones."""
     state = draft.state
     if not isinstance(state.phase, Claiming) or event.claim != state.claim or not state.nodes:
         return
     if state.is_suspended or state.generation == 0:
         return
-    draft.emit(Suspension, reason=f"{event.wanted} nodes are needed, {event.available} are there: waiting for more")
+    draft.emit(Suspension, reason=f"{event.wanted} nodes are needed, {event.available} are free: waiting for more")
     draft.update_phase(is_suspended=True)
     draft.order_idle()
 
 
-def gone(draft: JobDraft, event: NodeLost | NodeDeparted) -> None:
+def node_gone(draft: JobDraft, event: NodeLost | NodeDeparted) -> None:
     """Handle a node that was lost, or whose agent was shut down."""
     if failure := departure(draft, event):
         failed(draft, failure)
@@ -80,7 +80,7 @@ def departure(draft: JobDraft, event: NodeLost | NodeDeparted) -> Failure | None
         end_when_gone(draft, frozenset({member.node}))
         return None
     if isinstance(event, NodeLost):
-        symptom, text = Symptom.NODE_LOST, f"nothing was heard of {event.node} for {event.silent_s:.1f} s"
+        symptom, text = Symptom.NODE_LOST, f"no heartbeat from {event.node} for {event.silent_s:.1f} s"
     else:
         symptom, text = Symptom.NODE_DEPARTED, f"the agent of {event.node} was shut down"
     return Failure(symptom=symptom, generation=state.generation, step=state.step, text=text, node=event.node)

@@ -9,7 +9,7 @@ from holdfast.events.parts.job import Grant
 from holdfast.orders.code import CodeOrder
 from holdfast.orders.node import NodeOrder, Placement
 from holdfast_controller.plan.job import JobState
-from holdfast_controller.plan.phase import Checking, Replay, Replaying, Running, Starting, Stopping
+from holdfast_controller.plan.phase import Checking, Replaying, ReplayProgress, Running, Starting, Stopping
 
 
 def standing_orders(state: JobState) -> list[NodeOrder]:
@@ -67,7 +67,7 @@ def _placement(state: JobState, node_rank: int) -> Placement:
     )
 
 
-def _in_group(state: JobState, replay: Replay, node_rank: int) -> Placement:
+def _in_group(state: JobState, replay: ReplayProgress, node_rank: int) -> Placement:
     plan = replay.plan
     group = plan.members(plan.group_of(node_rank, replay.phase), replay.phase)
     host = state.members[group[0]]

@@ -29,11 +29,11 @@ from holdfast.events.parts.ranks import RankReplay
 from holdfast.orders.replay import ReplaySettings
 from holdfast_controller.plan.incident.incident import Failure
 
-NONE: frozenset[str] = frozenset()
+NO_NODES: frozenset[str] = frozenset()
 
 
-class Outcome(StrEnum):
-    """How a job ended."""
+class JobOutcome(StrEnum):
+    """The result of a job."""
 
     COMPLETED = "completed"
     FAILED = "failed"
@@ -41,7 +41,7 @@ class Outcome(StrEnum):
 
 
 class Awaited(StrEnum):
-    """What a phase waits for; `deadline_passed` names it when it does not come in time."""
+    """The condition that a phase waits for; `deadline_passed` names it when it is late."""
 
     NODES = "nodes_granted"
     RANKS_STARTED = "ranks_started"
@@ -60,21 +60,21 @@ class Deadline(msgspec.Struct, frozen=True, kw_only=True):
     until: datetime
 
 
-class Checks(msgspec.Struct, frozen=True, kw_only=True):
+class ChecksProgress(msgspec.Struct, frozen=True, kw_only=True):
     """Stop-time checks in progress, and their results so far."""
 
     suite: str
     began_at: datetime
     failure: Failure
-    """What the checks are for; the ladder goes on from it afterwards."""
+    """The failure that led to the checks; the ladder continues from it."""
     results: tuple[DiagnosticResult, ...] = ()
-    over: frozenset[str] = NONE
+    over: frozenset[str] = NO_NODES
     """Nodes from which no more results are expected."""
     died: dict[str, str] = {}
     """Nodes whose checks ended early, with the reason."""
 
 
-class Replay(msgspec.Struct, frozen=True, kw_only=True):
+class ReplayProgress(msgspec.Struct, frozen=True, kw_only=True):
     """A dual-phase replay in progress, and the results of its present phase so far."""
 
     plan: ReplayPlan
@@ -88,7 +88,7 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
     """For each node and rank the index in `replays` of what it reported."""
     replays: tuple[RankReplay, ...] = ()
     """Distinct results: nearly all groups report the same ones."""
-    over: frozenset[str] = NONE
+    over: frozenset[str] = NO_NODES
     """Nodes that have reported all their results."""
     died: dict[str, str] = {}
     """Nodes on which a rank failed, with the reason."""
@@ -116,11 +116,11 @@ class Claiming(msgspec.Struct, frozen=True, kw_only=True, tag_field="name", tag=
 class Starting(msgspec.Struct, frozen=True, kw_only=True, tag_field="name", tag="starting"):
     """Every node was ordered to start its ranks; not all of them have made a step."""
 
-    started: frozenset[str] = NONE
+    started: frozenset[str] = NO_NODES
     """Nodes whose ranks run."""
-    stepped: frozenset[str] = NONE
+    stepped: frozenset[str] = NO_NODES
     """Nodes whose ranks have made a step."""
-    finished: frozenset[str] = NONE
+    finished: frozenset[str] = NO_NODES
     """Nodes whose ranks have all exited with 0."""
     started_at: datetime | None = None
     """When the ranks of the last node were started."""
@@ -134,20 +134,20 @@ class Running(msgspec.Struct, frozen=True, kw_only=True, tag_field="name", tag="
     since: datetime
     step_seen_at: datetime
     """When the last step was recorded."""
-    finished: frozenset[str] = NONE
+    finished: frozenset[str] = NO_NODES
 
 
 class Checking(msgspec.Struct, frozen=True, kw_only=True, tag_field="name", tag="checking"):
     """Stop-time checks run in place of training."""
 
-    checks: Checks
+    checks: ChecksProgress
     deadline: Deadline
 
 
 class Replaying(msgspec.Struct, frozen=True, kw_only=True, tag_field="name", tag="replaying"):
     """A phase of a dual-phase replay runs in place of training."""
 
-    replay: Replay
+    replay: ReplayProgress
     deadline: Deadline
 
 
@@ -158,9 +158,9 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True, tag_field="name", tag="
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
-    """How a job will have ended once its ranks are gone."""
+    """The result of a stopping job."""
 
-    outcome: Outcome
+    outcome: JobOutcome
     reason: str
     exit_code: int
     traceback: str = ""
@@ -170,7 +170,7 @@ class Stopping(msgspec.Struct, frozen=True, kw_only=True, tag_field="name", tag=
     """Every node was ordered to stop its ranks, for good."""
 
     ending: Ending
-    gone: frozenset[str] = NONE
+    gone: frozenset[str] = NO_NODES
     """Nodes that run none of the job's ranks any more."""
     deadline: Deadline
 
@@ -178,14 +178,14 @@ class Stopping(msgspec.Struct, frozen=True, kw_only=True, tag_field="name", tag=
 class Ended(msgspec.Struct, frozen=True, kw_only=True, tag_field="name", tag="ended"):
     """The job is over."""
 
-    outcome: Outcome
+    outcome: JobOutcome
     exit_code: int
     at: datetime
 
 
-Phase = Claiming | Starting | Running | Checking | Replaying | Waiting | Stopping | Ended
+JobPhase = Claiming | Starting | Running | Checking | Replaying | Waiting | Stopping | Ended
 
-TRANSITIONS: dict[type[Phase], tuple[type[Phase], ...]] = {
+TRANSITIONS: dict[type[JobPhase], tuple[type[JobPhase], ...]] = {
     Claiming: (Claiming, Starting, Stopping),
     Starting: (Starting, Running, Checking, Replaying, Waiting, Claiming, Stopping, Ended),
     Running: (Starting, Checking, Replaying, Waiting, Claiming, Stopping, Ended),
@@ -200,12 +200,12 @@ LIVE = (Starting, Running)
 """Phases in which the ranks of the present generation train, or are about to."""
 
 
-def phase_name(phase: Phase) -> str:
+def phase_name(phase: JobPhase) -> str:
     """Return the name that people and SQL know a phase by; an ended job goes by its outcome."""
     return str(phase.outcome if isinstance(phase, Ended) else phase.__struct_config__.tag)
 
 
-def reported(phase: Phase) -> frozenset[str]:
+def reported(phase: JobPhase) -> frozenset[str]:
     """Return the nodes that have done what the phase waits for."""
     match phase:
         case Starting():
@@ -217,4 +217,4 @@ def reported(phase: Phase) -> frozenset[str]:
         case Stopping():
             return phase.gone
         case _:
-            return NONE
+            return NO_NODES

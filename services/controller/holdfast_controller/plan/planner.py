@@ -53,7 +53,7 @@ from holdfast_controller.plan.phase import (
     Checking,
     Claiming,
     Deadline,
-    Phase,
+    JobPhase,
     Replaying,
     Starting,
     Stopping,
@@ -79,39 +79,39 @@ def _nothing(_: JobDraft, __: JobState) -> None:
     """Leave the decision as it is."""
 
 
-class Kind(NamedTuple):
+class JobKind(NamedTuple):
     """The handlers of one kind of job."""
 
     events: Mapping[type[Event], Handler]
-    deadlines: Mapping[type[Phase], Callable[[JobDraft, DeadlinePassed], None]]
-    """What to do when a phase's deadline has passed."""
+    deadlines: Mapping[type[JobPhase], Callable[[JobDraft, DeadlinePassed], None]]
+    """Handlers of a passed deadline, by phase."""
     conclude: Callable[[JobDraft, JobState], None] = _nothing
     """Called last, with the state before the decision."""
 
 
-TRAINING = Kind(
+TRAINING = JobKind(
     events={
-        NodesGranted: members.granted,
-        NodesAwaited: members.awaited,
+        NodesGranted: members.nodes_granted,
+        NodesAwaited: members.nodes_awaited,
         RanksStarted: generation.ranks_started,
         FirstStep: generation.first_step,
         Progress: generation.progress,
         RanksFinished: generation.ranks_finished,
         RanksStopped: generation.ranks_stopped,
         ProcessExited: _rank_exited,
-        NodeLost: members.gone,
-        NodeDeparted: members.gone,
+        NodeLost: members.node_gone,
+        NodeDeparted: members.node_gone,
         StepTimeMeasured: generation.step_time_measured,
         StepRestorable: generation.step_restorable,
         BadNumber: bad_numbers.bad_number,
-        StepsCertified: bad_numbers.certified,
+        StepsCertified: bad_numbers.steps_certified,
         OrderRefused: members.order_refused,
         Inspection: inspection.inspected,
-        DiagnosticResult: checks.found,
-        ReplayResult: replays.found,
-        HangFound: hangs.hung,
-        FailSlowLocated: slow.located,
-        FailSlowRelieved: slow.relieved,
+        DiagnosticResult: checks.diagnostic_result,
+        ReplayResult: replays.replay_result,
+        HangFound: hangs.hang_found,
+        FailSlowLocated: slow.fail_slow_located,
+        FailSlowRelieved: slow.fail_slow_relieved,
     },
     deadlines={
         Starting: generation.start_overdue,
@@ -121,30 +121,30 @@ TRAINING = Kind(
     },
 )
 
-CHECKS_RUN = Kind(
+CHECKS_RUN = JobKind(
     events={
-        NodesGranted: members.granted,
-        NodesAwaited: members.awaited,
+        NodesGranted: members.nodes_granted,
+        NodesAwaited: members.nodes_awaited,
         RanksStarted: generation.ranks_started,
         RanksFinished: generation.ranks_finished,
         RanksStopped: generation.ranks_stopped,
-        NodeLost: checks_run.gone,
-        NodeDeparted: checks_run.gone,
+        NodeLost: checks_run.node_gone,
+        NodeDeparted: checks_run.node_gone,
         OrderRefused: members.order_refused,
     },
     deadlines={Starting: checks_run.overdue, Stopping: generation.stop_overdue},
 )
 
-SUSPECT_TEST = Kind(
+SUSPECT_TEST = JobKind(
     events={
         **CHECKS_RUN.events,
-        NodesGranted: suspect_test.granted,
-        NodesAwaited: suspect_test.awaited,
+        NodesGranted: suspect_test.nodes_granted,
+        NodesAwaited: suspect_test.nodes_awaited,
         RanksFinished: suspect_test.ranks_finished,
         ProcessExited: suspect_test.rank_exited,
-        NodeLost: suspect_test.gone,
-        NodeDeparted: suspect_test.gone,
-        DiagnosticResult: suspect_test.found,
+        NodeLost: suspect_test.node_gone,
+        NodeDeparted: suspect_test.node_gone,
+        DiagnosticResult: suspect_test.diagnostic_result,
     },
     deadlines={**CHECKS_RUN.deadlines, Claiming: suspect_test.unclaimed},
     conclude=suspect_test.conclude_if_over,
@@ -162,14 +162,14 @@ REQUESTS: dict[type[Request], Callable[[JobDraft, Any], str]] = {
 """Handlers of requests about a job that exists; each returns why it refuses, or an empty string."""
 
 
-def _kind(state: JobState) -> Kind:
+def _kind(state: JobState) -> JobKind:
     if state.suspect_test:
         return SUSPECT_TEST
     return CHECKS_RUN if are_checks(state.spec) else TRAINING
 
 
 class Planner:
-    """The decisions under one set of rules; it holds no state of its own."""
+    """The decisions under one set of rules; it holds no state."""
 
     def __init__(self, rules: Rules, retention: RetentionPolicy | None = None) -> None:
         self.rules = rules
@@ -210,11 +210,11 @@ class Planner:
         if state.code.pending and updates.is_due(state, now):
             until = state.code.pending.until or now
             draft = JobDraft(state, named_id(until, state.job, "update", state.generation), now, self.rules)
-            updates.due(draft)
+            updates.restart_for_update(draft)
             return draft.decision()
         if state.slow and slow.is_due(state, now, hearing_since):
             draft = JobDraft(state, named_id(state.slow.due_at, state.job, "slow", state.generation), now, self.rules)
-            slow.due(draft)
+            slow.replace_slow_nodes(draft)
             return draft.decision()
         deadline = state.deadline
         if deadline is None or now - max(deadline.since, hearing_since) < deadline.until - deadline.since:
@@ -226,7 +226,7 @@ class Planner:
             draft = JobDraft(state, state.ordered_by or "", now, self.rules)
             rungs.pause_over(draft)
             return draft.decision()
-        # The finding gets an id of its own: it is the cause of what follows, and the same however often time is asked.
+        # The finding has a separate id, the cause of what follows: the same however often this is repeated.
         start = named_id(deadline.until, state.job, deadline.awaited, state.generation)
         draft = JobDraft(state, start, now, self.rules)
         passed = draft.emit(

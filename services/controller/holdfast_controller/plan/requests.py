@@ -16,7 +16,7 @@ from holdfast_controller.plan.code import updates
 from holdfast_controller.plan.code.code_state import CodeState
 from holdfast_controller.plan.draft import JobDecision, JobDraft, Rules
 from holdfast_controller.plan.job import JobState
-from holdfast_controller.plan.phase import Claiming, Outcome, Stopping
+from holdfast_controller.plan.phase import Claiming, JobOutcome, Stopping
 from holdfast_controller.plan.transitions import become_stopping
 
 _MASK = "***"
@@ -42,7 +42,7 @@ def submit(state: JobState | None, request: SubmitJob, now: datetime, rules: Rul
 def stop(draft: JobDraft, request: StopJob) -> str:
     """Stop the job for good, unless it is stopping already."""
     if not isinstance(draft.state.phase, Stopping):
-        become_stopping(draft, Outcome.STOPPED, f"asked by {request.asked_by}", exit_code=143)
+        become_stopping(draft, JobOutcome.STOPPED, f"asked by {request.asked_by}", exit_code=143)
     return ""
 
 

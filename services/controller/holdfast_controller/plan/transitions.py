@@ -6,21 +6,21 @@ from collections.abc import Iterable
 
 from holdfast.events import ChecksStarted, GenerationStarted, JobFinished, JobStopping, ReplayStarted, Suspension
 from holdfast.events.parts.job import Grant
-from holdfast_controller.plan.code.code_change import bring_in
+from holdfast_controller.plan.code.code_change import apply_pending
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident.incident import Failure
 from holdfast_controller.plan.orders import leaving_order, standing_orders
 from holdfast_controller.plan.phase import (
     Awaited,
     Checking,
-    Checks,
+    ChecksProgress,
     Claiming,
     Ended,
     Ending,
-    Outcome,
-    Phase,
-    Replay,
+    JobOutcome,
+    JobPhase,
     Replaying,
+    ReplayProgress,
     Running,
     Starting,
     Stopping,
@@ -47,7 +47,7 @@ def become_starting(draft: JobDraft, restart_reason: str) -> None:
     The ranks choose the newest complete checkpoint themselves: the disk may have a newer one than the catalogue. A
     limit holds until a generation has trained past it.
     """
-    bring_in(draft, restart_reason)
+    apply_pending(draft, restart_reason)
     state = draft.state
     limit = state.next_limit
     if state.incident:
@@ -92,13 +92,13 @@ def become_running(draft: JobDraft, starting: Starting) -> None:
 def become_checking(draft: JobDraft, failure: Failure, suite: str, reason: str) -> None:
     """Stop the ranks and test the members in their place."""
     limit_s = draft.rules.timeouts.checks_s
-    checks = Checks(suite=suite, began_at=draft.now, failure=failure)
+    checks = ChecksProgress(suite=suite, began_at=draft.now, failure=failure)
     _leave_training(draft, Checking(checks=checks, deadline=draft.deadline(Awaited.CHECKS, limit_s)))
     started = draft.emit(ChecksStarted, suite=suite, nodes=draft.state.nodes, deadline_s=limit_s, reason=reason)
     _order(draft, started.id)
 
 
-def become_replaying(draft: JobDraft, replay: Replay, reason: str, *, repeat: bool = False) -> None:
+def become_replaying(draft: JobDraft, replay: ReplayProgress, reason: str, *, repeat: bool = False) -> None:
     """Stop the ranks and have each group of a phase train again."""
     limit_s = draft.rules.timeouts.replay_s
     _leave_training(draft, Replaying(replay=replay, deadline=draft.deadline(Awaited.REPLAY, limit_s)))
@@ -125,7 +125,7 @@ def become_waiting(draft: JobDraft, failed_generation: int, pause_s: float, reas
     draft.order_idle(suspension.id)
 
 
-def become_stopping(draft: JobDraft, outcome: Outcome, reason: str, exit_code: int = 1, traceback: str = "") -> None:
+def become_stopping(draft: JobDraft, outcome: JobOutcome, reason: str, exit_code: int = 1, traceback: str = "") -> None:
     """Stop all ranks for good; the job ends once they are gone on every node."""
     draft.emit(JobStopping, reason=reason)
     ending = Ending(outcome=outcome, reason=reason, exit_code=exit_code, traceback=traceback)
@@ -166,12 +166,12 @@ def become_stopped(draft: JobDraft) -> None:
 def become_completed(draft: JobDraft, reason: str) -> None:
     """End a job whose ranks have all exited with 0."""
     draft.order_idle()
-    draft.state = draft.state.enter(Ended(outcome=Outcome.COMPLETED, exit_code=0, at=draft.now))
+    draft.state = draft.state.enter(Ended(outcome=JobOutcome.COMPLETED, exit_code=0, at=draft.now))
     draft.emit(JobFinished, outcome="completed", exit_code=0, reason=reason)
     draft.release_all("the job completed")
 
 
-def _leave_training(draft: JobDraft, phase: Phase) -> None:
+def _leave_training(draft: JobDraft, phase: JobPhase) -> None:
     """Enter a phase that uses up a generation number without training: the incident ignores how its ranks end."""
     generation = draft.state.generation + 1
     if draft.state.incident:

@@ -1,7 +1,7 @@
-"""Stop-time checks of a job's nodes: training stands still, and ranks of another program test them (ByteRobust §4.2).
+"""Stop-time checks of a job's nodes: training is paused, and ranks of another program test them (ByteRobust §4.2).
 
 A run of checks is a generation like any other: fenced, started by the agents from their warm zygotes, and ended by the
-next order. Its results come as evidence while it goes on; when every node is over, or time is, the ladder goes on.
+next order. Results arrive one by one; when every node is done, or the time limit has passed, the ladder continues.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from holdfast_controller.plan.incident.ladder import named_by_checks, named_by_l
 from holdfast_controller.plan.incident.recovery import chosen, proceed
 
 
-def found(draft: JobDraft, event: DiagnosticResult) -> None:
-    """One test on one node is over; the last one says that all are."""
+def diagnostic_result(draft: JobDraft, event: DiagnosticResult) -> None:
+    """Note the result of one test on one node; the last one concludes the checks."""
     state, checks = draft.state, draft.state.checks
     if checks is None or event.generation != state.generation or event.node not in state.nodes:
         return
-    # Not the end of its ranks, which may be heard of before their results.
+    # The end of its ranks does not count: its event may arrive before their results.
     over = checks.over | answered([event])
     draft.update_phase(checks=msgspec.structs.replace(checks, results=(*checks.results, event), over=over))
     _conclude_if_over(draft)
 
 
 def rank_exited(draft: JobDraft, event: ProcessExited) -> None:
-    """The program of a node's checks has ended badly."""
+    """Note that the checks of a node ended early."""
     state, checks = draft.state, draft.state.checks
     if checks is None or event.node not in state.nodes:
         return
@@ -54,7 +54,7 @@ def _conclude(draft: JobDraft) -> None:
     state, checks = draft.state, draft.state.checks
     assert checks is not None and state.incident is not None
     took_s = (draft.now - checks.began_at).total_seconds()
-    silent = {node: f"it had not answered after {took_s:.0f} s" for node in state.nodes if node not in checks.over}
+    silent = {node: f"it did not answer within {took_s:.0f} s" for node in state.nodes if node not in checks.over}
     verdict = judge_checks(state.nodes, checks.results, silent | checks.died, draft.rules.references)
     if not verdict.unresolved and not verdict.capped:
         found = agreed(checks.results, {suspect.node for suspect in verdict.suspects})
@@ -70,15 +70,15 @@ def _conclude(draft: JobDraft) -> None:
     choice = choice or named_by_link(incident, failure, verdict.links, state.nodes)
     if choice is None:
         choice = chosen(draft, incident, failure)
-        choice = msgspec.structs.replace(choice, reason=f"{choice.reason}; stop-time checks name nobody")
+        choice = msgspec.structs.replace(choice, reason=f"{choice.reason}; stop-time checks name no node")
     proceed(draft, failure, choice)
 
 
 def _in_words(verdict: ChecksVerdict) -> str:
     if verdict.capped:
         return verdict.capped
-    said = [f"{suspect.node}: {suspect.reason}" for suspect in verdict.suspects]
-    said += [f"not clear: {doubt.reason}" for doubt in verdict.unresolved]
+    parts = [f"{suspect.node}: {suspect.reason}" for suspect in verdict.suspects]
+    parts += [f"not clear: {doubt.reason}" for doubt in verdict.unresolved]
     if verdict.untested:
-        said.append(f"not tested: {', '.join(verdict.untested)}")
-    return "; ".join(said) or f"all {len(verdict.cleared)} nodes passed"
+        parts.append(f"not tested: {', '.join(verdict.untested)}")
+    return "; ".join(parts) or f"all {len(verdict.cleared)} nodes passed"

@@ -11,13 +11,13 @@ from holdfast_controller.plan.generation import expect_first_step_if_started
 from holdfast_controller.plan.incident.incident import Failure
 from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.members import departure
-from holdfast_controller.plan.phase import LIVE, Awaited, Outcome, Starting
+from holdfast_controller.plan.phase import LIVE, Awaited, JobOutcome, Starting
 from holdfast_controller.plan.transitions import become_completed, become_stopping
 
-DONE = "the checks are over on every node that is left"
+DONE = "the checks have finished on every remaining node"
 
 
-def gone(draft: JobDraft, event: NodeLost | NodeDeparted) -> None:
+def node_gone(draft: JobDraft, event: NodeLost | NodeDeparted) -> None:
     """Go on without a node that was lost, or whose agent was shut down."""
     if failure := departure(draft, event):
         go_on_without(draft, failure, vacated(draft.state, failure.node))
@@ -37,7 +37,7 @@ def go_on_without(draft: JobDraft, failure: Failure, left: JobState) -> None:
     draft.release((lost,), failure.text)
     draft.state = left
     if not left.nodes:
-        become_stopping(draft, Outcome.FAILED, failure.text)
+        become_stopping(draft, JobOutcome.FAILED, failure.text)
     elif isinstance(left.phase, Starting) and left.phase.started_at is None:
         # The ranks of all nodes that are left may have started.
         expect_first_step_if_started(draft)
@@ -52,8 +52,8 @@ def overdue(draft: JobDraft, passed: DeadlinePassed) -> None:
     """Fail the run: its ranks did not start, or did not end, in time."""
     waited_s, missing = passed.waited_s, passed.missing_nodes
     if passed.awaited == Awaited.FIRST_STEP:
-        text = f"the checks were not over after {waited_s:.0f} s"
+        text = f"the checks did not finish within {waited_s:.0f} s"
     else:
         silent = "no node started its" if set(missing) == set(draft.state.nodes) else f"{missing[0]} did not start its"
         text = f"{silent} ranks within {waited_s:.0f} s"
-    become_stopping(draft, Outcome.FAILED, text)
+    become_stopping(draft, JobOutcome.FAILED, text)

@@ -1,7 +1,7 @@
-"""Dual-phase replays under way: what the groups say, the next phase, what follows (ByteRobust Alg. 1). Pure.
+"""Dual-phase replays in progress: the results of groups, the next phase, the conclusion (ByteRobust Alg. 1).
 
-Each phase is a generation of its own: every group of the job's nodes trains again, apart from the others, from the same
-checkpoint. When all groups are over, or time is, their digests are compared.
+Each phase is one generation: every group of the job's nodes trains again, apart from the others, from the same
+checkpoint. When all groups are done, or the time limit has passed, their digests are compared.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from holdfast_controller.plan.incident.classify import in_words
 from holdfast_controller.plan.incident.ladder import named_by_replay
 from holdfast_controller.plan.incident.recovery import chosen, proceed
 from holdfast_controller.plan.job import JobState
-from holdfast_controller.plan.phase import Replay
+from holdfast_controller.plan.phase import ReplayProgress
 from holdfast_controller.plan.transitions import become_replaying
 
 
-def found(draft: JobDraft, event: ReplayResult) -> None:
-    """A rank has come to the end of its replay; the last one of a node says that the node has."""
+def replay_result(draft: JobDraft, event: ReplayResult) -> None:
+    """Note the result of a rank's replay; the last one concludes the phase."""
     state, replay = draft.state, draft.state.replay
     if replay is None or event.generation != state.generation or event.node not in state.nodes:
         return
     machine = state.nodes.index(event.node)
     group = replay.plan.members(replay.plan.group_of(machine, replay.phase), replay.phase)
     if event.rank // state.spec.nproc_per_node != group.index(machine):
-        return  # that is another machine's place
+        return  # the rank belongs to another machine
     known = replay.replays if event.replay in replay.replays else (*replay.replays, event.replay)
     of_node = replay.results.get(event.node, {}) | {event.rank: known.index(event.replay)}
     _update(draft, replays=known, results=replay.results | {event.node: of_node})
-    # Not the end of its ranks, which may be heard of before their results.
+    # The end of its ranks does not count: its event may arrive before their results.
     if len(of_node) == state.spec.nproc_per_node:
         _update(draft, over=replay.over | {event.node})
         _conclude_if_over(draft)
 
 
 def rank_exited(draft: JobDraft, event: ProcessExited) -> None:
-    """A rank ended badly: its group is over."""
+    """Note that a rank failed: its group is done."""
     state, replay = draft.state, draft.state.replay
     if replay is None or event.node not in state.nodes:
         return
@@ -70,20 +70,22 @@ def _conclude_phase(draft: JobDraft) -> None:
     found = f"{replay.phase}: {compared.reason}"
     replay = _with(replay, compared, groups, found)
     if (compared.repeat or (is_second and compared.undecided)) and not replay.earlier:
-        become_replaying(draft, _begun(draft, replay, earlier=groups), f"{found}: once more", repeat=True)
+        become_replaying(draft, _begun(draft, replay, earlier=groups), f"{found}: repeating the phase", repeat=True)
     elif compared.hopeless:
         _conclude(draft, replay, ReplaySuspects(reason=compared.reason))
     elif not is_second and (replay.plan.size > 1 or not compared.faulty):
-        # Where each machine is a group of its own, the other phase has the same groups: it only looks once more.
+        # If each group is one machine, the other phase has the same groups and can only confirm the result.
         become_replaying(
-            draft, _begun(draft, replay, phase="vertical", earlier=()), f"{found}; now across these groups"
+            draft, _begun(draft, replay, phase="vertical", earlier=()), f"{found}; next phase: across these groups"
         )
     else:
         _conclude(draft, replay, _located(replay, draft.rules.ladder.replay_suspects_max))
 
 
-def _with(replay: Replay, compared: PhaseOutcome, groups: tuple[GroupReplay, ...], found: str) -> Replay:
-    """The replay with what a phase says; which answer is right may tell what the first phase could not."""
+def _with(
+    replay: ReplayProgress, compared: PhaseOutcome, groups: tuple[GroupReplay, ...], found: str
+) -> ReplayProgress:
+    """Return the replay with a phase's result; knowing the right answer may decide the first phase as well."""
     faulty = replay.faulty | {replay.phase: compared.faulty or compared.undecided}
     undecided = (replay.undecided | {replay.phase}) if compared.undecided else (replay.undecided - {replay.phase})
     if replay.phase == "vertical" and "horizontal" in undecided and compared.right:
@@ -98,19 +100,19 @@ def _with(replay: Replay, compared: PhaseOutcome, groups: tuple[GroupReplay, ...
     )
 
 
-def _located(replay: Replay, suspects_max: int) -> ReplaySuspects:
+def _located(replay: ReplayProgress, suspects_max: int) -> ReplaySuspects:
     rows, columns = replay.faulty.get("horizontal", ()), replay.faulty.get("vertical", ())
     if not replay.undecided:
         return intersect_phases(replay.plan, rows, columns, suspects_max)
-    # Of a phase in which nothing deviates every group counts: what computes wrongly may do so only at times.
+    # If nothing deviates in a phase, every group counts: a faulty machine may compute wrongly only at times.
     everyone = tuple(range(replay.plan.groups))
     among = in_both(replay.plan, rows or everyone, columns or everyone)
     return ReplaySuspects(
-        candidates=among, reason=f"{len(among)} machines are in groups of which it cannot be told who is right"
+        candidates=among, reason=f"{len(among)} machines are in groups whose results differ without a majority"
     )
 
 
-def _conclude(draft: JobDraft, replay: Replay, located: ReplaySuspects) -> None:
+def _conclude(draft: JobDraft, replay: ReplayProgress, located: ReplaySuspects) -> None:
     state = draft.state
     assert state.incident is not None
     suspects, candidates = (
@@ -127,16 +129,16 @@ def _conclude(draft: JobDraft, replay: Replay, located: ReplaySuspects) -> None:
     failure = replay.failure
     incident = msgspec.structs.replace(state.incident, replayed=frozenset(state.nodes))
     draft.update(incident=incident)
-    said = f"{located.reason}: one of {', '.join(candidates)}" if candidates else located.reason
-    choice = named_by_replay(failure, suspects, said, one_of=located.one_of)
+    result = f"{located.reason}: one of {', '.join(candidates)}" if candidates else located.reason
+    choice = named_by_replay(failure, suspects, result, one_of=located.one_of)
     if choice is None:
         choice = chosen(draft, incident, failure)
-        choice = msgspec.structs.replace(choice, reason=f"{choice.reason}; dual-phase replay: {said}")
+        choice = msgspec.structs.replace(choice, reason=f"{choice.reason}; dual-phase replay: {result}")
     proceed(draft, failure, choice)
 
 
-def _begun(draft: JobDraft, replay: Replay, **changes: object) -> Replay:
-    """The replay at the beginning of a phase."""
+def _begun(draft: JobDraft, replay: ReplayProgress, **changes: object) -> ReplayProgress:
+    """Return the replay at the start of another phase, or of a repetition."""
     round_ = replay.settings.round + 1
     return msgspec.structs.replace(
         replay,
@@ -164,15 +166,15 @@ def _answer(state: JobState, group: int, took_s: float) -> GroupReplay:
     if died := [replay.died[node] for node in nodes if node in replay.died]:
         return GroupReplay(failed=died[0])
     if silent := [node for node in nodes if node not in replay.over]:
-        return GroupReplay(failed=f"{', '.join(silent)} had not answered after {took_s:.0f} s")
+        return GroupReplay(failed=f"{', '.join(silent)} did not answer within {took_s:.0f} s")
     results = {place: replay.replays[it] for node in nodes for place, it in replay.results[node].items()}
     ranks = tuple(result for _, result in sorted(results.items()))
     if idle := [str(place) for place, result in sorted(results.items()) if result.last < 0]:
-        return GroupReplay(failed=f"rank {', '.join(idle)} of {', '.join(nodes)} ended without a step of an optimizer")
+        return GroupReplay(failed=f"rank {', '.join(idle)} of {', '.join(nodes)} made no optimizer step")
     return GroupReplay(ranks=ranks)
 
 
-def _nodes(state: JobState, replay: Replay, group: int) -> tuple[str, ...]:
+def _nodes(state: JobState, replay: ReplayProgress, group: int) -> tuple[str, ...]:
     return tuple(state.nodes[machine] for machine in replay.plan.members(group, replay.phase))
 
 

@@ -1,4 +1,4 @@
-"""The decisions about a test of suspects: nodes that were evicted together, tested by a job of its own beside training.
+"""The decisions about a test of suspects: nodes that were evicted together, and are tested beside training.
 
 Where the evidence names several nodes of which one is at fault, all of them are evicted: that costs standbys, not time
 (ByteRobust §5.1 evicts the whole parallel group). A run of checks of those nodes follows. Nodes that pass leave the
@@ -42,7 +42,7 @@ from holdfast_controller.plan.checks.suspect_verdict import judge_suspects
 from holdfast_controller.plan.draft import JobDecision, JobDraft, Rules
 from holdfast_controller.plan.generation import note_finished
 from holdfast_controller.plan.job import JobState, SuspectTest
-from holdfast_controller.plan.phase import LIVE, Awaited, Claiming, Ended, Outcome, Phase, Stopping
+from holdfast_controller.plan.phase import LIVE, Awaited, Claiming, Ended, JobOutcome, JobPhase, Stopping
 from holdfast_controller.plan.requests import masked, new_job
 from holdfast_controller.plan.transitions import become_completed, become_starting, become_stopping
 
@@ -72,14 +72,14 @@ def follow_up(events: Sequence[Event], of: JobState, now: datetime, rules: Rules
     suite = SLOW if is_slow else suite_for(incident.shown_as if incident else "")
     spec = _spec(of.spec, f"retest-{eviction.id[-12:]}", test, suite)
     draft = JobDraft(new_job(spec, now).update(suspect_test=test), derived_id(eviction.id, "retest"), now, rules)
-    why = "for being slow, which may have passed" if is_slow else "for what may not be their fault"
-    reason = f"{', '.join(test.nodes)} had to leave {test.job} {why}"
+    why = "for being slow, which may have passed" if is_slow else "because one of them is at fault"
+    reason = f"{', '.join(test.nodes)} left {test.job} {why}"
     draft.emit(JobSubmitted, spec=masked(spec), reason=f"asked by {ASKED_BY}: {reason}")
     draft.request_nodes("the tests need the nodes")
     return draft.decision()
 
 
-def granted(draft: JobDraft, event: NodesGranted) -> None:
+def nodes_granted(draft: JobDraft, event: NodesGranted) -> None:
     """Make a place for each node that joins, also one of an earlier claim, and for witnesses in front."""
     state = draft.state
     if isinstance(state.phase, Claiming):
@@ -89,17 +89,17 @@ def granted(draft: JobDraft, event: NodesGranted) -> None:
         back = (node for node in new if node in test.nodes)
         only = tuple(dict.fromkeys((*state.spec.only_nodes, *back)))
         draft.state = _with_places(state, only, len(test.witnesses_among(there)))
-    members.granted(draft, event)
+    members.nodes_granted(draft, event)
 
 
-def awaited(draft: JobDraft, event: NodesAwaited) -> None:
+def nodes_awaited(draft: JobDraft, event: NodesAwaited) -> None:
     """Wait for a while: the event of a suspect's eviction may be on its way, or no witness is free."""
     state = draft.state
     if isinstance(state.phase, Claiming) and event.claim == state.claim:
         _update(draft, missing=event.missing_nodes)
         if state.phase.deadline is None:
             draft.update_phase(deadline=draft.deadline(Awaited.NODES, draft.rules.timeouts.start_s))
-    members.awaited(draft, event)
+    members.nodes_awaited(draft, event)
 
 
 def unclaimed(draft: JobDraft, _: DeadlinePassed) -> None:
@@ -109,24 +109,24 @@ def unclaimed(draft: JobDraft, _: DeadlinePassed) -> None:
     missing = tuple(node for node in test.missing if state.member(node) is None)
     here = tuple(node for node in state.spec.only_nodes if node not in missing)
     if not here:
-        become_stopping(draft, Outcome.FAILED, "none of the suspects is there to be tested")
+        become_stopping(draft, JobOutcome.FAILED, "no suspect could be granted for the test")
         return
     witnesses = len(test.witnesses_among(state.nodes))
     if not missing:
         # Where suspects are missing, a witness may be there; where none is, it is the witness that is missing.
         if not witnesses and len(here) == 1:
-            become_stopping(draft, Outcome.FAILED, f"no other node is free to test {here[0]} with")
+            become_stopping(draft, JobOutcome.FAILED, f"no free node to test {here[0]} with")
             return
         _update(draft, witnesses=witnesses)
     draft.state = _with_places(draft.state, here, witnesses)
-    reason = f"the tests go on without {', '.join(missing) or 'a witness'}"
+    reason = f"the test continues without {', '.join(missing) or 'a witness'}"
     if draft.state.vacancies:
         draft.request_nodes(reason)
     else:
         become_starting(draft, reason)
 
 
-def found(draft: JobDraft, event: DiagnosticResult) -> None:
+def diagnostic_result(draft: JobDraft, event: DiagnosticResult) -> None:
     """Note the result of one test on one node."""
     if event.generation == draft.state.generation and _is_tested(draft.state, event.node):
         _update(draft, results=(*_test(draft.state).results, event))
@@ -142,11 +142,9 @@ def rank_exited(draft: JobDraft, event: ProcessExited) -> None:
     _complete_if_over(draft)
 
 
-def gone(draft: JobDraft, event: NodeLost | NodeDeparted) -> None:
+def node_gone(draft: JobDraft, event: NodeLost | NodeDeparted) -> None:
     """Go on without a node that was lost, or whose agent was shut down. A lost witness is not waited for."""
-    _died(
-        draft, event.node, f"nothing was heard of it for {event.silent_s:.1f} s" if isinstance(event, NodeLost) else ""
-    )
+    _died(draft, event.node, f"no heartbeat from it for {event.silent_s:.1f} s" if isinstance(event, NodeLost) else "")
     _complete_if_over(draft)
     if draft.state.is_over or (failure := members.departure(draft, event)) is None:
         return
@@ -160,7 +158,7 @@ def gone(draft: JobDraft, event: NodeLost | NodeDeparted) -> None:
 def ranks_finished(draft: JobDraft, event: RanksFinished) -> None:
     """Note that the tests of a node are over. Their results may arrive after the end of its ranks."""
     if note_finished(draft, event) and _all_reported(draft.state):
-        become_completed(draft, "every rank ended with exit code 0")
+        become_completed(draft, "every rank exited with code 0")
 
 
 def conclude_if_over(draft: JobDraft, before: JobState) -> None:
@@ -185,7 +183,7 @@ def conclude_if_over(draft: JobDraft, before: JobState) -> None:
             draft.emit(EvictionRevoked, **common, node=node, epoch=member.epoch, reason=reason)
 
 
-def _is_ending(phase: Phase) -> bool:
+def _is_ending(phase: JobPhase) -> bool:
     return isinstance(phase, Stopping | Ended)
 
 

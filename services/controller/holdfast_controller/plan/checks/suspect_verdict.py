@@ -61,7 +61,7 @@ def _at_fault(nodes: Sequence[str], verdict: ChecksVerdict) -> tuple[Suspect, ..
         suspects = [node for node in link if node in nodes]
         if len(suspects) == 1:
             (other,) = set(link) - set(suspects)
-            reason = f"it cannot reach {other}, which nobody suspects"
+            reason = f"it cannot reach {other}, which is no suspect"
             named.append(Suspect(node=suspects[0], symptom=NETWORK_SYMPTOM, reason=reason))
     return tuple(named)
 
@@ -70,7 +70,7 @@ def _in_words(
     verdict: ChecksVerdict, cleared: Sequence[str], at_fault: Sequence[Suspect], witnesses: Sequence[str]
 ) -> str:
     parts = [f"{suspect.node} is at fault: {suspect.reason}" for suspect in at_fault]
-    parts += [f"{it.node}, a witness, fails: {it.reason}" for it in verdict.suspects if it.node in witnesses]
+    parts += [f"witness {it.node} fails: {it.reason}" for it in verdict.suspects if it.node in witnesses]
     parts += [f"not clear: {doubt.reason}" for doubt in verdict.unresolved]
     if verdict.untested:
         parts.append(f"not tested: {', '.join(verdict.untested)}")

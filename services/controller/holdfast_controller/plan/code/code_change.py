@@ -1,4 +1,4 @@
-"""The version of a job's code that waits comes with a restart: an update, or a rollback. Pure."""
+"""The change to a pending code version at a restart: an update, or a rollback."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from holdfast.events import Event, HotUpdate, Rollback
 from holdfast_controller.plan.draft import JobDraft
 
 
-def bring_in(draft: JobDraft, restart_reason: str) -> None:
-    """The version that waits becomes the present one from the next generation on."""
+def apply_pending(draft: JobDraft, restart_reason: str) -> None:
+    """Make the pending version the present one from the next generation on, and emit that."""
     state, code, pending = draft.state, draft.state.code, draft.state.code.pending
     new = code.known(pending.version) if pending else None
     if pending is None or new is None:
@@ -42,7 +42,7 @@ def bring_in(draft: JobDraft, restart_reason: str) -> None:
     if state.incident is None:
         draft.cause = event.id
     else:
-        # What the old code did does not come again with the new one.
+        # An error of the old code says nothing about the new code.
         forgiven = msgspec.structs.replace(state.incident, user_error=None)
         state = state.update(incident=forgiven)
     code = code.update(version=new.version, pending=None, since_generation=state.generation + 1, first_step=None)

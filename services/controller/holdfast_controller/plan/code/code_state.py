@@ -1,4 +1,4 @@
-"""The versions of a job's code, as its state has them: which one runs, which one waits, what is known of each. Pure."""
+"""The versions of a job's code: which one runs, which one is pending, what is known about each."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import msgspec
 from holdfast.code.manifest import Digest, short
 
 VERSIONS_MAX = 20
-"""Versions that the state of a job remembers, the newest; the record has all."""
+"""Maximum number of versions in the state of a job; the table `code_versions` has all."""
 
 
-class Verdict(StrEnum):
-    """What is known of a version: `trained` has done a step on every node, `good` has trained for long enough."""
+class CodeVerdict(StrEnum):
+    """The state of knowledge about a version: `trained` made a step on every node, `good` trained for long enough."""
 
     UNKNOWN = "unknown"
     TRAINED = "trained"
@@ -23,67 +23,67 @@ class Verdict(StrEnum):
 
 
 class CodeVersion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One version of a job's code. `number` counts them from 1; `parent` is the one that ran when it was brought.
-
-    `origin` is the directory that it was taken from, `commit` the git commit there, if any; `why` explains the verdict.
-    """
+    """One version of a job's code."""
 
     version: Digest
     number: int
+    """Counted from 1 within the job."""
     author: str
     created_at: datetime
     parent: str | None = None
+    """The version that ran when this one was submitted."""
     origin: str = ""
+    """The directory that it was read from."""
     commit: str = ""
+    """The git commit of that directory, if any."""
     is_dirty: bool = False
     message: str = ""
     files: int = 0
     code_bytes: int = 0
-    verdict: Verdict = Verdict.UNKNOWN
+    verdict: CodeVerdict = CodeVerdict.UNKNOWN
     why: str = ""
+    """The reason of the verdict."""
 
     @property
     def name(self) -> str:
-        """As people are told of it."""
+        """The version as messages name it."""
         return f"version {self.number} ({short(self.version)})"
 
 
-class Pending(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A version that the next start of ranks brings in, whatever leads to it; at `until` the job is restarted for it.
-
-    `goes_back`: it ran before.
-    """
+class PendingVersion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A version that the next start of ranks brings in, whatever the reason of that start."""
 
     version: Digest
     asked_by: str
     until: datetime | None = None
+    """When the job is restarted for it."""
     is_urgent: bool = False
     goes_back: bool = False
+    """True if the version ran before."""
     reason: str = ""
 
 
 class CodeState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a job runs; without a version it runs its script where that lies.
-
-    `since_generation` is the first generation of the present version, `first_step` the first step of the present
-    generation; None before.
-    """
+    """The code of a job."""
 
     version: Digest | None = None
+    """The version that runs; None if the job runs its script in place."""
     versions: tuple[CodeVersion, ...] = ()
-    pending: Pending | None = None
+    pending: PendingVersion | None = None
     since_generation: int = 0
+    """The first generation of the present version."""
     first_step: int | None = None
+    """The first step of the present generation; None before it."""
 
     @property
     def present(self) -> CodeVersion | None:
-        """The version that runs."""
+        """The record of the version that runs."""
         return self.known(self.version)
 
     @property
     def fallback(self) -> CodeVersion | None:
-        """What to go back to from the present version: the newest other one that is good, or has trained at least."""
-        for wanted in (Verdict.GOOD, Verdict.TRAINED):
+        """The version to roll back to: the newest other one that is good, else the newest that has trained."""
+        for wanted in (CodeVerdict.GOOD, CodeVerdict.TRAINED):
             for known in reversed(self.versions):
                 if known.verdict is wanted and known.version != self.version:
                     return known
@@ -91,24 +91,24 @@ class CodeState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def wanted(self) -> tuple[str, ...]:
-        """The versions that nodes may be asked to run next, the likeliest first."""
-        waiting = self.pending.version if self.pending else None
+        """The versions that nodes may have to run next; the likeliest first."""
+        pending = self.pending.version if self.pending else None
         fallback = self.fallback
-        versions = (waiting, self.version, fallback.version if fallback else None)
+        versions = (pending, self.version, fallback.version if fallback else None)
         return tuple(dict.fromkeys(version for version in versions if version))
 
     def known(self, version: str | None) -> CodeVersion | None:
-        """The version of this name."""
+        """Return the record of a version; None if it is not in the state."""
         return next((known for known in self.versions if known.version == version), None)
 
     def named(self, name: str) -> list[CodeVersion]:
-        """Those that a person may mean: by number, or by the beginning of the name."""
+        """Return the versions that `name` may mean: a number, or the beginning of a digest."""
         if name.isdecimal() and (numbered := [known for known in self.versions if str(known.number) == name]):
             return numbered
         return [known for known in self.versions if known.version.startswith(name)] if name else []
 
-    def judged(self, version: str, verdict: Verdict, why: str) -> CodeState:
-        """With another verdict of a version."""
+    def judged(self, version: str, verdict: CodeVerdict, why: str) -> CodeState:
+        """Return the state with another verdict on a version."""
         return self.update(
             versions=tuple(
                 msgspec.structs.replace(known, verdict=verdict, why=why) if known.version == version else known
@@ -117,7 +117,7 @@ class CodeState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
     def with_version(self, new: CodeVersion) -> CodeState:
-        """With one more version; of too many the oldest that nobody may need is left to the record."""
+        """Return the state with one more version; beyond the maximum the oldest that is not needed is dropped."""
         versions = (*self.versions, new)
         while len(versions) > VERSIONS_MAX:
             needed = {*self.wanted, new.version}
@@ -126,5 +126,5 @@ class CodeState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.update(versions=versions)
 
     def update(self, **changes: object) -> CodeState:
-        """With some fields changed."""
+        """Return the state with some fields changed."""
         return msgspec.structs.replace(self, **changes)

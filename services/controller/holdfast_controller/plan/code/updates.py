@@ -12,7 +12,7 @@ from holdfast.code.manifest import Manifest, short
 from holdfast.events import CodeJudged, UpdatePlanned, UpdateWithdrawn
 from holdfast.events.parts.job import JobSpec
 from holdfast.requests import CodeOffer, RollbackJob, UpdateJob
-from holdfast_controller.plan.code.code_state import CodeState, CodeVersion, Pending, Verdict
+from holdfast_controller.plan.code.code_state import CodeState, CodeVerdict, CodeVersion, PendingVersion
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.phase import LIVE, Running, Stopping, Waiting
@@ -20,14 +20,14 @@ from holdfast_controller.plan.transitions import become_starting
 
 
 def first_version(offer: CodeOffer | None, asked_by: str, now: datetime) -> CodeState:
-    """What a job begins with."""
+    """Return the code state of a new job."""
     if offer is None:
         return CodeState()
     return CodeState(version=offer.version, versions=(_version(CodeState(), offer, asked_by, now),), since_generation=1)
 
 
 def refused_at_submission(spec: JobSpec, offer: CodeOffer | None, held: Mapping[str, Manifest]) -> str:
-    """Why a job cannot begin with this code; "" if it can."""
+    """Return why a job cannot run this code; "" if it can."""
     return "" if offer is None else _unusable(spec, offer.version, held)
 
 
@@ -35,15 +35,15 @@ def refused_at_submission(spec: JobSpec, offer: CodeOffer | None, held: Mapping[
 
 
 def update(draft: JobDraft, request: UpdateJob) -> str:
-    """Bring a version in; returns why not, "" if it is done or planned."""
+    """Bring a version in, now or with the next restart; return why not, "" if that is done or planned."""
     state, code, offer = draft.state, draft.state.code, request.code
     known = code.known(offer.version)
     if why := _busy(state, request.is_urgent) or _unusable(state.spec, offer.version, draft.rules.manifests):
         return why
     if known and offer.version == code.version:
-        waits = f"; `holdfast rollback {state.job}` withdraws the update that waits" if code.pending else ""
+        waits = f"; `holdfast rollback {state.job}` withdraws the pending update" if code.pending else ""
         return f"job {state.job} runs {known.name} already: nothing differs{waits}"
-    if known and known.verdict is Verdict.BAD:
+    if known and known.verdict is CodeVerdict.BAD:
         return (
             f"{known.name} was found bad: {known.why}; change the code, or run it all the same with "
             f"`holdfast rollback {state.job} --to {known.number}`"
@@ -55,12 +55,12 @@ def update(draft: JobDraft, request: UpdateJob) -> str:
     _plan(
         draft,
         code,
-        Pending(
+        PendingVersion(
             version=offer.version,
             asked_by=request.asked_by,
             until=until,
             is_urgent=request.is_urgent,
-            goes_back=known is not None and known.verdict is not Verdict.UNKNOWN,
+            goes_back=known is not None and known.verdict is not CodeVerdict.UNKNOWN,
             reason=reason,
         ),
     )
@@ -68,14 +68,14 @@ def update(draft: JobDraft, request: UpdateJob) -> str:
 
 
 def rollback(draft: JobDraft, request: RollbackJob) -> str:
-    """Go back to an earlier version; returns why not, "" if it is done or planned."""
+    """Go back to an earlier version, or withdraw the pending one; return why not, "" if that is done."""
     state, code, present = draft.state, draft.state.code, draft.state.code.present
     if why := _busy(state, True):
         return why
     if present is None:
         return _runs_in_place(state.spec)
     if code.pending and not request.to:
-        # What was asked for last is taken back first; the present version has done nothing wrong.
+        # The last request is withdrawn first; the present version has not failed.
         return _withdraw(draft, request.asked_by)
     target = code.fallback
     if request.to:
@@ -89,40 +89,42 @@ def rollback(draft: JobDraft, request: RollbackJob) -> str:
     if target.version == code.version:
         return _withdraw(draft, request.asked_by)
     reason = f"asked by {request.asked_by}"
-    if target.verdict is Verdict.BAD:
-        code = _judge(draft, code, target.version, Verdict.UNKNOWN, f"it gets another try, {reason}")
+    if target.verdict is CodeVerdict.BAD:
+        code = _judge(draft, code, target.version, CodeVerdict.UNKNOWN, f"it is tried again, {reason}")
     if not request.to:
-        code = _judge(draft, code, present.version, Verdict.BAD, f"rolled back: {reason}")
+        code = _judge(draft, code, present.version, CodeVerdict.BAD, f"rolled back: {reason}")
     _plan(
         draft,
         code,
-        Pending(version=target.version, asked_by=request.asked_by, is_urgent=True, goes_back=True, reason=reason),
+        PendingVersion(
+            version=target.version, asked_by=request.asked_by, is_urgent=True, goes_back=True, reason=reason
+        ),
     )
     return ""
 
 
-# --- what training tells of a version -----------------------------------------------------------
+# --- verdicts from training ----------------------------------------------------------------------
 
 
-def began(draft: JobDraft, step: int) -> None:
-    """Every node has done a step of the present generation."""
+def note_first_step(draft: JobDraft, step: int) -> None:
+    """Note that every node has made a step of the present generation."""
     code = draft.state.code
     if code.present is None:
         return
     code = code.update(first_step=step)
-    if code.present and code.present.verdict is Verdict.UNKNOWN:
-        code = code.judged(code.present.version, Verdict.TRAINED, f"it has made its first step, {step}")
+    if code.present and code.present.verdict is CodeVerdict.UNKNOWN:
+        code = code.judged(code.present.version, CodeVerdict.TRAINED, f"it has made its first step, {step}")
     draft.state = draft.state.update(code=code)
 
 
 def is_on_trial(state: JobState) -> bool:
-    """Whether steps may tell something new of the present version."""
+    """Return True if more steps may change the verdict on the present version."""
     present = state.code.present
-    return present is not None and present.verdict is Verdict.TRAINED
+    return present is not None and present.verdict is CodeVerdict.TRAINED
 
 
-def proved(draft: JobDraft) -> None:
-    """The job has come further: its code is good once it has trained for long enough, and nothing is wrong now."""
+def judge_by_training(draft: JobDraft) -> None:
+    """Judge the present version good once it has trained for long enough without an open incident."""
     state, present, policy = draft.state, draft.state.code.present, draft.rules.code
     if present is None or not is_on_trial(state) or state.incident or not isinstance(state.phase, Running):
         return
@@ -135,37 +137,41 @@ def proved(draft: JobDraft) -> None:
         why = f"it has trained for {trained_s:.0f} s"
     else:
         return
-    draft.state = state.update(code=_judge(draft, state.code, present.version, Verdict.GOOD, why))
+    draft.state = state.update(code=_judge(draft, state.code, present.version, CodeVerdict.GOOD, why))
 
 
 # --- failures -----------------------------------------------------------------------------------
 
 
 def is_of_present_code(state: JobState, generation: int) -> bool:
-    """Whether that generation ran what runs now: what an earlier one did says nothing of it."""
+    """Return True if `generation` ran the present version."""
     return generation >= state.code.since_generation
 
 
 def can_roll_back(state: JobState, generation: int) -> bool:
-    """Whether the code may be at fault for a failure of that generation, and there is a version to go back to.
+    """Return True if the code may be at fault for a failure of `generation`, and there is a version to go back to.
 
-    A version that was found good is not doubted: what it fails of is in the data, the machines, or seldom. One that was
-    found bad is on its way out.
+    A good version is not doubted: its failures come from the data, the machines, or rare conditions. A bad one is being
+    replaced already.
     """
     present = state.code.present
-    if present is None or present.verdict in (Verdict.GOOD, Verdict.BAD) or not is_of_present_code(state, generation):
+    if (
+        present is None
+        or present.verdict in (CodeVerdict.GOOD, CodeVerdict.BAD)
+        or not is_of_present_code(state, generation)
+    ):
         return False
     return _way_out(state.code) is not None
 
 
 def roll_back(draft: JobDraft, reason: str) -> None:
-    """Find the present version bad; the next start brings in the last good one, or a newer one that waits."""
+    """Judge the present version bad; the next start brings in the pending version, or else the last good one."""
     code = draft.state.code
     present, target = code.present, _way_out(code)
     assert present is not None and target is not None, "see `can_roll_back`"
-    code = _judge(draft, code, present.version, Verdict.BAD, reason)
+    code = _judge(draft, code, present.version, CodeVerdict.BAD, reason)
     if code.pending is None:
-        pending = Pending(
+        pending = PendingVersion(
             version=target, asked_by="", is_urgent=True, goes_back=True, reason=f"{present.name}: {reason}"
         )
         code = code.update(pending=pending)
@@ -176,19 +182,19 @@ def roll_back(draft: JobDraft, reason: str) -> None:
 
 
 def is_due(state: JobState, now: datetime) -> bool:
-    """Whether no failure has come for the version that waits, and its time is over."""
+    """Return True if the time limit of the pending version has passed without a restart."""
     pending = state.code.pending
     if pending is None or pending.until is None or not isinstance(state.phase, LIVE) or state.phase.finished:
         return False
     return now >= pending.until
 
 
-def due(draft: JobDraft) -> None:
-    """Bring in what waits: its time is over."""
-    become_starting(draft, "no failure came for the update to ride on, and its time is over")
+def restart_for_update(draft: JobDraft) -> None:
+    """Restart the job to bring in the pending version: its time limit has passed."""
+    become_starting(draft, "no restart happened before the time limit of the update")
 
 
-def _plan(draft: JobDraft, code: CodeState, pending: Pending) -> None:
+def _plan(draft: JobDraft, code: CodeState, pending: PendingVersion) -> None:
     draft.state = draft.state.update(code=code.update(pending=pending))
     draft.emit(
         UpdatePlanned,
@@ -202,7 +208,7 @@ def _plan(draft: JobDraft, code: CodeState, pending: Pending) -> None:
 
 
 def _withdraw(draft: JobDraft, asked_by: str) -> str:
-    """The job stays with what it runs; returns why there is nothing to do, "" if something waited."""
+    """Withdraw the pending version; return why there is nothing to do, "" if there was one."""
     code = draft.state.code
     if code.pending is None:
         return f"job {draft.state.job} runs that version already"
@@ -211,13 +217,13 @@ def _withdraw(draft: JobDraft, asked_by: str) -> str:
     return ""
 
 
-def _judge(draft: JobDraft, code: CodeState, version: str, verdict: Verdict, why: str) -> CodeState:
+def _judge(draft: JobDraft, code: CodeState, version: str, verdict: CodeVerdict, why: str) -> CodeState:
     draft.emit(CodeJudged, version=version, verdict=verdict.value, reason=why)
     return code.judged(version, verdict, why)
 
 
 def _way_out(code: CodeState) -> str | None:
-    """What may take the place of the present version."""
+    """Return the version that may replace the present one."""
     if code.pending is not None:
         return code.pending.version
     return code.fallback.version if code.fallback else None
@@ -233,8 +239,8 @@ def _busy(state: JobState, is_urgent: bool) -> str:
 
 def _runs_in_place(spec: JobSpec) -> str:
     return (
-        f"job {spec.name} runs {spec.script} where it lies: it began without its code being kept, so no other can take "
-        "its place; submit it with --code DIR"
+        f"job {spec.name} runs {spec.script} in place: it was submitted without its code, so that cannot be replaced; "
+        "submit it with --code DIR"
     )
 
 
@@ -243,15 +249,13 @@ def _unusable(spec: JobSpec, version: str, held: Mapping[str, Manifest]) -> str:
         return _runs_in_place(spec)
     manifest = held.get(version)
     if manifest is None:
-        return f"code version {short(version)} is not held by the controller: bring it again"
+        return f"code version {short(version)} is not stored by the controller: send it again"
     if spec.is_module:
         return ""
     script = spec.script.removeprefix(spec.code_root.rstrip("/") + "/")
     if any(entry.path == script for entry in manifest.entries):
         return ""
-    return (
-        f"there is no {script} in the new code, and that is what job {spec.name} runs: name the root of the same tree"
-    )
+    return f"the new code has no {script}, which job {spec.name} runs: name the root of the same tree"
 
 
 def _version(code: CodeState, offer: CodeOffer, asked_by: str, now: datetime) -> CodeVersion:

@@ -1,8 +1,7 @@
-"""What inspections of a job's nodes lead to, beside training (ByteRobust §4.1). Pure.
+"""The alerts of a job's nodes: which ones evict a node beside training (ByteRobust §4.1).
 
-Some alerts name their machine without doubt, and it is evicted at once, without stop-time checks. Others often pass by
-themselves: several within a window evict. Hints prove nothing, but a node that shows one when a rank crashes on it is
-no longer a crash without a culprit.
+Some alerts prove that the machine is at fault: it is evicted at once, without stop-time checks. Others often pass by
+themselves: several within a window evict, and so does one of them together with a crash on the same node.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ KEPT_PER_NODE_MAX = 32
 
 
 def noted(state: JobState, event: Inspection, now: datetime, policy: LadderPolicy) -> JobState:
-    """The job with this alert, or without one that was cleared: it still counts among several, but no longer stands."""
+    """Return the job with this alert noted, or marked as cleared; a cleared alert still counts towards several."""
     node = event.node or ""
     kept = suspicions(state, node, now, policy)
     if event.state != "broken":
@@ -47,14 +46,14 @@ def noted(state: JobState, event: Inspection, now: datetime, policy: LadderPolic
 
 
 def failure(state: JobState, event: Inspection, now: datetime, policy: LadderPolicy) -> Failure | None:
-    """What is wrong with the node, if this alert, with those before it, is enough to evict it."""
+    """Return the failure of the node if this alert, with those before it, is enough to evict it; otherwise None."""
     if event.state != "alert" or event.confidence == "hint":
         return None
     text = in_words(event)
     evidence: tuple[str, ...] = (event.id,)
     if event.confidence == "tolerate":
         of_node = state.alerts.get(event.node or "", ())
-        # By check and device: one and the same outage may be seen by several checks, and by all links of a node.
+        # Counted by check and device: several checks, and all links of a node, may report the same outage.
         seen_by = (event.check, event.device)
         same = [it for it in of_node if (it.check, it.device) == seen_by and _is_recent(it, now, policy)]
         if len(same) < policy.alerts_max:
@@ -75,16 +74,16 @@ def failure(state: JobState, event: Inspection, now: datetime, policy: LadderPol
 
 
 def suspicions(state: JobState, node: str | None, now: datetime, policy: LadderPolicy) -> list[Alert]:
-    """A node's alerts that stand, or stood a short while ago; the oldest first."""
+    """Return a node's alerts that are not cleared, or are recent; the oldest first."""
     return [alert for alert in state.alerts.get(node or "", ()) if alert.stands or _is_recent(alert, now, policy)]
 
 
 def in_words(event: Inspection) -> str:
-    """One line that says what was found where."""
+    """Return one line: the check, the device, the node, the detail."""
     device = f" {event.device}" if event.device else ""
-    whose = f"the machine of {event.node}" if event.scope == "host" else event.node
+    place = f"the machine of {event.node}" if event.scope == "host" else event.node
     detail = event.detail or (event.lines[0] if event.lines else "")
-    return f"{event.check}{device} on {whose}: {detail or event.symptom}"[:400]
+    return f"{event.check}{device} on {place}: {detail or event.symptom}"[:400]
 
 
 def _is_recent(alert: Alert, now: datetime, policy: LadderPolicy) -> bool:

@@ -1,6 +1,6 @@
-"""What follows from bad numbers, and from word of what is clean (ADR 10). Pure.
+"""The decisions about bad numbers, and about certified steps (ADR 10).
 
-Whatever rung `ladder.choose` takes, what is restored afterwards is a certified step.
+Whichever rung `ladder.choose` selects, the job restores a certified step afterwards.
 """
 
 from __future__ import annotations
@@ -8,14 +8,14 @@ from __future__ import annotations
 from holdfast.events import BadNumber, StepsCertified, Withheld
 from holdfast.symptoms import Symptom
 from holdfast_controller.plan.draft import JobDraft
-from holdfast_controller.plan.incident.incident import Failure, Spoiled
+from holdfast_controller.plan.incident.incident import BadStep, Failure
 from holdfast_controller.plan.incident.recovery import failed, learned_late
 from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.phase import LIVE, Running, Stopping
 
 
 def bad_number(draft: JobDraft, event: BadNumber) -> None:
-    """The training of a generation is spoiled: go back, or note how far back the next start must go."""
+    """Go back to a certified step: at once, or with the next start if the ranks do not train now."""
     state = draft.state
     if isinstance(state.phase, Stopping) or event.generation is None or event.generation > state.trained_generation:
         return
@@ -24,7 +24,7 @@ def bad_number(draft: JobDraft, event: BadNumber) -> None:
         draft.emit(Withheld, mechanism="bad_numbers", rung="", node=failure.node, reason=failure.text)
         return
     if event.generation < state.trained_generation:
-        # The present one may be sound: if it is not, its own numbers will tell.
+        # The present generation may be sound: if it is not, its own numbers will show that.
         if state.incident and event.certified is not None:
             learned_late(draft, failure)
         return
@@ -39,14 +39,14 @@ def bad_number(draft: JobDraft, event: BadNumber) -> None:
         learned_late(draft, failure)
 
 
-def certified(draft: JobDraft, event: StepsCertified) -> None:
-    """Up to this step all is clean: the incident of bad numbers is over once that is past where it was."""
+def steps_certified(draft: JobDraft, event: StepsCertified) -> None:
+    """Close an incident of bad numbers once a certified step is past the step that the job had reached."""
     incident = draft.state.incident
-    if incident is None or not incident.spoiled or not isinstance(draft.state.phase, Running):
+    if incident is None or not incident.bad_steps or not isinstance(draft.state.phase, Running):
         return
     if event.generation == draft.state.generation and event.step >= incident.failed_step:
         draft.close_incident(
-            "recovered", f"step {event.step} is certified, past step {incident.failed_step} that the job had reached"
+            "recovered", f"step {event.step} is certified, past step {incident.failed_step} which the job had reached"
         )
 
 
@@ -63,14 +63,14 @@ def _failure(state: JobState, event: BadNumber) -> Failure:
         node=node,
         rank=event.rank,
         evidence=(event.id,),
-        spoiled=Spoiled(generation=event.generation or 0, step=event.step, certified=event.certified),
+        bad_step=BadStep(generation=event.generation or 0, step=event.step, certified=event.certified),
     )
 
 
 def _in_words(event: BadNumber) -> str:
     what = event.quantity.replace("_", " ")
-    whose = f" of rank {event.rank}" if event.rank is not None else ""
+    owner = f" of rank {event.rank}" if event.rank is not None else ""
     by = f" ({event.tag} at {event.logged_step} of a {event.told_by} log)" if event.told_by else ""
     if event.kind == "jump" and event.value is not None and event.level is not None:
-        return f"the {what}{whose} rose to {event.value:g} at step {event.step}, its level was {event.level:g}{by}"
-    return f"the {what}{whose} is {event.kind} at step {event.step}{by}"
+        return f"the {what}{owner} rose from a level of {event.level:g} to {event.value:g} at step {event.step}{by}"
+    return f"the {what}{owner} is {event.kind} at step {event.step}{by}"

@@ -1,4 +1,4 @@
-"""The circuit breaker: whoever blames too many of a job's machines within a short time is more likely wrong. Pure."""
+"""The circuit breaker: evidence against too many machines of a job within a short time is probably wrong."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from holdfast.settings.ladder import LadderPolicy
 
 
 def counted(evictions: tuple[datetime, ...], now: datetime, policy: LadderPolicy) -> tuple[datetime, ...]:
-    """The evictions that are recent enough to count."""
+    """Return the evictions that are recent enough to count."""
     window = timedelta(seconds=policy.evictions_window_s)
     return tuple(at for at in evictions if now - at < window)
 
 
 def evictions_max(nnodes: int, policy: LadderPolicy) -> int:
-    """How many of a job's `nnodes` nodes may be evicted within the window."""
+    """Return how many nodes of a job of `nnodes` may be evicted within the window."""
     return max(policy.evictions_min, int(policy.evictions_share_max * nnodes))
 
 
 def opens(evictions: tuple[datetime, ...], more: int, nnodes: int, now: datetime, policy: LadderPolicy) -> bool:
-    """Whether `more` evictions would be too many."""
+    """Return True if `more` evictions would be too many."""
     return len(counted(evictions, now, policy)) + more > evictions_max(nnodes, policy)

@@ -1,6 +1,6 @@
-"""What one rank's end looks like: a symptom, and whether it is first hand or follows from another rank's end.
+"""The symptom of one rank's end: its own failure, or a consequence of another rank's end.
 
-The rules are those of `holdfast.engines.crash`; here is what the ladder makes of them.
+The rules are those of `holdfast.engines.crash`; this module maps them to the symptoms of the ladder.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _OF_NODE = frozenset(
         Symptom.CONTAINER_ERROR,
     }
 )
-"""What speaks of the machine, though not always for certain."""
+"""Crashes that point to the machine, though not always for certain."""
 
 _OF_SERVICE = frozenset({Symptom.HDFS_ERROR, Symptom.STORAGE_SERVICE_ERROR, Symptom.EXTERNAL_SERVICE_ERROR})
-"""What a service elsewhere does to the job: neither a node nor the script is at fault. Who is refused for its
-credentials would wait in vain: that is not here.
+"""Crashes caused by a service elsewhere: neither a node nor the script is at fault. Refused credentials are not among
+them, as waiting would not help.
 """
 
 _OF_PEER = frozenset(
@@ -53,14 +53,14 @@ _OF_PEER = frozenset(
         Symptom.UNKNOWN,
     }
 )
-"""What ranks show that wait for another one, or cannot reach it."""
+"""Crashes of ranks that wait for another rank, or cannot reach it."""
 
 _TAIL_CHARS = 4000
-"""Of a log: what a process said when it aborted."""
+"""Length of the end of a log that is searched for the reason of an abort."""
 
 
 def diagnosed(exited: ProcessExited) -> Diagnosis:
-    """What the end of this rank shows by itself; other ranks may know better who was first."""
+    """Diagnose the end of this rank by its own evidence; other ranks may have failed earlier."""
     exception = exited.exception
     return diagnose_end(
         exception_type=exception.type if exception else "",
@@ -74,23 +74,23 @@ def diagnosed(exited: ProcessExited) -> Diagnosis:
 
 
 def classify(exited: ProcessExited, *, alone: bool = False) -> Symptom:
-    """The symptom that this end shows. What is not understood counts as the script's own, never against a node.
+    """Return the symptom of this end. An unknown error counts as the script's own, never against a node.
 
     `alone`: the job has no other rank that this one could have lost.
     """
     if exited.exception is not None:
         name = exited.exception.type.rsplit(".", 1)[-1]
-        said = rule_of_exception(exited.exception.type, exited.exception.message)
-        if said is None or name == "MemoryError":
-            # A batch that is too large looks the same on every node: held against none of them.
+        rule = rule_of_exception(exited.exception.type, exited.exception.message)
+        if rule is None or name == "MemoryError":
+            # A batch that is too large fails in the same way on every node: no node is blamed.
             return Symptom.USER_EXCEPTION
-        if said.hand in ("cascade", "vague") and said.symptom in _OF_PEER:
+        if rule.hand in ("cascade", "vague") and rule.symptom in _OF_PEER:
             return Symptom.USER_EXCEPTION if alone else Symptom.PEER_LOST
-        if said.symptom in _OF_SERVICE:
+        if rule.symptom in _OF_SERVICE:
             return Symptom.SERVICE_ELSEWHERE
-        return Symptom.INFRASTRUCTURE_ERROR if said.symptom in _OF_NODE else Symptom.USER_EXCEPTION
+        return Symptom.INFRASTRUCTURE_ERROR if rule.symptom in _OF_NODE else Symptom.USER_EXCEPTION
     if exited.signal is not None:
-        # Libraries that lose a partner in a thread of their own abort the process; who finds a device broken does too.
+        # A library that loses a partner in its own thread aborts the process; so does one that finds a device broken.
         if exited.signal != SIGABRT or alone:
             return Symptom.KILLED_BY_SIGNAL
         hands = hands_of_log(exited.log_tail[-_TAIL_CHARS:])
@@ -101,25 +101,25 @@ def classify(exited: ProcessExited, *, alone: bool = False) -> Symptom:
 
 
 _NO_MORE = frozenset({Symptom.UNKNOWN, Symptom.KILLED, Symptom.USER_CODE_ERROR})
-"""Names that say no more than the symptom does."""
+"""Names that add nothing to the symptom."""
 
 
 def named(symptom: Symptom, diagnosis: Diagnosis) -> str:
-    """The finer name of what a rank shows by itself; "" if there is none."""
+    """Return the finer name of a rank's own failure; "" if there is none."""
     return "" if symptom is Symptom.PEER_LOST or diagnosis.symptom in _NO_MORE else str(diagnosis.symptom)
 
 
 FIRST_HAND_OF_NODE = frozenset(
     {Symptom.KILLED_BY_SIGNAL, Symptom.INFRASTRUCTURE_ERROR, Symptom.RANKS_VANISHED, Symptom.HANG}
 )
-"""Symptoms that are held against the node they appear on; the second time within an incident it is evicted."""
+"""Symptoms that count against their node; the second time within an incident it is evicted."""
 
 OF_USER_CODE = frozenset({Symptom.USER_EXCEPTION, Symptom.EXIT_CODE})
-"""Symptoms that the script shows by itself."""
+"""Symptoms of errors of the script."""
 
 
 def signature(exited: ProcessExited) -> str:
-    """What stays the same when the same error of the script comes again: addresses and amounts do not."""
+    """Return the part of the error that is equal when it recurs: without addresses and amounts."""
     if exited.exception is None and exited.signal is not None:
         return f"signal {exited.signal}"
     if exited.exception is None:
@@ -128,12 +128,12 @@ def signature(exited: ProcessExited) -> str:
 
 
 def is_superseded(exited: ProcessExited) -> bool:
-    """Whether the rank ended because it found that a newer generation has taken the checkpoints over."""
+    """Return True if the rank ended because a newer generation had taken over the checkpoints."""
     return exited.exception is None and exited.exit_code == exit_codes.SUPERSEDED
 
 
 def in_words(exited: ProcessExited) -> str:
-    """One line that says how the rank ended."""
+    """Return one line that describes how the rank ended."""
     where = f"rank {exited.rank} on {exited.node}"
     if exited.exception is not None:
         message = exited.exception.message.strip().splitlines()
@@ -141,5 +141,5 @@ def in_words(exited: ProcessExited) -> str:
     if exited.signal is not None:
         return f"{where} was killed by signal {exited.signal}"
     if exited.exit_code is None:
-        return f"{where} is gone ({exited.detail or 'no exit status'})"
-    return f"{where} ended with exit code {exited.exit_code}"
+        return f"{where} disappeared ({exited.detail or 'no exit status'})"
+    return f"{where} exited with code {exited.exit_code}"

@@ -15,20 +15,21 @@ def passed_step(draft: JobDraft, step: int) -> None:
         # All ranks have cut what is newer than the limit: what is there now was made since.
         draft.update(is_past_limit=True)
     incident = draft.state.incident
-    if incident and not incident.spoiled and step > incident.failed_step:
+    if incident and not incident.bad_steps and step > incident.failed_step:
         draft.close_incident(
-            "recovered", f"step {step} is done, past step {incident.failed_step} where the job had failed"
+            "recovered", f"step {step} completed, past step {incident.failed_step} at which the job had failed"
         )
 
 
 def close_when_settled(draft: JobDraft) -> None:
     """Close the incident of a job without continuous step numbers once it has trained long enough."""
     state, incident = draft.state, draft.state.incident
-    if incident is None or incident.spoiled or state.is_numbered or not isinstance(state.phase, Running):
+    if incident is None or incident.bad_steps or state.is_numbered or not isinstance(state.phase, Running):
         return
     trained_s = (draft.now - state.phase.since).total_seconds()
     if trained_s >= draft.rules.ladder.settled_s:
         draft.close_incident(
-            "recovered", f"it trains for {trained_s:.0f} s again; its steps are counted anew in each generation"
+            "recovered",
+            f"the job has trained for {trained_s:.0f} s since; its step numbers start again in each generation",
         )
         draft.update(settled=incident)

@@ -1,7 +1,7 @@
-"""What follows from a job that hangs (docs/adr/0020-hangs.md). Pure.
+"""The decision about a job that hangs (docs/adr/0020-hangs.md).
 
-A machine that speaks against itself is evicted: a process there is stopped, stuck in the kernel, or cannot be read.
-What else stands still may be the script's doing: it is restarted, and what comes again tells whose fault it is.
+A machine that itself shows a fault is evicted: a process on it is stopped, stuck in the kernel, or cannot be read.
+Any other hang may be caused by the script: the job is restarted, and a second hang shows whether it follows a node.
 """
 
 from __future__ import annotations
@@ -18,15 +18,14 @@ from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.phase import LIVE
 
 SIGNATURE = "hang"
-"""What is the same of a hang wherever it comes again: at one step and on other nodes, it follows the job."""
-
+"""Common to all hangs: one that recurs at the same step on other nodes follows the job."""
 
 USUAL = ("init", "train")
-"""Phases that say nothing: a script that names none stays in the one it was in."""
+"""Phases that a script is in without naming one."""
 
 
-def hung(draft: JobDraft, event: HangFound) -> None:
-    """The ranks of a generation stand still: of the present one, or it is over already."""
+def hang_found(draft: JobDraft, event: HangFound) -> None:
+    """Act on a hang of the present generation."""
     state = draft.state
     if event.generation != state.generation or not isinstance(state.phase, LIVE):
         return
@@ -45,7 +44,7 @@ def _failure(state: JobState, event: HangFound, policy: HangPolicy) -> Failure:
     some_are_left = len(named) < len(state.nodes) or len(state.nodes) == 1
     may_go = some_are_left and len(named) <= policy.suspects_max
     is_certain = is_named and may_go and event.is_machine
-    # That nothing tells them apart is what makes the evidence weak: that one of them holds the others up is certain.
+    # Confidence is low because the members of the group look alike; that one of them blocks the others is certain.
     is_group = len(named) > 1 and may_go and event.confidence >= policy.group_confidence_min
     step = max(event.step, state.step)
     return Failure(
@@ -71,6 +70,6 @@ def _failure(state: JobState, event: HangFound, policy: HangPolicy) -> Failure:
 
 
 def _in_words(event: HangFound) -> str:
-    whose = f"; {event.summary}" if event.summary else "; nobody is named"
+    summary = event.summary or "no rank or node is named"
     phase = f" in phase {event.phase}" if event.phase not in USUAL else ""
-    return f"no progress for {event.still_s:.1f} s{phase} behind step {event.step}{whose}"
+    return f"no progress for {event.still_s:.1f} s{phase} after step {event.step}; {summary}"

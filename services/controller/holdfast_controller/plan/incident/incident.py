@@ -1,4 +1,4 @@
-"""What went wrong with a job, what is known of it, and what was done about it so far. Pure."""
+"""An incident: a failure of a job, the evidence for it, and the rungs that were taken."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.symptoms import Root, Symptom
 
 
 class RankError(msgspec.Struct, frozen=True, kw_only=True):
-    """How a rank ended: what is needed to see that it comes again, and to tell people."""
+    """The way in which a rank ended, to recognize the same error when it recurs and to show it to people."""
 
     generation: int
     signature: str
@@ -22,12 +22,12 @@ class RankError(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def trait(self) -> str:
-        """What is the same wherever the same failure comes again, on any node."""
+        """The part that is equal whenever the same failure recurs, on any node."""
         return f"{self.signature} at step {self.step}"
 
 
 class Rung(StrEnum):
-    """What to do about a failure, from mild to severe."""
+    """A response to a failure; the mildest first."""
 
     REATTEMPT = "reattempt"
     WAIT = "wait"
@@ -39,45 +39,45 @@ class Rung(StrEnum):
     STOP = "stop"
 
 
-class Spoiled(msgspec.Struct, frozen=True, kw_only=True):
-    """Where numbers of a generation went bad, and the newest step that was known to be clean then; None: none was."""
+class BadStep(msgspec.Struct, frozen=True, kw_only=True):
+    """The first step of a generation with bad numbers."""
 
     generation: int
     step: int
     certified: int | None = None
+    """The newest step that was known to be clean then; None if none was."""
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that went wrong in one generation of a job. `evidence` are the ids of the events that tell of it.
-
-    `named` is the symptom in the terms of `holdfast.symptoms`, where more is known than `symptom` says;
-    `root` where
-    the cause lies, as far as that can be told. `suspects` are machines that speak against themselves in a hang; of
-    `group` one holds the others up, or makes the job slow, and nobody can tell which.
-    """
+    """One failure in one generation of a job."""
 
     symptom: Symptom
     generation: int
     step: int
     text: str
     named: str = ""
+    """The symptom in the terms of `holdfast.symptoms`, if more is known than `symptom` tells."""
     root: Root = Root.UNKNOWN
+    """Location of the cause, as far as it is known."""
     evidence: tuple[str, ...] = ()
+    """Ids of the events that report it."""
     node: str | None = None
     rank: int | None = None
     error: RankError | None = None
-    spoiled: Spoiled | None = None
+    bad_step: BadStep | None = None
     suspects: tuple[str, ...] = ()
+    """Machines that themselves show a fault in a hang."""
     group: tuple[str, ...] = ()
+    """Nodes of which one blocks the others, or slows the job down; it is not known which."""
 
     @property
     def shown_as(self) -> str:
-        """The symptom by its most telling name."""
+        """The most specific name of the symptom."""
         return self.named or self.symptom
 
 
 class RungTaken(msgspec.Struct, frozen=True, kw_only=True):
-    """A rung that was taken within an incident, on what evidence, and which would have come `next`."""
+    """A rung that was taken within an incident."""
 
     at: datetime
     generation: int
@@ -86,10 +86,11 @@ class RungTaken(msgspec.Struct, frozen=True, kw_only=True):
     nodes: tuple[str, ...] = ()
     evidence: tuple[str, ...] = ()
     next: str = ""
+    """The rung that would have followed."""
 
 
 class Alert(msgspec.Struct, frozen=True, kw_only=True):
-    """What a check of a node raised beside training. `stands`: it has not been cleared."""
+    """An alert of an inspection beside training."""
 
     at: datetime
     check: str
@@ -100,68 +101,74 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     event: str
     stands: bool = True
+    """False once it was cleared."""
 
 
 class Recurrence(msgspec.Struct, frozen=True, kw_only=True):
-    """Which nodes were seen to fail in one and the same way, by generation; who was part of the job each time."""
+    """One failure that was seen on several nodes or in several generations."""
 
     by: dict[int, frozenset[str]]
+    """Nodes that showed it, by generation."""
     each_time: frozenset[str]
+    """Nodes that were part of the job each time."""
 
 
 class Evicted(msgspec.Struct, frozen=True, kw_only=True):
-    """A node that was held at `epoch` and evicted for failures of this trait."""
+    """A node that was evicted for failures of one trait, and the epoch at which it was held."""
 
     epoch: int
     trait: str
 
 
 class FailedLink(msgspec.Struct, frozen=True, kw_only=True):
-    """Two nodes that could not reach each other; of those that went for it, at which epoch each was held."""
+    """Two nodes that cannot reach each other."""
 
     ends: tuple[str, str]
     evicted: dict[str, int]
+    """Nodes that were evicted for it, each with the epoch at which it was held."""
 
 
 class Incident(msgspec.Struct, frozen=True, kw_only=True):
-    """An open incident. It ends when the job has gone past the step at which it failed, or with the job.
-
-    One of bad numbers (`spoiled`: the first ones of each generation) ends only when that step is certified.
-
-    `blamed` counts, for each node, the generations of this incident that failed there first hand; `shown` has the
-    traits of these failures, and `evicted` the nodes that had to go for them. `links` are connections that stop-time
-    checks found broken, and for which nodes had to go. `checked` are the nodes whose stop-time
-    checks in this incident found nothing, `replayed` those that a replay has compared; `untrained` are the generations
-    of both. `attempts` counts restarts; behind the generations in `paused` a service elsewhere was waited for
-    first. `taken` are the rungs so far; the last of very many.
-    """
+    """An open incident. It ends when the job has trained past the step at which it failed, or with the job."""
 
     id: str
     opened_at: datetime
     symptom: Symptom
     failed_step: int
     attempts: int = 0
+    """Number of restarts."""
     paused: tuple[int, ...] = ()
+    """Generations that a service elsewhere failed; a pause followed each."""
     blamed: dict[str, int] = {}
+    """For each node the number of generations that failed first hand on it."""
     blamed_generation: dict[str, int] = {}
-    shown: dict[str, Recurrence] = {}
+    """For each node the last of these generations."""
+    recurrences: dict[str, Recurrence] = {}
+    """First-hand failures, by trait."""
     evicted: dict[str, Evicted] = {}
+    """Nodes that were evicted for them."""
     links: tuple[FailedLink, ...] = ()
+    """Connections that stop-time checks found broken."""
     user_error: RankError | None = None
-    spoiled: tuple[Spoiled, ...] = ()
+    bad_steps: tuple[BadStep, ...] = ()
+    """One per generation with bad numbers. Such an incident ends only when its last step is certified."""
     checked: frozenset[str] = frozenset()
+    """Nodes that passed stop-time checks."""
     replayed: frozenset[str] = frozenset()
+    """Nodes that a replay has compared."""
     untrained: frozenset[int] = frozenset()
+    """Generations of checks and replays."""
     taken: tuple[RungTaken, ...] = ()
+    """The newest rungs."""
     named: str = ""
     summary: str = ""
 
     @property
     def shown_as(self) -> str:
-        """The symptom by its most telling name."""
+        """The most specific name of the symptom."""
         return self.named or self.symptom
 
     @property
     def restarts(self) -> int:
-        """Those for what went wrong in the job: what waits for others says nothing of it."""
+        """Number of restarts for failures of the job itself, pauses for a service elsewhere not counted."""
         return self.attempts - len(self.paused)

@@ -6,7 +6,7 @@ from holdfast.events import Inspection, Withheld
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident import alerts
 from holdfast_controller.plan.incident.incident import Rung
-from holdfast_controller.plan.incident.ladder import INSPECTIONS, Choice
+from holdfast_controller.plan.incident.ladder import INSPECTIONS, RungChoice
 from holdfast_controller.plan.incident.recovery import failed
 from holdfast_controller.plan.incident.rungs import may_evict
 from holdfast_controller.plan.phase import Stopping
@@ -24,6 +24,6 @@ def inspected(draft: JobDraft, event: Inspection) -> None:
     if rules.mechanisms.inspections == "observe":
         draft.emit(Withheld, mechanism=INSPECTIONS, rung=Rung.EVICT, node=event.node, reason=failure.text)
         return
-    choice = Choice(rung=Rung.EVICT, reason=failure.text, nodes=(event.node,), mechanism=INSPECTIONS)
+    choice = RungChoice(rung=Rung.EVICT, reason=failure.text, nodes=(event.node,), mechanism=INSPECTIONS)
     if may_evict(draft, choice):
         failed(draft, failure)

@@ -1,4 +1,4 @@
-"""The recovery ladder: which rung a failure asks for, and why. ByteRobust §4 (Fig. 5). Pure.
+"""The recovery ladder: which rung follows a failure, and why (ByteRobust §4, Fig. 5).
 
 node lost, or silent about its start          -> evict it
 an inspection names a machine                 -> evict it, without stop-time checks
@@ -6,21 +6,21 @@ the script's own error, code not yet good     -> back to the last good version
 the script's own error, seen twice            -> stop, with the traceback
 a service elsewhere failed the job            -> wait, each time longer, and start again; in the end stop
 bad numbers                                   -> stop-time checks; again -> roll back, replay; at one step twice, stop
-crash on a node with an alert of its own      -> evict it: a crash with a culprit
-tests name a machine that makes the job slow  -> evict it, once it has cost as much as a restart, and test it again
-a link, or a few by stacks, make the job slow -> evict both ends, or those few, likewise; the healthy ones come back
-hang, and a machine speaks against itself     -> evict it: a process there is stopped, stuck, or cannot be read
+crash on a node that has an alert             -> evict it: a crash with a culprit
+tests name a machine that slows the job down  -> evict it, once it has cost as much as a restart, and test it again
+a link, or a group by stacks, slows it down   -> evict both ends, or the group, likewise; healthy ones come back
+hang, and a machine itself shows a fault      -> evict it: a process there is stopped, stuck, or cannot be read
 crash or hang without a culprit               -> restart in place; again -> stop-time checks
 checks found nothing, and it is the same node -> evict it; another one -> restart in place, then roll back
 checks found nothing, and a group hangs       -> evict the group, and test its nodes beside training
 checks name a link, and neither of its ends   -> evict both, or one if the job has no more nodes; test them as well
-a link of the same node fails again           -> evict that node; who went for the link before comes back
-the same though no node was there each time   -> it follows the job: roll back, or restart in place, soon replay, stop
+a link of the same node fails again           -> evict that node; the others that were evicted for a link come back
+the same although no node was part each time  -> it follows the job: roll back, or restart in place, soon replay, stop
 too many attempts within one incident         -> stop
 
-Failing again within an incident climbs; an incident ends when the job has got past the place where it failed. Behind
-stop-time checks and replays their suspects are evicted (`named_by_checks`, `named_by_replay`), or the next rung is
-taken: its nodes are checked, or compared, now.
+A second failure within an incident takes a higher rung; an incident ends when the job has trained past the step at
+which it failed. After stop-time checks and replays their suspects are evicted (`named_by_checks`, `named_by_replay`),
+or the next rung is taken: its nodes are checked, or compared, by then.
 """
 
 from __future__ import annotations
@@ -34,78 +34,75 @@ from holdfast.symptoms import Symptom
 from holdfast_controller.plan.incident.classify import FIRST_HAND_OF_NODE, OF_USER_CODE
 from holdfast_controller.plan.incident.incident import (
     Alert,
+    BadStep,
     Failure,
     Incident,
     RankError,
     Recurrence,
     Rung,
-    Spoiled,
 )
 
 TRAITS_MAX = 16
-"""Of an incident; those that were shown last."""
+"""Maximum number of traits that an incident remembers; the newest."""
 
 EVICTED_FOR_TRAIT_MAX = 2
-"""Where all nodes of a job show the same each time, the third to go would be no better a guess."""
+"""Maximum number of nodes evicted for one trait: if it appears on each node, evicting a third is no better guess."""
 
 INSPECTIONS, CHECKS, REPLAYS, HANGS, FAILURES = "inspections", "stop_time_checks", "replay", "hangs", "failures"
 FAIL_SLOW = "fail_slow"
-"""What an eviction can rest on."""
+"""Mechanisms that can justify an eviction."""
 
 
-class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """A rung, and the reason in words. `nodes` are those to evict, on the word of `mechanism`.
-
-    `one_of`: at least one of them is at fault, and nobody can tell which; they are tested beside training. `link`: the
-    connection that they go for.
-    """
+class RungChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """The rung to take, and the reason in words."""
 
     rung: Rung
     reason: str
     nodes: tuple[str, ...] = ()
+    """Nodes to evict or replace."""
     one_of: bool = False
+    """True if at least one of the nodes is at fault and it is not known which: they are tested beside training."""
     link: tuple[str, str] | None = None
+    """The broken connection that the nodes are evicted for."""
     mechanism: str = FAILURES
     suite: str = ""
     evidence: tuple[str, ...] = ()
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What the ladder has to work with: the job's `members`, and what may be done.
-
-    `alerts` are those of the node that failed which often pass by themselves: with a crash they do not.
-    `can_roll_back`: the failure came of code that is not known to be good, and there is other code that is.
-    """
+class LadderOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of the job that limits the choice of a rung."""
 
     members: frozenset[str]
     alerts: tuple[Alert, ...] = ()
+    """Alerts of the failed node that often pass by themselves; together with a crash they count."""
     can_check: bool = True
     can_roll_back: bool = False
+    """True if the code that failed is not known to be good, and other code is."""
     can_replay: bool = False
 
 
 def user_error(failure: Failure) -> RankError | None:
-    """The error, if it is the script's own."""
+    """Return the error if it is the script's own."""
     return failure.error if failure.symptom in OF_USER_CODE else None
 
 
 def trait(failure: Failure) -> str | None:
-    """By what the same failure of a node is known on another one."""
+    """Return the key under which the same failure is recognized on another node; None if it has none."""
     return failure.error.trait if failure.error and failure.symptom in FIRST_HAND_OF_NODE else None
 
 
 def blame(incident: Incident, failure: Failure, members: frozenset[str]) -> Incident:
-    """The incident with this failure counted, at most once for each node and generation. `members`: the job's nodes."""
+    """Return the incident with this failure counted, at most once per node of the job and generation."""
     if failure.symptom not in FIRST_HAND_OF_NODE or failure.node is None:
         return incident
     if shows := trait(failure):
-        # Of an earlier generation's nodes those that are left count, and the one that speaks: rather one too many.
+        # The nodes of an earlier generation are not recorded: the remaining ones count, and the one that failed.
         here = members | {failure.node}
-        seen = incident.shown.get(shows, Recurrence(by={}, each_time=here))
+        seen = incident.recurrences.get(shows, Recurrence(by={}, each_time=here))
         by = seen.by | {failure.generation: seen.by.get(failure.generation, frozenset()) | {failure.node}}
-        shown = incident.shown | {shows: Recurrence(by=by, each_time=seen.each_time & here)}
+        shown = incident.recurrences | {shows: Recurrence(by=by, each_time=seen.each_time & here)}
         newest = sorted(shown.items(), key=lambda entry: max(entry[1].by))[-TRAITS_MAX:]
-        incident = msgspec.structs.replace(incident, shown=dict(newest))
+        incident = msgspec.structs.replace(incident, recurrences=dict(newest))
     if incident.blamed_generation.get(failure.node) == failure.generation:
         return incident
     return msgspec.structs.replace(
@@ -115,45 +112,45 @@ def blame(incident: Incident, failure: Failure, members: frozenset[str]) -> Inci
     )
 
 
-def choose(incident: Incident, failure: Failure, options: Options, policy: LadderPolicy) -> Choice:
-    """The rung for `failure`, which `incident` has already counted by `blame`."""
+def choose(incident: Incident, failure: Failure, options: LadderOptions, policy: LadderPolicy) -> RungChoice:
+    """Return the rung for `failure`, which `blame` has already counted in `incident`."""
     symptom, node = failure.symptom, failure.node
     if symptom is Symptom.NODE_DEPARTED and node:
-        return Choice(rung=Rung.REPLACE, reason=failure.text, nodes=(node,))
+        return RungChoice(rung=Rung.REPLACE, reason=failure.text, nodes=(node,))
     if symptom in (Symptom.NODE_LOST, Symptom.START_TIMEOUT) and node:
-        return Choice(rung=Rung.EVICT, reason=failure.text, nodes=(node,))
+        return RungChoice(rung=Rung.EVICT, reason=failure.text, nodes=(node,))
     if symptom is Symptom.NODE_UNFIT and node:
-        return Choice(rung=Rung.EVICT, reason=failure.text, nodes=(node,), mechanism=INSPECTIONS)
+        return RungChoice(rung=Rung.EVICT, reason=failure.text, nodes=(node,), mechanism=INSPECTIONS)
     if symptom is Symptom.FAIL_SLOW and failure.group:
-        # Also one alone is tested again: what makes a machine slow often passes.
-        return Choice(rung=Rung.EVICT, reason=failure.text, nodes=failure.group, one_of=True, mechanism=FAIL_SLOW)
+        # A single node is tested again as well: slowness often passes.
+        return RungChoice(rung=Rung.EVICT, reason=failure.text, nodes=failure.group, one_of=True, mechanism=FAIL_SLOW)
     if symptom is Symptom.HANG and failure.suspects:
-        return Choice(rung=Rung.EVICT, reason=failure.text, nodes=failure.suspects, mechanism=HANGS)
+        return RungChoice(rung=Rung.EVICT, reason=failure.text, nodes=failure.suspects, mechanism=HANGS)
     if error := user_error(failure):
         return _for_user_error(incident, failure, error, options)
     if failure.symptom is Symptom.SERVICE_ELSEWHERE:
         return _for_service(incident, failure, policy)
-    if failure.spoiled:
-        return _for_bad_numbers(incident, failure, failure.spoiled, options)
+    if failure.bad_step:
+        return _for_bad_numbers(incident, failure, failure.bad_step, options)
     return _for_crash(incident, failure, options, policy)
 
 
-def within_limits(choice: Choice, incident: Incident, failure: Failure, policy: LadderPolicy) -> Choice:
-    """The choice, or the end if it would be one restart too many."""
+def within_limits(choice: RungChoice, incident: Incident, failure: Failure, policy: LadderPolicy) -> RungChoice:
+    """Return the choice, or to stop if it would be one restart too many."""
     restarts = choice.rung in (Rung.REATTEMPT, Rung.ROLLBACK, Rung.CHECKS, Rung.REPLAY, Rung.EVICT)
     if not restarts or incident.restarts < policy.attempts_max:
         return choice
     reason = f"{failure.text}; gave up after {incident.restarts} restarts within one incident"
-    return Choice(rung=Rung.STOP, reason=reason)
+    return RungChoice(rung=Rung.STOP, reason=reason)
 
 
-def named_by_checks(failure: Failure, suspects: tuple[Suspect, ...], members: frozenset[str]) -> Choice | None:
-    """The rung behind stop-time checks that named somebody. Suspects that have left the job count no more."""
+def named_by_checks(failure: Failure, suspects: tuple[Suspect, ...], members: frozenset[str]) -> RungChoice | None:
+    """Return the eviction after stop-time checks that named nodes; None if none of them is still in the job."""
     here = tuple(suspect for suspect in suspects if suspect.node in members)
     if not here:
         return None
     found = "; ".join(f"{suspect.node}: {suspect.reason}" for suspect in here)
-    return Choice(
+    return RungChoice(
         rung=Rung.EVICT,
         reason=f"{failure.text}; stop-time checks: {found}",
         nodes=tuple(suspect.node for suspect in here),
@@ -163,8 +160,8 @@ def named_by_checks(failure: Failure, suspects: tuple[Suspect, ...], members: fr
 
 def named_by_link(
     incident: Incident, failure: Failure, links: tuple[tuple[str, str], ...], nodes: tuple[str, ...]
-) -> Choice | None:
-    """The rung behind stop-time checks in which one connection failed alone; `nodes` are the job's, by node rank."""
+) -> RungChoice | None:
+    """Return the eviction after stop-time checks in which one connection failed; `nodes` are ordered by node rank."""
     if len(links) != 1 or not set(links[0]) <= set(nodes):
         return None
     (link,) = links
@@ -176,25 +173,25 @@ def named_by_link(
         others = ", ".join(
             sorted({end for known in incident.links if node in known.ends for end in known.ends} - again)
         )
-        reason = f"{reason}, as {node} and {others} could not"
-        return Choice(rung=Rung.EVICT, reason=reason, nodes=(node,), link=link, mechanism=CHECKS)
+        reason = f"{reason}, and neither could {node} and {others} before"
+        return RungChoice(rung=Rung.EVICT, reason=reason, nodes=(node,), link=link, mechanism=CHECKS)
     if len(nodes) == len(link):
-        # Without either of them the link is not used. If it is the wrong one that goes, the link to the next one fails.
-        reason = f"{reason}: one of them has to go"
-        return Choice(rung=Rung.EVICT, reason=reason, nodes=nodes[-1:], one_of=True, link=link, mechanism=CHECKS)
-    return Choice(rung=Rung.EVICT, reason=reason, nodes=link, one_of=True, link=link, mechanism=CHECKS)
+        # Without one of them the link is not used. If the wrong one is evicted, the link to the next node fails too.
+        reason = f"{reason}: one of them is evicted"
+        return RungChoice(rung=Rung.EVICT, reason=reason, nodes=nodes[-1:], one_of=True, link=link, mechanism=CHECKS)
+    return RungChoice(rung=Rung.EVICT, reason=reason, nodes=link, one_of=True, link=link, mechanism=CHECKS)
 
 
-def named_by_replay(failure: Failure, suspects: tuple[str, ...], said: str, *, one_of: bool) -> Choice | None:
-    """The rung behind a replay that named somebody, or `one_of` several, and `said` this."""
+def named_by_replay(failure: Failure, suspects: tuple[str, ...], result: str, *, one_of: bool) -> RungChoice | None:
+    """Return the eviction after a replay that named these suspects, or `one_of` them; None if it named none."""
     if not suspects:
         return None
-    reason = f"{failure.text}; dual-phase replay: {said}"
-    return Choice(rung=Rung.EVICT, reason=reason, nodes=suspects, one_of=one_of, mechanism=REPLAYS)
+    reason = f"{failure.text}; dual-phase replay: {result}"
+    return RungChoice(rung=Rung.EVICT, reason=reason, nodes=suspects, one_of=one_of, mechanism=REPLAYS)
 
 
-def next_rung(incident: Incident, failure: Failure, taken: Rung, options: Options, policy: LadderPolicy) -> str:
-    """The rung that the same failure in the next generation would lead to, if the one `taken` now brings nothing."""
+def next_rung(incident: Incident, failure: Failure, taken: Rung, options: LadderOptions, policy: LadderPolicy) -> str:
+    """Return the rung for the same failure in the next generation, in case the one `taken` now does not help."""
     if taken is Rung.CHECKS:
         incident = msgspec.structs.replace(incident, checked=options.members)
     elif taken is Rung.REPLAY:
@@ -206,74 +203,74 @@ def next_rung(incident: Incident, failure: Failure, taken: Rung, options: Option
         again = msgspec.structs.replace(
             again, error=msgspec.structs.replace(failure.error, generation=failure.error.generation + 1)
         )
-    if failure.spoiled:
+    if failure.bad_step:
         again = msgspec.structs.replace(
-            again, spoiled=msgspec.structs.replace(failure.spoiled, generation=failure.spoiled.generation + 1)
+            again, bad_step=msgspec.structs.replace(failure.bad_step, generation=failure.bad_step.generation + 1)
         )
     then = msgspec.structs.replace(incident, attempts=incident.attempts + 1)
     choice = choose(blame(then, again, options.members), again, options, policy)
     return within_limits(choice, then, again, policy).rung
 
 
-def _for_user_error(incident: Incident, failure: Failure, error: RankError, options: Options) -> Choice:
+def _for_user_error(incident: Incident, failure: Failure, error: RankError, options: LadderOptions) -> RungChoice:
     if options.can_roll_back:
-        return Choice(rung=Rung.ROLLBACK, reason=failure.text)
-    if incident.user_error and (why := _comes_again(incident.user_error, error)):
-        return Choice(rung=Rung.STOP, reason=f"{failure.text}; {why}")
-    return Choice(rung=Rung.REATTEMPT, reason=failure.text)
+        return RungChoice(rung=Rung.ROLLBACK, reason=failure.text)
+    if incident.user_error and (why := _recurs(incident.user_error, error)):
+        return RungChoice(rung=Rung.STOP, reason=f"{failure.text}; {why}")
+    return RungChoice(rung=Rung.REATTEMPT, reason=failure.text)
 
 
 def pause_s(pauses: int, policy: LadderPolicy) -> float:
-    """How long the next one is, behind so many."""
-    # Beyond some power of two it is the longest in any case, and no float goes on for ever.
+    """Return the length of the next pause after `pauses` earlier ones."""
+    # The exponent is limited so that the float does not overflow.
     return min(policy.service_pause_s * 2.0 ** min(pauses, 64), policy.service_pause_s_max)
 
 
-def _for_service(incident: Incident, failure: Failure, policy: LadderPolicy) -> Choice:
-    """No machine is blamed, and no code: neither another node nor another version would be served any better."""
+def _for_service(incident: Incident, failure: Failure, policy: LadderPolicy) -> RungChoice:
+    """Blame no machine and no code: the service would fail another node or version in the same way."""
     if failure.generation in incident.paused:
-        return Choice(rung=Rung.WAIT, reason=failure.text)
+        return RungChoice(rung=Rung.WAIT, reason=failure.text)
     pauses = len(incident.paused)
     waited_s = sum(pause_s(earlier, policy) for earlier in range(pauses))
     if pauses < policy.service_attempts_max and waited_s + pause_s(pauses, policy) <= policy.service_wait_s_max:
-        return Choice(rung=Rung.WAIT, reason=failure.text)
+        return RungChoice(rung=Rung.WAIT, reason=failure.text)
     reason = (
-        f"{failure.text}; the service has failed the job {pauses + 1} times, over {waited_s:.0f} s of pauses: "
+        f"{failure.text}; the service failed the job {pauses + 1} times over {waited_s:.0f} s of pauses; "
         "no machine and no code of the job is known to be at fault"
     )
-    return Choice(rung=Rung.STOP, reason=reason)
+    return RungChoice(rung=Rung.STOP, reason=reason)
 
 
-def _for_bad_numbers(incident: Incident, failure: Failure, spoiled: Spoiled, options: Options) -> Choice:
-    if spoiled.certified is None:
-        reason = f"{failure.text}; no step is known to be clean, so there is none to go back to"
-        return Choice(rung=Rung.STOP, reason=reason)
+def _for_bad_numbers(incident: Incident, failure: Failure, bad_step: BadStep, options: LadderOptions) -> RungChoice:
+    if bad_step.certified is None:
+        reason = f"{failure.text}; no step is certified as clean, so there is none to restore"
+        return RungChoice(rung=Rung.STOP, reason=reason)
     if options.can_check and options.members - incident.checked:
-        return Choice(rung=Rung.CHECKS, reason=failure.text, suite=suite_for(failure.shown_as))
-    earlier = [known for known in incident.spoiled if known.generation != spoiled.generation]
+        return RungChoice(rung=Rung.CHECKS, reason=failure.text, suite=suite_for(failure.shown_as))
+    earlier = [known for known in incident.bad_steps if known.generation != bad_step.generation]
     if earlier and options.can_roll_back:
         why = "bad numbers again, no machine is known to be at fault, and the code is new"
-        return Choice(rung=Rung.ROLLBACK, reason=f"{failure.text}; {why}")
+        return RungChoice(rung=Rung.ROLLBACK, reason=f"{failure.text}; {why}")
     if earlier and options.can_replay and options.members - incident.replayed:
-        return Choice(rung=Rung.REPLAY, reason=failure.text)
-    if any(known.step == spoiled.step for known in earlier):
-        why = f"bad numbers at the same step {spoiled.step}, twice: data, code or settings, and no machine"
-        return Choice(rung=Rung.STOP, reason=f"{failure.text}; {why}")
-    return Choice(rung=Rung.REATTEMPT, reason=failure.text)
+        return RungChoice(rung=Rung.REPLAY, reason=failure.text)
+    if any(known.step == bad_step.step for known in earlier):
+        why = f"bad numbers at the same step {bad_step.step} twice: data, code or settings are at fault, no machine"
+        return RungChoice(rung=Rung.STOP, reason=f"{failure.text}; {why}")
+    return RungChoice(rung=Rung.REATTEMPT, reason=failure.text)
 
 
-def _for_crash(incident: Incident, failure: Failure, options: Options, policy: LadderPolicy) -> Choice:
+def _for_crash(incident: Incident, failure: Failure, options: LadderOptions, policy: LadderPolicy) -> RungChoice:
     node = failure.node
     if failure.symptom in FIRST_HAND_OF_NODE and node and options.alerts:
         alert = options.alerts[-1]
-        return Choice(
+        return RungChoice(
             rung=Rung.EVICT,
-            reason=f"{failure.text}, where {alert.text}",
+            reason=f"{failure.text}; alert on that node: {alert.text}",
             nodes=(node,),
             mechanism=INSPECTIONS,
             evidence=tuple(alert.event for alert in options.alerts),
         )
-    seen = incident.shown.get(trait(failure) or "")
+    seen = incident.recurrences.get(trait(failure) or "")
     if seen and _follows_the_job(incident, trait(failure), seen):
         return _for_what_follows_the_job(incident, failure, seen, options, policy)
     if (
@@ -281,54 +278,54 @@ def _for_crash(incident: Incident, failure: Failure, options: Options, policy: L
         and incident.restarts >= policy.reattempts_before_checks
         and options.members - incident.checked
     ):
-        return Choice(rung=Rung.CHECKS, reason=failure.text, suite=suite_for(failure.shown_as))
+        return RungChoice(rung=Rung.CHECKS, reason=failure.text, suite=suite_for(failure.shown_as))
     if failure.symptom in FIRST_HAND_OF_NODE and node:
         same = sum(node in nodes for nodes in seen.by.values()) if seen else 0
         times = max(incident.blamed.get(node, 0), same)
         if times >= policy.failures_of_node_max:
             reason = f"{failure.text}; {node} failed {times} times within one incident"
-            return Choice(rung=Rung.EVICT, reason=reason, nodes=(node,))
+            return RungChoice(rung=Rung.EVICT, reason=reason, nodes=(node,))
     was_checked = incident.checked >= options.members or not options.can_check
     is_again = incident.restarts >= policy.reattempts_before_checks
     if failure.group and not options.can_roll_back and was_checked and is_again:
-        why = f"one of {', '.join(failure.group)} holds the others up"
+        why = f"one of {', '.join(failure.group)} blocks the others"
         reason = f"{failure.text}; {why}"
-        return Choice(rung=Rung.EVICT, reason=reason, nodes=failure.group, one_of=True, mechanism=HANGS)
+        return RungChoice(rung=Rung.EVICT, reason=reason, nodes=failure.group, one_of=True, mechanism=HANGS)
     if options.can_roll_back and incident.restarts > policy.reattempts_before_checks:
-        why = "it fails again, no machine is known to be at fault, and the code is new"
-        return Choice(rung=Rung.ROLLBACK, reason=f"{failure.text}; {why}")
-    return Choice(rung=Rung.REATTEMPT, reason=failure.text)
+        why = "the job failed again, no machine is known to be at fault, and the code is new"
+        return RungChoice(rung=Rung.ROLLBACK, reason=f"{failure.text}; {why}")
+    return RungChoice(rung=Rung.REATTEMPT, reason=failure.text)
 
 
 def _for_what_follows_the_job(
-    incident: Incident, failure: Failure, seen: Recurrence, options: Options, policy: LadderPolicy
-) -> Choice:
+    incident: Incident, failure: Failure, seen: Recurrence, options: LadderOptions, policy: LadderPolicy
+) -> RungChoice:
     if options.can_roll_back:
-        why = "no node was there each time, and the code is new"
-        return Choice(rung=Rung.ROLLBACK, reason=f"{failure.text}; {why}")
+        why = "no node was part of the job each time, and the code is new"
+        return RungChoice(rung=Rung.ROLLBACK, reason=f"{failure.text}; {why}")
     if len(seen.by) < policy.same_failures_max:
-        return Choice(rung=Rung.REATTEMPT, reason=failure.text)
+        return RungChoice(rung=Rung.REATTEMPT, reason=failure.text)
     if options.can_replay and options.members - incident.replayed:
-        return Choice(rung=Rung.REPLAY, reason=failure.text)
+        return RungChoice(rung=Rung.REPLAY, reason=failure.text)
     nodes = sorted(frozenset().union(*seen.by.values()))
     reason = (
-        f"{failure.text}; the same at the same step in {len(seen.by)} generations, on "
-        f"{', '.join(nodes[:3])}{', ...' if len(nodes) > 3 else ''}: it follows the job, and no machine is at fault"
+        f"{failure.text}; the same failure at the same step in {len(seen.by)} generations, on "
+        f"{', '.join(nodes[:3])}{', ...' if len(nodes) > 3 else ''}: it follows the job, so no machine is at fault"
     )
-    return Choice(rung=Rung.STOP, reason=reason)
+    return RungChoice(rung=Rung.STOP, reason=reason)
 
 
 def _follows_the_job(incident: Incident, shows: str | None, seen: Recurrence) -> bool:
-    """No one node was there each time; or enough had to go for it."""
+    """Return True if no node was part of the job each time, or enough nodes were evicted for it already."""
     evicted = sum(evicted.trait == shows for evicted in incident.evicted.values())
     return not seen.each_time or evicted >= EVICTED_FOR_TRAIT_MAX
 
 
-def _comes_again(earlier: RankError, now: RankError) -> str:
+def _recurs(earlier: RankError, now: RankError) -> str:
     if earlier.generation == now.generation:
         return ""
     if earlier.on_first_step and now.on_first_step:
-        return "the script's own error on its first step, twice running"
+        return "the script failed with an error of its own on its first step twice in a row"
     if earlier.signature == now.signature and earlier.step == now.step:
-        return f"the same error of the script at the same step {now.step}, twice running"
+        return f"the script failed with the same error at step {now.step} twice in a row"
     return ""

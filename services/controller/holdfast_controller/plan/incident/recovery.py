@@ -12,7 +12,7 @@ from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident import alerts
 from holdfast_controller.plan.incident.classify import FIRST_HAND_OF_NODE, OF_USER_CODE
 from holdfast_controller.plan.incident.incident import Failure, Incident, Rung
-from holdfast_controller.plan.incident.ladder import Choice, Options, blame, choose, user_error, within_limits
+from holdfast_controller.plan.incident.ladder import LadderOptions, RungChoice, blame, choose, user_error, within_limits
 from holdfast_controller.plan.incident.replay_scope import can_replay
 from holdfast_controller.plan.incident.rungs import may_evict, take
 from holdfast_controller.plan.phase import Starting
@@ -63,12 +63,12 @@ def learned_late(draft: JobDraft, failure: Failure) -> None:
         proceed(draft, failure, choice)
 
 
-def proceed(draft: JobDraft, failure: Failure, choice: Choice) -> None:
+def proceed(draft: JobDraft, failure: Failure, choice: RungChoice) -> None:
     """Take the rung, or stop the job if it would be one restart too many."""
     _take(draft, failure, within_limits(choice, draft.incident, failure, draft.rules.ladder))
 
 
-def chosen(draft: JobDraft, incident: Incident, failure: Failure) -> Choice:
+def chosen(draft: JobDraft, incident: Incident, failure: Failure) -> RungChoice:
     """Return the rung that `incident` asks for now. A rung whose mechanism only observes is emitted and passed over."""
     policy, options = draft.rules.ladder, _options(draft, failure)
     choice = choose(incident, failure, options, policy)
@@ -80,17 +80,17 @@ def chosen(draft: JobDraft, incident: Incident, failure: Failure) -> Choice:
     return choice
 
 
-def _take(draft: JobDraft, failure: Failure, choice: Choice) -> None:
+def _take(draft: JobDraft, failure: Failure, choice: RungChoice) -> None:
     options = _options(draft, failure)
     observed = {option: False for rung, (_, option) in MECHANISMS.items() if _only_observes(draft, rung)}
     take(draft, failure, choice, msgspec.structs.replace(options, **observed))
 
 
-def _options(draft: JobDraft, failure: Failure) -> Options:
+def _options(draft: JobDraft, failure: Failure) -> LadderOptions:
     state, rules = draft.state, draft.rules
     known = alerts.suspicions(state, failure.node, draft.now, rules.ladder)
     acts = rules.mechanisms.inspections == "act"
-    return Options(
+    return LadderOptions(
         members=frozenset(state.nodes),
         alerts=tuple(alert for alert in known if acts and alert.confidence == "tolerate"),
         can_roll_back=can_roll_back(state, failure.generation),
@@ -141,7 +141,7 @@ def _open(draft: JobDraft, failure: Failure) -> None:
         incident = msgspec.structs.replace(
             incident,
             user_error=error if error and not error.on_first_step else None,
-            shown=settled.shown,
+            recurrences=settled.recurrences,
             evicted=settled.evicted,
         )
     draft.update(incident=incident)
@@ -157,15 +157,15 @@ def _open(draft: JobDraft, failure: Failure) -> None:
     )
 
 
-def _weigh(draft: JobDraft, failure: Failure) -> Choice:
+def _weigh(draft: JobDraft, failure: Failure) -> RungChoice:
     """Count the failure in the incident, and return the rung that follows."""
     incident = blame(draft.incident, failure, frozenset(draft.state.nodes))
     choice = chosen(draft, incident, failure)
     if (error := user_error(failure)) and is_of_present_code(draft.state, failure.generation):
         incident = msgspec.structs.replace(incident, user_error=error)
-    if failure.spoiled:
-        others = tuple(known for known in incident.spoiled if known.generation != failure.generation)
-        incident = msgspec.structs.replace(incident, spoiled=(*others, failure.spoiled))
+    if failure.bad_step:
+        others = tuple(known for known in incident.bad_steps if known.generation != failure.generation)
+        incident = msgspec.structs.replace(incident, bad_steps=(*others, failure.bad_step))
     if failure.step > incident.failed_step:
         incident = msgspec.structs.replace(incident, failed_step=failure.step)
     if _describes_better(failure, incident):

@@ -1,4 +1,4 @@
-"""Whether a job can be replayed, and from where to where. Pure."""
+"""The scope of a dual-phase replay: whether a job can be replayed, and which steps."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from holdfast.settings.ladder import LadderPolicy
 from holdfast.settings.timeouts import Timeouts
 from holdfast_controller.plan.incident.incident import Failure
 from holdfast_controller.plan.job import JobState
-from holdfast_controller.plan.phase import Replay
+from holdfast_controller.plan.phase import ReplayProgress
 
 TRAINING_SHARE = 0.5
-"""Of the time that a phase has: the rest is for starting, restoring, and what is slower in small groups."""
+"""Share of a phase's time limit that is planned for steps: starting, restoring and smaller groups take the rest."""
 
 
 def can_replay(state: JobState) -> bool:
-    """Whether the job's machines can be compared, and none of its checkpoints can come to harm.
+    """Return True if the job's machines can be compared without harm to its checkpoints.
 
-    Of a job without any that Holdfast knows of, nobody could keep a replay from writing its own.
+    Without checkpoints that Holdfast knows of, it could not keep the replay from writing others.
     """
     if not state.has_checkpoints or state.vacancies:
         return False
@@ -30,8 +30,10 @@ def can_replay(state: JobState) -> bool:
     return True
 
 
-def first_phase(state: JobState, failure: Failure, now: datetime, policy: LadderPolicy, timeouts: Timeouts) -> Replay:
-    """The replay of what failed, at its beginning.
+def first_phase(
+    state: JobState, failure: Failure, now: datetime, policy: LadderPolicy, timeouts: Timeouts
+) -> ReplayProgress:
+    """Return the first phase of the replay of `failure`.
 
     Raises:
         NotReplayable: the job cannot be replayed.
@@ -42,14 +44,14 @@ def first_phase(state: JobState, failure: Failure, now: datetime, policy: Ladder
     if state.step_s:
         steps_max = max(1, min(steps_max, int(TRAINING_SHARE * timeouts.replay_s / state.step_s)))
     settings = ReplaySettings(
-        until=(failure.spoiled.step if failure.spoiled else failure.step) + 1,
+        until=(failure.bad_step.step if failure.bad_step else failure.step) + 1,
         mesh=plan.mesh,
         of_mesh=str(topology.mesh),
         steps_min=min(policy.replay_steps_min, steps_max),
         steps_max=steps_max,
         layers=policy.replay_layers,
     )
-    return Replay(
+    return ReplayProgress(
         plan=plan,
         settings=settings,
         restore_at_most=state.next_limit,

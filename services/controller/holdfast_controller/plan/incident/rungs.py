@@ -12,15 +12,15 @@ from holdfast_controller.plan.incident import breaker
 from holdfast_controller.plan.incident.incident import Evicted, FailedLink, Failure, Incident, Rung, RungTaken
 from holdfast_controller.plan.incident.ladder import (
     REPLAYS,
-    Choice,
-    Options,
+    LadderOptions,
+    RungChoice,
     next_rung,
     pause_s,
     trait,
     within_limits,
 )
 from holdfast_controller.plan.incident.replay_scope import first_phase
-from holdfast_controller.plan.phase import Outcome
+from holdfast_controller.plan.phase import JobOutcome
 from holdfast_controller.plan.transitions import (
     become_checking,
     become_claiming,
@@ -37,7 +37,7 @@ RUNGS_TAKEN_MAX = 32
 """Rungs that an incident remembers; its events are all in the history."""
 
 
-def take(draft: JobDraft, failure: Failure, choice: Choice, options: Options) -> None:
+def take(draft: JobDraft, failure: Failure, choice: RungChoice, options: LadderOptions) -> None:
     """Take the rung. If the circuit breaker withholds an eviction, start the ranks again in place."""
     incident, policy = draft.incident, draft.rules.ladder
     if choice.rung is Rung.EVICT and failure.symptom not in ABSENT and not may_evict(draft, choice):
@@ -70,7 +70,7 @@ def take(draft: JobDraft, failure: Failure, choice: Choice, options: Options) ->
             _replace(draft, choice)
 
 
-def may_evict(draft: JobDraft, choice: Choice) -> bool:
+def may_evict(draft: JobDraft, choice: RungChoice) -> bool:
     """Return True if the circuit breaker allows it to evict these nodes; otherwise emit that, and keep it open."""
     state, policy = draft.state, draft.rules.ladder
     if not breaker.opens(state.evictions, len(choice.nodes), state.spec.nnodes, draft.now, policy):
@@ -83,8 +83,8 @@ def may_evict(draft: JobDraft, choice: Choice) -> bool:
             evictions=recent,
             window_s=policy.evictions_window_s,
             reason=f"{recent} nodes were evicted within {policy.evictions_window_s:.0f} s, and "
-            f"{', '.join(choice.nodes)} would be more than {breaker.evictions_max(state.spec.nnodes, policy)}: "
-            "what blames so many machines is more likely wrong than right",
+            f"evicting {', '.join(choice.nodes)} would exceed the limit of "
+            f"{breaker.evictions_max(state.spec.nnodes, policy)}: evidence against so many machines is probably wrong",
         )
         draft.update(breaker_open_since=draft.now)
     for node in choice.nodes:
@@ -100,7 +100,7 @@ def pause_over(draft: JobDraft) -> None:
     become_starting(draft, f"restart in place: {reason}")
 
 
-def _note(draft: JobDraft, failure: Failure, choice: Choice, options: Options) -> None:
+def _note(draft: JobDraft, failure: Failure, choice: RungChoice, options: LadderOptions) -> None:
     """Record the rung, its evidence, and which rung would come next."""
     incident, is_last = draft.incident, choice.rung is Rung.STOP
     taken = RungTaken(
@@ -119,7 +119,7 @@ def _stop(draft: JobDraft, failure: Failure, reason: str) -> None:
     _revoke(draft, failure, reason)
     error = failure.error
     exit_code, traceback = (error.exit_code, error.traceback) if error else (1, "")
-    become_stopping(draft, Outcome.FAILED, reason, exit_code, traceback)
+    become_stopping(draft, JobOutcome.FAILED, reason, exit_code, traceback)
 
 
 def _revoke(draft: JobDraft, failure: Failure, reason: str) -> None:
@@ -129,7 +129,7 @@ def _revoke(draft: JobDraft, failure: Failure, reason: str) -> None:
             draft.emit(EvictionRevoked, node=node, epoch=evicted.epoch, reason=reason)
 
 
-def _exonerate(draft: JobDraft, incident: Incident, choice: Choice) -> None:
+def _exonerate(draft: JobDraft, incident: Incident, choice: RungChoice) -> None:
     """Unblock nodes that were evicted for a link of a node whose other links turn out to fail too."""
     for known in incident.links:
         if not choice.one_of and set(choice.nodes) & set(known.ends):
@@ -138,7 +138,7 @@ def _exonerate(draft: JobDraft, incident: Incident, choice: Choice) -> None:
                     draft.emit(EvictionRevoked, node=node, epoch=epoch, reason=choice.reason)
 
 
-def _evict(draft: JobDraft, failure: Failure, choice: Choice) -> None:
+def _evict(draft: JobDraft, failure: Failure, choice: RungChoice) -> None:
     incident = draft.incident
     held = tuple(filter(None, map(draft.state.member, choice.nodes)))
     evicted = dict(incident.evicted)
@@ -165,5 +165,5 @@ def _evict(draft: JobDraft, failure: Failure, choice: Choice) -> None:
     _replace(draft, choice)
 
 
-def _replace(draft: JobDraft, choice: Choice) -> None:
+def _replace(draft: JobDraft, choice: RungChoice) -> None:
     become_claiming(draft, choice.nodes, f"{', '.join(choice.nodes)} left the job: {choice.reason}")

@@ -61,7 +61,7 @@ def test_one_that_dies_of_its_tests_stays_out() -> None:
     run.hear(NodeLost, node="b", last_heard_at=run.now, silent_s=7.0, epoch=5)
     run.answer("c")
     assert [(it.node, it.reason) for it in run.one(SuspectsTested).at_fault] == [
-        ("b", "nothing was heard of it for 7.0 s")
+        ("b", "no heartbeat from it for 7.0 s")
     ]
     assert run.revoked() == {"a": 5, "c": 5}
 

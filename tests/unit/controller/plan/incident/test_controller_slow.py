@@ -17,13 +17,13 @@ from holdfast.symptoms import Symptom
 from holdfast_controller.plan.draft import Rules
 from holdfast_controller.plan.incident.incident import Incident
 from holdfast_controller.plan.job import JobState
-from holdfast_controller.plan.phase import Awaited, Deadline, Ending, Outcome, Running, Stopping
+from holdfast_controller.plan.phase import Awaited, Deadline, Ending, JobOutcome, Running, Stopping
 from holdfast_controller.service import Controller
 from holdfast_controller.store import INCIDENTS, JOBS, USED_NAMES
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 POLICY = LadderPolicy(slow_cost_max_s=60)
-ENDING = Ending(outcome=Outcome.STOPPED, reason="asked", exit_code=143)
+ENDING = Ending(outcome=JobOutcome.STOPPED, reason="asked", exit_code=143)
 
 
 class Scene:
@@ -102,7 +102,7 @@ def test_it_is_replaced_once_it_has_cost_as_much_as_a_restart() -> None:
     (eviction,) = (event for event in events if isinstance(event, Eviction))
     assert (opened.symptom, opened.root, opened.node) == ("mfu_decline", "infrastructure", "node-1")
     assert (eviction.node, eviction.together) == ("node-1", ("node-1",))
-    assert "an iteration takes 2 s, 1 s before; rank 1 computes slowly; for 120 s" in eviction.reason
+    assert "an iteration takes 2 s instead of 1 s; rank 1 computes slowly; in 120 s" in eviction.reason
     assert scene.at(300).is_nothing
 
 
