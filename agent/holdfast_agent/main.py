@@ -23,7 +23,7 @@ def main() -> None:
     process.run(
         "holdfast_agent",
         _run,
-        description="Runs the ranks of this node and tells what becomes of them.",
+        description="Runs the ranks of this node and reports what happens to them.",
         add_flags=_add_flags,
         needs_database=False,
     )
@@ -31,15 +31,15 @@ def main() -> None:
 
 def _add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--node", required=True, type=lambda name: checked_name(name, "node"), help="this node's name")
-    parser.add_argument("--state-dir", required=True, type=Path, help="where the agent keeps logs and its memory")
-    parser.add_argument("--address", default="127.0.0.1", help="the address at which other nodes reach this one")
+    parser.add_argument("--state-dir", required=True, type=Path, help="directory for logs and the agent's state")
+    parser.add_argument("--address", default="127.0.0.1", help="address at which other nodes reach this one")
 
 
 async def _run(daemon: Process) -> None:
     directory: Path = daemon.flags.state_dir
     directory.mkdir(parents=True, exist_ok=True)
     directories = Directories(directory)
-    # Held until the process ends.
+    # The lock is held until the process exits.
     directories.lock()
     directories.prepare()
     (directories.root / PID_FILE).write_text(f"{os.getpid()}\n")

@@ -1,4 +1,4 @@
-"""What a node says of itself, and the checks it makes before it offers itself."""
+"""Facts about the node, and the self-check before it registers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MIB = 1024 * 1024
 
 
 def node_facts(address: str, store_ports: tuple[int, ...], vault_port: int | None) -> NodeFacts:
-    """The facts of this machine."""
+    """Return the facts about this machine."""
     return NodeFacts(
         address=address,
         hostname=socket.gethostname(),
@@ -33,7 +33,7 @@ def node_facts(address: str, store_ports: tuple[int, ...], vault_port: int | Non
 
 
 def self_check(directory: Path, zygote: Welcome) -> tuple[CheckResult, ...]:
-    """Whether this node can take ranks, and what was looked at."""
+    """Return the results of the node's self-check."""
     return (
         _disk(directory),
         _memory(),

@@ -1,4 +1,4 @@
-"""What an agent says of its node and of itself, beside the decisions of `plan`."""
+"""Events about the node itself: its registration, code in place, unreadable orders."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from holdfast_agent.plan.node_state import AgentState
 def registration(
     state: AgentState, facts: NodeFacts, checks: tuple[CheckResult, ...], now: datetime
 ) -> tuple[Event, Event]:
-    """The node is offered, with what was looked at."""
+    """Return the events that register the node and report its self-check."""
     common: dict[str, Any] = _common(state.node, now) | {"instance": state.instance, "facts": facts}
     epoch = state.durable.order.epoch if state.durable.order else 0
     return NodeRegistered(id=uuid7(), epoch=epoch, **common), NodeInspected(id=uuid7(), checks=checks, **common)
 
 
 def code_in_place(node: str, brought: FetchedCode, now: datetime) -> Event:
-    """A version of a job's code is on the node."""
+    """Return the event for a code version that was put in place."""
     need = brought.need
     return CodeInPlace(
         id=uuid7(),
@@ -42,7 +42,7 @@ def code_in_place(node: str, brought: FetchedCode, now: datetime) -> Event:
 def unreadable_order(
     node: str, update: KeyUpdate, body: bytes, error: str, now: datetime, message_bytes_max: int
 ) -> list[Message]:
-    """An order that cannot be read, for a look at it, and that there is one."""
+    """Return the dead letter for an unreadable order, and the event that reports it."""
     unhandled = Unhandled(
         consumer="agent",
         node=node,

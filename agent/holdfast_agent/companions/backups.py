@@ -1,7 +1,7 @@
-"""The copies of a node's checkpoints on other nodes: orders go to the vault, what becomes of them is said.
+"""Checkpoint backups on other nodes: hand orders to the vault, and publish the vault's notices.
 
-The ckpt coordinator's order names keeper and sources, the controller's carries the job's token: the vault gets both as
-soon as both are here, and again when it was started anew.
+The coordinator's order names keeper and sources, the controller's order has the job's token. The vault gets both as
+soon as both are known, and again after it restarts.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ log = structlog.get_logger(__name__)
 
 
 class Backups:
-    """One node's. `say` publishes an event; `reject` keeps an order that cannot be read where it can be looked at."""
+    """The backups of one node. `publish` emits an event; `reject` moves an unreadable order to the dead letters."""
 
     def __init__(
         self,
@@ -58,13 +58,13 @@ class Backups:
         self._placement: Placement | None = None
         self._tally: BackupTally | None = None
         self._reported: tuple[int, str] | None = None
-        self._complained_at: datetime | None = None
-        self._uncomplained = 0
+        self._last_complaint_at: datetime | None = None
+        self._suppressed_complaints = 0
         self._changed = asyncio.Event()
         vault.on_notice = self._noticed
 
     def placed(self, order: NodeOrder | None) -> None:
-        """The node's order now; None: no ranks. What a node without ranks holds may be all that is left of a shard.
+        """Note the node's order. An idle order changes nothing: this node's copies may be the last ones of a shard.
 
         While checks or replays run, the vault goes on as the training left it.
         """
@@ -75,7 +75,7 @@ class Backups:
             self._hand_over()
 
     async def follow(self, bus: Bus) -> None:
-        """Take every order from the bus, until cancelled."""
+        """Follow the node's backup orders until cancelled."""
         async for order in orders_for(self._node, bus, BackupOrder, self._reject):
             before, self._order = self._order, order
             if self._tally is None or before is None or _life(before) != _life(order):
@@ -85,7 +85,7 @@ class Backups:
             self._hand_over()
 
     async def report(self) -> None:
-        """Say which step is backed up, at most every two seconds, until cancelled."""
+        """Publish which step is backed up, at most every two seconds, until cancelled."""
         while True:
             await self._changed.wait()
             self._changed.clear()
@@ -106,7 +106,7 @@ class Backups:
     def _noticed(self, notice: Notice) -> None:
         order = self._order if self._order is not None and self._order.job == notice.name.job else None
         if isinstance(notice, DamageNotice):
-            # Said whether or not there is an order: it may be of the job before, or older than this agent.
+            # Published without an order too: the shard may belong to an earlier job.
             self._damaged(order, notice)
             return
         if order is None:
@@ -140,7 +140,7 @@ class Backups:
                     )
                 )
             case NotPersisted():
-                log.warning("a step is not on the disk", step=notice.sealed.step, reason=notice.reason)
+                log.warning("a step was not persisted", step=notice.sealed.step, reason=notice.reason)
                 self._not_persisted(order, notice)
 
     def _copied(self, tally: BackupTally, whole: BackupSum) -> None:
@@ -162,18 +162,18 @@ class Backups:
         self._publish(measured)
 
     def _not_persisted(self, order: BackupOrder, notice: NotPersisted) -> None:
-        if self._complained_at is not None and self._now() < self._complained_at + COMPLAIN_EVERY:
-            self._uncomplained += 1
+        if self._last_complaint_at is not None and self._now() < self._last_complaint_at + COMPLAIN_EVERY:
+            self._suppressed_complaints += 1
             return
         self._publish(
             StepNotPersisted(
                 **self._common(order, notice.sealed.generation),
                 step=notice.sealed.step,
                 reason=notice.reason,
-                others=self._uncomplained,
+                others=self._suppressed_complaints,
             )
         )
-        self._complained_at, self._uncomplained = self._now(), 0
+        self._last_complaint_at, self._suppressed_complaints = self._now(), 0
 
     def _damaged(self, order: BackupOrder | None, notice: DamageNotice) -> None:
         name, sealed = notice.name, notice.sealed

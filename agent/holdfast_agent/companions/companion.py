@@ -1,4 +1,4 @@
-"""Starting a process that works beside the agent and outlives it: the zygote, the vault."""
+"""Start and exit of processes that outlive the agent: the zygote and the vault."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from holdfast_agent.companions.environment import public_environment
 
 
 async def start(module: str, log: Path, *arguments: str) -> subprocess.Popen[bytes]:
-    """Start `python -m module` in a session of its own and wait until it says that it is ready, or ends."""
+    """Start `python -m module` in its own session; wait until it reports that it is ready, or exits."""
     process, ready = _spawn(("-P", "-m", module, *arguments), log)
     reader = asyncio.StreamReader()
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(ready, "rb", 0)
     )
     try:
-        # The other end closes when it is ready, and when it dies.
+        # The other end closes when the process is ready, and when it exits.
         await reader.read()
     finally:
         transport.close()
@@ -28,7 +28,7 @@ async def start(module: str, log: Path, *arguments: str) -> subprocess.Popen[byt
 
 
 async def ended(process: subprocess.Popen[bytes]) -> int:
-    """Wait until it has ended; its exit code, or the negated signal number."""
+    """Wait until the process has exited; return its exit code, or the negated signal number."""
     loop, end = asyncio.get_running_loop(), asyncio.Event()
     descriptor = os.pidfd_open(process.pid)
     loop.add_reader(descriptor, end.set)
@@ -41,9 +41,9 @@ async def ended(process: subprocess.Popen[bytes]) -> int:
 
 
 def _spawn(arguments: Sequence[str], log: Path) -> tuple[subprocess.Popen[bytes], int]:
-    """The process, and a descriptor that comes to its end when it is ready.
+    """Start the process; return it with a descriptor that reaches end-of-file when it is ready.
 
-    It is no subprocess of asyncio's: those are killed when their transport is collected, as when this process fails.
+    asyncio's own subprocesses are killed when their transport is collected, for example when this process fails.
     """
     ready, ready_in = os.pipe()
     with log.open("ab") as output:

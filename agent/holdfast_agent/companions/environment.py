@@ -1,4 +1,4 @@
-"""The environment of a rank: the node's, the job's, and over both torchrun's variables and Holdfast's own."""
+"""The environment of a rank: the node's and the job's variables, overridden by torchrun's and Holdfast's."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from holdfast.orders.node import NodeOrder, Placement
 from holdfast.orders.replay import VARIABLE as REPLAY_VARIABLE
 
 _PRIVATE = ("NATS_URL", "DATABASE_URL", "READY_FD")
-"""Holdfast's own connections carry passwords and are none of a job's business."""
+"""Holdfast's own connections contain passwords and are withheld from jobs."""
 
 
 _REPRODUCIBLE = {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
-"""A replay is compared bit for bit: the same order of sums, and of what is iterated."""
+"""Replays are compared bit for bit: these fix the order of sums and of iteration."""
 
 
 class RankFiles(msgspec.Struct, frozen=True, kw_only=True):
-    """The files that a rank writes besides its output, and the directory in which its node's vault answers."""
+    """Files that a rank writes besides its output, and the directory of its node's vault socket."""
 
     vault: Path
     ledger: Path
@@ -38,7 +38,7 @@ def rank_environment(
     files: RankFiles,
     code: Path | None = None,
 ) -> dict[str, str]:
-    """All variables of one rank. `base` is the agent's own environment, `code` where the version that it runs lies."""
+    """Return all variables of one rank. `base` is the agent's environment, `code` the directory of the code version."""
     job = placement.job
     local_rank = rank - placement.ranks.start
     world_size = job.nnodes * job.nproc_per_node
@@ -79,13 +79,13 @@ def rank_environment(
     if code and (search := environment.get("PYTHONPATH")):
         entries = relocate_search_path(search.split(":"), job.code_root, str(code), job.cwd, os.path.exists)
         environment["PYTHONPATH"] = ":".join(entries)
-    # Only the order knows how far the job is: any other word would cut what was trained at each restart.
+    # Only the order knows how far the job is; a value from elsewhere would discard training at each restart.
     environment.pop(RESTORE_STEP, None)
     if placement.restore_at_most is not None:
         environment[RESTORE_STEP] = str(placement.restore_at_most)
     environment[REPLAY_VARIABLE] = ""
     if placement.purpose != "train":
-        # They keep nothing, and what steps they make must not be taken for training.
+        # Checks and replays keep no checkpoints, and their steps must not count as training.
         for name in ("HOLDFAST_LEDGER", "HOLDFAST_VAULT"):
             environment.pop(name, None)
     if placement.purpose == "checks":
@@ -96,7 +96,7 @@ def rank_environment(
 
 
 def public_environment(base: Mapping[str, str]) -> dict[str, str]:
-    """The variables that a zygote and its ranks may see."""
+    """Return the variables that a zygote and its ranks may see."""
     return {name: value for name, value in base.items() if not _is_private(name)}
 
 

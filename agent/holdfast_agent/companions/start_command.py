@@ -1,4 +1,4 @@
-"""What a node's zygote is told to start the ranks of an order."""
+"""The zygote's command to start the ranks of an order."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from holdfast_agent.zygote.wire import RankPlan, StartRanks
 
 
 def start_command(order: NodeOrder, directories: Directories, code_place: Callable[[str, str], Path]) -> StartRanks:
-    """The command. `code_place` says where a job's version of its code lies; ranks run their script from there, in the
-    directory that the job was submitted in.
+    """Return the command. `code_place` returns the directory of a job's code version, from which ranks run their
+    script, in the working directory that the job was submitted from.
     """
     placement = order.placement
     assert placement is not None

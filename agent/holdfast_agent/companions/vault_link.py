@@ -1,4 +1,4 @@
-"""Keeps the node's vault running. It is found alive after a restart of the agent, with all that it holds."""
+"""Supervision of the node's vault. An agent that restarts finds the vault alive with all its contents."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 
 
 class VaultLink:
-    """One connection that tells what happens in the vault, and that it lives; what it is told goes over others."""
+    """A connection that carries the vault's notices and shows that it lives; orders go over connections of their own."""
 
     def __init__(self, directory: Path, address: str, orphan_s: float, policy: CheckpointPolicy | None) -> None:
         self._policy = policy or CheckpointPolicy()
@@ -44,11 +44,11 @@ class VaultLink:
 
     @property
     def port(self) -> int | None:
-        """Where the vault answers other vaults; None while there is none."""
+        """The port for other vaults; None while no vault runs."""
         return None if self._pid is None else vault_socket.port(self._directory)
 
     async def run(self) -> None:
-        """See to it that there is a vault, until cancelled."""
+        """Keep a vault running until cancelled."""
         while True:
             try:
                 connection = self._connect() or await self._start()
@@ -77,34 +77,34 @@ class VaultLink:
                 writer.close()
 
     def assign(self, order: BackupOrder, token: str) -> None:
-        """Have the vault go by this order, and each vault that comes after it, until there is another."""
+        """Give this order to the vault, and to every vault started later, until the next order."""
         self._assignment = Assign(order=order, token=token)
         self._unassigned.set()
 
     async def hand_over(self) -> None:
-        """Bring the order to the vault whenever one of the two is new, until cancelled."""
+        """Hand over the order whenever the order or the vault is new, until cancelled."""
         while True:
             await self._unassigned.wait()
             self._unassigned.clear()
             if self._assignment is None or self._pid is None:
                 continue
             try:
-                await self._say(self._assignment)
+                await self._send_assignment(self._assignment)
             except BlockingIOError:
                 log.warning("the vault does not answer", again_in_s=RETRY_S)
                 await asyncio.sleep(RETRY_S)
                 self._unassigned.set()
             except (OSError, WireError) as error:
-                # It is gone, and its successor will be told.
+                # The vault ended; its successor gets the order.
                 log.warning("the vault did not take its backup order", reason=str(error))
 
     def end(self) -> None:
-        """End the vault; what it holds is gone."""
+        """End the vault and lose its contents."""
         if self._pid is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGTERM)
 
-    async def _say(self, assignment: Assign) -> None:
+    async def _send_assignment(self, assignment: Assign) -> None:
         connection = vault_socket.connect(self._directory, blocking=False)
         reader, writer = await asyncio.open_unix_connection(sock=connection)
         try:
@@ -122,9 +122,9 @@ class VaultLink:
             return None
 
     async def _start(self) -> socket.socket | None:
-        """Start a vault and wait until it listens, or ends."""
+        """Start a vault; wait until it listens, or exits."""
         if self._process is not None:
-            # The one before, if it was ours: nobody else collects it.
+            # Reap the one before, if this agent started it.
             self._process.poll()
         self._process = await companion.start(
             "holdfast_vault",

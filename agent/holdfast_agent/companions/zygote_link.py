@@ -1,4 +1,4 @@
-"""The agent's connection to its zygote: found alive after a restart, or started."""
+"""The agent's connection to its zygote, which is found alive after a restart or started."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 
 
 class ZygoteLink:
-    """Keeps a zygote attached for as long as it runs. Both callbacks are called on the loop and must not wait."""
+    """Keeps a zygote attached. Both callbacks run on the loop and must not wait."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class ZygoteLink:
         self._ending = False
 
     async def run(self) -> None:
-        """Attach, again after every loss, until `end`."""
+        """Attach, and attach again after every loss, until `end`."""
         pause_s = RETRY_MIN_S
         while not self._ending:
             connection = await self._connect()
@@ -58,7 +58,7 @@ class ZygoteLink:
                 pause_s = min(2 * pause_s, RETRY_MAX_S)
                 continue
             reports = await self._serve(connection)
-            # One that ends before it said a word is given time, one that worked is replaced at once.
+            # A zygote that exits before its first report is restarted after a pause, one that worked at once.
             if not reports and not self._ending:
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, RETRY_MAX_S)
@@ -67,19 +67,21 @@ class ZygoteLink:
         self.ended.set()
 
     def send(self, *commands: Command) -> None:
-        """Send commands, in order and as one; without a connection they are dropped, and its return tells all anew."""
+        """Send commands, in order. Without a connection they are dropped: the next `Welcome` shows the whole state
+        again.
+        """
         if self._transport is not None:
             self._transport.write(b"".join(framed(command) for command in commands))
 
     def end(self, command: Command) -> None:
-        """Send the last command; `ended` is set once the zygote is gone."""
+        """Send the last command; `ended` is set once the zygote has exited."""
         self._ending = True
         if self._transport is None:
             self.ended.set()
         self.send(command)
 
     async def _connect(self) -> socket.socket | None:
-        """A connection to the living zygote, or to a new one."""
+        """Return a connection to the living zygote, or to a new one."""
         connection = self._try_socket()
         if connection is None:
             await self._spawn()
@@ -88,7 +90,7 @@ class ZygoteLink:
 
     def _try_socket(self) -> socket.socket | None:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        # The path may be longer than the 107 bytes a socket address holds.
+        # The path may exceed the 107 bytes of a socket address.
         folder = os.open(self._directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             connection.connect(f"/proc/self/fd/{folder}/{_SOCKET}")
@@ -101,13 +103,13 @@ class ZygoteLink:
         return connection
 
     async def _spawn(self) -> None:
-        """Start a zygote and wait until it listens, or ends."""
+        """Start a zygote; wait until it listens, or exits."""
         state_dir = ("--state-dir", str(self._directory))
         address = ("--address", self._address)
         self._process = await companion.start("holdfast_agent.zygote", self._directory / LOG_FILE, *state_dir, *address)
 
     async def _serve(self, connection: socket.socket) -> int:
-        """Attach and pass reports on until the connection ends; returns how many there were."""
+        """Attach and pass on reports until the connection ends; return the number of reports."""
         loop = asyncio.get_running_loop()
         peer = _peer_pid(connection)
         protocol = _Protocol(self._on_report, loop.create_future())
@@ -117,7 +119,7 @@ class ZygoteLink:
         try:
             await protocol.ended
         except WireError as error:
-            log.error("the zygote is not understood and is replaced", reason=str(error), pid=peer)
+            log.error("the zygote speaks another protocol and is replaced", reason=str(error), pid=peer)
             with contextlib.suppress(ProcessLookupError):
                 os.kill(peer, signal.SIGTERM)
         finally:

@@ -1,7 +1,7 @@
-"""The versions of code on this node: fetched over the bus, verified, laid out whole, and forgotten again.
+"""Versions of jobs' code on this node: fetched over the bus, verified, unpacked, and deleted when outdated.
 
-What an order names is fetched before the ranks that run now are stopped for it; what a job may need next is fetched
-ahead, on standby nodes as well. Contents are kept by their hashes, so that only what a version has new is fetched.
+A version that an order names is fetched before the present ranks are stopped. Versions that a job may need next are
+fetched ahead, also on standby nodes. Contents are stored by hash, so that only new contents are fetched.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from holdfast.requests import CODE_REQUESTS, Answer, OfferCode
 from holdfast.subjects import CODE_BUCKET, DESIRED_BUCKET
 
 VERSIONS_KEPT = 4
-"""Of a job, besides those that it may need next: who goes back and forth waits for nothing."""
+"""Versions kept of each job besides those that it may need next, so that a rollback needs no fetch."""
 BATCH_BYTES = 8 << 20
 AHEAD_AFTER_S = 1.0
 _RETRY_S = 0.3
 _OFFER_S = 20.0
 _CONTENTS = ".contents"
-"""No job has a name that begins with a dot."""
+"""No job's name begins with a dot."""
 
 log = structlog.get_logger(__name__)
 
 
 class CodeNeed(msgspec.Struct):
-    """A version of a job's code that this node shall have. `give_up_at`: an order waits for it until then."""
+    """A version of a job's code to have in place. `give_up_at` is the deadline if an order waits for it."""
 
     job: str
     version: str
@@ -53,12 +53,12 @@ class CodeNeed(msgspec.Struct):
 
     @property
     def key(self) -> str:
-        """As the agent's decisions name it."""
+        """The name by which the agent's plan refers to it."""
         return code_key(self.job, self.version)
 
 
 class FetchedCode(NamedTuple):
-    """A version that is in place; `files` it has, of which so many bytes came over the bus in so many seconds."""
+    """A version that was put in place, with its number of files, bytes fetched over the bus, and seconds."""
 
     need: CodeNeed
     files: int
@@ -67,18 +67,18 @@ class FetchedCode(NamedTuple):
 
 
 class CodeUnavailable(Exception):
-    """The bus does not have it, and the controller cannot put it there now; the message says why."""
+    """The bus does not have the content and the controller cannot supply it now; the message gives the reason."""
 
 
 def code_key(job: str, version: str) -> str:
-    """A version of a job's code."""
+    """Return the key of a version of a job's code."""
     return f"{job}/{version}"
 
 
 class CodeStore:
-    """The code below `root`. The callbacks are called on the loop and must not wait.
+    """The code below `root`. Callbacks run on the loop and must not wait.
 
-    `on_change` gets all that is in place, `on_brought` what was fetched, `on_failure` a need that an order waits for.
+    `on_change` gets all versions in place, `on_brought` each fetched one, `on_failure` a need that an order waits for.
     """
 
     def __init__(
@@ -101,17 +101,17 @@ class CodeStore:
         self._ordered: list[str] = []
 
     def place(self, job: str, version: str) -> Path:
-        """Where a version lies."""
+        """Return the directory of a version."""
         return self._root / job / version
 
     def order(self, order: NodeOrder) -> None:
-        """An order waits for its code."""
+        """Fetch the code of an order that waits for it."""
         placement = order.placement
         if placement is None or placement.code_version is None:
             return
         spec = placement.job
         need = CodeNeed(spec.name, placement.code_version, spec.code_root, spec.code_outside, order.cause)
-        # The ranks that run now run the one before, until they are replaced.
+        # Until they are replaced, the present ranks run the version before.
         self._ordered = [need.key, *(key for key in self._ordered if key != need.key)][:2]
         need.give_up_at = time.monotonic() + self._give_up_s
         self._add(need)
@@ -129,7 +129,7 @@ class CodeStore:
             try:
                 wanted = CodeOrder.decode(update.body) if update.body is not None else None
             except UnreadableOrder as error:
-                log.warning("what code is wanted cannot be read", key=update.key, error=str(error))
+                log.warning("an order for code cannot be read", key=update.key, error=str(error))
                 continue
             if wanted is not None:
                 await self._want(wanted)
@@ -153,7 +153,7 @@ class CodeStore:
     async def _get(self, bus: Bus, need: CodeNeed) -> None:
         try:
             if need.give_up_at is None:
-                # A node that has an order goes first: all may share one bus, and in small clusters one machine.
+                # A node that has an order goes first: all nodes share one bus, in small clusters even one machine.
                 await asyncio.sleep(AHEAD_AFTER_S)
             while True:
                 try:
@@ -179,11 +179,10 @@ class CodeStore:
             del self._needs[need.key]
 
     async def _bring(self, bus: Bus, need: CodeNeed) -> FetchedCode:
-        """Have it in place. Files are 0 if it was so before.
+        """Put a version in place. `files` is 0 if it was there before.
 
         Raises:
-            NotThere, InvalidManifest, WrongContent, BusError, OSError: not now.
-            CodeUnavailable, InvalidManifest, WrongContent, BusError, OSError: not now.
+            CodeUnavailable, InvalidManifest, WrongContent, BusError, OSError: not possible now.
         """
         began = time.monotonic()
         body, fetched = await self._manifest(bus, need)
@@ -210,7 +209,7 @@ class CodeStore:
         return FetchedCode(need, len(manifest.entries), fetched, time.monotonic() - began)
 
     async def _manifest(self, bus: Bus, need: CodeNeed) -> tuple[bytes, int]:
-        """The manifest, and how many bytes had to be fetched for it."""
+        """Return the manifest and the number of bytes fetched for it."""
         with contextlib.suppress(FileNotFoundError):
             body = self._content(need.version)
             if digest_of(body) == need.version:
@@ -220,7 +219,7 @@ class CodeStore:
         return contents[need.version], len(contents[need.version])
 
     async def _fetched(self, bus: Bus, need: CodeNeed, digests: Sequence[str]) -> dict[str, bytes]:
-        """Contents from the bus; what it has not, the controller is asked to put there."""
+        """Return contents from the bus, after asking the controller to supply the missing ones."""
         contents = await _sound(bus, digests)
         if len(contents) < len(digests):
             request = OfferCode(id=uuid7(), asked_by="an agent", version=need.version)
@@ -237,14 +236,14 @@ class CodeStore:
         return contents
 
     def _is_whole(self, manifest: Manifest, need: CodeNeed) -> bool:
-        """Whether it lies there as it should; what is damaged goes."""
+        """Return True if a version is complete on disk; remove it if it is damaged."""
         target = self.place(need.job, need.version)
         if not target.is_dir():
             return False
         if need.key in self._in_place:
             return True
         if any(damage(manifest, target)):
-            log.warning("code on the disk is damaged and is laid out anew", code=need.key)
+            log.warning("code on the disk is damaged and is unpacked again", code=need.key)
             shutil.rmtree(target)
             return False
         os.utime(target)
@@ -254,7 +253,7 @@ class CodeStore:
         return self._root / _CONTENTS / digest
 
     def _content(self, digest: str) -> bytes:
-        """What is kept under a hash; whoever gets it looks whether it is right."""
+        """Return the content stored under a hash, unverified."""
         return self._content_path(digest).read_bytes()
 
     def _keep(self, contents: dict[str, bytes]) -> None:
@@ -266,7 +265,7 @@ class CodeStore:
             part.replace(folder / digest)
 
     async def _tidy(self, job: str, but: int) -> None:
-        """Forget a job's versions but so many, and those that may be needed; and contents that no version has."""
+        """Remove all but `but` versions of a job and those that may be needed, and contents that no version uses."""
         gone = self._set_aside(job, but)
         if gone:
             versions = {path.name for folder in _listed(self._root) for path in _listed(folder)}
@@ -274,7 +273,7 @@ class CodeStore:
             await asyncio.to_thread(self._remove, gone, needed)
 
     def _set_aside(self, job: str, but: int) -> list[Path]:
-        """Take old versions out of the way at once: an order for one of them finds nothing half gone."""
+        """Rename old versions at once, so that an order never finds a half-deleted one."""
         needed = {*self._wanted.get(job, ()), *self._ordered, *self._needs}
         folder = self._root / job
         lying = [path for path in _listed(folder) if code_key(job, path.name) not in needed]
@@ -297,7 +296,7 @@ class CodeStore:
                 needed |= decode(self._content(version)).digests.keys()
             except (OSError, InvalidManifest):
                 continue
-        # One that is needed after all is fetched again.
+        # A version that is needed again is fetched again.
         for path in _listed(self._root / _CONTENTS):
             if path.name not in needed:
                 path.unlink(missing_ok=True)
@@ -311,6 +310,6 @@ def _listed(folder: Path) -> list[Path]:
 
 
 async def _sound(bus: Bus, digests: Iterable[str]) -> dict[str, bytes]:
-    """Those that the bus has, and that are what they should be."""
+    """Return the contents that the bus has and whose hashes match."""
     found = await bus.get_objects(CODE_BUCKET, list(digests))
     return {digest: body for digest, body in found.items() if digest_of(body) == digest}

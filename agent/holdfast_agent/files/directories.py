@@ -1,7 +1,7 @@
-"""Where an agent keeps what it keeps, below its state directory.
+"""Layout of the agent's state directory.
 
-The ledgers are in memory (/dev/shm), reached by a link: on a disk, writeback would now and then make a rank wait for
-the journal in the middle of a step.
+The ledgers lie in memory (/dev/shm) behind a link: on a disk, writeback would sometimes make a rank wait for the
+journal in the middle of a step.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from holdfast_agent.zygote.wire import Fence
 SHARED_MEMORY = Path("/dev/shm")
 
 CHECKS_KEPT = 5
-"""Of each job, the logs of its last runs of checks, and of its last replays."""
+"""Runs of checks, and of replays, whose logs are kept for each job."""
 
 
 class AlreadyRunning(RuntimeError):
-    """Another agent holds the state directory."""
+    """Another agent holds the state directory's lock."""
 
 
 class Directories:
-    """The paths of one node."""
+    """Paths of one node."""
 
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
 
     @property
     def spool(self) -> Path:
-        """The agent's memory."""
+        """Path of the spool."""
         return self.root / "agent.db"
 
     @property
     def code(self) -> Path:
-        """The versions of code."""
+        """Directory of code versions."""
         return self.root / "code"
 
     def prepare(self) -> None:
-        """Make what is missing."""
+        """Create missing directories."""
         for name in ("logs", "errors", "reports"):
             (self.root / name).mkdir(parents=True, exist_ok=True)
         self._prepare_ledgers()
@@ -62,31 +62,29 @@ class Directories:
             ledgers.mkdir(exist_ok=True)
 
     def lock(self) -> int:
-        """Make sure that no other agent works here; the descriptor holds the lock.
+        """Lock the state directory for as long as the process lives.
 
         Raises:
-            AlreadyRunning: one does.
+            AlreadyRunning: another agent holds the lock.
         """
         descriptor = os.open(self.root / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(descriptor)
-            raise AlreadyRunning(
-                f"another agent works in {self.root}: give each node a --state-dir of its own"
-            ) from None
+            raise AlreadyRunning(f"another agent uses {self.root}: give each node its own --state-dir") from None
         return descriptor
 
     def log_stem(self, job: str, rank: int) -> Path:
-        """A rank's log files without `.out` and `.err`."""
+        """Return the path of a rank's log files without `.out` and `.err`."""
         return self.root / "logs" / job / f"rank-{rank}"
 
     def checks_log_stem(self, job: str, fence: Fence, rank: int, purpose: Purpose = "checks") -> Path:
-        """The same for a rank of checks or of a replay: the training's last words must stay what they are."""
+        """Return the log path of a rank of checks or of a replay, apart from the training's logs."""
         return self.root / "logs" / job / f"{purpose}-{fence[0]}-{fence[1]}" / f"rank-{rank}"
 
     def begin_checks(self, job: str, fence: Fence, purpose: Purpose = "checks") -> None:
-        """Make room for the logs of checks or of a replay, and forget those of long ago."""
+        """Prepare the log directory of checks or of a replay, and remove those of old runs."""
         folder = self.checks_log_stem(job, fence, 0, purpose).parent
         folder.mkdir(parents=True, exist_ok=True)
         runs = sorted((path for path in folder.parent.glob(f"{purpose}-*") if path != folder), key=_age)
@@ -94,15 +92,15 @@ class Directories:
             shutil.rmtree(old)
 
     def reports(self, job: str) -> Path:
-        """Where the ranks of a job write their reports."""
+        """Return the path of a job's reports."""
         return self.root / "reports" / f"{job}.jsonl"
 
     def ledger(self, job: str, fence: Fence, rank: int) -> Path:
-        """A rank's ledger."""
+        """Return the path of a rank's ledger."""
         return self._generation("ledgers", job, fence) / f"rank-{rank}.ledger"
 
     def rank_files(self, job: str, fence: Fence, rank: int) -> RankFiles:
-        """The files a rank writes besides its output."""
+        """Return the files that a rank writes besides its output."""
         return RankFiles(
             vault=self.root,
             ledger=self.ledger(job, fence, rank),
@@ -111,8 +109,8 @@ class Directories:
         )
 
     def begin_generation(self, job: str, fence: Fence) -> None:
-        """Make room for a generation and forget those before the last one."""
-        # Shared memory may have been cleared by somebody in the meantime.
+        """Prepare the directories of a generation, and remove all but those of the one before."""
+        # Shared memory may have been cleared from outside.
         self._prepare_ledgers()
         for kind in ("ledgers", "errors"):
             folder = self._generation(kind, job, fence)
@@ -121,35 +119,35 @@ class Directories:
             for old in others[:-1]:
                 shutil.rmtree(old)
             for emptied in {old.parent for old in others[:-1]} - {folder.parent}:
-                # It may hold the one that is kept.
+                # It may contain the generation that is kept.
                 with contextlib.suppress(OSError):
                     emptied.rmdir()
         logs = self.log_stem(job, 0).parent
         logs.mkdir(parents=True, exist_ok=True)
-        # When a generation of the job began here last: so `jobs` knows.
+        # The modification time records when a generation of the job last began here; see `jobs`.
         os.utime(logs)
 
     def jobs(self) -> dict[str, float]:
-        """The jobs that have logs here, and when each began here last."""
+        """Return the jobs that have logs here, with the time at which each last began."""
         return {logs.name: _age(logs) for logs in (self.root / "logs").iterdir()}
 
     def set_aside(self, job: str) -> None:
-        """Give the names of a job's files free at once: `remove_set_aside` may take its time over the files."""
+        """Rename a job's files at once; `remove_set_aside` deletes them later."""
         aside = self.root / "forgotten"
         aside.mkdir(exist_ok=True)
         holder = Path(tempfile.mkdtemp(dir=aside))
         for path in (self.code / job, self.reports(job), self.log_stem(job, 0).parent):
-            # The logs go last: by them the job is known.
+            # The logs go last: `jobs` finds a job by them.
             with contextlib.suppress(FileNotFoundError):
                 path.rename(holder / path.name)
 
     def remove_set_aside(self) -> None:
-        """Remove what was set aside, by this agent or by one that was killed over it."""
+        """Delete what was set aside, also by an agent that was killed meanwhile."""
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(self.root / "forgotten")
 
     def forget_ledgers(self) -> None:
-        """Give the memory of the ledgers back."""
+        """Free the memory of the ledgers."""
         if (self.root / "ledgers").is_symlink():
             shutil.rmtree(self._in_memory(), ignore_errors=True)
 
@@ -157,7 +155,7 @@ class Directories:
         return self.root / kind / job / f"{fence[0]}-{fence[1]}"
 
     def _in_memory(self) -> Path:
-        # Containers may share /dev/shm and call their state directories the same: path and inode tell them apart.
+        # Containers may share /dev/shm and use equal state directory names: path and inode tell them apart.
         stat = self.root.stat()
         name = f"{self.root.resolve()} {stat.st_dev} {stat.st_ino}"
         digest = hashlib.sha256(name.encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""A node keeps the files of the jobs that began there last; those of the others go when a job begins."""
+"""Retention of job files: a node keeps those of the jobs that last began there, and removes others when a job begins."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ log = structlog.get_logger(__name__)
 
 
 def outdated(jobs: Mapping[str, float], present: str, jobs_max: int) -> list[str]:
-    """The jobs to forget, the oldest first: all but `present` and the `jobs_max` others that began last."""
+    """Return the jobs to remove, oldest first: all but `present` and the `jobs_max` others that began last."""
     others = sorted((job for job in jobs if job != present), key=lambda job: (jobs[job], job))
     return others[: max(0, len(others) - jobs_max)]
 
 
 class FileRetention:
-    """Forgets in the background: nothing waits for the disk, least of all a restart."""
+    """Removes files in the background, so that no restart waits for the disk."""
 
     def __init__(self, directories: Directories, spool: Spool, jobs_max: int) -> None:
         self._directories = directories
@@ -32,13 +32,13 @@ class FileRetention:
         self._begun = asyncio.Event()
 
     def begin(self, job: str) -> None:
-        """A generation of this job begins; no other job has ranks here."""
+        """Note that a generation of this job begins."""
         if job != self._present:
             self._present = job
             self._begun.set()
 
     async def run(self) -> None:
-        """Forget whenever another job begins, until cancelled."""
+        """Remove outdated files whenever another job begins, until cancelled."""
         while True:
             await self._begun.wait()
             self._begun.clear()
@@ -46,16 +46,16 @@ class FileRetention:
                 self._set_aside_outdated()
                 await asyncio.to_thread(self._directories.remove_set_aside)
             except (OSError, sqlite3.Error) as error:
-                # Ranks are worth more than the room; it is tried again when the next job begins.
-                log.warning("earlier jobs cannot be forgotten", error=str(error))
+                # Ranks matter more than disk space; removal is tried again when the next job begins.
+                log.warning("files of earlier jobs cannot be removed", error=str(error))
 
     def _set_aside_outdated(self) -> None:
-        """Without a pause, so that no job can begin here meanwhile: one of the same name finds all or nothing."""
+        """Rename without awaiting, so that no job can begin meanwhile and find half of its earlier files."""
         jobs = outdated(self._directories.jobs(), self._present, self._jobs_max)
         if not jobs:
             return
-        log.info("forgets the files of earlier jobs", jobs=jobs)
-        # First how much of the reports was read: a later file of that name is read from its beginning.
+        log.info("removes the files of earlier jobs", jobs=jobs)
+        # Read positions go first: a later file of the same name is read from its beginning.
         self._spool.forget([key(job) for job in jobs for key in (steps_key, reports_key, logs_key, model_key)])
         for job in jobs:
             self._directories.set_aside(job)

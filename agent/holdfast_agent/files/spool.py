@@ -1,9 +1,9 @@
-"""The agent's memory: what it has to say until the bus has it, and where it stands. One SQLite file, one writer.
+"""The agent's durable memory and outbox: one SQLite file with one writer.
 
-What is said and what it follows from are written in one transaction, so a kill leaves both or neither. Two lanes:
-measurements are many, and must not delay what decisions wait for. The bus has them in memory only, and forgets them if
-it is killed: so the newest are kept when they are published, and said again to a bus that is back. Whoever has them
-already knows them by their ids.
+Events and the state that they follow from are written in one transaction, so a kill leaves both or neither. There are
+two lanes, because measurements are many and must not delay the evidence that decisions need. The bus keeps measurements
+in memory only and loses them when it is killed. So the newest published ones are kept and republished after a
+reconnect; consumers that already have them drop them by id.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ import msgspec
 from holdfast.bus import Message
 
 MEASUREMENTS_MAX = 20_000
-"""Measurements beyond this are forgotten, the oldest first: a node may be cut off for long."""
+"""Maximum number of unpublished measurements; the oldest are dropped, because a cut may last long."""
 
 REPUBLISHED_MAX = 100
-"""Measurements that are kept beyond their publication: those of half a minute or more."""
+"""Number of published measurements kept for republishing: at least half a minute's worth."""
 
 _SCHEMA = """
 create table if not exists outbox (
@@ -39,31 +39,31 @@ create table if not exists memory (key text primary key, value blob not null) wi
 
 
 class Lane(IntEnum):
-    """What a message waits behind."""
+    """Publishing order is kept within a lane only."""
 
     EVIDENCE = 0
     MEASUREMENTS = 1
 
 
 class Spool:
-    """The file. Calls take some tenths of a millisecond; none waits for the disk."""
+    """The spool file. Calls take tenths of a millisecond; none waits for the disk."""
 
     def __init__(self, path: Path) -> None:
         self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         self._db.execute("pragma journal_mode = wal")
-        # A commit survives the agent's end, which is what a spool is for; a power cut ends the ranks as well.
+        # A commit survives the agent's end, which is enough: a power cut ends the ranks as well.
         self._db.execute("pragma synchronous = normal")
         self._db.execute("pragma busy_timeout = 2000")
         self._db.executescript(_SCHEMA)
 
     def commit(
         self,
-        said: Sequence[Message] = (),
+        messages: Sequence[Message] = (),
         memory: Mapping[str, bytes] | None = None,
         lane: Lane = Lane.EVIDENCE,
     ) -> None:
-        """Say and remember, both or neither."""
-        rows = [(lane, m.id, m.subject, m.body, msgspec.json.encode(m.headers).decode()) for m in said]
+        """Add messages and remember values in one transaction."""
+        rows = [(lane, m.id, m.subject, m.body, msgspec.json.encode(m.headers).decode()) for m in messages]
         with _all_or_nothing(self._db):
             if rows:
                 self._db.executemany(
@@ -73,17 +73,17 @@ class Spool:
                 self._db.executemany("insert or replace into memory values (?, ?)", list(memory.items()))
 
     def recall(self, key: str) -> bytes | None:
-        """What was remembered under `key`."""
+        """Return the value remembered under `key`."""
         row = self._db.execute("select value from memory where key = ?", (key,)).fetchone()
         return None if row is None else bytes(row[0])
 
     def forget(self, keys: Sequence[str]) -> None:
-        """Remember nothing under these keys any more."""
+        """Forget the values under these keys."""
         with _all_or_nothing(self._db):
             self._db.executemany("delete from memory where key = ?", [(key,) for key in keys])
 
     def forget_measurements(self) -> int:
-        """Keep the newest measurements only; returns how many were given up."""
+        """Drop all but the newest measurements; return the number dropped."""
         return self._db.execute(
             "delete from outbox where lane = ?1 and position <= "
             "(select position from outbox where lane = ?1 order by position desc limit 1 offset ?2)",
@@ -91,7 +91,7 @@ class Spool:
         ).rowcount
 
     def republish_measurements(self) -> None:
-        """Publish once more what was published last: the bus may have lost it."""
+        """Publish the last published measurements again: the bus may have lost them."""
         with _all_or_nothing(self._db):
             self._db.execute(
                 "insert into outbox select position, ?, id, subject, body, headers from published", (Lane.MEASUREMENTS,)
@@ -99,7 +99,7 @@ class Spool:
             self._db.execute("delete from published")
 
     def outbox(self, lane: Lane) -> LaneOutbox:
-        """One lane, for a relay."""
+        """Return one lane as an outbox for a relay."""
         return LaneOutbox(self._db, lane)
 
     def close(self) -> None:
@@ -116,7 +116,7 @@ class LaneOutbox:
         self._emptied = asyncio.Event()
 
     async def until_empty(self) -> None:
-        """Wait until the bus has everything that was said."""
+        """Wait until the bus has stored every message."""
         self._emptied.clear()
         if self._is_empty():
             return
@@ -126,7 +126,7 @@ class LaneOutbox:
         return self._db.execute("select 1 from outbox where lane = ? limit 1", (self._lane,)).fetchone() is None
 
     async def pending(self, limit: int) -> list[tuple[int, Message]]:
-        """The oldest unpublished messages with their positions, in order."""
+        """Return the oldest unpublished messages with their positions, in order."""
         rows = self._db.execute(
             "select position, id, subject, body, headers from outbox where lane = ? order by position limit ?",
             (self._lane, limit),
@@ -145,7 +145,7 @@ class LaneOutbox:
         ]
 
     async def published(self, positions: list[int]) -> None:
-        """These are stored by the bus."""
+        """Remove messages that the bus has stored."""
         rows = [(position,) for position in positions]
         with _all_or_nothing(self._db):
             if self._lane == Lane.MEASUREMENTS:

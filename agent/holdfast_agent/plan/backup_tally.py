@@ -1,4 +1,4 @@
-"""What a vault says of its copies on other nodes, added up: a step of a node is backed up when all its ranks are."""
+"""Aggregation of the vault's backup notices: a step of a node is backed up once all its ranks are."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from holdfast.node.vault.messages import BackedUp, SealedStep
 from holdfast.orders.backup import BackupOrder
 
 STEPS_REMEMBERED = 8
-"""Of each rank. Ranks are at most one step apart, and what is sent of a rank one or two more."""
+"""Steps remembered for each rank. Ranks are at most one step apart, and one or two more are in transit."""
 
 
 class BackupSum(msgspec.Struct, frozen=True, kw_only=True):
-    """A step that all ranks of a node have on another one. `took_s` is that of the slowest rank."""
+    """A step of which another node holds the shards of all this node's ranks. `took_s` is that of the slowest rank."""
 
     sealed: SealedStep
     keeper: str
@@ -23,7 +23,7 @@ class BackupSum(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BackupTally:
-    """The copies of one order."""
+    """The backups made under one order."""
 
     def __init__(self, order: BackupOrder) -> None:
         self.order = order
@@ -33,7 +33,7 @@ class BackupTally:
         self._told: SealedStep | None = None
 
     def add(self, notice: BackedUp) -> None:
-        """Note a copy; one of another job, or of ranks that are elsewhere now, is none of this order's."""
+        """Count a backup; one of another job or of ranks that moved to another node is ignored."""
         order, name = self.order, notice.name
         if (name.job, name.submitted_ms, name.world_size) != (order.job, order.submitted_ms, order.world_size):
             return
@@ -43,19 +43,21 @@ class BackupTally:
             self._skipped += notice.skipped
 
     def follow(self, order: BackupOrder) -> None:
-        """The order has changed within its generation."""
+        """Continue with a changed order of the same generation."""
         if order.coming_step != self.order.coming_step:
             self._coming.clear()
         self.order = order
 
     @property
     def coming_step(self) -> int | None:
-        """The first step from the coming one on that all ranks have on another node, if it is the same for all."""
+        """The first step, from the order's coming step on, that is backed up for all ranks; None unless it is equal for
+        all.
+        """
         steps = {self._coming.get(rank) for rank in self._newest}
         return steps.pop() if len(steps) == 1 else None
 
     def _look_for_coming(self, notice: BackedUp) -> None:
-        """Only who saw the copy before it knows which one was first, and only if none was left out between them."""
+        """A backup is known to be the first only if the one before it was seen and none was skipped between them."""
         coming, before = self.order.coming_step, self._newest[notice.name.rank]
         if coming is None or notice.sealed < SealedStep(generation=self.order.generation, step=coming):
             return
@@ -63,7 +65,7 @@ class BackupTally:
         self._coming.setdefault(notice.name.rank, notice.sealed.step if is_first else None)
 
     def take(self) -> BackupSum | None:
-        """The newest step that is whole and has not been taken yet; with all that was skipped since the last one."""
+        """Return the newest complete step that has not been taken yet, with the number skipped since the last one."""
         of_ranks = [{notice.sealed: notice for notice in notices} for notices in self._newest.values()]
         common = set.intersection(*(set(notices) for notices in of_ranks)) if of_ranks else set()
         newest = max(common, default=None)

@@ -1,8 +1,8 @@
-"""Lines that show trouble while a rank still runs: few, as data, and cheap to look for. Pure.
+"""Signatures of failures in the output of running ranks, as data.
 
-They are hints: what ended a rank is told from its whole output when it has ended. All output of all ranks passes here,
-so plain substrings come first (half a millisecond a MB each; one regular expression of all of them takes 40), and
-patterns only look at lines that have one.
+A match is a hint only: a rank's cause of death is classified from its whole output after it exits. All output of all
+ranks passes this scan. So plain substrings come first (0.5 ms per MB for each; one regular expression for all takes 40
+ms), and patterns run only on lines that contain one.
 """
 
 from __future__ import annotations
@@ -15,17 +15,20 @@ from holdfast.symptoms import Symptom
 
 LINE_BYTES_MAX = 8_192
 LINE_CHARS_MAX = 500
-"""Of a line that is told."""
+"""Maximum length of a reported line."""
 GATHERED_BYTES = 4_096
 GATHERED_S = 0.1
-"""Output is looked at when so much has come, or so long after the look before: line by line it costs twice as much."""
+"""Output is scanned once this much has arrived, or this long after the last scan. Scanning line by line costs twice as
+much.
+"""
 LOOKS_A_SECOND_MAX = 100
-"""Places with one of the substrings that are looked at more closely: who prints nothing but errors costs no more. What
-is left out is not counted."""
+"""Maximum number of substring hits examined per second, so that a rank that prints only errors costs no more. Further
+hits are not counted.
+"""
 
 
 class Signature(NamedTuple):
-    """A line that matches `pattern` and not `unless` is a sign of `symptom` ("": of nothing in particular)."""
+    """A line that matches `pattern` but not `unless` indicates `symptom`; "" for no particular one."""
 
     name: str
     symptom: str
@@ -38,7 +41,7 @@ def _signature(name: str, symptom: str, pattern: bytes, unless: bytes | None = N
 
 
 _ERRORS = (
-    # The first that matches is told.
+    # The first match wins.
     _signature("nccl_timeout", Symptom.JOB_HANG, rb"[Ww]atchdog caught collective operation timeout"),
     _signature(
         "infiniband_error", Symptom.INFINIBAND_ERROR, rb"NCCL WARN NET/IB|ibv_\w+ failed|mlx5.*(?:error|timed? ?out)"
@@ -85,7 +88,7 @@ _TRACEBACK = (_signature("traceback", "", rb"Traceback \(most recent call last\)
 
 
 class Anchor(NamedTuple):
-    """What a line must hold for one of `signatures` to be looked for: in the whole line, or in so many bytes before."""
+    """A substring that a line must contain before `signatures` are tried, on the whole line or on `bytes_before` bytes."""
 
     text: bytes
     signatures: tuple[Signature, ...]
@@ -100,20 +103,20 @@ ANCHORS = (
     Anchor(b"atchdog", _ERRORS),
     Anchor(b"space left", _ERRORS),
     Anchor(b"Traceback (", _TRACEBACK),
-    # Some trainers say `number of nan iterations: 0` in each of their lines.
+    # Some trainers print `number of nan iterations: 0` in every line.
     Anchor(b"nan", _NOT_A_NUMBER, 48),
     Anchor(b"NaN", _NOT_A_NUMBER, 48),
     Anchor(b"NAN", _NOT_A_NUMBER, 48),
 )
 
-OnSign = Callable[[Signature, str], None]
+OnMatch = Callable[[Signature, str], None]
 
 
 class Scanner:
-    """Looks at one stream of output as it comes, and calls `on_sign` for each line that is a sign."""
+    """Scanner for one output stream; calls `on_match` for each matching line."""
 
-    def __init__(self, on_sign: OnSign) -> None:
-        self._on_sign = on_sign
+    def __init__(self, on_match: OnMatch) -> None:
+        self._on_match = on_match
         self._gathered: list[bytes] = []
         self._gathered_bytes = 0
         self._looked_at = -GATHERED_S
@@ -122,7 +125,7 @@ class Scanner:
         self._looks_left = LOOKS_A_SECOND_MAX
 
     def feed(self, data: bytes, now: float) -> None:
-        """More output; `now` is a clock in seconds."""
+        """Add output. `now` is a clock in seconds."""
         self._gathered.append(data)
         self._gathered_bytes += len(data)
         if self._gathered_bytes >= GATHERED_BYTES or now - self._looked_at >= GATHERED_S:
@@ -130,11 +133,11 @@ class Scanner:
 
     @property
     def due_at(self) -> float | None:
-        """When `look` is due; None: there is nothing to look at."""
+        """Time of the next scan; None without pending output."""
         return self._looked_at + GATHERED_S if self._gathered else None
 
     def look(self, now: float) -> None:
-        """Look at what has come up to now."""
+        """Scan the output received so far."""
         if not self._gathered:
             return
         data = self._gathered[0] if len(self._gathered) == 1 else b"".join(self._gathered)
@@ -148,12 +151,12 @@ class Scanner:
             return
         self._partial += data
         if len(self._partial) > LINE_BYTES_MAX:
-            # Progress bars end no line; what is longer than a line may be is taken for one.
+            # Progress bars end no line: text beyond the maximum length counts as a line.
             self._scan(self._partial)
             self._partial = b""
 
     def _scan(self, text: bytes) -> None:
-        told: set[int] = set()
+        reported: set[int] = set()
         for anchor in ANCHORS:
             at = text.find(anchor.text)
             while at >= 0 and self._looks_left:
@@ -166,12 +169,12 @@ class Scanner:
                 else:
                     after = at + len(anchor.text)
                     line = text[max(start, at - anchor.bytes_before) : min(end, after + 1)]
-                # One line may have several of the substrings.
-                found = None if start in told else self._match(anchor, line)
+                # A line may contain several of the substrings.
+                found = None if start in reported else self._match(anchor, line)
                 if found is not None:
-                    told.add(start)
+                    reported.add(start)
                     whole, _, _ = text[start : start + LINE_CHARS_MAX].partition(b"\n")
-                    self._on_sign(found, whole.decode(errors="replace").strip())
+                    self._on_match(found, whole.decode(errors="replace").strip())
                 at = text.find(anchor.text, after)
 
     def _match(self, anchor: Anchor, text: bytes) -> Signature | None:

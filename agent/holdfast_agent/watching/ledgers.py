@@ -1,4 +1,4 @@
-"""The ledgers of a node's ranks, read by the agent: where each rank stands, and the steps it has done."""
+"""Reader of the ranks' ledgers: their current status and completed steps."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class LedgerBook:
-    """The ledgers of one crew. A rank whose ledger is not there yet, or not readable, is left out.
+    """The ledgers of one crew, without those that are missing or unreadable.
 
-    `steps_read` says for each rank how many of its steps were taken already, by an agent before this one.
+    `steps_read` gives the number of steps per rank that an earlier agent has already taken.
     """
 
     def __init__(self, paths: dict[int, Path], steps_read: Mapping[int, int] | None = None) -> None:
@@ -32,7 +32,7 @@ class LedgerBook:
         self._unreadable: set[int] = set()
 
     def statuses(self) -> dict[int, RankStatus]:
-        """Where each rank stands now."""
+        """Return the current status of each rank."""
         found: dict[int, RankStatus] = {}
         for rank, reader in self._open_readers():
             try:
@@ -42,7 +42,7 @@ class LedgerBook:
         return found
 
     def new_samples(self) -> tuple[list[StepSample], int]:
-        """The steps that were completed since the last call, and how many were missed."""
+        """Return the steps completed since the last call, and the number of steps missed."""
         samples: list[StepSample] = []
         missed = 0
         for rank, reader in self._open_readers():
@@ -56,20 +56,20 @@ class LedgerBook:
         return samples, missed
 
     def began_ns(self, rank: int) -> int | None:
-        """When a rank began its ledger, in Unix ns; None: it has none yet."""
+        """Return the creation time of a rank's ledger in Unix ns; None if there is none yet."""
         reader = self._readers.get(rank)
         return None if reader is None else int(reader.created_ns)
 
     def is_read_from_first(self, rank: int) -> bool:
-        """Whether this book has read a rank's steps from the first one on."""
+        """Return True if this book reads a rank's steps from the first one on."""
         return not self._read_before.get(rank)
 
     def steps_read(self) -> dict[int, int]:
-        """How many of each rank's steps have been taken."""
+        """Return the number of steps taken of each rank."""
         return self._read_before | {rank: reader.steps_read for rank, reader in self._readers.items()}
 
     def close(self) -> None:
-        """Close all."""
+        """Close all ledgers."""
         for reader in self._readers.values():
             reader.close()
         self._readers.clear()
@@ -94,7 +94,7 @@ class LedgerBook:
 
 
 def moment(unix_ns: int) -> datetime:
-    """Unix nanoseconds as a time."""
+    """Convert Unix nanoseconds to a time."""
     return _EPOCH + timedelta(microseconds=unix_ns // 1000)
 
 
@@ -131,5 +131,5 @@ def _sample(rank: int, step: StepRecord) -> StepSample:
 
 
 def _bounded(step: int) -> int:
-    # The number comes from the script; beyond what events take it would have every one of them refused.
+    # Scripts number their steps freely; a number beyond the range of events would invalidate the whole event.
     return max(-1, min(step, INTEGER_MAX))

@@ -1,4 +1,4 @@
-"""Lines of a rank's output, broadcast as they come: for whoever looks now. The files have them all."""
+"""Live broadcast of the ranks' output. The log files are complete; the broadcast may drop lines."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ WAITING_MAX = 256
 
 
 class LiveLines:
-    """Broadcasts what it is given, under the name of the job that runs now. Too much for the bus: the oldest go."""
+    """Broadcasts lines under the name of the running job. When the queue is full, the oldest lines are dropped."""
 
     def __init__(self, job: Callable[[], str | None]) -> None:
         self._job = job
         self._waiting: asyncio.Queue[Lines] = asyncio.Queue(WAITING_MAX)
 
     def put(self, lines: Lines) -> None:
-        """Have these broadcast soon."""
+        """Queue lines for broadcast."""
         if self._waiting.full():
             self._waiting.get_nowait()
         self._waiting.put_nowait(lines)
 
     async def broadcast(self, bus: Bus) -> None:
-        """Serve until cancelled."""
+        """Broadcast until cancelled."""
         while True:
             lines = await self._waiting.get()
             job = self._job()

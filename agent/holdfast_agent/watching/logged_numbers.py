@@ -1,4 +1,4 @@
-"""What a crew's training logs say, put on the ledgers' count of steps, ready to be said."""
+"""Numbers from a crew's training logs, matched to the ledgers' steps and turned into events."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from holdfast_agent.watching.ledgers import moment
 from holdfast_agent.zygote.wire import Fence
 
 SAMPLES_MAX = 1_000
-"""Samples in one event."""
+"""Maximum number of samples in one event."""
 FILES_REMEMBERED_MAX = 256
 PATHS_MAX = 256
 PATH_CHARS_MAX = 1_024
@@ -31,8 +31,9 @@ NEVER: Fence = (-1, -1)
 
 
 class LogsRead(msgspec.Struct, frozen=True, kw_only=True):
-    """How far the logs of a job have been read; of this order, how many samples were said and what ranks (by number)
-    said of paths."""
+    """Read positions in the logs of a job. For this order also the number of samples emitted, and the paths that ranks
+    (by number) reported.
+    """
 
     fence: Fence
     offsets: tuple[tuple[FileKey, int], ...] = ()
@@ -41,19 +42,19 @@ class LogsRead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ledgers(Protocol):
-    """What must be known of ledgers, see `LedgerBook`."""
+    """The part of `LedgerBook` that is needed here."""
 
     def began_ns(self, rank: int) -> int | None:
-        """When a rank began; None: it did not yet."""
+        """Return when a rank began its ledger; None if it has not."""
         ...
 
     def is_read_from_first(self, rank: int) -> bool:
-        """Whether all of its steps are seen."""
+        """Return True if all steps of a rank are seen."""
         ...
 
 
 class LoggedNumbers:
-    """The logs of one crew after the other. `ledgers` gives those of the present one."""
+    """The training logs of the current crew. `ledgers` returns the crew's ledgers."""
 
     def __init__(self, ledgers: Callable[[], Ledgers], reader: LogReader | None = None) -> None:
         self._reader = reader or LogReader()
@@ -66,7 +67,7 @@ class LoggedNumbers:
         self._waiting: list[LogNews] = []
 
     def watch(self, crew: Crew | None, read: LogsRead | None = None) -> None:
-        """From now on read the logs of this crew. `read` is what was remembered of its job."""
+        """Read the logs of this crew from now on. `read` holds the remembered positions of its job."""
         before, self._crew = self._crew, crew
         placement = crew.order.placement if crew is not None else None
         if crew is None or placement is None:
@@ -92,27 +93,29 @@ class LoggedNumbers:
         )
         self._reader.watch(self._watched, dict(self._read.offsets) if is_new else None)
 
-    def told_of(self, rank: int, path: str) -> LogsRead:
-        """A rank of the present crew says that it writes this log; what to remember."""
+    def add_reported(self, rank: int, path: str) -> LogsRead:
+        """Add a log that a rank of this crew reported; return the state to remember."""
         if self._watched is not None and len(self._read.paths) < PATHS_MAX:
             self._read = msgspec.structs.replace(self._read, paths=self._read.paths | {path: rank})
             self._watched = msgspec.structs.replace(self._watched, paths=self._read.paths)
             self._reader.watch(self._watched)
         return self._read
 
-    def saw(self, samples: Iterable[StepSample]) -> None:
-        """These steps were completed."""
+    def note_steps(self, samples: Iterable[StepSample]) -> None:
+        """Note completed steps."""
         for sample in samples:
             if sample.rank not in self._clocks:
                 self._clocks[sample.rank] = StepClock(from_first=self._ledgers().is_read_from_first(sample.rank))
             self._clocks[sample.rank].add(sample.step, int(sample.ended_at.timestamp() * 1e9))
 
     def take(self) -> None:
-        """Take what was read up to now; the steps that ended before it must have been seen."""
+        """Take the numbers read so far. Steps that ended earlier must have been noted before."""
         self._waiting += self._reader.take()
 
-    def to_say(self, common: Mapping[str, Any]) -> tuple[list[NumbersLogged], LogsRead | None]:
-        """The events of what was taken, and what to remember with them. `common`: what all events of the crew share."""
+    def take_events(self, common: Mapping[str, Any]) -> tuple[list[NumbersLogged], LogsRead | None]:
+        """Return the events for the numbers taken, and the state to remember with them. `common` holds the fields that
+        all events share.
+        """
         if not self._waiting:
             return [], None
         events: list[NumbersLogged] = []
@@ -133,7 +136,7 @@ class LoggedNumbers:
                     )
                 )
                 said += len(batch)
-            # The newest stand last.
+            # Newest last.
             offsets.pop(news.key, None)
             offsets[news.key] = news.offset
         self._waiting.clear()
@@ -143,7 +146,7 @@ class LoggedNumbers:
 
     def _sample(self, rank: int, reading: StepReading) -> LoggedSample | None:
         began_ns, clock = self._ledgers().began_ns(rank), self._clocks.get(rank)
-        # What was logged before this rank began is of an earlier generation that wrote into the same file.
+        # Numbers logged before this rank began are from an earlier generation that wrote into the same file.
         if began_ns is None or reading.at_ns < began_ns or clock is None:
             return None
         step = clock.step_at(reading.at_ns)

@@ -1,4 +1,4 @@
-"""What the ranks of this node use, measured from outside every few seconds: a healthy job does it in the same way."""
+"""Resource use of the node's ranks, sampled from outside every few seconds. A healthy job's use is regular."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from holdfast_agent.tracer.process_tree import processes_of, work_of
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _RESIDENT_PAGES = 21
-"""Of the fields of /proc/PID/stat behind the name."""
+"""Indices of the fields of /proc/PID/stat after the name."""
 
 _SENT_BYTES = 8
-"""Of the numbers of a line of /proc/net/dev."""
+"""Indices of the numbers in a line of /proc/net/dev."""
 
 
 class ResourceUse(msgspec.Struct, frozen=True, kw_only=True):
-    """What the processes of a rank have used up to now; None: this may not be read."""
+    """Resources that the processes of a rank have used so far; None if unreadable."""
 
     cpu_s: float
     memory_bytes: int
@@ -42,7 +42,7 @@ class PublishEvent(Protocol):
 
 
 class Telemetry:
-    """Measures the ranks of the node's crew while they train."""
+    """Sampler for the ranks of the node's crew while they train."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Telemetry:
         self._now = now
 
     async def run(self) -> None:
-        """Measure until cancelled."""
+        """Sample until cancelled."""
         if not self._every_s:
             return
         before: UsageSample | None = None
@@ -95,7 +95,7 @@ class Telemetry:
 
 
 class UsageSample(msgspec.Struct, frozen=True, kw_only=True):
-    """All that was used up to one moment, by rank; `at_s` is on a clock that only grows."""
+    """Cumulative use by rank at one moment. `at_s` is monotonic."""
 
     pids: dict[int, int]
     at_s: float
@@ -105,11 +105,11 @@ class UsageSample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def between(before: UsageSample, look: UsageSample) -> tuple[RankTelemetry, ...]:
-    """What was used from one moment to the next."""
+    """Return the use between two samples."""
     passed_s = max(look.at_s - before.at_s, 1e-6)
 
     def pace(old: float | None, new: float | None) -> float | None:
-        # A worker that ended takes what it had used with it: no pace below none.
+        # A worker that exits takes its counters along; rates never fall below 0.
         return None if old is None or new is None else max(0.0, (new - old) / passed_s)
 
     return tuple(
@@ -154,7 +154,7 @@ def _used(pids: list[int]) -> ResourceUse | None:
 
 
 def sent_bytes(listing: str) -> int | None:
-    """What all interfaces but the loopback have sent, by /proc/net/dev; None: there is no other."""
+    """Return the bytes sent by all interfaces except loopback (/proc/net/dev); None if there is none."""
     lines = (line.partition(":") for line in listing.splitlines()[2:])
     sent = [int(numbers.split()[_SENT_BYTES]) for name, _, numbers in lines if name.strip() != "lo"]
     return sum(sent) if sent else None

@@ -1,4 +1,4 @@
-"""What ranks report (see `holdfast.trainer.report`), read from where the agent stopped, also after a kill."""
+"""Reader of the ranks' reports (see `holdfast.trainer.report`). It resumes where it stopped, also after a kill."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Positive = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class RankReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One line."""
+    """One line of a report file."""
 
     kind: str
     at_ns: int
@@ -35,7 +35,7 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SavedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields of the report `checkpoint_saved`."""
+    """Fields of the report `checkpoint_saved`."""
 
     step: int
     path: str
@@ -45,21 +45,21 @@ class SavedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields of the report `model`."""
+    """Fields of the report `model`."""
 
     flops_per_token: Positive
     peak_flops: Positive | None = None
 
 
 class ReportFile:
-    """One job's reports; `offset` is how far they have been read."""
+    """The report file of one job; `offset` is the read position."""
 
     def __init__(self, path: Path, offset: int) -> None:
         self._path = path
         self.offset = offset
 
     def read(self) -> list[RankReport]:
-        """The reports since the last call; an unfinished last line waits for its end."""
+        """Return the reports since the last call. An incomplete last line is left for the next call."""
         try:
             if self._path.stat().st_size <= self.offset:
                 return []
@@ -74,7 +74,7 @@ class ReportFile:
 
 
 def event_of(report: RankReport, order: NodeOrder, node: str, now: datetime) -> Event | None:
-    """What a report says, as an event of the order by which its rank runs; None if it says nothing."""
+    """Convert a report to an event of the order that its rank runs under; None if it makes no event."""
     common: dict[str, Any] = {
         "id": uuid7(),
         "at": now,
@@ -85,7 +85,7 @@ def event_of(report: RankReport, order: NodeOrder, node: str, now: datetime) -> 
         "cause": order.cause,
     }
     if order.placement is not None and order.placement.purpose == "replay" and report.kind != REPLAY_RESULT:
-        return None  # what a replay says of checkpoints is not true of the job
+        return None  # checkpoints of a replay are not the job's
     try:
         if report.kind == REPLAY_RESULT:
             replay = msgspec.convert(report.fields, RankReplay)
@@ -96,7 +96,7 @@ def event_of(report: RankReport, order: NodeOrder, node: str, now: datetime) -> 
             fields = msgspec.structs.asdict(saved)
             return CheckpointSaved(**common, checkpoint_bytes=fields.pop("bytes"), **fields)
         if report.kind == DIAGNOSTIC_RESULT:
-            # What is common to all events is the agent's word, whatever the report says.
+            # The agent sets the common fields, whatever the report contains.
             told = {**report.fields, **common, "incident": order.incident, "type": DIAGNOSTIC_RESULT}
             return msgspec.convert(told, DiagnosticResult, strict=False)
     except msgspec.ValidationError as error:
@@ -105,7 +105,7 @@ def event_of(report: RankReport, order: NodeOrder, node: str, now: datetime) -> 
 
 
 def described_model(report: RankReport) -> ModelDescription | None:
-    """The model that a report speaks of, if it does."""
+    """Return the model that a report describes, if any."""
     if report.kind != "model":
         return None
     try:
@@ -116,7 +116,7 @@ def described_model(report: RankReport) -> ModelDescription | None:
 
 
 def training_log(report: RankReport) -> str | None:
-    """The path of the training log that a report speaks of, if it does."""
+    """Return the path of the training log that a report names, if any."""
     path = report.fields.get("path") if report.kind == "training_log" else None
     return path if isinstance(path, str) and len(path) <= PATH_CHARS_MAX else None
 

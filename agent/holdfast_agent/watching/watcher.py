@@ -1,4 +1,4 @@
-"""Watches what the ranks write: the ledgers, closely until the first step, the reports, and their training logs."""
+"""Watcher of the files that ranks write: ledgers (polled closely until the first step), reports and training logs."""
 
 from __future__ import annotations
 
@@ -30,50 +30,50 @@ FIRST_STEP_POLL_S = 0.005
 POLL_MIN_S = 0.05
 POLL_MAX_S = 1.0
 STEPS_PER_POLL = RING_STEPS // 4
-"""A ledger keeps its last steps only: the faster they come, the sooner it is read again."""
+"""A ledger keeps only its last steps: the faster they come, the sooner it must be read again."""
 MEASURE_EVERY_S = 0.9 * POLL_MAX_S
 SAMPLES_MAX = 2_000
-"""Samples in one event, which keeps it far below what a message may have."""
+"""Maximum number of samples in one event, far below the size limit of a message."""
 
 
 def steps_key(job: str | None) -> str:
-    """Where the spool has how many steps of a job's ranks have been said."""
+    """Return the spool key of the number of steps emitted for each rank of a job."""
     return f"steps:{job}"
 
 
 def model_key(job: str | None) -> str:
-    """Where the spool has what a job's script has said of its model."""
+    """Return the spool key of a job's model description."""
     return f"model:{job}"
 
 
 def logs_key(job: str | None) -> str:
-    """Where the spool has how far a job's training logs have been read."""
+    """Return the spool key of the read positions in a job's training logs."""
     return f"training-logs:{job}"
 
 
 def reports_key(job: str | None) -> str:
-    """Where the spool has how far a job's reports have been read."""
+    """Return the spool key of the read position in a job's reports."""
     return f"reports:{job}"
 
 
 def next_pause_s(pause_s: float, steps: int) -> float:
-    """How long to wait when the fastest rank has done so many steps in the last pause.
+    """Return the next pause, given the steps of the fastest rank during the last pause.
 
-    It shrinks at once and grows slowly: a rank that paused, for a checkpoint say, may be as fast as before.
+    It shrinks at once and grows slowly: a rank that paused, for example for a checkpoint, may soon be fast again.
     """
     fitting_s = pause_s * STEPS_PER_POLL / max(steps, 1)
     return min(max(min(fitting_s, 2 * pause_s), POLL_MIN_S), POLL_MAX_S)
 
 
 class _StepsRead(msgspec.Struct, frozen=True, kw_only=True):
-    """How many steps of each rank of an order have been said."""
+    """Number of steps emitted for each rank of an order."""
 
     fence: Fence
     steps_read: dict[int, int]
 
 
 class Watcher:
-    """Reads the files of the crew it was shown last. `on_commit` is called when something waits in the spool."""
+    """Watches the files of the current crew. `on_commit` is called when messages wait in the spool."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class Watcher:
         self.on_commit: Callable[[], None] = lambda: None
 
     def watch(self, crew: Crew | None) -> None:
-        """From now on watch this crew; what the one before wrote last is collected."""
+        """Watch this crew from now on, after collecting the last output of the one before."""
         before = self._crew
         if crew is not None and before is not None and before.order.fence == crew.order.fence:
             self._crew = crew
@@ -140,11 +140,11 @@ class Watcher:
         self._crew_changed.set()
 
     def statuses(self) -> dict[int, RankStatus]:
-        """Where the ranks stand now."""
+        """Return the current status of each rank."""
         return self._book.statuses()
 
     def collect(self) -> None:
-        """Take what the ranks have written up to now."""
+        """Collect what the ranks have written so far."""
         self._take()
         self._observe()
         self._measure()
@@ -156,7 +156,7 @@ class Watcher:
             crew = self._crew
             self._crew_changed.clear()
             if crew is None or not crew.stepped:
-                # How fast the next crew steps is not known.
+                # The pace of the next crew is unknown.
                 pause_s = POLL_MIN_S
             if crew is None or not crew.pids:
                 await self._crew_changed.wait()
@@ -167,7 +167,7 @@ class Watcher:
                 if self._is_due():
                     self._measure()
             elif not crew.trains:
-                # No first step to wait for; results are to be seen as they come.
+                # Checks and replays have no first step to wait for; their results are collected as they come.
                 self._take_reports()
             try:
                 async with asyncio.timeout(pause_s if crew.stepped or not crew.trains else FIRST_STEP_POLL_S):
@@ -183,14 +183,14 @@ class Watcher:
         return self._measured_at is None or (self._now() - self._measured_at).total_seconds() >= MEASURE_EVERY_S
 
     def _take(self) -> int:
-        """Take what was written; returns how many steps the fastest rank has done meanwhile."""
+        """Collect new steps, numbers and reports; return the number of steps of the fastest rank."""
         samples, missed = self._book.new_samples()
         self._samples.extend(samples)
         self._missed += missed
         if self._rings is not None:
             self._iterations.extend(self._rings.new_iterations())
         if self._logged is not None:
-            self._logged.saw(samples)
+            self._logged.note_steps(samples)
             self._logged.take()
         self._take_reports()
         return max(Counter(sample.rank for sample in samples).values(), default=0)
@@ -205,7 +205,7 @@ class Watcher:
         return msgspec.json.decode(remembered, type=LogsRead) if remembered else None
 
     def _measure(self) -> None:
-        """Say what steps were done since the last time, and remember how far that was: none is said twice."""
+        """Emit the steps done since the last call, and commit the position with them so that no step is emitted twice."""
         self._measured_at = self._now()
         if self._crew is None:
             return
@@ -218,7 +218,7 @@ class Watcher:
             "generation": order.generation,
             "cause": order.cause,
         }
-        logged, logs_read = self._logged.to_say(common) if self._logged is not None else ([], None)
+        logged, logs_read = self._logged.take_events(common) if self._logged is not None else ([], None)
         if not (self._samples or self._missed or self._iterations or logs_read):
             return
         measured: list[Message] = []
@@ -241,7 +241,7 @@ class Watcher:
             before += len(batch) + self._missed
             self._missed = 0
             measured.append(event_message(event))
-        # After the steps that they are put on.
+        # Logged numbers come after the steps that they refer to.
         measured += [event_message(event) for event in logged]
         memory = {steps_key(order.job): msgspec.json.encode(read)}
         if logs_read is not None:
@@ -261,7 +261,7 @@ class Watcher:
             path = training_log(report)
             is_now = crew.trains and report.generation == crew.order.generation
             if path is not None and self._logged is not None and is_now:
-                memory[logs_key(crew.order.job)] = msgspec.json.encode(self._logged.told_of(report.rank, path))
+                memory[logs_key(crew.order.job)] = msgspec.json.encode(self._logged.add_reported(report.rank, path))
             model = described_model(report)
             if model is not None and crew.trains:
                 self._model = model

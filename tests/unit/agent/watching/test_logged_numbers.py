@@ -71,14 +71,14 @@ class Scene:
         return self.from_first
 
     def steps(self, *ended_s: float, rank: int = 0, first: int = 0) -> None:
-        self.numbers.saw(
+        self.numbers.note_steps(
             StepSample(rank=rank, step=first + number, ended_at=moment(BEGAN_NS + int(at * S)), duration_s=1.0)
             for number, at in enumerate(ended_s)
         )
 
     def said(self) -> tuple[list[NumbersLogged], LogsRead | None]:
         self.numbers.take()
-        return self.numbers.to_say(COMMON)
+        return self.numbers.take_events(COMMON)
 
 
 def crew(generation: int = 1, **job: Any) -> Crew:
@@ -159,14 +159,14 @@ def test_the_next_agent_goes_on_where_this_one_stopped(scene: Scene) -> None:
 
 def test_what_the_user_and_the_ranks_name_is_handed_on(scene: Scene) -> None:
     scene.numbers.watch(crew(2, tags={"loss": "mine"}, training_logs=("logs/*",)))
-    read = scene.numbers.told_of(1, "/logs/events.out.tfevents.1")
+    read = scene.numbers.add_reported(1, "/logs/events.out.tfevents.1")
     watched = scene.reader.watched
     assert watched is not None and watched.paths == read.paths == {"/logs/events.out.tfevents.1": 1}
     assert (watched.patterns, watched.folder, watched.first_rank) == (("logs/*",), "/work", 0)
     choice = watched.tags.choice("mine")
     assert choice is not None and choice.quantity == "loss"
     for number in range(2 * PATHS_MAX):
-        read = scene.numbers.told_of(0, f"/logs/events.out.tfevents.{number}")
+        read = scene.numbers.add_reported(0, f"/logs/events.out.tfevents.{number}")
     assert len(read.paths) == PATHS_MAX
     # Of a rank that ended the processes change, of the order nothing.
     scene.numbers.watch(msgspec.structs.replace(crew(2, training_logs=("logs/*",)), pids={0: 10}))
