@@ -102,7 +102,7 @@ async def test_a_rank_that_ends_while_it_is_looked_at_speaks_against_no_machine(
     with rank("stands") as pid:
         monkeypatch.setattr(rounds, "stacks_of", late)
         process = own(await trace("node-0", {0: pid}, no_collectives), 0)
-    assert process.is_tracers_fault and process.unread == "it has ended meanwhile: Failed to open process"
+    assert process.is_tracers_fault and process.unread == "it ended meanwhile: Failed to open process"
 
 
 @pytest.mark.parametrize("native", [False, True])

@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 
 
 class VaultLink:
-    """A connection that carries the vault's notices and shows that it lives; orders go over connections of their own."""
+    """Connection that carries the vault's notices and shows that it lives; orders go over connections of their own."""
 
     def __init__(self, directory: Path, address: str, orphan_s: float, policy: CheckpointPolicy | None) -> None:
         self._policy = policy or CheckpointPolicy()

@@ -1,4 +1,4 @@
-"""Retention of job files: a node keeps those of the jobs that last began there, and removes others when a job begins."""
+"""Retention of job files: a node keeps the files of the jobs that last began there."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ _TRACEBACK = (_signature("traceback", "", rb"Traceback \(most recent call last\)
 
 
 class Anchor(NamedTuple):
-    """A substring that a line must contain before `signatures` are tried, on the whole line or on `bytes_before` bytes."""
+    """A substring required in a line before `signatures` are tried, on the whole line or on `bytes_before` bytes."""
 
     text: bytes
     signatures: tuple[Signature, ...]

@@ -1,1 +1,1 @@
-"""What a node does about a job that got slow: it tells how its ranks spend their time, holds them, and tests."""
+"""The node's part in finding the cause of a slow job: profile its ranks, hold them, and test the hardware."""

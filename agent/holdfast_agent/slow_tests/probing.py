@@ -1,8 +1,7 @@
-"""Tells how a node's ranks spend their time when it is asked, holds their training, and tests meanwhile.
+"""Profiles of a node's ranks on request, and tests of the node while training is held.
 
-What is wanted stands under a key of the job (`slow.<job>`): first a profile, then perhaps a hold with tests, transfers
-once all nodes are held, and that it is over. A stage is obeyed once. A hold ends by itself, whether or not anybody says
-that it is over.
+Requests are under a key of the job (`slow.<job>`): first a profile, then possibly a hold with tests, transfers once all
+nodes are held, and the release. Each stage is executed once. A hold expires by itself if no release arrives.
 """
 
 from __future__ import annotations
@@ -40,9 +39,9 @@ from holdfast_agent.tracer.recorder import NoAnswer, recorder_of
 POLL_S = 0.01
 REPEATS = 5
 TURNS = 5
-"""Of matrix products: all ranks take theirs at about the same time, and are compared turn by turn."""
+"""Turns of matrix products: all ranks run each turn at about the same time and are compared turn by turn."""
 STAGES_APART_S = 60.0
-"""Behind a stage the next one comes, or none: whoever asks may be gone."""
+"""Wait for the next stage after the last; the requester may be gone."""
 
 LASTS_S_MAX = 86400.0
 
@@ -50,7 +49,7 @@ log = structlog.get_logger(__name__)
 
 
 class Probing:
-    """One node's. `crew` gives the ranks that it has now, `say` makes events durable and sends them."""
+    """The slow-job tests of one node. `crew` returns its ranks, `publish` emits events."""
 
     def __init__(
         self,
@@ -75,7 +74,7 @@ class Probing:
         self._testing: asyncio.Task[None] | None = None
 
     async def follow(self, bus: Bus) -> None:
-        """Do what is asked for, for ever."""
+        """Execute requests until cancelled."""
         try:
             async with asyncio.TaskGroup() as group:
                 async for wanted, crew in orders_for_crew(bus, SlowOrder, self._crew, self._now):
@@ -84,7 +83,7 @@ class Probing:
                         self._done = {done for done in self._done if done[0] == wanted.id} | {stage}
                         await self._obey(wanted, crew, group)
         finally:
-            self._let_go()
+            self._release()
             self._server.close()
 
     async def _obey(self, wanted: SlowOrder, crew: Crew, group: asyncio.TaskGroup) -> None:
@@ -92,7 +91,7 @@ class Probing:
             self._testing.cancel()
             await asyncio.wait([self._testing])
         if wanted.stage != "transfers" or wanted.id != self._holds_for:
-            self._let_go()
+            self._release()
             self._holds_for = wanted.id
         if wanted.is_over:
             self._server.close()
@@ -160,9 +159,9 @@ class Probing:
             held_s=0.0 if self._stands_since is None else time.monotonic() - self._stands_since,
         )
         self._publish(event)
-        # They stay where they are until all nodes have tested: a rank that goes on early disturbs the others.
+        # Ranks stay held until all nodes have tested: a rank that resumes early disturbs the others.
         await asyncio.sleep(self._left_s(tests.until))
-        self._let_go()
+        self._release()
 
     def _hold(self, tests: SlowTests, crew: Crew, unread: list[str]) -> None:
         until_ns = time.monotonic_ns() + int(min(self._left_s(tests.until), LASTS_S_MAX) * 1e9)
@@ -175,7 +174,7 @@ class Probing:
                 self._holds[rank] = hold = Hold(ring_path(ledger))
                 hold.begin(tests.after_step, until_ns)
             except (OSError, RingError) as error:
-                unread.append(f"rank {rank} cannot be held: {error}")
+                unread.append(f"rank {rank} could not be held: {error}")
 
     async def _await_held(self, tests: SlowTests) -> set[int]:
         while self._now() < tests.held_by and not all(hold.is_held for hold in self._holds.values()):  # noqa: ASYNC110 - no word of it
@@ -183,15 +182,15 @@ class Probing:
         return {rank for rank, hold in self._holds.items() if hold.is_held}
 
     async def _multiply(self, tests: SlowTests, held: set[int], unread: list[str]) -> dict[int, list[float]]:
-        """Seconds that a product took on each rank, in each turn."""
+        """Return the seconds that a product took on each rank, in each turn."""
         chosen = {rank: hold for rank, hold in self._holds.items() if rank in tests.compute_ranks}
         for rank in set(chosen) - held:
-            unread.append(f"rank {rank} did not come to the end of step {tests.after_step} in time")
+            unread.append(f"rank {rank} did not reach the end of step {tests.after_step} in time")
         took: dict[int, list[float]] = {}
         waits = {rank: hold for rank, hold in chosen.items() if rank in held}
         began = time.monotonic()
         for turn in range(TURNS):
-            # Where a few products take so long, it shows in fewer turns; whoever asked waits for the answer.
+            # Slow products need fewer turns to show, and the requester waits for the answer.
             if turn and time.monotonic() - began > 2 * tests.compute_s:
                 break
             for hold in waits.values():
@@ -226,7 +225,7 @@ class Probing:
                 try:
                     took_s = await _best_s(endpoint, tests.transfer_bytes, over_at)
                 except (OSError, ValueError) as error:
-                    # An address that another node has told may be none.
+                    # The address comes from another node and may be invalid.
                     unread.append(f"a transfer to node {receiver} failed: {error}")
                     continue
                 done.append((sender, receiver, took_s))
@@ -234,7 +233,7 @@ class Probing:
 
     # --- parts ------------------------------------------------------------------------------------
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         for hold in self._holds.values():
             hold.end()
             hold.close()
@@ -258,7 +257,7 @@ class Probing:
 
 
 async def _best_s(endpoint: Endpoint, size: int, over_at: float) -> float:
-    """The shortest of some transfers, for as long as there is time.
+    """Return the shortest of several transfers, within the time limit.
 
     Raises:
         OSError, ValueError: as `transfer_s`.
@@ -275,7 +274,7 @@ async def _best_s(endpoint: Endpoint, size: int, over_at: float) -> float:
 
 
 async def _device_of(rank: int, ledger: Path) -> RankTrace | None:
-    """What the flight recorder of a rank's device has; None: nothing that anybody could tell."""
+    """Return the content of the flight recorder of a rank's device; None if it does not answer."""
     try:
         return (await recorder_of(socket_path(ledger), rank)).device
     except NoAnswer:

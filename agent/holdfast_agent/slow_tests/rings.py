@@ -1,4 +1,4 @@
-"""The rings of collectives of a node's ranks, read by the agent: iterations all the time, profiles on demand."""
+"""Reader of the ranks' collective rings: iterations continuously, profiles on request."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ log = structlog.get_logger(__name__)
 
 
 class IterationBook:
-    """The iterations of one rank, by its collectives: those of one rank tell the pace of all that train with it.
+    """Iterations of one rank, taken from its collectives; one rank shows the pace of all that train with it.
 
-    `ledger` is the rank's; its ring lies beside it, and may not be there yet.
+    `ledger` is the rank's ledger; the ring lies beside it and may not exist yet.
     """
 
     def __init__(self, rank: int, ledger: Path) -> None:
@@ -32,7 +32,7 @@ class IterationBook:
         self._unreadable = False
 
     def new_iterations(self) -> list[IterationSample]:
-        """Those that have ended since the last call."""
+        """Return the iterations that ended since the last call."""
         if self._unreadable:
             return []
         try:
@@ -41,7 +41,7 @@ class IterationBook:
             records, _ = self._reader.new_records()
             groups = self._reader.groups()
         except OSError:
-            # Not there yet; or no descriptors are left, for now.
+            # Not created yet, or no descriptors are left for now.
             return []
         except RingError as error:
             log.error("a ring of collectives cannot be read", rank=self._rank, reason=str(error))
@@ -68,9 +68,9 @@ class IterationBook:
 
 
 def profile(rank: int, ledger: Path, last: int, device: RankTrace | None = None) -> RankProfile:
-    """What a rank did in its last iterations, by its ring and the flight recorder of its device, if there is one.
+    """Return the profile of a rank's last iterations, from its ring and its device's flight recorder if there is one.
 
-    What cannot be read says why.
+    What could not be read is listed with the reason.
     """
     try:
         reader = RingReader(ring_path(ledger))
@@ -87,7 +87,7 @@ def profile(rank: int, ledger: Path, last: int, device: RankTrace | None = None)
 
 
 def _steps(ledger: Path) -> list[StepRecord]:
-    """Those that the ledger remembers."""
+    """Return the iterations that the ledger still has."""
     try:
         reader = LedgerReader(ledger)
         try:

@@ -1,7 +1,7 @@
-"""Test transfers between nodes: over the network that the nodes reach each other by, timed by the sender.
+"""Test transfers between nodes over the training network, timed by the sender.
 
-A connection carries a length of eight bytes and so many bytes in pieces; for each piece that has arrived one byte comes
-back, so that a transfer that takes too long tells how fast it was.
+A connection carries a length of eight bytes, then that many bytes in pieces. The receiver answers each piece with one
+byte, so that an aborted transfer still gives a rate.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ IDLE_S = 10.0
 
 
 class TransferServer:
-    """Takes transfers at the node's address, on a port of its own, for as long as it is open."""
+    """Receiver of transfers at the node's address, on its own port, while it is open."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -27,22 +27,22 @@ class TransferServer:
         self._closing: asyncio.TimerHandle | None = None
 
     async def port(self) -> int:
-        """Where it listens, from now on.
+        """Listen and return the port.
 
         Raises:
-            OSError, ValueError: the address is not this node's (any more), or no descriptors are left.
+            OSError, ValueError: the address is not this node's, or no descriptors are left.
         """
         if self._server is None:
             self._server = await asyncio.start_server(_take, host=self._address, port=0, limit=4 * PIECE_BYTES)
         return int(self._server.sockets[0].getsockname()[1])
 
     def keep_open(self, duration_s: float) -> None:
-        """Take transfers for so long yet, and no longer unless this is said again."""
+        """Accept transfers for this long from now on, replacing an earlier limit."""
         self._forget_closing()
         self._closing = asyncio.get_running_loop().call_later(duration_s, self.close)
 
     def close(self) -> None:
-        """Take no more."""
+        """Stop accepting transfers."""
         self._forget_closing()
         if self._server is not None:
             self._server.close()
@@ -66,13 +66,13 @@ async def _take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def transfer_s(address: str, port: int, size: int, limit_s: float) -> float:
-    """Seconds that `size` bytes take to a node, from the first to the word that all have arrived.
+    """Return the seconds that `size` bytes take to a node, from the first byte to the last acknowledgement.
 
-    After `limit_s` it is broken off, and reckoned from what has arrived by then.
+    After `limit_s` the transfer is aborted and extrapolated from what has arrived.
 
     Raises:
-        OSError: the node is not reached, or does not take them.
-        ValueError: the address is none.
+        OSError: the node is not reached, or does not accept the bytes.
+        ValueError: the address is invalid.
     """
     pieces = -(-size // PIECE_BYTES)
     async with asyncio.timeout(limit_s):
@@ -84,13 +84,13 @@ async def transfer_s(address: str, port: int, size: int, limit_s: float) -> floa
             while arrived < pieces:
                 words = await reader.read(pieces - arrived)
                 if not words:
-                    raise ConnectionError(f"{address}:{port} did not take the transfer")
+                    raise ConnectionError(f"{address}:{port} did not accept the transfer")
                 arrived += len(words)
     except TimeoutError:
         return limit_s * pieces / max(arrived, 1)
     finally:
         sending.cancel()
-        # What is still on its way shall not disturb the next one.
+        # Bytes still in transit must not disturb the next transfer.
         writer.transport.abort()
         await asyncio.wait([sending])
     return time.monotonic() - began

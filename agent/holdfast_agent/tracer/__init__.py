@@ -1,1 +1,1 @@
-"""The on-demand tracer: what the processes of a node's ranks are doing, from outside and in bounded time."""
+"""On-demand tracer: the activity of the node's rank processes, read from outside in bounded time."""

@@ -1,4 +1,4 @@
-"""What a rank remembers of its collectives, read from the ring that it maps: also while it is stopped."""
+"""A rank's collective trace, read from the ring that it maps; works while the rank is stopped."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from holdfast.node.collectives.ring_reader import RingError, RingReader
 from holdfast_agent.tracer.recorder import RecorderAnswer
 
 RECORDS_PER_GROUP = 48
-"""Ranks of a group that waits are a few operations apart; how far each has come stands beside the records."""
+"""Waiting ranks of a group are a few operations apart; their progress is stored beside the records."""
 
 
 def trace_of(ledger: Path, rank: int, node: str, now_ns: int) -> RankTrace:
-    """The last records of the rank with this ledger; if they cannot be read it says why."""
+    """Return the last records of the rank with this ledger, or the reason why they are unreadable."""
     try:
         ring = RingReader(ring_path(ledger))
     except FileNotFoundError:
@@ -35,7 +35,7 @@ def trace_of(ledger: Path, rank: int, node: str, now_ns: int) -> RankTrace:
 
 
 def newest(trace: RankTrace) -> RankTrace:
-    """The trace with the last records of each group, and those that have not ended."""
+    """Reduce a trace to the last records of each group and those that have not ended."""
     left: dict[tuple[str, bool], int] = {}
     kept: list[CollectiveRecord] = []
     for record in reversed(trace.records):
@@ -47,9 +47,9 @@ def newest(trace: RankTrace) -> RankTrace:
 
 
 def marks_of(ledger: Path) -> tuple[CollectiveRecord, ...]:
-    """What runs on the device of the rank with this ledger, as its marks say; nothing: there are none.
+    """Return what runs on the rank's device according to its marks; empty without marks.
 
-    It takes as long as the rank takes to answer, and `collective_marks.ANSWER_S` at most.
+    Takes as long as the rank takes to answer, at most `collective_marks.ANSWER_S`.
     """
     path = ring_path(ledger)
     try:
@@ -65,7 +65,7 @@ def marks_of(ledger: Path) -> tuple[CollectiveRecord, ...]:
 
 
 def marked(device: RankTrace, marks: Sequence[CollectiveRecord]) -> RankTrace:
-    """The trace of NCCL's recorder, with what a rank's marks say of kernels whose start is not recorded."""
+    """Add the marks of kernels whose start is not recorded to the trace of NCCL's recorder."""
     if not marks:
         return device
     reached = {(mark.group, mark.sequence) for mark in marks if not mark.is_p2p and mark.state == "started"}
@@ -76,7 +76,7 @@ def marked(device: RankTrace, marks: Sequence[CollectiveRecord]) -> RankTrace:
     records: list[CollectiveRecord] = []
     for record in reversed(device.records):
         if record.is_p2p:
-            # The two count messages in ways of their own, and end with the same.
+            # The two count messages differently but end equally.
             left = channels[record.group, record.operation, record.peer]
             is_reached = left.pop() if left else False
         else:
@@ -87,18 +87,18 @@ def marked(device: RankTrace, marks: Sequence[CollectiveRecord]) -> RankTrace:
 
 
 def with_recorders(ring: RankTrace, recorded: RecorderAnswer, marks: Sequence[CollectiveRecord] = ()) -> RankTrace:
-    """The trace of a rank's ring, with what only its flight recorders and its marks have."""
+    """Add what only the flight recorders and marks have to the trace of a rank's ring."""
     device, host = recorded.device, recorded.host
     if device is not None:
         device = marked(newest(device), marks)
         ring = with_device(ring, device)
-        # Of a group with a backend for each there are two sequences of one name; training is in the device's.
+        # A group with a backend for each device type has two sequences of one name; training uses the device's.
         host = without(host, _used(device)) if host is not None else None
     return with_recorder(ring, newest(host)) if host is not None else ring
 
 
 def with_recorder(ring: RankTrace, recorder: RankTrace) -> RankTrace:
-    """The trace of a rank's ring, with what only its flight recorder has: operations that C++ has begun by itself."""
+    """Add operations that C++ started itself, which only the flight recorder has."""
     if ring.unread:
         return msgspec.structs.replace(recorder, node=ring.node, taken_ns=ring.taken_ns)
     known = {(record.group, record.sequence) for record in ring.records if not record.is_p2p}
@@ -114,9 +114,9 @@ def with_recorder(ring: RankTrace, recorder: RankTrace) -> RankTrace:
 
 
 def with_device(ring: RankTrace, device: RankTrace) -> RankTrace:
-    """The trace of a rank's ring, with the flight recorder's word on all groups that have run on its device.
+    """Replace the ring's records by the flight recorder's for all groups that ran on its device.
 
-    A backend counts its operations by itself, and Python knows only when they were queued.
+    A backend counts its operations itself; Python only knows when they were queued.
     """
     if ring.unread:
         return msgspec.structs.replace(device, node=ring.node, taken_ns=ring.taken_ns)
@@ -139,7 +139,7 @@ def with_device(ring: RankTrace, device: RankTrace) -> RankTrace:
 
 
 def without(trace: RankTrace, groups: Collection[str]) -> RankTrace:
-    """The trace less these groups."""
+    """Return the trace without these groups."""
     return msgspec.structs.replace(
         trace,
         groups=tuple(group for group in trace.groups if group.name not in groups),

@@ -1,8 +1,7 @@
-"""What this node knows of its network: connections of its ranks without an answer, and counters of RDMA ports.
+"""The node's view of its network: unanswered connections of its ranks, and counters of RDMA ports.
 
-The kernel says of each TCP connection what is not acknowledged yet, which timer runs and how often it has sent again
-(/proc/PID/net/tcp). A timer that asks a closed window whether it is open again means a peer that does not read, and
-that is no matter of the network.
+For each TCP connection the kernel gives the unacknowledged bytes, the running timer and the retransmissions
+(/proc/PID/net/tcp). A zero-window probe timer means a peer that does not read, which is not a network fault.
 """
 
 from __future__ import annotations
@@ -21,19 +20,19 @@ from holdfast.events.parts.traces import NodeLinks, SilentPeer
 from holdfast.node.machine import Machine, entries, number
 
 TIMEOUTS = ("local_ack_timeout_err", "roce_adp_retrans_to")
-"""Of a card: acknowledgements that did not come in time. What is only late, or in another order, full networks have."""
+"""Counters of timed-out acknowledgements. Late or reordered packets are normal in busy networks."""
 
 PEERS_TOLD_MAX = 128
 SAMPLE_EVERY_S = 5.0
 SAMPLES = 4
-"""Cards wait some four seconds for an acknowledgement: the last fifteen seconds have two of them."""
+"""Cards wait about four seconds for an acknowledgement: the last fifteen seconds cover two timeouts."""
 
 _ESTABLISHED, _SYN_SENT = 1, 2
 _SENDS_AGAIN = 1
 
 
 class Connection(msgspec.Struct, frozen=True):
-    """A row of /proc/net/tcp. `timer` 1: what was sent will be sent again."""
+    """A row of /proc/net/tcp. `timer` 1: retransmission pending."""
 
     address: str
     peer: str
@@ -45,7 +44,7 @@ class Connection(msgspec.Struct, frozen=True):
 
 
 def connections(table: str) -> Iterator[Connection]:
-    """The rows of /proc/net/tcp or tcp6 that can be read."""
+    """Return the readable rows of /proc/net/tcp or tcp6."""
     for line in table.splitlines()[1:]:
         fields = line.split()
         try:
@@ -63,7 +62,7 @@ def connections(table: str) -> Iterator[Connection]:
 
 
 def links_of(node: str, ranks: Mapping[int, int], ports: Mapping[str, Mapping[str, int]], proc: Path) -> NodeLinks:
-    """What the processes of these ranks (rank -> pid) and the cards of this node have to say."""
+    """Return the network state of these ranks (rank -> pid) and of the node's cards."""
     addresses: dict[str, None] = {}
     peers: dict[tuple[int, str, str], SilentPeer] = {}
     tables: dict[str, dict[int, Connection]] = {}
@@ -92,7 +91,7 @@ def links_of(node: str, ranks: Mapping[int, int], ports: Mapping[str, Mapping[st
 
 
 class Ports:
-    """Watches how the counters of RDMA ports grow; `clock` gives seconds that only grow."""
+    """Growth of the counters of RDMA ports. `clock` returns monotonic seconds."""
 
     def __init__(self, machine: Machine, clock: Callable[[], float] = time.monotonic) -> None:
         self._folder = machine.sys / "class/infiniband"
@@ -104,7 +103,7 @@ class Ports:
         self._samples.append((self._clock(), self._read()))
 
     def grown(self) -> dict[str, dict[str, int]]:
-        """By how much each has grown since the oldest sample; those that have not are not there."""
+        """Return the growth of each counter since the oldest sample, without those that did not grow."""
         if not self._samples:
             return {}
         before = self._samples[0][1]
@@ -149,7 +148,7 @@ def _add(peers: dict[tuple[int, str, str], SilentPeer], rank: int, connection: C
 
 
 def _sockets(process: Path) -> set[int]:
-    """The inodes of a process's sockets."""
+    """Return the socket inodes of a process."""
     found: set[int] = set()
     for name in os.listdir(process / "fd"):
         try:
@@ -163,7 +162,7 @@ def _sockets(process: Path) -> set[int]:
 
 
 def _table(process: Path, tables: dict[str, dict[int, Connection]]) -> dict[int, Connection]:
-    """The connections in a process's network namespace, by inode; each namespace is read once."""
+    """Return the connections in a process's network namespace by inode; each namespace is read once."""
     namespace = os.readlink(process / "ns/net")
     if namespace not in tables:
         found: dict[int, Connection] = {}
@@ -176,7 +175,7 @@ def _table(process: Path, tables: dict[str, dict[int, Connection]]) -> dict[int,
 
 
 def _address(field: str) -> str:
-    """`0100007F:60D2` without its port: words of four bytes in the machine's order."""
+    """Decode `0100007F:60D2` to an address without port: words of four bytes in native order."""
     raw = bytes.fromhex(field.partition(":")[0])
     if sys.byteorder == "little":
         raw = b"".join(raw[at : at + 4][::-1] for at in range(0, len(raw), 4))

@@ -1,6 +1,7 @@
-"""What a process runs, by files of /proc that wait for the lock of its memory.
+"""Files of /proc that wait for a process's memory lock.
 
-One that is stuck in the kernel may hold that for ever: a thread of its own reads of each, and is not waited for long.
+A process that is stuck in the kernel may hold the lock without end. So each is read in its own thread, with a short
+wait.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ _COMMAND_CHARS_MAX = 200
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):
-    """What a process runs: its command line, and whether an interpreter is in it, or that cannot be told."""
+    """Command line of a process, and whether it contains a Python interpreter (None if unknown)."""
 
     command: str = ""
     is_python: bool = True
 
 
 _read_now: set[int] = set()
-"""Of these processes a thread reads; none is begun beside one that is stuck."""
+"""Processes with a reading thread; no second one is started beside one that is stuck."""
 
 
 async def program_of(pid: int) -> Program:
-    """What a process runs; as good as nothing, if that is not to be had within `WAIT_S`."""
+    """Return the program of a process; an empty one if it is not readable within `WAIT_S`."""
     if pid in _read_now:
         return Program()
     loop = asyncio.get_running_loop()
@@ -69,7 +70,7 @@ def _read(pid: int) -> Program:
 
 
 def text_of(pid: int, name: str) -> str:
-    """A file of a process in /proc; "" if it cannot be read."""
+    """Return a /proc file of a process as text; "" if it is unreadable."""
     try:
         return Path(f"/proc/{pid}/{name}").read_text(errors="replace")
     except OSError:

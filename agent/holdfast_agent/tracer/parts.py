@@ -1,4 +1,4 @@
-"""What was traced, cut into events that a message can carry. Pure."""
+"""Traces split into events of bounded size. Pure."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from msgspec.structs import replace
 from holdfast.events.parts.traces import ProcessStacks, RankTrace
 
 PART_BYTES_MAX = 500_000
-"""Half of what an event may have."""
+"""Half the size limit of an event."""
 
 ITEM_BYTES_MAX = 900_000
 RECORDS_MAX = 1_000
-_TOO_LONG = "what it has is longer than can be told"
+_TOO_LONG = "its trace exceeds the size of an event"
 
 T = TypeVar("T", bound=msgspec.Struct)
 Cut = Callable[[T], T]
 
 
 def stacks_in_parts(processes: Iterable[ProcessStacks]) -> list[tuple[ProcessStacks, ...]]:
-    """See `_in_parts`. Of one that is too long the main thread is told, or that it is."""
+    """Split stacks, see `_in_parts`. A process that is too large is reduced to its main thread, then to a note."""
 
     def without_others(process: ProcessStacks) -> ProcessStacks:
         return replace(process, threads=process.threads[:1])
@@ -34,7 +34,9 @@ def stacks_in_parts(processes: Iterable[ProcessStacks]) -> list[tuple[ProcessSta
 
 
 def traces_in_parts(traces: Iterable[RankTrace]) -> list[tuple[RankTrace, ...]]:
-    """See `_in_parts`. Of one that is too long the newest records are told, then no group's members, or that it is."""
+    """Split traces, see `_in_parts`. A trace that is too large is reduced to its newest records, then without group
+    members, then to a note.
+    """
 
     def newest(trace: RankTrace) -> RankTrace:
         return replace(trace, records=trace.records[-RECORDS_MAX:])
@@ -49,9 +51,9 @@ def traces_in_parts(traces: Iterable[RankTrace]) -> list[tuple[RankTrace, ...]]:
 
 
 def _in_parts(items: Iterable[T], cuts: Iterable[Cut[T]]) -> list[tuple[T, ...]]:
-    """The items in order, in parts of a bounded size; one part at least, which may be empty.
+    """Split the items in order into parts of bounded size. There is at least one part, which may be empty.
 
-    Who is too long for an event of his own is cut, one way after another.
+    An item too large for a part is shortened, one way after another.
     """
     parts: list[tuple[T, ...]] = []
     part: list[T] = []

@@ -1,6 +1,6 @@
-"""The processes of a rank: itself, its data loader's workers, its checkpoint writers. Read in /proc, in no time.
+"""The processes of a rank, from /proc: the rank itself, data loader workers, checkpoint writers.
 
-A rank leads a session of its own, so what its dead children left behind is found by that.
+A rank leads its own session, by which orphans of its dead children are found.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ GONE = ("", "Z", "X")
 
 
 class Process(msgspec.Struct, frozen=True, kw_only=True):
-    """A process of a rank's tree. `kind` is what can be told without its stacks; see `by_stacks`."""
+    """A process of a rank's tree. `kind` is a guess without stacks; see `by_stacks`."""
 
     pid: int
     rank: int
@@ -29,14 +29,14 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
-    """What a process has done so far; None: this may not be read."""
+    """Work done by a process so far; None if unreadable."""
 
     cpu_s: float
     io_bytes: int | None
 
 
 def processes_of(ranks: Mapping[int, int]) -> list[Process]:
-    """The processes of these ranks (rank -> pid), ranks first."""
+    """Return the processes of these ranks (rank -> pid), ranks first."""
     parents: dict[int, tuple[int, int]] = {}
     for name in os.listdir("/proc"):
         fields = stat_fields(int(name)) if name.isdigit() else None
@@ -51,7 +51,7 @@ def processes_of(ranks: Mapping[int, int]) -> list[Process]:
 
 
 def state_of(pid: int) -> tuple[str, str]:
-    """The kernel's letter for a process, and where in the kernel it waits; "" where that cannot be read."""
+    """Return the kernel's state letter of a process and its wait channel; "" where unreadable."""
     fields = stat_fields(pid)
     if fields is None:
         return "", ""
@@ -60,7 +60,7 @@ def state_of(pid: int) -> tuple[str, str]:
 
 
 def work_of(pid: int) -> Work | None:
-    """What a process has done so far; None: it is gone."""
+    """Return the work done by a process so far; None if it is gone."""
     fields = stat_fields(pid)
     if fields is None:
         return None

@@ -1,7 +1,6 @@
-"""A rank's flight recorders, asked over its socket (`holdfast.trainer.hooks.flight_recorder`): answered while Python
-hangs.
+"""Client of a rank's flight recorders (`holdfast.trainer.hooks.flight_recorder`), which answer while Python hangs.
 
-There is one of the operations on the CPU and, in builds for CUDA, one of NCCL's.
+One records CPU operations; builds for CUDA have another for NCCL.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ _DEVICE: Final = "dump_nccl_trace_json"
 
 
 class NoAnswer(Exception):
-    """The rank does not answer, as one that is stopped; the message says how that showed."""
+    """The rank does not answer, as if stopped; the message gives the symptom."""
 
 
 class RecorderAnswer(NamedTuple):
-    """What a rank's recorders have. None: there is no such recorder; `unread` says which of them did not answer."""
+    """Content of a rank's recorders. None: no such recorder. `unread` names those that did not answer."""
 
     host: RankTrace | None
     device: RankTrace | None
@@ -32,16 +31,16 @@ class RecorderAnswer(NamedTuple):
 
 
 async def recorder_of(socket: Path, rank: int) -> RecorderAnswer:
-    """What the flight recorders of a rank have.
+    """Return the content of a rank's flight recorders.
 
     Raises:
-        NoAnswer: nobody listens, nothing came within `ANSWER_S`, or it cannot be read.
+        NoAnswer: no listener, no answer within `ANSWER_S`, or an unreadable one.
     """
     told: dict[str, RankTrace | None] = {}
     reasons: list[str] = []
     for recorder, answer in zip(
         (_HOST, _DEVICE),
-        # One that asks its device may wait for it, and is not to keep the other from answering.
+        # A recorder that queries its device may block, which must not keep the other from answering.
         await asyncio.gather(*(_told(socket, name, rank) for name in (_HOST, _DEVICE)), return_exceptions=True),
         strict=True,
     ):
@@ -62,7 +61,7 @@ async def _told(socket: Path, recorder: str, rank: int) -> RankTrace | None:
             body = await _asked(socket, recorder)
         if body is None:
             return None
-        # Megabytes of it: the agent has other things to do meanwhile.
+        # Megabytes: decode them off the loop.
         (trace,) = await asyncio.to_thread(read_flight_recorder, body, f"rank_{rank}")
     except TimeoutError:
         raise NoAnswer(f"its flight recorder did not answer within {ANSWER_S:g} s") from None
@@ -72,7 +71,7 @@ async def _told(socket: Path, recorder: str, rank: int) -> RankTrace | None:
 
 
 async def _asked(socket: Path, recorder: str) -> bytes | None:
-    """The answer; None: this build of the library has no such recorder."""
+    """Return the answer; None if this build has no such recorder."""
     reader, writer = await asyncio.open_unix_connection(str(socket), limit=ANSWER_BYTES_MAX)
     try:
         writer.write(f"POST /handler/{recorder} HTTP/1.0\r\nHost: rank\r\nContent-Length: 0\r\n\r\n".encode())
@@ -89,7 +88,7 @@ async def _asked(socket: Path, recorder: str) -> bytes | None:
 
 
 async def _up_to_the_end(reader: asyncio.StreamReader) -> bytes:
-    # `read` gives what there is just now, or whatever comes without a bound.
+    # `read` returns the available bytes, or reads without a limit.
     try:
         await reader.readexactly(ANSWER_BYTES_MAX + 1)
     except asyncio.IncompleteReadError as end:

@@ -1,6 +1,6 @@
-"""One round of the tracer: all processes of all ranks of this node, side by side, within a bounded time.
+"""One round of the tracer: all processes of all ranks of the node in parallel, within bounded time.
 
-While their stacks are read it is also seen which of them work: a rank that stands still and computes is no hang.
+It also measures which processes work meanwhile: a rank that makes no step but computes does not hang.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ AT_ONCE_MAX = 8
 ROUND_S_MAX = 1.8
 NATIVE_ROUND_S_MAX = 10.0
 WATCHED_S = 0.8
-"""So long each process is looked at for whether it works."""
+"""Observation time of each process's work."""
 
 
 class Round(msgspec.Struct, frozen=True, kw_only=True):
-    """What a round has brought."""
+    """Result of a round."""
 
     processes: tuple[ProcessStacks, ...]
     traces: tuple[RankTrace, ...]
@@ -38,7 +38,7 @@ async def trace(
     *,
     native: bool = False,
 ) -> Round:
-    """Trace the processes of these ranks (rank -> pid). `collectives` gives a rank's trace, soon."""
+    """Trace the processes of these ranks (rank -> pid). `collectives` returns a rank's collective trace."""
     began = time.monotonic()
     until = began + (NATIVE_ROUND_S_MAX if native else ROUND_S_MAX)
     processes = await asyncio.to_thread(processes_of, ranks)
@@ -58,10 +58,10 @@ async def trace(
                 threads = await stacks_of(process.pid, native=native, within_s=left_s)
             except StacksUnread as error:
                 unread, is_tracers_fault = str(error), isinstance(error, StacksSkipped)
-        # After its stacks: whoever was paused for them has gone on.
+        # After its stacks: a process paused for them has resumed.
         state, waits_in = state_of(process.pid)
         if unread and state in GONE:
-            unread, is_tracers_fault = f"it has ended meanwhile: {unread}", True
+            unread, is_tracers_fault = f"it ended meanwhile: {unread}", True
         return ProcessStacks(
             kind=by_stacks(process.kind, threads),
             rank=process.rank,

@@ -1,4 +1,4 @@
-"""The Python stacks of one process, by py-spy: it reads the memory of processes that are stopped or hold their lock."""
+"""Python stacks of one process by py-spy, which also reads processes that are stopped or hold the GIL."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.decoding import UNREADABLE
 from holdfast.events.parts.traces import Frame, ProcessKind, ThreadStack
 
 TRIES = 2
-"""Read without a pause, stacks change meanwhile: once in a while the reader finds itself nowhere."""
+"""Stacks read without a pause may change meanwhile, so that a read sometimes fails."""
 
 THREADS_MAX = 64
 FRAMES_MAX = 80
@@ -25,11 +25,11 @@ _NO_RIGHT = "not permitted"
 
 
 class StacksUnread(Exception):
-    """The stacks cannot be read; the message says why."""
+    """The stacks are unreadable; the message gives the reason."""
 
 
 class StacksSkipped(StacksUnread):
-    """Time, rights or the tool were lacking: that says nothing of the process."""
+    """The stacks were not read for lack of time, rights or py-spy: this says nothing about the process."""
 
 
 class _Frame(msgspec.Struct, frozen=True):
@@ -51,10 +51,10 @@ _decoder = msgspec.json.Decoder(tuple[_Thread, ...])
 
 
 async def stacks_of(pid: int, *, native: bool, within_s: float) -> tuple[ThreadStack, ...]:
-    """The stacks of a process. `native`: with frames of compiled code, for which the process is paused.
+    """Return the stacks of a process. `native` adds frames of compiled code, for which the process is paused.
 
     Raises:
-        StacksSkipped: not permitted, or not within the time.
+        StacksSkipped: not permitted, or not within the time limit.
         StacksUnread: for another reason.
     """
     reason = ""
@@ -70,12 +70,12 @@ async def stacks_of(pid: int, *, native: bool, within_s: float) -> tuple[ThreadS
     except OSError as error:
         raise StacksSkipped(f"py-spy cannot be started: {error}") from error
     except UNREADABLE as error:
-        raise StacksUnread(f"py-spy says something that cannot be read: {error}") from error
+        raise StacksUnread(f"the output of py-spy cannot be parsed: {error}") from error
     raise StacksSkipped(reason) if reason.startswith(_NO_RIGHT) else StacksUnread(reason)
 
 
 def by_stacks(kind: ProcessKind, threads: tuple[ThreadStack, ...]) -> ProcessKind:
-    """What a process is for, now that its stacks are known."""
+    """Return what a process is for, judged by its stacks."""
     if kind != "other":
         return kind
     calls = [(frame.function, frame.file) for thread in threads for frame in thread.frames]
@@ -140,7 +140,7 @@ def _threads(output: bytes, pid: int) -> tuple[ThreadStack, ...]:
 
 def _in_words(errors: bytes) -> str:
     said = errors.decode(errors="replace").strip()
-    line = said.splitlines()[0].removeprefix("Error: ") if said else "py-spy says nothing"
+    line = said.splitlines()[0].removeprefix("Error: ") if said else "py-spy printed nothing"
     if "ermission denied" in said or "not permitted" in said:
         return f"{_NO_RIGHT} ({line}): the agent needs CAP_SYS_PTRACE"[:_REASON_CHARS_MAX]
     return line[:_REASON_CHARS_MAX]

@@ -1,6 +1,6 @@
-"""Traces the ranks of this node when it is asked for, and says what was found.
+"""Traces of the node's ranks on request.
 
-What is wanted stands under a key of the job (`trace.<job>`), so that a request is neither lost nor obeyed twice.
+Requests are under a key of the job (`trace.<job>`), so that none is lost or executed twice.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ log = structlog.get_logger(__name__)
 
 
 class Tracing:
-    """The tracer of one node. `crew` gives the ranks that it has now, `say` makes events durable and sends them."""
+    """The tracer of one node. `crew` returns its ranks, `publish` emits events."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Tracing:
         self._ports = Ports(self._machine)
 
     async def follow(self, bus: Bus) -> None:
-        """Trace what is asked for, one round after the other, for ever."""
+        """Execute requests, one at a time, until cancelled."""
         async with asyncio.TaskGroup() as group:
             ports = group.create_task(self._watch_ports(), name="ports")
             async for wanted, crew in orders_for_crew(bus, TraceOrder, self._crew, self._now):
@@ -82,7 +82,7 @@ class Tracing:
                 )
                 return with_recorders(ring, recorded, marks)
             except NoAnswer as silence:
-                log.info("the ring of collectives is all there is", rank=rank, reason=str(silence))
+                log.info("only the ring of collectives is available", rank=rank, reason=str(silence))
                 return ring
 
         pids = dict(crew.pids)
@@ -100,7 +100,7 @@ class Tracing:
             async with asyncio.timeout(LINKS_S_MAX):
                 return await asyncio.to_thread(read)
         except (TimeoutError, OSError) as error:
-            return NodeLinks(node=self._node, unread=f"its connections were not read: {error or 'no time'}")
+            return NodeLinks(node=self._node, unread=f"the connections were not read: {error or 'no time'}")
 
     def _events(self, wanted: TraceOrder, seen: Round, links: NodeLinks) -> list[Event]:
         common: dict[str, Any] = {

@@ -205,7 +205,7 @@ class Watcher:
         return msgspec.json.decode(remembered, type=LogsRead) if remembered else None
 
     def _measure(self) -> None:
-        """Emit the steps done since the last call, and commit the position with them so that no step is emitted twice."""
+        """Emit the steps done since the last call and commit the position with them: no step is emitted twice."""
         self._measured_at = self._now()
         if self._crew is None:
             return

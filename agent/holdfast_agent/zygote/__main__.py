@@ -27,7 +27,7 @@ class AlreadyRunning(RuntimeError):
 
 
 def listen(directory: Path) -> socket.socket:
-    """The socket for the agent. A path may be longer than the 107 bytes a socket address holds."""
+    """Return the agent's listening socket. The path may exceed the 107 bytes of a socket address."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     folder = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -75,7 +75,7 @@ def main(argv: list[str] | None = None) -> None:
     (directory / PID_FILE).write_text(f"{os.getpid()}\n")
     if options.ready_fd is not None:
         os.close(options.ready_fd)
-    # Of what is imported nearly all stays: to look for garbage meanwhile takes a fifth of the time.
+    # Nearly everything that is imported stays alive: collecting garbage meanwhile takes a fifth of the time.
     gc.disable()
     install_hooks.install()
     preload_s = preload.preload()

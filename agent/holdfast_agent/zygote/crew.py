@@ -1,7 +1,7 @@
-"""The ranks of a node as their zygote sees them: started, watched, ended with all that they started.
+"""The zygote's ranks: started, watched, and ended with all their descendants.
 
-The zygote is the subreaper of its ranks: whatever they leave behind becomes its own child. So only direct children and
-the groups of unreaped ranks are ever signalled, whose pids cannot have passed to somebody else.
+The zygote is the subreaper of its ranks: processes that a rank leaves behind become its children. So it only signals
+direct children and the groups of unreaped ranks, whose pids cannot have been reused.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class _Rank:
 
 
 class _Stop:
-    """A stop under way."""
+    """A stop in progress."""
 
     def __init__(self, command: StopRanks, ranks: tuple[int, ...]) -> None:
         self.number = command.number
@@ -67,8 +67,8 @@ class _Stop:
 
 
 class Crew:
-    """The ranks, their output and their ends. `bystanders` gives the zygote's other children; `takes_log_alerts` says
-    whether there is somebody to tell of signs in the output: until then they wait.
+    """The ranks, their output and their exits. `bystanders` returns the zygote's other children; log alerts wait until
+    `takes_log_alerts()` returns True.
     """
 
     def __init__(
@@ -97,13 +97,13 @@ class Crew:
 
     @property
     def live(self) -> tuple[LiveRank, ...]:
-        """The ranks that run now."""
+        """Return the running ranks."""
         ranks = sorted(self._ranks.values(), key=lambda rank: rank.plan.rank)
         return tuple(LiveRank(rank=rank.plan.rank, pid=rank.pid, fence=rank.fence) for rank in ranks)
 
     @property
     def deadline(self) -> float | None:
-        """When `keep_time` wants to be called (monotonic clock)."""
+        """Time of the next `keep_time` call (monotonic clock)."""
         if self._stop is None:
             alerts_at = self._log_alerts.due_at if self._takes_log_alerts() else None
             deadlines = (self._reserve.deadline, alerts_at, *(scanner.due_at for scanner in self._scanners))
@@ -112,7 +112,7 @@ class Crew:
 
     @property
     def stopping(self) -> bool:
-        """Whether a stop is under way."""
+        """True while a stop is in progress."""
         return self._stop is not None
 
     # --- starting -------------------------------------------------------------------------------
@@ -160,7 +160,7 @@ class Crew:
         return rank
 
     def _discard(self, rank: _Rank) -> None:
-        """Undo a start: kill what was forked and say nothing of its end."""
+        """Undo a start: kill the forked ranks without reporting their exits."""
         _signal_group(rank.pid, signal.SIGKILL)
         os.waitpid(rank.pid, 0)
         del self._ranks[rank.pid]
@@ -170,13 +170,13 @@ class Crew:
     # --- output ---------------------------------------------------------------------------------
 
     def follow(self, ranks: tuple[int, ...]) -> None:
-        """Report the lines of these ranks from now on."""
+        """Report the output lines of these ranks from now on."""
         self._followed = frozenset(ranks)
         for rank in self._ranks.values():
             self._set_follower(rank)
 
     def pump(self, output: Output) -> None:
-        """Move on what a pipe holds."""
+        """Forward the data in a pipe."""
         if not output.pump():
             self._close(output)
 
@@ -195,14 +195,14 @@ class Crew:
     def _scanner(self, plan: RankPlan, stream: str) -> Scanner:
         alerts, rank = self._log_alerts, plan.rank
 
-        def saw(signature: Signature, line: str) -> None:
+        def on_match(signature: Signature, line: str) -> None:
             alerts.add(rank, stream, signature, line)
 
-        scanner = Scanner(saw)
+        scanner = Scanner(on_match)
         self._scanners.append(scanner)
         return scanner
 
-    def _tell_log_alerts(self, now: float) -> None:
+    def _report_log_alerts(self, now: float) -> None:
         for scanner in self._scanners:
             if (due_at := scanner.due_at) is not None and due_at <= now:
                 scanner.look(now)
@@ -231,10 +231,10 @@ class Crew:
     # --- ends -----------------------------------------------------------------------------------
 
     def reap(self) -> None:
-        """Take notice of every child that has ended."""
+        """Process the exits of all children."""
         while True:
             try:
-                # Looking comes before reaping: until then the process group cannot be anyone else's.
+                # Inspect before reaping: until then the process group cannot be reused.
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
                 break
@@ -263,8 +263,7 @@ class Crew:
                 self._close(output)
         exception = None
         if self._stop is not None:
-            # A rank that had failed by itself and was slow to end is no less at fault; what it raises when told to
-            # stop says nothing.
+            # A rank that failed by itself and was slow to exit is still at fault; what it raises after SIGTERM is not.
             exception = _read_exception(Path(rank.plan.error_file), before_ns=self._stop.began_ns)
             if exception is None:
                 return
@@ -288,7 +287,7 @@ class Crew:
     # --- stopping -------------------------------------------------------------------------------
 
     def stop(self, command: StopRanks) -> None:
-        """Begin to end everything; `RanksEnded` is reported when nothing is left."""
+        """Start to end all processes; `RanksEnded` is reported when none is left."""
         self._stop = _Stop(command, tuple(rank.rank for rank in self.live))
         for rank in self._ranks.values():
             hurried = rank.plan.rank in command.at_once or not command.grace_s
@@ -299,8 +298,8 @@ class Crew:
         self._advance_stop()
 
     def keep_time(self, now: float) -> None:
-        """Act on a grace that is over; make forks ahead; tell of signs."""
-        self._tell_log_alerts(now)
+        """Act on an expired grace, refill the reserve, report log alerts."""
+        self._report_log_alerts(now)
         if self._stop is None:
             self._reserve.refill(now)
             return
@@ -308,7 +307,7 @@ class Crew:
             return
         for rank in self._ranks.values():
             self._kill(rank)
-        # A process that hangs inside the kernel outlives even SIGKILL; it is asked again from time to time.
+        # A process that hangs inside the kernel survives SIGKILL; it is checked again from time to time.
         self._stop.kill_at = now + 1.0
 
     def _kill(self, rank: _Rank) -> None:
@@ -321,7 +320,7 @@ class Crew:
             return
         strays = set(own_children()) - self._bystanders() - self._reserve.pids
         for pid in strays:
-            # Their end raises SIGCHLD and leads back here, until no further orphan turns up.
+            # Their exits raise SIGCHLD, which leads back here until no orphan is left.
             os.kill(pid, signal.SIGKILL)
         if strays:
             return
@@ -344,7 +343,7 @@ def _signal_group(pid: int, number: signal.Signals) -> None:
     try:
         os.killpg(pid, number)
     except ProcessLookupError:
-        # It has not come to its own `setsid` yet.
+        # It has not called `setsid` yet.
         os.kill(pid, number)
 
 

@@ -1,4 +1,4 @@
-"""From a fork of the zygote to a rank: the child's side, from the first instruction to the user's script."""
+"""The child's side of a fork: from a copy of the zygote to a rank that runs the user's script."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from holdfast_agent.zygote.wire import RankPlan
 
 _FIRST_OWN_DESCRIPTOR = 3
 EXIT_SETUP_FAILED = 70
-"""Exit code of a child that could not become a rank (EX_SOFTWARE); its log says why."""
+"""Exit code of a child that could not become a rank (EX_SOFTWARE); its log has the reason."""
 
 
 def fork_child(child: Callable[[int], NoReturn]) -> int:
-    """Fork; `child` gets the parent's pid and never returns. Gives the child's pid."""
+    """Fork and return the child's pid. `child` is called with the parent's pid and never returns."""
     parent = os.getpid()
     pid = os.fork()
     if pid:
@@ -35,18 +35,18 @@ def fork_child(child: Callable[[int], NoReturn]) -> int:
     try:
         child(parent)
     finally:
-        # Whatever happened, the child must not go on in the zygote's loop.
+        # The child must never continue the zygote's loop.
         os._exit(EXIT_SETUP_FAILED)
 
 
 def become_rank(plan: RankPlan, parent: int, output: int, errors: int) -> NoReturn:
-    """Turn this fresh fork into the rank; `output` and `errors` are the write ends of its pipes."""
+    """Turn this fork into the rank; `output` and `errors` are the write ends of its pipes."""
     _leave_zygote(parent, output, errors)
     _run(plan)
 
 
 def await_plan(parent: int, output: int, errors: int, orders: int) -> NoReturn:
-    """Get this fresh fork ready, and turn it into the rank whose plan comes on the pipe `orders`; end if none comes."""
+    """Prepare this fork, then turn it into the rank whose plan arrives on the pipe `orders`; exit if none arrives."""
     orders = _leave_zygote(parent, output, errors, orders)
     set_process_name("rank-to-be")
     rehearse()
@@ -58,7 +58,7 @@ def await_plan(parent: int, output: int, errors: int, orders: int) -> NoReturn:
 
 
 def _read_plan(orders: int) -> RankPlan | None:
-    """The plan, or None if the pipe ends before it is whole."""
+    """Return the plan; None if the pipe ends before it is complete."""
     frames = Frames(msgspec.msgpack.Decoder(RankPlan))
     while part := os.read(orders, 1 << 16):
         for plan in frames.feed(part):
@@ -67,7 +67,7 @@ def _read_plan(orders: int) -> RankPlan | None:
 
 
 def _leave_zygote(parent: int, output: int, errors: int, keep: int | None = None) -> int:
-    """Become a process of its own; returns the descriptor under which `keep` stays open."""
+    """Detach from the zygote; return the descriptor under which `keep` stays open."""
     die_with_parent(parent)
     os.setsid()
     kept = take_streams(output, errors, keep)
@@ -85,7 +85,7 @@ def _run(plan: RankPlan) -> NoReturn:
             _execute(plan)
         _freshen()
     except BaseException as error:  # noqa: BLE001 - a child of the zygote ends here whatever happened
-        # Reaches the rank's log: without it the rank would be gone without a word.
+        # Reaches the rank's log, which would otherwise show no cause.
         sys.excepthook(type(error), error, error.__traceback__)
         sys.stderr.flush()
         os._exit(EXIT_SETUP_FAILED)
@@ -93,9 +93,9 @@ def _run(plan: RankPlan) -> NoReturn:
 
 
 def take_streams(output: int, errors: int, keep: int | None = None) -> int:
-    """Null for input, these two for output, and nothing else of the zygote's open files but `keep`.
+    """Set stdin to /dev/null, stdout and stderr to these two, and close all other inherited files but `keep`.
 
-    Returns the number that `keep` has from now on.
+    Return the new number of `keep`.
     """
     null = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((null, 0), (output, 1), (errors, 2)):
@@ -104,7 +104,7 @@ def take_streams(output: int, errors: int, keep: int | None = None) -> int:
     if keep is not None:
         first = os.dup2(keep, first, inheritable=False) + 1
     os.closerange(first, os.sysconf("SC_OPEN_MAX"))
-    # As under `python -u`, which torchrun uses: what is printed is out at once.
+    # Unbuffered like `python -u`, as torchrun does.
     sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)), encoding="utf-8")
     sys.stdout = sys.__stdout__ = _text_stream(1, "strict")  # type: ignore[misc]
     sys.stderr = sys.__stderr__ = _text_stream(2, "backslashreplace")  # type: ignore[misc]
@@ -112,7 +112,7 @@ def take_streams(output: int, errors: int, keep: int | None = None) -> int:
 
 
 def reset_signals() -> None:
-    """The dispositions of a fresh process."""
+    """Restore the default signal dispositions."""
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
@@ -131,9 +131,9 @@ def _execute(plan: RankPlan) -> NoReturn:
 
 
 def _freshen() -> None:
-    """Undo what a fork shares and fresh processes would not: random states, limits read at import.
+    """Reset what forks share and fresh processes do not: random states, limits that are read at import.
 
-    The heap stays frozen: a collection that walked it would copy every page of it.
+    The heap stays frozen: a collection that walked it would copy every page.
     """
     gc.enable()
     random.seed()
@@ -142,7 +142,7 @@ def _freshen() -> None:
     threads = os.environ.get("OMP_NUM_THREADS", "1")
     if threads.isdecimal() and int(threads) > 1:
         torch.set_num_threads(int(threads))
-    # PYTHONPATH is read when an interpreter starts, which this one did long ago.
+    # PYTHONPATH is normally read when the interpreter starts.
     for entry in reversed(os.environ.get("PYTHONPATH", "").split(os.pathsep)):
         if entry and entry not in sys.path:
             sys.path.insert(0, entry)

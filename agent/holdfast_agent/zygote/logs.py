@@ -1,6 +1,6 @@
-"""A rank's output: from its pipes into rotating files, its end kept in memory, its lines to whoever follows.
+"""A rank's output: from its pipes to rotating files, a tail in memory and live lines.
 
-Writing never waits for a reader, and a full disk costs log lines, not the rank.
+Writes never wait for a reader. A full disk costs log lines, not the rank.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ LINE_BYTES_MAX = 8_192
 PIPE_BYTES = 1024 * 1024
 READ_BYTES = 65_536
 READS_PER_TURN = 8
-"""So that a rank that prints without end leaves the others their turn."""
+"""Limit per turn, so that a rank that prints without end leaves the other ranks their turn."""
 
 log = structlog.get_logger(__name__)
 
 
 class RotatingFile:
-    """A file that is moved aside to `.1`, `.2`... when it is full."""
+    """A file that is renamed to `.1`, `.2`... when it is full."""
 
     def __init__(self, path: Path, bytes_max: int = FILE_BYTES_MAX, files_max: int = FILES_MAX) -> None:
         self.path = path
@@ -39,7 +39,7 @@ class RotatingFile:
         self.lost_bytes = 0
 
     def write(self, data: bytes) -> None:
-        """Append; what cannot be written is counted in `lost_bytes`."""
+        """Append data; bytes that cannot be written are counted in `lost_bytes`."""
         try:
             if self._descriptor < 0:
                 self._open()
@@ -92,15 +92,15 @@ class Tail:
         self._buffer = bytearray()
 
     def add(self, data: bytes) -> None:
-        """Append, forgetting what lies too far back."""
+        """Append data and drop the oldest beyond the limit."""
         self._buffer += data
         excess = len(self._buffer) - self._bytes_max
-        # Cutting in larger pieces keeps the cost of small writes small.
+        # Cutting larger pieces keeps small writes cheap.
         if excess > self._bytes_max:
             del self._buffer[:excess]
 
     def text(self) -> str:
-        """The tail; what is no UTF-8 is replaced."""
+        """Return the tail as text; invalid UTF-8 is replaced."""
         return bytes(self._buffer[-self._bytes_max :]).decode(errors="replace")
 
 
@@ -108,14 +108,14 @@ LineSink = Callable[[list[str]], None]
 
 
 class Output:
-    """One pipe of a rank."""
+    """One output pipe of a rank."""
 
     def __init__(self, descriptor: int, file: RotatingFile, tail: Tail, scanner: Scanner | None = None) -> None:
         os.set_blocking(descriptor, False)
         try:
             fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         except OSError as error:
-            # Beyond the user's share of pipe memory the pipe keeps its default size and works as well.
+            # Beyond the user's limit of pipe memory the pipe keeps its default size, which works as well.
             log.debug("a pipe stays small", reason=error.strerror)
         self.descriptor = descriptor
         self._file = file
@@ -125,7 +125,7 @@ class Output:
         self.follower: LineSink | None = None
 
     def pump(self, reads_max: int = READS_PER_TURN) -> bool:
-        """Move on what is there; False once the pipe has ended."""
+        """Forward the available data; return False once the pipe has ended."""
         for _ in range(reads_max):
             try:
                 data = os.read(self.descriptor, READ_BYTES)

@@ -1,6 +1,6 @@
-"""What a zygote does once so that no rank has to: import torch and touch what is slow the first time.
+"""Work that the zygote does once for all ranks: import torch and warm up what is slow the first time.
 
-Nothing here may start a thread, or ask for an accelerator: a fork would inherit half of either.
+Nothing here may start a thread or initialize an accelerator: neither survives a fork.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ log = structlog.get_logger(__name__)
 
 
 class ThreadsRunning(RuntimeError):
-    """This process has more than one thread, so a fork of it would hang sooner or later."""
+    """The process has more than one thread, so its forks could deadlock."""
 
 
 def hold_threads() -> None:
-    """Keep the numerical libraries to one thread; has to come before their import."""
+    """Limit the numerical libraries to one thread; must be called before their import."""
     for name in _ONE_THREAD:
         os.environ[name] = "1"
 
 
 def preload() -> float:
-    """Import and warm up; returns the seconds it took.
+    """Import and warm up; return the seconds taken.
 
     Raises:
-        ThreadsRunning: something of it started a thread.
+        ThreadsRunning: an import started a thread.
     """
     began = time.monotonic()
     for name in MODULES:
@@ -68,10 +68,10 @@ def preload() -> float:
 
 
 def check_single_threaded() -> None:
-    """Make sure that a fork copies all of this process.
+    """Check that a fork copies the whole process.
 
     Raises:
-        ThreadsRunning: it has more than one thread.
+        ThreadsRunning: the process has more than one thread.
     """
     threads = thread_count()
     if threads != 1:
@@ -82,11 +82,11 @@ def check_single_threaded() -> None:
 
 
 def rehearse() -> None:
-    """What a rank does between its start and its first step, with a tiny model and alone.
+    """Do what a rank does between its start and its first step, with a tiny model and without peers.
 
-    In the zygote it fills dispatch tables and brings in what is imported late (the optimizer's compiler, the reader of
-    checkpoints). Again in a fork, it takes the fork's own copies of the pages that all this writes to. Nothing of
-    torch.distributed: its C++ side reads its environment at the first use, and a rank's environment comes later.
+    In the zygote this fills dispatch tables and loads what is imported late (the optimizer's compiler, the checkpoint
+    reader). In a fork it takes the fork's own copies of the pages written. torch.distributed is left out: its C++ part
+    reads the environment at first use, and a rank's environment comes later.
     """
     import torch
     from torch import nn
@@ -99,7 +99,7 @@ def rehearse() -> None:
     attended = nn.functional.scaled_dot_product_attention(hidden, hidden, hidden, is_causal=True)
     loss = nn.functional.cross_entropy(attended.flatten(0, 1), torch.zeros(8, dtype=torch.long))
     if torch.accelerator.current_accelerator() is not None:
-        # Built for an accelerator: backward would ask for devices and start their autograd threads.
+        # Built for an accelerator: backward would query devices and start their autograd threads.
         return
     loss.backward()  # type: ignore[no-untyped-call]
     nn.utils.clip_grad_norm_(layer.parameters(), 1.0)

@@ -1,8 +1,8 @@
-"""Forks made ahead: processes that have everything of a rank but its plan, and wait for it.
+"""Forks made ahead: processes that have everything of a rank but its plan.
 
-The first fork and the first touch of every page cost more time than a restart has. A reserve pays for them while the
-ranks before are training. Each plan is sent to one process at most, once; one that may have got part of a plan is
-killed. Unused ones do nothing, and die with the zygote.
+The first fork and the first touch of every page cost more time than a restart has. The reserve pays for them while the
+present ranks train. Each plan is sent to at most one process, once; a process that may have received part of a plan is
+killed. Unused processes do nothing and die with the zygote.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from holdfast_agent.zygote.preload import ThreadsRunning, check_single_threaded
 from holdfast_agent.zygote.wire import RankPlan
 
 REFILL_AFTER_S = 1.0
-"""How long ranks that have just started have the processors to themselves."""
+"""Time during which newly started ranks have the processors to themselves."""
 
 log = structlog.get_logger(__name__)
 
 
 class Forked(NamedTuple):
-    """A fresh process and the read ends of its two pipes."""
+    """A forked process and the read ends of its two pipes."""
 
     pid: int
     output: int
@@ -35,7 +35,7 @@ class Forked(NamedTuple):
 
 
 class _Warm(NamedTuple):
-    """A process that waits for a plan, and the pipe that the plan goes into."""
+    """A process that waits for a plan, and the pipe for the plan."""
 
     forked: Forked
     orders: int
@@ -45,7 +45,7 @@ def fork_rank(plan: RankPlan) -> Forked:
     """Fork the zygote into a rank.
 
     Raises:
-        OSError: the kernel gives no process or no pipe.
+        OSError: no process or pipe is available.
     """
     with _Pipes() as pipes:
         pid = fork_child(lambda parent: become_rank(plan, parent, pipes.out_write, pipes.err_write))
@@ -53,21 +53,21 @@ def fork_rank(plan: RankPlan) -> Forked:
 
 
 class Reserve:
-    """The waiting processes of one zygote: as many as the newest order had ranks."""
+    """The waiting processes of one zygote: as many as the newest order has ranks."""
 
     def __init__(self) -> None:
         self._warm: list[_Warm] = []
         self._wanted = 0
         self.deadline: float | None = None
-        """When `refill` wants to be called (monotonic clock)."""
+        """Time of the next `refill` (monotonic clock)."""
 
     @property
     def pids(self) -> set[int]:
-        """The waiting processes."""
+        """Pids of the waiting processes."""
         return {warm.forked.pid for warm in self._warm}
 
     def take(self, plan: RankPlan) -> Forked | None:
-        """Let a waiting process become this rank; None if there is none that can."""
+        """Turn a waiting process into this rank; return None if none can be used."""
         while self._warm and plan.start == "fork":
             warm = self._warm.pop(0)
             body = framed(plan)
@@ -76,7 +76,7 @@ class Reserve:
             except (BrokenPipeError, BlockingIOError):
                 whole = False
             if not whole:
-                # Dead before anybody else gets this plan.
+                # It must be dead before another process gets this plan.
                 self._discard(warm)
                 continue
             os.close(warm.orders)
@@ -84,12 +84,12 @@ class Reserve:
         return None
 
     def want(self, count: int, now: float) -> None:
-        """Have so many from a while after `now` on."""
+        """Keep this many processes, starting a while after `now`."""
         self._wanted = count
         self.deadline = now + REFILL_AFTER_S if len(self._warm) < count else None
 
     def refill(self, now: float) -> None:
-        """Fork one, if it is time; one at a time, so that nobody waits for it long."""
+        """Fork one process if it is time; one per call, so that a call is short."""
         if self.deadline is None or now < self.deadline:
             return
         try:
@@ -102,7 +102,7 @@ class Reserve:
         self.deadline = now if len(self._warm) < self._wanted else None
 
     def ended(self, pid: int, code: int) -> bool:
-        """Whether a process that ended was one of them; it is not replaced before the next order."""
+        """Return True if an exited process was in the reserve; it is not replaced before the next order."""
         for warm in self._warm:
             if warm.forked.pid == pid:
                 log.warning("a fork made ahead ended", pid=pid, code=code)
@@ -125,7 +125,7 @@ class Reserve:
 def _fork_warm() -> _Warm:
     orders, orders_write = os.pipe()
     try:
-        # A plan is written whole or not at all; a process that does not read must not stop the zygote.
+        # A plan is written whole or not at all: a process that does not read must not block the zygote.
         os.set_blocking(orders_write, False)
         try:
             fcntl.fcntl(orders_write, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
@@ -143,7 +143,7 @@ def _fork_warm() -> _Warm:
 
 
 class _Pipes:
-    """A rank's two pipes around its fork: the write ends are closed at the end, the read ends unless it was forked."""
+    """A rank's two pipes around its fork. The write ends are always closed, the read ends only if the fork failed."""
 
     def __enter__(self) -> _Pipes:
         self._out_read, self.out_write = os.pipe()

@@ -1,4 +1,4 @@
-"""The small process that serves a generation's TCPStore, so that no rank's death takes the store along."""
+"""The process that serves a generation's TCPStore, so that the store survives the death of any rank."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from holdfast_agent.zygote.fork_rank import reset_signals
 
 STORE_PORTS = 4
 BACKLOG = 4096
-"""Every rank of a job connects at the same moment."""
+"""All ranks of a job connect at the same moment."""
 
 
 class PortsUnavailable(RuntimeError):
-    """The node cannot listen where it has to."""
+    """The node cannot listen on the requested address or ports."""
 
 
 def bind_ports(address: str, wanted: tuple[int, ...], count: int = STORE_PORTS) -> list[socket.socket]:
-    """Listening sockets for the stores of coming generations, on the ports of last time where they are free.
+    """Return listening sockets for the stores of coming generations, on the previous ports where these are free.
 
     Raises:
         PortsUnavailable: the address is not this node's, or no ports are left.
@@ -57,7 +57,7 @@ def _listen(address: str, preferred: int) -> socket.socket:
 
 
 def serve_store(parent: int, listener: socket.socket, log_file: int) -> NoReturn:
-    """Be the store on this listening socket, until killed."""
+    """Serve the store on this listening socket until killed."""
     die_with_parent(parent)
     os.setsid()
     reset_signals()

@@ -1,7 +1,7 @@
 """Messages between an agent and its zygote over `zygote.sock`, framed by `holdfast.node.frames`.
 
-The agent commands, the zygote reports. What it reports of a rank's end is kept until the agent acknowledges it, so that
-an agent that was dead learns it too.
+The agent sends commands, the zygote reports. The zygote keeps the report of a rank's exit until an agent acknowledges
+it, so that an agent that was dead also gets it.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ class _ZygoteMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"
     pass
 
 
-# --- what an agent says ------------------------------------------------------------------------
+# --- commands of the agent ----------------------------------------------------------------------
 
 
 class Attach(_ZygoteMessage, frozen=True, kw_only=True, tag="attach"):
-    """First word of an agent; whoever was attached before is cut off. `orphan_s`: how long to live without an agent."""
+    """The first command of an agent; it disconnects the agent before it. `orphan_s`: lifetime without an agent."""
 
     orphan_s: float
     takes_log_alerts: bool = msgspec.field(default=False, name="hears_signs")
 
 
 class RankPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """How to start one rank. `log_stem` is the path of its log files without `.out` and `.err`."""
+    """Parameters of one rank. `log_stem` is the path of its log files without `.out` and `.err`."""
 
     rank: int
     local_rank: int
@@ -46,7 +46,7 @@ class RankPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StartRanks(_ZygoteMessage, frozen=True, kw_only=True, tag="start_ranks"):
-    """Start these ranks; `order` is kept as it is for an agent that forgot what it ordered."""
+    """Start these ranks. `order` is kept verbatim for an agent that lost its state."""
 
     fence: Fence
     order: bytes
@@ -54,9 +54,9 @@ class StartRanks(_ZygoteMessage, frozen=True, kw_only=True, tag="start_ranks"):
 
 
 class StopRanks(_ZygoteMessage, frozen=True, kw_only=True, tag="stop_ranks"):
-    """End all ranks and whatever they left behind.
+    """End all ranks and their descendants.
 
-    `grace_s` lies between SIGTERM and SIGKILL; the ranks in `at_once` get none.
+    `grace_s` is the time between SIGTERM and SIGKILL; ranks in `at_once` get none.
     """
 
     number: int
@@ -65,7 +65,7 @@ class StopRanks(_ZygoteMessage, frozen=True, kw_only=True, tag="stop_ranks"):
 
 
 class StartStore(_ZygoteMessage, frozen=True, kw_only=True, tag="start_store"):
-    """Serve a fresh TCPStore on one of the node's ports, besides those on other ports."""
+    """Serve a new TCPStore on one of the node's ports, next to the stores on other ports."""
 
     fence: Fence
     port: int
@@ -78,29 +78,29 @@ class StopStore(_ZygoteMessage, frozen=True, kw_only=True, tag="stop_store"):
 
 
 class AckExit(_ZygoteMessage, frozen=True, kw_only=True, tag="ack_exit"):
-    """This end of a rank has been made durable; forget it."""
+    """A rank's exit was made durable; the zygote may forget it."""
 
     exit_id: str
 
 
 class FollowLines(_ZygoteMessage, frozen=True, kw_only=True, tag="follow_lines"):
-    """Send what these ranks print, line by line, from now on, and of no others."""
+    """Send the output lines of these ranks only."""
 
     ranks: tuple[int, ...]
 
 
 class End(_ZygoteMessage, frozen=True, kw_only=True, tag="end"):
-    """End all ranks at once, then yourself."""
+    """End all ranks at once, then the zygote."""
 
 
 Command = Attach | StartRanks | StopRanks | StartStore | StopStore | AckExit | FollowLines | End
 
 
-# --- what a zygote says ------------------------------------------------------------------------
+# --- reports of the zygote ----------------------------------------------------------------------
 
 
 class LiveRank(msgspec.Struct, frozen=True, kw_only=True):
-    """A rank that runs now."""
+    """A running rank."""
 
     rank: int
     pid: int
@@ -108,7 +108,7 @@ class LiveRank(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankExit(_ZygoteMessage, frozen=True, kw_only=True, tag="rank_exit"):
-    """A rank ended by itself. `exit_id` is a UUIDv7; `exited_ns` is Unix time."""
+    """A rank exited by itself. `exit_id` is a UUIDv7; `exited_ns` is Unix time."""
 
     exit_id: str
     fence: Fence
@@ -123,7 +123,7 @@ class RankExit(_ZygoteMessage, frozen=True, kw_only=True, tag="rank_exit"):
 
 
 class Welcome(_ZygoteMessage, frozen=True, kw_only=True, tag="welcome"):
-    """The answer to `Attach`: everything there is. Comes once torch is loaded."""
+    """The answer to `Attach`, once torch is loaded: the zygote's whole state."""
 
     pid: int
     store_ports: tuple[int, ...]
@@ -136,7 +136,7 @@ class Welcome(_ZygoteMessage, frozen=True, kw_only=True, tag="welcome"):
 
 
 class RanksForked(_ZygoteMessage, frozen=True, kw_only=True, tag="ranks_forked"):
-    """Answer to `StartRanks`."""
+    """The answer to `StartRanks`."""
 
     fence: Fence
     pids: dict[int, int]
@@ -144,14 +144,14 @@ class RanksForked(_ZygoteMessage, frozen=True, kw_only=True, tag="ranks_forked")
 
 
 class StartRefused(_ZygoteMessage, frozen=True, kw_only=True, tag="start_refused"):
-    """Answer to `StartRanks` when none was started."""
+    """The answer to `StartRanks` when no rank was started."""
 
     fence: Fence
     reason: str
 
 
 class RanksEnded(_ZygoteMessage, frozen=True, kw_only=True, tag="ranks_ended"):
-    """Answer to `StopRanks`: none is left, nor any process they started. `killed` counts those that needed SIGKILL."""
+    """The answer to `StopRanks` once no rank or descendant is left. `killed` counts those that needed SIGKILL."""
 
     number: int
     ranks: tuple[int, ...]
@@ -160,14 +160,14 @@ class RanksEnded(_ZygoteMessage, frozen=True, kw_only=True, tag="ranks_ended"):
 
 
 class StoreFailed(_ZygoteMessage, frozen=True, kw_only=True, tag="store_failed"):
-    """The store of this fence is not served, or ended unasked."""
+    """The store of this fence is not served, or ended unexpectedly."""
 
     fence: Fence
     reason: str
 
 
 class Lines(_ZygoteMessage, frozen=True, kw_only=True, tag="lines"):
-    """What a followed rank printed; `dropped` lines before these were not sent because the agent was slow."""
+    """Output of a followed rank. `dropped` earlier lines were not sent because the agent was slow."""
 
     fence: Fence
     rank: int
@@ -177,7 +177,7 @@ class Lines(_ZygoteMessage, frozen=True, kw_only=True, tag="lines"):
 
 
 class LogAlert(_ZygoteMessage, frozen=True, kw_only=True, tag="signs_seen"):
-    """A rank printed lines that show trouble: the first of them, and how many since the last such report."""
+    """Log lines that match a failure signature: the first ones, and the count since the last such report."""
 
     fence: Fence
     rank: int

@@ -1,7 +1,7 @@
-"""The zygote: the warm process of a node, from which its ranks are forked.
+"""The zygote: the node's warm process from which ranks are forked.
 
-It has one thread, outlives the agent, and does nothing on its own account but to keep the ranks' output moving and to
-end everything when no agent comes back. Its children die with it.
+It has one thread and outlives the agent. By itself it only forwards the ranks' output, and ends everything when no
+agent attaches in time. Its children die with it.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ PID_FILE = "zygote.pid"
 LOCK_FILE = "zygote.lock"
 PORTS_FILE = "store-ports.json"
 BACKLOG_BYTES_MAX = 1024 * 1024
-"""Lines for a slow agent beyond this are dropped; what it must know is always kept."""
+"""Size limit for output lines to a slow agent, beyond which lines are dropped; other reports are always kept."""
 
 log = structlog.get_logger("zygote")
 
 
 class _AgentLink:
-    """The connection of the agent attached now."""
+    """The connection of the attached agent."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
@@ -74,7 +74,7 @@ class _AgentLink:
         self.outgoing += framed(report)
 
     def flush(self) -> None:
-        """Send what the socket takes now.
+        """Send as much as the socket takes now.
 
         Raises:
             OSError: the agent is gone.
@@ -96,10 +96,10 @@ class _Store(NamedTuple):
 
 
 class Zygote:
-    """One node's zygote, its sockets open and torch loaded."""
+    """The zygote of one node, with its sockets open and torch loaded."""
 
     def __init__(self, directory: Path, listener: socket.socket, stores: list[socket.socket], preload_s: float) -> None:
-        # Late, because it imports torch.
+        # Imported late because it imports torch.
         from holdfast_agent.zygote.crew import Crew
 
         self._directory = directory
@@ -137,7 +137,7 @@ class Zygote:
         self._crew.reap()
         while not (self._ending and not self._crew.stopping):
             ready = self._selector.select(self._wait_s())
-            # An end comes before the output that may be waiting.
+            # Exits come before the output that may be pending.
             if any(key.data == "wakeup" for key, _ in ready):
                 self._drain_wakeup()
                 self._crew.reap()
@@ -157,7 +157,7 @@ class Zygote:
 
     def _handle(self, key: selectors.SelectorKey, events: int) -> None:
         if isinstance(key.data, Output):
-            # It may have been closed by an earlier one of this turn.
+            # An earlier event of this turn may have closed it.
             if key.fd in self._selector.get_map():
                 self._crew.pump(key.data)
         elif key.data == "listener":
@@ -260,7 +260,7 @@ class Zygote:
                 self._crew.follow(command.ranks)
             case End():
                 self._end("asked by the agent")
-        # Answers do not wait for the rest of the turn.
+        # Answers do not wait for the end of the turn.
         agent.flush()
 
     def _welcome(self, agent: _AgentLink, command: Attach) -> None:
@@ -302,7 +302,7 @@ class Zygote:
             self._end_store(store)
 
     def _end_store(self, store: _Store) -> None:
-        # Not waited for: giving its memory back takes the kernel some milliseconds, which a recovery does not have.
+        # Not awaited: freeing its memory takes the kernel milliseconds that a recovery cannot spare.
         os.kill(store.pid, signal.SIGKILL)
         del self._stores[store.pid]
         self._dying_stores.add(store.pid)
@@ -315,4 +315,4 @@ class Zygote:
         store = self._stores.pop(pid, None)
         if store is not None:
             log.error("the store ended", code=code, fence=store.fence)
-            self._send(StoreFailed(fence=store.fence, reason=f"the store process ended with {code}"))
+            self._send(StoreFailed(fence=store.fence, reason=f"the store process exited with code {code}"))
