@@ -44,7 +44,7 @@ def test_processes_with_any_stacks_are_told() -> None:
     assert [process.rank for process in told] == list(range(9))
     assert told[0].threads == processes[0].threads
     assert told[1].threads == processes[1].threads[:1] and told[1].threads[0].is_main
-    assert told[8].is_tracers_fault and "longer than can be told" in told[8].unread
+    assert told[8].is_tracers_fault and "exceeds the size" in told[8].unread
 
 
 def test_traces_of_any_length_are_told() -> None:
