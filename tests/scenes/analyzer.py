@@ -13,7 +13,7 @@ from holdfast.events import AnyEvent, BadNumber, StepsCertified, StepsMeasured
 from holdfast.events.parts.samples import StepSample
 from holdfast.ids import named_id
 from holdfast.settings.load import Settings
-from holdfast_analyzer.engines.bad_numbers.bad_numbers import SAY_EVERY
+from holdfast_analyzer.engines.bad_numbers.bad_numbers import EMIT_EVERY
 from holdfast_analyzer.engines.bad_numbers.bad_numbers_engine import KNOWN
 from holdfast_analyzer.engines.telemetry.telemetry_engine import MODELS
 from holdfast_analyzer.register import engines_of
@@ -85,7 +85,7 @@ def _sample(rank: int, step: int, loss: Number, norm: Number) -> StepSample:
 class Scene:
     """An analyzer, the rows it wrote and what it said."""
 
-    def __init__(self, event_every: timedelta = SAY_EVERY) -> None:
+    def __init__(self, event_every: timedelta = EMIT_EVERY) -> None:
         self.event_every = event_every
         self.rows: dict[str, dict[str, object]] = {KNOWN.name: {}, MODELS.name: {}}
         self.said: list[BadNumber | StepsCertified] = []

@@ -1,9 +1,9 @@
-"""How fast a job trains: seconds a step, tokens a second, MFU, and whether that has declined for good. Pure; in memory.
+"""Throughput of a job: seconds a step, tokens a second, MFU, and a lasting decline of these. Pure; in memory.
 
-ByteRobust §4.1: a significant decline of MFU is a symptom of its own. It is judged over blocks of many steps by their
-medians, so that single long steps (checkpoints, evaluation) count for nothing; a generation's first steps are left out.
-The level is that of the job's healthy blocks, over its generations: a restart that made it slow is a decline, too. Two
-declined blocks in a row are told, once, and from then on the new pace is the level.
+ByteRobust §4.1: a significant decline of MFU is a symptom by itself. It is judged by the medians of blocks of many
+steps, so single long steps (checkpoints, evaluation) do not count; a generation's first steps are left out. The level
+is that of the job's healthy blocks over all its generations: a restart that made the job slow is a decline too. Two
+declined blocks in a row are one finding, and the new pace becomes the level.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from holdfast_analyzer.engines.engine import Engine
 SOURCE = "analyzer"
 WINDOW = 64
 FIRST_AFTER = 5
-SAY_EVERY = timedelta(seconds=10)
-SAY_ANYWAY = timedelta(minutes=1)
+EMIT_EVERY = timedelta(seconds=10)
+EMIT_ANYWAY = timedelta(minutes=1)
 MOVED_BY = 0.02
 BLOCKS_MAX = 20
 BLOCKS_MIN = 3
-"""Healthy blocks that make a level."""
+"""Number of healthy blocks that make a level."""
 DECLINED_BLOCKS = 2
 LOGGED_READINGS = 5
 
@@ -41,8 +41,8 @@ class _Pace(msgspec.Struct, frozen=True):
     tokens: int | None
 
 
-class Throughput:
-    """One job's pace. `take` twice is as good as once; what is found stays until it is said."""
+class JobThroughput:
+    """The pace of one job. A repeated event changes nothing; findings stay until committed."""
 
     def __init__(self, job: str, policy: SignalsPolicy) -> None:
         self.job = job
@@ -59,12 +59,12 @@ class Throughput:
         self._healthy: deque[float] = deque(maxlen=BLOCKS_MAX)
         self._declined: list[tuple[int, float]] = []
         self._decline: dict[str, Any] | None = None
-        self._said: ThroughputMeasured | None = None
+        self._last: ThroughputMeasured | None = None
 
-    # --- what is seen -----------------------------------------------------------------------------
+    # --- input -----------------------------------------------------------------------------
 
     def take(self, event: StepsMeasured) -> None:
-        """Take in the samples of one node. A step counts once, whichever rank tells it."""
+        """Take in the samples of one node. A step counts once, from any rank."""
         generation = event.generation or 0
         if generation < self._generation:
             return
@@ -83,7 +83,7 @@ class Throughput:
                 self._count(_Pace(sample.step, sample.duration_s, sample.tokens or None))
 
     def take_logged(self, event: NumbersLogged) -> None:
-        """Take in what a training log says of throughput."""
+        """Take in the throughput that a training log reports."""
         if event.generation == self._generation:
             for sample in event.samples:
                 for name, value in (("tokens_per_s", sample.tokens_per_s), ("mfu", sample.mfu)):
@@ -123,12 +123,17 @@ class Throughput:
             self._healthy.extend([cost] * BLOCKS_MIN)
             self._declined.clear()
 
-    # --- what is said -----------------------------------------------------------------------------
+    # --- output -----------------------------------------------------------------------------
 
     def findings(self, cause: str, now: datetime) -> tuple[ThroughputMeasured | MfuDeclined, ...]:
-        """What is to be said now."""
-        said = self._said
-        if said is not None and said.generation == self._generation and now - said.at < SAY_EVERY and not self._decline:
+        """Return the findings to emit."""
+        last = self._last
+        if (
+            last is not None
+            and last.generation == self._generation
+            and now - last.at < EMIT_EVERY
+            and not self._decline
+        ):
             return ()
         common: dict[str, Any] = {
             "at": now,
@@ -138,7 +143,7 @@ class Throughput:
             "cause": cause,
         }
         found: list[ThroughputMeasured | MfuDeclined] = []
-        tokens_per_s, mfu, told_by = self._rates()
+        tokens_per_s, mfu, is_logged = self._rates()
         if self._decline is not None:
             found.append(
                 MfuDeclined(
@@ -158,30 +163,30 @@ class Throughput:
                 step_s=statistics.median(pace.step_s for pace in self._window),
                 tokens_per_s=tokens_per_s,
                 mfu=mfu,
-                is_logged=told_by,
+                is_logged=is_logged,
             )
             if self._is_news(measured):
                 found.append(measured)
         return tuple(found)
 
-    def said(self, finding: ThroughputMeasured | MfuDeclined) -> None:
-        """This was said."""
+    def committed(self, finding: ThroughputMeasured | MfuDeclined) -> None:
+        """Note that a finding is committed."""
         if isinstance(finding, ThroughputMeasured):
-            self._said = finding
+            self._last = finding
         else:
             self._decline = None
 
     def _is_news(self, measured: ThroughputMeasured) -> bool:
-        said = self._said
-        if said is None or said.generation != measured.generation:
+        last = self._last
+        if last is None or last.generation != measured.generation:
             return True
-        moved = abs(measured.step_s - said.step_s) > MOVED_BY * said.step_s
-        learned = (measured.tokens_per_s is None, measured.mfu is None) != (said.tokens_per_s is None, said.mfu is None)
-        since = measured.at - said.at
-        return since >= SAY_ANYWAY or (since >= SAY_EVERY and (moved or learned))
+        moved = abs(measured.step_s - last.step_s) > MOVED_BY * last.step_s
+        learned = (measured.tokens_per_s is None, measured.mfu is None) != (last.tokens_per_s is None, last.mfu is None)
+        since = measured.at - last.at
+        return since >= EMIT_ANYWAY or (since >= EMIT_EVERY and (moved or learned))
 
     def _rates(self) -> tuple[float | None, float | None, bool]:
-        """Tokens a second, MFU, and whether a training log says so: the library's word goes first."""
+        """Return tokens a second, MFU, and True if they come from a training log: the library takes precedence."""
         rates = [pace.tokens / pace.step_s for pace in self._window if pace.tokens]
         if not rates:
             logged = {name: statistics.median(values) for name, values in self._logged.items()}
@@ -200,11 +205,11 @@ class ThroughputEngine(Engine):
 
     def __init__(self, policy: SignalsPolicy) -> None:
         self._policy = policy
-        self._jobs: dict[str, Throughput] = {}
+        self._jobs: dict[str, JobThroughput] = {}
 
     def take(self, job: str, event: AnyEvent, now: datetime) -> Effect:
         if job not in self._jobs:
-            self._jobs[job] = Throughput(job, self._policy)
+            self._jobs[job] = JobThroughput(job, self._policy)
         throughput = self._jobs[job]
         if isinstance(event, StepsMeasured):
             throughput.take(event)
@@ -215,7 +220,7 @@ class ThroughputEngine(Engine):
     def committed(self, effect: Effect) -> None:
         for event in effect.events:
             if isinstance(event, ThroughputMeasured | MfuDeclined) and event.job in self._jobs:
-                self._jobs[event.job].said(event)
+                self._jobs[event.job].committed(event)
 
     def forget(self, job: str) -> tuple[RowWrite, ...]:
         self._jobs.pop(job, None)
@@ -223,5 +228,5 @@ class ThroughputEngine(Engine):
 
 
 def _cost(pace: _Pace) -> float:
-    """What is to stay the same: batches may grow, so it is seconds a token where tokens are told."""
+    """Return seconds a token, as batches may grow; seconds a step if tokens are not reported."""
     return pace.step_s / pace.tokens if pace.tokens else pace.step_s

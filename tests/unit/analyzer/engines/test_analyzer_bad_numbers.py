@@ -13,7 +13,7 @@ import pytest
 from holdfast.events import JobFinished, StepsCertified, StepsMeasured
 from holdfast.ids import named_id
 from holdfast.settings.corruption import CorruptionPolicy
-from holdfast_analyzer.engines.bad_numbers.bad_numbers import SAY_EVERY, BadNumbers
+from holdfast_analyzer.engines.bad_numbers.bad_numbers import EMIT_EVERY, BadNumbers
 from holdfast_analyzer.engines.bad_numbers.bad_numbers_engine import KNOWN
 from tests.scenes.analyzer import START, Number, Ranks, Scene, in_turns, noisy, spiky
 
@@ -23,7 +23,7 @@ AFTER = CorruptionPolicy().certified_after_steps
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_sound_training_with_noise_and_spikes_is_certified_and_without_fault(seed: int) -> None:
-    rng, scene = random.Random(seed), Scene(SAY_EVERY / 4)
+    rng, scene = random.Random(seed), Scene(EMIT_EVERY / 4)
     losses = [noisy(step, rng) for step in range(1, 1200)]
     norms = [spiky(step, rng) for step in range(1, 1200)]
     scene.hear(*in_turns(Ranks(), range(1, 1200), lambda step: losses[step - 1], lambda step: norms[step - 1]))
@@ -40,7 +40,7 @@ def test_a_real_training(spoiled_by: str) -> None:
     """400 steps of examples/gpt with a small batch and a high learning rate: loss and gradient norm of each."""
     trace: list[tuple[float, float]] = json.loads(TRAINING.read_text())
     factor = {"nothing": 1.0, "nan": math.nan, "bit": 16.0}[spoiled_by]
-    scene = Scene(SAY_EVERY / 4)
+    scene = Scene(EMIT_EVERY / 4)
 
     def loss(step: int) -> float:
         return trace[step - 1][0] * (factor if step >= 300 else 1.0)

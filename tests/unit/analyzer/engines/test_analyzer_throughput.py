@@ -13,7 +13,7 @@ from holdfast.events import MfuDeclined, NumbersLogged, StepsMeasured, Throughpu
 from holdfast.events.parts.samples import LoggedSample, StepSample
 from holdfast.ids import named_id
 from holdfast.settings.signals import SignalsPolicy
-from holdfast_analyzer.engines.throughput import Throughput
+from holdfast_analyzer.engines.throughput import JobThroughput
 from tests.scenes.analyzer import START
 
 POLICY = SignalsPolicy(decline_steps=20, decline_warm_up_steps=5)
@@ -24,7 +24,7 @@ class Pace:
     """A job of two ranks at a pace, and what is said of it; each event is said twice, as after a failed commit."""
 
     def __init__(self, policy: SignalsPolicy = POLICY) -> None:
-        self.throughput = Throughput("job", policy)
+        self.throughput = JobThroughput("job", policy)
         self.now: datetime = START
         self.step = 0
         self.numbers = 0
@@ -79,7 +79,7 @@ class Pace:
         found = self.throughput.findings(event.id, self.now)
         assert lost == found
         for finding in found:
-            self.throughput.said(finding)
+            self.throughput.committed(finding)
         self.said += found
 
     @property

@@ -1,12 +1,13 @@
-"""Which steps of a job are known to be clean, and from which one on its numbers are spoiled. Pure; in memory only.
+"""The last certified step of a job, and the first step whose numbers show a fault. Pure; in memory only.
 
-The theory is ADR 10. Samples come from every node, in batches that may be lost, repeated or late; each says how many
-came before it. What follows a gap counts anew, and what comes from behind a gap says nothing good any more, only bad.
-A step is complete when all ranks have said it: ranks complete their steps in turn, so steps complete in turn as well.
-What is no number from the beginning is how some scripts say that a rank has none, so it counts as no reading.
+The theory is ADR 10. Samples come from every node, in batches that may be lost, repeated or late. Each batch counts the
+samples before it, so gaps are seen: after a gap the clean steps are counted from zero, and samples from before it can
+still show a fault but certify nothing. A step is complete when all ranks have reported it. Ranks complete their steps
+in order, so steps complete in order too. Some scripts report NaN for a rank that never has a number: a rank's NaN
+before its first number is no reading.
 
-A quantity that no rank has told by the library is taken from the training logs, if there are any (ADR 10). A log says
-its numbers when it likes: they find faults, and certify only where the library tells of no quantity at all.
+A quantity that no rank reports by the library is read from the training logs, if there are any (ADR 10). A log may be
+late: its numbers show faults, but certify steps only if the library reports no quantity at all.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from holdfast.settings.corruption import CorruptionPolicy
 from holdfast_analyzer.engines.bad_numbers.logged_steps import LoggedSteps
 
 SOURCE = "analyzer"
-SAY_EVERY = timedelta(seconds=2)
+EMIT_EVERY = timedelta(seconds=2)
 LEVEL_STEPS = 32
-"""Clean steps whose median is the running level."""
+"""Number of clean steps whose median is the running level."""
 LEVEL_STEPS_MIN = 8
-"""Before that there is no level: the first steps of a training are far above all that follow."""
+"""With fewer there is no level: the first steps of a training are far above the rest."""
 INCOMPLETE_MAX = 1000
-"""Steps that some rank has not said yet. Ranks are never that far apart: what waits longer was lost."""
+"""Most steps that wait for a rank's report. Ranks are never that far apart: older ones were lost."""
 
 Quantity = Literal["loss", "grad_norm"]
 Kind = Literal["nan", "inf", "jump"]
@@ -39,7 +40,7 @@ QUANTITIES: tuple[Quantity, ...] = ("loss", "grad_norm")
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True):
-    """A number that is no number of a sound training, or is far from the others. `value` None: it is not finite."""
+    """A reading, or a fault: not finite (`value` None), or far above the level."""
 
     step: int
     quantity: Quantity
@@ -52,36 +53,35 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     logged_step: int | None = None
 
 
-class Known(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a job and would not come again with its next samples."""
+class StoredNumbers(msgspec.Struct, frozen=True, kw_only=True):
+    """The stored part of a job's state: no later sample repeats it."""
 
     job: str
     generation: int
     certified: int | None = None
     levels: dict[str, float] = {}
     levels_from: int = 0
-    """The first of the steps that the levels are of."""
+    """First of the steps that the levels are taken from."""
     numbered: dict[str, tuple[int, ...]] = {}
-    """The ranks that have read a number: what is none of theirs is a fault."""
+    """By quantity, the ranks that have reported a number: NaN from one of them is a fault."""
     logged: dict[str, tuple[int, ...]] = {}
-    """The same of the ranks' training logs."""
+    """The same for training logs."""
 
 
-class _Step(msgspec.Struct):
-    """What ranks said of a step: how many, and of each quantity the worst; apart from it, what ranks said of which no
-    number is known.
-    """
+class _OpenStep(msgspec.Struct):
+    """The reports of a step that is not complete yet."""
 
-    said: int = 0
+    reports: int = 0
     worst: dict[Quantity, Fault] = msgspec.field(default_factory=dict)
     unknown: dict[Quantity, Fault] = msgspec.field(default_factory=dict)
+    """NaN from ranks that have never reported a number."""
 
 
 class BadNumbers:
-    """The numbers of one job's newest generation. `take` twice is as good as once; `findings` until they are said."""
+    """The numbers of one job's newest generation. A repeated event changes nothing; findings stay until committed."""
 
-    def __init__(self, job: str, policy: CorruptionPolicy, known: Known | None = None) -> None:
-        """`known` is what an analyzer before this one had found out."""
+    def __init__(self, job: str, policy: CorruptionPolicy, known: StoredNumbers | None = None) -> None:
+        """`known` is the stored state, if there is any."""
         self.job = job
         self._policy = policy
         self._generation = known.generation if known else 0
@@ -96,25 +96,25 @@ class BadNumbers:
         self._numbered: dict[Quantity, set[int]] = {name: set(numbered.get(name, ())) for name in QUANTITIES}
         logged = known.logged if known else {}
         self._logged: dict[Quantity, set[int]] = {name: set(logged.get(name, ())) for name in QUANTITIES}
-        self._kept_numbered = self._count_numbered()
+        self._stored_numbered = self._count_numbered()
         self.has_news = False
-        """Whether `known` has what no finding comes with and an analyzer after this one could not do without."""
-        self._said_certified = (self._generation, self._certified)
-        self._said_at: datetime | None = None
+        """True if `known()` must be stored although there is no finding."""
+        self._emitted_certified = (self._generation, self._certified)
+        self._emitted_at: datetime | None = None
         self._start()
 
     def _start(self) -> None:
         self._positions: dict[str, int] = {}
-        self._incomplete: dict[int, _Step] = {}
+        self._incomplete: dict[int, _OpenStep] = {}
         self._newest = -1
         self._clean: deque[int] = deque(maxlen=self._policy.certified_after_steps)
         self._runs: dict[Quantity, list[Fault]] = {name: [] for name in QUANTITIES}
         self._logged_steps = LoggedSteps()
         self._logged_runs: dict[tuple[int, Quantity], list[Fault]] = {}
         self._fault: Fault | None = None
-        self._said_fault: Fault | None = None
+        self._emitted_fault: Fault | None = None
 
-    # --- what is seen -----------------------------------------------------------------------------
+    # --- input -----------------------------------------------------------------------------
 
     def take(self, event: StepsMeasured) -> None:
         """Take in the samples of one node."""
@@ -136,9 +136,9 @@ class BadNumbers:
                 self._count(sample, event.world_size)
 
     def take_logged(self, event: NumbersLogged) -> None:
-        """Take in what the ranks of one node wrote into a training log."""
+        """Take in the numbers that the ranks of one node wrote into a training log."""
         if (event.generation or 0) != self._generation:
-            # Of a generation that no step is known of nothing can be told.
+            # No step of that generation is known yet.
             return
         arrives = self._logged_steps.arrives(event)
         if arrives is None:
@@ -147,7 +147,7 @@ class BadNumbers:
             self._doubt_logged()
         certifies = not any(self._numbered.values())
         for sample in event.samples:
-            self._logged_steps.came_to(sample)
+            self._logged_steps.reached(sample)
             self._judge_logged(sample, event)
             if self._fault is None and certifies:
                 for step in self._logged_steps.passed():
@@ -189,7 +189,7 @@ class BadNumbers:
         self._clean.clear()
 
     def doubt(self, step: int) -> None:
-        """Somebody found fault with this step: it is not clean, nor is what came after it."""
+        """Withdraw the certificate of this step and of all after it."""
         if self._certified is not None:
             self._certified = max(0, min(self._certified, step - 1))
         self._clean.clear()
@@ -197,24 +197,24 @@ class BadNumbers:
     def _begin(self, generation: int, event: StepsMeasured) -> None:
         began_from = max(0, min(sample.step for sample in event.samples) - 1)
         if self._generation == 0 and event.before == 0:
-            # What the job was given to start from: nobody could know better that it is sound. Generations that came to
-            # no step have changed nothing of it.
+            # The job's starting point counts as sound: there is no better knowledge. Generations without a step have
+            # not changed it.
             self._certified = began_from
         elif self._certified is not None:
-            # It may have gone back further than it had to, and what it makes since is not what was certified.
+            # It may have gone back further than needed, and repeats steps whose certificate does not hold any more.
             self._certified = min(self._certified, began_from)
         for readings in self._levels.values():
-            # Steps that it makes anew are not measured by what came after them.
+            # A repeated step is not compared with later ones.
             while readings and readings[-1][0] > began_from:
                 readings.pop()
         self._generation = generation
         self._start()
         self._newest = began_from
-        # Or the next analyzer would take the generation after this one for the job's beginning.
+        # Or the next analyzer would take the following generation for the job's beginning.
         self.has_news = True
 
     def _is_next(self, event: StepsMeasured) -> bool:
-        """Whether this is what should come next of its node."""
+        """Return True if the batch is no repetition; note a gap before it."""
         expected = self._positions.get(event.node or "")
         if expected is not None and event.before < expected:
             return False
@@ -224,8 +224,8 @@ class BadNumbers:
         return True
 
     def _count(self, sample: StepSample, world_size: int) -> None:
-        step = self._incomplete.setdefault(sample.step, _Step())
-        step.said += 1
+        step = self._incomplete.setdefault(sample.step, _OpenStep())
+        step.reports += 1
         for name in QUANTITIES:
             if (reading := _reading(name, sample)) is None:
                 continue
@@ -235,19 +235,19 @@ class BadNumbers:
                 before = step.worst.get(name)
                 if before is None or _size(reading) > _size(before):
                     step.worst[name] = reading
-        if step.said == world_size:
+        if step.reports == world_size:
             self._complete(sample.step, self._incomplete.pop(sample.step))
         elif len(self._incomplete) > INCOMPLETE_MAX:
             del self._incomplete[min(self._incomplete)]
 
-    def _complete(self, number: int, step: _Step) -> None:
+    def _complete(self, number: int, step: _OpenStep) -> None:
         self._newest = max(self._newest, number)
-        if self._count_numbered() > self._kept_numbered:
-            # Only now that all ranks have said theirs: one row instead of one for each node.
+        if self._count_numbered() > self._stored_numbered:
+            # Not before all ranks have reported: one row instead of one for each node.
             self.has_news = True
         for name, reading in step.unknown.items():
             if self._level(name) is not None:
-                # There were numbers, and nobody has one now.
+                # There were numbers before, and now no rank has one.
                 step.worst.setdefault(name, reading)
         if not step.worst:
             return
@@ -297,10 +297,10 @@ class BadNumbers:
             self._fault = msgspec.structs.replace(fault, level=self._level(fault.quantity))
             self.doubt(fault.step)
 
-    # --- what is said -----------------------------------------------------------------------------
+    # --- output -----------------------------------------------------------------------------
 
     def findings(self, cause: str, now: datetime) -> tuple[BadNumber | StepsCertified, ...]:
-        """What is to be said now. The fault that came first is said; again, if one turns out to be earlier."""
+        """Return the findings to emit. Only the earliest fault is emitted; again if an earlier one is found later."""
         found: list[BadNumber | StepsCertified] = []
         common: dict[str, Any] = {
             "at": now,
@@ -310,7 +310,7 @@ class BadNumbers:
             "cause": cause,
         }
         fault = self._fault
-        if fault is not None and fault != self._said_fault:
+        if fault is not None and fault != self._emitted_fault:
             found.append(
                 BadNumber(
                     **common,
@@ -319,8 +319,8 @@ class BadNumbers:
                     certified=self._certified,
                 )
             )
-        is_news = self._certified is not None and self._said_certified != (self._generation, self._certified)
-        if is_news and (self._said_at is None or now - self._said_at >= SAY_EVERY):
+        is_news = self._certified is not None and self._emitted_certified != (self._generation, self._certified)
+        if is_news and (self._emitted_at is None or now - self._emitted_at >= EMIT_EVERY):
             assert self._certified is not None
             found.append(
                 StepsCertified(
@@ -332,10 +332,10 @@ class BadNumbers:
             )
         return tuple(found)
 
-    def known(self) -> Known:
-        """What the next analyzer should know."""
+    def known(self) -> StoredNumbers:
+        """Return the state to store."""
         levels: dict[str, float] = {name: level for name in QUANTITIES if (level := self._level(name)) is not None}
-        return Known(
+        return StoredNumbers(
             job=self.job,
             generation=self._generation,
             certified=self._certified,
@@ -345,17 +345,17 @@ class BadNumbers:
             logged={name: tuple(sorted(ranks)) for name, ranks in self._logged.items() if ranks},
         )
 
-    def kept(self, known: Known) -> None:
-        """The next analyzer will know this."""
-        self._kept_numbered = sum(len(ranks) for ranks in (*known.numbered.values(), *known.logged.values()))
+    def stored(self, known: StoredNumbers) -> None:
+        """Note that this state is stored."""
+        self._stored_numbered = sum(len(ranks) for ranks in (*known.numbered.values(), *known.logged.values()))
         self.has_news = False
 
-    def said(self, finding: BadNumber | StepsCertified) -> None:
-        """This was said."""
+    def committed(self, finding: BadNumber | StepsCertified) -> None:
+        """Note that a finding is committed."""
         if isinstance(finding, StepsCertified):
-            self._said_certified, self._said_at = (self._generation, finding.step), finding.at
+            self._emitted_certified, self._emitted_at = (self._generation, finding.step), finding.at
         else:
-            self._said_fault = self._fault
+            self._emitted_fault = self._fault
 
 
 def _reading(name: Quantity, sample: StepSample | LoggedSample) -> Fault | None:

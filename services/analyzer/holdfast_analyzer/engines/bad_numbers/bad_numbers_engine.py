@@ -1,4 +1,4 @@
-"""The numbers of all jobs, and what is stored of them: findings rest on it, and no later sample repeats it."""
+"""The numbers of all jobs, and the rows stored for them: findings rest on these, and no later sample repeats them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from holdfast.effects import Effect, RowWrite
 from holdfast.events import AnyEvent, BadNumber, NumbersLogged, StepsCertified, StepsMeasured
 from holdfast.settings.corruption import CorruptionPolicy
 from holdfast.store import Table
-from holdfast_analyzer.engines.bad_numbers.bad_numbers import BadNumbers, Known
+from holdfast_analyzer.engines.bad_numbers.bad_numbers import BadNumbers, StoredNumbers
 from holdfast_analyzer.engines.engine import Engine
 
 KNOWN = Table(
     name="known",
-    row_type=Known,
+    row_type=StoredNumbers,
     columns=lambda known: {"generation": known.generation, "certified_step": known.certified},
 )
 
@@ -29,7 +29,7 @@ class BadNumbersEngine(Engine):
     def __init__(self, policy: CorruptionPolicy) -> None:
         self._policy = policy
         self._jobs: dict[str, BadNumbers] = {}
-        self._stored: dict[str, Known] = {}
+        self._stored: dict[str, StoredNumbers] = {}
 
     def load(self, rows: Mapping[str, Mapping[str, Any]]) -> None:
         self._stored = dict(rows[KNOWN.name])
@@ -50,14 +50,14 @@ class BadNumbersEngine(Engine):
         for row in effect.rows:
             if row.table is not KNOWN:
                 continue
-            if isinstance(row.row, Known):
+            if isinstance(row.row, StoredNumbers):
                 self._stored[row.key] = row.row
-                self._jobs[row.key].kept(row.row)
+                self._jobs[row.key].stored(row.row)
             else:
                 self._stored.pop(row.key, None)
         for event in effect.events:
             if isinstance(event, BadNumber | StepsCertified) and event.job in self._jobs:
-                self._jobs[event.job].said(event)
+                self._jobs[event.job].committed(event)
 
     def forget(self, job: str) -> tuple[RowWrite, ...]:
         self._jobs.pop(job, None)

@@ -1,7 +1,7 @@
-"""How far the training logs of a generation have said that its steps are clean. Pure.
+"""Progress of the training logs of a generation: the steps that every log has passed. Pure.
 
-Several ranks may log, each into a file of its own that it writes out when it likes. A step counts once, and only once
-every rank that logs has come past it: what one of them has said of it and not written out yet may be bad.
+Several ranks may log, each into its own file, and flush it at any time. A step counts once, and only when every rank
+that logs has passed it: a number that is not flushed yet may be bad.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from holdfast.events import NumbersLogged
 from holdfast.events.parts.samples import LoggedSample
 
 SILENT = timedelta(minutes=10)
-"""A rank that logged nothing for so long, while others did, logs no more: writers keep nothing back for that long."""
+"""A rank that logged nothing for this long, while others did, logs no more: no writer buffers for that long."""
 WAITING_MAX = 100_000
 
 
@@ -26,7 +26,7 @@ class LoggedSteps:
         self._waiting: list[int] = []
 
     def arrives(self, event: NumbersLogged) -> bool | None:
-        """Whether this is what comes next of its node; False: something is missing before it. None: it was heard."""
+        """Note a batch. Return True if none is missing before it, False if one is, None if it is a repetition."""
         node = event.node or ""
         expected = self._positions.get(node, 0)
         if event.before < expected:
@@ -34,23 +34,23 @@ class LoggedSteps:
         self._positions[node] = event.before + len(event.samples)
         return event.before == expected
 
-    def came_to(self, sample: LoggedSample) -> None:
-        """A rank has logged at this step."""
+    def reached(self, sample: LoggedSample) -> None:
+        """Note that a rank has logged at the step of the sample."""
         step, _ = self._newest.get(sample.rank, (sample.step, None))
         self._newest[sample.rank] = (max(step, sample.step), sample.logged_at)
 
     def clean(self, step: int) -> None:
-        """What was logged at this step is sound."""
+        """Note a step whose logged numbers are sound."""
         heapq.heappush(self._waiting, step)
         if len(self._waiting) > WAITING_MAX:
             heapq.heappop(self._waiting)
 
     def doubt(self) -> None:
-        """What was said up to now counts for nothing."""
+        """Discard the steps noted so far."""
         self._waiting.clear()
 
     def passed(self) -> list[int]:
-        """The clean steps that all who log have come past by now, each once, in order."""
+        """Return the clean steps that all logging ranks have passed, each once, in order."""
         if not self._newest:
             return []
         latest = max(at for _, at in self._newest.values())

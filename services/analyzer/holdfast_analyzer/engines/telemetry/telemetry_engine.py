@@ -74,7 +74,7 @@ class TelemetryEngine(Engine):
                 self._adopt(row)
         for event in effect.events:
             if isinstance(event, TelemetryAnomaly) and event.job in self._jobs:
-                self._jobs[event.job].said(event)
+                self._jobs[event.job].committed(event)
 
     def forget(self, job: str) -> tuple[RowWrite, ...]:
         self._jobs.pop(job, None)
@@ -91,7 +91,7 @@ class TelemetryEngine(Engine):
         if why := self._why_not(model):
             return _refused(why)
         if model.version in self._models:
-            return _refused(f"version {model.version} is here already")
+            return _refused(f"version {model.version} is stored already")
         rows = [RowWrite(table=MODELS, key=model.version, row=model)]
         oldest_first = sorted(self._models.values(), key=lambda known: known.made_at)
         rows += [RowWrite(table=MODELS, key=old.version, row=None) for old in oldest_first[: 1 - MODELS_KEPT]]
@@ -129,7 +129,7 @@ class TelemetryEngine(Engine):
 
 
 def settings_of(policy: TelemetryPolicy) -> Settings:
-    """What a model must have been trained with."""
+    """Return the settings that a model must have been trained with."""
     return Settings(interval_s=policy.every_s, window=policy.window, length=policy.length)
 
 

@@ -1,7 +1,7 @@
-"""Telemetry of one job: what its ranks use, against what a model knows of healthy training (TRANSOM §IV-B, TEE). Pure.
+"""Telemetry of one job, compared by a model with healthy training (TRANSOM §IV-B, TEE). Pure.
 
-The job's own level is taken from the beginning of each generation, so that one model serves jobs of any size. Of many
-ranks a part is looked at each time, one after the other: findings take their time there, and decisions do not wait.
+The job's own level is taken at the beginning of each generation, so that one model serves jobs of any size. A job with
+very many ranks is judged in parts, one at a time: its findings come later, and no decision waits for them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ RANKS_AT_ONCE = 1024
 
 
 class ReadyModel:
-    """A model with its arrays at hand."""
+    """A model and its unpacked arrays."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -40,7 +40,7 @@ class ReadyModel:
 
 
 class TelemetryWatch:
-    """The newest measurements of one job's ranks, and the lines of trouble that they printed."""
+    """The newest measurements of one job's ranks, and the error lines that they printed."""
 
     def __init__(self, job: str, policy: TelemetryPolicy) -> None:
         self.job = job
@@ -53,10 +53,10 @@ class TelemetryWatch:
         self._looked_at: int | None = None
         self._turn = 0
         self._errors = ErrorWindow(policy.error_window_s, policy.error_lines_max)
-        self._said: dict[str, datetime] = {}
+        self._emitted_at: dict[str, datetime] = {}
 
     def take(self, event: TelemetryMeasured) -> None:
-        """What a node's ranks used."""
+        """Take in the resource use of a node's ranks."""
         generation = event.generation or 0
         if generation < self._generation or event.interval_s != self._policy.every_s:
             return
@@ -70,18 +70,18 @@ class TelemetryWatch:
             self._samples.append(Sample(rank.rank, slot, tuple(getattr(rank, name) for name in METRICS)))
 
     def take_line(self, event: LogSignature) -> None:
-        """A rank printed lines of trouble."""
+        """Take in error lines that a rank printed."""
         line = event.lines[0] if event.lines else ""
         self._errors.take(ErrorLine(event.at, event.node or "", event.rank, event.signature, event.count, line))
 
     def findings(self, ready: ReadyModel | None, now: datetime) -> tuple[TelemetryAnomaly, ...]:
-        """What is to be said now. Nothing is changed but what was looked at; see `said`."""
+        """Return the findings to emit; they stay until `committed`."""
         found = [self._errors_found(now), self._metrics_found(ready, now)]
         return tuple(finding for finding in found if finding is not None)
 
-    def said(self, finding: TelemetryAnomaly) -> None:
-        """This was said."""
-        self._said[finding.by] = finding.at
+    def committed(self, finding: TelemetryAnomaly) -> None:
+        """Note that a finding is committed."""
+        self._emitted_at[finding.by] = finding.at
 
     # --- lines --------------------------------------------------------------------------------------
 
@@ -98,7 +98,7 @@ class TelemetryWatch:
             first_node=first.node or None,
             line=first.line,
             lines=errors.times,
-            reason=f"{errors.times} lines of trouble within {self._policy.error_window_s:g} s, the first of rank "
+            reason=f"{errors.times} error lines within {self._policy.error_window_s:g} s, the first from rank "
             f"{first.rank} on {first.node}",
         )
 
@@ -151,7 +151,7 @@ class TelemetryWatch:
         return int(at.timestamp() // self._policy.every_s)
 
     def _is_news(self, by: str, now: datetime) -> bool:
-        last = self._said.get(by)
+        last = self._emitted_at.get(by)
         return last is None or now - last >= timedelta(seconds=self._policy.again_after_s)
 
     def _finding(self, now: datetime, **fields: Any) -> TelemetryAnomaly:
@@ -169,4 +169,4 @@ def _in_words(voted: AnomalyVote) -> str:
     who = "the whole job" if voted.is_job else f"rank {', '.join(map(str, voted.ranks[:8]))}"
     pairs = zip(voted.detectors, voted.strange, strict=True)
     seen = ", ".join(f"{name} {times:g} times its threshold" for name, times in pairs)
-    return f"{who} does not do what healthy training does: {seen}"
+    return f"{who} differs from healthy training: {seen}"
