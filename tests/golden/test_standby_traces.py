@@ -8,8 +8,8 @@ import pytest
 from holdfast.requests import ReleaseNode
 from holdfast.settings.pool import PoolPolicy
 from holdfast.settings.timeouts import Timeouts
-from holdfast_standby.plan import Keeper
-from holdfast_standby.state import Heard, Inventory
+from holdfast_standby.plan import InventoryPlanner
+from holdfast_standby.state import Inventory, NodeLiveness
 from tests.golden.trace import START, Input, event_of, play, told
 
 TRACES = sorted((Path(__file__).parent / "standby").glob("*.trace"))
@@ -18,14 +18,14 @@ TRACES = sorted((Path(__file__).parent / "standby").glob("*.trace"))
 @pytest.mark.parametrize("path", TRACES, ids=lambda path: path.stem)
 def test_trace(path: Path, request: pytest.FixtureRequest) -> None:
     inventory = Inventory()
-    keeper = Keeper(Timeouts(), PoolPolicy())
+    planner = InventoryPlanner(Timeouts(), PoolPolicy())
     last: dict[str, datetime] = {}
     listening_since: datetime | None = START
 
     def step(given: Input) -> list[str]:
-        nonlocal inventory, keeper, listening_since
+        nonlocal inventory, planner, listening_since
         if given.kind == "pool":
-            keeper = Keeper(Timeouts(), PoolPolicy(size=int(given.fields["size"])))
+            planner = InventoryPlanner(Timeouts(), PoolPolicy(size=int(given.fields["size"])))
             return []
         if given.kind == "heard":
             last.update(dict.fromkeys(given.words, given.at))
@@ -33,16 +33,16 @@ def test_trace(path: Path, request: pytest.FixtureRequest) -> None:
         if given.kind in ("deaf", "listening"):
             listening_since = given.at if given.kind == "listening" else None
             return []
-        heard = Heard(last=dict(last), listening_since=listening_since)
+        liveness = NodeLiveness(last=dict(last), listening_since=listening_since)
         if given.kind == "time":
-            outcome = keeper.time(inventory, heard, given.at)
+            outcome = planner.time(inventory, liveness, given.at)
         elif given.kind == "release":
-            outcome = keeper.release(
-                inventory, ReleaseNode(id=given.id, asked_by="ada", node=given.words[0]), heard, given.at
+            outcome = planner.release(
+                inventory, ReleaseNode(id=given.id, asked_by="ada", node=given.words[0]), liveness, given.at
             )
         else:
             defaults = {"instance": "i1", "job": given.fields.get("job"), "blocked_for_s": 3600.0}
-            outcome = keeper.event(inventory, event_of(given, **defaults), given.at)
+            outcome = planner.event(inventory, event_of(given, **defaults), given.at)
         inventory = outcome.inventory
         if outcome.refusal:
             return [f"= refused: {outcome.refusal}"]

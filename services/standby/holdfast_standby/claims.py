@@ -1,4 +1,4 @@
-"""Who asks for nodes, and who gets which: a claim is met whole, or waits in its turn. Pure."""
+"""Claims of jobs for nodes: each is met as a whole, or waits in its turn. Pure."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import msgspec
 
 from holdfast.events import NodesAwaited, NodesGranted, NodesReleased, NodesRequested
 from holdfast.events.parts.job import Grant
-from holdfast_standby.draft import Draft
+from holdfast_standby.draft import InventoryDraft
 from holdfast_standby.state import WATCHED, Claim, Node, NodeState
 
 
-def requested(draft: Draft, event: NodesRequested) -> None:
-    """A job asks for nodes; a newer claim takes the place of its older one."""
+def requested(draft: InventoryDraft, event: NodesRequested) -> None:
+    """Note a job's claim; it replaces an older one of the same job."""
     assert event.job is not None
     newest = draft.claims.get(event.job)
     if newest and newest.requested_at >= event.at:
@@ -32,8 +32,8 @@ def requested(draft: Draft, event: NodesRequested) -> None:
     )
 
 
-def withdrawn(draft: Draft, event: NodesReleased) -> None:
-    """The job is over: it asks for no nodes any more."""
+def withdrawn(draft: InventoryDraft, event: NodesReleased) -> None:
+    """Withdraw the claim of a job that is over."""
     assert event.job is not None
     newest = draft.claims.get(event.job)
     if newest and newest.requested_at > event.at:
@@ -49,11 +49,11 @@ def withdrawn(draft: Draft, event: NodesReleased) -> None:
     )
 
 
-def grant(draft: Draft, reserved: int) -> None:
-    """Serve waiting claims: those of running jobs first, then in order of asking. A claim is met whole or waits.
+def grant(draft: InventoryDraft, reserved: int) -> None:
+    """Serve waiting claims: those of running jobs first, then by time. A claim is met as a whole or waits.
 
-    A small claim that always fits must not starve a large one, so later claims wait behind an earlier one; not
-    behind one for more nodes than there are, which may never be met. `reserved` standbys are left to running jobs.
+    Small claims must not starve a large one, so later claims wait behind an earlier one; but not behind one for more
+    nodes than there are, which may never be met. `reserved` standbys are left to running jobs.
     """
     there = sum(node.state in WATCHED for node in draft.nodes.values())
     behind: str | None = None
@@ -73,8 +73,8 @@ def grant(draft: Draft, reserved: int) -> None:
         _hand_over(draft, claim, sorted(pool, key=lambda node: _natural(node.id))[: claim.count])
 
 
-def _grant_named(draft: Draft, claim: Claim, reserved: int) -> None:
-    """Serve a claim for certain nodes, if each of them is free, and so are the witnesses that it cannot do without.
+def _grant_named(draft: InventoryDraft, claim: Claim, reserved: int) -> None:
+    """Serve a claim for named nodes if each of them is free, and so are the witnesses that it needs.
 
     Witnesses leave `reserved` standbys to training.
     """
@@ -84,7 +84,7 @@ def _grant_named(draft: Draft, claim: Claim, reserved: int) -> None:
     pool = [node for node in draft.nodes.values() if node.state is NodeState.STANDBY and node not in wanted]
     witnesses = sorted(pool, key=lambda node: _natural(node.id))[: max(0, min(claim.witnesses, len(pool) - reserved))]
     if len(free) == len(claim.only) and len(free) + len(witnesses) >= claim.count:
-        # Whoever is asked by name may not be able to reach the others: the first node is where all meet.
+        # All ranks meet on the first node. A named node may be unable to reach the others, so witnesses come first.
         _hand_over(draft, claim, witnesses + sorted(free, key=lambda node: _natural(node.id)))
         return
     missing = "; ".join(
@@ -97,7 +97,7 @@ def _grant_named(draft: Draft, claim: Claim, reserved: int) -> None:
     _announce(draft, claim, len(free), None, missing, gone)
 
 
-def _hand_over(draft: Draft, claim: Claim, nodes: list[Node]) -> None:
+def _hand_over(draft: InventoryDraft, claim: Claim, nodes: list[Node]) -> None:
     grants = []
     for node in nodes:
         draft.move(node, NodeState.ACTIVE, f"granted to {claim.job}", job=claim.job, epoch=node.epoch + 1)
@@ -111,23 +111,23 @@ def _hand_over(draft: Draft, claim: Claim, nodes: list[Node]) -> None:
                 vault_port=granted.facts.vault_port,
             )
         )
-    draft.say(NodesGranted, job=claim.job, incident=claim.incident, claim=claim.id, grants=tuple(grants))
+    draft.emit(NodesGranted, job=claim.job, incident=claim.incident, claim=claim.id, grants=tuple(grants))
     draft.claims[claim.job] = msgspec.structs.replace(claim, over_at=draft.now)
 
 
 def _announce(
-    draft: Draft,
+    draft: InventoryDraft,
     claim: Claim,
     available: int,
     behind: str | None,
     missing: str = "",
     missing_nodes: tuple[str, ...] = (),
 ) -> None:
-    """Say what a claim waits for, once for each change of it."""
+    """Report what a claim waits for, once for each change."""
     announced = missing or f"{available} behind {behind}"
     if claim.announced == announced:
         return
-    draft.say(
+    draft.emit(
         NodesAwaited,
         job=claim.job,
         incident=claim.incident,
@@ -142,7 +142,7 @@ def _announce(
 
 
 def _why_not(node: Node) -> str:
-    """Why a node cannot be had by a claim that names it."""
+    """Return the reason why a named node cannot be granted."""
     return f"{node.id} is used by job {node.job}" if node.job else f"{node.id} is {node.state}: {node.reason}"
 
 
@@ -151,5 +151,5 @@ def _turn(claim: Claim) -> tuple[bool, datetime, str]:
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """So that node-10 comes after node-9."""
+    """Return a key that sorts node-10 after node-9."""
     return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", name) if part]

@@ -1,4 +1,4 @@
-"""What a decision of the standby service leads to, while it is being made: the next inventory and events to say."""
+"""The next inventory and the events, while a decision of the standby service is worked out."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from holdfast_standby.state import Inventory, Node, NodeState
 SOURCE = "standby"
 
 FORGOTTEN = "forgotten"
-"""What is said to have become of a node that the inventory no longer keeps."""
+"""State reported for a node that the inventory no longer keeps."""
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The next inventory and what is said; reasons stand in the events. `refusal` or `note` answers a request."""
+class InventoryChange(msgspec.Struct, frozen=True, kw_only=True):
+    """The next inventory, and events with their reasons. `refusal` or `note` answers a request."""
 
     inventory: Inventory
     events: tuple[Event, ...] = ()
@@ -26,8 +26,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
 
 
-class Draft:
-    """Collects an outcome while it is worked out."""
+class InventoryDraft:
+    """An inventory and its events while a decision is worked out."""
 
     def __init__(self, inventory: Inventory, cause: str | None, now: datetime) -> None:
         self.nodes = dict(inventory.nodes)
@@ -36,9 +36,9 @@ class Draft:
         self.now = now
         self._events: list[Event] = []
 
-    def say(self, kind: type[Event], **fields: Any) -> Event:
+    def emit(self, kind: type[Event], **fields: Any) -> Event:
         """Add an event."""
-        # What follows from the time alone has no cause, and gets its ids from the time.
+        # Without a cause, the ids are derived from the time.
         root = self.cause or named_id(self.now, SOURCE)
         event = kind(
             id=derived_id(root, kind.__name__, nth=len(self._events)),
@@ -51,13 +51,13 @@ class Draft:
         return event
 
     def move(self, node: Node, state: NodeState, reason: str, **changes: object) -> None:
-        """Bring a node into its next state, and say so."""
+        """Move a node to its next state, with an event."""
         self.put(node.become(state, self.now, reason, **changes), old_state=node.state)
 
     def put(self, node: Node, old_state: str) -> None:
-        """Take a node in as it is now, and say what it was."""
+        """Store a node, with an event that names its old state."""
         self.nodes[node.id] = node
-        self.say(
+        self.emit(
             NodeStateChanged,
             node=node.id,
             job=node.job,
@@ -67,13 +67,13 @@ class Draft:
         )
 
     def forget(self, node: Node, reason: str) -> None:
-        """Keep a node no longer, and say so."""
+        """Drop a node, with an event."""
         del self.nodes[node.id]
-        self.say(NodeStateChanged, node=node.id, old_state=node.state, new_state=FORGOTTEN, reason=reason)
+        self.emit(NodeStateChanged, node=node.id, old_state=node.state, new_state=FORGOTTEN, reason=reason)
 
-    def outcome(self) -> Outcome:
-        """What was collected."""
-        return Outcome(
+    def outcome(self) -> InventoryChange:
+        """Return the next inventory and the events."""
+        return InventoryChange(
             inventory=Inventory(nodes=self.nodes, claims=self.claims),
             events=tuple(self._events),
         )

@@ -1,7 +1,7 @@
-"""The standby service's decisions: how nodes move through the inventory and who gets which.
+"""The decisions of the standby service about nodes: their states in the inventory. Pure.
 
-ByteRobust §6.2: nodes that replace others are checked and warm before they are handed over. Everything here
-is pure. Silence is a sign of loss only while others are heard on the same bus: a deaf service learns nothing.
+ByteRobust §6.2: a node that replaces another is checked and warm before it is granted. Silence means loss only while
+other nodes are received on the same bus: a service without a connection learns nothing.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from holdfast.settings.retention import RetentionPolicy
 from holdfast.settings.timeouts import Timeouts
 from holdfast.subjects import STREAMS
 from holdfast_standby import claims
-from holdfast_standby.draft import Draft, Outcome
-from holdfast_standby.state import WATCHED, Heard, Inventory, Node, NodeState
+from holdfast_standby.draft import InventoryChange, InventoryDraft
+from holdfast_standby.state import WATCHED, Inventory, Node, NodeLiveness, NodeState
 
 EPOCH_BELIEVED_MAX = 1 << 40
-"""No node was ever handed over this often: what is above it was made up, and would leave no room above itself."""
+"""A higher epoch of an agent is ignored: no node is granted this often, and the next epoch must be higher still."""
 
 CLAIMS_REMEMBERED = timedelta(seconds=max(stream.keep_s for stream in STREAMS))
-"""What is older than this the bus no longer has, so it cannot arrive late."""
+"""The bus keeps no older message, so none can arrive late."""
 
 HANDLED: tuple[type[Event], ...] = (
     NodeRegistered,
@@ -51,17 +51,17 @@ HANDLED: tuple[type[Event], ...] = (
 )
 
 
-class Keeper:
-    """The decisions under one set of limits; holds no state of its own."""
+class InventoryPlanner:
+    """The decisions under one set of limits, without state."""
 
     def __init__(self, timeouts: Timeouts, pool: PoolPolicy, retention: RetentionPolicy | None = None) -> None:
         self.timeouts = timeouts
         self.pool = pool
         self.retention = retention or RetentionPolicy()
 
-    def event(self, inventory: Inventory, event: AnyEvent, now: datetime) -> Outcome:
-        """What follows from an event."""
-        draft = Draft(inventory, event.id, now)
+    def event(self, inventory: Inventory, event: AnyEvent, now: datetime) -> InventoryChange:
+        """Decide what follows from an event."""
+        draft = InventoryDraft(inventory, event.id, now)
         match event:
             case NodeRegistered():
                 self._registered(draft, event, event.facts)
@@ -86,29 +86,35 @@ class Keeper:
         claims.grant(draft, self.pool.size)
         return draft.outcome()
 
-    def release(self, inventory: Inventory, request: ReleaseNode, heard: Heard, now: datetime) -> Outcome:
-        """A person takes a node off the blocklist."""
+    def release(
+        self, inventory: Inventory, request: ReleaseNode, liveness: NodeLiveness, now: datetime
+    ) -> InventoryChange:
+        """Take a node off the blocklist at a person's request."""
         node = inventory.nodes.get(request.node)
         if node is None:
-            return Outcome(inventory=inventory, refusal=f"there is no node {request.node}; `holdfast nodes` lists them")
+            return InventoryChange(
+                inventory=inventory, refusal=f"there is no node {request.node}; `holdfast nodes` lists them"
+            )
         if node.blocked_until is None:
-            return Outcome(inventory=inventory, refusal=f"node {node.id} is not on the blocklist; it is {node.state}")
-        draft = Draft(inventory, request.id, now)
+            return InventoryChange(
+                inventory=inventory, refusal=f"node {node.id} is not on the blocklist; it is {node.state}"
+            )
+        draft = InventoryDraft(inventory, request.id, now)
         reason = f"released by {request.asked_by}"
-        draft.say(NodeReleaseRequested, node=node.id, reason=reason)
-        self._unblock(draft, node, heard, reason)
+        draft.emit(NodeReleaseRequested, node=node.id, reason=reason)
+        self._unblock(draft, node, liveness, reason)
         claims.grant(draft, self.pool.size)
-        return msgspec.structs.replace(draft.outcome(), note=_now_that_released(draft.nodes[node.id]))
+        return msgspec.structs.replace(draft.outcome(), note=_release_note(draft.nodes[node.id]))
 
-    def time(self, inventory: Inventory, heard: Heard, now: datetime) -> Outcome:
-        """What follows from the time and from who was heard."""
-        draft = Draft(inventory, None, now)
+    def time(self, inventory: Inventory, liveness: NodeLiveness, now: datetime) -> InventoryChange:
+        """Decide what follows from the time and from the heartbeats received."""
+        draft = InventoryDraft(inventory, None, now)
         for node in sorted(inventory.nodes.values(), key=lambda node: node.id):
             if node.blocked_until and node.blocked_until <= now:
-                self._unblock(draft, node, heard, "its time on the blocklist is over")
-            elif node.state in WATCHED and (silent_s := self._silent_s(node, heard, now)) is not None:
-                last = max(heard.last.get(node.id, node.since), node.since)
-                draft.say(
+                self._unblock(draft, node, liveness, "its time on the blocklist is over")
+            elif node.state in WATCHED and (silent_s := self._silent_s(node, liveness, now)) is not None:
+                last = max(liveness.last.get(node.id, node.since), node.since)
+                draft.emit(
                     NodeLost,
                     node=node.id,
                     job=node.job,
@@ -116,10 +122,10 @@ class Keeper:
                     last_heard_at=last,
                     silent_s=silent_s,
                 )
-                draft.move(node, NodeState.LOST, f"nothing was heard of it for {silent_s:.1f} s", job=None)
-            elif node.state is NodeState.LOST and self._is_heard(node, heard, now):
-                self._welcome(draft, node, "it is heard again")
-            elif self._is_outdated(node, heard, now):
+                draft.move(node, NodeState.LOST, f"no heartbeat for {silent_s:.1f} s", job=None)
+            elif node.state is NodeState.LOST and self._is_alive(node, liveness, now):
+                self._take_back(draft, node, "its heartbeats are back")
+            elif self._is_outdated(node, liveness, now):
                 draft.forget(node, f"it was lost for {(now - node.since).total_seconds() / 86400:.3g} days")
         for claim in inventory.claims.values():
             if claim.over_at and now - claim.over_at >= CLAIMS_REMEMBERED:
@@ -129,41 +135,41 @@ class Keeper:
 
     # --- liveness -------------------------------------------------------------------------------
 
-    def _silent_s(self, node: Node, heard: Heard, now: datetime) -> float | None:
-        """For how long nothing was heard of a node, if that is too long and others are heard; else None."""
+    def _silent_s(self, node: Node, liveness: NodeLiveness, now: datetime) -> float | None:
+        """Return the seconds since a node's last heartbeat if they are too many and other nodes send some."""
         limit = timedelta(seconds=self.timeouts.node_lost_s)
-        if heard.listening_since is None or now - heard.listening_since <= limit:
+        if liveness.listening_since is None or now - liveness.listening_since <= limit:
             return None
-        last = max(heard.last.get(node.id, heard.listening_since), heard.listening_since, node.since)
+        last = max(liveness.last.get(node.id, liveness.listening_since), liveness.listening_since, node.since)
         if now - last <= limit:
             return None
-        # Absence is no sign by itself: if nobody at all is heard, it is this service that is deaf.
-        if not any(now - at <= limit for at in heard.last.values()):
+        # Silence of all nodes is no sign of loss: then this service is cut off.
+        if not any(now - at <= limit for at in liveness.last.values()):
             return None
         return (now - last).total_seconds()
 
-    def _is_heard(self, node: Node, heard: Heard, now: datetime) -> bool:
-        last = heard.last.get(node.id)
+    def _is_alive(self, node: Node, liveness: NodeLiveness, now: datetime) -> bool:
+        last = liveness.last.get(node.id)
         limit = timedelta(seconds=self.timeouts.node_lost_s)
         # A heartbeat from before the loss was noticed, or sent on the way out, is no sign of life.
         return last is not None and now - last <= limit and last > node.since + timedelta(seconds=1)
 
-    def _is_outdated(self, node: Node, heard: Heard, now: datetime) -> bool:
-        """Whether a lost node is to be forgotten, which the blocklist is not.
+    def _is_outdated(self, node: Node, liveness: NodeLiveness, now: datetime) -> bool:
+        """Return True if a lost node is to be forgotten. Nodes on the blocklist are not.
 
-        What a stranger sends counts for nothing, so a node that lives must not become one while this service is deaf.
+        Heartbeats of unknown nodes are ignored, so a live node must not be forgotten while this service is cut off.
         """
         return (
             node.state is NodeState.LOST
             and node.blocked_until is None
             and now - node.since >= timedelta(days=self.retention.lost_nodes_days)
-            and heard.listening_since is not None
-            and now - heard.listening_since > timedelta(seconds=self.timeouts.node_lost_s)
+            and liveness.listening_since is not None
+            and now - liveness.listening_since > timedelta(seconds=self.timeouts.node_lost_s)
         )
 
     # --- nodes ----------------------------------------------------------------------------------
 
-    def _registered(self, draft: Draft, event: NodeRegistered | NodeInspected, facts: NodeFacts) -> None:
+    def _registered(self, draft: InventoryDraft, event: NodeRegistered | NodeInspected, facts: NodeFacts) -> None:
         assert event.node is not None
         node = draft.nodes.get(event.node)
         if node is not None and event.instance < node.instance:
@@ -186,20 +192,20 @@ class Keeper:
         )
         draft.nodes[node.id] = node
         if node.state is NodeState.LOST:
-            self._welcome(draft, node, "its agent has started again" if back else "it is heard again")
+            self._take_back(draft, node, "its agent has started again" if back else "its heartbeats are back")
         elif back and node.state in (NodeState.STANDBY, NodeState.CHECKED):
             # The new life of the agent must pass its own self-check. An active node's ranks live on and are adopted.
             draft.move(node, NodeState.REGISTERED, "its agent has started again")
 
-    def _welcome(self, draft: Draft, node: Node, reason: str) -> None:
-        """A lost node is there again: it starts over, and needs no new self-check if its agent never went away."""
+    def _take_back(self, draft: InventoryDraft, node: Node, reason: str) -> None:
+        """Take back a lost node. It needs no new self-check if its agent never stopped."""
         if node.blocked_until:
             draft.move(node, NodeState.EVICTED, f"{reason}, but it is on the blocklist")
             return
         draft.move(node, NodeState.REGISTERED, reason)
         self._admit(draft, draft.nodes[node.id])
 
-    def _inspected(self, draft: Draft, event: NodeInspected) -> None:
+    def _inspected(self, draft: InventoryDraft, event: NodeInspected) -> None:
         node = draft.nodes.get(event.node or "")
         if event.facts and (node is None or node.instance < event.instance):
             self._registered(draft, event, event.facts)
@@ -218,35 +224,35 @@ class Keeper:
         draft.nodes[node.id] = node
         self._admit(draft, node)
 
-    def _admit(self, draft: Draft, node: Node) -> None:
-        """Into the pool, if its self-check has passed in this life of its agent."""
+    def _admit(self, draft: InventoryDraft, node: Node) -> None:
+        """Move a node into the pool if its self-check has passed since its agent started."""
         if node.state is NodeState.REGISTERED and node.passed_instance == node.instance:
             draft.move(node, NodeState.CHECKED, "its self-check passed")
             draft.move(draft.nodes[node.id], NodeState.STANDBY, "warm and waiting")
 
-    def _evicted(self, draft: Draft, event: Eviction) -> None:
+    def _evicted(self, draft: InventoryDraft, event: Eviction) -> None:
         node = draft.nodes.get(event.node or "")
         if node is None or (node.job is not None and (node.job != event.job or 0 < event.epoch < node.epoch)):
-            return  # it serves somebody by a later hand-over
+            return  # a later grant has given it to another job
         until = draft.now + timedelta(seconds=event.blocked_for_s)
         if node.state is NodeState.EVICTED:
             draft.nodes[node.id] = msgspec.structs.replace(node, blocked_until=until, reason=event.reason)
             return
         draft.move(node, NodeState.EVICTED, event.reason, job=None, blocked_until=until)
 
-    def _unblock(self, draft: Draft, node: Node, heard: Heard, reason: str) -> None:
+    def _unblock(self, draft: InventoryDraft, node: Node, liveness: NodeLiveness, reason: str) -> None:
         node = msgspec.structs.replace(node, blocked_until=None)
         draft.nodes[node.id] = node
         if node.state is not NodeState.EVICTED:
             return
-        if self._is_heard(node, heard, draft.now):
+        if self._is_alive(node, liveness, draft.now):
             unfit = f"; its self-check failed: {node.unfit}" if node.unfit else ""
             draft.move(node, NodeState.REGISTERED, f"{reason}{unfit}")
             self._admit(draft, draft.nodes[node.id])
         else:
-            draft.move(node, NodeState.LOST, f"{reason}, but nothing is heard of it")
+            draft.move(node, NodeState.LOST, f"{reason}, but it sends no heartbeats")
 
-    def _released(self, draft: Draft, event: NodesReleased) -> None:
+    def _released(self, draft: InventoryDraft, event: NodesReleased) -> None:
         if event.withdraws_claim:
             claims.withdrawn(draft, event)
         for name, epoch in zip_longest(event.nodes, event.epochs[: len(event.nodes)]):
@@ -266,18 +272,18 @@ class Keeper:
 
 
 def _remembered_epoch(event: NodeRegistered | NodeInspected) -> int:
-    """What the agent remembers of hand-overs: more than this inventory if the database or the cluster is a new one."""
+    """Return the epoch that the agent remembers: higher than the inventory's if the database is a new one."""
     epoch = event.epoch if isinstance(event, NodeRegistered) else 0
     return epoch if epoch <= EPOCH_BELIEVED_MAX else 0
 
 
-def _now_that_released(node: Node) -> str:
-    """What a person is told who has taken this node off the blocklist: what it is now, and what is left to do."""
+def _release_note(node: Node) -> str:
+    """Return the answer to a release: the node's state, and what remains to be done."""
     off = f"{node.id} is off the blocklist"
     if node.state is NodeState.LOST:
-        return f"{off}, but nothing is heard of it: start its agent"
+        return f"{off}, but it sends no heartbeats: start its agent"
     if node.state is not NodeState.REGISTERED:
         return f"{off}: it is {node.state}"
     if node.unfit:
-        return f"{off}, but it is not given to any job, for its self-check failed: {node.unfit}"
+        return f"{off}, but no job gets it, because its self-check failed: {node.unfit}"
     return f"{off}: it is a standby as soon as its self-check has passed"

@@ -1,4 +1,4 @@
-"""The standby service as a decider, with an ear for heartbeats."""
+"""The standby service as a decider, and the receiver of heartbeats."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from holdfast.settings.pool import PoolPolicy
 from holdfast.settings.retention import RetentionPolicy
 from holdfast.settings.timeouts import Timeouts
 from holdfast.subjects import ALL_HEARTBEATS
-from holdfast_standby.draft import Outcome
-from holdfast_standby.plan import HANDLED, Keeper
-from holdfast_standby.state import Heard, Inventory
+from holdfast_standby.draft import InventoryChange
+from holdfast_standby.plan import HANDLED, InventoryPlanner
+from holdfast_standby.state import Inventory, NodeLiveness
 from holdfast_standby.store import CLAIMS, NODES, TABLES
 
 
 class Heartbeats:
-    """When each node was heard last. Not stored: after a restart everybody has the full time to be heard again."""
+    """Last heartbeat of each node. Not stored: after a restart every node has the full time to send one."""
 
     def __init__(self, bus: Bus, now: Now, is_known: Callable[[str], bool]) -> None:
         self._bus = bus
@@ -34,7 +34,7 @@ class Heartbeats:
         self.last: dict[str, datetime] = {}
 
     async def listen(self) -> None:
-        """Take in the heartbeats of known nodes, for ever. What strangers send is no sign of anything."""
+        """Receive the heartbeats of known nodes until cancelled. Those of unknown nodes are ignored."""
         async for subject, _ in self._bus.listen(ALL_HEARTBEATS):
             node = subject.rsplit(".", 1)[-1]
             if self._is_known(node):
@@ -42,7 +42,7 @@ class Heartbeats:
 
 
 class Standby(Decider):
-    """Holds the inventory; see `holdfast.daemon.service_shell.Decider`."""
+    """The inventory in memory and its decisions; see `holdfast.daemon.service_shell.Decider`."""
 
     name = "standby"
     tables = TABLES
@@ -50,12 +50,12 @@ class Standby(Decider):
     requests_subject = STANDBY_REQUESTS
 
     def __init__(self, timeouts: Timeouts, pool: PoolPolicy, retention: RetentionPolicy | None = None) -> None:
-        self.keeper = Keeper(timeouts, pool, retention)
+        self.planner = InventoryPlanner(timeouts, pool, retention)
         self.inventory = Inventory()
         self.last_heard: MutableMapping[str, datetime] = {}
 
     def is_known(self, node: str) -> bool:
-        """Whether this node has registered, and is not forgotten."""
+        """Return True if this node has registered and is not forgotten."""
         return node in self.inventory.nodes
 
     def load(self, rows: Mapping[str, Mapping[str, Any]]) -> None:
@@ -63,19 +63,19 @@ class Standby(Decider):
         self.inventory = Inventory(nodes=dict(rows[NODES.name]), claims=claims)
 
     def on_event(self, event: AnyEvent, now: datetime) -> Effect:
-        return self._effect(self.keeper.event(self.inventory, event, now))
+        return self._effect(self.planner.event(self.inventory, event, now))
 
     def on_request(self, request: AnyRequest, now: datetime) -> Effect:
         if not isinstance(request, ReleaseNode):
             return super().on_request(request, now)
-        outcome = self.keeper.release(self.inventory, request, Heard(last=dict(self.last_heard)), now)
+        outcome = self.planner.release(self.inventory, request, NodeLiveness(last=dict(self.last_heard)), now)
         if outcome.refusal:
             return Effect(answer=Answer(accepted=False, message=outcome.refusal))
         return msgspec.structs.replace(self._effect(outcome), answer=Answer(accepted=True, message=outcome.note))
 
     def on_time(self, now: datetime, hearing_since: datetime | None) -> Effect:
-        heard = Heard(last=dict(self.last_heard), listening_since=hearing_since)
-        return self._effect(self.keeper.time(self.inventory, heard, now))
+        liveness = NodeLiveness(last=dict(self.last_heard), listening_since=hearing_since)
+        return self._effect(self.planner.time(self.inventory, liveness, now))
 
     def adopt(self, effect: Effect) -> None:
         nodes, claims = dict(self.inventory.nodes), dict(self.inventory.claims)
@@ -89,7 +89,7 @@ class Standby(Decider):
                 kept[row.key] = row.row
         self.inventory = Inventory(nodes=nodes, claims=claims)
 
-    def _effect(self, outcome: Outcome) -> Effect:
+    def _effect(self, outcome: InventoryChange) -> Effect:
         was, now = self.inventory, outcome.inventory
         rows = [
             RowWrite(table=NODES, key=key, row=node) for key, node in now.nodes.items() if was.nodes.get(key) != node

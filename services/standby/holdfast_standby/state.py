@@ -1,4 +1,4 @@
-"""The node inventory: what each node is, who may have it, and the claims that wait.
+"""The node inventory: the state of each node, the job that has it, and the claims that wait.
 
 registered ──self-check passed──▶ checked ──warm and waiting──▶ standby ──granted──▶ active
     ▲                                                             ▲                    │
@@ -20,7 +20,7 @@ from holdfast.events.parts.job import NodeFacts
 
 
 class NodeState(StrEnum):
-    """What a node is to the cluster."""
+    """State of a node in the inventory."""
 
     REGISTERED = "registered"
     CHECKED = "checked"
@@ -48,26 +48,27 @@ class ImpossibleTransition(AssertionError):
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
-    """One node. `instance` is the life of its agent; `passed_instance` the last one whose self-check passed;
-    `unfit` says what its last self-check found wrong, "" if that was nothing.
-
-    `epoch` counts the times it was granted. `blocked_until` is set while it is on the blocklist.
-    """
+    """One node."""
 
     id: str
     state: NodeState
     since: datetime
     instance: str
+    """UUIDv7 of this start of its agent."""
     facts: NodeFacts
     reason: str = ""
     epoch: int = 0
+    """Number of grants so far."""
     job: str | None = None
     passed_instance: str | None = None
+    """The last instance whose self-check passed."""
     unfit: str = ""
+    """Failures of its last self-check."""
     blocked_until: datetime | None = None
+    """Set while it is on the blocklist."""
 
     def become(self, state: NodeState, now: datetime, reason: str, **changes: object) -> Node:
-        """The node in its next state.
+        """Return the node in its next state.
 
         Raises:
             ImpossibleTransition: the table does not have it.
@@ -78,13 +79,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """A job waits for nodes. Jobs that already run go before new ones, and leave no reserve in the pool.
-
-    `only`: these nodes and no others; such a claim waits for nobody, and nobody waits for it. `is_for_checks`: they may
-    be on the blocklist. Up to `witnesses` free nodes come with them, and as many as make up `count` have to. `incident`
-    is the one that it waits in: what is said of the claim belongs to that. `over_at` is when it was granted or
-    withdrawn: it is then remembered for a while, so that an older one of the job that comes late is known for that.
-    """
+    """The claim of a job for nodes. Jobs that already run go before new ones, and leave no reserve in the pool."""
 
     id: str
     job: str
@@ -93,10 +88,15 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     replaces: bool
     announced: str = ""
     over_at: datetime | None = None
+    """When it was granted or withdrawn. It is kept for a while, so that an older claim that arrives late is ignored."""
     incident: str | None = None
+    """The incident that the events of the claim belong to."""
     only: tuple[str, ...] = ()
+    """The named nodes and no others. Such a claim waits behind no other, and no other behind it."""
     witnesses: int = 0
+    """Most free nodes that come with the named ones; as many as make up `count` are required."""
     is_for_checks: bool = False
+    """The named nodes may be on the blocklist."""
 
 
 class Inventory(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,8 +106,9 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     claims: dict[str, Claim] = {}
 
 
-class Heard(msgspec.Struct, frozen=True, kw_only=True):
-    """Whom this process has heard, and since when it can hear at all (None: it cannot now)."""
+class NodeLiveness(msgspec.Struct, frozen=True, kw_only=True):
+    """The last heartbeat of each node that this process has received."""
 
     last: dict[str, datetime] = {}
     listening_since: datetime | None = None
+    """Since when heartbeats would arrive; None: they do not now."""

@@ -9,8 +9,8 @@ from holdfast.events.parts.job import NodeFacts
 from holdfast.fresh_ids import uuid7
 from holdfast.settings.pool import PoolPolicy
 from holdfast.settings.timeouts import Timeouts
-from holdfast_standby.plan import CLAIMS_REMEMBERED, Keeper
-from holdfast_standby.state import Heard, Inventory, Node, NodeState
+from holdfast_standby.plan import CLAIMS_REMEMBERED, InventoryPlanner
+from holdfast_standby.state import Inventory, Node, NodeLiveness, NodeState
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 FACTS = NodeFacts(
@@ -26,19 +26,19 @@ FACTS = NodeFacts(
 
 
 def test_a_claim_that_is_over_is_forgotten_when_no_older_one_can_come() -> None:
-    keeper = Keeper(Timeouts(), PoolPolicy())
+    planner = InventoryPlanner(Timeouts(), PoolPolicy())
     over = NodesReleased(
         id=uuid7(), at=NOW, source="controller", job="job", nodes=(), withdraws_claim=True, reason="the job is over"
     )
-    inventory = keeper.event(Inventory(), over, NOW).inventory
+    inventory = planner.event(Inventory(), over, NOW).inventory
     assert list(inventory.claims) == ["job"]
     almost = NOW + CLAIMS_REMEMBERED - timedelta(seconds=1)
-    assert list(keeper.time(inventory, Heard(), almost).inventory.claims) == ["job"]
-    assert not keeper.time(inventory, Heard(), NOW + CLAIMS_REMEMBERED).inventory.claims
+    assert list(planner.time(inventory, NodeLiveness(), almost).inventory.claims) == ["job"]
+    assert not planner.time(inventory, NodeLiveness(), NOW + CLAIMS_REMEMBERED).inventory.claims
 
 
 def test_a_claim_for_named_nodes_may_want_others_beside_them() -> None:
-    keeper = Keeper(Timeouts(), PoolPolicy())
+    planner = InventoryPlanner(Timeouts(), PoolPolicy())
 
     def node(name: str, state: NodeState) -> Node:
         blocked_until = NOW + timedelta(days=1) if state is NodeState.EVICTED else None
@@ -56,11 +56,11 @@ def test_a_claim_for_named_nodes_may_want_others_beside_them() -> None:
         purpose="checks",
         reason="test",
     )
-    outcome = keeper.event(Inventory(nodes={each.id: each for each in nodes}), asked, NOW)
+    outcome = planner.event(Inventory(nodes={each.id: each for each in nodes}), asked, NOW)
     (awaited,) = [event for event in outcome.events if isinstance(event, NodesAwaited)]
     assert (awaited.missing, awaited.missing_nodes) == ("no other node is free", ())
     nodes.append(node("c", NodeState.STANDBY))
-    outcome = keeper.event(Inventory(nodes={each.id: each for each in nodes}), asked, NOW)
+    outcome = planner.event(Inventory(nodes={each.id: each for each in nodes}), asked, NOW)
     (granted,) = [event for event in outcome.events if isinstance(event, NodesGranted)]
     assert [grant.node for grant in granted.grants] == ["c", "a", "b"]
 
@@ -68,7 +68,7 @@ def test_a_claim_for_named_nodes_may_want_others_beside_them() -> None:
 def test_a_grant_says_where_the_node_is_found() -> None:
     node = Node(id="node-7", state=NodeState.STANDBY, since=NOW, instance=uuid7(), facts=FACTS)
     asked = NodesRequested(id=uuid7(), at=NOW, source="controller", job="job", count=1, reason="test")
-    said = Keeper(Timeouts(), PoolPolicy()).event(Inventory(nodes={node.id: node}), asked, NOW).events
+    said = InventoryPlanner(Timeouts(), PoolPolicy()).event(Inventory(nodes={node.id: node}), asked, NOW).events
     (granted,) = [event for event in said if isinstance(event, NodesGranted)]
     (grant,) = granted.grants
     assert (grant.node, grant.epoch, grant.address) == ("node-7", 1, "10.0.0.7")
