@@ -1,4 +1,4 @@
-"""Where alembic runs the migrations; `holdfast.store.migrate` gives the connection and its transaction."""
+"""Entry point of alembic. `holdfast.store.migrate` provides the connection and its transaction."""
 
 from alembic import context
 

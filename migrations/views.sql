@@ -1,5 +1,5 @@
--- Every view, and the functions that they use. `holdfast migrate` runs this whole text in its transaction whenever the
--- text differs from the one that it ran last.
+-- All views and the functions they use. `holdfast migrate` runs this whole script in its transaction whenever it differs
+-- from the script that the database had last.
 --
 -- The body of an event may hold fields that its type does not declare, and those are not checked. So a view casts a
 -- value from a body only if the type of the event declares it. It casts fractions to numeric, never to a float type:
@@ -118,7 +118,7 @@ left join lateral (
     having count(*) >= jsonb_array_length(g.body->'nodes')
 ) r on true
 left join lateral (
-    -- A node that was cut off may end its old ranks long after the others went on without it.
+    -- A node that was cut off may stop its old ranks long after the others have gone on without it.
     select max(e.at) as at from historian.events e
     where e.type = 'ranks_stopped' and e.job = g.job and e.generation >= g.previous and e.generation < g.generation
       and (e.at <= r.at or r.at is null)
@@ -148,13 +148,13 @@ left join lateral (
     order by e.at desc limit 1
 ) j on true
 left join lateral (
-    -- What the ranks went on from. The order names the newest step that the controller had heard of, or an older one.
+    -- The step that the ranks restored. The order names the newest step that the controller knew, or an older one.
     select nullif(coalesce(min((e.body->>'step')::bigint) - 1, (g.body->>'restore_step')::bigint), -1) as step
     from historian.events e
     where e.type = 'first_step' and e.job = g.job and e.generation = g.generation
 ) w on true;
 
-comment on view historian.generations is 'starts of a job: nodes, cause, outcome, seconds per phase from fault to first step';
+comment on view historian.generations is 'one row per start of a job: nodes, cause, outcome, seconds per phase from fault to first step';
 
 create view historian.incidents as
 select o.incident, o.job, o.at as opened_at, c.at as closed_at, coalesce(c.symptom, o.body->>'symptom') as symptom,
@@ -196,7 +196,7 @@ left join lateral (
 ) r on true
 where o.type = 'incident_opened';
 
-comment on view historian.incidents is 'one row an incident: symptom, nodes evicted, attempts, outcome, seconds to recover';
+comment on view historian.incidents is 'one row per incident: symptom, nodes evicted, attempts, outcome, seconds to recover';
 
 create view historian.incident_timeline as
 select t.incident, t.job, t.at,
@@ -207,7 +207,7 @@ select t.incident, t.job, t.at,
            as what, t.id as event,
        row_number() over (
            partition by t.incident order by t.at,
-           -- What one decision says, it says at one moment.
+           -- All events of one decision have the same time.
            case when t.type = 'job_traced' then -1 when t.class in ('evidence', 'finding') then 0
                 when t.type = 'incident_opened' then 1
                 when t.type = 'generation_started' then 3
@@ -243,7 +243,7 @@ from (
     where o.type = 'incident_opened'
 ) t;
 
-comment on view historian.incident_timeline is 'what happened in an incident, in words, with seconds since its first sign';
+comment on view historian.incident_timeline is 'the events of an incident in plain English, with seconds since its first sign';
 
 create view historian.jobs as
 select s.job, s.at as submitted_at, f.at as finished_at, coalesce(f.outcome, 'running') as outcome,
@@ -271,14 +271,14 @@ left join lateral (
 ) f on true
 where s.type = 'job_submitted';
 
-comment on view historian.jobs is 'one row a job: outcome, generations, last step, incidents, steps trained twice';
+comment on view historian.jobs is 'one row per job: outcome, generations, last step, incidents, steps trained twice';
 
 create view historian.events_by_type as
 select class, type, job, count(*) as events, min(at) as first_at, max(at) as last_at
 from historian.events
 group by class, type, job;
 
-comment on view historian.events_by_type is 'how many events of each type a job has, and when';
+comment on view historian.events_by_type is 'number of events of each type in a job, and their times';
 
 create view historian.dead_letters as
 select at, body->>'consumer' as consumer, body->>'subject' as subject, body->>'error' as error,
@@ -287,7 +287,7 @@ select at, body->>'consumer' as consumer, body->>'subject' as subject, body->>'e
 from historian.events
 where type = 'message_rejected';
 
-comment on view historian.dead_letters is 'messages that a consumer could not read or handle, and why';
+comment on view historian.dead_letters is 'messages that a consumer could not read or handle, with the error';
 
 create view historian.throughput as
 select e.job, e.generation, e.at, (e.body->>'step')::bigint as step,
@@ -298,7 +298,7 @@ select e.job, e.generation, e.at, (e.body->>'step')::bigint as step,
 from historian.events e
 where e.type = 'throughput_measured';
 
-comment on view historian.throughput is 'how fast jobs trained: seconds a step, tokens a second of the whole job, MFU';
+comment on view historian.throughput is 'throughput of a job: seconds a step, tokens a second of the whole job, MFU';
 
 create view historian.logged_numbers as
 select e.job, e.generation, e.node, s.rank, s.step, s.logged_step, s.logged_at, historian.real(s.loss) as loss,
@@ -311,7 +311,7 @@ cross join lateral jsonb_to_recordset(e.body->'samples') as s(
     tokens_per_s numeric, mfu numeric, learning_rate numeric, not_finite jsonb)
 where e.type = 'numbers_logged';
 
-comment on view historian.logged_numbers is 'what ranks wrote into TensorBoard or W&B logs, and the step it belongs to';
+comment on view historian.logged_numbers is 'numbers from TensorBoard or W&B logs, and the step that they belong to';
 
 create view historian.telemetry as
 select e.job, e.generation, e.node, r.rank, e.at, r.cpu_cores, r.memory_bytes, r.io_bytes_per_s, r.sent_bytes_per_s,
@@ -322,7 +322,7 @@ cross join lateral jsonb_to_recordset(e.body->'ranks') as r(
     collectives_per_s float8)
 where e.type = 'telemetry_measured';
 
-comment on view historian.telemetry is 'what each rank used: cores, memory, input and output, network';
+comment on view historian.telemetry is 'resource use of each rank: cores, memory, input and output, network';
 
 create view ckpt.restorable as
 select r.job, r.tier, r.step, r.generation, r.known_at, r.path, coalesce(r.step <= c.step, false) as certified
@@ -330,8 +330,8 @@ from (
     select job, 'disk' as tier, step, (body->>'generation')::bigint as generation, saved_at as known_at, path
     from ckpt.steps
     union all
-    -- Node ranks report one after the other: what the last of them has, all have. A node that a job does without is
-    -- lost as a rule, and with it what only it had.
+    -- Nodes report in turn: a step that the last of them has is on all. A node that has left the job is lost as a
+    -- rule, with the shards that only it had.
     select s.job, 'memory', min(s.step), s.generation, max(s.reported_at), null
     from ckpt.plans p join ckpt.shards s on s.job = p.key
     where p.body->'layout'->'nodes' ?| array[s.node, s.keeper]
@@ -344,7 +344,7 @@ from (
 ) r
 left join ckpt.certified c on c.key = r.job;
 
-comment on view ckpt.restorable is 'the steps that a job can go on from, on disk and in memory';
+comment on view ckpt.restorable is 'steps that a job can restore, from disk or memory';
 
 grant select on
     historian.steps,

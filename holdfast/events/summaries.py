@@ -89,7 +89,7 @@ _TEMPLATES: dict[type[Event], str] = {
     ShardDamaged: "step {0.step} of rank {0.rank} is damaged in the memory of {0.held_by}: {0.detail}",
     StepNotPersisted: "{0.reason}",
     HangSuspected: "no progress for {0.still_s:.1f} s in phase {0.phase} after step {0.step}; tracing its processes",
-    NodeLost: "not heard of for {0.silent_s:.1f} s",
+    NodeLost: "no heartbeat for {0.silent_s:.1f} s",
     StepRestorable: "step {0.step} can be restored",
     StepsCertified: "certified up to step {0.step}",
     StepTimeMeasured: "a step takes {0.median_s:.3f} s",
@@ -183,7 +183,7 @@ def _(event: CollectiveTrace) -> str:
 
 @_sentence.register
 def _(event: CollectivesProfiled) -> str:
-    return f"how {len(event.ranks)} ranks spent their last iterations"
+    return f"profiles of {len(event.ranks)} ranks over their last iterations"
 
 
 @_sentence.register
@@ -226,17 +226,17 @@ def _(event: FailSlowRelieved) -> str:
 @_sentence.register
 def _(event: FailSlowLocated) -> str:
     tested = "tested" if event.is_validated else "not tested"
-    return f"{event.summary or 'nobody is suspected'} ({tested}){_asked(event.asked_by)}"
+    return f"{event.summary or 'no suspects'} ({tested}){_asked(event.asked_by)}"
 
 
 @_sentence.register
 def _(event: JobTraced) -> str:
-    return f"{event.processes} processes traced: {event.summary or 'nobody is suspected'}{_asked(event.asked_by)}"
+    return f"{event.processes} processes traced: {event.summary or 'no suspects'}{_asked(event.asked_by)}"
 
 
 @_sentence.register
 def _(event: HangFound) -> str:
-    return f"hangs since {event.still_s:.1f} s behind step {event.step}: {event.summary or 'nobody is named'}"
+    return f"no progress for {event.still_s:.1f} s after step {event.step}: {event.summary or 'no machine named'}"
 
 
 @_sentence.register
@@ -306,7 +306,7 @@ def _(event: ShardsFetched) -> str:
 
 @_sentence.register
 def _(event: TelemetryMeasured) -> str:
-    return f"what {len(event.ranks)} ranks use"
+    return f"resource use of {len(event.ranks)} ranks"
 
 
 @_sentence.register

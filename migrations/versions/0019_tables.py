@@ -2,7 +2,7 @@
 
 Revision ID: 0019
 
-It takes the place of the revisions 0001 to 0019, which no release had. A database at 0019 goes on from here; one at an
+It replaces the revisions 0001 to 0019, which were never released. A database at 0019 is upgraded from here; one at an
 earlier revision is refused (`holdfast.store.migrate`). Views are no migrations: they are in `views.sql`.
 """
 

@@ -191,7 +191,7 @@ async def test_a_lost_node_is_evicted_and_replaced(urls: dict[str, str]) -> None
     assert row["nodes_evicted"] == ["n2"]
     assert row["seconds_to_recover"] == pytest.approx(6.501)
     what = {event["type"]: event["what"] for event in await query(urls["reader"], TIMELINE, str(row["incident"]))}
-    assert what["node_lost"] == "not heard of for 6.0 s"
+    assert what["node_lost"] == "no heartbeat for 6.0 s"
     assert what["nodes_granted"] == "granted n3"
 
 

@@ -1,4 +1,4 @@
-"""What was received and is not yet written, bounded in number and bytes, and taken out in batches."""
+"""A buffer between receiving and writing, bounded in number and bytes, read in batches."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class BatchLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """A batch is full at `items_max` or `bytes_max`; one that does not fill up waits `wait_s` after its first item."""
+    """A batch is full at `items_max` or `bytes_max`. One that does not fill up waits `wait_s` after its first item."""
 
     items_max: int = 1000
     bytes_max: int = 8_000_000
@@ -20,7 +20,7 @@ class BatchLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Buffer(Generic[T]):
-    """Several put, one takes. It holds up to four full batches; then `put` waits, and the rest stays on the bus."""
+    """A queue with many writers and one reader. It holds up to four full batches; then `put` waits."""
 
     def __init__(self, limits: BatchLimits) -> None:
         self._limits = limits
@@ -32,7 +32,7 @@ class Buffer(Generic[T]):
         self._update()
 
     async def put(self, item: T, size_bytes: int) -> None:
-        """Add an item at the end, when there is room."""
+        """Add an item; wait until there is room."""
         while not self._room.is_set():
             await self._room.wait()
         self._items.append((item, size_bytes))
@@ -40,7 +40,7 @@ class Buffer(Generic[T]):
         self._update()
 
     async def batch(self) -> list[T]:
-        """Take the oldest items, at least one, as many as a batch may hold."""
+        """Take the oldest items: at least one, at most a full batch."""
         await self._filled.wait()
         try:
             async with asyncio.timeout(self._limits.wait_s):

@@ -1,6 +1,6 @@
-"""A process that learns a model from recorded history, and ends: the historian goes on recording meanwhile.
+"""A process that learns a model of telemetry from recorded history, while the historian goes on recording.
 
-It is told on its standard input what to do, and tells on its standard output what came of it.
+It reads its task from the standard input, writes the result to the standard output, and exits.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ NICENESS = 10
 CONNECT_TIMEOUT_S = 30.0
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """What to learn from. The model is of `now`."""
+class LearningTask(msgspec.Struct, frozen=True, kw_only=True):
+    """The history to learn from, since `since`; `now` becomes the date of the model."""
 
     database_url: str
     policy: TelemetryPolicy
@@ -29,28 +29,28 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     now: datetime
 
 
-async def learned(wanted: Wanted) -> learning.Learned:
-    """Read the history, and learn.
+async def learned(task: LearningTask) -> learning.Learned:
+    """Read the history and learn.
 
     Raises:
         OSError, asyncpg.PostgresError: the database is not there.
     """
     settings = {"application_name": "holdfast-historian-learner", "default_transaction_read_only": "on"}
-    connection = await asyncpg.connect(wanted.database_url, timeout=CONNECT_TIMEOUT_S, server_settings=settings)
+    connection = await asyncpg.connect(task.database_url, timeout=CONNECT_TIMEOUT_S, server_settings=settings)
     try:
         await connection.set_type_codec("jsonb", schema="pg_catalog", encoder=str, decoder=msgspec.json.decode)
-        measured = await connection.fetch(learning.MEASURED, wanted.since, None, learning.EVENTS_MAX)
-        incidents = await connection.fetch(learning.INCIDENTS, wanted.since)
+        measured = await connection.fetch(learning.MEASURED, task.since, None, learning.EVENTS_MAX)
+        incidents = await connection.fetch(learning.INCIDENTS, task.since)
     finally:
         connection.terminate()
-    return learning.learn(measured, incidents, wanted.policy, wanted.now)
+    return learning.learn(measured, incidents, task.policy, task.now)
 
 
 def main() -> None:
     """Entry point."""
     os.nice(NICENESS)
-    wanted = msgspec.json.decode(sys.stdin.buffer.read(), type=Wanted)
-    sys.stdout.buffer.write(msgspec.json.encode(asyncio.run(learned(wanted))))
+    task = msgspec.json.decode(sys.stdin.buffer.read(), type=LearningTask)
+    sys.stdout.buffer.write(msgspec.json.encode(asyncio.run(learned(task))))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Which days have a partition of their own. Pure.
+"""Daily partitions: the days that get one, and those that are dropped. Pure.
 
 Every day near the present has one. An event whose clock is far off goes to the default partition instead: one
 node with a broken clock must not create partitions for two thousand years.
@@ -37,12 +37,12 @@ class PartitionPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def partition_name(day: date) -> str:
-    """The table that holds the events of `day` (UTC), without its schema."""
+    """Return the table for the events of `day` (UTC), without its schema."""
     return f"events_{day.isoformat().replace('-', '_')}"
 
 
 def day_of(name: str) -> date | None:
-    """The day of a partition's table; None for the default partition and for foreign tables."""
+    """Return the day of a partition's table; None for the default partition and for foreign tables."""
     match = _NAME.fullmatch(name)
     if match is None:
         return None
@@ -53,13 +53,13 @@ def day_of(name: str) -> date | None:
 
 
 def days_ahead(now: datetime, policy: PartitionPolicy) -> list[date]:
-    """The days that shall have a partition before any event of them arrives, today first."""
+    """Return the days whose partition is made before any of their events arrives, today first."""
     today = now.astimezone(UTC).date()
     return [today + timedelta(days=ahead) for ahead in range(policy.ahead_days + 1)]
 
 
 def missing(days: Iterable[date], existing: frozenset[date], now: datetime, policy: PartitionPolicy) -> list[date]:
-    """Those of `days` that need a partition of their own and have none; the others go to the default one."""
+    """Return those of `days` that need a partition and have none. Events of other days go to the default partition."""
     today = now.astimezone(UTC).date()
     first = today - timedelta(days=min(policy.past_days_max, policy.keep_days or policy.past_days_max))
     last = today + timedelta(days=policy.future_days_max)
@@ -67,7 +67,7 @@ def missing(days: Iterable[date], existing: frozenset[date], now: datetime, poli
 
 
 def oldest_kept(now: datetime, policy: PartitionPolicy) -> datetime | None:
-    """Events before this moment are dropped; None keeps all."""
+    """Return the moment before which events are dropped; None: all are kept."""
     if policy.keep_days is None:
         return None
     midnight = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
@@ -75,6 +75,6 @@ def oldest_kept(now: datetime, policy: PartitionPolicy) -> datetime | None:
 
 
 def expired(existing: frozenset[date], now: datetime, policy: PartitionPolicy) -> list[date]:
-    """The days whose partitions are to be dropped, oldest first."""
+    """Return the days whose partitions are to be dropped, oldest first."""
     oldest = oldest_kept(now, policy)
     return [] if oldest is None else sorted(day for day in existing if day < oldest.date())

@@ -1,7 +1,7 @@
-"""Learns a new model of healthy telemetry now and then, and brings it to the analyzer (TRANSOM §IV-B).
+"""Training of models of healthy telemetry, from time to time, for the analyzer (TRANSOM §IV-B).
 
-Learning is a process of its own. What came of it is said as an event (`telemetry_model_trained`), and so recorded: by
-that it is known after a restart when the next one is due.
+Learning runs in a separate process. Its result is an event (`telemetry_model_trained`), so it is recorded, and a
+restarted historian knows when the next model is due.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from holdfast.fresh_ids import uuid7
 from holdfast.requests import ANALYZER_REQUESTS, Answer, KeepModel
 from holdfast.settings.telemetry import TelemetryPolicy
 from holdfast.store import StoreUnavailable
-from holdfast_historian.learner import Wanted
+from holdfast_historian.learner import LearningTask
 from holdfast_historian.retraining_plan import is_due
 from holdfast_historian.store import HistorianStore
 
@@ -31,7 +31,7 @@ LOOK_EVERY_S = 60.0
 LEARNING_S_MAX = 3600.0
 ANSWER_S = 5.0
 PATIENCE_S = 600.0
-"""So long the analyzer may be away when a model is brought."""
+"""Longest wait for the analyzer to take a model."""
 
 SOURCE = "historian"
 
@@ -39,7 +39,7 @@ log = structlog.get_logger()
 
 
 class Retraining:
-    """Looks now and then whether a model is due. `database_url` is what the learner reads from."""
+    """The loop that learns a model when one is due. The learner reads from `database_url`."""
 
     def __init__(
         self,
@@ -58,13 +58,13 @@ class Retraining:
         self._look_every_s = look_every_s
 
     async def run(self) -> None:
-        """Look for ever. Whoever is away is there again at the next look."""
+        """Look until cancelled. A service that is away is tried again at the next look."""
         while self._policy.retrain_every_s > 0:
-            # Not at once: a process that starts again and again would do nothing else.
+            # Not at once: a process that restarts in a loop would only learn.
             await asyncio.sleep(self._look_every_s)
             try:
                 last, now = await self._store.last_training(), self._now()
-                # What is newest takes the database some work: only if a model is due otherwise.
+                # The second question costs the database some work, so it comes last.
                 if is_due(last, now, now, self._policy) and is_due(
                     last, await self._store.newest_telemetry(), now, self._policy
                 ):
@@ -103,7 +103,7 @@ class Retraining:
     async def _learned(self) -> Learned:
         now = self._now()
         since = now - timedelta(seconds=self._policy.learn_from_s)
-        wanted = Wanted(database_url=self._database_url, policy=self._policy, since=since, now=now)
+        wanted = LearningTask(database_url=self._database_url, policy=self._policy, since=since, now=now)
         learner = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -130,7 +130,7 @@ class Retraining:
             raise LearnerFailed(f"it told something that cannot be read: {error}") from error
 
     async def _bring(self, version: str, model: bytes) -> str:
-        """Why the analyzer does not use the model; "": it does."""
+        """Return the reason why the analyzer does not use the model; "" if it does."""
         request = KeepModel(id=uuid7(), asked_by=SOURCE, model=msgspec.Raw(model))
         try:
             async with asyncio.timeout(PATIENCE_S):
@@ -148,4 +148,4 @@ class Retraining:
 
 
 class LearnerFailed(Exception):
-    """The learner brought nothing; the message says why."""
+    """The learner failed; the message has the reason."""

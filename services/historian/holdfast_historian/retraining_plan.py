@@ -1,4 +1,4 @@
-"""When a new model of healthy telemetry is due. Pure."""
+"""The time when a new model of healthy telemetry is due. Pure."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ import msgspec
 from holdfast.settings.telemetry import TelemetryPolicy
 
 AGAIN = timedelta(hours=1)
-"""Where nothing came of the last try, or there was none yet: a young cluster has more to learn from soon."""
+"""Wait after a try without a usable model: a young cluster soon has more to learn from."""
 
 
 class Training(msgspec.Struct, frozen=True, kw_only=True):
-    """The newest try: when it was, up to when it learned, and whether its model is used."""
+    """The newest try to learn a model."""
 
     at: datetime
     learned_until: datetime | None = None
+    """Time of the newest telemetry that it learned from."""
     is_used: bool = False
 
 
 def is_due(last: Training | None, newest: datetime | None, now: datetime, policy: TelemetryPolicy) -> bool:
-    """Whether to learn now. `newest`: of the telemetry that is recorded; without more of it nothing new is learned."""
+    """Return True if a model is to be learned now. `newest`: time of the newest recorded telemetry."""
     if policy.retrain_every_s <= 0 or newest is None:
         return False
     if last is None:

@@ -1,10 +1,9 @@
-"""What the historian keeps of a message: one row. Pure.
+"""The row that records a message. Pure.
 
-A row that was accepted must never break a query, today or in a year: a view casts what stands in the body, and
-one value that Postgres cannot cast fails the query over all events. msgspec and Postgres draw their limits in
-different places (integers without end, offsets of a day, NUL), so bodies with
-such values are rewritten to the value that was understood, and refused where there is none. Fractions need no such
-care: views read them as numeric.
+An accepted row must never break a query: views cast values from the body, and one value that Postgres cannot cast fails
+the query over all events. msgspec and Postgres have different limits (integers of any size, offsets of a day, NUL), so
+bodies with such values are rewritten with the value as msgspec understood it, or refused if there is none. Fractions
+need no such care: views read them as numeric.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from holdfast.events.summaries import summary
 from holdfast.subjects import event_subject
 
 INTEGER_MAX = (1 << 53) - 1
-"""The largest that every reader of JSON gets exactly (RFC 7493), and far enough from 64 bits for sums in queries."""
+"""The largest integer that every JSON reader gets exactly (RFC 7493); sums in queries stay far below 64 bits."""
 
 UUID_CHARS = 36
 SUMMARY_CHARS_MAX = 4000
@@ -54,11 +53,11 @@ class EventRow(NamedTuple):
 
 
 def row_of(subject: str, body: bytes) -> EventRow:
-    """The row that records the event in `body`, which came on `subject`.
+    """Return the row that records the event in `body`, which arrived on `subject`.
 
     Raises:
-        UnreadableEvent: no event of the vocabulary, not the one that its subject announces, or one with a value that
-            cannot be stored.
+        UnreadableEvent: it is no event of the vocabulary, does not belong on its subject, or has a value that cannot
+            be stored.
     """
     if _is_suspicious(body):
         return canonical_row(subject, body)
@@ -66,7 +65,7 @@ def row_of(subject: str, body: bytes) -> EventRow:
 
 
 def canonical_row(subject: str, body: bytes) -> EventRow:
-    """As `row_of`, with the body rewritten: known fields as they were understood, the rest as far as it is sound.
+    """Like `row_of`, with a rewritten body: known fields as understood, unknown ones as far as they are sound.
 
     Raises:
         UnreadableEvent: as `row_of`.
@@ -77,7 +76,7 @@ def canonical_row(subject: str, body: bytes) -> EventRow:
         unknown = {name: value for name, value in msgspec.json.decode(body).items() if name not in known}
         event = _storable(unknown, "$") | event
     except UNREADABLE:
-        # What this version does not know is not worth losing what it does know.
+        # Unknown fields are dropped rather than the event.
         pass
     rewritten = msgspec.json.encode(event)
     return _row(subject, events.decode(rewritten), rewritten)

@@ -1,4 +1,4 @@
-"""The shell: receive from all streams, write in batches, acknowledge what is committed."""
+"""The shell: receive from all streams, write in batches, acknowledge after the commit."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Received(msgspec.Struct, frozen=True):
 
 
 class Historian:
-    """Records every event once, however often it is delivered and whoever is down meanwhile."""
+    """The recorder: each event is written once, however often it is delivered and whatever is down meanwhile."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Historian:
             tasks.create_task(self._keep_house(), name="keep house")
 
     async def keep_house(self) -> None:
-        """Make the partitions of the days to come; drop those that are past keeping."""
+        """Make the partitions of the next days; drop those that are too old."""
         self._days = await self._patiently(self._store.partitions)
         await self._ensure_partitions(set(days_ahead(self._now(), self._policy)))
         for day in expired(self._days, self._now(), self._policy):
@@ -112,7 +112,7 @@ class Historian:
         try:
             await self._patiently(partial(self._store.record, [received.row for received in batch]))
         except RowsRefused as error:
-            # One bad row refuses its whole batch: halve until it stands alone.
+            # One bad row refuses its whole batch: halve until it is alone.
             if len(batch) > 1:
                 half = len(batch) // 2
                 await self._record(batch[:half])
@@ -162,7 +162,7 @@ class Historian:
 
 
 async def _retried(attempt: Callable[[], Awaitable[T]], unavailable: type[Exception], what: str) -> T:
-    """Try until it works; unacknowledged messages stay on the bus for as long as it takes."""
+    """Retry until it works; meanwhile unacknowledged messages stay on the bus."""
     backoff_s = BACKOFF_MIN_S
     failures = 0
     while True:
@@ -184,5 +184,5 @@ async def _settle(settlement: Callable[[], Awaitable[None]]) -> None:
     try:
         await settlement()
     except BusUnavailable:
-        # Delivered again later, and found recorded.
+        # It is delivered again, and is recorded already.
         pass

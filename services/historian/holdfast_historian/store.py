@@ -50,7 +50,7 @@ _REFUSING_CLASSES = frozenset({"22", "54"})
 
 
 class RowsRefused(ValueError):
-    """Postgres will never take at least one of these rows; none of them was written."""
+    """Postgres will never accept at least one of these rows; none of them was written."""
 
 
 class HistorianStore:
@@ -61,7 +61,7 @@ class HistorianStore:
 
     @classmethod
     async def connect(cls, database_url: str) -> Self:
-        """Prepare for use; connections are made when they are needed, so the database may still be down."""
+        """Prepare for use. Connections are made when needed, so the database may still be down."""
         return cls(
             await Connections.prepare(database_url, "holdfast-historian", most=3, command_timeout_s=COMMAND_TIMEOUT_S)
         )
@@ -71,18 +71,18 @@ class HistorianStore:
         await self._connections.close()
 
     async def record(self, rows: Sequence[EventRow]) -> None:
-        """Write rows in one transaction; those that are there already are left as they are.
+        """Write rows in one transaction; existing ones are left alone.
 
         Raises:
             RowsRefused: at least one can never be written.
-            StoreUnavailable: nothing was written, or nobody knows; write the same rows again.
+            StoreUnavailable: nothing was written, or the outcome is unknown; write the same rows again.
         """
         columns = list(zip(*rows, strict=True))
         async with self._connection() as connection:
             await connection.execute(_INSERT, *columns)
 
     async def partitions(self) -> frozenset[date]:
-        """The days that have a partition.
+        """Return the days that have a partition.
 
         Raises:
             StoreUnavailable: no answer.
@@ -92,7 +92,7 @@ class HistorianStore:
         return frozenset(day for record in records if (day := day_of(record["relname"])) is not None)
 
     async def create_default_partition(self) -> None:
-        """Make the partition for events whose clock is far off, if it is not there.
+        """Make the partition for events with a clock that is far off, if it is missing.
 
         Raises:
             StoreUnavailable: no answer.
@@ -103,10 +103,10 @@ class HistorianStore:
                 await connection.execute(f"create table historian.{_DEFAULT} partition of historian.events default")
 
     async def create_partition(self, day: date) -> None:
-        """Make the partition of `day`, with the events of that day that lay in the default one until now.
+        """Make the partition of `day`, and move its events there from the default partition.
 
         Raises:
-            StoreUnavailable: nothing was made, or nobody knows.
+            StoreUnavailable: nothing was made, or the outcome is unknown.
         """
         table = f"historian.{partition_name(day)}"
         first, after = (f"'{moment.isoformat()}'" for moment in _bounds(day))
@@ -131,23 +131,23 @@ class HistorianStore:
         """Drop the events of `day` for good.
 
         Raises:
-            StoreUnavailable: nothing was dropped, or nobody knows.
+            StoreUnavailable: nothing was dropped, or the outcome is unknown.
         """
         async with self._connection() as connection, connection.transaction():
             await connection.execute(_BEGIN_CHANGE)
             await connection.execute(f"drop table if exists historian.{partition_name(day)}")
 
     async def prune_default_partition(self, recorded_before: datetime) -> None:
-        """Drop what was recorded before this moment from the default partition, where clocks say nothing.
+        """Drop events recorded before this moment from the default partition, where `at` means nothing.
 
         Raises:
-            StoreUnavailable: nothing was dropped, or nobody knows.
+            StoreUnavailable: nothing was dropped, or the outcome is unknown.
         """
         async with self._connection() as connection:
             await connection.execute(f"delete from historian.{_DEFAULT} where recorded_at < $1", recorded_before)
 
     async def last_training(self) -> Training | None:
-        """What came of the newest try to learn a model of telemetry; None: there was none.
+        """Return the newest try to learn a model of telemetry; None: there was none.
 
         Raises:
             StoreUnavailable: no answer.
@@ -157,7 +157,7 @@ class HistorianStore:
         return Training(**dict(row)) if row is not None else None
 
     async def newest_telemetry(self) -> datetime | None:
-        """When the newest telemetry that is recorded was measured.
+        """Return the time of the newest recorded telemetry; None: there is none.
 
         Raises:
             StoreUnavailable: no answer.
@@ -177,7 +177,7 @@ class HistorianStore:
                     raise RowsRefused(str(error)) from error
                 raise
             except asyncpg.InterfaceError as error:
-                # What is left of these is a value that does not fit its column.
+                # The remaining ones are values that do not fit their column.
                 raise RowsRefused(str(error)) from error
 
 

@@ -37,7 +37,7 @@ EXITED: dict[str, Any] = {"rank": 3, "local_rank": 1, "exited_at": NOW}
         (event(ProcessExited, **EXITED, exception=RAISED, step=4), "rank 3 raised ValueError: bad, last step 4"),
         (event(ProcessExited, **EXITED, exit_code=1, step=0), "rank 3 ended with exit code 1, last step 0"),
         (event(ProcessExited, **EXITED), "rank 3 is gone: no exit status, before any step"),
-        (event(NodeLost, last_heard_at=NOW, silent_s=3), "not heard of for 3.0 s"),
+        (event(NodeLost, last_heard_at=NOW, silent_s=3), "no heartbeat for 3.0 s"),
         (
             event(
                 GenerationStarted,
