@@ -7,10 +7,14 @@ A unit test fails when the file in `docs/` is not what this module prints.
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 import sys
-from collections.abc import Iterator
-from typing import Any, get_args
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
+from typing import Any, get_args, get_type_hints
 
 import msgspec
 
@@ -35,16 +39,16 @@ _REQUEST_SUBJECTS = {
 }
 
 _CLASS_LINES = {
-    EventClass.EVIDENCE: "a fact that an agent saw",
+    EventClass.EVIDENCE: "a fact that an agent observed",
     EventClass.FINDING: "a conclusion drawn from facts",
-    EventClass.DECISION: "what shall be done, and why",
-    EventClass.ACTION: "what was done",
+    EventClass.DECISION: "a decision of a service, with its reason",
+    EventClass.ACTION: "an action that was carried out",
     EventClass.METRIC: "samples",
 }
 
 _HEARTBEAT = {
     "title": "Heartbeat",
-    "description": "An agent says that it is there, about once a second; nothing is stored.",
+    "description": "A sign of life of an agent, about once a second; it is not stored.",
     "type": "object",
     "properties": {
         "node": {"type": "string"},
@@ -59,7 +63,7 @@ _HEARTBEAT = {
 
 _LOG_LINES = {
     "title": "LogLines",
-    "description": "Lines that a rank wrote, as they come; the files on its node hold all of them.",
+    "description": "Lines of a rank, live; the files on its node have all of them.",
     "type": "object",
     "properties": {
         "rank": {"type": "integer"},
@@ -72,9 +76,10 @@ _LOG_LINES = {
 
 
 def document() -> dict[str, Any]:
-    """The whole description."""
+    """Return the whole description."""
     events = list(EVENT_TYPES.values())
     _, schemas = msgspec.json.schema_components([*events, *_ORDERS, *_REQUESTS, Answer], ref_template=_REF)
+    field_docs = {kind.__name__: _field_docs(kind) for kind in _structs_of([*events, *_ORDERS, *_REQUESTS, Answer])}
     channels = {event.__name__: _event_channel(event) for event in events} | _other_channels()
     return {
         "asyncapi": ASYNCAPI_VERSION,
@@ -101,7 +106,7 @@ def document() -> dict[str, Any]:
                 "rank": {"description": "the rank's number"},
                 "consumer": {"description": "the service that could not read or handle the message"},
             },
-            "schemas": {name: _in_one_line(schema) for name, schema in schemas.items()}
+            "schemas": {name: _described(schema, field_docs.get(name, {})) for name, schema in schemas.items()}
             | {"Heartbeat": _HEARTBEAT, "LogLines": _LOG_LINES},
         },
     }
@@ -159,7 +164,7 @@ def _other_channels() -> dict[str, Any]:
         name: {
             "address": subject,
             "title": name,
-            "summary": f"What a person asks the {subject.split('.')[-2]} service to do; it answers once it is done.",
+            "summary": f"Requests of a person to the {subject.split('.')[-2]} service, answered when carried out.",
             "messages": {
                 request.__name__: {"$ref": f"#/components/messages/{request.__name__}"} for request in _REQUESTS
             },
@@ -222,9 +227,9 @@ def _other_messages() -> dict[str, Any]:
             "headers": {
                 "type": "object",
                 "properties": {
-                    "Holdfast-Error": {"type": "string", "description": "why, in words"},
-                    "Holdfast-Subject": {"type": "string", "description": "where the message came from"},
-                    "Holdfast-Deliveries": {"type": "string", "description": "how often it was delivered"},
+                    "Holdfast-Error": {"type": "string", "description": "the reason"},
+                    "Holdfast-Subject": {"type": "string", "description": "the subject of the message"},
+                    "Holdfast-Deliveries": {"type": "string", "description": "number of deliveries"},
                 },
             },
             "payload": {"type": "string", "format": "binary"},
@@ -264,8 +269,44 @@ def _first_line(of: type) -> str:
     return (of.__doc__ or "").strip().splitlines()[0]
 
 
-def _in_one_line(schema: dict[str, Any]) -> dict[str, Any]:
-    return schema | ({"description": " ".join(schema["description"].split())} if "description" in schema else {})
+def _structs_of(types: Iterable[Any]) -> set[type[msgspec.Struct]]:
+    """Return the struct types that values of these types are made of."""
+    found: set[type[msgspec.Struct]] = set()
+    waiting = list(types)
+    while waiting:
+        kind = waiting.pop()
+        if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+            if kind not in found:
+                found.add(kind)
+                waiting += get_type_hints(kind).values()
+        else:
+            waiting += get_args(kind)
+    return found
+
+
+def _field_docs(kind: type[msgspec.Struct]) -> dict[str, str]:
+    """Return the docstring under each field of a struct and of its bases."""
+    docs: dict[str, str] = {}
+    for cls in reversed(kind.__mro__[: kind.__mro__.index(msgspec.Struct)]):
+        body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
+        assert isinstance(body, ast.ClassDef)
+        for field, below in pairwise(body.body):
+            if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr) and isinstance(field.target, ast.Name):
+                docs[field.target.id] = " ".join(str(ast.literal_eval(below.value)).split())
+    return docs
+
+
+def _described(schema: dict[str, Any], field_docs: Mapping[str, str]) -> dict[str, Any]:
+    """Add the fields' docs to a schema, with each description on one line."""
+    described = dict(schema)
+    if "description" in schema:
+        described["description"] = " ".join(schema["description"].split())
+    if "properties" in schema:
+        described["properties"] = {
+            name: inner | ({"description": field_docs[name]} if name in field_docs else {})
+            for name, inner in schema["properties"].items()
+        }
+    return described
 
 
 def as_yaml(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Every event that Holdfast's processes exchange: the whole vocabulary, in one place.
+"""All events that Holdfast's processes exchange.
 
 An event is a fact that does not change. It is complete by itself and travels as plain JSON, so that
 any NATS client in any language can read it. Rules: only add fields; a change of meaning is a new type.
@@ -201,7 +201,7 @@ BODY_BYTES_MAX = 1_000_000
 """An event's body is at most this long; what is larger goes to the object store with a reference."""
 
 LOG_TAIL_CHARS_MAX = 16_384
-"""How much of a rank's log an event carries."""
+"""Limit of a rank's log in an event."""
 
 AnyEvent = AnyEvidence | AnyFinding | AnyDecision | AnyAction | AnyMetric
 
@@ -217,16 +217,16 @@ def _decoder() -> msgspec.json.Decoder[AnyEvent]:
 
 
 class UnreadableEvent(ValueError):
-    """A body that is no event of this vocabulary; the message says where it breaks."""
+    """A body that is not an event of this vocabulary; the message names the place of the error."""
 
 
 def encode(event: Event) -> bytes:
-    """The event as JSON."""
+    """Return the event as JSON."""
     return _encoder.encode(event)
 
 
 def decode(body: bytes) -> AnyEvent:
-    """The event in `body`.
+    """Return the event in `body`.
 
     Raises:
         UnreadableEvent: too long, not JSON, of an unknown type, or with a wrong field.

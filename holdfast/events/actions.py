@@ -1,4 +1,4 @@
-"""What was done."""
+"""Actions that were carried out."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from holdfast.events.parts.scalars import Count, Id, Moment, Name, Step
 
 
 class RanksStopped(Action, frozen=True, kw_only=True, omit_defaults=True):
-    """An agent obeyed an order that ends its ranks: none of `generation` is left, nor any of their children.
+    """An agent obeyed an order that ends its ranks: no process of `generation` is left.
 
-    Said for each order that replaces a generation or asks for no ranks, even if `ranks` (those that were still
-    alive) is empty. `ordered_generation` is the generation of the order that was obeyed.
+    Published for each order that replaces a generation or asks for no ranks.
     """
 
     ranks: tuple[Count, ...]
+    """Ranks that were still alive; may be empty."""
     killed: Count
+    """Processes that did not exit within the grace period."""
     took_s: float
     ordered_generation: Count = 0
+    """Generation of the order that was obeyed."""
 
 
 class RanksStarted(Action, frozen=True, kw_only=True, omit_defaults=True):
@@ -27,40 +29,40 @@ class RanksStarted(Action, frozen=True, kw_only=True, omit_defaults=True):
     ranks: tuple[RankProcess, ...]
     took_s: float
     adopted: bool = False
+    """The agent was restarted and found the ranks running."""
     purpose: Purpose = "train"
 
 
 class RanksFinished(Action, frozen=True, kw_only=True, omit_defaults=True):
-    """All ranks of a node ended with exit code 0."""
+    """All ranks of a node exited with code 0; published by its agent."""
 
     ranks: tuple[Count, ...]
     purpose: Purpose = "train"
 
 
 class NodesGranted(Action, frozen=True, kw_only=True, omit_defaults=True):
-    """The standby service answers a claim; `claim` is the id of the NodesRequested."""
+    """The standby service hands nodes to a job."""
 
     claim: Id
+    """Id of the `nodes_requested` that is met."""
     grants: tuple[Grant, ...]
 
 
 class NodesAwaited(Action, frozen=True, kw_only=True, omit_defaults=True):
-    """A claim cannot be met yet: `available` of `wanted` nodes; it is met when enough register.
-
-    `behind` is the job whose earlier claim must be met first. `missing` says of a claim that names its nodes what is
-    the matter with those that cannot be had, the `missing_nodes`.
-    """
+    """The standby service cannot meet a claim yet; it will when enough nodes register."""
 
     claim: Id
     wanted: Count
     available: Count
     behind: Name | None = None
+    """Job whose earlier claim must be met first."""
     missing: str = ""
+    """Reason why the `missing_nodes` of a claim that names its nodes are not available."""
     missing_nodes: tuple[Name, ...] = ()
 
 
 class NodeStateChanged(Action, frozen=True, kw_only=True, omit_defaults=True):
-    """A node moved in the inventory."""
+    """A node changed its state in the inventory; published by the standby service."""
 
     old_state: str
     new_state: str
@@ -68,42 +70,46 @@ class NodeStateChanged(Action, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class CodeInPlace(Action, frozen=True, kw_only=True, omit_defaults=True):
-    """A node has a version of the job's code on its disk, whole; `fetched_bytes` of it came over the bus."""
+    """A node has a complete version of the job's code on its disk; published by its agent."""
 
     version: str
     files: Count
     fetched_bytes: Count
+    """Bytes that came over the bus; the others were on the node before."""
     took_s: float
 
 
 class CheckpointSaved(Action, frozen=True, kw_only=True, omit_defaults=True):
-    """A checkpoint of all ranks was published whole. `steps` are those that are there now; none: nobody says."""
+    """A checkpoint with the shards of all ranks was published on disk."""
 
     step: Step
     path: str
     checkpoint_bytes: Count
     took_s: float
     steps: tuple[Step, ...] = ()
+    """Steps on disk now; empty: not known."""
 
 
 class ShardsBackedUp(Action, frozen=True, kw_only=True, omit_defaults=True):
-    """All ranks of a node have this step sealed in the memory of another node, `keeper`, as well.
+    """All ranks of a node have this step sealed in the memory of another node as well.
 
-    Said of the first such step of a generation, and of the first at another keeper: from then on the node may be lost.
-    How copies go on is in `copies_measured`. `backup_bytes` of it were sent, and `replicated_bytes` by data-parallel
-    replicas of its ranks.
+    Published by the agent for the first such step of a generation and of a keeper: from then on the node may be lost.
+    `copies_measured` tells how copies go on.
     """
 
     step: Step
     ranks: tuple[Count, ...]
     keeper: Name
+    """The other node."""
     backup_bytes: Count
+    """Bytes that this node sent."""
     took_s: float
     replicated_bytes: Count = 0
+    """Bytes that data-parallel replicas of its ranks sent."""
 
 
 class ShardsFetched(Action, frozen=True, kw_only=True, omit_defaults=True):
-    """A node got shards of its ranks from the memory of another node, `keeper`."""
+    """A node fetched shards of its ranks from the memory of another node, `keeper`; published by its agent."""
 
     step: Step
     ranks: tuple[Count, ...]
@@ -113,20 +119,22 @@ class ShardsFetched(Action, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class TelemetryModelTrained(Action, frozen=True, kw_only=True, omit_defaults=True):
-    """The historian has learned from recorded telemetry up to `learned_until`; `reason` says what came of it.
+    """The historian has trained a model on recorded telemetry up to `learned_until`.
 
-    `is_used`: the analyzer has taken the model of this `version`. One that failed its test is not used, and without
-    enough to learn from there is none (`version` ""). Scores are those on the part that it had not seen.
+    Scores are those on the part of the data that the model has not seen.
     """
 
     reason: str
+    """Outcome in words."""
     learned_until: Moment | None = None
     version: str = ""
+    """"" if there was not enough data for a model."""
     windows: Count = 0
     accuracy: float | None = None
     precision: float | None = None
     recall: float | None = None
     is_used: bool = False
+    """The analyzer uses this model; one that failed its test is not used."""
     took_s: float = 0.0
 
 

@@ -1,4 +1,4 @@
-"""What all events share, and the five kinds of statement that they make."""
+"""The base of all events, and the five kinds of statement that they make."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from holdfast.events.parts.scalars import Count, Id, Moment, Name
 
 
 class EventClass(StrEnum):
-    """What kind of statement an event makes: the third token of its subject."""
+    """Kinds of statement that an event makes; the third token of its subject."""
 
     EVIDENCE = "evidence"  # a fact that an agent saw
     FINDING = "finding"  # a conclusion drawn from facts
-    DECISION = "decision"  # what shall be done, and why
-    ACTION = "action"  # what was done
+    DECISION = "decision"  # a decision, with its reason
+    ACTION = "action"  # an action that was carried out
     METRIC = "metric"  # samples
 
 
@@ -26,26 +26,26 @@ def _type_name(class_name: str) -> str:
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=_type_name, omit_defaults=True):
-    """What all events share.
-
-    `id` is a UUIDv7. `cause` is the id of the event that led to this one; `incident` the incident it
-    belongs to. `source` is the process that says it: a service's name, or `agent/<node>`.
-    """
+    """Base of all events."""
 
     id: Id
+    """UUIDv7."""
     at: Moment
     source: str
+    """The process that publishes it: a service's name, or `agent/<node>`."""
     job: Name | None = None
     generation: Count | None = None
     node: Name | None = None
     cause: Id | None = None
+    """Id of the event that led to this one."""
     incident: Id | None = None
+    """Id of the incident that it belongs to."""
 
     event_class: ClassVar[EventClass]
 
     @property
     def type(self) -> str:
-        """The event's type, as it stands in its subject and body."""
+        """The event's type, as in its subject and body."""
         return str(self.__struct_config__.tag)
 
 
@@ -62,20 +62,21 @@ class Finding(Event, frozen=True, kw_only=True, tag=_type_name, omit_defaults=Tr
 
 
 class Decision(Event, frozen=True, kw_only=True, tag=_type_name, omit_defaults=True):
-    """What shall be done, with the reason in words that an engineer can check."""
+    """A decision of a service."""
 
     reason: str
+    """In words that an engineer can check."""
 
     event_class: ClassVar[EventClass] = EventClass.DECISION
 
 
 class Action(Event, frozen=True, kw_only=True, tag=_type_name, omit_defaults=True):
-    """What was done."""
+    """An action that was carried out."""
 
     event_class: ClassVar[EventClass] = EventClass.ACTION
 
 
 class Metric(Event, frozen=True, kw_only=True, tag=_type_name, omit_defaults=True):
-    """Samples; kept briefly on the bus and for good by the historian."""
+    """Samples. The bus keeps them for an hour, the historian for good."""
 
     event_class: ClassVar[EventClass] = EventClass.METRIC

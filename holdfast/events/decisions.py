@@ -1,4 +1,4 @@
-"""What shall be done, and why."""
+"""Decisions of services, each with its reason."""
 
 from __future__ import annotations
 
@@ -11,82 +11,75 @@ from holdfast.events.parts.scalars import Code, Count, Moment, Name, Step
 
 
 class JobSubmitted(Decision, frozen=True, kw_only=True, omit_defaults=True):
-    """A job was accepted."""
+    """The controller accepted a job."""
 
     spec: JobSpec
 
 
 class NodesRequested(Decision, frozen=True, kw_only=True, omit_defaults=True):
-    """A job claims nodes; its id is the claim's id.
-
-    `only`: these and no others. For `checks`, which are over soon, also nodes on the blocklist may be named. Up to
-    `witnesses` free nodes come with those that are named, and at least as many as make up `count`.
-    """
+    """A job claims nodes from the standby service; the event's id is the id of the claim."""
 
     count: Count
     only: tuple[Name, ...] = ()
+    """These nodes and no others. For `checks`, which are short, they may be on the blocklist."""
     witnesses: Count = 0
+    """Up to this many free nodes are granted beside `only`, and at least enough to reach `count`."""
     purpose: Purpose = "train"
 
 
 class NodesReleased(Decision, frozen=True, kw_only=True, omit_defaults=True):
-    """A job gives nodes back; at its end it also withdraws what it still claims.
-
-    `epochs` are those at which it held the nodes: a later hand-over of a node is not meant.
-    """
+    """A job gives nodes back; at its end it also withdraws its open claim. By the controller."""
 
     nodes: tuple[Name, ...]
     withdraws_claim: bool = False
     epochs: tuple[Count, ...] = ()
+    """Epochs at which it held the nodes; the event does not concern later hand-overs."""
 
 
 class GenerationStarted(Decision, frozen=True, kw_only=True, omit_defaults=True):
-    """A generation of ranks is to run on these nodes, in the order of their node ranks.
-
-    `vaults` says where each of them answers for its checkpoints in memory, `host:port`, "" for one that has none.
-    `persist_every` is how often the job wants a step on the disk.
-    `restore_at_most` is the newest step that its ranks may restore; None: any. Only one whose `purpose` is to train
-    makes and needs checkpoints. `code_version` is the version of the code that they run; None: the script where it
-    lies.
-    """
+    """A generation of ranks is started on these nodes; by the controller."""
 
     nodes: tuple[Name, ...]
+    """In the order of their node ranks."""
     world_size: Count
     restore_step: Step | None = None
     restore_at_most: Step | None = None
+    """Newest step that its ranks may restore; None: any."""
     nproc_per_node: Count = 0
     mesh: str | None = None
     submitted_at: Moment | None = None
     vaults: tuple[str, ...] = ()
+    """For each node `host:port` of its vault, "" if it has none."""
     persist_every: str = ""
+    """Distance of checkpoints on disk as the job asked for it; "": the cluster's setting."""
     purpose: Purpose = "train"
+    """Only generations with `train` make and need checkpoints."""
     code_version: str | None = None
+    """Version of the code that the ranks run; None: the script is not under versions."""
 
 
 class BackupsPlanned(Decision, frozen=True, kw_only=True, omit_defaults=True):
-    """Every `every`-th step of a generation gets a second copy, in the memory of another node.
+    """Every `every`-th step of a generation is copied to another node's memory; by the ckpt coordinator.
 
-    `protects` is the largest loss that leaves a copy of every shard: nothing, one node, or a whole parallel group. Said
-    for each generation, and when `every` changes. It belongs to no incident: no recovery waits for it. Every
-    `persist_every`-th step goes to the disk as well; 0: none does, or it is not known yet how long a step takes.
+    Published for each generation, and when `every` changes. It belongs to no incident: no recovery waits for it.
     """
 
     strategy: str
     protects: str
+    """The largest loss that leaves a copy of every shard: nothing, one node, or a whole parallel group."""
     every: Count
     persist_every: Count = 0
+    """Every `persist_every`-th step also goes to disk; 0: none, or the step time is not known yet."""
 
 
 class IncidentOpened(Decision, frozen=True, kw_only=True, omit_defaults=True):
-    """Something went wrong in a job; all that follows carries this incident's id.
-
-    `table_one` is the row of ByteRobust's Table 1 that the symptom belongs to, `root` where its cause lies:
-    infrastructure, user_code or unknown. Both are what was known then.
-    """
+    """Something went wrong in a job; all events that follow from it carry this incident's id. By the controller."""
 
     symptom: str
     table_one: str = ""
+    """Row of ByteRobust's Table 1 that the symptom belongs to, as known at this time."""
     root: str = ""
+    """infrastructure, user_code or unknown, as known at this time."""
     failed_step: Step
     rank: Count | None = None
 
@@ -98,101 +91,103 @@ class Reattempt(Decision, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Eviction(Decision, frozen=True, kw_only=True, omit_defaults=True):
-    """The rung "evict": the node, as held at `epoch`, leaves the job and goes on the blocklist.
-
-    `together`: these nodes, itself included, are evicted because one of them is at fault and nobody can tell which; or
-    one is, because either it or another that stays is, or because it was slow, which may pass. They are tested beside
-    training; see `SuspectsTested`.
-    """
+    """The rung "evict": a node leaves the job and goes on the blocklist."""
 
     blocked_for_s: float
     epoch: Count = 0
+    """Epoch at which the job held the node."""
     together: tuple[Name, ...] = ()
+    """Nodes, itself included, of which one is at fault without proof which; or a single one that may be innocent. They
+    are tested beside training, see `SuspectsTested`."""
 
 
 class EvictionRevoked(Decision, frozen=True, kw_only=True, omit_defaults=True):
-    """The node that was evicted as held at `epoch` is not at fault: it leaves the blocklist."""
+    """An evicted node is not at fault and leaves the blocklist."""
 
     epoch: Count = 0
+    """Epoch at which the evicted node was held."""
 
 
 class Withheld(Decision, frozen=True, kw_only=True, omit_defaults=True):
-    """What would have been done, and was not: `mechanism` only observes, or the circuit breaker (`breaker`) is open."""
+    """A rung that was not taken: `mechanism` only observes, or the circuit breaker (`breaker`) is open."""
 
     mechanism: str
     rung: str
 
 
 class BreakerOpened(Decision, frozen=True, kw_only=True, omit_defaults=True):
-    """Too many of a job's nodes were evicted in a short time: none is any more until a person resets the breaker."""
+    """Too many of a job's nodes were evicted in `window_s`: no more evictions until a person resets the breaker."""
 
     evictions: Count
     window_s: float
 
 
 class BreakerReset(Decision, frozen=True, kw_only=True, omit_defaults=True):
-    """A person lets nodes of this job be evicted again."""
+    """A person allows evictions from this job again."""
 
 
 class ChecksStarted(Decision, frozen=True, kw_only=True, omit_defaults=True):
-    """The rung "stop-time checks": the job's ranks are stopped, and its nodes are tested until `deadline_s` from now.
+    """The rung "stop-time checks": the job's ranks are stopped, and its nodes are tested.
 
-    The generation of this event belongs to the checks, and stands in each `diagnostic_result`.
+    The generation of this event belongs to the checks; each `diagnostic_result` carries it.
     """
 
     suite: str
     nodes: tuple[Name, ...]
     deadline_s: float
+    """Seconds from now."""
 
 
 class ChecksEnded(Decision, frozen=True, kw_only=True, omit_defaults=True):
-    """What the checks of a job's nodes say in sum."""
+    """The overall result of the checks of a job's nodes."""
 
     suspects: tuple[Suspect, ...] = ()
     took_s: float = 0.0
 
 
 class ReplayStarted(Decision, frozen=True, kw_only=True, omit_defaults=True):
-    """The rung "dual-phase replay": each of `groups` trains again what went wrong, until `deadline_s` from now.
+    """The rung "dual-phase replay": each of `groups` repeats the training that failed.
 
-    The generation of this event belongs to this phase, and stands in each `replay_result`. `repeat`: it is run once
-    more, for what it said before was not enough. Groups are of shape `mesh`, their nodes in the order of node ranks.
+    The generation of this event belongs to this phase; each `replay_result` carries it.
     """
 
     phase: Literal["horizontal", "vertical"]
     groups: tuple[tuple[Name, ...], ...]
+    """Each with its nodes in the order of node ranks."""
     mesh: str
+    """Shape of each group."""
     until_step: Step
     deadline_s: float
+    """Seconds from now."""
     repeat: bool = False
+    """The phase runs once more because its first result was not enough."""
 
 
 class ReplayEnded(Decision, frozen=True, kw_only=True, omit_defaults=True):
-    """What the replays say in sum. `candidates` are nodes of which some are at fault, and nothing tells which."""
+    """The overall result of the replays."""
 
     suspects: tuple[Name, ...] = ()
     candidates: tuple[Name, ...] = ()
+    """Nodes of which some are at fault, without proof which."""
     findings: tuple[str, ...] = ()
     took_s: float = 0.0
 
 
 class Suspension(Decision, frozen=True, kw_only=True, omit_defaults=True):
-    """A job's remaining ranks are stopped while it waits for nodes; or, with `pause_s`, for a service elsewhere to
-    serve it again: after so long it is tried.
-    """
+    """A job's remaining ranks are stopped while it waits for nodes or for a service elsewhere."""
 
     pause_s: float = 0.0
+    """Seconds until the next start, if it waits for a service; 0: it waits for nodes."""
 
 
 class IncidentClosed(Decision, frozen=True, kw_only=True, omit_defaults=True):
-    """An incident is over: `outcome` is recovered, or the job's own end.
-
-    `symptom` and `summary` are what it turned out to be: later evidence may have told more than the first sign.
-    """
+    """An incident is over."""
 
     outcome: str
+    """`recovered`, or the outcome of the job."""
     attempts: Count
     symptom: str = ""
+    """Final symptom; later evidence may tell more than the first sign."""
     summary: str = ""
 
 
@@ -205,39 +200,38 @@ class JobFinished(Decision, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class JobStopping(Decision, frozen=True, kw_only=True, omit_defaults=True):
-    """The rung "stop": all ranks of a job are ended for good, because a person or the ladder says so."""
+    """The rung "stop": all ranks of a job are ended for good, by a person or the ladder."""
 
 
 class UpdatePlanned(Decision, frozen=True, kw_only=True, omit_defaults=True):
-    """A person wants another version of the code: `is_urgent` at once, else with the next failure, or at `until`."""
+    """A person wants another version of the code to run."""
 
     version: str
     is_urgent: bool = False
+    """At once; otherwise with the next failure, or at `until`."""
     until: Moment | None = None
 
 
 class UpdateWithdrawn(Decision, frozen=True, kw_only=True, omit_defaults=True):
-    """A version that waited will not be brought in: a person wants the present one to stay."""
+    """A version that waited will not be started: a person wants the present one to stay."""
 
     version: str
 
 
 class HotUpdate(Decision, frozen=True, kw_only=True, omit_defaults=True):
-    """The next generation runs another version of the code than `previous`, on the same machines.
-
-    `rides_on_failure`: it waited for a restart, and this is one. Of the `changed_files` that differ the first are
-    named.
-    """
+    """The next generation runs another version of the code than `previous`, on the same machines."""
 
     version: str
     number: Count
     previous: str | None = None
     commit: str = ""
     rides_on_failure: bool = False
+    """The version waited for a restart, and this is one."""
     added: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
     changed_files: Count = 0
+    """Number of files that differ; the lists name the first of them."""
 
 
 class Rollback(Decision, frozen=True, kw_only=True, omit_defaults=True):
@@ -257,7 +251,10 @@ class Rollback(Decision, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class CodeJudged(Decision, frozen=True, kw_only=True, omit_defaults=True):
-    """A version of a job's code turned out `good` (it has trained for long enough) or `bad`, or is `unknown` again."""
+    """A version of a job's code turned out `good` or `bad`, or is `unknown` again.
+
+    A version is good when it has trained for long enough.
+    """
 
     version: str
     verdict: str

@@ -13,25 +13,22 @@ from holdfast.events.parts.traces import NodeLinks, ProcessStacks, RankTrace
 
 
 class NodeRegistered(Evidence, frozen=True, kw_only=True, omit_defaults=True):
-    """An agent has started and offers its node. `instance` is a UUIDv7 new with every start: later ones sort later.
-
-    `epoch` is that of the newest order it remembers: the next hand-over must be above it.
-    """
+    """An agent has started and offers its node."""
 
     instance: Id
+    """UUIDv7, new with every start of the agent; later ones sort later."""
     facts: NodeFacts
     epoch: Count = 0
+    """Epoch of the newest order that the agent remembers; the next hand-over must be above it."""
 
 
 class NodeInspected(Evidence, frozen=True, kw_only=True, omit_defaults=True):
-    """A node's self-check is done: whether it can take ranks, and what was looked at.
-
-    It carries the node's facts as well, so that it says enough if it overtakes the registration.
-    """
+    """The result of a node's self-check: can it take ranks? Published by its agent after the registration."""
 
     instance: Id
     checks: tuple[CheckResult, ...]
     facts: NodeFacts | None = None
+    """As in the registration, in case this event overtakes it."""
 
     @property
     def passed(self) -> bool:
@@ -46,9 +43,9 @@ class NodeDeparted(Evidence, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ProcessExited(Evidence, frozen=True, kw_only=True, omit_defaults=True):
-    """A rank ended with an error, or is gone although it should run (`exit_code` and `signal` unknown).
+    """A rank ended with an error, or its process is gone although it should run.
 
-    `step` is the last step it completed (-1: none ever); `steps_done` how many in this generation.
+    Published by the node's agent. In the second case `exit_code` and `signal` are None.
     """
 
     rank: Count
@@ -58,50 +55,50 @@ class ProcessExited(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     signal: Code | None = None
     exited_at: Moment
     step: Step = -1
+    """Last step that the rank completed, -1: none ever."""
     steps_done: Count = 0
+    """Steps that it completed in this generation."""
     exception: RankException | None = None
     log_tail: str = ""
+    """End of its output, at most 16,384 characters."""
     detail: str = ""
     purpose: Purpose = "train"
 
 
 class LogSignature(Evidence, frozen=True, kw_only=True, omit_defaults=True):
-    """A rank that still runs printed lines that show trouble: a hint, no proof.
-
-    `signature` names the rule, `symptom` what it is a sign of (`holdfast.symptoms`; "" for nothing in
-    particular).
-    `lines` are the first of them, `count` is how many there were since the last such event of this rank and signature.
-    """
+    """A running rank printed lines that show trouble: a hint, no proof. Published by the node's agent."""
 
     rank: Count
     signature: str
+    """Name of the rule."""
     stream: Literal["out", "err"]
     symptom: str = ""
+    """A name of `holdfast.symptoms`; "": none in particular."""
     lines: tuple[str, ...] = ()
+    """The first of the lines."""
     count: Count = 1
+    """Lines since the last such event of this rank and signature."""
     step: Step = -1
 
 
 class FirstStep(Evidence, frozen=True, kw_only=True, omit_defaults=True):
-    """All ranks of a node have completed their first step of this generation.
-
-    `is_numbered`: its number is the script's own, or counted on from a restored checkpoint. Otherwise steps are counted
-    from 0 in every generation, and no number tells how far the job is.
-    """
+    """All ranks of a node have completed their first step of this generation; published by its agent."""
 
     step: Step
     completed_at: Moment
     is_numbered: bool = True
+    """The step's number comes from the script or continues a restored checkpoint. False: steps count from 0 in every
+    generation, so that no number tells how far the job is."""
 
 
 class Progress(Evidence, frozen=True, kw_only=True, omit_defaults=True):
-    """Where the ranks of a node stand, sent about once a second while they run. The job has `world_size` ranks (0: not
-    told), `nproc_per_node` on each node, and this `mesh`.
-    """
+    """The progress of the ranks of a node; published by its agent about once a second while they run."""
 
     ranks: tuple[RankProgress, ...]
     world_size: Count = 0
+    """Ranks of the job; 0: not known."""
     nproc_per_node: Count = 0
+    """Ranks on each node; 0: not known."""
     mesh: str | None = None
 
     @property
@@ -111,76 +108,82 @@ class Progress(Evidence, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Inspection(Evidence, frozen=True, kw_only=True, omit_defaults=True):
-    """A check of a node that goes on beside training has found something, or finds it no more.
+    """A check of a node beside training found something, or finds it no longer; published by its agent.
 
-    `state`: `alert` each time that the check raises it, `cleared` when it is over, `broken` when the check itself
-    cannot look, which says nothing of the node's health, good or bad. `confidence` is what an alert asks for: `evict`
-    names this node without doubt, `tolerate` passes by itself often enough to wait for a second one, `hint`
-    proves
-    nothing. `symptom` is one of `holdfast.symptoms`. `device` is what it is about (`eth0`, `/data`, a PCI
-    address),
-    `kind` what of it: an alert is cleared by the same check, device and kind. With kind `sight`, `broken` says that the
-    check, or this device, cannot be looked at, and `cleared` that it can again. `is_momentary`: what happened is over
-    and is never cleared, as a line in the kernel's log.
-    `scope`: a `host` alert concerns every node of the machine `boot_id`. `lines` are what was read, word for word.
+    An alert is cleared by the same check, device and kind.
     """
 
     check: str
     state: Literal["alert", "cleared", "broken"]
+    """`alert` each time the check raises it; `cleared` when it is over; `broken` when the check itself fails, which
+    tells nothing about the node's health."""
     confidence: Literal["evict", "tolerate", "hint"]
+    """Action that an alert asks for. `evict`: the node is at fault without doubt; `tolerate`: often passes by itself,
+    so wait for a second one; `hint`: proves nothing."""
     symptom: str = ""
+    """A name of `holdfast.symptoms`; "": none."""
     scope: Literal["node", "host"] = "node"
+    """A `host` alert concerns every node of the machine `boot_id`."""
     boot_id: str = ""
     device: str = ""
+    """For example `eth0`, `/data` or a PCI address."""
     kind: str = ""
+    """Aspect of the device. With `sight`, `broken` means that the check or device cannot be read, `cleared` that it can
+    again."""
     is_momentary: bool = False
+    """It is over already, like a line in the kernel's log, and will not be cleared."""
     detail: str = ""
     lines: tuple[str, ...] = ()
+    """The text that was read, word for word."""
 
 
 class DiagnosticResult(Evidence, frozen=True, kw_only=True, omit_defaults=True):
-    """What one stop-time test found out on one node, or between it and its `peers`, in round `round` of its run.
-
-    `run` is the same for all results of one run of checks. `status`: `passed`; `failed` speaks against the node, or
-    against it or one of its `peers`; `broken` and `skipped` say nothing of health. `value` is what was measured, in
-    `unit`, `needed` the least that would have passed; `digest` is an answer that must be the same on all nodes with the
-    same `hardware` and version of the test, `program`. `boot_id` is that of the node's machine. `done` of `total`
-    tests of this node are over.
-    """
+    """The result of one stop-time test on one node, or between it and its `peers`; published by its agent."""
 
     run: str
+    """The same for all results of one run of checks."""
     test: str
     status: Literal["passed", "failed", "broken", "skipped"]
+    """`failed` counts against the node, or against it or one of its `peers`; `broken` and `skipped` tell nothing about
+    health."""
     symptom: str = ""
     peers: tuple[Name, ...] = ()
     round: Count = 0
+    """Round of the test within its run."""
     device: str = ""
     value: float | None = None
+    """Measured value, in `unit`."""
     needed: float | None = None
+    """Lowest value that passes."""
     unit: str = ""
     digest: str = ""
+    """An answer that must be equal on all nodes with the same `hardware` and `program`."""
     hardware: str = ""
     program: str = ""
+    """Version of the test."""
     boot_id: str = ""
+    """Machine of the node."""
     took_s: float = 0.0
     detail: str = ""
     done: Count = 0
+    """Finished tests of this node."""
     total: Count = 0
+    """All tests of this node."""
 
 
 class ReplayResult(Evidence, frozen=True, kw_only=True, omit_defaults=True):
-    """What one rank of a group computed when it trained again what had gone wrong; `rank` is its place in its group."""
+    """The result of one rank of a group that repeated training to find a fault; published by its node's agent."""
 
     rank: Count
+    """Rank within its group."""
     replay: RankReplay
     took_s: float = 0.0
 
 
 class StackDump(Evidence, frozen=True, kw_only=True, omit_defaults=True):
-    """What the processes of a node's ranks are doing: one of `parts` events of this node that answer `trace`.
+    """Stacks of the processes of a node's ranks, one of `parts` events that answer the trace order `trace`.
 
-    A process that could not be read is there all the same, and says why. `took_s`: of the whole round on this node.
-    `links`: what the node knows of its network, in the first part.
+    Published by its agent. A process that could not be read is included, with the reason.
     """
 
     trace: Id
@@ -188,13 +191,15 @@ class StackDump(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     part: Count = 1
     parts: Count = 1
     took_s: float = 0.0
+    """Duration of the whole round on this node."""
     links: NodeLinks | None = None
+    """Network connections of the node, in the first part."""
 
 
 class CollectiveTrace(Evidence, frozen=True, kw_only=True, omit_defaults=True):
-    """What a node's ranks remember of their collectives: one of `parts` events of this node that answer `trace`.
+    """Recent collectives of a node's ranks, one of `parts` events that answer the trace order `trace`.
 
-    Times in it are nanoseconds since `origin` (`holdfast.engines.hang.event_times`).
+    Published by its agent. Times are nanoseconds since `origin` (`holdfast.engines.hang.event_times`).
     """
 
     trace: Id
@@ -206,72 +211,75 @@ class CollectiveTrace(Evidence, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class CollectivesProfiled(Evidence, frozen=True, kw_only=True, omit_defaults=True):
-    """How the ranks of a node spent their last iterations, by the collectives that they remember, as `asked`.
-
-    The job's ranks lie on its nodes by `node_rank` and `nproc_per_node`; `endpoint` is where the node's agent takes
-    test transfers.
-    """
+    """The last iterations of the ranks of a node, found in their collectives; published by its agent."""
 
     asked: Id
+    """Id of the slow order that it answers."""
     ranks: tuple[RankProfile, ...]
     node_rank: Count
     nnodes: Count
     nproc_per_node: Count
     mesh: str | None = None
     endpoint: Endpoint | None = None
+    """Address at which the node's agent receives test transfers."""
 
 
 class SlownessTested(Evidence, frozen=True, kw_only=True, omit_defaults=True):
-    """What a node measured while training was held, as `asked`: matrix products as soon as its ranks were held, then
-    transfers, if any were wanted.
+    """Measurements of a node while training was held; published by its agent.
 
-    `held` are its ranks that stood still meanwhile. `compute_s`: by rank, seconds a matrix product took, the median of
-    `compute_turns_s`; `transfers`:
-    sender and receiver by node rank, and seconds for each transfer that this node sent. `unread`: what could not be
-    measured, and why. `held_s`: how long all its ranks have been held.
+    Matrix products come as soon as its ranks are held, transfers after these, if any were ordered.
     """
 
     asked: Id
+    """Id of the slow order that it answers."""
     node_rank: Count
     stage: SlowStage = "hold"
     held: tuple[Count, ...] = ()
+    """Ranks of the node that were held."""
     compute_s: tuple[tuple[Count, float], ...] = ()
+    """(rank, median seconds of a matrix product)."""
     compute_turns_s: tuple[tuple[Count, tuple[float, ...]], ...] = ()
+    """(rank, seconds of each matrix product)."""
     transfers: tuple[tuple[Count, Count, float], ...] = ()
+    """(node rank of the sender, node rank of the receiver, seconds) of each transfer that this node sent."""
     unread: tuple[str, ...] = ()
+    """Measurements that failed, and why."""
     took_s: float = 0.0
     held_s: float = 0.0
+    """Time for which all its ranks have been held."""
 
 
 class CodeNotInPlace(Evidence, frozen=True, kw_only=True, omit_defaults=True):
-    """A node could not get a version of the job's code, so the ranks that were to run it were not started."""
+    """A node could not get a version of the job's code, so its ranks were not started; published by its agent."""
 
     version: str
     detail: str
 
 
 class ShardDamaged(Evidence, frozen=True, kw_only=True, omit_defaults=True):
-    """Bytes of a checkpoint are not those that were sealed; another copy takes their place. `held_by` is the node whose
-    memory they were in.
-    """
+    """Bytes of a checkpoint differ from those that were sealed; another copy is used. Published by the node's agent."""
 
     rank: Count
     step: Step
     held_by: Name
+    """Node in whose memory they were."""
     detail: str
 
 
 class StepNotPersisted(Evidence, frozen=True, kw_only=True, omit_defaults=True):
-    """A step that was due for the disk is not there; those before it still are. Said every half minute at most:
-    `others` steps since the last were left out as well."""
+    """A step that was due for the disk is not there; earlier ones are. By the node's agent, at most every 30 s."""
 
     step: Step
     reason: str
     others: Count = 0
+    """Further steps that were left out since the last such event."""
 
 
 class OrderRefused(Evidence, frozen=True, kw_only=True, omit_defaults=True):
-    """An agent read an order older than the newest it obeyed. If it is the true one, the newest was never given."""
+    """An agent read an order older than the newest that it obeyed.
+
+    If the older order is the true one, the newest was forged.
+    """
 
     epoch: Count
     newest_epoch: Count
@@ -279,25 +287,25 @@ class OrderRefused(Evidence, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class FaultInjected(Evidence, frozen=True, kw_only=True, omit_defaults=True):
-    """Somebody broke something on purpose (`holdfast inject`), or has undone it: what follows is a
-    drill.
+    """A fault was injected on purpose (`holdfast inject`), or undone; published just before by the command line.
 
-
-    Said before it is done. `injection` is the same in both. `symptom` is one of `holdfast.symptoms`;
-    without a `node`, the fault strikes a whole machine. `options` are those that were set, each as name=value.
+    Without a `node`, the fault concerns a whole machine.
     """
 
     injection: Id
+    """The same when it is injected and undone."""
     fault: str
     by: str
     state: Literal["injected", "undone"] = "injected"
     symptom: str = ""
+    """A name of `holdfast.symptoms`."""
     rank: Count | None = None
     options: tuple[str, ...] = ()
+    """Options that were given, as name=value."""
 
 
 class MessageRejected(Evidence, frozen=True, kw_only=True, omit_defaults=True):
-    """A message could not be understood or handled; it lies whole in the dead-letter stream."""
+    """A service or agent could not read or handle a message; the dead-letter stream has all of it."""
 
     subject: str
     consumer: str

@@ -11,68 +11,71 @@ from holdfast.events.parts.scalars import Count, Id, Moment, Name, Step
 
 
 class NodeLost(Finding, frozen=True, kw_only=True, omit_defaults=True):
-    """Nothing was heard of a node for too long, while others were heard on the same bus.
-
-    `epoch` is the node's at its loss: a later hand-over of the node is not meant.
-    """
+    """The standby service received nothing from a node for too long, while it heard others on the same bus."""
 
     last_heard_at: Moment
     silent_s: float
     epoch: Count = 0
+    """Epoch of the node at its loss; the event does not concern later hand-overs."""
 
 
 class StepTimeMeasured(Finding, frozen=True, kw_only=True, omit_defaults=True):
-    """What a step of this job takes now; limits adapt to it."""
+    """The duration of a step of this job now, by the analyzer; limits adapt to it."""
 
     median_s: float
     p99_s: float
     samples: Count
+    """Steps that were measured."""
 
 
 class ThroughputMeasured(Finding, frozen=True, kw_only=True, omit_defaults=True):
-    """How fast the job trains now, by the medians of its last steps. Said every ten seconds at most.
-
-    `tokens_per_s` is that of the whole job, `mfu` a share of 1; None: nobody told what it takes to know. `is_logged`:
-    both are as a training log has them.
-    """
+    """The speed of the job, by the medians of its last steps; by the analyzer, at most every 10 s."""
 
     step: Step
     step_s: float
     tokens_per_s: float | None = None
+    """Tokens per second of the whole job; None: not known."""
     mfu: float | None = None
+    """Model FLOPs utilization, from 0 to 1; None: not known."""
     is_logged: bool = False
+    """`tokens_per_s` and `mfu` are from a training log."""
 
 
 class MfuDeclined(Finding, frozen=True, kw_only=True, omit_defaults=True):
-    """The job trains markedly slower than it did, since `since_step` and for many steps: `share_left` of its pace."""
+    """The job has trained markedly slower for many steps; by the analyzer."""
 
     step: Step
     since_step: Step
+    """First slow step."""
     share_left: float
+    """Present pace as a share of the usual one."""
     step_s: float
     tokens_per_s: float | None = None
     mfu: float | None = None
+    """Model FLOPs utilization, from 0 to 1; None: not known."""
     symptom: str = ""
 
 
 class FailSlowOnset(Finding, frozen=True, kw_only=True, omit_defaults=True):
-    """The job got slower and stays so: an iteration took `before_s`, now `after_s`, since `iteration`.
-
-    It was said after `detected_after` iterations at the new pace. `healthy_s` is the pace before it ever got slow.
-    `ranks` are those whose iterations show it.
-    """
+    """The job became slower and stays so; by the analyzer."""
 
     before_s: float
+    """Seconds of an iteration before."""
     after_s: float
+    """Seconds of an iteration since."""
     healthy_s: float
+    """Seconds of an iteration before the job first became slow."""
     iteration: Count
+    """First slow iteration."""
     detected_after: Count
+    """Iterations at the new pace until this was detected."""
     ranks: tuple[Count, ...] = ()
+    """Ranks whose iterations show it."""
     symptom: str = ""
 
 
 class FailSlowRelieved(Finding, frozen=True, kw_only=True, omit_defaults=True):
-    """The job got faster again; `is_over`: it is back at its healthy pace. Fields as in `FailSlowOnset`."""
+    """The job became faster again; by the analyzer. Fields as in `FailSlowOnset`."""
 
     before_s: float
     after_s: float
@@ -81,43 +84,49 @@ class FailSlowRelieved(Finding, frozen=True, kw_only=True, omit_defaults=True):
     detected_after: Count
     ranks: tuple[Count, ...] = ()
     is_over: bool = False
+    """The job is back at its healthy pace."""
 
 
 class FailSlowLocated(Finding, frozen=True, kw_only=True, omit_defaults=True):
-    """Who makes the job slow, as far as the evidence says.
+    """Machines that make the job slow, as far as the evidence goes; by the analyzer.
 
-    `asked` is the number of the analysis. `nodes` are to be replaced: those of slow `ranks`, and those all of whose
-    links are slow; a slow link of two nodes names neither (`links`: sender and receiver). `is_validated`: tests say so
-    that ran while training was held; otherwise it is what collectives show. `harmless` are imbalances that are no
-    machine's fault. `pace_s` is an iteration now, `healthy_s` one before; 0: not known. `asked_by`: a person; "": the
-    analyzer.
-
-    Where neither tells anybody, stacks are taken in `rounds`: `one_of` are the machines of the group that stood
-    elsewhere than most in most of them, with `confidence`; one of these is at fault. `flagged`: who was so how often.
+    Where neither collectives nor tests name a machine, stacks are taken in `rounds`: `one_of` are the machines of the
+    group whose stacks differed from the others in most rounds. One of them is at fault.
     """
 
     asked: Id
+    """Id of the analysis."""
     fault: SlowCause = "unknown"
     nodes: tuple[Name, ...] = ()
+    """Nodes to replace: those of slow `ranks`, and those all of whose links are slow."""
     ranks: tuple[Count, ...] = ()
     links: tuple[tuple[Name, Name], ...] = ()
+    """(sender, receiver) of slow links. One slow link names neither of its nodes."""
     suspects: tuple[Name, ...] = ()
     slowdown: float = 1.0
+    """Present pace over the healthy one, in seconds per iteration."""
     is_validated: bool = False
+    """Tests while training was held confirm it; otherwise it is inferred from collectives."""
     pace_s: float = 0.0
+    """Seconds of an iteration now; 0: not known."""
     healthy_s: float = 0.0
+    """Seconds of an iteration before; 0: not known."""
     summary: str = ""
     evidence: tuple[str, ...] = ()
     harmless: tuple[str, ...] = ()
+    """Imbalances that are no machine's fault."""
     pace: tuple[RankPace, ...] = ()
     groups: tuple[GroupPace, ...] = ()
     unanswered: tuple[Name, ...] = ()
     took_s: float = 0.0
     held_s: float = 0.0
     asked_by: str = ""
+    """A person; "": the analyzer."""
     one_of: tuple[Name, ...] = ()
     confidence: float = 0.0
+    """In `one_of`, from 0 to 1."""
     flagged: tuple[FlaggedGroup, ...] = ()
+    """Groups that differed, with the number of rounds."""
     rounds: tuple[StackRound, ...] = ()
 
 
@@ -130,41 +139,42 @@ class DeadlinePassed(Finding, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SuspectsTested(Finding, frozen=True, kw_only=True, omit_defaults=True):
-    """What tests beside training say of nodes that the job evicted together, because one of them was at fault, or of
-    one that was slow.
-
-    `run` is the job that tested them. `cleared` nodes leave the blocklist; those `at_fault` and `in_doubt` stay on it.
-    """
+    """Results of tests beside training of nodes that were evicted together or were slow; by the controller."""
 
     run: Name
+    """Name of the job that tested them."""
     cleared: tuple[Name, ...] = ()
+    """These leave the blocklist."""
     at_fault: tuple[Suspect, ...] = ()
+    """These stay on the blocklist."""
     in_doubt: tuple[Name, ...] = ()
+    """These stay on the blocklist too."""
     reason: str = ""
 
 
 class TelemetryAnomaly(Finding, frozen=True, kw_only=True, omit_defaults=True):
-    """Something about the ranks is not as in healthy training. It is a hint, and changes nothing by itself.
-
-    `by`: `metrics` (two of the three `detectors` at least, of model `version`; `strange` says how many times its
-    threshold each found), or `errors`: more lines of trouble than usual, of which `first_node` printed the first,
-    `line`. Without `ranks` it is the whole job.
-    """
+    """The telemetry of ranks differs from healthy training: a hint, which changes nothing; by the analyzer."""
 
     by: Literal["metrics", "errors"]
+    """`metrics`: at least two of the three detectors. `errors`: more lines of trouble than usual."""
     ranks: tuple[Count, ...] = ()
+    """Empty: the whole job."""
     nodes: tuple[Name, ...] = ()
     detectors: tuple[str, ...] = ()
+    """Those that found it."""
     strange: tuple[float, ...] = ()
+    """For each of them, how many times its threshold was reached."""
     version: str = ""
+    """Version of the model."""
     first_node: Name | None = None
+    """Node that printed the first line of trouble, `line`."""
     line: str = ""
     lines: Count = 0
     reason: str = ""
 
 
 class StepRestorable(Finding, frozen=True, kw_only=True, omit_defaults=True):
-    """Every shard of a checkpoint of this step is in place."""
+    """Every shard of a checkpoint of this step is in place; by the ckpt coordinator."""
 
     step: Step
     path: str
@@ -172,33 +182,36 @@ class StepRestorable(Finding, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class BadNumber(Finding, frozen=True, kw_only=True, omit_defaults=True):
-    """A loss or gradient norm shows that the training is spoiled since `step`, or since the step before.
-
-    `kind` is what is wrong with `quantity`. `value` is None where it is not finite; `level` is what was usual.
-    `certified` is the newest step known to be clean; None: none is. `told_by`: the training log that says so, under
-    `tag` at its `logged_step`; "": the script's own word by the library. A log may say it some steps late.
-    """
+    """A loss or gradient norm shows that training is spoiled since `step` or the step before; by the analyzer."""
 
     step: Step
     quantity: Literal["loss", "grad_norm"]
     kind: Literal["nan", "inf", "jump"]
+    """The fault of `quantity`."""
     rank: Count | None = None
     value: float | None = None
+    """None if it is not finite."""
     level: float | None = None
+    """The usual value."""
     certified: Step | None = None
+    """Newest step known to be clean; None: there is none."""
     told_by: Literal["", "tensorboard", "wandb"] = ""
+    """The training log with the number; "": the script reported it. A log may be some steps late."""
     tag: str = ""
+    """Tag in that log."""
     logged_step: int | None = None
+    """Step in that log."""
 
 
 class StepsCertified(Finding, frozen=True, kw_only=True, omit_defaults=True):
-    """Up to `step` all is known to be clean, by what followed. `newest_step` is the newest that all ranks completed.
+    """All steps up to `step` are known to be clean from what followed; by the analyzer, at most every 2 s.
 
-    Said every two seconds at most. It is lower than before when a generation went back.
+    It is lower than before when a generation went back.
     """
 
     step: Step
     newest_step: Step
+    """Newest step that all ranks completed."""
 
 
 HangSign = Literal["no_step", "no_traffic", "waiting"]
@@ -206,55 +219,55 @@ HangSign = Literal["no_step", "no_traffic", "waiting"]
 
 
 class HangSuspected(Finding, frozen=True, kw_only=True, omit_defaults=True):
-    """A job makes no progress: its processes are asked what they do (`trace`). No more than that is known yet.
+    """A job makes no progress, and the stacks of its processes are ordered (`trace`); by the analyzer.
 
-    `still_s` is over `limit_s`, which is that of `phase` and of the job's own pace. `standing` are the ranks that stand
-    outside of collectives, `waiting` those inside one; the first of very many.
+    No more is known at this point.
     """
 
     trace: Id
     sign: HangSign
     still_s: float
+    """Seconds without progress; more than `limit_s`."""
     limit_s: float
+    """Limit for `phase` and for the job's own pace."""
     phase: str
     step: Step
     standing: tuple[Count, ...] = ()
+    """Ranks outside of collectives; the first if there are very many."""
     waiting: tuple[Count, ...] = ()
+    """Ranks inside a collective; the first if there are very many."""
 
 
 class JobTraced(Finding, frozen=True, kw_only=True, omit_defaults=True):
-    """What the processes of a job were seen to do, and who holds it up by that, if anybody.
-
-    `scope`: the evidence names single machines, only a group, or nobody. `places` are where the processes stand, the
-    most crowded first. `working` are suspected ranks whose processes compute, read or write. `unread` are processes
-    that gave no stacks and why, `unanswered` nodes that gave no answer in time. `still_s`: for how long no rank had
-    noted anything; of a job that moves, the suspects are those that others wait for just now. `asked_by`: a person;
-    "": the analyzer.
-    """
+    """The stacks of a job's processes, and the ranks that hold it up, if any; by the analyzer."""
 
     trace: Id
     suspects: tuple[HangSuspect, ...] = ()
     scope: Literal["machine", "group", "nobody"] = "nobody"
+    """The evidence names single machines, only a group, or no machine (`nobody`)."""
     confidence: float = 0.0
+    """From 0 to 1."""
     summary: str = ""
     evidence: tuple[str, ...] = ()
     places: tuple[StandingPlace, ...] = ()
+    """Places in the code where the processes are, the most crowded first."""
     working: tuple[Count, ...] = ()
+    """Suspected ranks whose processes compute, read or write."""
     unread: tuple[str, ...] = ()
+    """Processes without stacks, and why."""
     unanswered: tuple[Name, ...] = ()
+    """Nodes that did not answer in time."""
     processes: Count = 0
     took_s: float = 0.0
     still_s: float = 0.0
+    """Seconds for which no rank had noted anything. In a job that moves, the suspects are those that others wait for
+    now."""
     asked_by: str = ""
+    """A person; "": the analyzer."""
 
 
 class HangFound(Finding, frozen=True, kw_only=True, omit_defaults=True):
-    """A job hangs since `since`, and who is suspected, by the trace of the same number.
-
-    `nodes` are the machines of the suspected `ranks`, the smallest set that the evidence names. `is_machine`: a process
-    that is stopped, stuck in the kernel or cannot be read speaks against the machine itself; what else stands still may
-    be the script's doing as well.
-    """
+    """A job hangs, with the suspected ranks by the trace of the same id; by the analyzer."""
 
     trace: Id
     sign: HangSign
@@ -264,10 +277,14 @@ class HangFound(Finding, frozen=True, kw_only=True, omit_defaults=True):
     phase: str
     step: Step
     nodes: tuple[Name, ...] = ()
+    """Machines of the suspected `ranks`, the smallest set that the evidence names."""
     ranks: tuple[Count, ...] = ()
     scope: Literal["machine", "group", "nobody"] = "nobody"
     confidence: float = 0.0
+    """From 0 to 1."""
     is_machine: bool = False
+    """A process is stopped, stuck in the kernel or unreadable, which is a fault of the machine. Other hangs may be
+    caused by the script as well."""
     summary: str = ""
     evidence: tuple[str, ...] = ()
 

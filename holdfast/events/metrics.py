@@ -10,60 +10,59 @@ from holdfast.events.parts.scalars import Count, Name, Step
 
 
 class StepsMeasured(Metric, frozen=True, kw_only=True, omit_defaults=True):
-    """The steps that the ranks of a node completed since the last such event.
-
-    `before` counts those that the node's ranks completed earlier in this generation, `missed` those that nobody read:
-    who adds them up sees whether an event is still on its way. `world_size` is how many ranks the job has. What the
-    script has said of its model: `flops_per_token` for all ranks together, `peak_flops` of one rank's device.
-    `iterations` are those of the node's first rank, by its collectives.
-    """
+    """Steps that the ranks of a node completed since the last such event; published by its agent."""
 
     samples: tuple[StepSample, ...]
     missed: Count = 0
+    """Steps that were overwritten before the agent read them."""
     before: Count = 0
+    """Steps that the node's ranks completed earlier in this generation. With `missed` it shows if an event is
+    missing."""
     world_size: Count = 0
+    """Ranks of the job; 0: not known."""
     flops_per_token: float | None = None
+    """As the script gives it, for all ranks together."""
     peak_flops: float | None = None
+    """As the script gives it, for the device of one rank, per second."""
     iterations: tuple[IterationSample, ...] = ()
+    """Iterations of the node's first rank, found in its collectives."""
 
 
 class NumbersLogged(Metric, frozen=True, kw_only=True, omit_defaults=True):
-    """What ranks of a node wrote into a training log since the last such event: TensorBoard's or Weights & Biases'.
-
-    `tags` says under which tag of the log each quantity was found. `before` counts the samples that the node said
-    earlier in this generation, of all logs.
-    """
+    """Numbers that ranks of a node wrote into a training log since the last such event; published by its agent."""
 
     samples: tuple[LoggedSample, ...]
     kind: Literal["tensorboard", "wandb"]
     path: str
     tags: dict[str, str]
+    """Quantity -> tag of the log under which it was found."""
     before: Count = 0
+    """Samples that the node published earlier in this generation, of all logs."""
 
 
 class TelemetryMeasured(Metric, frozen=True, kw_only=True, omit_defaults=True):
-    """What the ranks of a node used in the last `interval_s`, seen from outside."""
+    """Resources that the ranks of a node used in the last `interval_s`, measured by its agent from outside."""
 
     ranks: tuple[RankTelemetry, ...]
     interval_s: float
 
 
 class CopiesMeasured(Metric, frozen=True, kw_only=True, omit_defaults=True):
-    """The newest step that all ranks of a node have sealed in the memory of another node, `keeper`, as well.
-
-    Said every two seconds at most. `skipped` steps since the last were due and not sent. `coming_step` is the one that
-    the node keeps on both because its order named it, or one before it, ahead of time. `backup_bytes` of it were sent,
-    and `replicated_bytes` by data-parallel replicas of its ranks.
-    """
+    """The newest step that all ranks of a node have sealed on another node; by its agent, at most every 2 s."""
 
     step: Step
     ranks: tuple[Count, ...]
     keeper: Name
+    """The other node."""
     backup_bytes: Count
+    """Bytes of this step that this node sent."""
     took_s: float
     skipped: Count = 0
+    """Steps since the last event that were due and not sent."""
     replicated_bytes: Count = 0
+    """Bytes of this step that data-parallel replicas of its ranks sent."""
     coming_step: Step | None = None
+    """Step that both nodes keep because an order named it, or a step before it, ahead of time."""
 
 
 AnyMetric = StepsMeasured | NumbersLogged | TelemetryMeasured | CopiesMeasured

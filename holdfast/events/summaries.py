@@ -64,10 +64,10 @@ from holdfast.events.findings import (
 from holdfast.events.metrics import CopiesMeasured, NumbersLogged, TelemetryMeasured
 
 EXCEPTION_CHARS_MAX = 200
-"""Of the first line of an exception's message."""
+"""Limit for the first line of an exception's message."""
 
 CODE_CHARS = 12
-"""Of the digest that names a version of the code."""
+"""Limit for the digest that names a version of the code."""
 
 
 _TEMPLATES: dict[type[Event], str] = {

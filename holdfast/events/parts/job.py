@@ -16,30 +16,15 @@ StorePorts = Annotated[tuple[Port, ...], msgspec.Meta(min_length=1)]
 
 
 Purpose = Literal["train", "checks", "replay"]
-"""What a generation of ranks is for: training, stop-time checks of its nodes, or training again to find a fault."""
+"""Purpose of a generation: training, stop-time checks of its nodes, or repeated training to find a fault."""
 
 
 RANKS_MAX = 1_000_000
-"""A job has at most this many ranks; what is asked beyond that is a mistake, and must not cost the memory."""
+"""A job has at most this many ranks; a larger number is a mistake, and must not exhaust the memory."""
 
 
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a user asked to run, as torchrun would be told.
-
-    `start` is how a rank comes to life: forked from the node's zygote, or executed afresh for scripts
-    that need environment variables to take effect at import. `token` is what the job's nodes show each other before
-    they hand out its checkpoints; without one there are no copies on other nodes. `persist_every` says how often a step
-    goes to the disk, see `holdfast.events.parts.persist_every`; "": as often as the cluster says. `only_nodes` are the
-    nodes that it
-    is to run on, where not just any will do, beside as many others as there are `witnesses`. `tags` names what
-    the
-    training logs of the script call a quantity (`holdfast.events.parts.training_quantities`); `training_logs` are
-    patterns of further logs.
-
-    `code_root` is the source tree of which versions are held: `script` lies in it (of a module `cwd` does), and ranks
-    run it from the version that their order names; "": they run it where it lies. `code_outside` are paths in the tree
-    that are no part of its code, and are reached where they lie.
-    """
+    """A job as the user asked for it, much like the arguments of torchrun."""
 
     name: Name
     script: str
@@ -52,14 +37,25 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cwd: str
     directory: str
     start: str = "fork"
+    """`fork` from the node's zygote; `exec` for scripts whose environment variables must be set before import."""
     token: str = ""
+    """Secret that the job's nodes show each other before they hand out its checkpoints; "": no copies on other
+    nodes."""
     persist_every: str = ""
+    """See `holdfast.events.parts.persist_every`; "": the cluster's setting."""
     only_nodes: tuple[Name, ...] = ()
+    """The nodes to run on, beside the `witnesses`; empty: any."""
     witnesses: Count = 0
+    """Further nodes of any name."""
     code_root: str = ""
+    """Source tree under versions, in which `script` (of a module, `cwd`) lies; "": no versions, ranks run it in
+    place."""
     code_outside: tuple[str, ...] = ()
+    """Paths in the tree that are no part of its code, and are used in place."""
     tags: dict[str, str] = {}
+    """Quantity -> tag in the script's training logs (`holdfast.events.parts.training_quantities`)."""
     training_logs: tuple[str, ...] = ()
+    """Patterns of further training logs."""
 
     def __post_init__(self) -> None:
         if self.nnodes < 1 or self.nproc_per_node < 1:
@@ -77,7 +73,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         self.topology()
 
     def topology(self) -> Topology:
-        """How the job's ranks lie over its nodes.
+        """Return the layout of the job's ranks on its nodes.
 
         Raises:
             MeshError: the mesh does not fit the number of ranks.
@@ -87,41 +83,42 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a node says of itself. `store_ports` are held open for the TCPStores of generations.
-
-    On `vault_port` its vault answers other vaults; None: it has no checkpoints in memory.
-    """
+    """The facts of a node."""
 
     address: str
     hostname: str
     boot_id: str
     store_ports: StorePorts
+    """Held open for the TCPStores of generations."""
     cpus: Count
     memory_bytes: Count
     version: str
     vault_port: Port | None = None
+    """Port at which its vault serves other vaults; None: it keeps no checkpoints in memory."""
 
 
 class CheckResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One check of a node: `status` is ok, failed or unreadable (no reading is not good health)."""
+    """The result of one check of a node."""
 
     name: str
     status: str
+    """ok, failed or unreadable; a check that cannot be read does not prove good health."""
     detail: str = ""
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A node handed to a job. `epoch` grows with every hand-over of this node and fences older orders."""
+    """A node handed to a job."""
 
     node: Name
     epoch: Count
+    """Grows with every hand-over of this node and fences older orders."""
     address: str
     store_ports: StorePorts
     vault_port: Port | None = None
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a node's agent takes test transfers."""
+    """Address at which a node's agent receives test transfers."""
 
     address: str
     port: Port

@@ -1,4 +1,4 @@
-"""How often a step is brought from the nodes' memory to the disk, as people say it: "500", "10m", "never"."""
+"""Distance of checkpoints on disk as users write it: "500" steps, "10m", "never"."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ _TEXT = re.compile(r"(\d{1,9})([smh]?)")
 
 
 class PersistEvery(NamedTuple):
-    """Every so many steps, or every so many seconds; neither: never."""
+    """A number of steps or of seconds; neither means never."""
 
     steps: int = 0
     seconds: float = 0.0
 
     @classmethod
     def parse(cls, text: str) -> PersistEvery:
-        """
+        """Return the distance that `text` describes.
+
         Raises:
-            ValueError: it is none of these; the message says which there are.
+            ValueError: it is in none of these forms; the message lists them.
         """
         if text == "never":
             return cls()
@@ -31,10 +32,10 @@ class PersistEvery(NamedTuple):
         return cls(seconds=int(match[1]) * _UNITS[match[2]])
 
     def in_steps(self, step_s: float | None, before: int = 0) -> int:
-        """How many steps that is, if one takes `step_s`; 0: never, or it is not known yet.
+        """Return the distance in steps of `step_s` seconds; 0: never, or not known yet.
 
-        Of a time it is the power of two below: nodes that hear of a change at different times still have steps in
-        common. What it was `before` stays until it is clearly wrong, or it would go to and fro.
+        A time is rounded down to a power of two: nodes that receive a change at different times still have steps in
+        common. The value `before` stays until it is clearly wrong, so that the result does not oscillate.
         """
         if self.steps or not self.seconds:
             return self.steps

@@ -1,4 +1,4 @@
-"""What is known of single ranks: how they ended, how far they are, where they are stuck."""
+"""Facts about single ranks: their end, their progress, the place where they are stuck."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from holdfast.events.parts.scalars import Count, Moment, Name, Step
 
 
 class Suspect(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A node that speaks against itself in tests, and how."""
+    """A node that failed in tests."""
 
     node: Name
     symptom: str
@@ -16,18 +16,17 @@ class Suspect(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RankReplay(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a rank computed in a replay, from step `first` to `last`; `digest` is of all that.
-
-    `digests[i]` is of all up to the end of step `first + i * every`. `bad_step` is the first step with a number that is
-    not finite; None: there was none. A rank that made no step has -1 for both.
-    """
+    """The results of a rank in a replay, from step `first` to `last`; both are -1 if it made no step."""
 
     first: Step
     last: Step
     digest: str
+    """Digest of all results."""
     digests: tuple[str, ...] = ()
+    """`digests[i]` is of all results up to the end of step `first + i * every`."""
     every: Count = 1
     bad_step: Step | None = None
+    """First step with a number that is not finite; None: there was none."""
 
 
 class RankException(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -46,43 +45,48 @@ class RankProcess(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankProgress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Where a rank stands by its ledger: `step` is the last completed one, -1 before any.
-
-    `since_change_s` is how long it has noted nothing, no step, phase or collective; `since_step_s` how long no step,
-    both by the clock of its node. `collectives` counts those that it has entered, `in_collective` its threads that are
-    inside one now, the newest of which is `collective`. `has_ended`: its script has ended by itself.
-    """
+    """The progress of a rank by its ledger."""
 
     rank: Count
     step: Step
+    """Last completed step, -1 before any."""
     phase: str
     phase_since: Moment | None = None
     steps_done: Count = 0
     since_change_s: float = 0.0
+    """Seconds without any step, phase or collective, by the clock of its node."""
     since_step_s: float = 0.0
+    """Seconds without a step, by the clock of its node."""
     collectives: Count = 0
+    """Collectives that it has entered."""
     in_collective: Count = 0
+    """Its threads that are inside a collective now."""
     collective: str = ""
+    """The newest of these collectives."""
     has_ended: bool = False
+    """Its script has ended by itself."""
 
 
 class StandingPlace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Processes of one kind that stand at the same place. `stack` is innermost first, shortened; `ranks` the first of
-    those that they belong to. `is_usual`: so many stand there that it is where one waits."""
+    """Processes of one kind at the same place in the code."""
 
     kind: str
     count: Count
     stack: tuple[str, ...] = ()
+    """Innermost call first, shortened."""
     waits_for: str = ""
     ranks: tuple[Count, ...] = ()
+    """The first of the ranks that the processes belong to."""
     is_usual: bool = False
+    """As many processes are there as at a usual place to wait."""
 
 
 class HangSuspect(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Ranks that hold a job up; several: one of them, and nothing says which. `evidence` can be checked by hand."""
+    """Ranks that hold a job up; if several, one of them, without proof which."""
 
     ranks: tuple[Count, ...]
     nodes: tuple[Name, ...] = ()
     reason: str
     confidence: float
     evidence: tuple[str, ...] = ()
+    """Lines that can be checked by hand."""

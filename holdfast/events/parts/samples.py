@@ -10,10 +10,7 @@ from holdfast.events.parts.scalars import INTEGER_MAX, Count, Moment, Name, Step
 
 
 class StepSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One completed step of one rank.
-
-    `not_finite` has what JSON cannot carry: of `loss` and `grad_norm` those that are nan, inf or -inf.
-    """
+    """One completed step of one rank."""
 
     rank: Count
     step: Step
@@ -23,71 +20,73 @@ class StepSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     grad_norm: float | None = None
     tokens: Count | None = None
     not_finite: dict[str, str] = {}
+    """`loss` or `grad_norm` -> "nan", "inf" or "-inf", which JSON numbers cannot express."""
 
 
 class IterationSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, array_like=True):
-    """One iteration of a rank, as its collectives tell it, whatever its script says of steps.
-
-    `iteration` counts them on this rank and in this generation. `pattern` numbers what repeats: training and evaluation
-    repeat different things. `in_calls_s` is what the rank waited in collectives; None: not known.
-    """
+    """One iteration of a rank, found in its collectives, independent of the steps that its script reports."""
 
     rank: Count
     iteration: Count
+    """Number of the iteration on this rank and in this generation."""
     duration_s: float
     pattern: Count = 0
+    """Number of the repeated pattern: training and evaluation repeat different ones."""
     in_calls_s: float | None = None
+    """Seconds that the rank waited in collectives; None: not known."""
 
 
 class ProfiledCalls(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, array_like=True):
-    """Collectives of one kind that a rank took part in lately.
-
-    `runs` are the group's ranks, as runs of (first, count, stride). `sequences` are those of the group, the same on all
-    its ranks; `seconds` what the rank waited in each; `before` and `before_s` the same of those before the iterations
-    that were asked for. `count` and `total_s`: of all in these iterations.
-    """
+    """Recent collectives of one kind that a rank took part in."""
 
     group: str
     description: str
     runs: tuple[tuple[Count, Count, int], ...]
+    """Ranks of the group as runs of (first, count, stride)."""
     operation: str
     bytes: Count
     sequences: tuple[Count, ...]
+    """Sequence numbers in the group, the same on all its ranks."""
     seconds: tuple[float, ...]
+    """Seconds that the rank waited in each."""
     before: tuple[Count, ...] = ()
+    """Sequence numbers before the iterations that were asked for."""
     before_s: tuple[float, ...] = ()
+    """Seconds that the rank waited in each of those."""
     count: Count = 0
+    """Number of calls in these iterations."""
     total_s: float = 0.0
+    """Seconds of all calls in these iterations."""
 
 
 class RankProfile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a rank did in its last iterations, oldest first: seconds each took, and those in collectives.
-
-    `healthy_s` and `healthy_work_s`: an iteration before these, and what of it was outside of collectives; 0: not
-    known. `calls` are the kinds of collectives that it waited in longest. `unread`: why there is nothing.
-    """
+    """The last iterations of a rank, oldest first."""
 
     rank: Count
     step: Step = -1
     iterations_s: tuple[float, ...] = ()
+    """Seconds of each iteration."""
     in_calls_s: tuple[float, ...] = ()
+    """Seconds in collectives, of each iteration."""
     healthy_s: float = 0.0
+    """Seconds of an iteration before these; 0: not known."""
     healthy_work_s: float = 0.0
+    """Part of it outside of collectives; 0: not known."""
     calls: tuple[ProfiledCalls, ...] = ()
+    """The kinds of collectives in which the rank waited longest."""
     unread: str = ""
+    """Reason why there is no profile."""
 
 
 class RankTelemetry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the processes of one rank used lately: its own and those that it started. None: this may not be read.
-
-    `sent_bytes_per_s` is of its whole node.
-    """
+    """Recent use of resources by the processes of one rank, children included. None: not readable."""
 
     rank: Count
     cpu_cores: float | None = None
     memory_bytes: Count | None = None
     io_bytes_per_s: float | None = None
     sent_bytes_per_s: float | None = None
+    """Bytes sent by the whole node."""
     collectives_per_s: float | None = None
 
 
@@ -97,7 +96,7 @@ SlowCause = Literal["computation", "communication", "stage_imbalance", "sequence
 
 
 class RankPace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, array_like=True):
-    """A rank's last iterations by their medians: seconds, and what of them was in and outside of collectives."""
+    """Medians of a rank's last iterations, in seconds: whole, and outside and inside of collectives."""
 
     rank: Count
     node: Name
@@ -107,7 +106,7 @@ class RankPace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ar
 
 
 class GroupPace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, array_like=True):
-    """A collective of a group: what it takes once all its ranks are there, and how long the last one lets wait."""
+    """A collective of a group: seconds it takes once all ranks are there, and seconds that the last rank delays it."""
 
     group: str
     kind: str
@@ -119,42 +118,45 @@ class GroupPace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, a
 
 
 class FlaggedGroup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A group of ranks that stood elsewhere than most in `times` rounds of stacks: `machine`, or a mesh dimension."""
+    """A group of ranks whose stacks differed from the others in `times` rounds."""
 
     kind: str
+    """`machine`, or a mesh dimension."""
     ranks: tuple[Count, ...]
     nodes: tuple[Name, ...] = ()
     times: Count = 1
 
 
 class StackRound(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A round of stacks of a job that goes on: how many of its ranks could be read, and the `outliers`, which stood
-    elsewhere than most; the first of very many. `unanswered` nodes gave no stacks in time."""
+    """A round of stacks of a job that goes on."""
 
     at: Moment
     read: Count
+    """Ranks whose stacks could be read."""
     is_counted: bool = True
     """False: too few ranks could be read, and the round flags no group."""
 
     outliers: tuple[Count, ...] = ()
+    """Ranks whose stacks differ from most; the first if there are very many."""
     flagged: FlaggedGroup | None = None
     unanswered: tuple[Name, ...] = ()
+    """Nodes that sent no stacks in time."""
 
 
 class LoggedSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a rank wrote into a training log at one moment.
-
-    `step` is the one that the rank had completed then, by its ledger; `logged_step` is the log's own number, by
-    whatever it counts. `mfu` is a share of 1. `not_finite` has what JSON cannot carry, as in `StepSample`.
-    """
+    """Numbers that a rank wrote into a training log at one moment."""
 
     rank: Count
     step: Step
+    """Step that the rank had completed at that time, by its ledger."""
     logged_step: Annotated[int, msgspec.Meta(ge=-INTEGER_MAX, le=INTEGER_MAX)]
+    """Number in the log, whatever it counts."""
     logged_at: Moment
     loss: float | None = None
     grad_norm: float | None = None
     tokens_per_s: float | None = None
     mfu: float | None = None
+    """From 0 to 1."""
     learning_rate: float | None = None
     not_finite: dict[str, str] = {}
+    """As in `StepSample`."""

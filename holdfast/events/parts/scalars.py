@@ -20,11 +20,11 @@ Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
 INTEGER_MAX = (1 << 53) - 1
-"""Integers beyond this are not exact in every JSON reader, and no honest count comes near it."""
+"""Integers beyond this are not exact in every JSON reader, and no real count comes near it."""
 
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=INTEGER_MAX)]
-"""How many, or the number of something that is counted from 0."""
+"""A number of things, or an index from 0."""
 
 
 Step = Annotated[int, msgspec.Meta(ge=-1, le=INTEGER_MAX)]

@@ -1,4 +1,4 @@
-"""What is seen of a job that stands still: stacks of its processes, its ranks' records of collectives. Pure."""
+"""Traces of a job without progress: stacks of its processes, its ranks' records of collectives."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ import msgspec
 ProcessKind = Literal["rank", "data_loader", "checkpoint", "other"]
 
 RecordState = Literal["scheduled", "started", "completed"]
-"""Of a collective. Backends that run on the CPU never say that one has started: it stays `scheduled` until it ends."""
+"""State of a collective. Backends on the CPU never report a start: it stays `scheduled` until it ends."""
 
 
 class Frame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """One call on a stack; `line` 0: not known."""
+    """One call on a stack."""
 
     function: str
     file: str = ""
     line: int = 0
+    """0: not known."""
 
 
 class ThreadStack(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -31,50 +32,53 @@ class ThreadStack(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
 
 
 class ProcessStacks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """The threads of one process. `rank`: that of the rank that it is or belongs to; None: not known.
-
-    `unread` says why nothing could be read, and `is_tracers_fault` that this says nothing of the process: time or
-    rights were lacking. `state` is the kernel's letter for the process (`T`: stopped, `D`: waits for a device or file
-    system; "": not known), `waits_in` where in the kernel it waits. `cpu_share` is the CPU time that it took while it
-    was looked at, in cores, and `io_bytes_per_s` what it read and wrote; None: not known.
-    """
+    """The threads of one process."""
 
     kind: ProcessKind = "rank"
     rank: int | None = None
+    """The rank that it is or belongs to; None: not known."""
     node: str = ""
     pid: int = 0
     threads: tuple[ThreadStack, ...] = ()
     state: str = ""
+    """The kernel's letter (`T`: stopped, `D`: waits for a device or file system); "": not known."""
     unread: str = ""
+    """Reason why the stacks could not be read."""
     command: str = ""
     waits_in: str = ""
+    """Function of the kernel in which it waits."""
     is_tracers_fault: bool = False
+    """Time or rights were lacking: `unread` tells nothing about the process."""
     cpu_share: float | None = None
+    """CPU time that it used during the trace, in cores; None: not known."""
     io_bytes_per_s: float | None = None
+    """Bytes that it read and wrote; None: not known."""
 
 
 class ProcessGroup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A process group. `ranks` are global, in the order of their rank in it; `name` is the same on all its ranks."""
+    """A process group."""
 
     name: str
+    """The same on all its ranks."""
     description: str = ""
     ranks: tuple[int, ...] = ()
+    """Global ranks, in the order of their rank in the group."""
 
 
 class CollectiveRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One collective or point-to-point operation, as one rank has it.
+    """One collective or point-to-point operation in the records of one rank.
 
-    `sequence` counts the operations of the group, on this rank; point-to-point ones count apart, and `peer` is the
-    global rank at the other end. Times are Unix ns; 0: not known, or not yet. `is_waited_for`: a thread of the rank
-    stands in it. `took_ns`: on its device, by the clock of that; 0: not known.
+    Times are Unix ns; 0: not known or not yet.
     """
 
     group: str
     sequence: int
+    """Number of the operation in its group, on this rank; point-to-point operations count apart."""
     operation: str
     state: RecordState = "scheduled"
     is_p2p: bool = False
     peer: int | None = None
+    """Global rank at the other end of a point-to-point operation."""
     input_sizes: tuple[tuple[int, ...], ...] = ()
     output_sizes: tuple[tuple[int, ...], ...] = ()
     dtype: str = ""
@@ -83,61 +87,65 @@ class CollectiveRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     started_ns: int = 0
     ended_ns: int = 0
     took_ns: int = 0
+    """Duration on the device, by its clock; 0: not known."""
     is_waited_for: bool = False
+    """A thread of the rank is in it."""
     frames: tuple[Frame, ...] = ()
 
 
 class RankTrace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one rank remembers of its collectives, oldest first.
-
-    `entered` and `completed`: for each group the sequence of the last one begun, and of the last one that ended; they
-    reach further back than `records`. `unread` says why nothing could be read.
-    """
+    """Recent collectives of one rank, oldest first."""
 
     rank: int
     node: str = ""
     groups: tuple[ProcessGroup, ...] = ()
     records: tuple[CollectiveRecord, ...] = ()
     entered: dict[str, int] = {}
+    """Group -> sequence of the last collective begun; reaches further back than `records`."""
     completed: dict[str, int] = {}
+    """Group -> sequence of the last collective that ended."""
     taken_ns: int = 0
     unread: str = ""
+    """Reason why there are no records."""
 
 
 class SilentPeer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Whom a rank's process has sent something over TCP that is not acknowledged, however often it is sent again.
+    """A peer that does not acknowledge what a rank's process sent over TCP, in spite of retransmissions.
 
-    A process that does not read is another thing: its kernel acknowledges. `address` and `peer` are those of the two
-    ends, `bytes` what is not acknowledged, on so many `connections`; `retries` the most of one of them.
+    A process that does not read differs: its kernel acknowledges.
     """
 
     peer: str
+    """Address of the other end."""
     address: str = ""
+    """Address of this end."""
     rank: int | None = None
     bytes: int = 0
+    """Bytes not acknowledged."""
     retries: int = 0
+    """Most retransmissions on one connection."""
     connections: int = 1
 
 
 class NodeLinks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a node knows of its network while its job stands still.
-
-    `addresses`: those at which its ranks' connections end. `ports`: port of an InfiniBand or RoCE card -> counter ->
-    by how much it has grown, of acknowledgements that did not come. `unread` says what could not be read, and why.
-    """
+    """The network of a node while its job makes no progress."""
 
     node: str
     addresses: tuple[str, ...] = ()
+    """Addresses at which connections of its ranks end."""
     silent_peers: tuple[SilentPeer, ...] = ()
     ports: dict[str, dict[str, int]] = {}
+    """Port of an InfiniBand or RoCE card -> counter of missing acknowledgements -> its growth."""
     unread: str = ""
+    """What could not be read, and why."""
 
 
 class Blamed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A rank or several that one piece of analysis holds to be at fault. `evidence`: lines that a person can check."""
+    """Ranks that one piece of analysis considers at fault."""
 
     ranks: tuple[int, ...]
     nodes: tuple[str, ...] = ()
     reason: str
     confidence: float
     evidence: tuple[str, ...] = ()
+    """Lines that a person can check."""

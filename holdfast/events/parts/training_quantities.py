@@ -1,4 +1,4 @@
-"""What the logs of a training are searched for. Pure."""
+"""Quantities that training logs are searched for."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ QUANTITIES: tuple[Quantity, ...] = get_args(Quantity)
 
 
 class UnknownQuantity(ValueError):
-    """A tag is given for something that nobody looks for."""
+    """A tag for a quantity that logs are not searched for."""
 
 
 def named_tags(tags: dict[str, str]) -> dict[Quantity, str]:
-    """The tags by quantity.
+    """Return the tags by quantity.
 
     Raises:
-        UnknownQuantity: a name that is none of these, or an empty tag.
+        UnknownQuantity: an unknown name, or an empty tag.
     """
     found: dict[Quantity, str] = {}
     for name, tag in tags.items():
