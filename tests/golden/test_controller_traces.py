@@ -1,4 +1,4 @@
-"""What the controller decides, trace by trace (tests/golden/controller/*.trace)."""
+"""Decisions of the controller, trace by trace (tests/golden/controller/*.trace)."""
 
 from datetime import datetime
 from pathlib import Path
@@ -158,7 +158,7 @@ def summary(state: JobState) -> str:
     if state.incident:
         blamed = " ".join(f"{node}:{times}" for node, times in sorted(state.incident.blamed.items()))
         words.append(
-            f"incident {state.incident.shown_as} at step {state.incident.failed_step}, blamed {blamed or 'nobody'}"
+            f"incident {state.incident.symptom_name} at step {state.incident.failed_step}, blamed {blamed or 'nobody'}"
         )
     if present := state.code.present:
         waits = f", {state.code.known(state.code.pending.version).name} waits" if state.code.pending else ""  # type: ignore[union-attr]

@@ -6,7 +6,7 @@
     = running, generation 1
 
 Lines with `>` are inputs (seconds since the start, type, fields); the lines below them are what comes out. With
-`pytest --rewrite` the outputs are written anew: read the difference before committing it.
+`pytest --rewrite` the outputs are rewritten: read the difference before committing it.
 """
 
 from __future__ import annotations

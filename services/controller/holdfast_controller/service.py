@@ -204,7 +204,7 @@ def _incident_row(job: str, incident: Incident, closing: IncidentClosed | None) 
         id=incident.id,
         job=job,
         opened_at=incident.opened_at,
-        symptom=incident.shown_as,
+        symptom=incident.symptom_name,
         summary=incident.summary,
         attempts=incident.attempts,
         blamed=incident.blamed,

@@ -1,4 +1,4 @@
-"""What is over is forgotten after a while: jobs by the controller, nodes by the inventory."""
+"""Retention: the controller deletes ended jobs after a while, the inventory lost nodes."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ They are apart from the store of decisions, in the same schema: contents never c
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Self
+from typing import Any, Self
 
 from holdfast.store.connections import Connections, translated
 
@@ -47,15 +47,11 @@ class PostgresShelf:
 
     async def versions(self) -> list[str]:
         """Return the versions that are stored completely."""
-        async with self._connections.one() as connection:
-            with translated():
-                return [row[0] for row in await connection.fetch(_KEPT)]
+        return [row[0] for row in await self._fetch(_KEPT)]
 
     async def of_live_jobs(self) -> set[str]:
         """Return the versions of jobs that are not over."""
-        async with self._connections.one() as connection:
-            with translated():
-                return {row[0] for row in await connection.fetch(_OF_LIVE_JOBS)}
+        return {row[0] for row in await self._fetch(_OF_LIVE_JOBS)}
 
     async def manifest(self, version: str) -> bytes | None:
         """Return the manifest of a completely stored version."""
@@ -66,16 +62,12 @@ class PostgresShelf:
 
     async def missing(self, digests: Collection[str]) -> set[str]:
         """Return the digests whose content is not stored."""
-        async with self._connections.one() as connection:
-            with translated():
-                rows = await connection.fetch(_THERE, list(digests))
+        rows = await self._fetch(_THERE, list(digests))
         return set(digests) - {row[0] for row in rows}
 
     async def contents(self, digests: Collection[str]) -> dict[str, bytes]:
         """Return the contents that are stored."""
-        async with self._connections.one() as connection:
-            with translated():
-                rows = await connection.fetch(_CONTENTS, list(digests))
+        rows = await self._fetch(_CONTENTS, list(digests))
         return {row[0]: bytes(row[1]) for row in rows}
 
     async def put(self, contents: Mapping[str, bytes]) -> None:
@@ -93,15 +85,18 @@ class PostgresShelf:
 
     async def unused(self) -> list[str]:
         """Delete versions that no job has and that are older than a day; return their names."""
-        async with self._connections.one() as connection:
-            with translated():
-                return [row[0] for row in await connection.fetch(_UNUSED)]
+        return [row[0] for row in await self._fetch(_UNUSED)]
 
     async def sweep(self, needed: Iterable[str]) -> None:
         """Delete all contents except `needed` and those stored within a day."""
         async with self._connections.one() as connection:
             with translated():
                 await connection.execute(_SWEEP, list(needed))
+
+    async def _fetch(self, sql: str, *values: object) -> list[Any]:
+        async with self._connections.one() as connection:
+            with translated():
+                return list(await connection.fetch(sql, *values))
 
     async def close(self) -> None:
         """Give up the connection."""

@@ -126,7 +126,7 @@ class JobDraft:
             outcome=outcome,
             attempts=incident.attempts,
             reason=reason,
-            symptom=incident.shown_as,
+            symptom=incident.symptom_name,
             summary=incident.summary,
         )
         self._closed.append(incident)

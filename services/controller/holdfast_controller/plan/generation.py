@@ -18,7 +18,7 @@ from holdfast_controller.plan.code import updates
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident.closing import close_when_settled, passed_step
 from holdfast_controller.plan.incident.incident import Failure
-from holdfast_controller.plan.incident.recovery import failed
+from holdfast_controller.plan.incident.recovery import handle_failure
 from holdfast_controller.plan.phase import LIVE, Awaited, Running, Starting, Stopping
 from holdfast_controller.plan.transitions import become_completed, become_running, become_stopped, end_when_gone
 
@@ -128,11 +128,11 @@ def start_overdue(draft: JobDraft, passed: DeadlinePassed) -> None:
         # A job that never made a step may make none at all, or compile for long: the finding is all that follows.
         if state.has_stepped or state.incident:
             text = f"no first step within {waited_s:.0f} s of starting generation {state.generation}"
-            failed(draft, _failure(draft, Symptom.NO_FIRST_STEP, text))
+            handle_failure(draft, _failure(draft, Symptom.NO_FIRST_STEP, text))
     elif set(missing) == set(state.nodes):
         # Silence of all nodes shows no fault of any one.
         text = f"no node started its ranks within {waited_s:.0f} s"
-        failed(draft, _failure(draft, Symptom.START_TIMEOUT, text))
+        handle_failure(draft, _failure(draft, Symptom.START_TIMEOUT, text))
     else:
         failures = [
             _failure(draft, Symptom.START_TIMEOUT, f"{node} did not start its ranks within {waited_s:.0f} s", node)
@@ -140,7 +140,7 @@ def start_overdue(draft: JobDraft, passed: DeadlinePassed) -> None:
         ]
         for failure in failures:
             if not isinstance(draft.state.phase, Stopping):
-                failed(draft, failure)
+                handle_failure(draft, failure)
 
 
 def stop_overdue(draft: JobDraft, _: DeadlinePassed) -> None:

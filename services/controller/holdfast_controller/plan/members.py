@@ -7,7 +7,7 @@ from holdfast.events.parts.job import Grant
 from holdfast.symptoms import Symptom
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident.incident import Failure
-from holdfast_controller.plan.incident.recovery import failed
+from holdfast_controller.plan.incident.recovery import handle_failure
 from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.orders import standing_orders, superseding
 from holdfast_controller.plan.phase import Claiming, Stopping
@@ -64,7 +64,7 @@ def nodes_awaited(draft: JobDraft, event: NodesAwaited) -> None:
 def node_gone(draft: JobDraft, event: NodeLost | NodeDeparted) -> None:
     """Handle a node that was lost, or whose agent was shut down."""
     if failure := departure(draft, event):
-        failed(draft, failure)
+        handle_failure(draft, failure)
 
 
 def departure(draft: JobDraft, event: NodeLost | NodeDeparted) -> Failure | None:

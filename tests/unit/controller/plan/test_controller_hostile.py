@@ -1,4 +1,4 @@
-"""What nobody should send: no input of a job takes the controller's decisions down, or acts on what it does not fit."""
+"""Malformed input: no input of a job stops the controller, or changes what it does not concern."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the controller says of a job that is asked for, and of its start."""
+"""Events about a submitted job, and about its start."""
 
 from datetime import UTC, datetime
 

@@ -14,7 +14,7 @@ from holdfast.events import ChecksEnded, DeadlinePassed, DiagnosticResult, Proce
 from holdfast.events.parts.ranks import Suspect
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident.ladder import named_by_checks, named_by_link
-from holdfast_controller.plan.incident.recovery import chosen, proceed
+from holdfast_controller.plan.incident.recovery import choose_rung, proceed
 
 
 def diagnostic_result(draft: JobDraft, event: DiagnosticResult) -> None:
@@ -62,19 +62,19 @@ def _conclude(draft: JobDraft) -> None:
     suspects = tuple(
         Suspect(node=suspect.node, symptom=suspect.symptom, reason=suspect.reason) for suspect in verdict.suspects
     )
-    draft.emit(ChecksEnded, suspects=suspects, took_s=took_s, reason=_in_words(verdict))
+    draft.emit(ChecksEnded, suspects=suspects, took_s=took_s, reason=_summary(verdict))
     failure = checks.failure
     incident = msgspec.structs.replace(state.incident, checked=frozenset(state.nodes))
     draft.update(incident=incident)
     choice = named_by_checks(failure, suspects, frozenset(state.nodes))
     choice = choice or named_by_link(incident, failure, verdict.links, state.nodes)
     if choice is None:
-        choice = chosen(draft, incident, failure)
+        choice = choose_rung(draft, incident, failure)
         choice = msgspec.structs.replace(choice, reason=f"{choice.reason}; stop-time checks name no node")
     proceed(draft, failure, choice)
 
 
-def _in_words(verdict: ChecksVerdict) -> str:
+def _summary(verdict: ChecksVerdict) -> str:
     if verdict.capped:
         return verdict.capped
     parts = [f"{suspect.node}: {suspect.reason}" for suspect in verdict.suspects]

@@ -12,9 +12,9 @@ from holdfast.engines.checks.replay_groups import ReplaySuspects, in_both, inter
 from holdfast.engines.checks.replay_outcome import GroupReplay, PhaseOutcome, compare, deviating
 from holdfast.events import DeadlinePassed, ProcessExited, ReplayEnded, ReplayResult
 from holdfast_controller.plan.draft import JobDraft
-from holdfast_controller.plan.incident.classify import in_words
+from holdfast_controller.plan.incident.classify import describe_exit
 from holdfast_controller.plan.incident.ladder import named_by_replay
-from holdfast_controller.plan.incident.recovery import chosen, proceed
+from holdfast_controller.plan.incident.recovery import choose_rung, proceed
 from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.phase import ReplayProgress
 from holdfast_controller.plan.transitions import become_replaying
@@ -44,7 +44,7 @@ def rank_exited(draft: JobDraft, event: ProcessExited) -> None:
     if replay is None or event.node not in state.nodes:
         return
     assert event.node is not None
-    _update(draft, died={event.node: in_words(event), **replay.died})
+    _update(draft, died={event.node: describe_exit(event), **replay.died})
     _conclude_if_over(draft)
 
 
@@ -132,7 +132,7 @@ def _conclude(draft: JobDraft, replay: ReplayProgress, located: ReplaySuspects) 
     result = f"{located.reason}: one of {', '.join(candidates)}" if candidates else located.reason
     choice = named_by_replay(failure, suspects, result, one_of=located.one_of)
     if choice is None:
-        choice = chosen(draft, incident, failure)
+        choice = choose_rung(draft, incident, failure)
         choice = msgspec.structs.replace(choice, reason=f"{choice.reason}; dual-phase replay: {result}")
     proceed(draft, failure, choice)
 

@@ -69,7 +69,7 @@ def follow_up(events: Sequence[Event], of: JobState, now: datetime, rules: Rules
         for_speed=is_slow,
         witnesses=SPEED_WITNESSES if is_slow else int(len(eviction.together) < SUSPECTS_WITHOUT_WITNESS_MIN),
     )
-    suite = SLOW if is_slow else suite_for(incident.shown_as if incident else "")
+    suite = SLOW if is_slow else suite_for(incident.symptom_name if incident else "")
     spec = _spec(of.spec, f"retest-{eviction.id[-12:]}", test, suite)
     draft = JobDraft(new_job(spec, now).update(suspect_test=test), derived_id(eviction.id, "retest"), now, rules)
     why = "for being slow, which may have passed" if is_slow else "because one of them is at fault"

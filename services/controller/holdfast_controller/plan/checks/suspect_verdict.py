@@ -44,7 +44,7 @@ def judge_suspects(test: SuspectTest, members: Sequence[str], references: Refere
         cleared=cleared,
         at_fault=at_fault,
         in_doubt=tuple(node for node in test.nodes if node not in decided),
-        reason=_in_words(verdict, cleared, at_fault, test.witnesses_among(tested)),
+        reason=_summary(verdict, cleared, at_fault, test.witnesses_among(tested)),
     )
 
 
@@ -66,7 +66,7 @@ def _at_fault(nodes: Sequence[str], verdict: ChecksVerdict) -> tuple[Suspect, ..
     return tuple(named)
 
 
-def _in_words(
+def _summary(
     verdict: ChecksVerdict, cleared: Sequence[str], at_fault: Sequence[Suspect], witnesses: Sequence[str]
 ) -> str:
     parts = [f"{suspect.node} is at fault: {suspect.reason}" for suspect in at_fault]

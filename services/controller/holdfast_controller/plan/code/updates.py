@@ -28,7 +28,7 @@ def first_version(offer: CodeOffer | None, asked_by: str, now: datetime) -> Code
 
 def refused_at_submission(spec: JobSpec, offer: CodeOffer | None, held: Mapping[str, Manifest]) -> str:
     """Return why a job cannot run this code; "" if it can."""
-    return "" if offer is None else _unusable(spec, offer.version, held)
+    return "" if offer is None else _why_unusable(spec, offer.version, held)
 
 
 # --- requests of people -------------------------------------------------------------------------
@@ -38,7 +38,7 @@ def update(draft: JobDraft, request: UpdateJob) -> str:
     """Bring a version in, now or with the next restart; return why not, "" if that is done or planned."""
     state, code, offer = draft.state, draft.state.code, request.code
     known = code.known(offer.version)
-    if why := _busy(state, request.is_urgent) or _unusable(state.spec, offer.version, draft.rules.manifests):
+    if why := _why_not_now(state, request.is_urgent) or _why_unusable(state.spec, offer.version, draft.rules.manifests):
         return why
     if known and offer.version == code.version:
         waits = f"; `holdfast rollback {state.job}` withdraws the pending update" if code.pending else ""
@@ -70,7 +70,7 @@ def update(draft: JobDraft, request: UpdateJob) -> str:
 def rollback(draft: JobDraft, request: RollbackJob) -> str:
     """Go back to an earlier version, or withdraw the pending one; return why not, "" if that is done."""
     state, code, present = draft.state, draft.state.code, draft.state.code.present
-    if why := _busy(state, True):
+    if why := _why_not_now(state, True):
         return why
     if present is None:
         return _runs_in_place(state.spec)
@@ -114,7 +114,7 @@ def note_first_step(draft: JobDraft, step: int) -> None:
     code = code.update(first_step=step)
     if code.present and code.present.verdict is CodeVerdict.UNKNOWN:
         code = code.judged(code.present.version, CodeVerdict.TRAINED, f"it has made its first step, {step}")
-    draft.state = draft.state.update(code=code)
+    draft.update(code=code)
 
 
 def is_on_trial(state: JobState) -> bool:
@@ -161,13 +161,13 @@ def can_roll_back(state: JobState, generation: int) -> bool:
         or not is_of_present_code(state, generation)
     ):
         return False
-    return _way_out(state.code) is not None
+    return _replacement(state.code) is not None
 
 
 def roll_back(draft: JobDraft, reason: str) -> None:
     """Judge the present version bad; the next start brings in the pending version, or else the last good one."""
     code = draft.state.code
-    present, target = code.present, _way_out(code)
+    present, target = code.present, _replacement(code)
     assert present is not None and target is not None, "see `can_roll_back`"
     code = _judge(draft, code, present.version, CodeVerdict.BAD, reason)
     if code.pending is None:
@@ -175,7 +175,7 @@ def roll_back(draft: JobDraft, reason: str) -> None:
             version=target, asked_by="", is_urgent=True, goes_back=True, reason=f"{present.name}: {reason}"
         )
         code = code.update(pending=pending)
-    draft.state = draft.state.update(code=code)
+    draft.update(code=code)
 
 
 # --- time ---------------------------------------------------------------------------------------
@@ -195,7 +195,7 @@ def restart_for_update(draft: JobDraft) -> None:
 
 
 def _plan(draft: JobDraft, code: CodeState, pending: PendingVersion) -> None:
-    draft.state = draft.state.update(code=code.update(pending=pending))
+    draft.update(code=code.update(pending=pending))
     draft.emit(
         UpdatePlanned,
         version=pending.version,
@@ -213,7 +213,7 @@ def _withdraw(draft: JobDraft, asked_by: str) -> str:
     if code.pending is None:
         return f"job {draft.state.job} runs that version already"
     draft.emit(UpdateWithdrawn, version=code.pending.version, reason=f"asked by {asked_by}")
-    draft.state = draft.state.update(code=code.update(pending=None))
+    draft.update(code=code.update(pending=None))
     return ""
 
 
@@ -222,14 +222,14 @@ def _judge(draft: JobDraft, code: CodeState, version: str, verdict: CodeVerdict,
     return code.judged(version, verdict, why)
 
 
-def _way_out(code: CodeState) -> str | None:
+def _replacement(code: CodeState) -> str | None:
     """Return the version that may replace the present one."""
     if code.pending is not None:
         return code.pending.version
     return code.fallback.version if code.fallback else None
 
 
-def _busy(state: JobState, is_urgent: bool) -> str:
+def _why_not_now(state: JobState, is_urgent: bool) -> str:
     if isinstance(state.phase, Stopping):
         return f"job {state.job} is being stopped"
     if is_urgent and isinstance(state.phase, LIVE) and state.phase.finished:
@@ -244,7 +244,7 @@ def _runs_in_place(spec: JobSpec) -> str:
     )
 
 
-def _unusable(spec: JobSpec, version: str, held: Mapping[str, Manifest]) -> str:
+def _why_unusable(spec: JobSpec, version: str, held: Mapping[str, Manifest]) -> str:
     if not spec.code_root:
         return _runs_in_place(spec)
     manifest = held.get(version)

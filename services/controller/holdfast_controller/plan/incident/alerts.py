@@ -19,7 +19,7 @@ from holdfast_controller.plan.job import JobState
 KEPT_PER_NODE_MAX = 32
 
 
-def noted(state: JobState, event: Inspection, now: datetime, policy: LadderPolicy) -> JobState:
+def with_alert(state: JobState, event: Inspection, now: datetime, policy: LadderPolicy) -> JobState:
     """Return the job with this alert noted, or marked as cleared; a cleared alert still counts towards several."""
     node = event.node or ""
     kept = suspicions(state, node, now, policy)
@@ -34,7 +34,7 @@ def noted(state: JobState, event: Inspection, now: datetime, policy: LadderPolic
                 kind=event.kind,
                 symptom=event.symptom,
                 confidence=event.confidence,
-                text=in_words(event),
+                text=describe(event),
                 event=event.id,
                 stands=not event.is_momentary,
             )
@@ -49,7 +49,7 @@ def failure(state: JobState, event: Inspection, now: datetime, policy: LadderPol
     """Return the failure of the node if this alert, with those before it, is enough to evict it; otherwise None."""
     if event.state != "alert" or event.confidence == "hint":
         return None
-    text = in_words(event)
+    text = describe(event)
     evidence: tuple[str, ...] = (event.id,)
     if event.confidence == "tolerate":
         of_node = state.alerts.get(event.node or "", ())
@@ -78,7 +78,7 @@ def suspicions(state: JobState, node: str | None, now: datetime, policy: LadderP
     return [alert for alert in state.alerts.get(node or "", ()) if alert.stands or _is_recent(alert, now, policy)]
 
 
-def in_words(event: Inspection) -> str:
+def describe(event: Inspection) -> str:
     """Return one line: the check, the device, the node, the detail."""
     device = f" {event.device}" if event.device else ""
     place = f"the machine of {event.node}" if event.scope == "host" else event.node

@@ -9,7 +9,7 @@ from holdfast.events import BadNumber, StepsCertified, Withheld
 from holdfast.symptoms import Symptom
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident.incident import BadStep, Failure
-from holdfast_controller.plan.incident.recovery import failed, learned_late
+from holdfast_controller.plan.incident.recovery import handle_failure, handle_late_failure
 from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.phase import LIVE, Running, Stopping
 
@@ -26,7 +26,7 @@ def bad_number(draft: JobDraft, event: BadNumber) -> None:
     if event.generation < state.trained_generation:
         # The present generation may be sound: if it is not, its own numbers will show that.
         if state.incident and event.certified is not None:
-            learned_late(draft, failure)
+            handle_late_failure(draft, failure)
         return
     if event.certified is not None:
         limits = [event.certified] if state.is_past_limit else [event.certified, state.restore_at_most]
@@ -34,9 +34,9 @@ def bad_number(draft: JobDraft, event: BadNumber) -> None:
             next_restore_at_most=min(limit for limit in limits if limit is not None), is_past_limit=False
         )
     if isinstance(state.phase, LIVE):
-        failed(draft, failure)
+        handle_failure(draft, failure)
     elif state.incident:
-        learned_late(draft, failure)
+        handle_late_failure(draft, failure)
 
 
 def steps_certified(draft: JobDraft, event: StepsCertified) -> None:
@@ -59,7 +59,7 @@ def _failure(state: JobState, event: BadNumber) -> Failure:
         symptom=Symptom.JUMP if event.kind == "jump" else Symptom.NAN,
         generation=event.generation or 0,
         step=max(event.step, state.step),
-        text=_in_words(event),
+        text=_describe(event),
         node=node,
         rank=event.rank,
         evidence=(event.id,),
@@ -67,7 +67,7 @@ def _failure(state: JobState, event: BadNumber) -> Failure:
     )
 
 
-def _in_words(event: BadNumber) -> str:
+def _describe(event: BadNumber) -> str:
     what = event.quantity.replace("_", " ")
     owner = f" of rank {event.rank}" if event.rank is not None else ""
     by = f" ({event.tag} at {event.logged_step} of a {event.told_by} log)" if event.told_by else ""

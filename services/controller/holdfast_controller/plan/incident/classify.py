@@ -59,7 +59,7 @@ _TAIL_CHARS = 4000
 """Length of the end of a log that is searched for the reason of an abort."""
 
 
-def diagnosed(exited: ProcessExited) -> Diagnosis:
+def diagnose(exited: ProcessExited) -> Diagnosis:
     """Diagnose the end of this rank by its own evidence; other ranks may have failed earlier."""
     exception = exited.exception
     return diagnose_end(
@@ -97,14 +97,14 @@ def classify(exited: ProcessExited, *, alone: bool = False) -> Symptom:
         return Symptom.PEER_LOST if "cascade" in hands and "first" not in hands else Symptom.KILLED_BY_SIGNAL
     if exited.exit_code is None:
         return Symptom.RANKS_VANISHED
-    return Symptom.SERVICE_ELSEWHERE if diagnosed(exited).symptom in _OF_SERVICE else Symptom.EXIT_CODE
+    return Symptom.SERVICE_ELSEWHERE if diagnose(exited).symptom in _OF_SERVICE else Symptom.EXIT_CODE
 
 
 _NO_MORE = frozenset({Symptom.UNKNOWN, Symptom.KILLED, Symptom.USER_CODE_ERROR})
 """Names that add nothing to the symptom."""
 
 
-def named(symptom: Symptom, diagnosis: Diagnosis) -> str:
+def finer_name(symptom: Symptom, diagnosis: Diagnosis) -> str:
     """Return the finer name of a rank's own failure; "" if there is none."""
     return "" if symptom is Symptom.PEER_LOST or diagnosis.symptom in _NO_MORE else str(diagnosis.symptom)
 
@@ -132,7 +132,7 @@ def is_superseded(exited: ProcessExited) -> bool:
     return exited.exception is None and exited.exit_code == exit_codes.SUPERSEDED
 
 
-def in_words(exited: ProcessExited) -> str:
+def describe_exit(exited: ProcessExited) -> str:
     """Return one line that describes how the rank ended."""
     where = f"rank {exited.rank} on {exited.node}"
     if exited.exception is not None:

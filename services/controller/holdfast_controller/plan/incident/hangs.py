@@ -13,7 +13,7 @@ from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident.closing import passed_step
 from holdfast_controller.plan.incident.incident import Failure, RankError, Rung
 from holdfast_controller.plan.incident.ladder import HANGS
-from holdfast_controller.plan.incident.recovery import failed
+from holdfast_controller.plan.incident.recovery import handle_failure
 from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.phase import LIVE
 
@@ -35,7 +35,7 @@ def hang_found(draft: JobDraft, event: HangFound) -> None:
         draft.emit(Withheld, mechanism=HANGS, rung=rung, node=failure.node, reason=failure.text)
         return
     passed_step(draft, event.step)
-    failed(draft, failure)
+    handle_failure(draft, failure)
 
 
 def _failure(state: JobState, event: HangFound, policy: HangPolicy) -> Failure:
@@ -52,7 +52,7 @@ def _failure(state: JobState, event: HangFound, policy: HangPolicy) -> Failure:
         root=Root.INFRASTRUCTURE if is_certain else Root.UNKNOWN,
         generation=state.generation,
         step=step,
-        text=_in_words(event),
+        text=_describe(event),
         node=named[0] if is_named and len(named) == 1 else None,
         rank=event.ranks[0] if len(event.ranks) == 1 else None,
         evidence=(event.id,),
@@ -69,7 +69,7 @@ def _failure(state: JobState, event: HangFound, policy: HangPolicy) -> Failure:
     )
 
 
-def _in_words(event: HangFound) -> str:
+def _describe(event: HangFound) -> str:
     summary = event.summary or "no rank or node is named"
     phase = f" in phase {event.phase}" if event.phase not in USUAL else ""
     return f"no progress for {event.still_s:.1f} s{phase} after step {event.step}; {summary}"

@@ -71,7 +71,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes of which one blocks the others, or slows the job down; it is not known which."""
 
     @property
-    def shown_as(self) -> str:
+    def symptom_name(self) -> str:
         """The most specific name of the symptom."""
         return self.named or self.symptom
 
@@ -164,7 +164,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     summary: str = ""
 
     @property
-    def shown_as(self) -> str:
+    def symptom_name(self) -> str:
         """The most specific name of the symptom."""
         return self.named or self.symptom
 

@@ -7,7 +7,7 @@ from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident import alerts
 from holdfast_controller.plan.incident.incident import Rung
 from holdfast_controller.plan.incident.ladder import INSPECTIONS, RungChoice
-from holdfast_controller.plan.incident.recovery import failed
+from holdfast_controller.plan.incident.recovery import handle_failure
 from holdfast_controller.plan.incident.rungs import may_evict
 from holdfast_controller.plan.phase import Stopping
 
@@ -17,7 +17,7 @@ def inspected(draft: JobDraft, event: Inspection) -> None:
     rules = draft.rules
     if isinstance(draft.state.phase, Stopping) or event.node not in draft.state.nodes:
         return
-    draft.state = alerts.noted(draft.state, event, draft.now, rules.ladder)
+    draft.state = alerts.with_alert(draft.state, event, draft.now, rules.ladder)
     failure = alerts.failure(draft.state, event, draft.now, rules.ladder)
     if failure is None:
         return
@@ -26,4 +26,4 @@ def inspected(draft: JobDraft, event: Inspection) -> None:
         return
     choice = RungChoice(rung=Rung.EVICT, reason=failure.text, nodes=(event.node,), mechanism=INSPECTIONS)
     if may_evict(draft, choice):
-        failed(draft, failure)
+        handle_failure(draft, failure)

@@ -246,7 +246,7 @@ def _for_bad_numbers(incident: Incident, failure: Failure, bad_step: BadStep, op
         reason = f"{failure.text}; no step is certified as clean, so there is none to restore"
         return RungChoice(rung=Rung.STOP, reason=reason)
     if options.can_check and options.members - incident.checked:
-        return RungChoice(rung=Rung.CHECKS, reason=failure.text, suite=suite_for(failure.shown_as))
+        return RungChoice(rung=Rung.CHECKS, reason=failure.text, suite=suite_for(failure.symptom_name))
     earlier = [known for known in incident.bad_steps if known.generation != bad_step.generation]
     if earlier and options.can_roll_back:
         why = "bad numbers again, no machine is known to be at fault, and the code is new"
@@ -278,7 +278,7 @@ def _for_crash(incident: Incident, failure: Failure, options: LadderOptions, pol
         and incident.restarts >= policy.reattempts_before_checks
         and options.members - incident.checked
     ):
-        return RungChoice(rung=Rung.CHECKS, reason=failure.text, suite=suite_for(failure.shown_as))
+        return RungChoice(rung=Rung.CHECKS, reason=failure.text, suite=suite_for(failure.symptom_name))
     if failure.symptom in FIRST_HAND_OF_NODE and node:
         same = sum(node in nodes for nodes in seen.by.values()) if seen else 0
         times = max(incident.blamed.get(node, 0), same)

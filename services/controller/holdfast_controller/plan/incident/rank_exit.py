@@ -6,15 +6,15 @@ from holdfast.events import ProcessExited
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident.classify import (
     classify,
-    diagnosed,
-    in_words,
+    describe_exit,
+    diagnose,
+    finer_name,
     is_superseded,
-    named,
     signature,
 )
 from holdfast_controller.plan.incident.closing import passed_step
 from holdfast_controller.plan.incident.incident import Failure, RankError
-from holdfast_controller.plan.incident.recovery import failed, learned_late
+from holdfast_controller.plan.incident.recovery import handle_failure, handle_late_failure
 from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.phase import LIVE, Stopping
 
@@ -36,14 +36,14 @@ def rank_exited(draft: JobDraft, event: ProcessExited) -> None:
         passed_step(draft, event.step)
     failure = _failure(draft.state, event, event.generation)
     if is_present and event.node in state.nodes and isinstance(state.phase, LIVE):
-        failed(draft, failure)
+        handle_failure(draft, failure)
     elif draft.state.incident:
-        learned_late(draft, failure)
+        handle_late_failure(draft, failure)
 
 
 def _failure(state: JobState, event: ProcessExited, generation: int) -> Failure:
     symptom = classify(event, alone=state.spec.nnodes * state.spec.nproc_per_node == 1)
-    diagnosis = diagnosed(event)
+    diagnosis = diagnose(event)
     error = RankError(
         generation=generation,
         signature=signature(event),
@@ -54,11 +54,11 @@ def _failure(state: JobState, event: ProcessExited, generation: int) -> Failure:
     )
     return Failure(
         symptom=symptom,
-        named=named(symptom, diagnosis),
+        named=finer_name(symptom, diagnosis),
         root=diagnosis.root,
         generation=generation,
         step=max(event.step, state.step),
-        text=in_words(event),
+        text=describe_exit(event),
         node=event.node,
         rank=event.rank,
         evidence=(event.id,),

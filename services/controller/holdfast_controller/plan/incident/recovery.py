@@ -28,14 +28,14 @@ MECHANISMS = {
 """Rungs whose mechanism can be set to only observe: the setting, and the option that the ladder then lacks."""
 
 
-def failed(draft: JobDraft, failure: Failure) -> None:
+def handle_failure(draft: JobDraft, failure: Failure) -> None:
     """Act on a failure of the generation that should run now."""
     if draft.state.incident is None:
         _open(draft, failure)
     proceed(draft, failure, _weigh(draft, failure))
 
 
-def learned_late(draft: JobDraft, failure: Failure) -> None:
+def handle_late_failure(draft: JobDraft, failure: Failure) -> None:
     """Use evidence about a generation that was already given up: it may name the culprit, or show that going on is
     no use."""
     choice = _weigh(draft, failure)
@@ -68,7 +68,7 @@ def proceed(draft: JobDraft, failure: Failure, choice: RungChoice) -> None:
     _take(draft, failure, within_limits(choice, draft.incident, failure, draft.rules.ladder))
 
 
-def chosen(draft: JobDraft, incident: Incident, failure: Failure) -> RungChoice:
+def choose_rung(draft: JobDraft, incident: Incident, failure: Failure) -> RungChoice:
     """Return the rung that `incident` asks for now. A rung whose mechanism only observes is emitted and passed over."""
     policy, options = draft.rules.ladder, _options(draft, failure)
     choice = choose(incident, failure, options, policy)
@@ -147,8 +147,8 @@ def _open(draft: JobDraft, failure: Failure) -> None:
     draft.update(incident=incident)
     draft.emit(
         IncidentOpened,
-        symptom=failure.shown_as,
-        table_one=row_of(failure.shown_as),
+        symptom=failure.symptom_name,
+        table_one=row_of(failure.symptom_name),
         root=failure.root,
         failed_step=failure.step,
         node=failure.node,
@@ -160,7 +160,7 @@ def _open(draft: JobDraft, failure: Failure) -> None:
 def _weigh(draft: JobDraft, failure: Failure) -> RungChoice:
     """Count the failure in the incident, and return the rung that follows."""
     incident = blame(draft.incident, failure, frozenset(draft.state.nodes))
-    choice = chosen(draft, incident, failure)
+    choice = choose_rung(draft, incident, failure)
     if (error := user_error(failure)) and is_of_present_code(draft.state, failure.generation):
         incident = msgspec.structs.replace(incident, user_error=error)
     if failure.bad_step:

@@ -16,7 +16,7 @@ from holdfast.symptoms import Root, Symptom
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident.incident import Failure, Rung
 from holdfast_controller.plan.incident.ladder import FAIL_SLOW
-from holdfast_controller.plan.incident.recovery import failed
+from holdfast_controller.plan.incident.recovery import handle_failure
 from holdfast_controller.plan.job import JobState, SlowNode
 from holdfast_controller.plan.phase import Running
 
@@ -68,7 +68,7 @@ def _suspects(event: FailSlowLocated, policy: LadderPolicy) -> tuple[str, ...]:
 def fail_slow_relieved(draft: JobDraft, event: FailSlowRelieved) -> None:
     """Forget the slow nodes: the job is as fast as before."""
     if event.is_over and event.generation == draft.state.generation:
-        draft.state = draft.state.update(slow=None)
+        draft.update(slow=None)
 
 
 def is_due(state: JobState, now: datetime, hearing_since: datetime) -> bool:
@@ -109,4 +109,4 @@ def replace_slow_nodes(draft: JobDraft) -> None:
         group=slow.suspects,
         evidence=(slow.event,),
     )
-    failed(draft, failure)
+    handle_failure(draft, failure)

@@ -1,4 +1,4 @@
-"""What the controller makes of one rank's end: rules of `holdfast.engines.crash`, symptoms of the ladder."""
+"""The controller's symptom of one rank's end: rules of `holdfast.engines.crash`, symptoms of the ladder."""
 
 from datetime import UTC, datetime
 
@@ -7,7 +7,7 @@ import pytest
 from holdfast.events import ProcessExited
 from holdfast.events.parts.ranks import RankException
 from holdfast.symptoms import Root, Symptom
-from holdfast_controller.plan.incident.classify import classify, diagnosed
+from holdfast_controller.plan.incident.classify import classify, diagnose
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -113,6 +113,6 @@ def test_ends_without_an_exception_or_a_signal() -> None:
 
 
 def test_the_finer_symptom_goes_with_it() -> None:
-    said = diagnosed(ended("torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered"))
+    said = diagnose(ended("torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered"))
     assert (said.symptom, said.root, said.first_rank) == (Symptom.ECC_ERROR, Root.INFRASTRUCTURE, 2)
-    assert diagnosed(ended(signal=11)).symptom is Symptom.SEGFAULT
+    assert diagnose(ended(signal=11)).symptom is Symptom.SEGFAULT

@@ -76,7 +76,7 @@ def test_those_that_are_not_there_do_not_keep_the_others_out() -> None:
     run.answer("a")
     run.answer("c")
     assert run.revoked() == {"a": 5, "c": 5}
-    # Nobody has asked it anything.
+    # It was asked nothing.
     assert (run.one(SuspectsTested).at_fault, run.one(SuspectsTested).in_doubt) == ((), ("b",))
 
 
