@@ -1,4 +1,4 @@
-"""A listening socket, and a thread for each connection: what goes wrong with one is no reason to serve no others."""
+"""A listening socket with a thread for each connection. A failure of one connection does not stop the others."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Acceptor:
         self._closed = threading.Event()
 
     def run(self, attend: Callable[[socket.socket], None]) -> None:
-        """Have `attend` serve each connection, which it closes, on a thread of its own."""
-        told = ""
+        """Accept connections, and run `attend`, which closes the connection, on a new thread for each."""
+        reported = ""
         while True:
             try:
                 link, _ = self._listening.accept()
@@ -34,9 +34,9 @@ class Acceptor:
                 reason = _begun(attend, link)
             if reason and self._closed.wait(RETRY_S):
                 return
-            if reason and reason != told:
+            if reason and reason != reported:
                 log.warning("a connection is not served", reason=reason)
-            told = reason
+            reported = reason
 
     def close(self) -> None:
         """Stop accepting."""

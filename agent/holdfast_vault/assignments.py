@@ -1,4 +1,4 @@
-"""Where the copies of this node's ranks are to go, by the newest word of its agent."""
+"""The assignment of this node's vault: the newest backup order that its agent handed over."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ class Assignment(NamedTuple):
 
     @property
     def job(self) -> JobId:
-        """Whose it is."""
+        """The job that the order belongs to."""
         return JobId(self.order.job, self.order.submitted_ms, self.order.world_size)
 
     def shard_of(self, rank: int) -> ShardName:
-        """The name of a rank's shards."""
+        """Return the name of a rank's shards."""
         name, submitted_ms, world_size = self.job
         return ShardName(job=name, submitted_ms=submitted_ms, world_size=world_size, rank=rank)
 
 
 def job_of(name: ShardName) -> JobId:
-    """Whose shard it is."""
+    """Return the job that a shard belongs to."""
     return JobId(name.job, name.submitted_ms, name.world_size)
 
 
 def refusal(present: BackupOrder | None, new: BackupOrder) -> str | None:
-    """Why a new order does not take the present one's place; None if it does.
+    """Return the reason why a new order does not replace the present one; None if it does.
 
-    Between different jobs the order in which they come decides: one submitted earlier may have waited for its nodes.
-    An equal generation is taken, for the same generation's backups may be ordered anew.
+    Between different jobs the later arrival wins, because a job submitted earlier may have waited for its nodes. An
+    order of the same generation is taken, because its backups may be ordered again.
     """
     if present is None or present.job != new.job:
         return None
@@ -77,12 +77,12 @@ class Assignments:
             return reason
 
     def of_job(self, job: JobId) -> Assignment | None:
-        """The present one if it is this job's."""
+        """Return the present one if it is this job's."""
         present = self._present
         return present if present is not None and present.job == job else None
 
     def wait_for(self, job: JobId, generation: int, timeout_s: float) -> Assignment | None:
-        """This job's, of this generation or a later one; None if none comes in time."""
+        """Return this job's, of this generation or a later one; None if none comes in time."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_of(job, generation), timeout_s)
             return self._present if self._is_of(job, generation) else None

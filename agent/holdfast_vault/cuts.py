@@ -1,8 +1,9 @@
-"""Which steps a job has left behind. A rank that goes on from a step says so, wherever copies of its steps may be.
+"""Cuts: the steps that a job has abandoned. A rank that continues from a step announces its cut to every vault that may
+have copies of its steps.
 
-Without it a step that was given up because it was poisoned could come back from another node's memory: of two steps
-the newer is taken, and a copy does not show what was decided about it. So a cut is remembered as long as the shards
-are, and goes with the answer to whoever asks for them: a node that missed it does not bring the step back.
+Without it an abandoned, poisoned step could come back from another node's memory, because of two steps the newer one is
+taken. So a cut is remembered as long as the shards are, and goes with every answer about them: a node that missed the
+cut does not bring the step back.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def survives(sealed: SealedStep, cut: Cut | None) -> bool:
-    """Whether a step is still part of the job's story, as far as its generation tells."""
+    """Return True if a step is still part of the job's story, as far as its generation tells."""
     return cut is None or sealed.generation >= cut.generation or sealed in (cut.kept, *cut.behind)
 
 
 def is_news(cut: Cut, known: Cut | None) -> bool:
-    """Whether a cut is newer than the one that is known."""
+    """Return True if a cut is newer than the one that is known."""
     return known is None or (cut.generation, cut.at_ns) > (known.generation, known.at_ns)

@@ -1,4 +1,4 @@
-"""How much of its node's memory, network and disk a vault may take, as its flags say."""
+"""Limits of a vault for its node's memory, network and disk, as command line flags."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class VaultLimits(NamedTuple):
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """What a vault can be told of them."""
+    """Add the flags of all limits."""
     parser.add_argument("--memory-bytes", type=int, default=0, help="for all shards; 0: what the machine has")
     parser.add_argument(
         "--memory-steps", type=int, default=KEPT_MIN, help="of each rank, while there is memory (default: %(default)s)"
@@ -30,5 +30,5 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def limits_of(arguments: argparse.Namespace) -> VaultLimits:
-    """What it was told."""
+    """Return the limits given on the command line."""
     return VaultLimits(**{name: getattr(arguments, name) for name in VaultLimits._fields})

@@ -18,7 +18,7 @@ class LocalServer:
     """The sockets on which a node's ranks and its agent ask, and other vaults."""
 
     def __init__(self, directory: Path, node: NodeVault, *, orphan_s: float, copy_threads: int = 1) -> None:
-        """`orphan_s`: without any agent or rank for this long, nobody will come back for what is here."""
+        """`orphan_s`: seconds without any agent or rank after which the vault ends."""
         self._node = node
         self._orphan_s = orphan_s
         self._copy_threads = copy_threads

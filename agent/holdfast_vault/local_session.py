@@ -72,7 +72,7 @@ class LocalSession:
             while True:
                 request, descriptor = receive(self._link, requests)
                 if isinstance(request, Follow):
-                    self._node.notices.tell(self._link)
+                    self._node.notices.send_to(self._link)
                     return
                 answer, beside = self._answer(request, descriptor)
                 try:
@@ -80,7 +80,7 @@ class LocalSession:
                 finally:
                     self._go_on()
         except WireError as error:
-            of = self._joined[0] if self._joined else "nobody"
+            of = self._joined[0] if self._joined else "no rank"
             log.info("a connection ended", reason=str(error), of=str(of))
         finally:
             self._link.close()
@@ -146,7 +146,7 @@ class LocalSession:
             self._node.ledgers.leave(self._joined[0].name, self._ledger)
 
     def _drop_userfault(self) -> None:
-        """Let go of the rank's memory, once nothing is copied of it. Whoever waits to write to it then goes on."""
+        """Close the descriptor of the rank's memory once nothing is copied from it. Writers that wait then go on."""
         if self._userfault is not None:
             with self._rank()[1].turn:
                 os.close(self._userfault)
@@ -279,7 +279,7 @@ class LocalSession:
 
 
 def _then_settle(work: Callable[[], None], shelf: Shelf, segment: Segment) -> None:
-    """On a thread of its own: nobody waits for the second part, which the next save may overtake."""
+    """Run on a separate thread: nothing waits for the second part, which the next save may overtake."""
     work()
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
     for each in (segment, *shelf.spares()):

@@ -1,4 +1,4 @@
-"""What a vault holds and does for its node, whoever asks: its ranks, its agent, the vaults of other nodes."""
+"""The vault of a node without its connections: its shards, and the work for its ranks, its agent and other vaults."""
 
 from __future__ import annotations
 
@@ -52,19 +52,21 @@ class NodeVault:
         self.peers = PeerServer(directory, address, self._token_of, self._serve_peer)
 
     def join(self, name: ShardName) -> Shelf:
-        """The shelf of a rank that has come to life on this node."""
+        """Return the shelf of a rank that has come to life on this node."""
         self._serve_job(job_of(name))
         return self._shelves.of(name)
 
     def sealed(self, name: ShardName, sealed: SealedStep, to: PersistTo | None) -> None:
-        """A rank's step is whole, and may go to this place."""
+        """Take a rank's sealed step: send it to the keeper, and to the disk if `to` names one."""
         log.debug("sealed", job=name.job, rank=name.rank, step=sealed.step)
         self._senders.sealed(name, sealed)
         if to is not None:
             self.persister.sealed(name, sealed, to)
 
     def go_on(self, name: ShardName, generation: int, sealed: SealedStep | None, *, from_disk: bool = False) -> None:
-        """A rank goes on from this step (None: from none there was), here and wherever it has copies."""
+        """Cut the steps of a rank that continues from `sealed` (None: from no step), here and wherever it has
+        copies.
+        """
         shelf = self._shelves.of(name)
         kept = None if from_disk else sealed
         cut = Cut(generation=generation, at_ns=time.time_ns(), kept=kept, behind=shelf.past_of(sealed))
@@ -72,12 +74,12 @@ class NodeVault:
         self._senders.went_on(name, cut)
 
     def certified_up_to(self, name: ShardName) -> int | None:
-        """What is certified of a rank's job, as far as it matters on a disk."""
+        """Return the newest certified step of a rank's job that matters for the steps on the disk."""
         assignment = self._assignments.of_job(job_of(name))
         return assignment.order.certified_up_to if assignment is not None else None
 
     def assign(self, assignment: Assignment) -> str | None:
-        """The agent's word; if it is an old one, the reason why it is not followed."""
+        """Return the agent's word; if it is an old one, the reason why it is not followed."""
         reason = self._assignments.put(assignment)
         if reason is None:
             self._serve_job(assignment.job)
@@ -101,7 +103,7 @@ class NodeVault:
             self.peers.end_unknown(lambda hello: (hello.job, hello.submitted_ms) == (job.name, job.submitted_ms))
 
     def _left(self, names: Collection[ShardName]) -> Collection[ShardName]:
-        """The ranks whose copies are kept elsewhere by now.
+        """Return the ranks whose copies are kept elsewhere by now.
 
         The present order does not name them, and they have been sent where others' orders say, as far as can be told
         from here: all ranks of this node have sent a step of this generation.
@@ -120,7 +122,7 @@ class NodeVault:
 
     def _has_sent(self, name: ShardName, order: BackupOrder) -> bool:
         shelf = self._shelves.of(name)
-        # Who sends to nobody can go by what it has sealed alone.
+        # # A node without a keeper sends nothing: there the sealed steps alone count.
         through = shelf.sent() if order.keeper is not None else shelf.steps()
         return any(each.generation >= order.generation for each in through)
 

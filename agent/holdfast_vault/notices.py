@@ -1,6 +1,6 @@
-"""What happened, for the agents that follow: each has a queue of its own, and none of them holds the vault up.
+"""Notices for the agents that follow. Each follower has its own queue, and none of them delays the vault.
 
-Word of damage that no follower took waits for the next one: an agent may be away for a while, and the vault is not.
+Notices of damage that no follower took wait for the next one: an agent may be away for a while.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ WAITING_MAX = 1024
 
 
 class NoticeQueue:
-    """Notices that wait for one follower. Too many: the oldest goes, but never word of damage.
+    """Notices that wait for one follower. If there are too many, the oldest is dropped, but never one of damage.
 
-    Damage that waits to be told is not told again, so its number is bounded by what the node holds.
+    The same damage waits only once, so its number is bounded by the shards that the node holds.
     """
 
     def __init__(self, waiting_max: int = WAITING_MAX) -> None:
@@ -43,7 +43,7 @@ class NoticeQueue:
             self._changed.notify_all()
 
     def take(self) -> Notice | None:
-        """The oldest, as soon as there is one; None once the mailbox is closed."""
+        """Return the oldest, as soon as there is one; None once the mailbox is closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_closed or self._passing or self._damage)
             if self._is_closed:
@@ -55,21 +55,21 @@ class NoticeQueue:
             return self._passing.popleft()[1]
 
     def take_damage(self) -> list[DamageNotice]:
-        """All word of damage that is left."""
+        """Remove and return all notices of damage."""
         with self._changed:
             left = [notice for _, notice in self._damage.values()]
             self._damage.clear()
             return left
 
     def close(self) -> None:
-        """Nobody reads any more."""
+        """End the queue: no follower reads it any more."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
 
 
 class Notices:
-    """Everybody who follows."""
+    """The queues of all followers."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -77,19 +77,19 @@ class Notices:
         self._unclaimed = NoticeQueue(waiting_max=0)
 
     def publish(self, notice: Notice) -> None:
-        """Tell all followers, now or when they come to it."""
+        """Put a notice into the queue of every follower."""
         with self._lock:
             self._put(notice)
 
-    def tell(self, link: socket.socket) -> None:
-        """Send what happens over this connection until it ends; a follower says nothing more."""
+    def send_to(self, link: socket.socket) -> None:
+        """Send notices over this connection until it ends; a follower sends nothing more."""
         mailbox = NoticeQueue()
         with self._lock:
             self._mailboxes.add(mailbox)
             for damage in self._unclaimed.take_damage():
                 mailbox.put(damage)
-        teller = threading.Thread(target=_tell, args=(mailbox, link), daemon=True)
-        teller.start()
+        sending = threading.Thread(target=_send_all, args=(mailbox, link), daemon=True)
+        sending.start()
         try:
             with contextlib.suppress(OSError):
                 link.recv(1)
@@ -97,10 +97,10 @@ class Notices:
             with self._lock:
                 self._mailboxes.discard(mailbox)
             mailbox.close()
-            # It may be in the middle of a message to one who does not read.
+            # It may be in the middle of a message to a follower that does not read.
             with contextlib.suppress(OSError):
                 link.shutdown(socket.SHUT_RDWR)
-            teller.join()
+            sending.join()
             with self._lock:
                 for damage in mailbox.take_damage():
                     self._put(damage)
@@ -110,7 +110,7 @@ class Notices:
             mailbox.put(notice)
 
 
-def _tell(mailbox: NoticeQueue, link: socket.socket) -> None:
+def _send_all(mailbox: NoticeQueue, link: socket.socket) -> None:
     while (notice := mailbox.take()) is not None:
         try:
             send(link, notice)

@@ -40,7 +40,7 @@ class Pacing:
         self._paused_since: float | None = None
 
     def pause_s(self, now: float) -> float:
-        """How long to wait before asking again; 0.0: it is quiet, or the pause has been long enough."""
+        """Return the seconds to wait before the next call; 0.0 if the network is quiet or the pause was long enough."""
         if not self._is_hot():
             self._paused_since = None
             return 0.0

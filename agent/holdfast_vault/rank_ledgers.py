@@ -1,4 +1,4 @@
-"""Whether the ranks of this node are in the middle of a collective, by their own ledgers."""
+"""The ledgers of this node's ranks, read to know if a rank is in a collective."""
 
 from __future__ import annotations
 
@@ -34,17 +34,19 @@ class RankLedgers:
             return self._readers.get(name)
 
     def leave(self, name: ShardName, reader: LedgerReader | None) -> None:
-        """Who wrote it is gone, and what he was in the middle of with him. His successor's is another one."""
+        """Stop reading a rank that has ended, with the collective that it was in. Its successor's ledger is another
+        one.
+        """
         with self._lock:
             if reader is not None and self._readers.get(name) is reader:
                 self._drop(name)
 
     def path(self, name: ShardName) -> str:
-        """Where a rank's is; "" if it has none."""
+        """Return the path of a rank's ledger; "" if it has none."""
         return self._paths.get(name, "")
 
     def are_in_collective(self) -> bool:
-        """Whether any of them is."""
+        """Return True if any of them is."""
         with self._lock:
             for name, reader in list(self._readers.items()):
                 try:
@@ -56,7 +58,7 @@ class RankLedgers:
             return False
 
     def clear(self) -> None:
-        """Another job is served now."""
+        """Stop reading all ledgers: the node serves another job."""
         with self._lock:
             for name in list(self._readers):
                 self._drop(name)

@@ -12,14 +12,14 @@ V = TypeVar("V")
 
 
 class SharedWork(Generic[K, V]):
-    """What is being done now, by what it is about. Nothing is remembered of it afterwards."""
+    """The work in progress by its key. No result is kept afterwards."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._running: dict[K, Future[V]] = {}
 
     def do(self, key: K, work: Callable[[], V]) -> V:
-        """What `work` returns or raises, be it done by this thread or by one that asked before."""
+        """Return or raise the result of `work`, done by this thread or by one that asked before."""
         with self._lock:
             future = self._running.get(key)
             is_mine = future is None

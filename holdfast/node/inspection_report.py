@@ -26,7 +26,7 @@ class InspectedDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
 
 def exit_code(found: tuple[InspectedDevice, ...]) -> int:
-    """The worst of it: without doubt, then suspected, then not known."""
+    """Return the worst of it: without doubt, then suspected, then not known."""
     states = {device.state for device in found}
     if "evict" in states:
         return EXIT_CRITICAL

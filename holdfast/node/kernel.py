@@ -37,12 +37,12 @@ def set_process_name(name: str) -> None:
 
 
 def thread_count() -> int:
-    """How many threads this process has, those of C libraries included."""
+    """Return the number of threads this process has, those of C libraries included."""
     return len(os.listdir("/proc/self/task"))
 
 
 def own_children() -> list[int]:
-    """The pids of this process's children, zombies included. Exact while none ends during the call."""
+    """Return the pids of this process's children, zombies included. Exact while none ends during the call."""
     try:
         with open(f"/proc/self/task/{os.getpid()}/children", "rb") as file:
             return [int(pid) for pid in file.read().split()]
@@ -53,13 +53,13 @@ def own_children() -> list[int]:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether the process is stopped (SIGSTOP or a tracer): it then heeds no signal but SIGKILL."""
+    """Return True if the process is stopped (SIGSTOP or a tracer): it then heeds no signal but SIGKILL."""
     fields = _stat(pid)
     return fields is not None and fields[0] in (b"T", b"t")
 
 
 def ignores(pid: int, number: signal.Signals) -> bool:
-    """Whether the process ignores this signal."""
+    """Return True if the process ignores this signal."""
     try:
         with open(f"/proc/{pid}/status", "rb") as file:
             for line in file:

@@ -30,7 +30,7 @@ def text(path: Path) -> str | None:
 
 
 def number(path: Path) -> int | None:
-    """The number in a file; None where there is none."""
+    """Return the number in a file; None where there is none."""
     found = text(path)
     try:
         return int(found, 0) if found else None

@@ -1,8 +1,8 @@
-"""Which of the sealed steps go to the disk, and what becomes of those that are on their way. Pure.
+"""The choice of the sealed steps that go to the disk.
 
-All nodes of a job write the steps whose number `every` divides, without a word to each other: a step is whole on the
-disk when all of them have written it. A node that is still busy with one leaves the next one out, for memory that waits
-for a slow disk is memory that training may need. What the others wrote of that step is then removed.
+All nodes of a job write the steps whose number `every` divides, without talking to each other: a step is complete on
+the disk when all of them have written it. A node that is still busy with one step leaves the next one out, because
+memory that waits for a slow disk is memory that training may need. What the others wrote of that step is then removed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ UNFINISHED_MAX = 4
 
 
 class PersistTurn(StrEnum):
-    """What a sealed shard is to the steps that are written."""
+    """State of a sealed shard with regard to the disk."""
 
     NOT_DUE = "not due"
     WAITS = "waits"  # for the other ranks of the node
@@ -37,7 +37,7 @@ class GatheredStep(msgspec.Struct, frozen=True, kw_only=True):
 def turn_of(
     gathered: GatheredStep | None, is_busy: bool, rank: int, sealed: SealedStep, ranks: Collection[int], every: int
 ) -> tuple[GatheredStep | None, PersistTurn]:
-    """What becomes of a shard that has just been sealed. `is_busy`: what was gathered is being written."""
+    """Decide about a shard that has just been sealed. `is_busy`: the gathered step is being written."""
     if not every or sealed.step % every or (gathered is not None and sealed < gathered.sealed):
         return gathered, PersistTurn.NOT_DUE
     if is_busy:
@@ -49,7 +49,7 @@ def turn_of(
 
 
 class PublishPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to become of what is written and not published: `waiting` is left as it is."""
+    """Decision about the steps that are written and not published; those in `waiting` stay as they are."""
 
     publish: int | None
     drop: tuple[int, ...]
@@ -57,9 +57,10 @@ class PublishPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan_publishing(missing: dict[int, int]) -> PublishPlan:
-    """`missing` has, of each step that is written and not published, how many ranks have not written it yet.
+    """Decide which of the written, unpublished steps to publish, drop or wait for. `missing` has the number of ranks
+    that have not written a step yet.
 
-    The newest whole step is published. What is older is of no use then, and neither is what too many have overtaken.
+    The newest complete step is published. Older ones are then of no use, and neither are those overtaken by too many.
     """
     publish = max((step for step, ranks in missing.items() if not ranks), default=None)
     newer = sorted((step for step in missing if publish is None or step > publish), reverse=True)

@@ -1,7 +1,7 @@
-"""Publishes the steps that all nodes of a job have written, and removes what will never be whole.
+"""Publishing of the steps that all nodes of a job have written, and removal of those that will never be complete.
 
-Each node says what it has written in a record beside its parts. Who has rank 0 looks for these, for as long as a step
-is waited for; so nobody needs another node's address, or the bus, to bring a step to the disk.
+Each node records what it has written beside its parts. The node with rank 0 looks for these records as long as a step
+is waited for. So no node needs another node's address, or the bus, to bring a step to the disk.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _decode = msgspec.json.Decoder(tuple[CheckpointPart, ...]).decode
 
 
 def write_record(storage: Storage, step: int, parts: Sequence[CheckpointPart]) -> None:
-    """Say that a node has written these, all that it has."""
+    """Record the parts that a node has written, all that it has."""
     storage.write(step, f"{_RECORD}{parts[0].name}.json", [_encode(parts)])
 
 
@@ -44,7 +44,7 @@ class _Records:
         self._read: dict[int, dict[str, tuple[CheckpointPart, ...]]] = {}
 
     def parts(self, step: int) -> dict[str, CheckpointPart]:
-        """Those of one step that are there in full size, by name."""
+        """Return those of one step that are there in full size, by name."""
         folder, before = self._storage.staged(step), self._read.pop(step, {})
         try:
             sizes = folder.sizes()
@@ -111,7 +111,7 @@ def _published(
 
 
 def _is_there(storage: Storage, step: int, generation: int) -> bool:
-    """Whether this generation has published it already; what an earlier one has is of an abandoned past."""
+    """Return True if this generation has published it already; what an earlier one has is of an abandoned past."""
     try:
         return step in storage.steps() and storage.manifest(step).generation == generation
     except CheckpointError:

@@ -1,6 +1,7 @@
-"""What a vault and the process that writes a step to the disk for it say to each other.
+"""Messages between a vault and the process that writes a step to the disk for it.
 
-The vault sends one task, and the memory of its shards as descriptors; the process tells what became of it, a line each.
+The vault sends one task and the memory of its shards as descriptors. The process reports what it did, one line per
+event.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class ShardToWrite(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PersistTask(msgspec.Struct, frozen=True, kw_only=True):
-    """Write these shards of a step. Whoever has rank 0 also publishes the steps that are whole.
+    """Task to write these shards of a step. The node with rank 0 also publishes the complete steps.
 
     Of the steps on the disk the newest up to `certified_up_to` stays: the job would go back to it after bad numbers.
     `ledgers` are those of the node's ranks.
@@ -62,7 +63,7 @@ class StepPublished(_TaggedOutcome, frozen=True, kw_only=True, tag="published"):
 
 
 class StepDropped(_TaggedOutcome, frozen=True, kw_only=True, tag="dropped"):
-    """What this node, or all of them, have written of a step is of no use and was removed."""
+    """The step, written by this node or by all, is of no use and was removed."""
 
     step: int
     reason: str
@@ -90,12 +91,12 @@ _decode = msgspec.json.Decoder(PersistOutcome).decode
 
 
 def to_line(outcome: PersistOutcome) -> bytes:
-    """An outcome as it is said."""
+    """Encode an outcome as a line."""
     return _encode(outcome) + b"\n"
 
 
 def from_lines(lines: Iterable[bytes]) -> Iterator[PersistOutcome]:
-    """What was said, as it comes. The last words of one that was killed may be cut: they are left out."""
+    """Decode the outcomes as they arrive. The last line of a killed process may be incomplete and is left out."""
     for line in lines:
         if line.endswith(b"\n"):
             yield _decode(line)

@@ -1,8 +1,9 @@
-"""Writes one step of a node's ranks to the disk: python -m holdfast_vault.disk.persist_writer, started by the vault.
+"""The process that writes one step of a node's ranks to the disk: python -m holdfast_vault.disk.persist_writer, started
+by the vault.
 
-A process of its own: whatever a store's client, a mount or a full disk does to it, the vault and what it holds stay. It
-may be killed at any time. What it has written then counts for nothing and is removed by whoever publishes next, or by
-the next generation.
+It is a separate process, so that a store's client, a hanging mount or a full disk cannot harm the vault and the shards
+in its memory. It may be killed at any time. What it has written then counts for nothing, and the next publisher or the
+next generation removes it.
 """
 
 from __future__ import annotations
@@ -57,17 +58,17 @@ class _Damage(Exception):
 
 
 def run(task: PersistTask) -> Iterator[PersistOutcome]:
-    """Do it; what becomes of it, as it does."""
-    said: set[int] = set()
+    """Run the task and yield its outcomes as they happen."""
+    reported: set[int] = set()
     try:
         for outcome in _outcomes(task):
             if isinstance(outcome, StepPublished | StepDropped):
-                said.add(outcome.step)
+                reported.add(outcome.step)
             yield outcome
     except Superseded as error:
         yield TaskSuperseded(reason=str(error))
     except (CheckpointError, OSError) as error:
-        if task.step in said:
+        if task.step in reported:
             log.warning("what other nodes have still to write is not looked at any more", reason=str(error))
         else:
             yield StepDropped(step=task.step, reason=str(error))
@@ -120,7 +121,7 @@ def _memory(shard: ShardToWrite) -> Bytes:
 def _paced(chunks: Iterator[memoryview | bytes], pacing: Pacing) -> Iterator[memoryview | bytes]:
     nbytes = PIECE_BYTES  # so that it begins with a pause
     for chunk in chunks:
-        # A state may have thousands of small values: a pause for each would be for ever.
+        # # A state may have thousands of small values: a pause for each would take far too long.
         if nbytes >= PIECE_BYTES:
             while pause_s := pacing.pause_s(time.monotonic()):
                 time.sleep(pause_s)
@@ -140,7 +141,7 @@ def _pacing(task: PersistTask) -> Pacing:
 
 
 def _dropped(storage: Storage, step: int, reason: str) -> StepDropped:
-    # Without this node's part nobody's is of use, and a full disk must not stay full of them.
+    # # Without this node's part the other nodes' parts are of no use, and they must not fill the disk.
     storage.discard(step)
     return StepDropped(step=step, reason=reason)
 

@@ -1,7 +1,8 @@
-"""Brings every so many steps from this node's memory to the disk, below training in priority and without its waiting.
+"""Writing of one step in every few from this node's memory to the disk, at a lower priority than training and without
+delaying it.
 
-The vault decides and holds the memory; a process of its own writes (`persist_writer`). One step at a time is written:
-so at most one segment of each rank waits for a slow disk, and what becomes due meanwhile is left out.
+The vault decides and holds the memory, and a separate process writes (`persist_writer`). It writes one step at a time:
+so at most one segment of each rank waits for a slow disk, and steps that become due meanwhile are left out.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ END_S = 10.0
 """For a process that is killed. Where a mount hangs it ends only with that; it does nothing any more then."""
 NO_MEMORY = "its memory was needed for the next step: there is no room for one more of each rank, see memory_bytes"
 NOT_KEPT = "not all ranks of this node have kept it"
-LEFT_BEHIND = "the job went back behind it"
+LEFT_BEHIND = "the job went back to before it"
 
 log = structlog.get_logger(__name__)
 
@@ -113,7 +114,7 @@ class Persister:
         self._is_closed = False
 
     def sealed(self, name: ShardName, sealed: SealedStep, to: PersistTo) -> None:
-        """A rank has sealed a step that may go there. Nothing is waited for: the rank's next save waits for this."""
+        """Take a step that a rank has sealed. This must not wait, because the rank's next save waits for it."""
         with self._lock:
             assignment = self._assignments.of_job(job_of(name))
             if assignment is None or self._is_closed or name.rank not in assignment.order.ranks:
@@ -140,7 +141,7 @@ class Persister:
                         self._begin(assignment, sealed, to)
 
     def give_way(self) -> bool:
-        """The memory of what is being written is needed for a save: write no further. False if there is none."""
+        """Return the memory of what is being written is needed for a save: write no further. False if there is none."""
         with self._lock:
             step = self._writing
             held = [*self._held.values(), *(step.held if step is not None else ())]
@@ -152,7 +153,7 @@ class Persister:
         return bool(held)
 
     def clear(self) -> None:
-        """Another job is served now. What is being written of the one before is written."""
+        """Start on another job. The step of the previous job that is being written is completed."""
         with self._lock:
             self._let_go()
             self._gathered = self._left_out = None
@@ -195,7 +196,7 @@ class Persister:
             threading.Thread(target=self._run, args=(step, self._publishing, task), daemon=True).start()
         except RuntimeError as error:
             step.let_go()
-            self._leave_out(step.name, sealed, f"nobody can write it: {error}")
+            self._leave_out(step.name, sealed, f"no thread can be started to write it: {error}")
         else:
             self._writing, self._publishing = step, None
 
@@ -255,14 +256,14 @@ class Persister:
                 process.stdin.write(encode_task(task))
                 process.stdin.close()
             for outcome in from_lines(process.stdout):
-                self._heard(step, outcome)
+                self._take_outcome(step, outcome)
         if step.is_ended or not process.returncode:
             return None
         return f"the process that wrote it ended with {process.returncode}; see the vault's log"
 
-    def _heard(self, step: _StepInWriting, outcome: PersistOutcome) -> None:
+    def _take_outcome(self, step: _StepInWriting, outcome: PersistOutcome) -> None:
         name, generation = step.name, step.sealed.generation
-        # Before anybody is told: who hears of it may have the next step written.
+        # Before the notice: its receiver may have the next step written.
         self._is_written(step, is_over=False)
         match outcome:
             case ShardsWritten():
@@ -289,7 +290,7 @@ class Persister:
                 log.info("nothing more is written of this generation", job=name.job, reason=reason)
 
     def _is_written(self, step: _StepInWriting, *, is_over: bool) -> None:
-        """Its memory is not needed any more: the next step that is due may be written."""
+        """Release the memory of a written step: the next step that is due may be written."""
         with self._lock:
             if self._writing is step:
                 self._writing = None

@@ -8,13 +8,13 @@ from holdfast.node.vault.seals import chunks_of
 
 
 def packed(numbers: Collection[int]) -> bytes:
-    """The set as bits; no longer than its highest number needs."""
+    """Return the set as bits; no longer than its highest number needs."""
     bits = sum(1 << number for number in numbers)
     return bits.to_bytes(-(-bits.bit_length() // 8), "little")
 
 
 def unpacked(bits: bytes, nbytes: int) -> frozenset[int]:
-    """The set, of the chunks that a shard of `nbytes` has; what else the bits name is left out."""
+    """Return the set, of the chunks that a shard of `nbytes` has; what else the bits name is left out."""
     return frozenset(
         number for number in range(min(8 * len(bits), chunks_of(nbytes))) if bits[number // 8] >> number % 8 & 1
     )

@@ -1,11 +1,11 @@
-"""How two vaults make sure that both belong to the same job: each proves that it knows the token, neither says it.
+"""The handshake of two vaults: each proves that it knows the token of the job, without sending it.
 
-Whoever opens the connection proves it first, so that a stranger learns nothing. A proof is an HMAC over both nonces,
-what was said in the greeting, and whose proof it is, so that none can be used a second time or sent back.
+The side that opens the connection proves it first, so that a stranger learns nothing. A proof is an HMAC over both
+nonces, the greeting, and the side that proves, so that no proof can be used again or sent back.
 
-What follows is not encrypted. All of a shard but its data bears a voucher, an HMAC as well: a rank unpickles some of
-it. The data is bound to it by checksums, which find accidents, and not somebody on the way who computes others of the
-same sum. So numbers are as safe as the network that the ranks' own collectives go over, and what is executed is safer.
+What follows is not encrypted. All of a shard but its data has a voucher, an HMAC too, because a rank unpickles some of
+it. Checksums bind the data to it. They find accidents, but not an attacker on the way who computes other data of the
+same sum. So the numbers are as safe as the network of the ranks' collectives, and the executed part is safer.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ class NotAdmitted(WireError):
 
 
 def prove(token: str, whose: str, hello: Hello, challenge: Challenge) -> bytes:
-    """The proof of one side: `whose` is "asks" or "answers"."""
-    said = (whose, hello.node, hello.job, hello.submitted_ms, hello.generation, hello.nonce, challenge.nonce)
-    return hmac.digest(token.encode(), msgspec.msgpack.encode(said), hashlib.sha256)
+    """Return the proof of one side: `whose` is "asks" or "answers"."""
+    proved = (whose, hello.node, hello.job, hello.submitted_ms, hello.generation, hello.nonce, challenge.nonce)
+    return hmac.digest(token.encode(), msgspec.msgpack.encode(proved), hashlib.sha256)
 
 
 def voucher(
     token: str, name: ShardName, sealed: SealedStep, index: bytes, objects: bytes, seal: Seal, absent: bytes = b""
 ) -> bytes:
-    """What shows that all this belongs together, and comes from a vault of the job.
+    """Return the HMAC which shows that all this belongs together and comes from a vault of the job.
 
     It may be used again: what it vouches for is the same then.
     """
-    said = ("shard", name, sealed, index, objects, seal, absent)
-    return hmac.digest(token.encode(), msgspec.msgpack.encode(said), hashlib.sha256)
+    vouched = ("shard", name, sealed, index, objects, seal, absent)
+    return hmac.digest(token.encode(), msgspec.msgpack.encode(vouched), hashlib.sha256)
 
 
 def greet(link: socket.socket, node: str, job: str, submitted_ms: int, generation: int, token: str) -> None:
@@ -101,7 +101,7 @@ def admit(link: socket.socket, token_of: Callable[[Hello], str | None]) -> Hello
         NotAdmitted: it does not; it has been told.
         WireError: it sent nonsense, or too little in the time there is, or went away.
     """
-    # One deadline for all of it: a timeout of the socket would begin anew with each byte that comes.
+    # # One deadline for the whole handshake: a timeout of the socket would restart with each byte.
     deadline = threading.Timer(HANDSHAKE_S, _end, (link,))
     deadline.daemon = True
     deadline.start()

@@ -19,7 +19,7 @@ from holdfast.settings.checkpoint import REPLICAS_MAX
 from holdfast_vault.cuts import Cut
 
 SEAL_WAIT_S = 1.0
-"""How long a replica waits for a step that a rank has not sealed yet: ranks are less than a step apart."""
+"""Seconds that a replica waits for a step that a rank has not sealed yet: ranks are less than a step apart."""
 LANGUAGE = 2
 """Version of this protocol. Vaults of different versions do not exchange anything."""
 NONCE_BYTES = 32

@@ -1,4 +1,4 @@
-"""The port on which other vaults ask: whoever shows that he belongs to the job is served, each on a thread."""
+"""The port for other vaults: each connection that proves that it belongs to the job is served on its own thread."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ log = structlog.get_logger(__name__)
 
 
 class PeerServer:
-    """`token_of` gives the token of the job that somebody says he belongs to; `serve` answers him until he ends."""
+    """Connections from other vaults. `token_of` returns the token of the job in a greeting; `serve` answers an admitted
+    peer until it ends.
+    """
 
     def __init__(
         self,
@@ -79,7 +81,7 @@ class PeerServer:
             link.close()
 
     def _let_in(self, link: socket.socket) -> None:
-        """One more who has still to show who he is. If they are too many, who had most of the time to do it goes."""
+        """Register a connection that has not proved itself. If there are too many, the oldest one is closed."""
         with self._lock:
             self._strangers[link] = None
             if len(self._strangers) > STRANGERS_MAX:

@@ -112,7 +112,7 @@ class PeerSession:
             return Refused(reason=f"generation {self._hello.generation} is over")
         shelf = self._shelf(offer.name)
         with shelf.holding(offer.sealed) as held:
-            # Less may be absent of what is offered now: then it comes anew.
+            # # Less may be absent in this offer than in the held shard: then it is sent again.
             absent = unpacked(offer.absent, offer.seal.nbytes)
             if held is not None and held[1].seal == offer.seal and held[0].absent <= absent:
                 return Kept()
@@ -206,7 +206,7 @@ class PeerSession:
         send(self._link, Lacks(number=number))
 
     def _is_over(self) -> bool:
-        """Whether the other is of an older generation: its node may be cut off, and not know that the job went on."""
+        """Return True if the peer is of an older generation: its node may be cut off and not know of the new one."""
         return self._hello.generation < self._generation()
 
     def _shelf(self, name: ShardName) -> Shelf:

@@ -40,23 +40,23 @@ class Reception:
         self._failures = [0] * len(offer.seal.chunks)
 
     def is_of(self, offer: Offer) -> bool:
-        """Whether it is what is offered."""
+        """Return True if it is what is offered."""
         same = (self.sealed, self.seal) == (offer.sealed, offer.seal)
         return same and self.absent == unpacked(offer.absent, offer.seal.nbytes)
 
     @property
     def first_missing(self) -> int:
-        """Where to go on."""
+        """Number of the first chunk that is missing."""
         return min(self._missing)
 
     @property
     def is_whole(self) -> bool:
-        """Whether every chunk is here."""
+        """True if every chunk is here."""
         return not self._missing
 
     @property
     def chunks(self) -> int:
-        """How many are here."""
+        """Number of are here."""
         return len(self.seal.chunks) - len(self.absent) - len(self._missing)
 
     def take(self, link: socket.socket, chunk: ChunkHeader) -> bool:
@@ -93,7 +93,7 @@ class Reception:
 
 
 class ReceptionSlot:
-    """Where the shards of one rank come in. Only the connection that has its turn writes there."""
+    """The reception of one rank's shards. Only one connection at a time writes there."""
 
     def __init__(self) -> None:
         self._turn = threading.Lock()
@@ -101,10 +101,10 @@ class ReceptionSlot:
         self.reception: Reception | None = None
 
     def enter(self, link: socket.socket) -> None:
-        """Take the turn; who had it is cut off, for the same rank comes from one place only.
+        """Take the turn, and cut off the connection that had it: a rank's shards come from one place only.
 
         Raises:
-            NotTaken: he does not let go.
+            NotTaken: the other connection does not let go.
         """
         before = self._link
         if before is not None:
@@ -120,7 +120,7 @@ class ReceptionSlot:
         self._turn.release()
 
     def expect(self, shelf: Shelf, offer: Offer) -> Reception:
-        """The reception of this shard: the one that is half done, or a new one in place of another.
+        """Return the reception of this shard: the one that is half done, or a new one in place of another.
 
         Raises:
             NotTaken: it is no shard, or there is no memory for it.
@@ -140,13 +140,13 @@ class ReceptionSlot:
         return self.reception
 
     def give_up(self) -> None:
-        """Drop what is half here, if nobody has the turn."""
+        """Drop a partial shard, unless a connection is sending it."""
         if self._turn.acquire(blocking=False):
             self.clear(drop=True)
             self._turn.release()
 
     def clear(self, *, drop: bool) -> None:
-        """Nothing is coming any more; `drop`: and what has come is of no use."""
+        """End the reception; `drop` gives back the memory of a partial shard."""
         if drop and self.reception is not None:
             self.reception.drop()
         self.reception = None
@@ -160,22 +160,22 @@ class Receptions:
         self._slots: dict[ShardName, ReceptionSlot] = {}
 
     def slot(self, name: ShardName) -> ReceptionSlot:
-        """A rank's."""
+        """Return a rank's."""
         with self._lock:
             return self._slots.setdefault(name, ReceptionSlot())
 
     def give_up(self, name: ShardName) -> None:
-        """What is half here of this rank will not become whole, unless it is just coming."""
+        """Drop the partial shard of this rank, unless a connection is sending it."""
         slot = self._slots.get(name)
         if slot is not None:
             slot.give_up()
 
     def coming(self, name: ShardName) -> Reception | None:
-        """What is half here of this rank."""
+        """Return the shard of this rank that is being received."""
         slot = self._slots.get(name)
         return slot.reception if slot is not None else None
 
     def clear(self) -> None:
-        """Another job is served now; its connections have been ended."""
+        """Start on another job, whose predecessor's connections have ended."""
         with self._lock:
             self._slots.clear()

@@ -1,4 +1,4 @@
-"""Which chunks of one shard are in another one as well: those that hash the same at the same place."""
+"""Chunks that two shards have in common: those with the same hash at the same place."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from holdfast_vault.shelf.shelves import Shelves
 
 
 def chunks_in_common(segment: Segment, contents: SealedContents, hashes: Sequence[int]) -> list[int]:
-    """The chunks that are there and were sealed with these hashes, which begin at the first chunk."""
+    """Return the chunks that are there and were sealed with these hashes, which begin at the first chunk."""
     pairs = enumerate(zip(contents.seal.chunks, hashes, strict=False))
     return [number for number, (here, there) in pairs if here == there and number not in segment.absent]
 
 
 def has_chunk(segment: Segment, contents: SealedContents, number: int, expected: int, *, is_looked_at: bool) -> bool:
-    """Whether this chunk is there and was sealed with this hash; `is_looked_at`: and still has it."""
+    """Return True if this chunk is there and was sealed with this hash; `is_looked_at`: and still has it."""
     sealed = contents.seal.chunks
     if number >= len(sealed) or sealed[number] != expected or number in segment.absent:
         return False

@@ -1,6 +1,6 @@
-"""How much memory is still to be had here: of the machine, and of each cgroup that this process is in.
+"""The memory that is still available on the machine and in each cgroup of this process.
 
-The kernel gives more than that when it is asked for it, and then ends a process to get it back.
+The kernel grants more than that, and later kills a process to get it back.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 _RESERVED = 32
-"""One part of so many is left alone: ranks and the system go on to need more."""
+"""One part in this many is left free, because ranks and the system go on to need more."""
 
 
 class _Files(NamedTuple):
-    """What the two versions of cgroups call the same things."""
+    """The names of the same files in the two versions of cgroups."""
 
     most: str
     used: str
@@ -26,13 +26,13 @@ _VERSION_2 = _Files("memory.max", "memory.current", "inactive_file")
 
 
 def available_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
-    """What may be taken; 0 or less: nothing."""
+    """Return the bytes that may be taken; 0 or less if none."""
     return min(available - total // _RESERVED for available, total in (_of_machine(proc), *_of_cgroups(proc, cgroups)))
 
 
 def _of_machine(proc: Path) -> tuple[int, int]:
-    said = _numbers(proc / "meminfo")
-    return said["MemAvailable:"] << 10, said["MemTotal:"] << 10
+    meminfo = _numbers(proc / "meminfo")
+    return meminfo["MemAvailable:"] << 10, meminfo["MemTotal:"] << 10
 
 
 def _of_cgroups(proc: Path, cgroups: Path) -> Iterator[tuple[int, int]]:
@@ -45,7 +45,9 @@ def _of_cgroups(proc: Path, cgroups: Path) -> Iterator[tuple[int, int]]:
 
 
 def _of_cgroup(mount: Path, path: str, files: _Files) -> Iterator[tuple[int, int]]:
-    """It and all above it, as far as they can be seen from here: in a container the upper ones cannot."""
+    """Yield available and total bytes of a cgroup and its parents, as far as they are visible: not all are in a
+    container.
+    """
     group = mount / path.lstrip("/")
     for each in (group, *group.parents):
         try:
@@ -60,5 +62,5 @@ def _of_cgroup(mount: Path, path: str, files: _Files) -> Iterator[tuple[int, int
 
 
 def _numbers(file: Path) -> dict[str, int]:
-    """The number after each word."""
+    """Return the number after each word."""
     return {line.split()[0]: int(line.split()[1]) for line in file.read_text().splitlines()}

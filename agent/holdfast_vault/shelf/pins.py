@@ -1,7 +1,7 @@
-"""The steps that a job would go back to after bad numbers: they stay in memory, whatever comes after (ADR 10). Pure.
+"""The steps that a job would go back to after bad numbers. They stay in memory whatever comes after them (ADR 10).
 
-Which ones says the ckpt coordinator, the same for all nodes, and before they are made. It cannot know which steps the
-script keeps, so it names the least. Until it has named a certified one, the oldest stays: in the first generation that
+The ckpt coordinator names them, the same for all nodes, before they are made. It cannot know which steps the script
+saves, so it names the lowest number. Until it has named a certified one, the oldest stays: in the first generation that
 is the same step for all ranks, and the first to be certified.
 """
 
@@ -15,14 +15,14 @@ from holdfast.orders.backup import BackupOrder
 
 
 class StepMark(NamedTuple):
-    """The first step from this one on that a generation has made; of those that are sent, which is every so many."""
+    """The first step from `step` on that a generation has made; only one step in `every` is sent."""
 
     generation: int
     step: int
     every: int = 1
 
     def found_in(self, sealed: Collection[SealedStep]) -> SealedStep | None:
-        """The one that is meant, if it is there."""
+        """Return the one that is meant, if it is there."""
         return min((each for each in sealed if self._may_be(each)), default=None)
 
     def _may_be(self, sealed: SealedStep) -> bool:
@@ -37,7 +37,7 @@ class Pins(NamedTuple):
 
 
 def pins_of(order: BackupOrder) -> Pins:
-    """What an order names."""
+    """Return the steps that an order names."""
     certified = coming = None
     if order.certified_step is not None:
         certified = StepMark(order.certified_generation, order.certified_step)
@@ -47,7 +47,7 @@ def pins_of(order: BackupOrder) -> Pins:
 
 
 def pinned(sealed: Collection[SealedStep], pins: Pins | None) -> frozenset[SealedStep]:
-    """Those of the sealed steps that stay. `pins` None: none do."""
+    """Return those of the sealed steps that stay. `pins` None: none do."""
     if pins is None or not sealed:
         return frozenset()
     certified = pins.certified.found_in(sealed) if pins.certified else min(sealed)
@@ -56,14 +56,17 @@ def pinned(sealed: Collection[SealedStep], pins: Pins | None) -> frozenset[Seale
 
 
 def named(pins: Pins | None) -> frozenset[SealedStep]:
-    """What other nodes keep as well, be it here or not: one that has just come has nothing of what was before."""
+    """Return the steps that other nodes keep as well, even if they are not here: a new node has no earlier steps."""
     if pins is None or pins.certified is None:
         return frozenset()
     return frozenset({SealedStep(generation=pins.certified.generation, step=pins.certified.step)})
 
 
 def in_the_past_of(kept: SealedStep | None, pinned: Collection[SealedStep]) -> tuple[SealedStep, ...]:
-    """Those that a job keeps behind it when it goes on from `kept`, in memory or on the disk; None: from nothing."""
+    """Return the steps before `kept` that a job keeps when it continues from there, in memory or on the disk.
+
+    `kept` None: the job continues from no step.
+    """
     if kept is None:
         return ()
     return tuple(sorted(each for each in pinned if each.generation <= kept.generation and each.step < kept.step))

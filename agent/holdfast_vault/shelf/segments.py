@@ -24,7 +24,7 @@ from holdfast.node.vault.seals import CHUNK_BYTES, Bytes, Seal, chunk_bytes, chu
 
 
 class SealedContents(msgspec.Struct, frozen=True, kw_only=True):
-    """What a sealed segment holds."""
+    """Contents of a sealed segment."""
 
     sealed: SealedStep
     index: bytes
@@ -35,8 +35,8 @@ class SealedContents(msgspec.Struct, frozen=True, kw_only=True):
 class Segment:
     """One buffer of `nbytes`. `contents` is None until it is sealed.
 
-    Its memory is given back when nobody refers to it any more: neither its shelf nor who reads or sends it just now.
-    `holds` and `is_filling` are its shelf's, who may not give it away while it is in use.
+    Its memory is freed when no shelf, reader or sender refers to it any more. `holds` and `is_filling` belong to its
+    shelf, which may not give it away while it is in use.
     """
 
     def __init__(self, name: str, nbytes: int, absent: frozenset[int] = frozenset(), *, is_fresh: bool = False) -> None:
@@ -59,17 +59,17 @@ class Segment:
 
     @property
     def nbytes_taken(self) -> int:
-        """How much memory it takes."""
+        """Bytes of memory that it takes."""
         return bytes_taken(self.nbytes, self.absent)
 
     @property
     def is_fresh(self) -> bool:
-        """Whether chunks are still to come that there is no memory for yet."""
+        """True if chunks are still to come that there is no memory for yet."""
         return bool(self._to_come)
 
     @property
     def nbytes_to_come(self) -> int:
-        """How much memory it will take besides what it has taken."""
+        """Bytes of memory that are still to be allocated."""
         return len(self._to_come) * CHUNK_BYTES
 
     def put(self, number: int, data: memoryview) -> None:
@@ -81,14 +81,14 @@ class Segment:
         self._to_come.discard(number)
 
     def settle(self) -> None:
-        """Move it into huge pages, as far as there are any; whoever reads or fills it meanwhile does not notice."""
+        """Move it into huge pages, as far as there are any; concurrent readers and writers do not notice."""
         if not self._is_settled:
             for begin, end in self._spans(self._pages.size):
                 collapse(self._pages.ctypes.data + begin, end - begin)
         self._is_settled = True
 
     def _spans(self, size: int) -> Iterator[tuple[int, int]]:
-        """The parts of `size` bytes that there is memory for: chunks are multiples of huge pages."""
+        """Yield the parts of `size` bytes that there is memory for: chunks are multiples of huge pages."""
         begin = 0
         for number in sorted(self.absent):
             if begin < number * CHUNK_BYTES:
@@ -99,7 +99,7 @@ class Segment:
 
 
 def bytes_taken(nbytes: int, absent: frozenset[int]) -> int:
-    """How much memory a shard of `nbytes` takes without these of its chunks."""
+    """Return the bytes of memory that a shard of `nbytes` takes without its `absent` chunks."""
     return nbytes - sum(chunk_bytes(nbytes, number) for number in absent)
 
 

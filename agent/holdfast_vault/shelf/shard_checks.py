@@ -1,8 +1,8 @@
-"""Whether a shard in memory still is what was sealed: looked at by several threads, and before anybody asks.
+"""Checks that a shard in memory still matches its seal, done by several threads and ahead of the request.
 
 A rank whose connection ends will come back as another process and ask for its newest step, some tens of milliseconds
-later at the earliest. That step is checked meanwhile. What is found serves the first who asks, and only for a short
-time: the longer ago it was, the less it says of what is there now.
+later at the earliest. That step is checked meanwhile. The result serves the first request, and only for a short time:
+the older it is, the less it says about the present bytes.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from holdfast_vault.shelf.segments import SealedContents, Segment
 from holdfast_vault.shelf.shelf import Shelf
 
 GOOD_S = 5.0
-"""How old a check may be. In these seconds bytes may decay unseen, as they may in the rank's own memory afterwards."""
+"""Maximum age of a check. In these seconds bytes may decay unseen, as they may in the rank's own memory afterwards."""
 THREADS_MAX = 8
 """They wait for memory more than they compute: from some number on, more of them do not read faster."""
 _NICE = 10
 
 
 class ShardCheck:
-    """One look at every chunk of a shard. Whoever waits for the result takes part in it."""
+    """One comparison of every chunk of a shard. Each thread that waits for the result takes part in it."""
 
     def __init__(self, segment: Segment, contents: SealedContents) -> None:
-        """The caller, and whoever takes part, holds the segment."""
+        """Prepare the check; the caller and all threads that take part hold the segment."""
         self.contents = contents
         self._ended_at: float | None = None
         self._memory = segment.memory
@@ -46,7 +46,7 @@ class ShardCheck:
             try:
                 is_whole = chunk_hash(self._memory, number) == self.contents.seal.chunks[number]
             finally:
-                # Whoever waits for the result must not wait for ever, nor take for whole what nobody could read.
+                # # Threads that wait for the result must not wait forever, nor take an unreadable chunk for a good one.
                 with self._lock:
                     self._left -= 1
                     if not is_whole:
@@ -54,12 +54,12 @@ class ShardCheck:
                     self._end_if_done()
 
     def result(self) -> tuple[int, ...]:
-        """The damaged chunks, as soon as all have been looked at."""
+        """Return the damaged chunks, as soon as all have been looked at."""
         self._ended.wait()
         return tuple(sorted(self._damaged))
 
     def is_old(self, now: float) -> bool:
-        """Whether it says too little of what is there now."""
+        """Return True if it says too little of what is there now."""
         return self._ended_at is not None and now - self._ended_at > GOOD_S
 
     def _take(self) -> int | None:
@@ -87,7 +87,7 @@ class ShardChecks:
         return thread
 
     def damaged(self, segment: Segment, contents: SealedContents) -> tuple[int, ...]:
-        """The chunks of a shard that are not what was sealed. The caller holds the segment."""
+        """Return the chunks of a shard that are not what was sealed. The caller holds the segment."""
         with self._lock:
             check = self._begun.pop(segment, None)
         if check is None or check.contents is not contents or check.is_old(time.monotonic()):
@@ -100,7 +100,7 @@ class ShardChecks:
         return check.result()
 
     def forget(self, segment: Segment) -> None:
-        """What was looked at has been mended since: a check that was begun before may have seen it as it was."""
+        """Forget a check that began before the segment was repaired."""
         with self._lock:
             self._begun.pop(segment, None)
 

@@ -32,10 +32,10 @@ from holdfast_vault.shelf.segments import SealedContents, Segment
 
 
 class MakeSegment(Protocol):
-    """What takes memory for segments: see `memory_budget`."""
+    """Function that allocates memory for segments: see `memory_budget`."""
 
     def __call__(self, name: str, nbytes: int, absent: frozenset[int], *, is_fresh: bool) -> Segment:
-        """A new one."""
+        """Return a new one."""
         ...
 
 
@@ -60,9 +60,9 @@ class Shelf:
         self._is_closed = False
 
     def claim(self, nbytes: int, absent: frozenset[int] = NONE, *, by_chunks: bool = False) -> Segment:
-        """A segment to be filled, but for the `absent` chunks, and then sealed or put back.
+        """Return a segment to be filled, but for the `absent` chunks, and then sealed or put back.
 
-        `by_chunks`: if it `is_fresh`, whoever fills it does it by `put`.
+        `by_chunks`: the caller fills the segment by `put` if it `is_fresh`.
 
         Raises:
             OSError: ENOMEM, ENOSPC: there is no memory for it; ESTALE: another job has this node's memory now.
@@ -87,7 +87,7 @@ class Shelf:
                 return segment
 
     def seal(self, segment: Segment, contents: SealedContents) -> bool:
-        """What was filled is whole. False if the job has left that step behind meanwhile."""
+        """Put a filled segment on the shelf. Return False if the job has abandoned that step meanwhile."""
         with self._lock:
             segment.is_filling = False
             if self._is_closed or not survives(contents.sealed, self._cut):
@@ -102,14 +102,14 @@ class Shelf:
             return True
 
     def wait_for(self, sealed: SealedStep, timeout_s: float) -> Seal | None:
-        """The seal of this step if it is here whole, or comes in time; None: it does not, or was passed over."""
+        """Return the seal of this step if it is here whole, or comes in time; None: it does not, or was passed over."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_closed or any(step >= sealed for step in self._steps()), timeout_s)
             whole = [each.contents for each in self._segments if each.contents is not None and not each.absent]
             return next((each.seal for each in whole if each.sealed == sealed), None)
 
     def put_back(self, segment: Segment) -> None:
-        """What was claimed will not be filled."""
+        """Give back a claimed segment that will not be filled."""
         with self._lock:
             segment.is_filling = False
             if segment.is_fresh and segment in self._segments:
@@ -117,7 +117,7 @@ class Shelf:
                 self._segments.remove(segment)
 
     def forget(self, segment: Segment) -> None:
-        """What was sealed is of no use."""
+        """Drop the contents of a sealed segment."""
         with self._lock:
             segment.contents = None
 
@@ -137,17 +137,17 @@ class Shelf:
                     return
 
     def steps(self) -> list[SealedStep]:
-        """All that are sealed, newest first."""
+        """Return all that are sealed, newest first."""
         with self._lock:
             return self._steps()
 
     def has_whole(self, sealed: SealedStep) -> bool:
-        """Whether all of this step is here: of copies some chunks may have been left out."""
+        """Return True if all of this step is here: of copies some chunks may have been left out."""
         with self._lock:
             return any(_sealed_of(each) == sealed and not each.absent for each in self._segments)
 
     def hold(self, sealed: SealedStep) -> Segment | None:
-        """The segment of this step, which stays what it is until it is let go; None if it is not here."""
+        """Return the segment of this step, which stays what it is until it is let go; None if it is not here."""
         with self._lock:
             segment = next((each for each in self._segments if _sealed_of(each) == sealed), None)
             if segment is not None:
@@ -155,13 +155,13 @@ class Shelf:
             return segment
 
     def let_go(self, segment: Segment) -> None:
-        """The other end of `hold`."""
+        """Undo one `hold`."""
         with self._lock:
             segment.holds -= 1
 
     @contextmanager
     def holding(self, sealed: SealedStep) -> Iterator[tuple[Segment, SealedContents] | None]:
-        """`hold` for the time of a block."""
+        """Hold a segment for the time of a block."""
         segment = self.hold(sealed)
         if segment is None:
             yield None
@@ -173,38 +173,38 @@ class Shelf:
             self.let_go(segment)
 
     def note_sent(self, sealed: SealedStep) -> None:
-        """Another node has this step whole."""
+        """Note that another node has all of this step."""
         with self._lock:
             if sealed not in self._sent:
                 self._sent.append(sealed)
 
     def sent(self) -> list[SealedStep]:
-        """The last steps that another node has whole."""
+        """Return the last steps that another node has whole."""
         with self._lock:
             return list(self._sent)
 
     def pin(self, pins: Pins | None) -> None:
-        """These steps stay, if they are or come here, until others are named."""
+        """Keep these steps, if they are or arrive here, until others are named."""
         with self._lock:
             self._pins = pins
 
     def past_of(self, kept: SealedStep | None) -> tuple[SealedStep, ...]:
-        """The pinned steps that a job which goes on from `kept` has behind it, here or elsewhere."""
+        """Return the pinned steps that a job which goes on from `kept` has behind it, here or elsewhere."""
         with self._lock:
             return in_the_past_of(kept, pinned(self._steps(), self._pins) | named(self._pins))
 
     def forget_sent(self) -> None:
-        """Nobody keeps copies of what is here any more."""
+        """Note that no other node keeps copies of these steps any more."""
         with self._lock:
             self._sent.clear()
 
     @property
     def cut(self) -> Cut | None:
-        """What the job left behind, as far as it is known here."""
+        """The newest cut of the job that is known here."""
         return self._cut
 
     def keep_only(self, cut: Cut) -> None:
-        """The job went on: forget what is no part of its story any more. What comes after this is of its present."""
+        """Forget the steps that a cut abandons. Steps that arrive later belong to the present generation."""
         with self._lock:
             if not is_news(cut, self._cut):
                 return
@@ -221,7 +221,7 @@ class Shelf:
             self._changed.notify_all()
 
     def spares(self, *, is_left: bool = False) -> list[Segment]:
-        """Segments that could be given back: nobody needs what is in them, nor uses them.
+        """Return the segments that could be given back: nothing needs their contents or uses them.
 
         `is_left`: the rank's copies are kept elsewhere by now, and of these only a certified one is needed.
         """
@@ -249,14 +249,14 @@ class Shelf:
             raise OSError(errno.ESTALE, "another job has this node's memory now")
 
     def _spare(self, nbytes: int, absent: frozenset[int]) -> Segment | None:
-        """What can be filled next: a segment without contents, else the oldest that is not wanted."""
+        """Return the next segment to fill: one without contents, else the oldest that is not wanted."""
         old = unwanted(self._steps(), self._needed(), self._steps_wanted)
         free = [each for each in self._segments if _has_shape(each, nbytes, absent) and _is_idle(each)]
         there = {_sealed_of(each): each for each in free}
         return next((there[sealed] for sealed in (None, *old) if sealed in there), None)
 
     def _useless(self, nbytes: int, absent: frozenset[int]) -> list[Segment]:
-        """Those of another shape that will not be filled again: what a replica sends changes now and then."""
+        """Return those of another shape that will not be filled again: what a replica sends changes now and then."""
         not_wanted = {None, *unwanted(self._steps(), self._needed(), self._steps_wanted)}
         return [
             each

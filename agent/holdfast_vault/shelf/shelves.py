@@ -1,4 +1,4 @@
-"""All shelves of a node: those of its own ranks, and those of the ranks whose copies it keeps."""
+"""All shelves of a node: one for each of its ranks, and one for each rank whose copies it keeps."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ class Shelves:
         steps_wanted: int = KEPT_MIN,
         left: Callable[[Collection[ShardName]], Collection[ShardName]] = lambda names: (),
     ) -> None:
-        """`nbytes_max` for all of them together, 0: what the machine has; `steps_wanted` on each, if there is room.
+        """`nbytes_max` is for all of them together (0: what the machine has); `steps_wanted` for each, if there is
+        room.
 
-        `left` tells of which of these ranks the copies are kept elsewhere by now.
+        `left` returns those of the given ranks whose copies are kept elsewhere by now.
         """
         self._lock = threading.Lock()
         self._job: JobId | None = None
@@ -35,7 +36,7 @@ class Shelves:
         self._room = MemoryBudget(nbytes_max, self._all)
 
     def serve(self, job: JobId) -> bool:
-        """From now on this node's memory is this job's. If it was another's, that is given back: True."""
+        """Give this node's memory to a job; return True if another job had it, whose shards are then dropped."""
         with self._lock:
             if self._job == job:
                 return False
@@ -44,7 +45,7 @@ class Shelves:
             return True
 
     def of(self, name: ShardName) -> Shelf:
-        """The shelf of a rank. One of another job than this node serves is closed from the beginning."""
+        """Return the shelf of a rank. One of another job than this node serves is closed from the beginning."""
         with self._lock:
             shelf = self._shelves.get(name)
             if shelf is None:
@@ -57,7 +58,7 @@ class Shelves:
             return shelf
 
     def pin(self, pins: Pins) -> None:
-        """From now on these steps stay on every shelf."""
+        """Keep these steps on every shelf."""
         with self._lock:
             self._pins = pins
             for shelf in self._shelves.values():

@@ -1,12 +1,12 @@
-"""A consistent copy of a running process's memory, taken while it goes on: what it was when the copy was asked for.
+"""A consistent copy of a running process's memory as of one moment, taken while the process goes on.
 
 The ranges are write-protected first, which takes a tenth of a millisecond for a GB in huge pages and is all that the
-process waits for. Then they are copied, a block at a time, and each block's protection is lifted as it is done. A
-writer who comes before his block's turn waits for that one block to be copied next, so nothing that is written after
-the start can be in the copy. (ByteRobust §6.3 has the optimizer wait for its own shard; here only for a block of it.)
+process waits for. Then they are copied block by block, and the protection of each block is lifted when it is done. A
+writer that is early for a block waits only until that block is copied next, so nothing written after the start can be
+in the copy. (ByteRobust §6.3 has the optimizer wait for its own shard; here it waits for one block of it.)
 
-A chunk of the copy is hashed as soon as all of it is there: it is in the processor's cache then, and need not be read
-from memory again.
+A chunk of the copy is hashed as soon as it is complete: it is in the processor's cache then, and is not read from
+memory again.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Piece(NamedTuple):
 
 
 class CopyLayout:
-    """What is copied from where to where, cut into blocks; made once and used for every snapshot of the same tensors.
+    """The ranges to copy, cut into blocks; made once and used for every snapshot of the same tensors.
 
     `protected` are the page-aligned ranges (address, bytes) that hold the pieces: registered by the source's process.
     """
@@ -80,7 +80,7 @@ class CopyLayout:
 
 
 def _chunks(pieces: Sequence[Piece]) -> frozenset[int]:
-    """The chunks of the target that these are parts of."""
+    """Return the chunks of the target that these are parts of."""
     return frozenset(
         chunk
         for _, nbytes, offset in pieces
@@ -89,7 +89,7 @@ def _chunks(pieces: Sequence[Piece]) -> frozenset[int]:
 
 
 def _overlaps(block: int, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The parts of the ranges that lie in a block."""
+    """Return the parts of the ranges that lie in a block."""
     start, stop = block * BLOCK_BYTES, (block + 1) * BLOCK_BYTES
     return [
         (max(start, address), min(stop, address + nbytes) - max(start, address))
@@ -99,7 +99,7 @@ def _overlaps(block: int, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, 
 
 
 class MemorySnapshot:
-    """One copy in the making: the source waits for `begin`, nobody for `copy`."""
+    """One copy in progress: the source process waits for `begin`, but not for `copy`."""
 
     def __init__(self, pid: int, descriptor: int, layout: CopyLayout, target: Bytes) -> None:
         self._pid = pid
@@ -115,7 +115,7 @@ class MemorySnapshot:
         self._failure: BaseException | None = None
 
     def begin(self) -> None:
-        """From now on the source's ranges are what they are, until they are copied.
+        """Protect the source's ranges from changes until they are copied.
 
         Raises:
             SourceLost: some of them are no longer there.
@@ -128,7 +128,7 @@ class MemorySnapshot:
             raise SourceLost(f"memory of process {self._pid} cannot be protected: {error.strerror}") from error
 
     def copy(self, threads: int = 1) -> tuple[int, ...]:
-        """Copy everything, and give the hashes of its chunks; nobody waits any more when this returns or raises.
+        """Copy everything, and return the hashes of its chunks. No writer waits any more when this returns or raises.
 
         Raises:
             SourceLost: the process ended meanwhile.
@@ -209,7 +209,7 @@ class MemorySnapshot:
                     self._unhashed.append(chunk)
 
     def _hash_chunks(self) -> None:
-        """Hash what is whole. Not for the one whom writers wait for."""
+        """Hash the complete chunks. The thread that serves waiting writers does not do this."""
         while True:
             try:
                 number = self._unhashed.popleft()

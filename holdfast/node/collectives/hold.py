@@ -46,7 +46,7 @@ class Hold:
 
     @property
     def is_held(self) -> bool:
-        """Whether the rank stands in it now."""
+        """True if the rank stands in it now."""
         return self._held()[0] == self.number
 
     @property

@@ -158,7 +158,7 @@ def runs_of(ranks: tuple[int, ...]) -> tuple[Run, ...]:
 
 
 def ranks_of(runs: tuple[Run, ...]) -> tuple[int, ...]:
-    """The ranks again.
+    """Return the ranks again.
 
     Raises:
         RingError: no job has so many.

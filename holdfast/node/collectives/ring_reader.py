@@ -86,7 +86,7 @@ class RingReader:
             raise
 
     def count(self) -> int:
-        """How many records the rank has begun.
+        """Return the number of records the rank has begun.
 
         Raises:
             RingError: the file was cut short.
@@ -95,7 +95,7 @@ class RingReader:
         return int(begun)
 
     def groups(self) -> tuple[GroupEntry, ...]:
-        """The table of process groups: those that the rank has used.
+        """Return the table of process groups: those that the rank has used.
 
         Raises:
             RingError: the file was cut short, or the table is damaged.
@@ -123,7 +123,7 @@ class RingReader:
         return tuple(GroupCounts(*row) for row in COUNTERS.iter_unpack(self._read(COUNTERS_OFFSET, size)))
 
     def records(self, since: int = 0) -> tuple[list[RingRecord], int]:
-        """The records from number `since` on, oldest first, and how many of them are overwritten or not whole.
+        """Return the records from number `since` on, oldest first, and how many of them are overwritten or not whole.
 
         Raises:
             RingError: the file was cut short.
@@ -148,7 +148,7 @@ class RingReader:
         return found, missed
 
     def new_records(self) -> tuple[list[RingRecord], int]:
-        """The records that have ended since the last call, and how many were missed.
+        """Return the records that have ended since the last call, and how many were missed.
 
         It stops before the first that has not ended, as long as the ring keeps it.
         """
@@ -166,7 +166,7 @@ class RingReader:
         return ended, missed
 
     def trace(self, *, node: str = "", taken_ns: int = 0) -> RankTrace:
-        """All that the ring has, as analysis takes it.
+        """Return all that the ring has, as analysis takes it.
 
         Of operations on a device only how many have begun: when they end the ring does not know.
 
@@ -251,7 +251,7 @@ class RingReader:
 
 
 def group_name(groups: tuple[GroupEntry, ...], place: int) -> str:
-    """The name of the group of a record."""
+    """Return the name of the group of a record."""
     return groups[place].name if place < min(len(groups), GROUPS_MAX) and place != GROUP_UNKNOWN else UNKNOWN_GROUP
 
 

@@ -119,7 +119,7 @@ class LedgerWriter:
 
     @property
     def steps_done(self) -> int:
-        """How many steps were completed in this generation."""
+        """Number of steps were completed in this generation."""
         return self._steps_done
 
     @property
@@ -287,7 +287,7 @@ class LedgerReader:
             raise
 
     def snapshot(self) -> LedgerSnapshot:
-        """The rank's state, whole.
+        """Return the rank's state, whole.
 
         Raises:
             LedgerError: the file was cut short, or no whole record was met in many attempts.
@@ -376,7 +376,7 @@ class LedgerReader:
 
 
 def _newest(first: bytes, second: bytes, record: struct.Struct, offsets: tuple[int, int]) -> tuple[Any, ...] | None:
-    """The newest whole record of two slots; None when neither is whole."""
+    """Return the newest whole record of two slots; None when neither is whole."""
     best: tuple[Any, ...] | None = None
     for offset in offsets:
         raw = first[offset : offset + record.size]

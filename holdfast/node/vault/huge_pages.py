@@ -52,7 +52,7 @@ def _inner(first: int, last: int) -> tuple[int, int]:
 
 
 def _anonymous_ranges() -> list[tuple[int, int]]:
-    """The parts of writable private anonymous mappings that whole huge pages fit in."""
+    """Return the parts of writable private anonymous mappings that whole huge pages fit in."""
     ranges: list[tuple[int, int]] = []
     with open("/proc/self/maps") as maps:
         for line in maps:

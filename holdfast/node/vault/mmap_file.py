@@ -25,7 +25,7 @@ _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 
 
 def map_file(descriptor: int, nbytes: int, *, private: bool) -> Bytes:
-    """The first `nbytes` of a file as memory, which is given back when nothing refers to it any more.
+    """Return the first `nbytes` of a file as memory, which is given back when nothing refers to it any more.
 
     `private`: what is written there stays with this process. Raises OSError: ENOMEM.
     """

@@ -30,7 +30,7 @@ class Seal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def seal(notes: Sequence[bytes], data: Bytes, hashes: tuple[int, ...] | None = None) -> Seal:
-    """The seal of a shard; `hashes` of its chunks, where they are known already."""
+    """Return the seal of a shard; `hashes` of its chunks, where they are known already."""
     if hashes is None:
         hashes = tuple(chunk_hash(data, number) for number in range(chunks_of(data.size)))
     return Seal(nbytes=data.size, chunks=hashes, notes=_notes(notes))
@@ -42,7 +42,7 @@ def is_seal_of(seal: Seal, index: bytes, objects: bytes) -> bool:
 
 
 def chunks_of(nbytes: int) -> int:
-    """How many chunks that is; the last one may be shorter."""
+    """Return the number of chunks that is; the last one may be shorter."""
     return -(-nbytes // CHUNK_BYTES)
 
 
@@ -89,7 +89,7 @@ def broken(expected: Seal, damaged: Sequence[int], what: str) -> BrokenSeal:
 
 
 def damaged_chunks(expected: Seal, data: Bytes) -> Sequence[int]:
-    """The numbers of the chunks that another copy must replace."""
+    """Return the numbers of the chunks that another copy must replace."""
     return [number for number, sealed in enumerate(expected.chunks) if chunk_hash(data, number) != sealed]
 
 

@@ -53,7 +53,7 @@ class NotSupported(RuntimeError):
 
 
 def open_descriptor() -> int:
-    """A descriptor for this process's memory, to be passed on; close-on-exec and non-blocking.
+    """Return a descriptor for this process's memory, to be passed on; close-on-exec and non-blocking.
 
     Raises:
         NotSupported: not here, or not for this process.
@@ -64,7 +64,7 @@ def open_descriptor() -> int:
 
 @functools.cache
 def marks_absent_pages() -> bool:
-    """Whether `protect` also makes the first writer to a page wait that has no memory yet, or none any more.
+    """Return True if `protect` also makes the first writer to a page wait that has no memory yet, or none any more.
 
     Raises:
         NotSupported: nothing can be protected.
@@ -75,7 +75,7 @@ def marks_absent_pages() -> bool:
 
 
 def _agreed(features: int) -> tuple[int, int]:
-    """A descriptor with these features, and all that the kernel has."""
+    """Return a descriptor with these features, and all that the kernel has."""
     descriptor = _new_descriptor()
     request = bytearray(struct.pack("QQQ", _API_VERSION, features, 0))
     try:
@@ -151,7 +151,7 @@ def release(descriptor: int, address: int, nbytes: int) -> None:
 
 
 def waiting_writers(descriptor: int) -> list[int]:
-    """The addresses that somebody now waits to write to; empty if nobody does."""
+    """Return the addresses that somebody now waits to write to; empty if nobody does."""
     try:
         events = os.read(descriptor, 64 * _EVENT_BYTES)
     except BlockingIOError:

@@ -13,7 +13,7 @@ _PORT_MAX = (1 << 16) - 1
 
 
 def connect(directory: Path, *, blocking: bool = True) -> socket.socket:
-    """A connection to the vault of the node whose state directory this is.
+    """Return a connection to the vault of the node whose state directory this is.
 
     Raises:
         BlockingIOError: not `blocking`, and the vault does not come to new connections.
@@ -34,7 +34,7 @@ def connect(directory: Path, *, blocking: bool = True) -> socket.socket:
 
 
 def listen(directory: Path) -> socket.socket:
-    """A socket that only this user can reach; one that a dead vault left behind is replaced."""
+    """Return a socket that only this user can reach; one that a dead vault left behind is replaced."""
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     (directory / NAME).unlink(missing_ok=True)
     folder = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -49,7 +49,7 @@ def listen(directory: Path) -> socket.socket:
 
 
 def peer_pid(link: socket.socket) -> int:
-    """The process at the other end, as the kernel knows it."""
+    """Return the process at the other end, as the kernel knows it."""
     credentials = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     return int(struct.unpack("3i", credentials)[0])
 

@@ -38,7 +38,7 @@ class RankGroup:
         return tensor
 
     def all_gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
-        """Every rank's tensor, all of the same shape."""
+        """Return every rank's tensor, all of the same shape."""
         if self.size == 1:
             return [tensor]
         mine = tensor.to(self._device)
@@ -61,7 +61,7 @@ class RankGroup:
         return None if agreed < 0 else agreed
 
     def agree_on_verdict(self, problem: CheckpointError | None) -> Readability:
-        """The worst verdict of all ranks, each of which says what its own problem is."""
+        """Return the worst verdict of all ranks, each of which says what its own problem is."""
         mine = Readability.GOOD
         if problem is not None:
             mine = Readability.DAMAGED if isinstance(problem, DamagedCheckpoint) else Readability.UNUSABLE

@@ -21,13 +21,13 @@ def owner() -> Owner:
 
 
 def default_directory() -> Path:
-    """The job's own, else one here."""
+    """Return the job's own, else one here."""
     job_directory = os.environ.get("HOLDFAST_JOB_DIR")
     return Path(job_directory, "checkpoints") if job_directory else Path("checkpoints")
 
 
 def restore_step() -> int | None:
-    """The step after which nothing may be restored; None if all may."""
+    """Return the step after which nothing may be restored; None if all may."""
     value = os.environ.get("HOLDFAST_RESTORE_STEP", "")
     if not value:
         return None
@@ -54,6 +54,6 @@ def mesh_sizes(mesh: DeviceMesh | Mapping[str, int] | None) -> dict[str, int]:
 
 
 def shape_words(world_size: int, mesh: Mapping[str, int]) -> str:
-    """How many ranks there are, and how they are cut."""
+    """Return the number of ranks there are, and how they are cut."""
     dims = ",".join(f"{name}={size}" for name, size in mesh.items())
     return f"{world_size} ranks" + (f" as {dims}" if dims else "")

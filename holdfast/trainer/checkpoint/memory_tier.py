@@ -71,7 +71,7 @@ class MemoryTier:
         return True
 
     def common(self, all_gather: AllGather, at_most: int | None) -> list[SealedStep]:
-        """The steps that all ranks have, newest first; all of them must call it, and get the same answer."""
+        """Return the steps that all ranks have, newest first; all of them must call it, and get the same answer."""
 
         def may_be(sealed: SealedStep) -> bool:
             return at_most is None or sealed.step <= at_most
@@ -159,7 +159,7 @@ class MemoryTier:
         return None
 
     def _awaited(self) -> VaultClient:
-        """The vault. Who was there before waits for it to come back.
+        """Return the vault. Who was there before waits for it to come back.
 
         Raises:
             MemoryRefused: there is none.

@@ -25,7 +25,7 @@ class RestoreChoice:
         self._ranks = ranks
 
     def newest(self, *, newer_in_memory: bool = False, or_nothing: bool = False) -> CheckpointManifest | None:
-        """The newest step that is complete and may be restored, the same on all ranks; None if there is none.
+        """Return the newest step that is complete and may be restored, the same on all ranks; None if there is none.
 
         Raises CheckpointError if there were some and none of them may be: a run is not begun anew unasked.
         `or_nothing`: there is something else to go on from, so neither that nor unreadable storage is an error.
@@ -99,7 +99,7 @@ class RestoreChoice:
         return None
 
     def _has_newer(self, published: list[int]) -> bool:
-        """Whether there was anything: what an earlier try has set aside counts as well."""
+        """Return True if there was anything: what an earlier try has set aside counts as well."""
         return bool(published) or any(found.state is StepState.ROLLED_BACK for found in self._storage.survey())
 
     def _set_aside_damaged(self, step: int, reason: object) -> None:

@@ -87,7 +87,7 @@ def _memory(name: ShardName, generation: int) -> Memory:
 
 
 def memory(ranks: RankGroup) -> Memory:
-    """The memory of this process's rank.
+    """Return the memory of this process's rank.
 
     Raises:
         CheckpointError: nobody has started a vault for it.
@@ -292,7 +292,7 @@ class VaultReader(StorageReader):
 
 
 def _resolved(plan: SavePlan, planner: SavePlanner) -> dict[str, Any]:
-    """All that a plan writes, as a state that the vault can keep."""
+    """Return all that a plan writes, as a state that the vault can keep."""
     tensors: list[tuple[WriteItem, torch.Tensor]] = []
     objects: list[tuple[WriteItem, bytes]] = []
     for item in plan.items:

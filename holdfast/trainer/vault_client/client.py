@@ -147,7 +147,7 @@ class VaultClient:
         return answer.up_to
 
     def restore(self, sealed: SealedStep) -> dict[str, Any]:
-        """The state of a step; its tensors are views into a private mapping of the shard, its DTensors `DPart`s.
+        """Return the state of a step; its tensors are views into a private mapping of the shard, its DTensors `DPart`s.
 
         Bytes that are not those that were saved are first replaced from the other nodes that have them.
 
@@ -206,7 +206,7 @@ class VaultClient:
         self._places = places
 
     def _protect(self, ranges: tuple[tuple[int, int], ...]) -> int | None:
-        """A descriptor by which the vault can protect these pages; None where the kernel has none for us."""
+        """Return a descriptor by which the vault can protect these pages; None where the kernel has none for us."""
         try:
             descriptor = userfaultfd.open_descriptor()
         except userfaultfd.NotSupported:
@@ -237,7 +237,7 @@ class VaultClient:
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    """Its bytes lie in this process's memory one after the other."""
+    """Return its bytes lie in this process's memory one after the other."""
     return tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
@@ -247,7 +247,7 @@ def _populate(ranges: Sequence[tuple[int, int]]) -> None:
 
 
 def _pages_of(pieces: Sequence[tuple[int, int, int]]) -> tuple[tuple[int, int], ...]:
-    """The page-aligned ranges that hold the pieces, those that touch made one."""
+    """Return the page-aligned ranges that hold the pieces, those that touch made one."""
     merged: list[list[int]] = []
     for address, nbytes, _ in sorted(pieces):
         first, last = address // PAGE_BYTES * PAGE_BYTES, -(-(address + nbytes) // PAGE_BYTES) * PAGE_BYTES

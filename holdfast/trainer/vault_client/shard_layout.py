@@ -78,7 +78,7 @@ _PLAIN = frozenset({int, float, bool, str, type(None)})
 
 
 def take_apart(state: dict[str, Any]) -> tuple[list[Leaf], bytes]:
-    """The tensors of a nested state, and everything else as bytes.
+    """Return the tensors of a nested state, and everything else as bytes.
 
     Raises:
         NotKeepable: there is a DTensor where only whole values are kept.
@@ -141,7 +141,7 @@ def _recipe(plan: PartPlan | None, there: dict[KeyPath, tuple[int, int]]) -> Rec
 
 
 def put_together(index: bytes, objects: bytes, memory: Bytes) -> dict[str, Any]:
-    """The state that was taken apart: tensors are views of `memory`, of DTensors there are this rank's parts."""
+    """Return the state that was taken apart: tensors are views of `memory`, of DTensors there are this rank's parts."""
     state: dict[str, Any] = {}
     for entry in _index.decode(index).entries:
         dtype = getattr(torch, entry.dtype)
@@ -164,7 +164,7 @@ def _value(kept: StateObject) -> Any:
 
 
 def view(memory: Bytes, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
-    """These bytes as a tensor."""
+    """Return these bytes as a tensor."""
     if not memory.size:
         return torch.empty(shape, dtype=dtype)
     return torch.frombuffer(memory, dtype=dtype).reshape(shape)

@@ -204,7 +204,7 @@ def test_a_follower_who_is_slow_misses_the_oldest_copies_and_no_damage() -> None
 def told(notices: Notices, count: int) -> list[Answer]:
     """What a follower is told first, who then leaves."""
     ours, theirs = socket.socketpair()
-    telling = threading.Thread(target=notices.tell, args=(theirs,))
+    telling = threading.Thread(target=notices.send_to, args=(theirs,))
     with ours, theirs:
         ours.settimeout(30)
         telling.start()
@@ -220,7 +220,7 @@ def test_damage_that_nobody_heard_of_waits_for_the_next_follower() -> None:
     assert told(notices, 2) == [damaged(1), damaged(2)]
     # Once told it is told; what a follower left behind is not.
     stuck, theirs = socket.socketpair()
-    telling = threading.Thread(target=notices.tell, args=(theirs,))
+    telling = threading.Thread(target=notices.send_to, args=(theirs,))
     telling.start()
     while not notices._mailboxes:
         pass

@@ -1,8 +1,8 @@
-"""Which chunk is asked of which source: each takes the next one when it has room, so the fast ones give more.
+"""The assignment of chunks to sources: each source takes the next chunk when it has room, so fast ones give more.
 
-FT-HSDP (Fig. 7) has those who recover fetch from all that have a copy at once. A chunk that one source cannot give
-whole is another's to give, and so is what a source that went away still owed. Nothing here takes longer the more
-sources there are that lack most chunks: of a copy that replicas share each has a part only.
+In FT-HSDP (Fig. 7) a recovering rank fetches from all that have a copy at once. If one source cannot give a chunk
+undamaged, or goes away before giving it, another one gives it. The cost does not grow with the number of sources that
+lack most chunks: each replica has only a part of a shared copy.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Generic, TypeVar
 
 TRIES = 2
-"""How often a source may give the same chunk damaged: the first time it may have been on the way."""
+"""Times that a source may give the same chunk damaged: the first time the network may have damaged it."""
 
 S = TypeVar("S")
 
@@ -32,7 +32,7 @@ class ChunkQueue(Generic[S]):
         self.given: Counter[S] = Counter()
 
     def take(self, source: S) -> int | None:
-        """A chunk to ask this source for; None: there is none just now."""
+        """Return a chunk to ask this source for; None: there is none just now."""
         waiting = self._next[source]
         while waiting:
             number = waiting.popleft()
@@ -43,18 +43,18 @@ class ChunkQueue(Generic[S]):
         return None
 
     def done(self, source: S, number: int) -> None:
-        """It came, and is whole."""
+        """Note that the chunk arrived undamaged."""
         self._owed[source].discard(number)
         self._givers.pop(number, None)
         self._without_giver.discard(number)
         self.given[source] += 1
 
     def failures(self, source: S, number: int) -> int:
-        """How often this source gave it damaged."""
+        """Return how often this source gave the chunk damaged."""
         return self._failures[source, number]
 
     def spoiled(self, source: S, number: int) -> None:
-        """It came, and is damaged."""
+        """Note that the chunk arrived damaged."""
         self._failures[source, number] += 1
         if self._failures[source, number] >= TRIES:
             self.lacks(source, [number])
@@ -62,18 +62,18 @@ class ChunkQueue(Generic[S]):
             self._reopen(source, [number])
 
     def lacks(self, source: S, numbers: Iterable[int]) -> None:
-        """This source does not have them."""
+        """Note that this source does not have these chunks."""
         new = [number for number in numbers if number not in self._lacking[source]]
         self._lacking[source].update(new)
         self._lose_giver(new)
         self._reopen(source, new)
 
     def put_back(self, source: S) -> None:
-        """What this source owes will not come over the connection that it was asked on."""
+        """Reopen the chunks that this source owes: its connection has ended."""
         self._reopen(source, sorted(self._owed[source]))
 
     def leave(self, source: S) -> None:
-        """This source gives nothing more."""
+        """Remove a source."""
         self.put_back(source)
         lacking = self._lacking.pop(source)
         self._lose_giver([number for number in self._givers if number not in lacking])
@@ -86,17 +86,17 @@ class ChunkQueue(Generic[S]):
 
     @property
     def is_whole(self) -> bool:
-        """Whether every chunk is here."""
+        """True if every chunk is here."""
         return not self._givers
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing is on its way."""
+        """True if nothing is on its way."""
         return not any(self._owed.values())
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether chunks are missing, and all that are can be had from nobody."""
+        """True if chunks are missing and no source can give any of them."""
         return bool(self._givers) and len(self._without_giver) == len(self._givers)
 
     def _reopen(self, source: S, numbers: Iterable[int]) -> None:

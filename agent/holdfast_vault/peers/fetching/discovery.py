@@ -24,11 +24,11 @@ BACK_OFF_S = 0.1
 log = structlog.get_logger(__name__)
 
 Holders = Mapping[SealedStep, Sequence[VaultAddress]]
-"""Who has which step of a rank."""
+"""The vaults that have each step of a rank."""
 
 
 class FoundShards:
-    """What was found of each rank."""
+    """Result of a search: the steps of each rank on other nodes."""
 
     def __init__(self, answers: Iterable[tuple[VaultAddress, RankSteps]]) -> None:
         self.cuts: dict[ShardName, Cut] = {}
@@ -43,12 +43,12 @@ class FoundShards:
                     self._holders.setdefault(shards.name, {}).setdefault(sealed, []).append(address)
 
     def holders(self, name: ShardName) -> Holders:
-        """Who has which step of this rank."""
+        """Return the vaults that have each step of this rank."""
         return self._holders.get(name, {})
 
 
 def vaults_of(assignment: Assignment) -> tuple[VaultAddress, ...]:
-    """Who may have shards of this node's ranks, the likeliest first."""
+    """Return the vaults that may have shards of this node's ranks, the likeliest first."""
     order = assignment.order
     return tuple(dict.fromkeys((*order.sources, *([order.keeper] if order.keeper is not None else []))))
 
@@ -73,7 +73,7 @@ class _Search:
         with self._changed:
             while len(self._answers) < len(self._vaults) and (left := self._deadline - time.monotonic()) > 0:
                 self._changed.wait(left)
-            # In the order of the likelihood, whoever was quicker.
+            # # Ordered by likelihood, not by speed of the answer.
             answers = [(vault, shards) for vault in self._vaults for shards in self._answers.get(vault, ())]
         return FoundShards(answers)
 

@@ -1,6 +1,6 @@
-"""Brings shards back to the node that needs them: those it lost with its memory, those that never were here.
+"""Fetching of shards from other nodes: those that were lost with this node's memory, and those that were never here.
 
-One fetch serves all who ask for the same shard (TRANSOM §IV-C.2). It is not paced: the job stands still until then.
+One fetch serves all that ask for the same shard (TRANSOM §IV-C.2). It is not paced, because the job waits for it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ log = structlog.get_logger(__name__)
 
 
 class Fetcher:
-    """What this node gets from others."""
+    """The fetches of this node, and the search that they need."""
 
     def __init__(self, shelves: Shelves, assignments: Assignments, notices: Notices) -> None:
         self._shelves = shelves
@@ -45,7 +45,7 @@ class Fetcher:
         self._found: tuple[Assignment, FoundShards] | None = None
 
     def steps(self, name: ShardName, generation: int, at_most: int | None = None) -> Sequence[SealedStep]:
-        """What is here or can be had of a rank, newest first.
+        """Return the steps of a rank that are here or can be fetched, newest first.
 
         The newest, or the newest of those `at_most`, is fetched without being asked for.
         """
@@ -53,7 +53,7 @@ class Fetcher:
         if assignment is None:
             log.warning("no order says who may have this rank's shards", of=str(name), generation=generation)
             shelf = self._shelves.of(name)
-            # What replicas have of a copy nobody can be asked for.
+            # # A copy of which replicas have parts needs an order that names them.
             return [sealed for sealed in shelf.steps() if shelf.has_whole(sealed)]
         holders = self._search(assignment).holders(name)
         here = self._shelves.of(name).steps()
@@ -105,7 +105,8 @@ class Fetcher:
             if held is not None and not held[0].absent:
                 return
             if held is not None:
-                # This node kept copies of the rank before it got the rank: the order that says so may be on its way.
+                # # This node kept copies of the rank before it got the rank itself: the order for that may be on its
+                # way.
                 self._assignments.wait_for(job_of(name), generation, ASSIGNMENT_WAIT_S)
             assignment, sources = self._sources(name, sealed)
             started = time.monotonic()
@@ -162,7 +163,7 @@ class Fetcher:
         sources: Sequence[VaultAddress],
         assignment: Assignment,
     ) -> Counter[VaultAddress]:
-        """First what this node has itself, of the rank and of its replicas, then what others have."""
+        """Gather the chunks, first from this node's shelves of the rank and its replicas, then from other nodes."""
         names = [assignment.shard_of(rank) for rank in dict.fromkeys((shard.name.rank, *shard.alike))]
         try:
             missing = copy_from_shelves(self._shelves, names, shard.sealed, segment, shard.seal.chunks, numbers)

@@ -29,7 +29,7 @@ from holdfast_vault.shelf.segments import Segment
 WINDOW = 4
 """Chunks asked of one source at once. Few: what is asked of a slow one is not asked of another."""
 STALL_S = 5.0
-"""Who gives nothing for so long is given up while others wait for it: they have been restarted, and train nothing."""
+"""A source that gives nothing for this long is given up: it has been restarted."""
 RECONNECTS = 3
 BACK_OFF_S = 0.2
 
@@ -37,11 +37,11 @@ log = structlog.get_logger(__name__)
 
 
 class NotFetched(Exception):
-    """Nobody could give it; the message says why."""
+    """No source could give it; the message says why."""
 
 
 class WantedShard(msgspec.Struct, frozen=True):
-    """Which shard, and what it must be; of the ranks `alike` the same chunks will do where they hash the same."""
+    """A shard to fetch and its seal; chunks of the `alike` ranks are as good where they have the same hash."""
 
     name: ShardName
     sealed: SealedStep
@@ -52,7 +52,7 @@ class WantedShard(msgspec.Struct, frozen=True):
 def whole_of(
     name: ShardName, sealed: SealedStep, sources: Sequence[VaultAddress], assignment: Assignment
 ) -> tuple[Whole, Sequence[VaultAddress]]:
-    """All but the data, by the first source that has it right; and the sources without those that do not.
+    """Return all but the data, by the first source that has it right; and the sources without those that do not.
 
     Raises:
         NotFetched: none has.
@@ -80,7 +80,7 @@ def _is_vouched_for(whole: Whole, name: ShardName, sealed: SealedStep, token: st
 
 
 class Pull:
-    """One shard, or the damaged part of one, on its way into a segment that nobody else fills."""
+    """The fetch of one shard, or of its damaged chunks, into a segment that nothing else fills."""
 
     def __init__(
         self,
@@ -103,10 +103,10 @@ class Pull:
         self._is_over = False
 
     def run(self) -> Counter[VaultAddress]:
-        """Get all of it; how many chunks each gave.
+        """Fetch all of it, and return the number of chunks that each source gave.
 
         Raises:
-            NotFetched: nobody is left who could give the rest.
+            NotFetched: no source is left that could give the rest.
         """
         for source in self._sources:
             threading.Thread(target=self._work, args=(source,), daemon=True).start()
@@ -117,7 +117,7 @@ class Pull:
                 with contextlib.suppress(OSError):
                     link.shutdown(socket.SHUT_RDWR)
             self._changed.notify_all()
-            # Nobody writes to the segment when this returns.
+            # # Nothing writes to the segment when this returns.
             self._changed.wait_for(lambda: self._queue.is_quiet)
         if not is_whole:
             raise NotFetched("; ".join(self._reasons) or "no other node has it whole")
@@ -125,12 +125,12 @@ class Pull:
 
     @property
     def given(self) -> Counter[VaultAddress]:
-        """How many chunks each gave."""
+        """Number of chunks each gave."""
         return self._queue.given
 
     @property
     def missing(self) -> list[int]:
-        """The chunks that nobody gave."""
+        """The chunks that no source gave."""
         with self._changed:
             return self._queue.missing
 

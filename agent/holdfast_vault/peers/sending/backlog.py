@@ -1,7 +1,7 @@
-"""Which copy goes to another node next, if more are waiting than the network takes.
+"""The order in which copies go to another node when more are waiting than the network carries.
 
-A copy is worth something only beside those of the other ranks of the same step. So a step is stayed with until all
-ranks of this node have sent theirs, and the next one is the newest that all of them have; others are not sent.
+A copy is worth something only together with those of the other ranks of the same step. So the sender stays with a step
+until all ranks of this node have sent theirs. The next one is the newest that all of them have; the others are skipped.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Backlog:
         self._step = _NOTHING
 
     def add(self, copy: WaitingCopy) -> None:
-        """A copy is ready."""
+        """Add a copy that is ready to be sent."""
         steps = self._waiting.setdefault(copy.name, [])
         steps.append(copy.sealed)
         steps.sort()
@@ -41,7 +41,9 @@ class Backlog:
             self.drop(WaitingCopy(copy.name, sealed))
 
     def next(self) -> WaitingCopy | None:
-        """The copy to send now, until it is `done` or dropped; None: there is none, or another rank's is waited for."""
+        """Return the copy to send until it is `done` or dropped; None if there is none, or another rank's is waited
+        for.
+        """
         if self._is_over():
             self._step = self._choose()
             for copy in self.everything():
@@ -51,36 +53,36 @@ class Backlog:
         return WaitingCopy(name, self._step) if name is not None else None
 
     def done(self, copy: WaitingCopy) -> int:
-        """It was sent. How many of this rank's before it were not."""
+        """Note that a copy was sent; return the number of earlier steps of this rank that were skipped."""
         self._remove(copy)
         skipped = self._skipped.get(copy.name, [])
         self._skipped[copy.name] = [sealed for sealed in skipped if sealed > copy.sealed]
         return len(skipped) - len(self._skipped[copy.name])
 
     def drop(self, copy: WaitingCopy) -> None:
-        """It will not be sent."""
+        """Skip a copy."""
         self._remove(copy)
         self._skipped.setdefault(copy.name, []).append(copy.sealed)
         self._dropped.append(copy)
 
     def take_dropped(self) -> list[WaitingCopy]:
-        """Those that will not be sent, each told once."""
+        """Return those that will not be sent, each told once."""
         dropped, self._dropped = self._dropped, []
         return dropped
 
     def everything(self) -> list[WaitingCopy]:
-        """All copies that wait."""
+        """Return all copies that wait."""
         return [WaitingCopy(name, sealed) for name, steps in self._waiting.items() for sealed in steps]
 
     def _is_over(self) -> bool:
-        """Whether nobody sends the present step any more: all have, or who has not is too far behind the others."""
+        """Return True if no rank sends the present step any more: all have sent it, or the rest is too far behind."""
         if any(self._step in steps for steps in self._waiting.values()):
             return False
         are_all_done = all(self._over.get(name, _NOTHING) >= self._step for name in self._waiting)
         return are_all_done or any(len(steps) >= WAITING_MAX for steps in self._waiting.values())
 
     def _choose(self) -> SealedStep:
-        """The newest step that all ranks have waiting, else the newest of any."""
+        """Return the newest step that all ranks have waiting, else the newest of any."""
         waiting = [set(steps) for steps in self._waiting.values()]
         if not any(waiting):
             return self._step

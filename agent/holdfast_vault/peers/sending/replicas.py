@@ -1,8 +1,8 @@
-"""What a rank need not send, because a replica of it sends the same: found by comparing the hashes of chunks (ADR 12).
+"""The chunks that a rank need not send because a replica sends the same, found by comparing hashes (ADR 12).
 
 ByteRobust (§6.3) backs up model states once for each data-parallel group. Which tensors are the same in all replicas
-depends on the training (everything under DDP, the parameters under ZeRO-1), so it is looked at, not asked for: of
-replicas 0 to n - 1 number i sends chunk i, i + n, ..., and the others leave these out where theirs hash the same.
+depends on the training (everything under DDP, the parameters under ZeRO-1), so it is measured, not configured: of
+replicas 0 to n - 1 number i sends chunk i, i + n, ..., and the others leave these out where theirs have the same hash.
 """
 
 from __future__ import annotations
@@ -28,18 +28,20 @@ WAIT_S = SEAL_WAIT_S + 0.5
 """So long a copy waits for all its replicas together."""
 STALL_S = 5.0
 AWAY_S = 15.0
-"""Who did not answer in time is not asked for so long: a rank rather sends everything than waits at every step."""
+"""Seconds in which a replica that did not answer in time is not asked: sending everything is better than waiting at
+every step.
+"""
 
 log = structlog.get_logger(__name__)
 
 
 def share_of(alike: Sequence[int], rank: int) -> slice:
-    """The chunks that this one of the replicas sends whatever the others have."""
+    """Return the chunks that this one of the replicas sends whatever the others have."""
     return slice(alike.index(rank), None, len(alike))
 
 
 def sent_by_others(seal: Seal, alike: Sequence[int], hashes: Mapping[int, Sequence[int]]) -> frozenset[int]:
-    """The chunks that a replica sends in this one's place. `hashes` are those of each replica's share, where known."""
+    """Return the chunks that a replica sends in place of this one. `hashes` has each replica's share, if known."""
     found: set[int] = set()
     for rank, theirs in hashes.items():
         numbers = range(len(seal.chunks))[share_of(alike, rank)]
@@ -48,7 +50,7 @@ def sent_by_others(seal: Seal, alike: Sequence[int], hashes: Mapping[int, Sequen
 
 
 def holders_of(assignment: Assignment, rank: int) -> tuple[VaultAddress, ...]:
-    """The other nodes' vaults that may have chunks of a rank's replicas, the likeliest first."""
+    """Return the other nodes' vaults that may have chunks of a rank's replicas, the likeliest first."""
     order = assignment.order
     nodes = {other // order.nproc_per_node for other in order.alike_of(rank)}
     theirs = [replica for replica in order.replicas if replica.node_rank in nodes]
@@ -67,7 +69,7 @@ class Replicas:
         self._peers = {node_rank: _Peer(vault, assignment) for node_rank, vault in vaults.items() if vault is not None}
 
     def sent_by_others(self, name: ShardName, sealed: SealedStep, seal: Seal) -> frozenset[int]:
-        """The chunks of a shard that replicas send in its place, as far as they say so in time."""
+        """Return the chunks of a shard that replicas send in its place, as far as they answer in time."""
         order = self._assignment.order
         alike = order.alike_of(name.rank)
         theirs: dict[_Peer, list[AskHashes]] = {}
@@ -93,7 +95,7 @@ class Replicas:
         return sent_by_others(seal, alike, hashes | answers.wait(asked, deadline))
 
     def close(self) -> None:
-        """End the connections; whoever waits for an answer gets none."""
+        """End the connections; threads that wait for an answer get none."""
         for peer in self._peers.values():
             peer.close()
 
@@ -107,25 +109,25 @@ class ReplicaHashes:
         self._finished = 0
 
     def add(self, rank: int, hashes: Sequence[int]) -> None:
-        """One answer."""
+        """Add one answer."""
         with self._changed:
             self._hashes[rank] = hashes
 
     def finish(self) -> None:
-        """One of those that were asked says nothing more."""
+        """Note that one of the asked replicas has finished."""
         with self._changed:
             self._finished += 1
             self._changed.notify_all()
 
     def wait(self, asked: int, deadline: float) -> dict[int, Sequence[int]]:
-        """What there is once all that were asked are through, or at the deadline."""
+        """Return the hashes that have arrived when all asked replicas have finished, or at the deadline."""
         with self._changed:
             self._changed.wait_for(lambda: self._finished >= asked, max(0.0, deadline - time.monotonic()))
             return dict(self._hashes)
 
 
 class _Peer:
-    """A replica's vault. One that does not answer is left alone for a while, and is nobody's to wait for."""
+    """A replica's vault. One that does not answer in time is not asked again for a while."""
 
     def __init__(self, vault: VaultAddress, assignment: Assignment) -> None:
         self._vault = vault

@@ -54,7 +54,7 @@ class Sender:
         self._backlog = Backlog()
         self._held: dict[WaitingCopy, Segment] = {}
         self._cuts: dict[ShardName, Cut] = {}
-        self._untold: set[ShardName] = set()
+        self._unsent_cuts: set[ShardName] = set()
         self._begun: tuple[WaitingCopy, Seal, frozenset[int], float] | None = None
         self._replicas = Replicas(assignment, shelves)
         self._link: socket.socket | None = None
@@ -75,11 +75,11 @@ class Sender:
             self._let_go(self._backlog.take_dropped())
             self._changed.notify_all()
 
-    def tell(self, name: ShardName, cut: Cut) -> None:
-        """Tell the other what a rank left behind, before anything else is sent."""
+    def send_cut(self, name: ShardName, cut: Cut) -> None:
+        """Send a rank's cut before anything else."""
         with self._changed:
             self._cuts[name] = cut
-            self._untold.add(name)
+            self._unsent_cuts.add(name)
             self._changed.notify_all()
 
     def end(self) -> None:
@@ -93,19 +93,19 @@ class Sender:
         self._replicas.close()
 
     def _run(self) -> None:
-        back_off_s, told = BACK_OFF_S_MIN, ""
+        back_off_s, reported = BACK_OFF_S_MIN, ""
         while self._wait_for_work():
             try:
                 with self._connection() as link:
                     while self._wait_for_work():
                         self._work(link)
-                        back_off_s, told = BACK_OFF_S_MIN, ""
+                        back_off_s, reported = BACK_OFF_S_MIN, ""
             except WireError as error:
                 if self._ended.is_set():
                     return
-                if str(error) != told:
+                if str(error) != reported:
                     log.warning("copies are held up", keeper=self._address.node, reason=str(error))
-                    told = str(error)
+                    reported = str(error)
                 self._ended.wait(back_off_s)
                 back_off_s = min(2 * back_off_s, BACK_OFF_S_MAX)
 
@@ -114,8 +114,8 @@ class Sender:
         link = dial(self._address, self._assignment)
         with self._changed:
             self._link = link
-            # The other may have been started anew since it was told.
-            self._untold = set(self._cuts)
+            # # The other vault may have restarted since it received them.
+            self._unsent_cuts = set(self._cuts)
             if self._ended.is_set():
                 _end(link)
         try:
@@ -126,9 +126,9 @@ class Sender:
             link.close()
 
     def _wait_for_work(self) -> bool:
-        """False when it is over."""
+        """Wait for something to send; return False when the sender ends."""
         with self._changed:
-            self._changed.wait_for(lambda: self._ended.is_set() or self._untold or self._next())
+            self._changed.wait_for(lambda: self._ended.is_set() or self._unsent_cuts or self._next())
             return not self._ended.is_set()
 
     def _next(self) -> WaitingCopy | None:
@@ -138,14 +138,14 @@ class Sender:
 
     def _work(self, link: socket.socket) -> None:
         with self._changed:
-            name = next(iter(self._untold), None)
+            name = next(iter(self._unsent_cuts), None)
             cut = self._cuts[name] if name is not None else None
             copy = self._next() if name is None else None
         if name is not None and cut is not None:
             ask(link, GoOn(name=name, cut=cut))
             with self._changed:
                 if self._cuts[name] == cut:
-                    self._untold.discard(name)
+                    self._unsent_cuts.discard(name)
         elif copy is not None:
             self._send(link, copy)
 

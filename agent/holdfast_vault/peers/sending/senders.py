@@ -1,4 +1,4 @@
-"""All other vaults that this node tells of its ranks' steps, as the present assignment names them."""
+"""The senders to all other vaults that the present assignment names."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Senders:
                 self._catch_up(new, name, fresh)
 
     def sealed(self, name: ShardName, sealed: SealedStep) -> None:
-        """A rank of this node has sealed a step."""
+        """Send a step that a rank of this node has sealed, if it is one of those to be sent."""
         with self._lock:
             assignment = self._assignment
             if assignment is None or not _is_of(assignment, name):
@@ -51,13 +51,15 @@ class Senders:
                 self._send(assignment, WaitingCopy(name, sealed))
 
     def went_on(self, name: ShardName, cut: Cut) -> None:
-        """A rank of this node went on from a step. It is sent whatever its number: all ranks have it."""
+        """Send the cut of a rank that continues from a step, and that step whatever its number, because all ranks have
+        it.
+        """
         with self._lock:
             assignment = self._assignment
             if assignment is None or not _is_of(assignment, name):
                 return
             for sender in self._senders.values():
-                sender.tell(name, cut)
+                sender.send_cut(name, cut)
             if cut.kept is not None:
                 self._send(assignment, WaitingCopy(name, cut.kept))
 
@@ -67,14 +69,14 @@ class Senders:
             self._end_all()
 
     def _catch_up(self, assignment: Assignment, name: ShardName, fresh: list[VaultAddress]) -> None:
-        """What was said and sealed before somebody was named, who is to have it."""
+        """Send new vaults what happened before the assignment named them: the cut and the newest step."""
         shelf = self._shelves.of(name)
         if not _keeper(assignment):
             shelf.forget_sent()
         cut, steps = shelf.cut, shelf.steps()
         for address in fresh:
             if cut is not None:
-                self._senders[address].tell(name, cut)
+                self._senders[address].send_cut(name, cut)
         # A rank that has not gone on yet in this generation may leave its newest step behind.
         generation = assignment.order.generation
         has_gone_on = cut is not None and cut.generation >= generation

@@ -66,14 +66,14 @@ class CheckpointContents:
         self.values = {key: _value(tuple(found.values())) for key, found in pieces.items()}
 
     def piece(self, name: str, entry: ValueEntry) -> torch.Tensor:
-        """One piece of a tensor. Raises DamagedCheckpoint."""
+        """Return one piece of a tensor. Raises DamagedCheckpoint."""
         data = self._checked(name, entry)
         if not data.nbytes:
             return torch.empty(entry.chunk_shape, dtype=torch_dtype(entry.dtype))
         return torch.frombuffer(data, dtype=torch_dtype(entry.dtype)).reshape(entry.chunk_shape)
 
     def tensor(self, value: Value) -> torch.Tensor:
-        """A tensor, all of it. Raises DamagedCheckpoint."""
+        """Return a tensor, all of it. Raises DamagedCheckpoint."""
         if len(value.pieces) == 1:
             return self.piece(*value.pieces[0])
         whole = torch.empty(value.shape, dtype=torch_dtype(value.dtype))

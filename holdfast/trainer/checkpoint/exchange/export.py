@@ -106,7 +106,7 @@ def select(values: Mapping[str, Value], *, shard: str | None = None, only: Colle
 
 @contextmanager
 def appearing(target: Path) -> Iterator[Path]:
-    """A directory to write into, which becomes `target` once all is well.
+    """Yield a directory to write into, which becomes `target` once all is well.
 
     Raises CheckpointError when there is something already.
     """
@@ -219,7 +219,7 @@ class _FromContents(DefaultSavePlanner):
 
 
 def unpicklable(contents: CheckpointContents, outgoing: Iterable[Outgoing]) -> dict[str, Exception]:
-    """The values that cannot be read here, for their classes are the script's own; and why."""
+    """Return the values that cannot be read here, for their classes are the script's own; and why."""
     problems: dict[str, Exception] = {}
     for it in outgoing:
         if it.value.is_object:

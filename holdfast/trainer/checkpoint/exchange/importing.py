@@ -92,7 +92,7 @@ def import_checkpoint(storage: Storage, step: int, values: Iterator[Incoming], o
 
 
 def renamed(values: Iterator[Incoming], entry: str) -> Iterator[Incoming]:
-    """The same below one entry of the state."""
+    """Yield the same below one entry of the state."""
     if "." in entry:
         raise CheckpointError(f"{entry!r}: an entry of a state has no dot in its name")
     for it in values:

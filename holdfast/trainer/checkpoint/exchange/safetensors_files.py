@@ -42,12 +42,12 @@ DTYPES = {
 
 
 def fits(outgoing: Outgoing) -> bool:
-    """Whether the format has a form for it: it has none for anything but tensors of the usual kinds."""
+    """Return True if the format has a form for it: it has none for anything but tensors of the usual kinds."""
     return outgoing.value.dtype in DTYPES
 
 
 def default_path(key: str) -> tuple[str, ...]:
-    """The nesting of a module's tensor: the entry of the state, then the name that the module gives it."""
+    """Return the nesting of a module's tensor: the entry of the state, then the name that the module gives it."""
     root, dot, rest = key.partition(".")
     return (root, rest) if dot else (root,)
 

@@ -111,7 +111,7 @@ class _Checksums:
                 self._next = place + 1
 
     def bad(self) -> list[tuple[int, ValueEntry]]:
-        """Those that are not as they were written, with their places."""
+        """Return those that are not as they were written, with their places."""
         summed = enumerate(zip(self._entries, self._sums, strict=True))
         return [(place, entry) for place, (entry, crc32) in summed if crc32 != entry.crc32]
 

@@ -80,7 +80,7 @@ def _spread(shape: torch.Size, mesh: DeviceMesh, placements: tuple[Placement, ..
 
 
 def laid_out(kept: dict[str, Any], live: dict[str, Any]) -> dict[str, Any]:
-    """The kept state with its parts made DTensors again, over the meshes of the live state's DTensors.
+    """Return the kept state with its parts made DTensors again, over the meshes of the live state's DTensors.
 
     An optimizer that has not stepped yet has no moments to compare with: theirs go where a parameter lies in that way.
 
@@ -119,7 +119,7 @@ def laid_out(kept: dict[str, Any], live: dict[str, Any]) -> dict[str, Any]:
 
 
 def leaves(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
-    """Everything in nested dicts (of strings), and in lists that have tensors or dicts, with its path.
+    """Yield everything in nested dicts (of strings), and in lists that have tensors or dicts, with its path.
 
     What is empty is a leaf, and so is a list of plain values, as it is to DCP: an optimizer's list of parameters is
     one value, not thousands.

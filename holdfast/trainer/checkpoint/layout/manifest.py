@@ -71,7 +71,7 @@ _entries = msgspec.json.Decoder(tuple[ValueEntry, ...])
 
 
 def decode_index(part: CheckpointPart, index: memoryview | bytes) -> tuple[ValueEntry, ...]:
-    """The entries of a part, in the order in which they lie there. Raises DamagedCheckpoint."""
+    """Return the entries of a part, in the order in which they lie there. Raises DamagedCheckpoint."""
     if zlib.crc32(index) != part.index_crc32:
         raise DamagedCheckpoint(f"part {part.name}: the index fails its checksum")
     return _entries.decode(index)
@@ -114,7 +114,7 @@ class PartLayout:
         chunk_offset: tuple[int, ...],
         chunk_shape: tuple[int, ...],
     ) -> bytes:
-        """The same for data of which only this is known."""
+        """Return the same for data of which only this is known."""
         offset = self.index_offset
         self._entries.append(ValueEntry(key, path, dtype, shape, chunk_offset, chunk_shape, offset, nbytes, crc32))
         padding = bytes(-nbytes % ALIGNMENT)
@@ -122,7 +122,7 @@ class PartLayout:
         return padding
 
     def index(self) -> bytes:
-        """The part's last bytes, once everything is added."""
+        """Return the part's last bytes, once everything is added."""
         index = msgspec.json.encode(self._entries)
         self.index_crc32 = zlib.crc32(index)
         return index

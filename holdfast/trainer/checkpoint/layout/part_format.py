@@ -119,7 +119,7 @@ class PartWriter:
         self.index_crc32 = 0
 
     def chunks(self) -> Iterator[memoryview | bytes]:
-        """The part in order. `index_offset` and `index_crc32` are right once it is exhausted."""
+        """Yield the part in order. `index_offset` and `index_crc32` are right once it is exhausted."""
         layout = PartLayout()
         for item in self._items:
             data = _bytes_of(self._planner.resolve_data(item))
@@ -134,7 +134,7 @@ class PartWriter:
 
 
 def plan_part(state_dict: dict[str, Any], writes: Callable[[WriteItem, Any], bool]) -> dict[KeyPath, TensorChunk]:
-    """The tensors that `PartWriter` would write, by where they are in the state."""
+    """Return the tensors that `PartWriter` would write, by where they are in the state."""
     planner = SavePlanner()
     planner.set_up_planner(state_dict)
     return {
@@ -272,7 +272,7 @@ def _place_of(tensor: TensorWriteData) -> dict[str, Any]:
 
 
 def _flat(state_dict: dict[str, Any]) -> tuple[dict[str, Any], dict[str, KeyPath]]:
-    """Everything in a nested state by its key, and where it is there. There is nothing in an empty dict."""
+    """Return everything in a nested state by its key, and where it is there. There is nothing in an empty dict."""
     found = {".".join(map(str, path)): (path, value) for path, value in leaves(state_dict)}
     kept = {key: it for key, it in found.items() if not (isinstance(it[1], dict) and not it[1])}
     return {key: value for key, (_, value) in kept.items()}, {key: path for key, (path, _) in kept.items()}

@@ -101,7 +101,7 @@ class SealedPart:
         self._layout = PartLayout()
 
     def chunks(self) -> Iterator[memoryview | bytes]:
-        """The part in order, no piece of it larger than `PIECE_BYTES` but an object that is."""
+        """Yield the part in order, no piece of it larger than `PIECE_BYTES` but an object that is."""
         for row in self._recipe.rows:
             crc32, end = 0, row.offset + row.nbytes
             for start in range(row.offset, end, PIECE_BYTES):
@@ -142,7 +142,7 @@ class SealedPart:
 
 
 def part_name(rank: int) -> str:
-    """The file of a rank's part."""
+    """Return the file of a rank's part."""
     return f"rank-{rank:05d}.part"
 
 

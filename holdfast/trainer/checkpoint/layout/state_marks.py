@@ -85,7 +85,7 @@ class _OptimizerState:
 
 
 def _owned(value: Any) -> Any:
-    """The same with copies of its tensors."""
+    """Return the same with copies of its tensors."""
     if isinstance(value, torch.Tensor):
         return value.clone()
     if isinstance(value, dict):
@@ -96,7 +96,7 @@ def _owned(value: Any) -> Any:
 
 
 def _copied_by(value: object) -> frozenset[str]:
-    """The keys of whose tensors `value` only takes the bytes when it loads them."""
+    """Return the keys of whose tensors `value` only takes the bytes when it loads them."""
     load = getattr(value, "load_state_dict", None)
     if not isinstance(value, torch.nn.Module) or getattr(load, "__func__", None) is not torch.nn.Module.load_state_dict:
         # With `assign=True` the tensors themselves would become the module's.
@@ -148,11 +148,11 @@ class KeyedState:
         return self._root(flat_key) in self._values
 
     def state_dict(self) -> dict[str, Any]:
-        """The nested state that DCP's planners flatten; its tensors are those in use, not copies."""
+        """Return the nested state that DCP's planners flatten; its tensors are those in use, not copies."""
         return {key: v.state_dict() if isinstance(v, Stateful) else v for key, v in self._values.items()}
 
     def writes(self, item: WriteItem, value: object) -> bool:
-        """Whether this rank writes a planned item: one replica does, never two."""
+        """Return True if this rank writes a planned item: one replica does, never two."""
         if isinstance(value, DTensor):
             coordinate = value.device_mesh.get_coordinate()
             replicated = [at for at, how in zip(coordinate or (), value.placements, strict=True) if how == Replicate()]

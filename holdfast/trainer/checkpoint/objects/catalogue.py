@@ -47,19 +47,19 @@ class Catalogue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def claimed(catalogue: Catalogue, owner: Owner) -> Catalogue:
-    """The checkpoints are this owner's from now on, unless they are a later one's."""
+    """Return the checkpoints are this owner's from now on, unless they are a later one's."""
     if not owner.job or catalogue.successor_of(owner):
         return catalogue
     return msgspec.structs.replace(catalogue, holders=catalogue.holders | {owner.job: owner[1:]})
 
 
 def published(catalogue: Catalogue, step: int, location: str) -> Catalogue:
-    """The step is what lies there; what it was before is not kept."""
+    """Return the step is what lies there; what it was before is not kept."""
     return msgspec.structs.replace(catalogue, steps=catalogue.steps | {step: location})
 
 
 def moved_aside(catalogue: Catalogue, step: int, label: str) -> Catalogue:
-    """The step is not offered any more."""
+    """Return the step is not offered any more."""
     if step not in catalogue.steps:
         return catalogue
     aside = SetAside(step=step, label=label, location=catalogue.steps[step])

@@ -43,7 +43,7 @@ class Journal:
         self._is_tried = False
 
     def newest(self) -> Catalogue:
-        """The catalogue that counts. OSErrors of the store come through."""
+        """Return the catalogue that counts. OSErrors of the store come through."""
         return self._newest()[1]
 
     def change(self, change: Callable[[Catalogue], Catalogue]) -> Catalogue:

@@ -169,7 +169,7 @@ class ObjectStorage:
         return catalogue.next_location(current, self._owner, step, self._prefix)
 
     def _claim(self) -> catalogue.Catalogue:
-        """The newest catalogue, which is this owner's to change."""
+        """Return the newest catalogue, which is this owner's to change."""
         return self._journal.change(lambda current: catalogue.claimed(current, self._owner))
 
     def _newest(self) -> catalogue.Catalogue:
@@ -289,7 +289,7 @@ def _pieces(chunks: Iterable[memoryview | bytes]) -> Iterator[memoryview]:
 
 @contextmanager
 def _explained(what: str) -> Iterator[None]:
-    """A failure of the store in words; any other as it is."""
+    """Yield a failure of the store in words; any other as it is."""
     try:
         yield
     except Exception as error:

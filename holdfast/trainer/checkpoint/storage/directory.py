@@ -92,15 +92,15 @@ class Storage(Protocol):
         ...
 
     def steps(self) -> list[int]:
-        """The published steps, in any order."""
+        """Return the published steps, in any order."""
         ...
 
     def damaged(self) -> list[int]:
-        """The steps set aside as damaged and still kept, in any order."""
+        """Return the steps set aside as damaged and still kept, in any order."""
         ...
 
     def manifest(self, step: int) -> CheckpointManifest:
-        """The manifest of a published step. Raises DamagedCheckpoint unless every part is there in full size."""
+        """Return the manifest of a published step. Raises DamagedCheckpoint unless every part is there in full size."""
         ...
 
     def read(self, step: int, name: str, offset: int, size: int) -> memoryview:
@@ -116,7 +116,7 @@ class Storage(Protocol):
         ...
 
     def unpublished(self) -> list[int]:
-        """The steps that this generation has begun to write and not published, in any order."""
+        """Return the steps that this generation has begun to write and not published, in any order."""
         ...
 
     def staged(self, step: int) -> Folder:
@@ -129,7 +129,7 @@ class Storage(Protocol):
 
 
 def sizes(storage: Storage, retention: Retention) -> dict[int, int]:
-    """The bytes of every published step; 0 where nobody asks for them, or a step is damaged."""
+    """Return the bytes of every published step; 0 where nobody asks for them, or a step is damaged."""
     return {step: _size(storage, step) if retention.nbytes_max else 0 for step in storage.steps()}
 
 
@@ -141,7 +141,7 @@ def _size(storage: Storage, step: int) -> int:
 
 
 def newest_first(published: Iterable[int], at_most: int | None) -> list[int]:
-    """The steps worth trying, best first. ``at_most`` is a rollback's target: nothing after it may come back."""
+    """Return the steps worth trying, best first. ``at_most`` is a rollback's target: nothing after it may come back."""
     return sorted((step for step in published if at_most is None or step <= at_most), reverse=True)
 
 

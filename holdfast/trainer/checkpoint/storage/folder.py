@@ -28,7 +28,7 @@ class Folder(Protocol):
         ...
 
     def sizes(self) -> dict[str, int]:
-        """The bytes of every file in it."""
+        """Return the bytes of every file in it."""
         ...
 
     def modified_at(self) -> float | None:
@@ -36,11 +36,11 @@ class Folder(Protocol):
         ...
 
     def get(self, name: str) -> bytes:
-        """A small file, all of it."""
+        """Return a small file, all of it."""
         ...
 
     def read(self, name: str, offset: int, size: int) -> memoryview:
-        """A piece of a file, in writable memory owned by the caller. Raises DamagedCheckpoint when short."""
+        """Return a piece of a file, in writable memory owned by the caller. Raises DamagedCheckpoint when short."""
         ...
 
 
@@ -77,7 +77,7 @@ def read_manifest(folder: Folder) -> CheckpointManifest:
 
 
 def missing_or_cut(folder: Folder, manifest: CheckpointManifest) -> Iterator[tuple[str, str]]:
-    """The parts that are not there in full size, and what is wrong with each."""
+    """Yield the parts that are not there in full size, and what is wrong with each."""
     sizes = folder.sizes()
     for part in manifest.parts:
         size = sizes.get(part.name)
@@ -88,7 +88,7 @@ def missing_or_cut(folder: Folder, manifest: CheckpointManifest) -> Iterator[tup
 
 
 def whole_manifest(folder: Folder) -> CheckpointManifest:
-    """The manifest, if every part is there in full size. Raises DamagedCheckpoint."""
+    """Return the manifest, if every part is there in full size. Raises DamagedCheckpoint."""
     manifest = read_manifest(folder)
     for name, problem in missing_or_cut(folder, manifest):
         raise DamagedCheckpoint(f"{folder.name}: part {name}: {problem}")

@@ -32,7 +32,7 @@ def is_url(place: str | os.PathLike[str]) -> bool:
 
 
 def open_storage(place: str | os.PathLike[str], *, owner: Owner = UNFENCED, prefix: str = "") -> Storage:
-    """The storage of a directory or URL; nothing is read or written yet.
+    """Return the storage of a directory or URL; nothing is read or written yet.
 
     Raises CheckpointError when the URL is none that checkpoints can be kept at.
     """

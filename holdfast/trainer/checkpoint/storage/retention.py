@@ -17,7 +17,7 @@ class Retention(NamedTuple):
 
 
 def outdated(sizes: Mapping[int, int], retention: Retention) -> list[int]:
-    """The steps to drop, the oldest first. `sizes` has the bytes of every step that there is."""
+    """Return the steps to drop, the oldest first. `sizes` has the bytes of every step that there is."""
     newest_first = sorted(sizes, reverse=True)
     up_to = retention.certified_up_to
     certified = next((step for step in newest_first if up_to is not None and step <= up_to), None)

@@ -56,7 +56,7 @@ class Owner(NamedTuple):
         return f"generation-{self.generation}" + (f".{self.job}.{self.submitted_ms}" if self.job else "")
 
     def precedes(self, other: Owner) -> bool:
-        """Whether `other` has taken this one's place."""
+        """Return True if `other` has taken this one's place."""
         return self.job == other.job and self[1:] < other[1:]
 
 
@@ -208,5 +208,5 @@ def sync_directory(path: Path) -> None:
 
 
 def _is_whole(workplace: Path) -> bool:
-    """Whether it is its owner's still: one that was taken away has another name."""
+    """Return True if it is its owner's still: one that was taken away has another name."""
     return workplace.name.startswith("generation-")

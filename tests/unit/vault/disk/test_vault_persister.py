@@ -112,7 +112,7 @@ def test_a_step_that_nobody_can_write_now_holds_up_none_that_comes_after_it(
             patch.setattr(threading.Thread, "start", start)
             vault.seal(0, step)
             vault.seal(1, step)
-    assert vault.said == [left_out(5, "nobody can write it: can't start new thread")]
+    assert vault.said == [left_out(5, "no thread can be started to write it: can't start new thread")]
     assert (len(begun), vault.holds()) == (1, 2)
 
 
