@@ -1,4 +1,4 @@
-"""What `holdfast inspect` finds on a machine, as the program that looks tells the one that shows. Pure."""
+"""Results of `holdfast inspect`, as the inspecting program hands them to the one that shows them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EXIT_OK, EXIT_WARNING, EXIT_CRITICAL, EXIT_UNKNOWN = 0, 1, 2, 3
 
 
 class InspectedDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one check found of one device; "": of what it looks at as a whole."""
+    """Result of one check for one device, or for all that it looks at if `device` is ""."""
 
     check: str
     device: str = ""

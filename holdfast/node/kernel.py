@@ -20,7 +20,9 @@ def _prctl(option: int, value: int | bytes) -> None:
 
 
 def die_with_parent(parent: int) -> None:
-    """Be killed when the parent ends, also if it has ended already. `parent` is its pid, taken before the fork."""
+    """Have the kernel kill this process when its parent ends, or at once if it has ended. `parent` is its pid from
+    before the fork.
+    """
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(128 + signal.SIGKILL)
@@ -32,7 +34,7 @@ def become_subreaper() -> None:
 
 
 def set_process_name(name: str) -> None:
-    """The name that `ps` and `top` show; the kernel keeps 15 bytes."""
+    """Set the name that `ps` and `top` show; the kernel keeps 15 bytes."""
     _prctl(_PR_SET_NAME, name.encode()[:15])
 
 

@@ -1,4 +1,4 @@
-"""Where the checks read: the roots of /proc, /sys, /dev and /run, so that a test can give a recorded tree."""
+"""The roots of /proc, /sys, /dev and /run that the checks read, so that a test can give a recorded tree."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def boot_id(self) -> str:
-        """Which boot of which machine this is."""
+        """Id of the machine's present boot."""
         return text(self.proc / "sys/kernel/random/boot_id") or ""
 
 
 def text(path: Path) -> str | None:
-    """What a file says, without the end of its line; None where there is none or it says nothing to us."""
+    """Return the stripped text of a file; None if it cannot be read."""
     try:
         return path.read_text(errors="replace").strip()
     except OSError:
@@ -39,7 +39,7 @@ def number(path: Path) -> int | None:
 
 
 def entries(folder: Path) -> list[Path]:
-    """What a folder has, by name; nothing where there is none."""
+    """Return the entries of a folder, sorted by name; none if it cannot be read."""
     try:
         return sorted(folder.iterdir())
     except OSError:

@@ -141,7 +141,7 @@ class Persister:
                         self._begin(assignment, sealed, to)
 
     def give_way(self) -> bool:
-        """Return the memory of what is being written is needed for a save: write no further. False if there is none."""
+        """Stop writing, because a save needs its memory. Return False if no memory is held for writing."""
         with self._lock:
             step = self._writing
             held = [*self._held.values(), *(step.held if step is not None else ())]

@@ -1,4 +1,4 @@
-"""The agent's side of a hold: a rank's training stands still inside its hooks until a moment, or until it is let go.
+"""The agent's side of a hold: a rank's training waits inside its hooks until a given time or until it is released.
 
 The request is in the rank's ring of collectives (`holdfast.node.collectives.ring_layout`); the rank obeys it at the
 end of a step or at a collective, and ends it by itself when its time is over: whoever asked may be gone.
@@ -18,7 +18,7 @@ class Hold:
     """One hold of one rank."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Of the rank with this ring.
+        """Open the ring of a rank.
 
         Raises:
             FileNotFoundError: there is none.
@@ -30,7 +30,7 @@ class Hold:
         self.number = time.monotonic_ns()
 
     def begin(self, after_step: int, until_ns: int) -> None:
-        """Nothing begins after this step, until `until_ns` of the monotonic clock."""
+        """Let nothing begin after this step until `until_ns` of the monotonic clock."""
         self._write(1, after_step, until_ns, 0)
         self._write(0, self.number)
 
@@ -51,7 +51,7 @@ class Hold:
 
     @property
     def product_s(self) -> float | None:
-        """What a matrix product took the last time; None: that is not known yet."""
+        """Seconds of the last matrix product; None if not known yet."""
         _, _, took_ns, number = self._held()
         return took_ns / 1e9 if number == self.number and took_ns else None
 

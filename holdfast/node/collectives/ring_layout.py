@@ -64,7 +64,7 @@ WORD = struct.Struct("@q")
 COUNTERS = struct.Struct("@qqqqq24x")
 TABLE_LENGTH = struct.Struct("<I")
 GROUP_UNKNOWN = 0xFFFF
-"""Of a record: the table had no room for its group."""
+"""Group number of a record whose group had no room in the table."""
 
 IS_P2P = 1
 ON_DEVICE = 2
@@ -133,7 +133,9 @@ class GroupEntry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class GroupCounts(msgspec.Struct, frozen=True):
-    """How far a rank is in a group: its operations through Python, and what the backend has begun, by C++ as well."""
+    """Progress of a rank in a group: its operations through Python, and those that the backend has begun, C++
+    included.
+    """
 
     entered: int
     completed: int
@@ -143,7 +145,7 @@ class GroupCounts(msgspec.Struct, frozen=True):
 
 
 def runs_of(ranks: tuple[int, ...]) -> tuple[Run, ...]:
-    """Ranks in their order as few runs of equal distance: groups of a mesh take one or a few."""
+    """Encode ranks in their order as few runs of equal distance: groups of a mesh take one or a few."""
     runs: list[Run] = []
     at = 0
     while at < len(ranks):
@@ -158,10 +160,10 @@ def runs_of(ranks: tuple[int, ...]) -> tuple[Run, ...]:
 
 
 def ranks_of(runs: tuple[Run, ...]) -> tuple[int, ...]:
-    """Return the ranks again.
+    """Decode runs of ranks.
 
     Raises:
-        RingError: no job has so many.
+        RingError: a job cannot have this many ranks.
     """
     if (count := sum(count for _, count, _ in runs)) > RANKS_MAX:
         raise RingError(f"a group of {count} ranks: more than a job has")

@@ -1,4 +1,4 @@
-"""Where a rank's ring of collectives lies: beside its ledger."""
+"""The path of a rank's ring of collectives, beside its ledger."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from pathlib import Path
 
 
 def ring_path(ledger: str | Path) -> Path:
-    """Where the rank with this ledger has its ring."""
+    """Return the path of the ring of the rank with this ledger."""
     return Path(ledger).with_suffix(".collectives")

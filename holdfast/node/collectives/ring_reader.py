@@ -118,7 +118,7 @@ class RingReader:
         return self._groups
 
     def counts(self) -> tuple[GroupCounts, ...]:
-        """How far the rank is in each group of the table."""
+        """Return the progress of the rank in each group of the table."""
         size = len(self.groups()) * COUNTER_BYTES
         return tuple(GroupCounts(*row) for row in COUNTERS.iter_unpack(self._read(COUNTERS_OFFSET, size)))
 
@@ -197,7 +197,8 @@ class RingReader:
         )
 
     def marks(self) -> tuple[int, int, bool]:
-        """What the rank's marks were asked for with, what it answered last, and whether it marks at all.
+        """Return the number of the last request for marks, that of the last answer, and True if the rank sets marks at
+        all.
 
         Raises:
             RingError: the file was cut short.
@@ -206,7 +207,8 @@ class RingReader:
         return asked, answered, bool(are_put)
 
     def on_device(self) -> tuple[CollectiveRecord, ...]:
-        """What runs on the rank's device, oldest first: `started` where the device had come when marks were asked for.
+        """Return the operations on the rank's device, oldest first: `started` if the device had reached them at the
+        last request for marks.
 
         Raises:
             RingError: the file was cut short, or its group table is damaged.

@@ -168,7 +168,7 @@ class LedgerWriter:
         self._write_state(now)
 
     def go_on_from(self, steps: int) -> None:
-        """So many steps were completed before this generation: the next one, unless it is numbered, is counted on."""
+        """Note that `steps` steps were completed before this generation; steps without a number continue from there."""
         self._is_numbered = True
         if not self._steps_done:
             self._step = steps - 1
@@ -251,7 +251,7 @@ class LedgerWriter:
 
 
 class _Depth(threading.local):
-    """How deep the present thread is inside collectives that call each other."""
+    """Depth of the present thread in collectives that call each other."""
 
     here = 0
 
@@ -304,7 +304,7 @@ class LedgerReader:
         )
 
     def new_steps(self) -> tuple[list[StepRecord], int]:
-        """The steps completed since the last call, oldest first, and how many were overwritten before they were read.
+        """Return the steps completed since the last call, oldest first, and how many were overwritten before that.
 
         Raises:
             LedgerError: as in `snapshot`.

@@ -49,12 +49,12 @@ HAS_LOSS = 1
 HAS_GRAD_NORM = 2
 HAS_TOKENS = 4
 IS_NUMBERED = 8
-"""Of the state: steps have the script's own numbers, or are counted on from where it was restored."""
+"""Flag of the state record: steps have the script's own numbers, or continue from the restored step."""
 RUNNING = -1
 
 
 class Phase(IntEnum):
-    """What a rank is doing; phases that a script names itself are OTHER and known by their name."""
+    """Activity of a rank; phases that a script names itself are OTHER and known by their name."""
 
     INIT = 0
     RENDEZVOUS = 1
@@ -100,7 +100,7 @@ class CollectiveState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LedgerSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a rank stands. Times are Unix ns, 0 for "not yet"; `step` is the last completed one, -1 before any.
+    """State of a rank. Times are Unix ns, 0 for "not yet"; `step` is the last completed one, -1 before any.
 
     `exit_code` is set once the rank's script has ended by itself. Steps that are not numbered are counted from 0 in
     each generation.

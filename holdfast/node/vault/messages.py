@@ -19,7 +19,7 @@ class _VaultMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="type",
 
 
 class ShardName(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose state a shard is. `submitted_ms` tells a job from a later one of the same name."""
+    """Name of a rank's shards. `submitted_ms` tells a job from a later one of the same name."""
 
     job: str
     submitted_ms: int
@@ -48,10 +48,10 @@ class Join(_VaultMessage, frozen=True, kw_only=True, tag="join"):
 
 
 class Lay(_VaultMessage, frozen=True, kw_only=True, tag="lay"):
-    """Where the rank's tensors lie, for all saves until the next such message.
+    """Places of the rank's tensors, for all saves until the next such message.
 
     `pieces` are (address, bytes, offset in the shard); `protected` the page-aligned ranges (address, bytes) that hold
-    them. `index` says what they are, for whoever reads the shard; the vault keeps it and does not look into it.
+    them. `index` describes them for the reader of the shard; the vault stores it without looking into it.
     """
 
     nbytes: int
@@ -68,7 +68,7 @@ class Save(_VaultMessage, frozen=True, kw_only=True, tag="save"):
 
 
 class AskSteps(_VaultMessage, frozen=True, kw_only=True, tag="ask_steps"):
-    """Which steps of this rank are sealed here? Waits for one that is being sealed. Answered by `Steps`.
+    """Request for the sealed steps of this rank. The vault waits for one that is being sealed. Answered by `Steps`.
 
     If none of them is `at_most` this step, other nodes are asked as well.
     """
@@ -102,7 +102,8 @@ class KeepOnly(_VaultMessage, frozen=True, kw_only=True, tag="keep_only"):
 
 
 class PersistTo(_VaultMessage, frozen=True, kw_only=True, tag="persist_to"):
-    """What is saved over this connection is also to be brought to a disk: a directory or URL, the same for all ranks.
+    """Request to bring the steps saved over this connection to a disk as well: a directory or URL, the same for all
+    ranks.
 
     The newest `steps_max` are kept there, if they fit into `nbytes_max` (0: into anything). `mesh` is noted with each.
     Answered by `Done`. How often is the order's to say.
@@ -146,13 +147,13 @@ class Refused(_VaultMessage, frozen=True, kw_only=True, tag="refused"):
 
 
 class Steps(_VaultMessage, frozen=True, kw_only=True, tag="steps"):
-    """What is sealed, newest first."""
+    """Sealed steps, newest first."""
 
     sealed: tuple[SealedStep, ...]
 
 
 class Certified(_VaultMessage, frozen=True, kw_only=True, tag="certified"):
-    """Of the steps on a disk the newest `up_to` this one is to stay; None: none has to."""
+    """The newest certified step: of the steps on a disk, the newest up to it must stay. None: none has to."""
 
     up_to: int | None
 
@@ -217,8 +218,9 @@ class Persisted(_VaultMessage, frozen=True, kw_only=True, tag="persisted"):
 
 
 class NotPersisted(_VaultMessage, frozen=True, kw_only=True, tag="not_persisted"):
-    """Notice: a step that was due for the disk is not there; what was before it still is. `name` is a rank of the node
-    that says so."""
+    """Notice: a step that was due for the disk is not there; the one before it still is. `name` is a rank of the node
+    that reports it.
+    """
 
     name: ShardName
     sealed: SealedStep

@@ -42,17 +42,17 @@ def is_seal_of(seal: Seal, index: bytes, objects: bytes) -> bool:
 
 
 def chunks_of(nbytes: int) -> int:
-    """Return the number of chunks that is; the last one may be shorter."""
+    """Return the number of chunks of `nbytes`; the last one may be shorter."""
     return -(-nbytes // CHUNK_BYTES)
 
 
 def chunk_bytes(nbytes: int, number: int) -> int:
-    """How long a chunk of a shard of `nbytes` is; 0 or less where there is none."""
+    """Return the bytes of a chunk of a shard of `nbytes`; 0 or less if there is no such chunk."""
     return min(CHUNK_BYTES, nbytes - number * CHUNK_BYTES)
 
 
 def chunk_hash(data: Bytes, number: int) -> int:
-    """What a chunk of a shard hashes to."""
+    """Return the hash of a chunk."""
     return xxhash.xxh3_64_intdigest(data[number * CHUNK_BYTES : (number + 1) * CHUNK_BYTES].data)
 
 
@@ -80,7 +80,7 @@ def check_notes(expected: Seal, notes: Sequence[bytes], what: str) -> None:
 
 
 def broken(expected: Seal, damaged: Sequence[int], what: str) -> BrokenSeal:
-    """What is to be said of damaged chunks."""
+    """Return the error for damaged chunks."""
     start = damaged[0] * CHUNK_BYTES
     return BrokenSeal(
         f"{what}: bytes {start} to {min(start + CHUNK_BYTES, expected.nbytes)} fail their checksum"

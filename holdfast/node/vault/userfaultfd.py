@@ -151,7 +151,7 @@ def release(descriptor: int, address: int, nbytes: int) -> None:
 
 
 def waiting_writers(descriptor: int) -> list[int]:
-    """Return the addresses that somebody now waits to write to; empty if nobody does."""
+    """Return the addresses that threads wait to write to."""
     try:
         events = os.read(descriptor, 64 * _EVENT_BYTES)
     except BlockingIOError:

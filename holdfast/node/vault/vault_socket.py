@@ -1,4 +1,4 @@
-"""Where a node's vault answers: its ranks and its agent at a socket, other vaults at a port."""
+"""The addresses of a node's vault: a socket for its ranks and its agent, a port for other vaults."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def peer_pid(link: socket.socket) -> int:
 
 
 def port(directory: Path) -> int | None:
-    """Where the vault of this node answers other vaults; None if none ever did."""
+    """Return the port for other vaults; None if this node's vault never had one."""
     try:
         number = int((directory / PORT).read_text())
     except (FileNotFoundError, ValueError):
@@ -64,7 +64,7 @@ def port(directory: Path) -> int | None:
 
 
 def listen_to_peers(directory: Path, address: str) -> socket.socket:
-    """A socket for other vaults, at the port of last time if it is free; which one it is can be read by `port`."""
+    """Listen for other vaults, at the previous port if it is free; `port` reads which one it is."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     before = port(directory)
     try:

@@ -1,4 +1,6 @@
-"""What the ranks of a job tell each other about checkpoints: few words, on any backend, also where a rank is alone."""
+"""Agreement of a job's ranks about checkpoints: small collectives that work on any backend, and without any for one
+rank.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from holdfast.trainer.checkpoint.errors import CheckpointError, DamagedCheckpoin
 
 
 class Readability(IntEnum):
-    """What a rank makes of a checkpoint; the worst of all ranks' is everyone's."""
+    """Result of reading a checkpoint; the worst of all ranks' results counts for all."""
 
     GOOD = 0
     DAMAGED = 1
@@ -19,7 +21,7 @@ class Readability(IntEnum):
 
 
 class RankGroup:
-    """The ranks that save and restore together, as one of them sees it. Every call is made by all of them."""
+    """The ranks that save and restore together. All of them make every call."""
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
         """`group` None: the whole job."""
@@ -30,7 +32,7 @@ class RankGroup:
         self.size = dist.get_world_size(group) if distributed else 1
 
     def broadcast(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Rank 0's tensor; the others give one of the same shape."""
+        """Return rank 0's tensor on all ranks; the others give one of the same shape."""
         if self.size == 1:
             return tensor
         tensor = tensor.to(self._device)
@@ -47,7 +49,9 @@ class RankGroup:
         return [row.cpu() for row in everyone]
 
     def gather(self, record: bytes, room: int) -> list[bytes]:
-        """Every rank's record at rank 0, an empty list elsewhere. A record has at most `room` bytes, no space last."""
+        """Return every rank's record on rank 0, and [] elsewhere. A record has at most `room` bytes and does not end in
+        a space.
+        """
         if self.size == 1:
             return [record]
         mine = torch.frombuffer(bytearray(record.ljust(room)), dtype=torch.uint8).to(self._device)
@@ -56,12 +60,12 @@ class RankGroup:
         return [row.cpu().numpy().tobytes().rstrip() for row in everyone or ()]
 
     def agree_on_bound(self, bound: int | None) -> int | None:
-        """Rank 0's bound on what may be restored."""
+        """Return rank 0's limit on the step that may be restored."""
         agreed = int(self.broadcast(torch.tensor([-1 if bound is None else bound])).item())
         return None if agreed < 0 else agreed
 
     def agree_on_verdict(self, problem: CheckpointError | None) -> Readability:
-        """Return the worst verdict of all ranks, each of which says what its own problem is."""
+        """Return the worst result of all ranks. `problem` is this rank's, None if it read everything."""
         mine = Readability.GOOD
         if problem is not None:
             mine = Readability.DAMAGED if isinstance(problem, DamagedCheckpoint) else Readability.UNUSABLE

@@ -244,7 +244,7 @@ class Checkpointer:
         return 0
 
     def _restore_for_replay(self, state: dict[str, Any], settings: ReplaySettings) -> int:
-        """The newest step on the disk, the same for all groups; this rank takes the place of one of the job's."""
+        """Load the newest step on the disk, the same for all groups; this rank takes the place of one of the job's."""
         if settings.layers:
             return 0  # what was saved has more of them: the script's own beginning is the same for all groups
         started, keyed = time.monotonic(), KeyedState(state, self._place)
@@ -335,7 +335,7 @@ class Checkpointer:
         return saved
 
     def _publish(self, step: int, records: list[bytes]) -> tuple[str, int, tuple[int, ...]]:
-        """Location and bytes of the step, and the steps that are there now."""
+        """Return location and bytes of the step, and the steps that are there now."""
         manifest = CheckpointManifest(
             step=step,
             generation=self._owner.generation,

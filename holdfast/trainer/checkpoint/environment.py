@@ -1,4 +1,4 @@
-"""What a rank's environment says of its checkpoints."""
+"""Settings of a rank's checkpoints from its environment variables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.trainer.checkpoint.storage.workplace import Owner
 
 
 def owner() -> Owner:
-    """Who writes: under Holdfast a generation of a job, else what torchrun counts."""
+    """Return the writer's identity: a generation of a job under Holdfast, else torchrun's restart count."""
     generation = os.environ.get("HOLDFAST_GENERATION") or os.environ.get("TORCHELASTIC_RESTART_COUNT") or "0"
     submitted_ms = os.environ.get("HOLDFAST_JOB_SUBMITTED_MS") or "0"
     return Owner(os.environ.get("HOLDFAST_JOB", ""), int(submitted_ms), int(generation))
@@ -37,14 +37,16 @@ def restore_step() -> int | None:
 
 
 def shard_name(owner: Owner, rank: int, world_size: int) -> ShardName | None:
-    """Whose shard this rank's is in the memory of its node; None outside of Holdfast."""
+    """Return the name of this rank's shards in the memory of its node; None outside of Holdfast."""
     if not owner.job:
         return None
     return ShardName(job=owner.job, submitted_ms=owner.submitted_ms, world_size=world_size, rank=rank)
 
 
 def mesh_sizes(mesh: DeviceMesh | Mapping[str, int] | None) -> dict[str, int]:
-    """The job's mesh by the names of its dimensions: what the script gives, else what the job was started with."""
+    """Return the sizes of the job's mesh by dimension: the script's mesh, else the one that the job was started
+    with.
+    """
     if isinstance(mesh, DeviceMesh):
         return dict(zip(mesh.mesh_dim_names or (), mesh.shape, strict=True))
     if mesh is not None:
@@ -54,6 +56,6 @@ def mesh_sizes(mesh: DeviceMesh | Mapping[str, int] | None) -> dict[str, int]:
 
 
 def shape_words(world_size: int, mesh: Mapping[str, int]) -> str:
-    """Return the number of ranks there are, and how they are cut."""
+    """Return a description of the ranks and their mesh, for messages."""
     dims = ",".join(f"{name}={size}" for name, size in mesh.items())
     return f"{world_size} ranks" + (f" as {dims}" if dims else "")

@@ -1,4 +1,4 @@
-"""What can be wrong with a checkpoint, or with the one who would write it."""
+"""Errors of checkpoints and of their writers."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ log = logging.getLogger("holdfast.trainer.checkpoint")
 
 
 class MemoryTier:
-    """One rank's part. Where there is no vault, nothing is kept and nothing found; training goes on all the same."""
+    """One rank's part. Without a vault nothing is kept and nothing is found, and training goes on."""
 
     def __init__(self, name: ShardName | None, generation: int, persist_to: PersistTo | None = None) -> None:
         """`name` None: this process is no rank of a job of Holdfast's. `persist_to`: where the vault brings steps."""
@@ -47,7 +47,7 @@ class MemoryTier:
         self._tried_at = -RECONNECT_S
         self._told = ""
         self.has_newer = False
-        """Whether any rank had steps above the limit when `common` was asked last."""
+        """True if any rank had steps above the limit at the last call of `common`."""
         self._of_some: set[SealedStep] = set()
         self._all_answered = True
         self._certified_up_to: int | None = None
@@ -90,7 +90,7 @@ class MemoryTier:
         return sorted(filter(may_be, set.intersection(*found)), reverse=True)
 
     def begin_anew(self, unusable: Sequence[SealedStep]) -> None:
-        """There is nothing to go on from: `unusable` are steps that all ranks have, of which some cannot be used.
+        """Continue from no step: `unusable` are steps that all ranks have, some of which cannot be used.
 
         Raises:
             CheckpointError: on all ranks, if that would throw away what may still be had.
@@ -110,7 +110,7 @@ class MemoryTier:
             log.warning("steps %s are in the memory of some ranks only, none is on disk: starting from scratch", steps)
 
     def load(self, sealed: SealedStep) -> dict[str, Any]:
-        """What was given to `keep` at this step.
+        """Return the state that was given to `keep` at this step.
 
         Raises:
             BrokenSeal, MemoryRefused, WireError: it cannot be had.
@@ -123,7 +123,7 @@ class MemoryTier:
             return self._awaited().restore(sealed)
 
     def go_on_from(self, sealed: SealedStep | None, *, from_disk: bool = False) -> None:
-        """All ranks went on from this (None: from nothing that is known): what else is kept is of an abandoned past."""
+        """Drop all other steps: all ranks continue from this one (None: from none that is in memory)."""
         client = self._connected()
         if client is None:
             return
@@ -133,7 +133,9 @@ class MemoryTier:
             self._lose(error)
 
     def certified_up_to(self) -> int | None:
-        """Of the steps on a disk the newest up to this one is to stay; None: none has to, as far as is known here."""
+        """Return the newest certified step that is known here: of the steps on a disk, the newest up to it must
+        stay.
+        """
         client = self._connected()
         try:
             up_to = client.certified_up_to() if client is not None else None
@@ -145,7 +147,7 @@ class MemoryTier:
         return self._certified_up_to
 
     def _sealed(self, at_most: int | None) -> tuple[SealedStep, ...] | None:
-        """None: the vault does not answer."""
+        """Return the steps that the vault has; None if it does not answer."""
         if self._directory is None:
             return ()
         for _ in range(2):
@@ -159,7 +161,7 @@ class MemoryTier:
         return None
 
     def _awaited(self) -> VaultClient:
-        """Return the vault. Who was there before waits for it to come back.
+        """Return the vault. A generation that is not the first waits for it to come back.
 
         Raises:
             MemoryRefused: there is none.
@@ -197,4 +199,4 @@ class MemoryTier:
 
 
 UNUSABLE = (BrokenSeal, MemoryRefused, WireError)
-"""Why a shard cannot be had: another copy, or an older step, must serve."""
+"""Reasons why a shard cannot be read: another copy, or an older step, must serve."""

@@ -1,4 +1,4 @@
-"""Which checkpoint on disk is restored: rank 0 chooses, the others are told and need not look at the directory."""
+"""The choice of the checkpoint on disk to restore: rank 0 chooses, and the other ranks need not see the directory."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class RestoreChoice:
         return decode_manifest(record)
 
     def set_aside(self, step: int, problem: CheckpointError | None) -> None:
-        """This step is damaged; `problem` is what this rank has found, None if another rank did."""
+        """Set a damaged step aside; `problem` is what this rank has found, None if another rank did."""
         if self._ranks.rank == 0:
             self._set_aside_damaged(step, problem or "another rank found it damaged, see its log")
         elif problem is not None:
@@ -108,14 +108,14 @@ class RestoreChoice:
 
 
 class OnlyLooking(RestoreChoice):
-    """For a replay: it chooses as the job would, and changes nothing of what is there."""
+    """The choice for a replay: the same as the job's, but it changes nothing on the disk."""
 
     def __init__(self, storage: Storage, ranks: RankGroup) -> None:
         super().__init__(storage, ranks)
         self._passed_over: set[int] = set()
 
     def set_aside(self, step: int, problem: CheckpointError | None) -> None:
-        """This step is damaged: the next older one is tried."""
+        """Pass over a damaged step, so that the next older one is tried."""
         self._passed_over.add(step)
         if problem is not None:
             log.warning("checkpoint of step %d is damaged, a replay leaves it where it is: %s", step, problem)

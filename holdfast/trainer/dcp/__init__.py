@@ -9,7 +9,8 @@ if TYPE_CHECKING:
 
 
 def storage_writer(*, step: int) -> VaultWriter:
-    """For `dcp.save` and `dcp.async_save`: keeps the state in the node's memory, as of the completed `step`.
+    """Return a writer for `dcp.save` and `dcp.async_save` that keeps the state in the node's memory as of the completed
+    `step`.
 
     Raises:
         CheckpointError: this process was not started by Holdfast.
@@ -21,7 +22,7 @@ def storage_writer(*, step: int) -> VaultWriter:
 
 
 def storage_reader() -> VaultReader:
-    """For `dcp.load`: the newest step that is in the memory of all ranks. Its `step` is 0 if there is none.
+    """Return a reader for `dcp.load` of the newest step in the memory of all ranks. Its `step` is 0 if there is none.
 
     All ranks call it, for they agree on the step; `$HOLDFAST_RESTORE_STEP` bounds it.
 

@@ -1,4 +1,4 @@
-"""What a rank's vault holds of a torch.distributed.checkpoint save: chunks of tensors by their place in the whole.
+"""The index of a torch.distributed.checkpoint save in a rank's vault: chunks of tensors by their place in the whole.
 
 A planner fills a tensor from the chunks that the metadata names. A rank's metadata therefore names the rest of each
 tensor too, which is with other ranks: a plan that needs some of it is then seen and refused. Were it left out, the
@@ -55,7 +55,7 @@ class DcpLayout(msgspec.Struct, frozen=True, array_like=True):
     paths: dict[str, tuple[str | int, ...]]
 
     def metadata(self) -> Metadata:
-        """What a planner needs to know of it."""
+        """Return the metadata that a planner needs."""
         keys: dict[str, TensorStorageMetadata | BytesStorageMetadata] = {}
         for key, chunks in self._by_key().items():
             own = [chunk.box for chunk in chunks if not chunk.box.is_empty]
@@ -82,7 +82,7 @@ _paths: msgspec.msgpack.Decoder[dict[str, tuple[str | int, ...]]] = msgspec.msgp
 
 
 def encode(tensors: Iterable[WriteItem], objects: Iterable[WriteItem], planner_data: Any) -> bytes:
-    """The layout of what a plan writes, as bytes. `planner_data` that is not what DCP's own planner has is left out."""
+    """Encode the layout of a plan. `planner_data` of other planners than DCP's own is left out."""
     try:
         paths = _paths.decode(msgspec.msgpack.encode(planner_data))
     except (msgspec.MsgspecError, TypeError):
@@ -92,12 +92,12 @@ def encode(tensors: Iterable[WriteItem], objects: Iterable[WriteItem], planner_d
 
 
 def decode(layout: bytes) -> DcpLayout:
-    """What `encode` made."""
+    """Decode the result of `encode`."""
     return _layouts.decode(layout)
 
 
 def rest_of(shape: Numbers, boxes: Iterable[Box]) -> list[Box]:
-    """Boxes that together are all of a tensor but these."""
+    """Return boxes that together are all of a tensor but these."""
     rest = [Box((0,) * len(shape), shape)]
     for box in boxes:
         rest = [piece for whole in rest for piece in _without(whole, box)]

@@ -72,12 +72,12 @@ class Memory:
         return self.tier.keep(step, state)
 
     def go_on_from(self, sealed: SealedStep | None) -> None:
-        """What else is in memory is of an abandoned past."""
+        """Drop all other steps in memory: the job continues from this one."""
         self._begins_anew = False
         self.tier.go_on_from(sealed)
 
     def found_nothing(self) -> None:
-        """What is in memory is lost or cannot be used. It is dropped when the job has gone on from something else."""
+        """Note that no step in memory can be used. They are dropped when the job continues from something else."""
         self._begins_anew = True
 
 
@@ -126,7 +126,7 @@ class VaultWriter(StorageWriter, AsyncStager):
         )
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """A step in memory has no other name than its number: `checkpoint_id` is not used."""
+        """Do nothing: a step in memory is named by its number alone, `checkpoint_id` is not used."""
 
     def storage_meta(self) -> StorageMeta | None:
         # The first thing that a save asks for, in the thread that it runs in.
@@ -134,10 +134,10 @@ class VaultWriter(StorageWriter, AsyncStager):
         return None
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        """All ranks do the same here."""
+        """Do nothing: all ranks do the same."""
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        """Remember what this rank has; afterwards DCP leaves each value to one of those who have it."""
+        """Remember what this rank has; afterwards DCP assigns each value to one of the ranks that have it."""
         with self._memory.turn:
             # A planner that caches sends no plan where it is the last one again.
             if plan.usable:
@@ -160,7 +160,7 @@ class VaultWriter(StorageWriter, AsyncStager):
         return written
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        """Every rank has its own metadata beside its tensors already."""
+        """Warn if ranks could not keep the step; each rank has its own metadata beside its tensors already."""
         lacking = [rank for rank, (result,) in enumerate(results) if not result.storage_data]
         if lacking and replay() is None:
             log.warning(
@@ -169,11 +169,11 @@ class VaultWriter(StorageWriter, AsyncStager):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """No path is meant for it."""
+        """Return False: there are no paths."""
         return False
 
     def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
-        """Nothing needs to be copied before the vault does."""
+        """Return the state itself: the vault copies it."""
         return state_dict
 
     def synchronize_staging(self) -> None:
@@ -183,7 +183,7 @@ class VaultWriter(StorageWriter, AsyncStager):
                 return
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the stager holds nothing."""
 
 
 class VaultReader(StorageReader):
@@ -209,19 +209,20 @@ class VaultReader(StorageReader):
                 memory.go_on_from(None)
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """A step in memory has no other name than its number: `checkpoint_id` is not used."""
+        """Do nothing: a step in memory is named by its number alone, `checkpoint_id` is not used."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """What this rank holds; each rank's is its own."""
+        """Return the metadata of this rank's own shard."""
         if self._sealed is None:
             raise CheckpointError("no step is in the memory of all ranks: look at `step` first, and load from the disk")
         return self._layout.metadata()
 
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        """All ranks do the same here."""
+        """Do nothing: all ranks do the same."""
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        """
+        """Check that this rank has every tensor of the plan.
+
         Raises:
             CheckpointMismatch: it needs what other ranks hold. Nothing has been loaded on any rank then.
             CheckpointError: the same, and a step was saved since this reader was made.
@@ -261,7 +262,7 @@ class VaultReader(StorageReader):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """No path is meant for it."""
+        """Return False: there are no paths."""
         return False
 
     def _refuse_after_saves(self) -> None:

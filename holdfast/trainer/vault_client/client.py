@@ -128,20 +128,24 @@ class VaultClient:
         self._held = [*(tensor.untyped_storage() for tensor in large.values()), self._aside]
 
     def steps(self, at_most: int | None = None) -> tuple[SealedStep, ...]:
-        """The steps of this rank that the vault has whole, newest first; if none is `at_most`, also those of others."""
+        """Return the steps of this rank that the vault has, newest first; if none is `at_most`, also those on other
+        nodes.
+        """
         answer, _ = self._ask(AskSteps(at_most=at_most))
         assert isinstance(answer, Steps)
         return answer.sealed
 
     def keep_only(self, sealed: SealedStep | None, *, from_disk: bool = False) -> None:
-        """The job goes on from this step (None: from none there was): all others are forgotten.
+        """Drop all other steps: the job continues from this one (None: from none).
 
         `from_disk`: it was not read from memory. In either case certified steps behind it stay.
         """
         self._ask(KeepOnly(sealed=sealed, from_disk=from_disk))
 
     def certified_up_to(self) -> int | None:
-        """Of the steps on a disk the newest up to this one is to stay; None: none has to."""
+        """Return the newest certified step: of the steps on a disk, the newest up to it must stay. None: none has
+        to.
+        """
         answer, _ = self._ask(AskCertified())
         assert isinstance(answer, Certified)
         return answer.up_to
@@ -199,7 +203,7 @@ class VaultClient:
             self._ask(self._join, descriptor)
         finally:
             if descriptor is not None:
-                # Were it held here too, nobody would ever be released if the vault ended.
+                # # If it were open here too, waiting writers would never be released when the vault ends.
                 os.close(descriptor)
         self.protects = descriptor is not None
         self._ask(Lay(nbytes=nbytes, index=index, pieces=pieces, protected=protected if self.protects else ()))

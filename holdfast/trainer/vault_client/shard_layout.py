@@ -1,4 +1,5 @@
-"""How a state lies in a shard: tensors one after the other, described by an index; the rest as bytes beside them.
+"""The layout of a state in a shard: tensors one after the other, described by an index, and the rest as bytes beside
+them.
 
 Tensors are never pickled, and neither is a leaf that is bytes. What else a state has (numbers, strings, the state of
 random generators) is, each value by itself.
@@ -59,7 +60,7 @@ class TensorPlace(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ShardEntry(msgspec.Struct, frozen=True, array_like=True):
-    """Where one tensor lies in a shard: `offset` in bytes, elements in row-major order."""
+    """Place of one tensor in a shard: `offset` in bytes, elements in row-major order."""
 
     path: KeyPath
     dtype: str
@@ -106,7 +107,7 @@ def _leaf(path: KeyPath, tensor: torch.Tensor, spread: Spread | None) -> Leaf:
 
 
 def place(leaf: Leaf, address: int) -> TensorPlace:
-    """`leaf` as it lies at `address`."""
+    """Return the place of `leaf` at `address`."""
     tensor = leaf.tensor
     dtype = str(tensor.dtype).removeprefix("torch.")
     return TensorPlace(leaf.path, dtype, tuple(tensor.shape), tensor.nbytes, address, leaf.spread)
@@ -115,7 +116,8 @@ def place(leaf: Leaf, address: int) -> TensorPlace:
 def lay(
     places: Sequence[TensorPlace], plan: PartPlan | None = None
 ) -> tuple[bytes, tuple[tuple[int, int, int], ...], int]:
-    """Index, pieces (address, bytes, offset) and size of a shard of these. The same memory is in it once.
+    """Return index, pieces (address, bytes, offset) and size of a shard of these tensors. The same memory is in it
+    once.
 
     With a plan the index also says how the shard becomes a part of a checkpoint on disk.
     """
@@ -171,7 +173,7 @@ def view(memory: Bytes, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Ten
 
 
 def aligned(nbytes: int) -> int:
-    """What a tensor of this size takes of a shard."""
+    """Return the bytes that a tensor of this size takes in a shard."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 

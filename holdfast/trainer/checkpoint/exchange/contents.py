@@ -18,7 +18,9 @@ APART = ("shard/", "rank/")
 
 
 class Key(NamedTuple):
-    """What a key says: the space ("" if it is everyone's, "shard/pp=0", "rank/3"), the entry of the state, the rest."""
+    """A key in its parts: the space ("" if all ranks share it, "shard/pp=0", "rank/3"), the entry of the state, the
+    rest.
+    """
 
     space: str
     entry: str
@@ -85,7 +87,7 @@ class CheckpointContents:
         return whole
 
     def unpickled(self, value: Value) -> Any:
-        """What is no tensor. As at a restore, unpickling runs what the checkpoint says."""
+        """Unpickle a value that is no tensor. As at a restore, this runs code of the checkpoint's choice."""
         return pickle.loads(self._checked(*value.pieces[0]))
 
     def _checked(self, name: str, entry: ValueEntry) -> memoryview:

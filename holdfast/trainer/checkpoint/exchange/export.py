@@ -55,7 +55,9 @@ class Outgoing(NamedTuple):
 
 
 class Selection(NamedTuple):
-    """What goes out. `apart`: the spaces whose state is not merged; `left_out`: those whose state stays here."""
+    """Selection to export. `apart`: spaces whose state is not merged; `left_out`: spaces whose state is not
+    exported.
+    """
 
     outgoing: tuple[Outgoing, ...]
     apart: tuple[str, ...]

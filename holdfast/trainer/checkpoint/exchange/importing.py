@@ -39,7 +39,7 @@ class Incoming(NamedTuple):
 
 
 def incoming(source: Path) -> Iterator[Incoming]:
-    """What a directory or file holds, in the format that it is found to be in.
+    """Read the values of a directory or file, in the format that is recognised.
 
     Raises CheckpointError when it is neither.
     """
@@ -134,7 +134,7 @@ def _add(layout: PartLayout, it: Incoming) -> tuple[memoryview | bytes, bytes]:
 
 
 def _world_size(spaces: set[str]) -> int:
-    """State of each rank restores onto as many ranks as wrote it; all other state onto any number."""
+    """Return the world size for the manifest: per-rank state restores onto as many ranks as wrote it."""
     ranks = [int(space.removeprefix("rank/")) for space in spaces if space.startswith("rank/")]
     return max(ranks, default=0) + 1
 

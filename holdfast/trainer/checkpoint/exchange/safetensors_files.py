@@ -53,7 +53,9 @@ def default_path(key: str) -> tuple[str, ...]:
 
 
 def distribute(outgoing: Iterable[Outgoing], shard_bytes_max: int) -> list[list[Outgoing]]:
-    """Which tensors share a file: in order, as many as fit, at least one. A file's largest elements come first."""
+    """Distribute tensors over files: in order, as many as fit, at least one. Those with the largest elements come first
+    in a file.
+    """
     files: list[list[Outgoing]] = []
     room = 0
     for it in outgoing:
@@ -67,7 +69,7 @@ def distribute(outgoing: Iterable[Outgoing], shard_bytes_max: int) -> list[list[
 
 
 def header(file: Sequence[Outgoing], metadata: dict[str, str]) -> bytes:
-    """What precedes the tensors, padded so that they begin at a multiple of eight."""
+    """Return the header of a file, padded so that the tensors begin at a multiple of eight."""
     described: dict[str, Any] = {"__metadata__": metadata}
     offset = 0
     for it in file:

@@ -33,7 +33,7 @@ class Damage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VerifiedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """What verifying a checkpoint found. `checked_bytes` were read."""
+    """Result of verifying a checkpoint, of which `checked_bytes` were read."""
 
     damage: tuple[Damage, ...]
     checked_bytes: int
@@ -92,7 +92,7 @@ def _verify_part(folder: Folder, part: CheckpointPart, on_bytes: Callable[[int],
 
 
 class _Checksums:
-    """Of entries that come in blocks, in the order in which they lie in the file."""
+    """Checksums of entries that arrive in blocks, in the order of the file."""
 
     def __init__(self, entries: tuple[ValueEntry, ...]) -> None:
         self._entries = sorted(entries, key=lambda entry: entry.offset)
@@ -117,7 +117,7 @@ class _Checksums:
 
 
 def _joined(name: str, bad: list[tuple[int, ValueEntry]]) -> Iterator[Damage]:
-    """Neighbours as one range: what a lost block of a disk takes with it."""
+    """Join neighbours into one range, as a lost block of a disk damages them together."""
     for _, group in groupby(enumerate(bad), key=lambda numbered: numbered[1][0] - numbered[0]):
         run = [entry for _, (_, entry) in group]
         keys = run[0].key if len(run) == 1 else f"{run[0].key} to {run[-1].key} ({len(run)} entries)"

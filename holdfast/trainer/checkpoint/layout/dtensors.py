@@ -55,12 +55,12 @@ class DPart:
 
 
 def spread_of(tensor: DTensor) -> Spread:
-    """How a DTensor lies."""
+    """Return the placement of a DTensor."""
     return _spread(tensor.shape, tensor.device_mesh, tuple(tensor.placements))
 
 
 def local_of(tensor: DTensor) -> torch.Tensor:
-    """What this rank holds of it: the memory itself, which nothing is sent for."""
+    """Return this rank's part of a DTensor: the memory itself, without communication."""
     with torch.no_grad():
         local = tensor.to_local()
     return local.wait() if isinstance(local, AsyncCollectiveTensor) else local

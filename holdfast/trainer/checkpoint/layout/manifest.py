@@ -1,4 +1,4 @@
-"""What a checkpoint says of itself: its manifest, and the index at the end of each of its parts.
+"""The manifest of a checkpoint, and the index at the end of each of its parts.
 
 Nothing here needs torch, so that a command can list and verify checkpoints in the time that importing torch takes.
 """
@@ -36,7 +36,7 @@ class CheckpointPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckpointManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a checkpoint consists of. Written last: without it there is no checkpoint."""
+    """Manifest of a checkpoint. It is written last: without it there is no checkpoint."""
 
     format: int = FORMAT
     step: int
@@ -52,7 +52,7 @@ class CheckpointManifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ValueEntry(msgspec.Struct, frozen=True, array_like=True):
-    """Where one value of the state lies in its part. ``dtype`` is "object" for anything but a tensor (pickled)."""
+    """Place of one value of the state in its part. ``dtype`` is "object" for anything but a tensor (pickled)."""
 
     key: str
     path: tuple[str | int, ...]

@@ -161,7 +161,7 @@ class PartReader:
                     self._stored.setdefault(_storage_index(entry), (part.name, entry))
 
     def metadata(self) -> Metadata:
-        """What a DCP planner needs to know of the checkpoint."""
+        """Return the metadata that a DCP planner needs."""
         keys: dict[str, TensorStorageMetadata | BytesStorageMetadata] = {}
         for _, entry in self._stored.values():
             if entry.dtype == OBJECT:
@@ -220,7 +220,7 @@ def _read_index(storage: Storage, step: int, part: CheckpointPart) -> tuple[Valu
 def _runs(
     needed: dict[MetadataIndex, tuple[str, ValueEntry]],
 ) -> Iterator[tuple[str, list[tuple[MetadataIndex, ValueEntry]]]]:
-    """Neighbours in a file, to be read at one go."""
+    """Group neighbours in a file, to read them at once."""
     run: list[tuple[MetadataIndex, ValueEntry]] = []
     run_name, end = "", 0
     for index, (name, entry) in sorted(needed.items(), key=lambda item: (item[1][0], item[1][1].offset)):

@@ -1,4 +1,5 @@
-"""How a shard in memory becomes a part of a checkpoint on disk: said by the rank, done by its node's vault.
+"""The recipe for writing a shard in memory as a part of a checkpoint on disk: the rank gives it, and its node's vault
+follows it.
 
 The same planner decides what each rank writes and under which keys, whoever writes it (`checkpoint_format.plan_part`),
 so what the vault writes is what the rank would have written. The vault needs neither torch nor to unpickle anything.
@@ -32,7 +33,7 @@ class TensorChunk(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PartPlan(msgspec.Struct, frozen=True, array_like=True):
-    """What a rank writes of its state. `spaces` has the key space of every entry of the state by its key."""
+    """A rank's plan of what it writes. `spaces` has the key space of every entry of the state by its key."""
 
     chunks: dict[KeyPath, TensorChunk]
     spaces: dict[str, str]
@@ -58,7 +59,7 @@ class Recipe(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ObjectKind(IntEnum):
-    """How a value that is no tensor is kept."""
+    """Form in which a value that is no tensor is kept."""
 
     PICKLED = 0
     BYTES = 1
@@ -85,7 +86,9 @@ decode_objects = msgspec.msgpack.Decoder(tuple[StateObject, ...]).decode
 
 
 def recipe_of(index: bytes) -> Recipe | None:
-    """What a shard says of its part. None: it was not kept by a Checkpointer, which alone knows the keys."""
+    """Return the recipe in a shard's index; None if no Checkpointer saved it, because only a Checkpointer knows the
+    keys.
+    """
     return _index.decode(index).recipe
 
 
@@ -130,7 +133,7 @@ class SealedPart:
         yield self._layout.index()
 
     def record(self, name: str, size: int) -> CheckpointPart:
-        """What the manifest says of it, once all of it is written."""
+        """Return the manifest's record of the part, after all of it is written."""
         keys = [row.chunk.key for row in self._recipe.rows] + [_key(each.path) for each in self._objects]
         return CheckpointPart(
             name=name,

@@ -1,4 +1,4 @@
-"""What belongs to whom in a checkpointed state: marks for the entries that DCP cannot tell apart by itself.
+"""Marks for the entries of a state of which DCP cannot tell by itself which ranks they belong to.
 
 An unmarked entry is global: the same on every rank (the first rank writes it) or made of DTensors (each rank writes its
 own chunks, and they reshard to any mesh). Hand-written tensor and pipeline parallelism has plain tensors that differ
@@ -140,7 +140,7 @@ class KeyedState:
         return self._spaces[self._root(flat_key)]
 
     def part_plan(self, chunks: dict[KeyPath, TensorChunk]) -> PartPlan:
-        """All that this rank writes: these tensors, and what else the entries have of which it is the first replica."""
+        """Plan what this rank writes: these tensors, and the other values of which it is the first replica."""
         written = tuple(key for key, replica in self._replica.items() if replica == 0)
         return PartPlan(chunks, dict(self._spaces), written)
 

@@ -1,4 +1,4 @@
-"""What an object store holds of a job's checkpoints, as one value, and what may become of it. Pure.
+"""The catalogue of a job's checkpoints in an object store as one value, and the changes to it.
 
 Objects can be neither renamed nor locked, so what counts is not where they lie but what the newest catalogue says; see
 `holdfast.trainer.checkpoint.objects.journal` for how one becomes the newest. Every change here leaves a catalogue in
@@ -25,7 +25,7 @@ class SetAside(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Catalogue(msgspec.Struct, frozen=True, kw_only=True):
-    """Which steps there are, where the objects of each lie, and whose they are to change."""
+    """The steps, the locations of their objects, and the owner that may change them."""
 
     format: int = FORMAT
     holders: dict[str, tuple[int, int]] = {}
@@ -34,32 +34,32 @@ class Catalogue(msgspec.Struct, frozen=True, kw_only=True):
     set_aside: tuple[SetAside, ...] = ()
 
     def successor_of(self, owner: Owner) -> Owner | None:
-        """Who has taken this owner's place, if anybody has."""
+        """Return the owner that has replaced this one; None if none has."""
         if not owner.job or owner.job not in self.holders:
             return None
         holder = Owner(owner.job, *self.holders[owner.job])
         return holder if owner.precedes(holder) else None
 
     def locations(self) -> Iterator[str]:
-        """Where the objects lie that must be kept."""
+        """The locations of the objects that must be kept."""
         yield from self.steps.values()
         yield from (aside.location for aside in self.set_aside)
 
 
 def claimed(catalogue: Catalogue, owner: Owner) -> Catalogue:
-    """Return the checkpoints are this owner's from now on, unless they are a later one's."""
+    """Return the catalogue with this owner, unless a later one has it."""
     if not owner.job or catalogue.successor_of(owner):
         return catalogue
     return msgspec.structs.replace(catalogue, holders=catalogue.holders | {owner.job: owner[1:]})
 
 
 def published(catalogue: Catalogue, step: int, location: str) -> Catalogue:
-    """Return the step is what lies there; what it was before is not kept."""
+    """Return the catalogue with the step at this location, in place of an earlier one."""
     return msgspec.structs.replace(catalogue, steps=catalogue.steps | {step: location})
 
 
 def moved_aside(catalogue: Catalogue, step: int, label: str) -> Catalogue:
-    """Return the step is not offered any more."""
+    """Return the catalogue with a step set aside, so that it is not offered any more."""
     if step not in catalogue.steps:
         return catalogue
     aside = SetAside(step=step, label=label, location=catalogue.steps[step])
@@ -68,7 +68,7 @@ def moved_aside(catalogue: Catalogue, step: int, label: str) -> Catalogue:
 
 
 def retained(catalogue: Catalogue, outdated: Collection[int], set_aside_max: int) -> Catalogue:
-    """Steps that are outdated are not kept, and of those that were set aside only the newest."""
+    """Return the catalogue without outdated steps and with only the newest of those that were set aside."""
     aside = sorted(catalogue.set_aside, key=lambda aside: aside.step, reverse=True)[:set_aside_max]
     return msgspec.structs.replace(
         catalogue,
@@ -78,7 +78,7 @@ def retained(catalogue: Catalogue, outdated: Collection[int], set_aside_max: int
 
 
 def next_location(catalogue: Catalogue, owner: Owner, step: int, apart: str = "") -> str:
-    """Where this owner writes the step: all of its ranks find the same place, and never one that counts already."""
+    """Return the location where this owner writes the step: the same for all of its ranks, and never one in use."""
     prefix = f"{owner.name}/{apart}step-{step:08d}."
     taken = [int(location.removeprefix(prefix)) for location in catalogue.locations() if location.startswith(prefix)]
     return f"{prefix}{max(taken, default=0) + 1}"

@@ -1,4 +1,4 @@
-"""How a catalogue in an object store is changed by one of many, and by nobody who has been replaced.
+"""The journal by which one of many writers changes a catalogue in an object store, and no replaced writer does.
 
 The catalogues are numbered objects; the one with the highest number counts. A change is the next number, made with
 "create only if there is none", which object stores do atomically. So of two who change the same catalogue one fails,

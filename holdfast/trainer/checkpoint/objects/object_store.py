@@ -40,7 +40,7 @@ from holdfast.trainer.checkpoint.storage.workplace import UNFENCED, Owner, owner
 log = logging.getLogger("holdfast.trainer.checkpoint")
 
 PIECE_BYTES = 32 << 20
-"""What is held beside the state while a part is on its way. S3 takes 10,000 pieces, so a part may have 312 GiB."""
+"""Bytes held besides the state while a part is uploaded. S3 takes 10,000 pieces, so a part may have 312 GiB."""
 READS_AT_ONCE = 8
 
 _STEP = re.compile(r"(vault-)?step-(\d{8,})\.\d+")
@@ -186,7 +186,7 @@ class ObjectStorage:
         return ObjectFolder(self._fs, f"{self._root}/{location}", f"{self._url}/{location}")
 
     def _locations(self) -> Iterator[tuple[Owner, str]]:
-        """Where there are objects of a step, whether they count or not."""
+        """Return the locations with objects of a step, in the catalogue or not."""
         for workplace in self._names(self._root):
             owner = owner_of(workplace)
             for name in self._names(f"{self._root}/{workplace}") if owner is not None else ():

@@ -1,4 +1,4 @@
-"""Where checkpoints live: the storage contract, and the directory that implements it.
+"""The storage contract for checkpoints, and the directory that implements it.
 
 The storage knows bytes, steps and manifests; it knows nothing of tensors or collectives. A checkpoint engine in peer
 memory takes the directory's place behind the same contract (TRANSOM, section 5: the training process never learns which
@@ -64,7 +64,7 @@ _SET_ASIDE = re.compile(r"step-(\d{8,})\.(damaged|rolled-back)(-\d+)?")
 
 
 class Storage(Protocol):
-    """What a checkpointer asks of the place that keeps its bytes.
+    """Storage as a checkpointer needs it.
 
     Every rank calls `write`, `read` and, when another rank has failed, `claim`; the other methods are for the one rank
     that decides. Whatever changes the checkpoints raises Superseded once a newer generation of the job has claimed
@@ -104,7 +104,7 @@ class Storage(Protocol):
         ...
 
     def read(self, step: int, name: str, offset: int, size: int) -> memoryview:
-        """Bytes of a published part, writable memory owned by the caller. Raises DamagedCheckpoint when short."""
+        """Read bytes of a published part into writable memory of the caller. Raises DamagedCheckpoint when short."""
         ...
 
     def set_aside(self, step: int, label: str) -> None:
@@ -120,11 +120,11 @@ class Storage(Protocol):
         ...
 
     def staged(self, step: int) -> Folder:
-        """What is written of one of them. It may be gone at any time."""
+        """Return the folder of an unpublished step. It may disappear at any time."""
         ...
 
     def survey(self) -> list[FoundCheckpoint]:
-        """Everything that is or was to be a checkpoint, in any order. For people: it claims and changes nothing."""
+        """Yield every complete or unfinished checkpoint in any order, for display: it claims and changes nothing."""
         ...
 
 

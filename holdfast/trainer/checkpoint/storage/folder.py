@@ -24,7 +24,7 @@ class Folder(Protocol):
 
     @property
     def name(self) -> str:
-        """Where it is, for people."""
+        """Location for display."""
         ...
 
     def sizes(self) -> dict[str, int]:
@@ -32,7 +32,7 @@ class Folder(Protocol):
         ...
 
     def modified_at(self) -> float | None:
-        """When it was last changed, in seconds of Unix time, if that is known."""
+        """Return the time of the last change in seconds of Unix time; None if not known."""
         ...
 
     def get(self, name: str) -> bytes:
@@ -45,7 +45,7 @@ class Folder(Protocol):
 
 
 class StepState(StrEnum):
-    """What became of a checkpoint."""
+    """State of a checkpoint on the disk."""
 
     COMPLETE = "complete"
     DAMAGED = "damaged"
@@ -62,7 +62,7 @@ class FoundCheckpoint(NamedTuple):
 
 
 def read_manifest(folder: Folder) -> CheckpointManifest:
-    """Raises DamagedCheckpoint, or CheckpointMismatch when another version wrote it."""
+    """Read the manifest; raise DamagedCheckpoint, or CheckpointMismatch if another version wrote it."""
     record = folder.get(MANIFEST)
     try:
         manifest = decode_manifest(record)

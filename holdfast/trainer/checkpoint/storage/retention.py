@@ -1,4 +1,4 @@
-"""Which checkpoints on disk are kept: by number, and by how much room they may take (TRANSOM's two policies). Pure."""
+"""The choice of the checkpoints on disk that are kept, by number and by size (TRANSOM's two policies)."""
 
 from __future__ import annotations
 

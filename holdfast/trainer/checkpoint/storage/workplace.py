@@ -41,7 +41,7 @@ _ASIDE = "aside-"
 
 
 class Owner(NamedTuple):
-    """Who writes: a generation of one submission of a job.
+    """Identity of a writer: a generation of one submission of a job.
 
     Without a job nothing is fenced, for outside of Holdfast the count of restarts may begin at 0 again.
     """
@@ -52,7 +52,7 @@ class Owner(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What its workplace is called."""
+        """Name of its workplace."""
         return f"generation-{self.generation}" + (f".{self.job}.{self.submitted_ms}" if self.job else "")
 
     def precedes(self, other: Owner) -> bool:
@@ -70,7 +70,7 @@ class Workplace:
         self.path = root / owner.name
 
     def claim(self) -> None:
-        """Take the root over from all predecessors; asked again, make sure that nobody else has.
+        """Take the root over from all predecessors; if called again, make sure that no other owner has it.
 
         Raises:
             Superseded: a newer generation is there.
@@ -92,7 +92,7 @@ class Workplace:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """What is done inside fails as `Superseded` if it fails because the workplace was taken away."""
+        """Claim the workplace for a block; raise `Superseded` if the block fails because a newer generation has it."""
         self.claim()
         try:
             yield
@@ -164,7 +164,7 @@ class Workplace:
         raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), str(workplace))
 
     def _bring_back(self, workplace: Path) -> None:
-        """Finish what the owner began: to set a step aside."""
+        """Finish what the previous owner began when it set a step aside."""
         strays: list[str] = []
         with suppress(FileNotFoundError):
             strays = [name for name in os.listdir(workplace) if name.startswith(_ASIDE)]
@@ -182,7 +182,7 @@ class Workplace:
         return [path for owner, path in self._workplaces() if owner.precedes(self._owner)]
 
     def _workplaces(self) -> list[tuple[Owner, Path]]:
-        """Whose workplaces are here, those included that were taken away and are not removed yet."""
+        """Yield the owners of the workplaces here, including those taken away and not removed yet."""
         if not self._root.is_dir():
             return []
         named = [(owner_of(entry.name), entry.name) for entry in os.scandir(self._root)]
@@ -193,7 +193,7 @@ UNFENCED = Owner()
 
 
 def owner_of(workplace: str) -> Owner | None:
-    """Whose a workplace of this name is, or was; None if that is no such name."""
+    """Return the owner of a workplace of this name; None if it is no such name."""
     match = _WORKPLACE.fullmatch(workplace)
     return Owner(match[3] or "", int(match[4] or 0), int(match[2])) if match else None
 
