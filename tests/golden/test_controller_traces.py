@@ -81,7 +81,7 @@ def test_trace(path: Path, request: pytest.FixtureRequest) -> None:
             outcome = planner.request(state, submission, given.at)
         elif given.kind == "retest":
             # The run that tests the nodes of the words; another job than that which they were evicted from.
-            outcome = _retest(given)
+            outcome = _suspect_test(given)
         elif given.kind == "update":
             offer = CodeOffer(version=versions.get(given.fields["code"], "f" * 64), message="a fix")
             urgent, within_s = "urgent" in given.words, float(given.fields.get("within", 86400))
@@ -113,16 +113,16 @@ def test_trace(path: Path, request: pytest.FixtureRequest) -> None:
         state = outcome.state
         assert state is not None
         assert msgspec.json.decode(msgspec.json.encode(state), type=JobState) == state
-        said = [told(event) for event in outcome.events] + [ordered(order) for order in outcome.orders]
+        lines = [told(event) for event in outcome.events] + [ordered(order) for order in outcome.orders]
         for learned in outcome.learned:
             references[learned.key] = learned.digest
-            said.append(f"= remembered: {learned.key}: {learned.digest}, as {', '.join(learned.nodes)} said")
-        return [*said, f"= {summary(state)}"]
+            lines.append(f"= remembered: {learned.key}: {learned.digest}, as {', '.join(learned.nodes)} reported")
+        return [*lines, f"= {summary(state)}"]
 
     play(path, step, request.config.getoption("--rewrite"))
 
 
-def _retest(given: Input) -> JobDecision:
+def _suspect_test(given: Input) -> JobDecision:
     symptom = Symptom(given.fields["symptom"])
     incident = Incident(id=given.id, opened_at=given.at, symptom=symptom, failed_step=7)
     spec = JobSpec(name="trained", script="train.py", nnodes=8, nproc_per_node=1, cwd="/", directory="/jobs/trained")

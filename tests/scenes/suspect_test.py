@@ -72,50 +72,50 @@ class Run:
         outcome = follow_up(evictions(*suspects, together=suspects), of, NOW, PLANNER.rules)
         assert outcome is not None and outcome.state is not None
         self.state = outcome.state
-        self.said: list[Event] = list(outcome.events)
+        self.emitted: list[Event] = list(outcome.events)
         self.now = NOW
 
-    def hear(self, kind: type[E], **fields: Any) -> None:
+    def receive(self, kind: type[E], **fields: Any) -> None:
         self.now += timedelta(seconds=1)
         common = {"id": uuid7(), "at": self.now, "source": "test", "job": self.state.job}
         wanted = {"generation": self.state.generation, "claim": self.state.claim, "ranks": (), "took_s": 0.1, **fields}
         given = common | {name: value for name, value in wanted.items() if name in kind.__struct_fields__}
         event: AnyEvent = msgspec.convert({"type": kind(**given).type, **msgspec.to_builtins(given)}, kind)
-        self._take(PLANNER.event(self.state, event, self.now))
+        self._adopt(PLANNER.event(self.state, event, self.now))
 
     def wait(self) -> None:
         assert self.state.deadline is not None
         self.now = self.state.deadline.until
-        self._take(PLANNER.time(self.state, self.now, NOW))
+        self._adopt(PLANNER.time(self.state, self.now, NOW))
 
     def start(self, *nodes: str) -> None:
         grants = tuple(Grant(node=node, epoch=5, address="10.0.0.1", store_ports=(29500,)) for node in nodes)
-        self.hear(NodesGranted, grants=grants)
+        self.receive(NodesGranted, grants=grants)
         for node in nodes:
-            self.hear(RanksStarted, node=node)
+            self.receive(RanksStarted, node=node)
 
     def answer(self, node: str, status: str = "passed", detail: str = "") -> None:
-        self.hear(DiagnosticResult, node=node, run="r", test="gemm", status=status, detail=detail)
-        self.hear(DiagnosticResult, node=node, run="r", test="end", status="passed")
-        self.hear(RanksFinished, node=node)
+        self.receive(DiagnosticResult, node=node, run="r", test="gemm", status=status, detail=detail)
+        self.receive(DiagnosticResult, node=node, run="r", test="end", status="passed")
+        self.receive(RanksFinished, node=node)
 
     def reach(self, rates: dict[str, float], links: dict[tuple[str, str], float]) -> None:
         """Every node of a run tells its speed, and what it reaches with others, and ends."""
         for node, rate in rates.items():
             speed = {"value": rate, "unit": "GFLOP/s", "hardware": "cpu"}
-            self.hear(DiagnosticResult, node=node, run="r", test="speed", status="passed", **speed)
+            self.receive(DiagnosticResult, node=node, run="r", test="speed", status="passed", **speed)
             for pair, reached in links.items():
                 if node in pair:
                     (other,) = set(pair) - {node}
                     gathered = {"peers": (other,), "value": reached, "unit": "GB/s"}
-                    self.hear(DiagnosticResult, node=node, run="r", test="all_gather", status="passed", **gathered)
+                    self.receive(DiagnosticResult, node=node, run="r", test="all_gather", status="passed", **gathered)
             self.answer(node)
 
     def meet(self, **outcomes: str) -> None:
         """The outcome of each pair: `ab="failed"`; then all have answered."""
         for pair, status in outcomes.items():
             for node, peer in (pair, pair[::-1]):
-                self.hear(
+                self.receive(
                     DiagnosticResult,
                     node=node,
                     peers=(peer,),
@@ -128,12 +128,12 @@ class Run:
             self.answer(node)
 
     def one(self, kind: type[E]) -> E:
-        (only,) = (event for event in self.said if isinstance(event, kind))
+        (only,) = (event for event in self.emitted if isinstance(event, kind))
         return only
 
     def revoked(self) -> dict[str | None, int]:
-        return {event.node: event.epoch for event in self.said if isinstance(event, EvictionRevoked)}
+        return {event.node: event.epoch for event in self.emitted if isinstance(event, EvictionRevoked)}
 
-    def _take(self, outcome: Any) -> None:
+    def _adopt(self, outcome: Any) -> None:
         self.state = outcome.state
-        self.said += outcome.events
+        self.emitted += outcome.events

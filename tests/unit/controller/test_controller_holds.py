@@ -1,4 +1,4 @@
-"""Two jobs believe to hold a node, one of them wrongly; and claims follow each other even if the clock does not."""
+"""Two jobs seem to hold one node; and the times of claims grow even if the clock is set back."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def refused(name: str, order: tuple[int, int], newest: tuple[int, int]) -> Order
     )
 
 
-def test_the_order_of_the_job_that_holds_the_node_is_no_forgery_to_the_one_that_lost_it() -> None:
+def test_a_job_that_lost_a_node_does_not_supersede_the_order_of_its_new_job() -> None:
     there = controller(job("lost", 1, 3), job("holds", 2, 4))
     assert not there.on_event(refused("lost", (1, 3), (2, 4)), NOW).orders
     assert [order.fence for order in there.standing_orders()] == [(2, 4)]
 
 
-def test_who_holds_the_node_supersedes_what_was_forged() -> None:
+def test_the_job_that_holds_the_node_supersedes_a_forged_order() -> None:
     there = controller(job("lost", 1, 3), job("holds", 2, 4))
     assert not there.on_event(refused("lost", (1, 3), (10**9, 1)), NOW).orders
     (order,) = there.on_event(refused("holds", (2, 4), (10**9, 1)), NOW).orders
@@ -68,9 +68,9 @@ def test_a_newer_claim_is_never_dated_before_an_older_one() -> None:
     later = JobDraft(draft.decision().state or draft.state, uuid7(), NOW - timedelta(hours=1), Rules())
     later.request_nodes("second, after the clock was set back")
     later.release_all("the job is over")
-    said = [*draft.decision().events, *later.decision().events]
-    first, second = (event for event in said if isinstance(event, NodesRequested))
-    (released,) = (event for event in said if isinstance(event, NodesReleased))
+    emitted = [*draft.decision().events, *later.decision().events]
+    first, second = (event for event in emitted if isinstance(event, NodesRequested))
+    (released,) = (event for event in emitted if isinstance(event, NodesReleased))
     assert first.at < second.at < released.at
     assert released.at - first.at < timedelta(seconds=1)
     assert msgspec.json.decode(msgspec.json.encode(second.at), type=datetime) > first.at

@@ -61,7 +61,7 @@ def pass_time(decider: Controller | Standby, now: datetime) -> Effect:
     return effect
 
 
-def test_a_job_goes_thirty_days_after_its_end_and_its_name_stays_taken() -> None:
+def test_a_job_is_deleted_thirty_days_after_its_end_and_its_name_stays_reserved() -> None:
     live = JobState(spec=spec("live"), phase=Claiming(), submitted_at=NOW - 90 * DAY, members=(None,))
     kept = controller(ended("late", NOW + DAY), live, ended("early", NOW))
     assert pass_time(kept, NOW + 29.9 * DAY).is_nothing
@@ -87,7 +87,7 @@ def test_a_job_goes_thirty_days_after_its_end_and_its_name_stays_taken() -> None
     assert set(kept.jobs) == {"live"}
 
 
-def test_a_job_that_ends_while_the_controller_runs_is_forgotten_as_well() -> None:
+def test_a_job_that_ends_while_the_controller_runs_is_deleted_as_well() -> None:
     kept = controller()
     kept.adopt(kept.on_request(SubmitJob(id=uuid7(), asked_by="ada", spec=spec("job")), NOW))
     kept.adopt(kept.on_request(StopJob(id=uuid7(), asked_by="ada", job="job"), NOW))
@@ -97,14 +97,14 @@ def test_a_job_that_ends_while_the_controller_runs_is_forgotten_as_well() -> Non
     assert kept.jobs == {}
 
 
-def test_many_jobs_are_forgotten_little_by_little() -> None:
+def test_many_jobs_are_deleted_in_batches() -> None:
     kept = controller(*(ended(f"job-{number}", NOW) for number in range(FORGOTTEN_AT_ONCE_MAX + 1)))
     assert len(pass_time(kept, NOW + 30 * DAY).rows) == 2 * FORGOTTEN_AT_ONCE_MAX
     assert len(pass_time(kept, NOW + 30 * DAY).rows) == 2
     assert pass_time(kept, NOW + 30 * DAY).is_nothing
 
 
-def test_a_node_that_is_forgotten_is_a_stranger_until_it_registers() -> None:
+def test_a_deleted_node_is_unknown_until_it_registers() -> None:
     lost = Node(id="a", state=NodeState.LOST, since=NOW, instance=uuid7(), facts=FACTS, epoch=4)
     standby = Standby(Timeouts(), PoolPolicy(), RetentionPolicy(lost_nodes_days=8))
     standby.load({NODES.name: {"a": lost}, CLAIMS.name: {}})
@@ -132,7 +132,7 @@ def test_a_lost_node_stays_while_it_is_on_the_blocklist() -> None:
     assert not standby.is_known("a")
 
 
-def test_how_long_can_be_set_within_reason() -> None:
+def test_retention_settings_have_limits() -> None:
     settings, listed = load({"HOLDFAST_RETENTION_ENDED_JOBS_DAYS": "90"})
     assert settings.retention == RetentionPolicy(ended_jobs_days=90)
     origins = {row.key: (row.value, row.origin) for row in listed if row.key.startswith("retention.")}

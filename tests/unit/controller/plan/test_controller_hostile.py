@@ -31,10 +31,10 @@ def started() -> JobState:
     state = PLANNER.request(None, SubmitJob(id=uuid7(), asked_by="ada", spec=SPEC), NOW).state
     assert state is not None
     grants = tuple(Grant(node=node, epoch=1, address=node, store_ports=(1,)) for node in "ab")
-    return hear(state, event(NodesGranted, claim=state.claim, grants=grants))
+    return receive(state, event(NodesGranted, claim=state.claim, grants=grants))
 
 
-def hear(state: JobState, *events: Any) -> JobState:
+def receive(state: JobState, *events: Any) -> JobState:
     for one in events:
         after = PLANNER.event(state, one, NOW).state
         assert after is not None
@@ -50,11 +50,11 @@ def test_a_run_of_checks_that_cannot_be_timed_is_refused(args: tuple[str, ...]) 
 
 
 def test_a_jump_without_its_value_is_a_jump() -> None:
-    state = hear(started(), *(event(FirstStep, node=node, step=0, completed_at=NOW) for node in "ab"))
-    state = hear(state, event(BadNumber, step=3, quantity="loss", kind="jump", certified=1))
+    state = receive(started(), *(event(FirstStep, node=node, step=0, completed_at=NOW) for node in "ab"))
+    state = receive(state, event(BadNumber, step=3, quantity="loss", kind="jump", certified=1))
     assert state.incident is not None
 
 
-def test_a_rank_that_the_job_does_not_have_is_nobodys() -> None:
-    state = hear(started(), event(BadNumber, step=3, quantity="loss", kind="nan", certified=1, rank=99))
+def test_a_rank_that_the_job_does_not_have_is_on_no_node() -> None:
+    state = receive(started(), event(BadNumber, step=3, quantity="loss", kind="nan", certified=1, rank=99))
     assert state.incident is not None

@@ -34,13 +34,13 @@ def submitted() -> JobDecision:
 def test_values_of_the_environment_and_the_token_reach_the_ranks_and_no_event() -> None:
     outcome = submitted()
     assert outcome.state is not None and outcome.state.spec == SPEC
-    (said,) = [event for event in outcome.events if isinstance(event, JobSubmitted)]
-    assert said.spec == msgspec.structs.replace(SPEC, env={"TOKEN": "***", "DEPTH": "***"}, token="***")
+    (emitted,) = [event for event in outcome.events if isinstance(event, JobSubmitted)]
+    assert emitted.spec == msgspec.structs.replace(SPEC, env={"TOKEN": "***", "DEPTH": "***"}, token="***")
     for secret in (b"hunter2", b"s3cret"):
         assert not any(secret in msgspec.json.encode(event) for event in outcome.events)
 
 
-def test_a_generation_says_how_its_ranks_lie_and_where_the_vaults_are() -> None:
+def test_a_generation_reports_its_layout_and_its_vaults() -> None:
     waiting = submitted().state
     assert waiting is not None and waiting.claim is not None
     grants = (
@@ -54,6 +54,6 @@ def test_a_generation_says_how_its_ranks_lie_and_where_the_vaults_are() -> None:
     assert (started.nproc_per_node, started.mesh, started.submitted_at) == (4, "pp=2,tp=4", NOW)
 
 
-def test_a_job_whose_nodes_are_named_twice_is_none() -> None:
+def test_a_job_whose_nodes_are_named_twice_is_refused() -> None:
     with pytest.raises(ValueError, match="2 nodes are asked for, and 3 are named"):
         JobSpec(name="job", script="t.py", nnodes=2, only_nodes=("a", "b", "a"), cwd="/", directory="/jobs/job")

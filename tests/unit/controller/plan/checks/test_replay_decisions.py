@@ -48,54 +48,54 @@ class Machines:
         self.names = [f"m{machine}" for machine in range(pp * dp)]
         self._wrong = {self.names[machine]: chance for machine, chance in wrong.items()}
         self.now = START
-        self.said: list[Any] = []
+        self.emitted: list[Any] = []
         spec = JobSpec(
             name="job", script="t.py", nnodes=pp * dp, mesh=f"dp={dp},pp={pp}", cwd="/", directory="/jobs/job"
         )
         request = SubmitJob(id=next(self._ids), asked_by="ada", spec=spec)
-        self.state = self._taken(self._planner.request(None, request, START))
+        self.state = self._adopt(self._planner.request(None, request, START))
         grants = tuple(Grant(node=name, epoch=1, address=name, store_ports=(1,)) for name in self.names)
-        self.hear(NodesGranted, claim=self.state.claim, grants=grants)
+        self.receive(NodesGranted, claim=self.state.claim, grants=grants)
         self._train()
-        self.hear(StepRestorable, step=40, path="/c", checkpoint_bytes=1)
+        self.receive(StepRestorable, step=40, path="/c", checkpoint_bytes=1)
 
-    def hear(self, event_type: Any, /, **fields: Any) -> None:
+    def receive(self, event_type: Any, /, **fields: Any) -> None:
         self.now += timedelta(seconds=0.01)
         generation = fields.pop("generation", self.state.generation)
         event = event_type(id=next(self._ids), at=self.now, source="test", job="job", generation=generation, **fields)
-        self._taken(self._planner.event(self.state, event, self.now))
+        self._adopt(self._planner.event(self.state, event, self.now))
 
     def fail_twice(self) -> None:
         for step in (50, 57):
-            self.hear(BadNumber, step=step, quantity="loss", kind="nan", certified=46)
+            self.receive(BadNumber, step=step, quantity="loss", kind="nan", certified=46)
             if isinstance(self.state.phase, Starting):
                 self._train()
 
     def replay(self) -> None:
         """Every phase that is asked for, to the end."""
         while isinstance(self.state.phase, Replaying):
-            started = [it for it in self.said if isinstance(it, ReplayStarted)][-1]
+            started = [it for it in self.emitted if isinstance(it, ReplayStarted)][-1]
             for group in started.groups:
                 is_wrong = any(self._random.random() < self._wrong.get(name, 0) for name in group)
                 digest = f"{self._random.random()}" if is_wrong else "right"
                 for place, name in enumerate(group):
                     replay = RankReplay(first=41, last=60, digest=f"{digest} {place}")
-                    self.hear(ReplayResult, node=name, rank=place, replay=replay)
+                    self.receive(ReplayResult, node=name, rank=place, replay=replay)
 
     @property
     def evicted(self) -> set[int]:
-        return {self.names.index(it.node) for it in self.said if isinstance(it, Eviction)}
+        return {self.names.index(it.node) for it in self.emitted if isinstance(it, Eviction)}
 
     def _train(self) -> None:
         for name in self.names:
-            self.hear(RanksStarted, node=name, ranks=(), took_s=0.1)
+            self.receive(RanksStarted, node=name, ranks=(), took_s=0.1)
         for name in self.names:
-            self.hear(FirstStep, node=name, step=47, completed_at=self.now)
+            self.receive(FirstStep, node=name, step=47, completed_at=self.now)
 
-    def _taken(self, outcome: JobDecision) -> JobState:
+    def _adopt(self, outcome: JobDecision) -> JobState:
         assert outcome.state is not None
         self.state = outcome.state
-        self.said += outcome.events
+        self.emitted += outcome.events
         return self.state
 
 
@@ -104,7 +104,7 @@ shapes = st.tuples(st.integers(1, 4), st.integers(2, 9))
 
 @given(shapes, st.data())
 @settings(max_examples=40, deadline=None)
-def test_a_machine_that_is_always_wrong_is_evicted_and_no_other_unless_the_shape_cannot_tell(
+def test_a_machine_that_always_computes_wrongly_is_the_only_one_evicted_where_the_shape_can_tell(
     shape: tuple[int, int], data: st.DataObject
 ) -> None:
     pp, dp = shape
@@ -112,13 +112,13 @@ def test_a_machine_that_is_always_wrong_is_evicted_and_no_other_unless_the_shape
     machines = Machines(pp, dp, {culprit: 1.0}, data.draw(st.integers()))
     machines.fail_twice()
     machines.replay()
-    started = next(it for it in machines.said if isinstance(it, ReplayStarted))
+    started = next(it for it in machines.emitted if isinstance(it, ReplayStarted))
     size, groups = len(started.groups[0]), len(started.groups)
     if size <= groups:
         assert machines.evicted == {culprit}
         assert isinstance(machines.state.phase, Claiming)
     else:
-        (ended,) = (it for it in machines.said if isinstance(it, ReplayEnded))
+        (ended,) = (it for it in machines.emitted if isinstance(it, ReplayEnded))
         named = {*ended.suspects, *ended.candidates}
         assert machines.names[culprit] in named
         assert len(named) <= -(-size // groups)
@@ -126,7 +126,7 @@ def test_a_machine_that_is_always_wrong_is_evicted_and_no_other_unless_the_shape
 
 @given(shapes, st.data())
 @settings(max_examples=40, deadline=None)
-def test_a_machine_that_is_wrong_now_and_then_never_costs_another_one_its_place(
+def test_a_machine_that_sometimes_computes_wrongly_never_gets_another_one_evicted(
     shape: tuple[int, int], data: st.DataObject
 ) -> None:
     pp, dp = shape
@@ -140,26 +140,26 @@ def test_a_machine_that_is_wrong_now_and_then_never_costs_another_one_its_place(
 
 
 @pytest.mark.parametrize("heard", [False, True])
-def test_who_is_silent_until_the_deadline_is_the_one(heard: bool) -> None:
+def test_a_machine_that_is_silent_until_the_deadline_is_evicted(heard: bool) -> None:
     machines = Machines(1, 4, {}, 1)
     machines.fail_twice()
     for name in machines.names[:3]:
-        machines.hear(ReplayResult, node=name, rank=0, replay=RankReplay(first=41, last=60, digest="right"))
+        machines.receive(ReplayResult, node=name, rank=0, replay=RankReplay(first=41, last=60, digest="right"))
     machines.now += timedelta(seconds=1801)
-    machines._taken(machines._planner.time(machines.state, machines.now, START if heard else None))
+    machines._adopt(machines._planner.time(machines.state, machines.now, START if heard else None))
     assert machines.evicted == ({3} if heard else set())
-    assert [it.missing_nodes for it in machines.said if isinstance(it, DeadlinePassed)] == [("m3",)] * heard
+    assert [it.missing_nodes for it in machines.emitted if isinstance(it, DeadlinePassed)] == [("m3",)] * heard
 
 
-def test_a_result_in_the_place_of_another_machine_is_no_result() -> None:
+def test_a_result_for_a_rank_of_another_machine_is_ignored() -> None:
     machines = Machines(2, 4, {}, 1)
     machines.fail_twice()
-    started = next(it for it in machines.said if isinstance(it, ReplayStarted))
+    started = next(it for it in machines.emitted if isinstance(it, ReplayStarted))
     for number, group in enumerate(started.groups):
         for place, name in enumerate(group):
             rank = 0 if number == 0 else place
-            machines.hear(ReplayResult, node=name, rank=rank, replay=RankReplay(first=41, last=60, digest=f"{rank}"))
+            machines.receive(ReplayResult, node=name, rank=rank, replay=RankReplay(first=41, last=60, digest=f"{rank}"))
     machines.now += timedelta(seconds=1801)
-    machines._taken(machines._planner.time(machines.state, machines.now, START))
-    silent = [it.missing_nodes for it in machines.said if isinstance(it, DeadlinePassed)]
+    machines._adopt(machines._planner.time(machines.state, machines.now, START))
+    silent = [it.missing_nodes for it in machines.emitted if isinstance(it, DeadlinePassed)]
     assert silent == [tuple(started.groups[0][1:])]

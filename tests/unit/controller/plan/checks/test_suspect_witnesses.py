@@ -1,4 +1,4 @@
-"""Evicted nodes are tested with witnesses: free nodes that tell a bad one from a bad partner, and show who is slow."""
+"""Witnesses of a test of suspects: free nodes that distinguish a bad node from its partner, and show which is slow."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from holdfast_controller.plan.incident.incident import Incident
 from tests.scenes.suspect_test import CAUSE, NOW, TRAINING, Run
 
 
-def test_two_suspects_are_tested_with_a_witness_which_tells_them_apart() -> None:
+def test_a_witness_distinguishes_two_suspects() -> None:
     run = Run("a", "b")
     claim = run.one(NodesRequested)
     assert (claim.only, claim.count, claim.witnesses) == (("a", "b"), 3, 1)
@@ -30,7 +30,7 @@ def test_two_suspects_are_tested_with_a_witness_which_tells_them_apart() -> None
     assert run.revoked() == {"b": 5} and "tested with w" in found.reason
 
 
-def test_of_two_whose_link_alone_fails_one_comes_back() -> None:
+def test_one_of_two_suspects_whose_link_alone_fails_comes_back() -> None:
     run = Run("a", "b")
     run.start("w", "a", "b")
     run.meet(wa="passed", wb="passed", ab="failed")
@@ -39,7 +39,7 @@ def test_of_two_whose_link_alone_fails_one_comes_back() -> None:
     assert run.revoked() == {"a": 5}
 
 
-def test_a_witness_that_fails_with_both_speaks_against_neither() -> None:
+def test_a_witness_that_fails_with_both_suspects_accuses_neither() -> None:
     run = Run("a", "b")
     run.start("w", "a", "b")
     run.meet(wa="failed", wb="failed", ab="passed")
@@ -48,7 +48,7 @@ def test_a_witness_that_fails_with_both_speaks_against_neither() -> None:
     assert "witness w fails" in found.reason
 
 
-def test_one_that_a_witness_cannot_reach_is_at_fault_though_its_partner_was_not_met() -> None:
+def test_a_suspect_that_a_witness_cannot_reach_is_at_fault_though_its_partner_was_not_tested() -> None:
     run = Run("a", "b")
     run.start("w", "a", "b")
     run.meet(wa="failed", wb="passed")
@@ -62,26 +62,26 @@ def test_one_that_a_witness_cannot_reach_is_at_fault_though_its_partner_was_not_
 
 def test_without_a_witness_two_are_tested_alone_and_one_is_not() -> None:
     run = Run("a", "b")
-    run.hear(NodesAwaited, wanted=3, available=2, missing="no other node is free")
+    run.receive(NodesAwaited, wanted=3, available=2, missing="no other node is free")
     run.wait()
-    claim = [event for event in run.said if isinstance(event, NodesRequested)][-1]
+    claim = [event for event in run.emitted if isinstance(event, NodesRequested)][-1]
     assert (claim.only, claim.count, claim.witnesses) == (("a", "b"), 2, 0)
     run.start("a", "b")
     run.meet(ab="failed")
     assert run.one(SuspectsTested).in_doubt == ("a", "b") and not run.revoked()
 
     run = Run("a")
-    run.hear(NodesAwaited, wanted=2, available=1, missing="no other node is free")
+    run.receive(NodesAwaited, wanted=2, available=1, missing="no other node is free")
     run.wait()
     assert run.state.phase_name == "failed" and run.one(SuspectsTested).in_doubt == ("a",)
     assert "no free node to test a with" in run.one(JobFinished).reason
 
 
-def test_a_suspect_that_is_gone_does_not_cost_the_other_its_witness() -> None:
+def test_the_loss_of_a_suspect_leaves_the_other_its_witness() -> None:
     run = Run("a", "b")
-    run.hear(NodesAwaited, wanted=3, available=2, missing="b is lost", missing_nodes=("b",))
+    run.receive(NodesAwaited, wanted=3, available=2, missing="b is lost", missing_nodes=("b",))
     run.wait()
-    claim = [event for event in run.said if isinstance(event, NodesRequested)][-1]
+    claim = [event for event in run.emitted if isinstance(event, NodesRequested)][-1]
     assert (claim.only, claim.count, claim.witnesses) == (("a",), 2, 1)
     run.start("w", "a")
     run.meet(wa="passed")
@@ -95,7 +95,7 @@ SLOWED = TRAINING.update(
 QUARTET = [("a", "b"), ("a", "x"), ("a", "y"), ("b", "x"), ("b", "y"), ("x", "y")]
 
 
-def test_who_was_slow_is_tested_beside_others_that_go_back_to_the_pool() -> None:
+def test_slow_nodes_are_tested_with_witnesses_that_return_to_the_pool() -> None:
     run = Run("a", of=SLOWED)
     claim = run.one(NodesRequested)
     assert (claim.only, claim.count, claim.witnesses) == (("a",), 1, 2)
@@ -106,11 +106,11 @@ def test_who_was_slow_is_tested_beside_others_that_go_back_to_the_pool() -> None
     assert (found.cleared, [it.node for it in found.at_fault], found.in_doubt) == ((), ["a"], ())
     assert "it computes at 10 GFLOP/s, the others at 30" in found.reason
     assert not run.revoked()
-    (released,) = (event for event in run.said if isinstance(event, NodesReleased))
+    (released,) = (event for event in run.emitted if isinstance(event, NodesReleased))
     assert released.nodes == ("x", "y", "a")
 
 
-def test_who_is_as_fast_as_others_comes_back() -> None:
+def test_a_node_as_fast_as_the_others_comes_back() -> None:
     run = Run("a", of=SLOWED)
     run.start("x", "y", "a")
     run.reach({"a": 27.0, "x": 30.0, "y": 29.0}, {("a", "x"): 1.0, ("a", "y"): 0.6, ("x", "y"): 1.0})
@@ -125,7 +125,7 @@ def test_who_is_as_fast_as_others_comes_back() -> None:
         ([], ("a", "b"), [], ()),
     ],
 )
-def test_of_both_ends_of_a_slow_link_the_one_at_fault_is_told(
+def test_the_faulty_end_of_a_slow_link_is_named(
     slow: list[tuple[str, str]], cleared: tuple[str, ...], at_fault: list[str], in_doubt: tuple[str, ...]
 ) -> None:
     run = Run("a", "b", of=SLOWED)
@@ -135,7 +135,7 @@ def test_of_both_ends_of_a_slow_link_the_one_at_fault_is_told(
     assert (found.cleared, [it.node for it in found.at_fault], found.in_doubt) == (cleared, at_fault, in_doubt)
 
 
-def test_whom_nobody_is_beside_stays_out() -> None:
+def test_a_slow_node_without_witnesses_stays_blocked() -> None:
     run = Run("a", of=SLOWED)
     run.start("a")
     run.reach({"a": 30.0}, {})
@@ -143,42 +143,42 @@ def test_whom_nobody_is_beside_stays_out() -> None:
     assert (found.cleared, found.in_doubt) == ((), ("a",)) and "no other node to compare with" in found.reason
 
 
-def test_one_that_only_came_along_is_not_waited_for() -> None:
+def test_a_lost_witness_that_is_not_needed_is_not_waited_for() -> None:
     run = Run("a", of=SLOWED)
-    run.hear(NodeLost, node="x", last_heard_at=run.now, silent_s=7.0, epoch=5)
+    run.receive(NodeLost, node="x", last_heard_at=run.now, silent_s=7.0, epoch=5)
     run.start("x", "y", "a")
     assert (run.state.nodes, run.state.vacancies, run.state.phase_name) == (("y", "a"), 0, "starting")
-    run.hear(NodeLost, node="y", last_heard_at=run.now, silent_s=7.0, epoch=5)
+    run.receive(NodeLost, node="y", last_heard_at=run.now, silent_s=7.0, epoch=5)
     run.reach({"a": 30.0}, {})
     assert run.one(SuspectsTested).in_doubt == ("a",)
 
 
-def test_a_grant_that_its_claim_has_outlived_costs_no_suspect_its_place() -> None:
+def test_a_grant_of_an_older_claim_takes_no_place_of_a_suspect() -> None:
     run = Run("a", "b", of=SLOWED)
     first = run.state.claim
-    run.hear(NodesAwaited, wanted=2, available=1, missing="b is lost", missing_nodes=("b",))
+    run.receive(NodesAwaited, wanted=2, available=1, missing="b is lost", missing_nodes=("b",))
     run.wait()
     grants = tuple(Grant(node=node, epoch=5, address="10.0.0.1", store_ports=(29500,)) for node in "xyab")
-    run.hear(NodesGranted, grants=grants, claim=first)
+    run.receive(NodesGranted, grants=grants, claim=first)
     assert (run.state.nodes, run.state.phase_name) == (("x", "y", "a", "b"), "starting")
 
 
-def test_a_needed_witness_that_is_lost_before_it_comes_is_asked_for_again_and_comes_first() -> None:
+def test_a_needed_witness_that_is_lost_before_it_joins_is_requested_again_and_comes_first() -> None:
     run = Run("a", "b")
-    run.hear(NodeLost, node="w", last_heard_at=run.now, silent_s=7.0, epoch=5)
+    run.receive(NodeLost, node="w", last_heard_at=run.now, silent_s=7.0, epoch=5)
     run.start("w", "a", "b")
     assert (run.state.nodes, run.state.phase_name) == (("a", "b"), "claiming")
-    claim = [event for event in run.said if isinstance(event, NodesRequested)][-1]
+    claim = [event for event in run.emitted if isinstance(event, NodesRequested)][-1]
     assert (claim.only, claim.count, claim.witnesses) == ((), 1, 1)
     run.start("x")
     assert (run.state.nodes, run.state.phase_name) == (("x", "a", "b"), "starting")
 
 
-def test_a_needed_witness_that_is_lost_again_is_done_without() -> None:
+def test_the_test_continues_without_a_needed_witness_that_is_lost_again() -> None:
     run = Run("a", "b")
-    run.hear(NodeLost, node="w", last_heard_at=run.now, silent_s=7.0, epoch=5)
+    run.receive(NodeLost, node="w", last_heard_at=run.now, silent_s=7.0, epoch=5)
     run.start("w", "a", "b")
-    run.hear(NodesAwaited, wanted=1, available=0, missing="no other node is free")
+    run.receive(NodesAwaited, wanted=1, available=0, missing="no other node is free")
     run.wait()
     assert (run.state.nodes, run.state.phase_name) == (("a", "b"), "starting")
     run.meet(ab="passed")
@@ -187,19 +187,19 @@ def test_a_needed_witness_that_is_lost_again_is_done_without() -> None:
 
 def test_a_witness_that_is_lost_while_a_suspect_is_awaited_is_replaced() -> None:
     run = Run("a", "b")
-    run.hear(NodeLost, node="b", last_heard_at=run.now, silent_s=7.0, epoch=5)
+    run.receive(NodeLost, node="b", last_heard_at=run.now, silent_s=7.0, epoch=5)
     run.start("w", "a", "b")
-    run.hear(NodeLost, node="w", last_heard_at=run.now, silent_s=7.0, epoch=5)
-    run.hear(NodesAwaited, wanted=1, available=0, missing="b is lost", missing_nodes=("b",))
+    run.receive(NodeLost, node="w", last_heard_at=run.now, silent_s=7.0, epoch=5)
+    run.receive(NodesAwaited, wanted=1, available=0, missing="b is lost", missing_nodes=("b",))
     run.wait()
-    claim = [event for event in run.said if isinstance(event, NodesRequested)][-1]
+    claim = [event for event in run.emitted if isinstance(event, NodesRequested)][-1]
     assert (claim.only, claim.count, claim.witnesses) == ((), 1, 1)
     run.start("x")
     run.meet(xa="passed")
     assert run.one(SuspectsTested).cleared == ("a",)
 
 
-def test_of_those_that_were_slow_a_broken_connection_to_a_witness_speaks_against_the_suspect() -> None:
+def test_a_broken_connection_to_a_witness_accuses_the_slow_suspect() -> None:
     run = Run("a", "b", of=SLOWED)
     run.start("x", "y", "a", "b")
     run.meet(ax="failed", ay="passed", bx="passed", by="passed", ab="passed", xy="passed")

@@ -85,7 +85,7 @@ def test_exceptions(error: str, symptom: Symptom) -> None:
     assert classify(ended(error)) is symptom
 
 
-def test_a_rank_that_is_alone_has_lost_no_partner() -> None:
+def test_a_single_rank_has_lost_no_partner() -> None:
     assert classify(ended("RuntimeError: Connection closed by peer [10.0.0.1]:1"), alone=True) is Symptom.USER_EXCEPTION
 
 
@@ -112,7 +112,7 @@ def test_ends_without_an_exception_or_a_signal() -> None:
     assert classify(ended()) is Symptom.RANKS_VANISHED
 
 
-def test_the_finer_symptom_goes_with_it() -> None:
-    said = diagnose(ended("torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered"))
-    assert (said.symptom, said.root, said.first_rank) == (Symptom.ECC_ERROR, Root.INFRASTRUCTURE, 2)
+def test_the_diagnosis_has_the_finer_symptom() -> None:
+    diagnosis = diagnose(ended("torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered"))
+    assert (diagnosis.symptom, diagnosis.root, diagnosis.first_rank) == (Symptom.ECC_ERROR, Root.INFRASTRUCTURE, 2)
     assert diagnose(ended(signal=11)).symptom is Symptom.SEGFAULT

@@ -45,7 +45,7 @@ class Scene:
         self.controller = Controller(Rules(ladder=POLICY, mechanisms=mechanisms or MechanismPolicy()))
         self.controller.load({JOBS.name: {"job": state}, INCIDENTS.name: {}, USED_NAMES.name: {}})
 
-    def hear(self, event: FailSlowLocated | FailSlowRelieved) -> Effect:
+    def receive(self, event: FailSlowLocated | FailSlowRelieved) -> Effect:
         effect = self.controller.on_event(event, event.at)
         self.controller.adopt(effect)
         return effect
@@ -92,9 +92,9 @@ def relieved(*, is_over: bool) -> FailSlowRelieved:
     )
 
 
-def test_it_is_replaced_once_it_has_cost_as_much_as_a_restart() -> None:
+def test_a_slow_machine_is_replaced_once_it_has_cost_as_much_as_a_restart() -> None:
     scene = Scene()
-    assert not scene.hear(located()).events
+    assert not scene.receive(located()).events
     # Half of the time is lost: a minute's worth takes two.
     assert scene.at(119).is_nothing
     events = scene.at(120).events
@@ -106,9 +106,9 @@ def test_it_is_replaced_once_it_has_cost_as_much_as_a_restart() -> None:
     assert scene.at(300).is_nothing
 
 
-def test_who_only_observes_says_what_it_would_have_done() -> None:
+def test_in_observe_mode_the_eviction_is_only_reported() -> None:
     scene = Scene(MechanismPolicy(fail_slow="observe"))
-    scene.hear(located())
+    scene.receive(located())
     (withheld,) = scene.at(120).events
     assert isinstance(withheld, Withheld)
     assert (withheld.mechanism, withheld.rung, withheld.node) == ("fail_slow", "evict", "node-1")
@@ -132,25 +132,25 @@ def test_who_only_observes_says_what_it_would_have_done() -> None:
         {"generation": 1},
     ],
 )
-def test_nobody_is_replaced_for_less(changes: dict[str, Any]) -> None:
+def test_no_machine_is_replaced_for_less(changes: dict[str, Any]) -> None:
     scene = Scene()
     event = located(**changes)
-    scene.hear(event)
+    scene.receive(event)
     assert scene.at(10_000).is_nothing
 
 
-def test_what_passes_by_itself_costs_nobody_a_machine() -> None:
+def test_slowness_that_passes_costs_no_machine() -> None:
     scene = Scene()
-    scene.hear(located())
-    scene.hear(relieved(is_over=False))
+    scene.receive(located())
+    scene.receive(relieved(is_over=False))
     assert scene.controller.jobs["job"].slow is not None
-    scene.hear(relieved(is_over=True))
+    scene.receive(relieved(is_over=True))
     assert scene.at(10_000).is_nothing
 
 
-def test_relief_may_be_on_its_way_to_who_was_cut_off() -> None:
+def test_after_an_outage_of_the_bus_relief_is_awaited() -> None:
     scene = Scene()
-    scene.hear(located())
+    scene.receive(located())
     assert scene.at(130, hearing_since=None).is_nothing
     assert scene.at(130, hearing_since=NOW + timedelta(seconds=100)).is_nothing
     assert scene.at(220, hearing_since=NOW + timedelta(seconds=100)).events
@@ -164,9 +164,9 @@ def test_relief_may_be_on_its_way_to_who_was_cut_off() -> None:
         {"nodes": (), "is_validated": False, "one_of": ("node-0", "node-1"), "confidence": 0.54},
     ],
 )
-def test_where_one_of_a_few_is_slow_all_of_them_go_and_are_tested(changes: dict[str, Any]) -> None:
+def test_a_slow_group_is_evicted_and_tested(changes: dict[str, Any]) -> None:
     scene = Scene()
-    scene.hear(located(**changes))
+    scene.receive(located(**changes))
     assert scene.at(119).is_nothing
     events = scene.at(120).events
     evictions = [event for event in events if isinstance(event, Eviction)]
@@ -181,17 +181,17 @@ def test_where_one_of_a_few_is_slow_all_of_them_go_and_are_tested(changes: dict[
     assert (run.suspect_test.for_speed, run.suspect_test.witnesses) == (True, 2)
 
 
-def test_what_tests_say_is_not_overruled_by_stacks() -> None:
+def test_stacks_do_not_overrule_tests() -> None:
     scene = Scene()
-    scene.hear(located())
-    scene.hear(located(nodes=(), is_validated=False, one_of=("node-0", "node-2"), confidence=0.9))
+    scene.receive(located())
+    scene.receive(located(nodes=(), is_validated=False, one_of=("node-0", "node-2"), confidence=0.9))
     (eviction,) = (event for event in scene.at(120).events if isinstance(event, Eviction))
     assert eviction.node == "node-1"
 
 
-def test_it_is_not_forgotten_over_an_incident_that_is_open_when_it_is_due() -> None:
+def test_a_slow_machine_is_replaced_after_an_incident_that_was_open_when_it_was_due() -> None:
     scene = Scene()
-    scene.hear(located())
+    scene.receive(located())
     job = scene.controller.jobs["job"]
     scene.controller.jobs["job"] = job.update(incident=incident())
     assert scene.at(130).is_nothing and scene.at(200).is_nothing
@@ -199,9 +199,9 @@ def test_it_is_not_forgotten_over_an_incident_that_is_open_when_it_is_due() -> N
     assert any(isinstance(event, Eviction) for event in scene.at(201).events)
 
 
-def test_while_it_waits_other_limits_hold() -> None:
+def test_a_slow_machine_does_not_suspend_other_deadlines() -> None:
     scene = Scene()
-    scene.hear(located())
+    scene.receive(located())
     until = NOW + timedelta(seconds=300)
     job = scene.controller.jobs["job"]
     deadline = Deadline(awaited=Awaited.RANKS_STOPPED, since=NOW, until=until)
