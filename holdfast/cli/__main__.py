@@ -1,4 +1,4 @@
-"""`holdfast` from its first line on: Ctrl-C ends it without a traceback, also while most of it is still imported."""
+"""Entry point of `holdfast`: Ctrl-C ends it without a traceback, even during imports."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""An incident by the beginning of its id, as people name it."""
+"""Incidents named by the beginning of their id."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ order by 1 limit 10
 
 
 def checked_prefix(incident: str) -> str:
-    """What was typed, if it can be an id.
+    """Return the prefix in lower case.
 
     Raises:
-        click.UsageError: it cannot.
+        click.UsageError: it cannot be an id.
     """
     prefix = incident.lower()
     if not re.fullmatch(r"[0-9a-f-]{1,36}", prefix):
-        raise click.UsageError(f"{incident!r} is no id of an incident; `holdfast incidents` lists them")
+        raise click.UsageError(f"{incident!r} is not the id of an incident; `holdfast incidents` lists them")
     return prefix
 
 
 async def full_id(connection: Connection, prefix: str) -> str:
-    """The id that begins so.
+    """Return the id that begins with `prefix`.
 
     Raises:
         click.ClickException: none does, or several do.
@@ -38,6 +38,6 @@ async def full_id(connection: Connection, prefix: str) -> str:
     if not keys:
         raise click.ClickException(f"no incident begins with {prefix}; `holdfast incidents` lists them")
     if len(keys) > 1:
-        raise click.ClickException(f"{prefix} could be any of {', '.join(keys)}: give more of the id")
+        raise click.ClickException(f"{prefix} matches {', '.join(keys)}: give more of the id")
     key: str = keys[0]
     return key

@@ -1,4 +1,4 @@
-"""`holdfast`: the command line. Each command is a file of its own name below `commands/`."""
+"""`holdfast`: the command line. Each command lies in the file of its name below `commands/`."""
 
 from __future__ import annotations
 
@@ -19,42 +19,42 @@ COMMANDS = {
         "status": "Show the cluster: its processes, nodes, jobs and dead letters.",
         "nodes": "List nodes; release one from the blocklist.",
         "logs": "Show the logs of services, agents and ranks.",
-        "config": "Show every setting and where it came from.",
-        "ping": "Ask one process whether it is ready, for health checks.",
-        "migrate": "Bring a database to this version's schema.",
-        "inject": "Break something on purpose, for drills.",
+        "config": "Show every setting and its source.",
+        "ping": "Check whether one process is ready, for health checks.",
+        "migrate": "Upgrade a database to the schema of this version.",
+        "inject": "Inject a fault, for drills.",
     },
     "jobs": {
         "run": "Run a training script under Holdfast, as torchrun would.",
-        "attach": "Follow a job that runs: what `run` shows, and its exit code.",
+        "attach": "Follow a running job: its output, events and exit code.",
         "jobs": "List jobs; show one with its ranks.",
         "stop": "Stop a job for good.",
-        "update": "Bring new code into a job while it runs.",
-        "rollback": "Go back to an earlier version of a job's code.",
+        "update": "Update the code of a running job.",
+        "rollback": "Return a job to an earlier version of its code.",
         "versions": "List, compare and export the versions of a job's code.",
         "ckpt": "List, verify, export and import checkpoints.",
     },
     "history": {
         "incidents": "List incidents.",
         "show": "Show one incident: its timeline, decisions and evidence.",
-        "explain": "Explain an incident: each decision, its evidence, what would have come next.",
-        "breaker": "Show or reset the circuit breakers that end evictions.",
+        "explain": "Explain an incident: each decision, its evidence, and the next step on the ladder.",
+        "breaker": "Show or reset the circuit breakers that block evictions.",
         "sql": "Query the recorded history with SQL.",
     },
     "diagnosis": {
-        "hang": "Trace a job's processes now; say who stands where, and who holds it up.",
-        "slow": "Say how a job's ranks spend their time, and who makes it slow.",
-        "telemetry": "Learn what healthy training looks like from outside.",
-        "diagnose": "Test nodes that no job uses; say which are at fault.",
-        "inspect": "Look at this machine: network, GPUs, kernel log, disks, mounts and more.",
-        "xid": "Explain Xids and other lines of a kernel's log.",
-        "classify": "Tell from logs and exit codes what a crash was, and which rank failed first.",
-        "analyze": "Tell from dumps who holds a job up, or what makes it slow.",
+        "hang": "Trace a job's processes now, and name the ranks that others wait for.",
+        "slow": "Show how a job's ranks spend their time, and name the slow ones.",
+        "telemetry": "Train and list models of healthy telemetry.",
+        "diagnose": "Test idle nodes, and name the faulty ones.",
+        "inspect": "Inspect this machine: network, GPUs, kernel log, disks, mounts and more.",
+        "xid": "Explain Xids and other lines of a kernel log.",
+        "classify": "Classify a crash from logs and exit codes, and name the rank that failed first.",
+        "analyze": "Find the cause of a hang or slowness from dumps.",
     },
 }
 """The sections of `holdfast --help`: each is a folder of `commands/`, each command a file in it.
 
-A command is loaded when it is used: `holdfast --help` imports none of them."""
+A command is imported when it is used: `holdfast --help` imports none."""
 _FOLDERS = {name: folder for folder, commands in COMMANDS.items() for name in commands}
 
 
@@ -74,7 +74,7 @@ class _OnDemand(click.Group):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            # Click's answer to one that a command does not handle is 1, as to an error.
+            # Click would exit with 1, as for an error.
             sys.exit(INTERRUPTED)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -87,7 +87,7 @@ class _OnDemand(click.Group):
 @click.group(cls=_OnDemand, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="holdfast", prog_name="holdfast")
 def main() -> None:
-    """Keeps large training jobs running: notices failures, decides, recovers, and writes down every step.
+    """Keep large training jobs running: detect failures, decide, recover, and record every step.
 
     \b
     Try it on one machine:
@@ -97,7 +97,7 @@ def main() -> None:
         holdfast incidents
         holdfast down
     """
-    # What a command has to say it says itself; from the libraries below only trouble is worth a line.
+    # Commands print their own messages; the libraries log errors only.
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),

@@ -1,4 +1,4 @@
-"""Names of jobs and nodes as people type them."""
+"""Checks of names of jobs and nodes on the command line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from holdfast.ids import checked_name
 
 
 def require_name(name: str, what: str) -> str:
-    """`name`, or an error of the command line; `what` is what it names."""
+    """Return `name`. `what` it names appears in the error.
+
+    Raises:
+        click.ClickException: it cannot be a name.
+    """
     try:
         return checked_name(name, what)
     except ValueError as error:

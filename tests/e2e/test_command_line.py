@@ -33,7 +33,7 @@ def test_a_bus_that_is_not_there_or_refuses_is_told_soon(
     url, expected = {
         "address": ("nats://127.0.0.1:1", "no usable NATS server at 127.0.0.1:1"),
         "password": (re.sub(r":[^:@]+@", ":guessed@", holdfast.info.nats_url), "refuses these credentials"),
-        "nonsense": ("nats://127.0.0.1:port", "'127.0.0.1:port' is no address of NATS"),
+        "nonsense": ("nats://127.0.0.1:port", "'127.0.0.1:port' is not an address of NATS"),
     }[wrong]
     *words, last = command
     assert expected in _complaint(holdfast.command(*words, "--nats-url", url, last, check=False))
@@ -116,7 +116,7 @@ def test_a_job_goes_on_when_nobody_reads_its_output(holdfast: Cluster, tmp_path:
     ended = "select 1 from historian.events where job = 'unread' and type = 'job_finished'"
     holdfast.until("its end is recorded", lambda: holdfast.query(ended))
     again = holdfast.command("attach", "unread")
-    assert again.stderr == "[holdfast] job unread is over, completed: every rank exited with code 0\n"
+    assert again.stderr == "[holdfast] job unread has ended, completed: every rank exited with code 0\n"
     assert "a line\n" in holdfast.command("logs", "unread", "--rank", "0", "-n", "1").stdout
 
 

@@ -18,7 +18,7 @@ def test_stop_ends_ranks_that_ignore_sigterm_and_all_their_children(holdfast: Cl
     children = [int(pid) for pid in (job.journal / "children").read_text().split()]
     assert len(children) == 2 * job.world_size and all(alive(pid) for pid in ranks + children)
 
-    assert "is being stopped" in holdfast.command("stop", job.name).stdout
+    assert "stopping job" in holdfast.command("stop", job.name).stdout
     assert job.exit_code() == 143
     assert not [pid for pid in ranks + children if alive(pid)]
     holdfast.until("the job's nodes are free", lambda: _states(holdfast) == {"standby"})

@@ -147,7 +147,7 @@ def test_a_dcp_export_is_loaded_without_holdfast(
 def test_a_safetensors_export_is_read_by_its_library(place: Path, tmp_path: Path) -> None:
     target = tmp_path / "out"
     result = _export(place, 7, "safetensors", target, "--max-shard-size", "300B")
-    assert "left out, safetensors has no form for it: optimizer.param_groups.0.lr" in result.stdout
+    assert "omitted, safetensors cannot store it: optimizer.param_groups.0.lr" in result.stdout
     index = json.loads((target / "model.safetensors.index.json").read_bytes())
     tensors: dict[str, torch.Tensor] = {}
     for name in sorted(set(index["weight_map"].values())):
@@ -164,7 +164,7 @@ def test_a_safetensors_export_is_read_by_its_library(place: Path, tmp_path: Path
 
 def test_one_shard_under_plain_names(place: Path, tmp_path: Path) -> None:
     result = _export(place, 7, "safetensors", tmp_path / "out", "--shard", "pp=1", "--only", "stage", "--only", "model")
-    assert "left out: rank/0, rank/1, shard/pp=0" in result.stdout
+    assert "omitted: rank/0, rank/1, shard/pp=0" in result.stdout
     tensors = safetensors.torch.load_file(tmp_path / "out" / "model.safetensors")
     assert set(tensors) == {"stage.weight", "model.weight", *(f"model.{name}" for name in KINDS)}
     assert torch.all(tensors["stage.weight"] == 2)
@@ -249,7 +249,7 @@ def test_torch_is_imported_only_where_it_is_needed(place: Path, command: str) ->
 
 def test_where_nothing_is_there_are_words(tmp_path: Path) -> None:
     nowhere = ckpt("verify", "--path", tmp_path / "none", code=2)
-    assert "cannot be seen from this machine" in nowhere.stderr
+    assert "is not visible from this machine" in nowhere.stderr
     assert "name a job" in ckpt("verify", code=2).stderr
     both = ckpt("ls", "job", "--path", tmp_path, code=2)
     assert "not both" in both.stderr
@@ -300,7 +300,7 @@ def test_a_job_is_looked_up_on_the_disk_and_in_the_catalogue(urls: dict[str, str
     assert steps("away") == [("away", 30, "elsewhere")]
     assert len(steps()) == 5 and {job for job, _, _ in steps()} == {"local", "away", "elsewhere"}
     assert "whole" in ckpt("verify", "elsewhere", *here, "--step", 9).stdout
-    assert "cannot be seen from this machine" in ckpt("verify", "away", *here, code=2).stderr
+    assert "is not visible from this machine" in ckpt("verify", "away", *here, code=2).stderr
     safetensors.torch.save_file({"w": torch.ones(2)}, tmp_path / "m.safetensors")
     ckpt("import", tmp_path / "m.safetensors", "fresh", *here, "--step", 2)
     assert steps("fresh") == [("fresh", 2, "complete")]

@@ -148,7 +148,7 @@ def test_a_job_that_is_not_there_never_was_or_is_forgotten(scene: Scene) -> None
         assert "there is no job named other" in holdfast(scene, *command, "other").stderr
         forgotten = holdfast(scene, *command, "old")
         assert (
-            forgotten.exit_code == 1 and f"ended on {scene.story.at(-3):%Y-%m-%d} and was forgotten" in forgotten.stderr
+            forgotten.exit_code == 1 and f"ended on {scene.story.at(-3):%Y-%m-%d} and was deleted" in forgotten.stderr
         )
 
 
@@ -156,7 +156,7 @@ def test_attach_to_a_job_that_is_over_says_why_and_ends_with_its_code(scene: Sce
     told = holdfast(scene, "attach", "--nats-url", "nats://127.0.0.1:1", "failed")
     assert (told.exit_code, told.stderr) == (
         1,
-        "[holdfast] job failed is over, failed: rank 0 raised ValueError twice\n",
+        "[holdfast] job failed has ended, failed: rank 0 raised ValueError twice\n",
     )
 
 
@@ -197,7 +197,7 @@ def test_show_says_when_an_id_is_unknown_ambiguous_or_none(scene: Scene) -> None
     assert "no incident begins with ffff" in holdfast(scene, "show", "ffff").stderr
     ambiguous = holdfast(scene, "show", "0").stderr
     assert scene.open in ambiguous and scene.recovered in ambiguous
-    assert "is no id of an incident" in holdfast(scene, "show", "100%").stderr
+    assert "is not the id of an incident" in holdfast(scene, "show", "100%").stderr
 
 
 def test_explain_has_each_rung_its_evidence_and_what_would_have_come_next(scene: Scene) -> None:

@@ -1,4 +1,4 @@
-"""What `holdfast ckpt export` and `import` do, and how they tell of it. Imports torch."""
+"""Export and import of checkpoints for `holdfast ckpt`, with the lines that report it. Imports torch."""
 
 from __future__ import annotations
 
@@ -29,48 +29,48 @@ def export_step(
     shard_bytes_max: int,
     on_bytes: OnBytes,
 ) -> list[str]:
-    """Write the step; returns what there is to say of it."""
+    """Export the step and return the lines that report it."""
     contents = CheckpointContents(found.folder)
     selection = select(contents.values, shard=shard, only=only)
-    said = _said_of(selection)
+    report = _selection_report(selection)
     if form == "dcp":
         broken = unpicklable(contents, selection.outgoing)
         outgoing = [it for it in selection.outgoing if it.name not in broken]
         _refuse_nothing(outgoing)
         export_dcp(contents, outgoing, target, on_bytes)
-        said += [f"left out, cannot be unpickled here: {cell(name)} ({cell(broken[name])})" for name in broken]
+        report += [f"omitted, cannot be unpickled here: {cell(name)} ({cell(broken[name])})" for name in broken]
     else:
         outgoing = [it for it in selection.outgoing if fits(it)]
         _refuse_nothing(outgoing)
         export_safetensors(contents, outgoing, target, shard_bytes_max=shard_bytes_max, on_bytes=on_bytes)
         if others := [it.name for it in selection.outgoing if not fits(it)]:
-            said.append(f"left out, safetensors has no form for it: {_some(others)}")
+            report.append(f"omitted, safetensors cannot store it: {_some(others)}")
     nbytes = sum(it.value.nbytes for it in outgoing)
-    return [f"step {found.step}: {len(outgoing)} values, {size_text(nbytes)}, in {target}", *said]
+    return [f"step {found.step}: {len(outgoing)} values, {size_text(nbytes)}, in {target}", *report]
 
 
 def import_step(storage: Storage, source: Path, step: int, entry: str | None, on_bytes: OnBytes) -> tuple[str, int]:
-    """Publish the step; returns its location and bytes."""
+    """Import the step and return its location and size in bytes."""
     values = incoming(source)
     location = import_checkpoint(storage, step, renamed(values, entry) if entry else values, on_bytes)
     return location, storage.manifest(step).nbytes
 
 
-def _said_of(selection: Selection) -> list[str]:
-    said: list[str] = []
+def _selection_report(selection: Selection) -> list[str]:
+    report: list[str] = []
     if selection.apart:
-        said.append(
-            f"not merged, because PerShard and PerRank state cannot be: {_some(selection.apart)}; it has keys of its "
-            f'own, such as "{selection.apart[0]}/...". --shard LABEL exports one shard under plain names'
+        report.append(
+            f"not merged, because PerShard and PerRank state cannot be: {_some(selection.apart)}; its keys are "
+            f'separate, such as "{selection.apart[0]}/...". --shard LABEL exports one shard under plain names'
         )
     if selection.left_out:
-        said.append(f"left out: {_some(selection.left_out)}")
-    return said
+        report.append(f"omitted: {_some(selection.left_out)}")
+    return report
 
 
 def _refuse_nothing(outgoing: Sequence[object]) -> None:
     if not outgoing:
-        raise CheckpointError("nothing is left to export")
+        raise CheckpointError("there is nothing to export")
 
 
 def _some(names: Sequence[str]) -> str:

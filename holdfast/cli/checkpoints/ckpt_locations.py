@@ -1,4 +1,4 @@
-"""Where the checkpoints of a job are, and what is there: from the disk, and from the catalogue in the database."""
+"""Locations and contents of a job's checkpoints, from the disk and from the catalogue in the database."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ PROBLEMS_SHOWN = 3
 
 
 class CheckpointLocation(NamedTuple):
-    """A directory or URL with checkpoints, and whose they are, if that is known."""
+    """A directory or URL with checkpoints, and their job if it is known."""
 
     job: str | None
     where: str
 
 
 class CheckpointQuery(NamedTuple):
-    """Whose checkpoints a command is about: a job's, those at a path, or all of this cluster's."""
+    """The checkpoints that a command is about: those of a job, those at a path, or all of this cluster."""
 
     job: str | None
     path: str | None
@@ -48,7 +48,7 @@ class CheckpointQuery(NamedTuple):
 
 
 class CheckpointRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A checkpoint as `holdfast ckpt ls` shows it. `world_size` and `mesh` are those that it was saved with."""
+    """A checkpoint in `holdfast ckpt ls`. `world_size` and `mesh` are those that it was saved with."""
 
     job: str | None
     step: int
@@ -62,18 +62,18 @@ class CheckpointRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NoLocation(click.ClickException):
-    """There is neither a directory nor a catalogue."""
+    """Neither a directory nor the catalogue is available."""
 
 
 class CheckpointUnavailable(click.ClickException):
-    """A checkpoint cannot be had; whether it is damaged is not known."""
+    """A checkpoint cannot be read; it is not known whether it is damaged."""
 
     exit_code = 2
 
 
 @contextmanager
 def checkpoint_errors() -> Iterator[None]:
-    """What is wrong with a checkpoint is a message: with exit code 1 if it is damaged, 2 if that is not known."""
+    """Turn an error of a checkpoint into a message: exit code 1 if it is damaged, 2 if that is not known."""
     try:
         yield
     except DamagedCheckpoint as error:
@@ -83,10 +83,10 @@ def checkpoint_errors() -> Iterator[None]:
 
 
 def locations(wanted: CheckpointQuery) -> tuple[list[CheckpointLocation], list[asyncpg.Record]]:
-    """Where to look, and what the catalogue says; it is asked unless a path is given.
+    """Return the locations to search and the steps in the catalogue, which is not read if a path is given.
 
     Raises:
-        NoLocation: no directory, and no catalogue.
+        NoLocation: no directory and no catalogue.
     """
     if wanted.path is not None:
         if wanted.job is not None:
@@ -103,14 +103,14 @@ def locations(wanted: CheckpointQuery) -> tuple[list[CheckpointLocation], list[a
                 f"{error.message}\nno checkpoints below {wanted.directory / 'jobs'} either: name their directory or "
                 "URL with --path"
             ) from error
-        click.echo(f"the catalogue cannot be asked: {error.message}", err=True)
+        click.echo(f"the catalogue cannot be read: {error.message}", err=True)
         catalogued = []
     found |= {CheckpointLocation(row["job"], root_of(row["path"])) for row in catalogued}
     return sorted(found, key=lambda place: (place.job or "", place.where)), catalogued
 
 
 def one_location(wanted: CheckpointQuery, *, to_write: bool = False) -> CheckpointLocation:
-    """The only place that is meant.
+    """Return the single location.
 
     Raises:
         ClickException: there is none, or more than one.
@@ -129,19 +129,19 @@ def one_location(wanted: CheckpointQuery, *, to_write: bool = False) -> Checkpoi
         )
     if len(found) != 1:
         names = ", ".join(place.where for place in found) or "nowhere"
-        raise click.ClickException(f"checkpoints of job {wanted.job} are known at: {names}; name one place with --path")
+        raise click.ClickException(f"checkpoints of job {wanted.job} are at: {names}; name one with --path")
     if not to_write and not is_visible(found[0]):
-        raise CheckpointUnavailable(f"{found[0].where} cannot be seen from this machine")
+        raise CheckpointUnavailable(f"{found[0].where} is not visible from this machine")
     return found[0]
 
 
 def is_visible(place: CheckpointLocation) -> bool:
-    """Whether it can be looked at from this machine; a directory may be one of another."""
+    """Return True if the location can be read from this machine; a directory may be on another."""
     return is_url(place.where) or Path(place.where).is_dir()
 
 
 def list_checkpoints(wanted: CheckpointQuery) -> list[CheckpointRow]:
-    """Everything that is or was to be a checkpoint: newest last, and what only the catalogue knows."""
+    """Return all checkpoints, newest last: unfinished ones, and those that only the catalogue lists, too."""
     found, catalogued = locations(wanted)
     rows: list[CheckpointRow] = []
     for place in found:
@@ -156,7 +156,7 @@ def list_checkpoints(wanted: CheckpointQuery) -> list[CheckpointRow]:
 
 
 def root_of(step_path: str) -> str:
-    """The place of a step, from where it lies itself."""
+    """Return the location of a step from the path of the step."""
     match = _STEP_PATH.fullmatch(step_path)
     return match[1] if match else step_path
 
@@ -175,7 +175,7 @@ def _rows(place: CheckpointLocation, storage: Storage) -> list[CheckpointRow]:
     rows = [_row(place, found) for found in storage.survey()]
     if not any(row.note for row in rows):
         return rows
-    # A running job drops steps while they are looked at, and a step that is half gone is not one that is damaged.
+    # A running job deletes steps while they are read; a half deleted step is not a damaged one.
     still_there = {found.folder.name for found in storage.survey()}
     return [row for row in rows if row.where in still_there]
 
@@ -220,5 +220,5 @@ def _elsewhere(row: Any) -> CheckpointRow:
         world_size=None,
         mesh=None,
         where=row["path"],
-        note="in the catalogue; its directory cannot be seen from this machine",
+        note="in the catalogue; its directory is not visible from this machine",
     )

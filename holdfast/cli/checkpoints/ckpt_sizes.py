@@ -1,4 +1,4 @@
-"""Bytes and ages in words, and bytes as people type them."""
+"""Sizes and ages as text, and sizes as options."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _TYPED = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtp]?)b?", re.IGNORECASE)
 
 
 def size_text(nbytes: int | None) -> str:
-    """In powers of 1000, as disks are sold: 1.53 GB."""
+    """Return a size in powers of 1000: 1.53 GB."""
     if nbytes is None:
         return ""
     size, unit = float(nbytes), 0
@@ -21,7 +21,7 @@ def size_text(nbytes: int | None) -> str:
 
 
 def age_text(seconds: float | None) -> str:
-    """In the largest unit of which there are two at least: 90 s, 25 h."""
+    """Return an age in the largest unit that gives at least 2: 90 s, 25 h."""
     if seconds is None:
         return ""
     seconds = max(seconds, 0.0)
@@ -32,8 +32,8 @@ def age_text(seconds: float | None) -> str:
 
 
 def typed_bytes(context: click.Context, option: click.Parameter, value: str) -> int:
-    """The callback of an option that is a size."""
+    """Parse the value of an option that is a size."""
     match = _TYPED.fullmatch(value.strip())
     if match is None or not (size := int(float(match[1]) * 1000 ** " kmgtp".index(match[2].lower() or " "))):
-        raise click.BadParameter(f"{value!r} is no size: write 500MB or 5GB", context, option)
+        raise click.BadParameter(f"{value!r} is not a size: write 500MB or 5GB", context, option)
     return size

@@ -1,8 +1,8 @@
-"""Where a command finds the database and the bus of its cluster; one rule for all commands.
+"""Addresses of the database and the bus of a cluster, found by one rule for all commands.
 
-The first of these that names anything: the flags, --dir (or HOLDFAST_DIR), environment and configuration file, the
-directory that is found from here. All that a command needs comes from there: of two clusters, one would be told of
-jobs that the other runs. Only flags may replace one address of a directory that is named as well.
+The first source that names an address is used for all of them: the flags, --dir (or HOLDFAST_DIR), environment and
+configuration file, the directory that is found from here. Mixing sources could send requests to one cluster about jobs
+of another. Only flags may replace a single address of a directory that is named as well.
 """
 
 from __future__ import annotations
@@ -33,30 +33,27 @@ nats_option = click.option(
 
 
 def reader_url(directory: str | Path, database_url: str | None) -> str:
-    """The database, in an embedded cluster as the reading role.
+    """Return the URL of the database, in an embedded cluster for the reader's role.
 
     Raises:
-        ClickException: there is none, or only the other address of a cluster is named.
+        ClickException: there is no cluster, or only its other address is named.
     """
     return _found(directory, {"database_url": database_url})["database_url"]
 
 
 def nats_url(directory: str | Path, nats_url: str | None) -> str:
-    """The bus. Raises as `reader_url` does."""
+    """Return the URL of the bus. Raises as `reader_url` does."""
     return _found(directory, {"nats_url": nats_url})["nats_url"]
 
 
 def both_urls(directory: str | Path, nats_url: str | None, database_url: str | None) -> tuple[str, str]:
-    """Bus and database of one cluster. Raises as `reader_url` does."""
+    """Return the URLs of bus and database of one cluster. Raises as `reader_url` does."""
     found = _found(directory, {"nats_url": nats_url, "database_url": database_url})
     return found["nats_url"], found["database_url"]
 
 
 def both_elsewhere(nats_url: str | None, database_url: str | None) -> tuple[str, str] | None:
-    """Bus and database of a cluster elsewhere, None if an embedded one is meant. Raises as `reader_url` does.
-
-    Of an embedded one that is named, one of the two may still be replaced.
-    """
+    """Return bus and database of a cluster elsewhere, None for an embedded one. Raises as `reader_url` does."""
     found = _elsewhere({"nats_url": nats_url, "database_url": database_url})
     return None if found is None else (found["nats_url"], found["database_url"])
 
@@ -66,13 +63,13 @@ def _found(directory: str | Path, flags: dict[str, str | None]) -> dict[str, str
 
 
 def _elsewhere(flags: dict[str, str | None]) -> dict[str, str] | None:
-    """What is needed (the keys of `flags`), if flags or, with no directory named, the settings name it."""
+    """Return the addresses (the keys of `flags`) if flags or, with no directory named, settings name them."""
     if is_named() and not all(flags.values()):
         return None
     if given := _given(flags):
         if missing := [_flag(key) for key in flags if key not in given]:
             raise click.ClickException(
-                f"{' and '.join(map(_flag, given))} names a cluster elsewhere: name its other address too, with "
+                f"{' and '.join(map(_flag, given))} names a cluster elsewhere: give its other address too, with "
                 f"{' and '.join(missing)}"
             )
         return given
@@ -84,7 +81,7 @@ def _elsewhere(flags: dict[str, str | None]) -> dict[str, str] | None:
     if named and (missing := [key for key in flags if key not in named]):
         by = ", ".join(f"{key} (by {row.origin})" for key, row in named.items())
         raise click.ClickException(
-            f"a cluster elsewhere is named by its {by}, but not its {' and '.join(missing)}: set "
+            f"the settings name the {by} of a cluster elsewhere, but not its {' and '.join(missing)}: set "
             f"{' and '.join(map(load.variable_of, missing))} too, or name a cluster on this machine with --dir"
         )
     return {key: named[key].value for key in flags} if named else None

@@ -1,4 +1,4 @@
-"""The bus for commands: a short wait for it, and errors that say what to do."""
+"""The connection of commands to the bus: a short wait, and errors with their cure."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ CONNECT_S = 5.0
 
 @asynccontextmanager
 async def connected(url: str, command: str) -> AsyncIterator[Bus]:
-    """A connection for as long as the block lasts.
+    """Connect for the duration of the block.
 
     Raises:
-        ClickException: `url` is no address, no server answers in `CONNECT_S`, it refuses us, or it cannot do what the
-            block asks.
+        ClickException: `url` is not an address, no server answers within `CONNECT_S`, it refuses the connection, or a
+            request of the block fails.
     """
     for part in url.split(","):
         if not _is_address(part):
-            raise click.ClickException(f"{address_of(part)!r} is no address of NATS: use nats://HOST:PORT")
+            raise click.ClickException(f"{address_of(part)!r} is not an address of NATS: use nats://HOST:PORT")
     try:
         bus = await connect(url, f"holdfast {command}", timeout_s=CONNECT_S)
     except BusError as error:

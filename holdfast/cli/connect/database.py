@@ -1,4 +1,4 @@
-"""Reading the database for commands: one short read-only connection, and errors that say what to do."""
+"""The read-only connection of commands to the database, with errors that name their cure."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class DatabaseUnreachable(click.ClickException):
 
 @asynccontextmanager
 async def reading(database_url: str) -> AsyncIterator[Connection]:
-    """A connection that cannot write, whichever role the URL names.
+    """Open a connection that cannot write, whichever role the URL names.
 
     Raises:
-        DatabaseUnreachable: down, or refuses this user.
+        DatabaseUnreachable: it is down, or refuses this user.
     """
     try:
         connection = await asyncpg.connect(
@@ -68,27 +68,30 @@ async def _understand_json(connection: Connection) -> None:
 
 @asynccontextmanager
 async def working(database_url: str) -> AsyncIterator[None]:
-    """Work on a connection to this database.
+    """Turn errors of work on a connection into messages.
 
     Raises:
-        DatabaseUnreachable: it is lost.
-        ClickException: the cluster's tables are not there.
+        DatabaseUnreachable: the connection is lost.
+        ClickException: the cluster's tables do not exist.
     """
     try:
         yield
     except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError) as error:
         raise click.ClickException(
-            f"{error}: this database has no Holdfast tables of this version; `holdfast up` makes them"
+            f"{error}: this database has no Holdfast tables of this version; `holdfast up` or `holdfast migrate` "
+            "creates them"
         ) from error
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-        raise DatabaseUnreachable(f"the database at {_address(database_url)} gave up: {error}") from error
+        raise DatabaseUnreachable(
+            f"the connection to the database at {_address(database_url)} was lost: {error}"
+        ) from error
 
 
 def read(database_url: str, work: Callable[[Connection], Awaitable[T]]) -> T:
-    """Run `work` on a connection that cannot write, and wait for its result.
+    """Run `work` on a read-only connection and return its result.
 
     Raises:
-        ClickException: no connection, or the cluster's tables are not there.
+        ClickException: no connection, or the cluster's tables do not exist.
     """
 
     async def connected() -> T:
@@ -99,7 +102,7 @@ def read(database_url: str, work: Callable[[Connection], Awaitable[T]]) -> T:
 
 
 def as_dicts(records: list[asyncpg.Record]) -> list[dict[str, Any]]:
-    """Records as dictionaries, for JSON."""
+    """Return records as dictionaries, for JSON."""
     return [dict(record) for record in records]
 
 

@@ -1,4 +1,4 @@
-"""The option that says which embedded cluster a command means."""
+"""The option --dir, which names an embedded cluster."""
 
 import contextlib
 import os
@@ -18,10 +18,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def found_directory() -> Path:
-    """`.holdfast` here or in the nearest directory above that holds a cluster of ours, as git finds a repository."""
+    """Return `.holdfast` here or in the nearest directory above that holds a cluster of this user."""
     here = Path.cwd()
     for above in (here, *here.parents):
-        # Somebody else's, say in /tmp, could lead our jobs to a bus of theirs.
+        # A cluster of another user, in /tmp for example, could direct our jobs to their bus.
         with contextlib.suppress(OSError):
             if (above / DEFAULT_DIRECTORY / "cluster.json").stat().st_uid == os.geteuid():
                 return above / DEFAULT_DIRECTORY
@@ -29,7 +29,7 @@ def found_directory() -> Path:
 
 
 def _of_the_group(context: click.Context, _: click.Parameter, value: Path) -> Path:
-    """`holdfast nodes --dir D release N` means the cluster in D as well, whatever the environment says."""
+    """Take --dir of the group, so that `holdfast nodes --dir D release N` means the cluster in D."""
     above = context.parent
     is_typed = context.get_parameter_source("directory") is ParameterSource.COMMANDLINE
     if above is not None and not is_typed and _names(above):
@@ -55,13 +55,11 @@ directory_option = _directory(
     found_directory, f"{DEFAULT_DIRECTORY} here or above", "Directory that holds the cluster's state."
 )
 
-new_directory_option = _directory(
-    Path(DEFAULT_DIRECTORY), True, "Directory that holds the cluster's state, or is to hold it."
-)
+new_directory_option = _directory(Path(DEFAULT_DIRECTORY), True, "Directory for the cluster's state.")
 
 
 def is_named() -> bool:
-    """Whether the command that runs, or its group, was told its directory, by --dir or in the environment."""
+    """Return True if --dir or the environment names the directory of the running command or its group."""
     context = click.get_current_context(silent=True)
     while context is not None and not _names(context):
         context = context.parent
@@ -73,7 +71,7 @@ def _names(context: click.Context) -> bool:
 
 
 def as_typed(command: str, directory: Path) -> str:
-    """The command as the user would have to type it from here for the cluster in `directory`."""
+    """Return the command as the user must type it here for the cluster in `directory`."""
     default = Path(DEFAULT_DIRECTORY) if command == "up" else found_directory()
     if directory.resolve() == default.resolve():
         return f"holdfast {command}"
@@ -86,5 +84,5 @@ def cluster_errors() -> Iterator[None]:
     try:
         yield
     except EmbeddedError as error:
-        # It may quote the end of a log.
+        # The message may quote the end of a log.
         raise click.ClickException(printable(str(error), keep="\n\t")) from error

@@ -1,4 +1,4 @@
-"""Options that all reading commands share."""
+"""Options of all commands that read the database."""
 
 from __future__ import annotations
 
@@ -16,6 +16,6 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 
 
 def reading_options(command: F) -> F:
-    """`--dir`, `--database-url` and `--json`, as parameters `directory`, `database_url` and `as_json`."""
+    """Add `--dir`, `--database-url` and `--json`, as parameters `directory`, `database_url` and `as_json`."""
     decorated: F = directory_option(database_option(json_option(command)))
     return decorated

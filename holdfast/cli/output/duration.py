@@ -1,4 +1,4 @@
-"""Durations as people write them: 500ms, 30s, 5m, 24h, 2d."""
+"""Durations as options: 500ms, 30s, 5m, 24h, 2d."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Duration(click.ParamType):  # type: ignore[type-arg,unused-ignore]
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         match = _DURATION.fullmatch(str(value))
         if match is None or not float(match[1]):
-            self.fail(f"{value!r} is no duration: give one such as 500ms, 30s, 5m, 24h or 2d", param, ctx)
+            self.fail(f"{value!r} is not a duration: give one such as 500ms, 30s, 5m, 24h or 2d", param, ctx)
         duration_s = float(match[1]) * _UNITS_S[match[2]]
         if duration_s > self._at_most_s:
             self.fail(f"{value!r} is too long: {self._at_most_s / _UNITS_S['d']:g}d at most", param, ctx)

@@ -1,4 +1,4 @@
-"""What jobs that wait for nodes wait for: the open claims, and what was said of them last."""
+"""Open claims: jobs that wait for nodes, with the standby service's last report about each."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ where c.granted_at is null
 
 
 class OpenClaim(msgspec.Struct, frozen=True, kw_only=True):
-    """A job waits for `wanted` nodes; `available` are free, None while that is not recorded yet.
-
-    `behind` is the job that must get its nodes first. `blocked` nodes are on the blocklist.
-    """
+    """A job that waits for nodes."""
 
     job: str
     wanted: int
+    """Number of nodes that it waits for."""
     available: int | None = None
+    """Number of free nodes, None until that is recorded."""
     behind: str | None = None
+    """The job that must get its nodes first."""
     blocked: int = 0
+    """Number of nodes on the blocklist."""
 
     def __str__(self) -> str:
         free = "" if self.available is None else f", {self.available} free"
@@ -39,5 +40,5 @@ class OpenClaim(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def open_claims(connection: Connection) -> dict[str, OpenClaim]:
-    """The claims that are open, by job."""
+    """Return the open claims by job."""
     return {row["job"]: msgspec.convert(dict(row), OpenClaim) for row in await connection.fetch(_CLAIMS)}

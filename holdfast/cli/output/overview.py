@@ -1,4 +1,4 @@
-"""The cluster at a glance: nodes, jobs, open incidents, dead letters. What cannot be asked is named, not hidden."""
+"""Overview of the cluster: nodes, jobs, open incidents, dead letters. A source that does not answer is reported."""
 
 from __future__ import annotations
 
@@ -36,24 +36,23 @@ _REJECTED = "select * from historian.dead_letters order by at desc limit 5"
 
 
 class JobLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A job that is not over; `last_step` None before the first, `waits` what nodes it waits for.
-
-    `step_s`, `tokens_per_s` and `mfu` (a share of 1) are its pace now, None where nobody told.
-    """
+    """A job that has not ended. Its pace is None where it is not known."""
 
     job: str
     phase: str
     generation: int
     incident: str | None
     last_step: int | None
+    """None before the first step."""
     step_s: float | None = None
     tokens_per_s: float | None = None
     mfu: float | None = None
+    """0 to 1."""
     waits: OpenClaim | None = None
 
     @property
     def pace(self) -> str | None:
-        """Its pace in words."""
+        """Pace as text."""
         return pace_text(self.step_s, self.tokens_per_s, self.mfu)
 
 
@@ -69,7 +68,7 @@ class IncidentLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
-    """The newest message that nobody could handle; `subject` is where it came from."""
+    """The newest message that a consumer could not handle, with the subject that it arrived on."""
 
     at: datetime | None
     consumer: str
@@ -90,7 +89,7 @@ class Rejection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Overview(msgspec.Struct, frozen=True, kw_only=True):
-    """The cluster at a glance. `problems` says what could not be asked; the fields it concerns are then empty."""
+    """Overview of the cluster. `problems` names the sources that did not answer; their fields are empty."""
 
     nodes: dict[str, int] = {}
     jobs: tuple[JobLine, ...] = ()
@@ -102,7 +101,7 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def cluster_overview(database_url: str, nats_url: str) -> Overview:
-    """Ask database and bus side by side; one that does not answer becomes a problem of the overview."""
+    """Read database and bus concurrently; one that does not answer becomes a problem of the overview."""
     truth, letters = await asyncio.gather(_from_database(database_url), _from_bus(nats_url))
     return msgspec.structs.replace(
         truth,
@@ -113,7 +112,7 @@ async def cluster_overview(database_url: str, nats_url: str) -> Overview:
 
 
 def overview_section(overview: Overview) -> str:
-    """The overview as text."""
+    """Return the overview as text."""
     nodes = printable(", ".join(f"{count} {state}" for state, count in sorted(overview.nodes.items()))) or "none yet"
     parts = [f"Nodes: {nodes}"]
     if overview.jobs:
@@ -121,16 +120,16 @@ def overview_section(overview: Overview) -> str:
         parts.append(render(["JOB", "PHASE", "GENERATION", "STEP", "PACE", "INCIDENT"], rows))
         parts += [printable(f"Job {job.job} {job.waits}") for job in overview.jobs if job.waits]
     else:
-        parts.append("Jobs: none under way")
+        parts.append("Jobs: none running")
     parts += [
-        printable(f"Open incident {incident.incident} of {incident.job}: {incident.summary}")
+        printable(f"Open incident {incident.incident} of job {incident.job}: {incident.summary}")
         for incident in overview.open_incidents
     ]
     if overview.dead_letters:
         newest = overview.newest_dead_letter
-        about = f"; the newest, from {newest.subject}, by the {newest.consumer}: {newest.error}" if newest else ""
-        parts.append(printable(f"Dead letters: {overview.dead_letters} messages that nobody could handle{about}"))
-    parts += [printable(f"Not known: {problem}") for problem in overview.problems]
+        about = f"; newest: from {newest.subject}, rejected by {newest.consumer}: {newest.error}" if newest else ""
+        parts.append(printable(f"Dead letters: {overview.dead_letters} messages that could not be handled{about}"))
+    parts += [printable(f"Not available: {problem}") for problem in overview.problems]
     return "\n".join(parts)
 
 
@@ -143,7 +142,7 @@ async def _from_database(database_url: str) -> Overview:
     except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError) as error:
         return Overview(problems=(f"the database has no tables of this version of Holdfast: {error}",))
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-        return Overview(problems=(f"the database broke off: {error}",))
+        return Overview(problems=(f"the connection to the database was lost: {error}",))
 
 
 async def _truth(connection: Connection) -> Overview:

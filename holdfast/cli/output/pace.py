@@ -1,4 +1,4 @@
-"""How fast a job trains, in a few words."""
+"""The pace of a job as text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ _UNITS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def pace_text(step_s: float | None, tokens_per_s: float | None, mfu: float | None) -> str | None:
-    """For example `0.163 s/step, 1.2M tokens/s, MFU 41.2 %`; None where nothing is known."""
+    """Return, for example, `0.163 s/step, 1.2M tokens/s, MFU 41.2 %`; None if nothing is known."""
     parts = [] if step_s is None else [f"{step_s:.3g} s/step"]
     if tokens_per_s is not None:
         parts.append(f"{_short(tokens_per_s)} tokens/s")

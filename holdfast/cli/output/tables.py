@@ -1,6 +1,6 @@
 """Plain-text tables and JSON for everything that commands print.
 
-What is printed may come from a hostile message or a rank's log: control characters never reach the terminal.
+The text may come from a hostile message or a rank's log: control characters never reach the terminal.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _fitted(headers: Sequence[str], cells: list[list[str]], is_number: list[bool
 
 
 def cell(value: Any) -> str:
-    """One value in words: times in UTC to the millisecond, nothing as a dash, a list with commas."""
+    """Return one value as text: times in UTC to the millisecond, nothing as a dash, lists with commas."""
     match value:
         case None | "" | [] | ():
             return NOTHING
@@ -86,12 +86,12 @@ def cell(value: Any) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """A duration to the millisecond."""
+    """Return a duration to the millisecond."""
     return NOTHING if value is None else f"{value:.3f}"
 
 
 def printable(text: str, keep: str = "") -> str:
-    """`text` with every control character escaped, except those in `keep`."""
+    """Return `text` with every control character escaped, except those in `keep`."""
     if text.isprintable():
         return text
     return "".join(
@@ -106,7 +106,7 @@ _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 
 
 def coloured(text: str) -> str:
-    """One line of a program's output as it is on a terminal: its colours, tabs and progress bars, nothing else."""
+    """Return a line of a program's output with its colours, tabs and carriage returns, other control escaped."""
     shown, at = "", 0
     for colour in _COLOUR.finditer(text):
         shown += printable(text[at : colour.start()], keep="\t\r") + colour[0]
@@ -115,7 +115,7 @@ def coloured(text: str) -> str:
 
 
 def json_text(value: Any, *, indent: int | None = None) -> str:
-    """`value` as JSON; times as RFC 3339, and what JSON has no form for as text."""
+    """Return `value` as JSON: times as RFC 3339, types that JSON lacks as text."""
     encoded = _encoder.encode(value)
     return (msgspec.json.format(encoded, indent=indent) if indent else encoded).decode()
 

@@ -20,18 +20,26 @@ from holdfast.settings.timeouts import Timeouts
 @click.command()
 @directory_option
 @click.option(
-    "--config", "file", type=click.Path(dir_okay=False), help="Those of this TOML file, whatever a cluster runs with."
+    "--config",
+    "file",
+    type=click.Path(dir_okay=False),
+    help="Show the settings of this TOML file instead of a cluster's.",
 )
 @click.option("--step-s", type=float, help="Show the limits for a job whose step takes this many seconds.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def config(directory: Path, file: str | None, step_s: float | None, as_json: bool) -> None:
-    """Show every setting, its value and where it came from, and the limits that derive from them.
+    """Show every setting with its value and source, and the limits derived from them.
 
-    Of a cluster that runs here, or whose --dir is named, those that it was started with. Where addresses of a cluster
-    elsewhere are set, or no cluster is here, and with --config, those that a process started here would have: of flags,
-    environment, a file named by HOLDFAST_CONFIG, holdfast.toml.
+    \b
+        holdfast config
+        holdfast config --config holdfast.toml --step-s 12
 
-    A wrong hierarchy (a node counted as lost before it could miss two heartbeats, say) is refused with the reason.
+    For a cluster that runs here, or is named by --dir: the settings that it was started with. Otherwise, and with
+    --config: the settings that a process started here would have, from the environment, the file in HOLDFAST_CONFIG, or
+    holdfast.toml.
+
+    Settings that contradict each other (a node lost before it could miss two heartbeats, for example) are refused with
+    the reason: exit code 1.
     """
     layout = ClusterLayout(directory)
     of_cluster = file is None and (is_named() or (_runs(layout) and both_elsewhere(None, None) is None))
@@ -44,7 +52,7 @@ def config(directory: Path, file: str | None, step_s: float | None, as_json: boo
         click.echo(msgspec.json.encode({"settings": listed, "derived": derived}).decode())
         return
     if of_cluster:
-        click.echo(f"of the cluster in {layout.root}")
+        click.echo(f"settings of the cluster in {layout.root}")
     click.echo(render(["setting", "value", "from"], [[row.key, _masked(row.value), row.origin] for row in listed]))
     click.echo()
     click.echo(
@@ -60,12 +68,12 @@ def _of(layout: ClusterLayout) -> list[settings.Setting]:
     with cluster_errors():
         listed = list(layout.info().settings)
     if not listed:
-        raise click.ClickException(f"the cluster in {layout.root} has not kept its settings: start it again")
+        raise click.ClickException(f"the cluster in {layout.root} has not recorded its settings: restart it")
     return listed
 
 
 def derived_limits(timeouts: Timeouts, step_s: float | None) -> list[dict[str, str]]:
-    """The limits that follow from the settings, in words."""
+    """Return the limits derived from the settings, as text."""
     known = f"a step of {step_s:g} s" if step_s else "no step time known yet"
     return [
         {
@@ -79,7 +87,7 @@ def derived_limits(timeouts: Timeouts, step_s: float | None) -> list[dict[str, s
             "because": f"{timeouts.node_lost_s / timeouts.heartbeat_s:.0f} heartbeats missed",
         },
         {
-            "limit": "rank stopped at the latest",
+            "limit": "rank killed after",
             "seconds": f"{timeouts.stop_grace_s:g}",
             "because": "SIGTERM, then SIGKILL after stop_grace_s",
         },
@@ -87,7 +95,7 @@ def derived_limits(timeouts: Timeouts, step_s: float | None) -> list[dict[str, s
 
 
 def _masked(value: str) -> str:
-    """An address without its password."""
+    """Return an address without its password."""
     head, at, tail = value.rpartition("@")
     if not at:
         return value

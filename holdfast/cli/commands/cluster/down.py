@@ -1,4 +1,4 @@
-"""`holdfast down`: end the embedded cluster."""
+"""`holdfast down`: stop the embedded cluster."""
 
 import os
 import select
@@ -16,18 +16,24 @@ from holdfast.embedded.processes.leftovers import clear_node, end_leftovers
 
 @click.command()
 @directory_option
-@click.option("--force", is_flag=True, help="Kill everything at once; PostgreSQL recovers at the next start.")
+@click.option("--force", is_flag=True, help="Kill everything now; PostgreSQL recovers at the next start.")
 @click.option(
     "--timeout",
     "timeout_s",
     type=click.FloatRange(min=0, max=86_400),
-    help="Seconds to wait for the end. [default: 90, and twice the stop_grace_s that the cluster runs with]",
+    help="Seconds to wait. [default: 90, plus twice the cluster's stop_grace_s]",
 )
 def down(directory: Path, force: bool, timeout_s: float | None) -> None:
-    """End a cluster that `holdfast up` started; its data stays and the next `up` goes on from there.
+    """Stop a cluster that `holdfast up` started. Its data is kept, and the next `up` resumes from there.
 
-    Ranks are ended first, then the services, NATS and PostgreSQL. Jobs are not over: they go on at the next `up`. If
-    the supervisor itself is dead, whatever it left running is ended.
+    \b
+        holdfast down
+        holdfast down --dir /data/lab --force
+
+    Ranks are stopped first, then the services, NATS and PostgreSQL. Jobs do not end: they resume at the next `up`. If
+    the supervisor is dead, the processes that it left are stopped.
+
+    Exit codes: 0 if the cluster has stopped or did not run, 1 if it has not stopped in time.
     """
     with cluster_errors():
         layout = ClusterLayout(directory)
@@ -36,15 +42,15 @@ def down(directory: Path, force: bool, timeout_s: float | None) -> None:
         try:
             ask(layout, Stop(force=force))
         except NoCluster:
-            click.echo(_clear_up(layout))
+            click.echo(_stop_leftovers(layout))
             return
         if supervisor is not None:
             _wait(supervisor, layout, _patience_s(info) if timeout_s is None else timeout_s)
-        click.echo(f"The cluster in {layout.root} has ended; its data is kept.")
+        click.echo(f"The cluster in {layout.root} has stopped; its data is kept.")
 
 
 def _patience_s(info: ClusterInfo) -> float:
-    """Agents and services have their limits one after the other, and both wait for ranks that end slowly."""
+    """Return how long to wait: agents stop before services, and both wait for ranks that end slowly."""
     grace_s = next((float(row.value) for row in info.settings if row.key == "timeouts.stop_grace_s"), 0.0)
     return 90.0 + 2 * grace_s
 
@@ -61,12 +67,12 @@ def _wait(supervisor: int, layout: ClusterLayout, timeout_s: float) -> None:
     poll.register(supervisor, select.POLLIN)
     if not poll.poll(timeout_s * 1000):
         raise EmbeddedError(
-            f"the cluster in {layout.root} has not ended within {timeout_s:g} s. See {layout.log('supervisor')}; "
-            "`holdfast down --force` does not wait for anyone."
+            f"the cluster in {layout.root} has not stopped within {timeout_s:g} s. See {layout.log('supervisor')}; "
+            "`holdfast down --force` kills what is left."
         )
 
 
-def _clear_up(layout: ClusterLayout) -> str:
+def _stop_leftovers(layout: ClusterLayout) -> str:
     """End what a dead supervisor left. Raises AlreadyRunning if one is alive after all and only just starting."""
     with layout.lock():
         info = layout.info()
@@ -77,6 +83,6 @@ def _clear_up(layout: ClusterLayout) -> str:
     if not ended and not ranks:
         return f"No cluster is running in {layout.root}."
     return (
-        f"The supervisor in {layout.root} was dead; ended what it left: "
+        f"The supervisor in {layout.root} was dead; stopped what it left: "
         f"{len(ended)} children, {ranks} processes on nodes."
     )

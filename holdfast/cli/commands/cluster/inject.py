@@ -1,4 +1,4 @@
-"""`holdfast inject`: faults on purpose, in a cluster that allows it."""
+"""`holdfast inject`: injection of faults into a cluster that allows it."""
 
 from __future__ import annotations
 
@@ -43,13 +43,15 @@ class _NotPermitted(click.ClickException):
 
 @click.command()
 @click.argument("fault", required=False)
-@click.option("--rank", type=click.IntRange(min=0), help="The rank to strike.")
-@click.option("--node", help="The node to strike.")
-@click.option("--job", help="The job that the rank is of, where several run.")
-@click.option("--option", "-o", "given", multiple=True, metavar="NAME=VALUE", help="Set something of the fault.")
-@click.option("--for", "for_s", type=Duration(), metavar="TIME", help="Undo it after so long (30s, 5m), or on Ctrl-C.")
-@click.option("--undo", is_flag=True, help="Undo what is in force: all of it, or the FAULT named (or its id).")
-@click.option("--list", "listed", is_flag=True, help="List the faults, what each needs, and what is in force.")
+@click.option("--rank", type=click.IntRange(min=0), help="Target rank.")
+@click.option("--node", help="Target node.")
+@click.option("--job", help="Job of the rank, if several run.")
+@click.option("--option", "-o", "given", multiple=True, metavar="NAME=VALUE", help="Set an option of the fault.")
+@click.option(
+    "--for", "for_s", type=Duration(), metavar="TIME", help="Undo it after this time (30s, 5m), or on Ctrl-C."
+)
+@click.option("--undo", is_flag=True, help="Undo active faults: all, or the FAULT or id given.")
+@click.option("--list", "listed", is_flag=True, help="List the faults with their requirements, and the active ones.")
 @json_option
 @directory_option
 def inject(
@@ -64,11 +66,11 @@ def inject(
     as_json: bool,
     directory: Path,
 ) -> None:
-    """Break something on purpose, as it breaks in the field, in a cluster that `holdfast up --allow-faults` started.
+    """Inject a real fault into a cluster that `holdfast up --allow-faults` started on this machine.
 
-    Nothing of the cluster plays along: signals, control groups, mounts, links and the kernel's log are what they are.
-    What is done is on record before it is done, here and in the history (event fault_injected), and is undone with
-    --for, on Ctrl-C, or by --undo, also after a crash. Only a cluster of this machine can be struck.
+    Faults use real signals, control groups, mounts, links and kernel log lines; no component of the cluster simulates
+    them. Each step is recorded before it is done, here and in the history (event fault_injected), and is undone after
+    --for, on Ctrl-C, or by --undo, even after a crash.
 
     \b
     holdfast inject --list
@@ -77,6 +79,8 @@ def inject(
     holdfast inject slow-node --node node-1 -o cores=0.1
     holdfast inject xid -o xid=79 -o pci=0000:3b:00
     holdfast inject --undo
+
+    Exit codes: 0 done, 1 it cannot be injected or undone, 2 wrong options, 77 the cluster does not allow faults.
     """
     layout = ClusterLayout(directory)
     with cluster_errors(), _refusals():
@@ -85,7 +89,7 @@ def inject(
         elif undo:
             _undo(layout, fault, as_json)
         elif fault is None:
-            raise click.UsageError("name a FAULT: `holdfast inject --list` shows them")
+            raise click.UsageError("give a FAULT: `holdfast inject --list` shows them")
         else:
             wanted = find_fault(fault)
             settings = _parsed(given)
@@ -98,7 +102,7 @@ def inject(
 
 
 def _permitted(layout: ClusterLayout) -> ClusterInfo:
-    """The cluster. Raises ClickException if it is none of ours, does not run, or does not allow this."""
+    """Return the cluster. Raises ClickException if it is elsewhere, does not run, or does not allow faults."""
     if both_elsewhere(None, None) is not None:
         raise click.ClickException(
             "faults can be injected into a cluster of this machine only: name its directory with --dir"
@@ -115,8 +119,8 @@ def _permitted(layout: ClusterLayout) -> ClusterInfo:
         )
     if not info.allows_faults:
         raise _NotPermitted(
-            f"the cluster in {layout.root} does not allow faults: end it with `{as_typed('down', layout.root)}`, and "
-            f"start it with `{as_typed('up', layout.root)} --allow-faults` if its jobs may be hurt"
+            f"the cluster in {layout.root} does not allow faults: stop it with `{as_typed('down', layout.root)}`, and "
+            f"start it with `{as_typed('up', layout.root)} --allow-faults` if its jobs may be harmed"
         )
     return info
 
@@ -126,11 +130,11 @@ def _aimed(
 ) -> FaultTarget:
     if fault.at is FaultScope.RANK and rank is None:
         there = ", ".join(str(one.rank) for one in running_ranks(layout, info))
-        raise click.UsageError(f"{fault.name} strikes a rank: name it with --rank (there are: {there or 'none'})")
+        raise click.UsageError(f"{fault.name} targets a rank: name it with --rank (running: {there or 'none'})")
     if fault.at is FaultScope.NODE and node is None:
-        raise click.UsageError(f"{fault.name} strikes a node: name it with --node ({', '.join(info.nodes)})")
+        raise click.UsageError(f"{fault.name} targets a node: name it with --node ({', '.join(info.nodes)})")
     if fault.at is not FaultScope.RANK and (rank is not None or job is not None):
-        raise click.UsageError(f"{fault.name} strikes a {fault.at}: leave out --rank and --job")
+        raise click.UsageError(f"{fault.name} targets a {fault.at}: omit --rank and --job")
     return find_target(uuid7(), layout, info, node=node, rank=rank, job=job)
 
 
@@ -152,20 +156,20 @@ def _strike(fault: Fault, target: FaultTarget, given: dict[str, str], for_s: flo
         options=given,
     )
     if for_s is not None and not injected.lasts:
-        raise click.UsageError(f"{fault.name} is over at once: leave out --for")
+        raise click.UsageError(f"{fault.name} has no duration: omit --for")
     url = target.info.nats_url
-    asyncio.run(_say(url, injected, "injected"))
+    asyncio.run(_publish(url, injected, "injected"))
     with _ended_by_signals():
         record.inject(injected)
         if for_s is None:
-            _tell(fault, injected, target, for_s, as_json)
+            _print(fault, injected, target, for_s, as_json)
             return
         try:
-            _tell(fault, injected, target, for_s, as_json)
+            _print(fault, injected, target, for_s, as_json)
             time.sleep(for_s)
         finally:
             record.undo(injected)
-            asyncio.run(_say(url, injected, "undone"))
+            asyncio.run(_publish(url, injected, "undone"))
             click.echo(f"{fault.name} is undone", err=True)
 
 
@@ -173,28 +177,28 @@ def _undo(layout: ClusterLayout, which: str | None, as_json: bool) -> None:
     record = InjectionLog(layout)
     chosen = [one for one in record.all() if which is None or one.fault == which or one.id.startswith(which)]
     if which is not None and not chosen:
-        there = ", ".join(f"{one.fault} ({one.id})" for one in record.all())
-        raise click.ClickException(f"no fault {which} is in force; there are: {there or 'none'}")
+        active = ", ".join(f"{one.fault} ({one.id})" for one in record.all())
+        raise click.ClickException(f"no fault {which} is active; active are: {active or 'none'}")
     url = layout.info().nats_url if is_running(layout) else None
     undone: list[Injection] = []
-    stays: list[str] = []
+    failed: list[str] = []
     for injected in reversed(chosen):
         try:
             record.undo(injected)
         except FaultRefused as error:
-            stays.append(str(error))
+            failed.append(str(error))
             continue
         undone.append(injected)
         if url is not None:
-            asyncio.run(_say(url, injected, "undone"))
+            asyncio.run(_publish(url, injected, "undone"))
     if as_json:
         click.echo(json_text([_shown(injected) for injected in undone], indent=2))
     elif undone:
         click.echo("\n".join(f"undone: {_in_words(injected)}" for injected in undone))
-    elif not stays:
-        click.echo("no fault is in force")
-    if stays:
-        raise FaultRefused("; ".join(stays))
+    elif not failed:
+        click.echo("no fault is active")
+    if failed:
+        raise FaultRefused("; ".join(failed))
 
 
 def _list(layout: ClusterLayout, as_json: bool) -> None:
@@ -234,13 +238,13 @@ def _list(layout: ClusterLayout, as_json: bool) -> None:
     )
     for reason in dict.fromkeys(reason for row in rows for reason in row["lacking"]):
         names = ", ".join(row["fault"] for row in rows if reason in row["lacking"])
-        click.echo(f"\nNot here: {names}: {reason}")
+        click.echo(f"\nNot available here: {names}: {reason}")
     if in_force:
-        click.echo("\nIn force (`holdfast inject --undo`):")
+        click.echo("\nActive (`holdfast inject --undo` undoes them):")
         click.echo("\n".join(f"  {_in_words(injected)}" for injected in in_force))
 
 
-def _tell(fault: Fault, injected: Injection, target: FaultTarget, for_s: float | None, as_json: bool) -> None:
+def _print(fault: Fault, injected: Injection, target: FaultTarget, for_s: float | None, as_json: bool) -> None:
     undo = ""
     if injected.lasts and for_s is None:
         undo = f"{as_typed('inject --undo', target.layout.root)} {injected.id}"
@@ -255,8 +259,8 @@ def _tell(fault: Fault, injected: Injection, target: FaultTarget, for_s: float |
     sys.stdout.flush()
 
 
-async def _say(url: str, injected: Injection, state: str) -> None:
-    """Have it in the history. A fault that would leave no trace is not injected."""
+async def _publish(url: str, injected: Injection, state: str) -> None:
+    """Publish the event for the history; without it, no fault is injected."""
     event = FaultInjected(
         id=injected.id if state == "injected" else uuid7(),
         at=injected.at if state == "injected" else system_now(),
@@ -305,7 +309,7 @@ def _refusals() -> Iterator[None]:
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP as Ctrl-C: what was injected for a time is undone."""
+    """Treat SIGTERM and SIGHUP like Ctrl-C, so that a fault with --for is undone."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""`holdfast logs`: what the processes of the embedded cluster wrote, and the ranks of its jobs."""
+"""`holdfast logs`: the logs of the embedded cluster's processes and of its ranks."""
 
 import os
 import time
@@ -17,26 +17,32 @@ from holdfast.embedded.processes.logfile import tail
 _LOOK_EVERY_S = 0.2
 
 _ELSEWHERE = (
-    " In a cluster elsewhere a service's log is where it runs, and a rank's on its node (`holdfast jobs JOB`), in "
-    "logs/JOB/rank-N.out and .err below --state-dir of the agent."
+    " In a cluster elsewhere, read a service's log where it runs, and a rank's on its node (`holdfast jobs JOB`), in "
+    "logs/JOB/rank-N.out and .err below the agent's --state-dir."
 )
 
 
 @click.command()
 @click.argument("service", metavar="[SERVICE|JOB]", required=False)
-@click.option("--rank", type=click.IntRange(min=0), help="Of a JOB, only this rank.")
-@click.option("--checks", is_flag=True, help="Of a JOB, what stop-time checks of its nodes printed.")
+@click.option("--rank", type=click.IntRange(min=0), help="With a JOB: only this rank.")
+@click.option("--checks", is_flag=True, help="With a JOB: the output of its stop-time checks.")
 @directory_option
-@click.option("--follow", "-f", is_flag=True, help="Go on printing as more is written; Ctrl-C ends it.")
-@click.option("--lines", "-n", type=click.IntRange(min=0), default=50, show_default=True, help="Lines to begin with.")
+@click.option("--follow", "-f", is_flag=True, help="Keep printing new lines, until Ctrl-C.")
+@click.option(
+    "--lines", "-n", type=click.IntRange(min=0), default=50, show_default=True, help="Number of last lines to print."
+)
 def logs(service: str | None, rank: int | None, checks: bool, directory: Path, follow: bool, lines: int) -> None:
-    """Print the log of one process, the ends of all of them, or what the ranks of a job printed.
+    """Print the end of the log of one process or of all processes, or the output of a job's ranks.
 
-    SERVICE is a name that `holdfast status` shows (postgres, nats, controller, node-0, ...) or supervisor. With --rank
-    the name is always a JOB's. Nodes keep the output of their last jobs ([retention] jobs_on_node_max).
+    \b
+        holdfast logs controller -f
+        holdfast logs llama-7 --rank 3 -n 200
+
+    SERVICE is a name that `holdfast status` shows (postgres, nats, controller, node-0, ...), or supervisor. With --rank
+    or --checks the name is a JOB's. Nodes keep the output of their last jobs ([retention] jobs_on_node_max).
     """
     if (rank is not None or checks) and service is None:
-        raise click.UsageError(f"{'--checks are those' if checks else '--rank is one'} of a JOB: name it")
+        raise click.UsageError(f"{'--checks' if checks else '--rank'} needs the name of a JOB")
     with cluster_errors():
         layout = ClusterLayout(directory)
         try:
@@ -63,7 +69,7 @@ def logs(service: str | None, rank: int | None, checks: bool, directory: Path, f
 
 
 class Follower:
-    """New whole lines of a file, from a position on, across its rotation."""
+    """Whole new lines of a file after a position, across its rotation."""
 
     def __init__(self, file: Path, position: int) -> None:
         self._path = file
@@ -74,7 +80,7 @@ class Follower:
     def read(self) -> list[str]:
         data = self._begun + self._file.read()
         if self._rotated():
-            # What came between the read and the rotation is still in the old file.
+            # Lines written between the read and the rotation are still in the old file.
             data += self._file.read()
             self._file.close()
             self._file = open(self._path, "rb")  # noqa: SIM115
@@ -86,7 +92,7 @@ class Follower:
         try:
             return os.stat(self._path).st_ino != os.fstat(self._file.fileno()).st_ino
         except FileNotFoundError:
-            # Between the two steps of a rotation.
+            # In the middle of a rotation.
             return False
 
 
@@ -102,14 +108,14 @@ def _files(layout: ClusterLayout, name: str | None, rank: int | None, checks: bo
     what = f"checks of {what}" if checks else what
     jobs = ", ".join(sorted({folder.name for folder in layout.nodes.glob("*/logs/*")})) or "none"
     raise EmbeddedError(
-        f"there is no log of {what} in {layout.root}; there are {', '.join(known)}, and those of jobs: {jobs}."
+        f"there is no log of {what} in {layout.root}; logs exist of {', '.join(known)}, and of jobs: {jobs}."
     )
 
 
 def _of_ranks(layout: ClusterLayout, job: str, rank: int | None, checks: bool) -> dict[str, Path]:
-    """The output of a job's ranks, of each from every node where it ran, by the name that it is shown under.
+    """Return the output files of a job's ranks, on every node where they ran, by the name to show.
 
-    A run of checks is a folder below; of a job that is nothing but checks they are meant in any case.
+    Runs of checks lie in a folder below; for a job that only ran checks, they are returned in any case.
     """
     named = f"rank-{'*' if rank is None else rank}"
     folders = ("checks-*/",) if checks else ("", "checks-*/")

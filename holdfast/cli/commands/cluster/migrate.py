@@ -13,7 +13,7 @@ ROLES = ("controller", "analyzer", "standby", "ckpt", "historian", "reader")
 
 @click.command()
 @click.option(
-    "--database-url", envvar="HOLDFAST_ADMIN_DATABASE_URL", required=True, help="Address with a superuser's role."
+    "--database-url", envvar="HOLDFAST_ADMIN_DATABASE_URL", required=True, help="URL with the role of a superuser."
 )
 @click.option(
     "--passwords",
@@ -23,10 +23,13 @@ ROLES = ("controller", "analyzer", "standby", "ckpt", "historian", "reader")
     help=f"Folder with one file for each role ({', '.join(ROLES)}) holding its password.",
 )
 def migrate(database_url: str, passwords: Path) -> None:
-    """Bring a database to this version's schema, and set the passwords of the services' roles.
+    """Upgrade a database to the schema of this version, and set the passwords of the services' roles.
 
-    `holdfast up` does this by itself; for a Postgres of your own, run it before the services start. Running it
-    again changes nothing.
+    \b
+        holdfast migrate --database-url postgresql://postgres@db/holdfast --passwords /run/secrets/roles
+
+    `holdfast up` does this itself. With a separate Postgres server, run it before the services start. Running it again
+    changes nothing.
     """
     try:
         secrets = {f"holdfast_{role}": (passwords / role).read_text().strip() for role in ROLES}
@@ -36,4 +39,4 @@ def migrate(database_url: str, passwords: Path) -> None:
         migration.migrate(database_url, secrets)
     except migration.UnknownRevision as error:
         raise click.ClickException(str(error)) from error
-    click.echo("the database is at this version's schema")
+    click.echo("the database has the schema of this version")

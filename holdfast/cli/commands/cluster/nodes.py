@@ -32,12 +32,17 @@ _BLOCKED = "select key from standby.nodes where blocked_until is not null order 
 @reading_options
 @click.pass_context
 def nodes(context: click.Context, directory: Path, database_url: str | None, as_json: bool) -> None:
-    """List the nodes: state, the job each is handed to, and for how long and why one is blocked."""
+    """List the nodes: state, job, and the reason for and end of a block.
+
+    \b
+        holdfast nodes
+        holdfast nodes release node-3
+    """
     if context.invoked_subcommand is not None:
         if database_url:
             command = context.invoked_subcommand
             raise click.UsageError(
-                f"--database-url before `{command}` is for the list alone: name it after `{command}`"
+                f"--database-url before `{command}` applies to the list only: give it after `{command}`"
             )
         return
 
@@ -48,7 +53,7 @@ def nodes(context: click.Context, directory: Path, database_url: str | None, as_
     if as_json:
         click.echo(json_text(as_dicts(rows), indent=2))
     elif not rows:
-        click.echo("no nodes yet: each registers when its agent starts")
+        click.echo("no nodes yet: a node registers when its agent starts")
     else:
         click.echo(
             render(
@@ -63,18 +68,18 @@ def nodes(context: click.Context, directory: Path, database_url: str | None, as_
 
 @nodes.command()
 @click.argument("node", required=False)
-@click.option("--all", "every", is_flag=True, help="All nodes that are on it.")
+@click.option("--all", "every", is_flag=True, help="All nodes on the blocklist.")
 @directory_option
 @nats_option
 @database_option
 def release(node: str | None, every: bool, directory: Path, nats_url: str | None, database_url: str | None) -> None:
-    """Take NODE off the blocklist. If its agent is heard and its self-check has passed, it is a standby at once.
+    """Take NODE off the blocklist. It becomes a standby if its agent reports and its self-check has passed.
 
-    Else it is said what is left to do: after a line of the kernel's log that speaks against the node (an Xid 79, say)
-    its agent must be started again, once the machine is repaired.
+    Otherwise the message names what is left to do: after a fault in the kernel's log (an Xid 79, for example) the
+    agent must be restarted once the machine is repaired.
     """
     if (node is None) is not every:
-        raise click.UsageError("name one NODE, or give --all")
+        raise click.UsageError("give one NODE, or --all")
     if node is not None:
         require_name(node, "node name")
         asyncio.run(_release([node], find_nats_url(directory, nats_url)))
@@ -97,14 +102,14 @@ async def _release(names: list[str], url: str) -> None:
             answer = await ask(bus, STANDBY_REQUESTS, request, "standby service")
             if not answer.accepted:
                 raise click.ClickException(answer.message)
-            click.echo(answer.message or f"{node} is off the blocklist; `holdfast nodes` shows what it is now")
+            click.echo(answer.message or f"{node} is off the blocklist; `holdfast nodes` shows its state")
 
 
 @nodes.command()
 @click.argument("node")
 @directory_option
 def poweroff(node: str, directory: Path) -> None:
-    """Lose NODE of the cluster on this machine: SIGKILL to its agent and ranks, and it stays off. For drills."""
+    """Power NODE of the cluster on this machine off: SIGKILL to its agent and ranks. For drills."""
     with cluster_errors():
         reply = control.ask(ClusterLayout(directory), control.PowerOff(node=node))
     click.echo(f"{node} is off: {reply.killed} processes killed; `holdfast nodes poweron {node}` starts it again")
@@ -114,10 +119,10 @@ def poweroff(node: str, directory: Path) -> None:
 @click.argument("node")
 @directory_option
 def poweron(node: str, directory: Path) -> None:
-    """Start NODE of the cluster on this machine again."""
+    """Power NODE of the cluster on this machine on again."""
     with cluster_errors():
         control.ask(ClusterLayout(directory), control.PowerOn(node=node))
-    click.echo(f"{node} is on; if it was evicted meanwhile, `holdfast nodes release {node}` lets it back")
+    click.echo(f"{node} is on; if it was evicted meanwhile, `holdfast nodes release {node}` takes it off the blocklist")
 
 
 @nodes.command()

@@ -22,9 +22,14 @@ from holdfast.subjects import ping_subject
 @nats_option
 @click.option("--timeout-s", type=click.FloatRange(0.01, 3600), default=3.0, show_default=True)
 def ping(process: str, directory: Path, nats_url: str | None, timeout_s: float) -> None:
-    """Ask PROCESS (controller, analyzer, standby, ckpt-coordinator, historian, or agent-NODE) whether it is ready.
+    """Check whether PROCESS (controller, analyzer, standby, ckpt-coordinator, historian, or agent-NODE) is ready.
 
-    Exit code 0 if it is. Meant for container health checks: it finds the bus where a service of this environment does.
+    \b
+        holdfast ping controller
+
+    Meant for container health checks: it finds the bus as a service in the same environment does.
+
+    Exit codes: 0 ready, 1 not.
     """
     require_name(process, "process")
     asyncio.run(_ping(process, find_nats_url(directory, nats_url), timeout_s))
@@ -38,4 +43,4 @@ async def _ping(process: str, url: str, timeout_s: float) -> None:
             except BusError as error:
                 raise click.ClickException(f"{process} does not answer: {error}") from error
     except TimeoutError:
-        raise click.ClickException(f"{process} does not answer: nothing came within {timeout_s:g} s") from None
+        raise click.ClickException(f"{process} does not answer: no reply within {timeout_s:g} s") from None

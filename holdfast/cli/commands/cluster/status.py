@@ -1,4 +1,4 @@
-"""`holdfast status`: how the embedded cluster is."""
+"""`holdfast status`: the state of a cluster."""
 
 import asyncio
 import sys
@@ -18,7 +18,7 @@ from holdfast.embedded.layout import ClusterInfo, ClusterLayout
 
 
 class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What `holdfast status --json` prints; `children` is empty while no supervisor runs."""
+    """Output of `holdfast status --json`; `children` is empty while no supervisor runs."""
 
     directory: str
     running: bool
@@ -35,12 +35,17 @@ class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
 @directory_option
 @nats_option
 @database_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON. It holds the bus password.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, which contains the password of the bus.")
 def status(directory: Path, nats_url: str | None, database_url: str | None, as_json: bool) -> None:
-    """Show a cluster: its processes, its nodes by state, jobs, open incidents, and messages that nobody could handle.
+    """Show a cluster: its processes, nodes by state, jobs, open incidents, and messages that could not be handled.
 
-    The exit code is 0 if all of it is up, 1 if the cluster or a part of it is not. The processes of a cluster that
-    `holdfast up` did not start (--nats-url and --database-url name it) are not known here.
+    \b
+        holdfast status
+        holdfast status --json | jq .overview.jobs
+
+    The processes of a cluster that `holdfast up` did not start (named by --nats-url and --database-url) are not shown.
+
+    Exit codes: 0 if everything is up, 1 if the cluster or a part of it is not.
     """
     if elsewhere := both_elsewhere(nats_url, database_url):
         bus, database = elsewhere

@@ -16,7 +16,7 @@ _PORT = click.IntRange(1, 65_535)
 @click.option(
     "--nodes",
     type=click.IntRange(min=1),
-    help="Number of nodes, standbys included. [default: 4, and as many as it has for a cluster that exists]",
+    help="Number of nodes, standbys included. [default: 4, or the number of an existing cluster]",
 )
 @new_directory_option
 @click.option("--postgres-port", type=_PORT, help="Port for PostgreSQL. [default: a free one, the same every time]")
@@ -24,18 +24,20 @@ _PORT = click.IntRange(1, 65_535)
 @click.option(
     "--config", "file", type=click.Path(dir_okay=False), help="TOML file (default: holdfast.toml if there is one here)."
 )
-@click.option("--allow-faults", is_flag=True, help="Let `holdfast inject` break things in this cluster, until it ends.")
+@click.option(
+    "--allow-faults", is_flag=True, help="Allow `holdfast inject` to break things in this cluster, until it ends."
+)
 @click.option(
     "--namespaces",
     is_flag=True,
-    help="Give each node a network of its own: for drills that pull, slow down or cut links. Needs root.",
+    help="Give each node a separate network, for drills that pull, slow down or cut links. Needs root.",
 )
 @click.option("--detach", "-d", is_flag=True, help="Run in the background.")
 @click.option(
     "--wait/--no-wait",
     default=True,
     show_default=True,
-    help="With --detach: come back when the whole cluster is ready, or at once.",
+    help="With --detach: return when the whole cluster is ready, or immediately.",
 )
 def up(
     nodes: int | None,
@@ -50,16 +52,18 @@ def up(
 ) -> None:
     """Start a cluster on this machine: PostgreSQL, NATS, every service, and one agent per node.
 
-    All state lies in one directory; starting again there goes on where it stopped. In the foreground, Ctrl-C ends
-    the cluster and keeps its data; a second Ctrl-C does not wait. Whatever dies in between is started again.
+    All state lies in one directory; starting there again resumes where the cluster stopped. In the foreground, Ctrl-C
+    stops the cluster and keeps its data; a second Ctrl-C does not wait. A process that dies is restarted.
 
     \b
     holdfast up                     4 nodes, state in .holdfast
-    holdfast up --nodes 5 -d        5 nodes, in the background; `holdfast down` ends it
+    holdfast up --nodes 5 -d        5 nodes, in the background; `holdfast down` stops it
     holdfast up --dir /data/lab     a second cluster beside the first
-    holdfast up --allow-faults      one for drills: see `holdfast inject --list`
+    holdfast up --allow-faults      a cluster for drills: see `holdfast inject --list`
+
+    Exit codes: 0 after an orderly stop, or once a detached cluster is ready; 1 if it could not be started.
     """
-    # Late, so that `holdfast --help` needs neither the database library nor the migrations.
+    # Imported here, so that `holdfast --help` needs neither the database library nor the migrations.
     from holdfast.embedded.configuration import find_configuration
     from holdfast.embedded.launch import run_detached, run_foreground
     from holdfast.embedded.services import cluster_plan
@@ -78,33 +82,35 @@ def up(
         layout.refuse_foreign()
         configuration = find_configuration(os.environ, file)
         if configuration.file is not None:
-            _tell(f"configuration from {configuration.file}")
+            _print_line(f"configuration from {configuration.file}")
         plan = cluster_plan(migrate, configuration)
         if detach:
-            run_detached(layout, plan, options, _tell, wait=wait)
+            run_detached(layout, plan, options, _print_line, wait=wait)
             if wait:
-                _say_how_to_go_on(layout, layout.info(), end=as_typed("down", layout.root))
+                _print_next_steps(layout, layout.info(), end=as_typed("down", layout.root))
             else:
                 click.echo(f"Starting in the background; see `{as_typed('status', layout.root)}`.")
         else:
-            run_foreground(layout, plan, options, _tell, lambda info: _say_how_to_go_on(layout, info, end="Ctrl-C"))
+            run_foreground(
+                layout, plan, options, _print_line, lambda info: _print_next_steps(layout, info, end="Ctrl-C")
+            )
 
 
-def _tell(line: str) -> None:
+def _print_line(line: str) -> None:
     click.echo(line)
     sys.stdout.flush()
 
 
-def _say_how_to_go_on(layout: ClusterLayout, info: ClusterInfo, *, end: str) -> None:
+def _print_next_steps(layout: ClusterLayout, info: ClusterInfo, *, end: str) -> None:
     count = len(info.nodes)
     click.echo(
         f"\nHoldfast is up with {count} node{'' if count == 1 else 's'}.\n"
         f"  run a job     {as_typed('run', layout.root)} --nnodes {count} --nproc-per-node 1 train.py\n"
-        f"  look at it    {as_typed('status', layout.root)}\n"
-        f"  end it        {end}\n"
+        f"  show it       {as_typed('status', layout.root)}\n"
+        f"  stop it       {end}\n"
     )
     if any(layout.faults.glob("*.json")):
         click.echo(
-            f"Faults of an earlier drill are in force: undo them with `{as_typed('inject --undo', layout.root)}`."
+            f"Faults of an earlier drill are still active: undo them with `{as_typed('inject --undo', layout.root)}`."
         )
     sys.stdout.flush()

@@ -36,10 +36,15 @@ where c.key = $1
 @nats_option
 @database_option
 def attach(job: str, directory: Path, nats_url: str | None, database_url: str | None) -> None:
-    """Follow JOB from now on: its output, what is decided, a status line. The exit code is the job's.
+    """Follow JOB from now on: its output, the decisions about it, and a status line.
 
-    Of a job that is over it says why, and ends with its exit code at once. Ctrl-C leaves the job running, and so does
-    closing the terminal; `holdfast stop` ends it. What was printed before is in the logs: `holdfast logs JOB`.
+    \b
+        holdfast attach llama-7
+
+    Ctrl-C and closing the terminal leave the job running; `holdfast stop` stops it. Earlier output is in the logs:
+    `holdfast logs JOB`. If the job has ended already, the reason is shown.
+
+    Exit codes: the job's; 130 after Ctrl-C; 141 if the output is no longer read; 1 if there is no such job.
     """
     require_name(job, "job name")
     bus, database = both_urls(directory, nats_url, database_url)
@@ -52,6 +57,6 @@ def attach(job: str, directory: Path, nats_url: str | None, database_url: str | 
 
     status = read(database, fetch)
     if status.exit_code is not None:
-        click.echo(f"[holdfast] job {job} is over, {printable(f'{status.phase}: {status.reason}')}", err=True)
+        click.echo(f"[holdfast] job {job} has ended, {printable(f'{status.phase}: {status.reason}')}", err=True)
         sys.exit(status.exit_code)
     sys.exit(asyncio.run(training_job.attach(status, bus, database)))

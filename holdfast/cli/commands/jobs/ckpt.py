@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from threading import Lock
 from typing import Any, TypeVar
 
 import click
@@ -40,12 +39,12 @@ THREADS = min(8, os.cpu_count() or 1)
 F = TypeVar("F", bound=Callable[..., Any])
 
 path_option = click.option(
-    "--path", metavar="DIR|URL", help="Checkpoints in this directory or at this URL (s3://, gs://), whoever's they are."
+    "--path", metavar="DIR|URL", help="Directory or URL (s3://, gs://) of the checkpoints, instead of a JOB."
 )
 
 
 def _one_job(command: F) -> F:
-    """JOB or --path, and where the cluster is that knows the job."""
+    """Add JOB, --path, --dir and --database-url to a command."""
     decorated: F = click.argument("job", required=False)(path_option(directory_option(database_option(command))))
     return decorated
 
@@ -54,7 +53,7 @@ def _one_job(command: F) -> F:
 def ckpt() -> None:
     """List, verify, export and import checkpoints.
 
-    A job is named as `holdfast jobs` names it, or its checkpoints by their directory or URL: --path.
+    Name a job as `holdfast jobs` lists it, or the directory or URL of its checkpoints with --path.
 
     \b
         holdfast ckpt ls
@@ -72,14 +71,14 @@ def ls(job: str | None, path: str | None, directory: Path, database_url: str | N
     """List the checkpoints of JOB, of all jobs of this cluster, or at a --path.
 
     \b
-    complete     published, every part there in full size; `holdfast ckpt verify` reads them too
-    damaged      set aside because it failed its checks, or found now with a part cut or missing
-    rolled-back  set aside because the job went back to an older step
-    unfinished   being written, or left by a generation that ended in the middle
-    unreadable   written by another version, or a right or a mount is missing
-    elsewhere    only the catalogue knows of it: its directory cannot be seen from here
+    complete     published, every part has its full size; `holdfast ckpt verify` also checks the contents
+    damaged      set aside because it failed its checks, or a part is cut or missing
+    rolled-back  set aside because the job returned to an older step
+    unfinished   being written, or left by a generation that ended while writing it
+    unreadable   written by another version, or a permission or a mount is missing
+    elsewhere    listed in the catalogue, but its directory is not visible from here
 
-    Nothing is claimed or changed, so a running job does not notice.
+    Nothing is locked or changed: a running job is not disturbed.
     """
     with checkpoint_errors():
         rows = list_checkpoints(CheckpointQuery(job, path, directory, database_url))
@@ -108,13 +107,13 @@ def _table(rows: list[CheckpointRow]) -> str:
         )
         for row in rows
     ]
-    # A column that says nothing only takes room: nobody's job with --path, no notes when all is well.
+    # Empty columns are omitted: the job with --path, notes when all is well.
     shown = [place for place in range(len(headers)) if any(line[place] not in (None, "") for line in lines)]
     return render([headers[place] for place in shown], [[line[place] for place in shown] for line in lines])
 
 
 class Verified(msgspec.Struct, frozen=True, kw_only=True):
-    """What `holdfast ckpt verify --json` prints for each checkpoint."""
+    """Output of `holdfast ckpt verify --json` for one checkpoint."""
 
     step: int
     where: str
@@ -130,7 +129,7 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
     "steps",
     type=click.IntRange(min=0),
     multiple=True,
-    help="Only this step, also if it was set aside; repeatable. Default: every published step.",
+    help="Only this step, even if it was set aside; repeatable. Default: every published step.",
 )
 @click.option("--threads", type=click.IntRange(1, 64), default=THREADS, show_default=True, help="Parts read at once.")
 @json_option
@@ -143,9 +142,13 @@ def verify_command(
     threads: int,
     as_json: bool,
 ) -> None:
-    """Read checkpoints of JOB, or at a --path, and compare every checksum. Says which bytes of which file are damaged.
+    """Read checkpoints of JOB, or at a --path, and compare every checksum; name the damaged bytes of each file.
 
-    The exit code is 0 if all are whole, 1 if anything is damaged, 2 if it cannot be told.
+    \b
+        holdfast ckpt verify my-job
+        holdfast ckpt verify my-job --step 400
+
+    Exit codes: 0 all whole, 1 something is damaged, 2 it could not be checked.
     """
     place = one_location(CheckpointQuery(job, path, directory, database_url))
     verified: list[Verified] = []
@@ -158,9 +161,9 @@ def verify_command(
                 if _is_there(storage, found):
                     raise
                 one = None
-            # A running job drops old steps, also while they are read.
+            # A running job deletes old steps, even while they are read.
             if one is None or not (one.whole or _is_there(storage, found)):
-                click.echo(f"step {found.step} was dropped by its job meanwhile", err=True)
+                click.echo(f"step {found.step} was deleted by its job in the meantime", err=True)
                 continue
             verified.append(one)
             if not as_json:
@@ -175,7 +178,7 @@ def _to_verify(storage: Storage, steps: tuple[int, ...]) -> list[FoundCheckpoint
     if not steps:
         chosen = [found for found in everything if found.state is StepState.COMPLETE]
         if not chosen:
-            raise CheckpointUnavailable("no published checkpoint is there; `holdfast ckpt ls` shows what is")
+            raise CheckpointUnavailable("there is no published checkpoint; `holdfast ckpt ls` lists the others")
         return chosen
     chosen = [found for found in everything if found.step in steps and found.state is not StepState.UNFINISHED]
     if missing := set(steps) - {found.step for found in chosen}:
@@ -219,18 +222,17 @@ def _in_words(one: Verified) -> list[str]:
     "form",
     type=click.Choice(["dcp", "safetensors"]),
     required=True,
-    help="dcp: what torch.distributed.checkpoint.load reads. safetensors: tensors only, with an index as on"
-    " Hugging Face.",
+    help="dcp: for torch.distributed.checkpoint.load. safetensors: tensors only, with Hugging Face's index.",
 )
 @click.option("--only", multiple=True, metavar="ENTRY", help="Only this entry of the state, such as model; repeatable.")
-@click.option("--shard", metavar="LABEL", help="Only this PerShard state, under its plain names, and what is global.")
+@click.option("--shard", metavar="LABEL", help="Only global state and this PerShard state, under its plain names.")
 @click.option(
     "--max-shard-size",
     "shard_bytes_max",
     default="5GB",
     show_default=True,
     callback=typed_bytes,
-    help="Of one safetensors file.",
+    help="Maximum size of one safetensors file.",
 )
 def export(
     step: str,
@@ -244,12 +246,15 @@ def export(
     shard: str | None,
     shard_bytes_max: int,
 ) -> None:
-    """Write STEP (or `newest`) of JOB, or at a --path, for use without Holdfast. Every byte is checked on the way.
+    """Export STEP (or `newest`) of JOB, or at a --path, for use without Holdfast. Every byte is checked.
 
-    State marked PerShard or PerRank is not merged: nothing in it says whether its tensors are slices or stages. It goes
-    out under keys of its own, such as "shard/pp=0/model.weight"; --shard takes one shard under its plain names.
+    \b
+        holdfast ckpt export newest my-job --to out --format safetensors --only model
 
-    What is no tensor is unpickled, which runs what the checkpoint says, as a restore does.
+    State marked PerShard or PerRank is not merged, because it does not record whether its tensors are slices or stages.
+    It is exported under separate keys, such as "shard/pp=0/model.weight"; --shard exports one shard under plain names.
+
+    Values that are not tensors are unpickled, which can run code from the checkpoint, as a restore does.
     """
     from holdfast.cli.checkpoints.ckpt_exchange import export_step
 
@@ -264,9 +269,9 @@ def export(
 @ckpt.command("import")
 @click.argument("source", type=click.Path(exists=True, path_type=Path))
 @_one_job
-@click.option("--step", type=click.IntRange(min=1), required=True, help="The step that it becomes.")
-@click.option("--entry", metavar="NAME", help="Put everything below this entry of the state, such as model.")
-@click.option("--replace", is_flag=True, help="Replace the step if there is one.")
+@click.option("--step", type=click.IntRange(min=1), required=True, help="Step number of the new checkpoint.")
+@click.option("--entry", metavar="NAME", help="Import everything below this entry of the state, such as model.")
+@click.option("--replace", is_flag=True, help="Replace an existing step.")
 def import_command(
     source: Path,
     job: str | None,
@@ -277,10 +282,13 @@ def import_command(
     entry: str | None,
     replace: bool,
 ) -> None:
-    """Make SOURCE, a directory of torch.distributed.checkpoint or of safetensors, a checkpoint of JOB or at a --path.
+    """Import SOURCE (torch.distributed.checkpoint or safetensors) as a checkpoint of JOB or at a --path.
 
-    A script restores it if its state has the same keys: entry, dot, name of the tensor. What another program wrote
-    often lacks the entry; `--entry model` adds it. Other programs' checkpoints are unpickled, which runs what they say.
+    \b
+        holdfast ckpt import out --path /shared/new-job/checkpoints --step 1
+
+    A script restores it if its state has the same keys: entry, dot, name of the tensor. Checkpoints of other programs
+    often lack the entry; `--entry model` adds it. They are unpickled, which can run code from them.
     """
     from holdfast.cli.checkpoints.ckpt_exchange import import_step
 
@@ -299,7 +307,7 @@ def _step_named(storage: Storage, step: str) -> FoundCheckpoint:
     if step == "newest" and published:
         return published[max(published)]
     if not step.isdecimal() and step != "newest":
-        raise click.UsageError(f"{step!r} is no step: give its number, or newest")
+        raise click.UsageError(f"{step!r} is not a step: give a number, or newest")
     if step == "newest" or int(step) not in published:
         raise click.ClickException(f"there is no step {step}; {_steps_text(storage)}")
     return published[int(step)]
@@ -312,20 +320,14 @@ def _steps_text(storage: Storage) -> str:
 
 @contextmanager
 def _progress(label: str, total: int | None, *, show: bool) -> Iterator[Callable[[int], None]]:
-    """Bytes done, on a terminal; what is called may be called from any thread."""
-    lock, done = Lock(), 0
-    hidden = not show or not sys.stderr.isatty()
+    """Show the bytes done on a terminal. The function that is yielded adds bytes, and may be called from any thread."""
+    if not show or not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-    def told(nbytes: int) -> None:
-        nonlocal done
-        with lock:
-            done += nbytes
-            if not hidden:
-                of = f" of {size_text(total)}" if total else ""
-                click.echo(f"\r{label}: {size_text(done)}{of}".ljust(60), nl=False, err=True)
-
-    try:
-        yield told
-    finally:
-        if not hidden and done:
-            click.echo("\r" + " " * 60 + "\r", nl=False, err=True)
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(label, total=total)
+        yield lambda nbytes: progress.advance(task, nbytes)

@@ -16,8 +16,8 @@ from holdfast.cli.output.pace import pace_text
 from holdfast.cli.output.tables import cell, json_text, printable, render
 from holdfast.cli.output.unknown_job import unknown_job
 
-# The controller knows what a job is now, the historian what became of it until now. The controller's generation counts
-# the end of ranks as well; of a job that is over, the last one that ran is meant.
+# The controller has a job's present state, the historian its past. The controller also counts a generation when ranks
+# end; for a job that has ended, the last generation that ran is shown.
 _JOBS = """
 select c.key as job, c.phase,
        case when c.exit_code is null then c.generation else coalesce(g.generation, c.generation) end as generation,
@@ -43,7 +43,7 @@ _PACE = """
 select step_s, tokens_per_s, mfu from historian.throughput where job = $1 and generation = $2 order by at desc limit 1
 """
 _PACE_NAMES = ("step_s", "tokens_per_s", "mfu")
-# An agent that was started again names all ranks anew.
+# A restarted agent reports all its ranks again.
 _RANKS = """
 select distinct on (r.rank) r.rank, e.node, r.pid, e.at as started_at
 from historian.events e cross join lateral jsonb_to_recordset(e.body->'ranks') as r(rank bigint, pid bigint)
@@ -55,11 +55,15 @@ order by r.rank, e.at desc
 @click.command()
 @click.argument("job", required=False)
 @reading_options
-@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Newest jobs to show.")
+@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Number of jobs to show.")
 def jobs(job: str | None, directory: Path, database_url: str | None, as_json: bool, limit: int) -> None:
-    """List the jobs, newest first: phase, generation, last step, incidents, steps trained twice, what they wait for.
+    """List the jobs, newest first: phase, generation, last step, incidents, steps trained twice, reason for waiting.
 
-    With JOB, all that is known of one: also its ranks, with the node and process id of each.
+    \b
+        holdfast jobs
+        holdfast jobs llama-7
+
+    With JOB, show everything that is known about one job, with the node and process id of each rank.
     """
     if job is not None:
         require_name(job, "job name")
@@ -104,13 +108,13 @@ def _about(row: dict[str, Any], ranks: list[dict[str, Any]]) -> str:
         lines.append(f"  {'why'.ljust(width)}{printable(why)}")
     if ranks:
         table = render(["RANK", "NODE", "PID", "STARTED AT"], [list(rank.values()) for rank in ranks])
-        what = "Ranks" if row["exit_code"] is None else "Ranks as they were"
+        what = "Ranks" if row["exit_code"] is None else "Last ranks"
         lines += ["", f"{what} (`holdfast logs {row['job']} --rank N`)", table]
     return "\n".join(lines)
 
 
 def _why(row: dict[str, Any]) -> str:
-    """Why a job is where it is, if that is not told by its phase."""
+    """Return the reason for a job's phase, "" if the phase needs none."""
     waits: OpenClaim | None = row["waits"]
     if waits is not None:
         return str(waits)

@@ -18,17 +18,24 @@ from holdfast.requests import RollbackJob
 @click.command()
 @click.argument("job")
 @click.option(
-    "--to", metavar="VERSION", default="", help="A number or the beginning of a name, of `holdfast versions`."
+    "--to",
+    metavar="VERSION",
+    default="",
+    help="Number or beginning of the name of a version, as `holdfast versions` lists it.",
 )
 @directory_option
 @nats_option
 def rollback(job: str, to: str, directory: Path, nats_url: str | None) -> None:
-    """Have JOB run an earlier version of its code, at once: the last good one, or --to VERSION.
+    """Restart JOB now with an earlier version of its code: the last good one, or --to VERSION.
 
-    Without --to the present version is found bad, and no rollback will ever choose it. While an update waits, that is
-    withdrawn, and the present version stays.
+    \b
+        holdfast rollback llama-7
+        holdfast rollback llama-7 --to 2
+
+    Without --to the present version is marked bad, and no later rollback chooses it. If an update is waiting, it is
+    withdrawn instead, and the present version stays.
     """
     require_name(job, "job name")
     url = find_nats_url(directory, nats_url)
     require_once("rollback", url, RollbackJob(id=uuid7(), asked_by=asked_by(), job=job, to=to))
-    click.echo(f"done; `holdfast versions {job}` shows what job {job} runs")
+    click.echo(f"done; `holdfast versions {job}` shows the version that job {job} runs")

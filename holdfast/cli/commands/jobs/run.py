@@ -25,7 +25,7 @@ from holdfast.node.rank_variables import RESERVED
 
 
 def _as_torchrun(option: str) -> str:
-    """torchrun takes its options in both spellings, and scripts that call it have either."""
+    """Accept the option with underscores too, as torchrun does."""
     return option.replace("_", "-")
 
 
@@ -41,46 +41,46 @@ def _as_torchrun(option: str) -> str:
     "env",
     multiple=True,
     metavar="NAME[=VALUE]",
-    help="Environment variable of the ranks; without a value, as it is here. Repeatable.",
+    help="Environment variable of the ranks; without VALUE, copied from this environment. Repeatable.",
 )
 @click.option("--name", help="The job's name (default: the script's name and a random part).")
-@click.option("--job-dir", type=click.Path(path_type=Path), help="Where checkpoints go; every node must reach it.")
+@click.option("--job-dir", type=click.Path(path_type=Path), help="Directory for checkpoints; every node must reach it.")
 @click.option("--module", "-m", "is_module", is_flag=True, help="SCRIPT is a module, as in python -m.")
 @click.option(
     "--start",
     type=click.Choice(["fork", "exec"]),
     default="fork",
     show_default=True,
-    help="fork: ranks come from a process with torch already imported, in milliseconds. exec: a fresh interpreter, for"
-    " scripts whose environment must take effect at import.",
+    help="fork: start ranks within milliseconds, from a process that has imported torch. exec: start a new interpreter,"
+    " for scripts whose environment must take effect at import.",
 )
 @click.option(
     "--persist-every",
     default="",
     metavar="STEPS|TIME",
-    help="How often a step that the script keeps is also written to the disk, while it trains on: 500 (steps), 10m,"
-    " never. Default: as the cluster's [checkpoint] persist_every says, 10m.",
+    help="How often a saved step is also written to disk in the background: 500 (steps), 10m, never. Default: the"
+    " cluster's setting [checkpoint] persist_every, 10m.",
 )
 @click.option(
     "--code",
     metavar="DIR|none",
-    help="The source tree whose version is kept and run, so that it can be updated and rolled back. Default: the git"
-    " work tree of SCRIPT, or else this directory, if that is not large. none: SCRIPT runs where it lies.",
+    help="Source tree to snapshot and run, so that the code can be updated and rolled back. Default: the git work tree"
+    " of SCRIPT, else this directory, unless it is large. none: run SCRIPT where it lies.",
 )
 @click.option(
     "--tag",
     "tags",
     multiple=True,
     metavar="QUANTITY=TAG",
-    help="What the script's TensorBoard or W&B log calls a quantity, if it is none of the usual names: loss, grad_norm,"
-    " tokens_per_s, mfu, learning_rate. For example --tag loss=objective/total. Repeatable.",
+    help="Tag of a quantity in the script's TensorBoard or W&B log, if it has an unusual name: loss, grad_norm,"
+    " tokens_per_s, mfu or learning_rate. For example --tag loss=objective/total. Repeatable.",
 )
 @click.option(
     "--training-log",
     "training_logs",
     multiple=True,
     metavar="GLOB",
-    help="TensorBoard or W&B files to read besides those that ranks have open, seen from here. Repeatable.",
+    help="TensorBoard or W&B files to read besides those that ranks have open, relative to here. Repeatable.",
 )
 @click.option("--detach", "-d", is_flag=True, help="Submit and return; `holdfast attach` follows it.")
 @directory_option
@@ -108,28 +108,31 @@ def run(
     script: str,
     args: tuple[str, ...],
 ) -> None:
-    """Run SCRIPT ARGS... under Holdfast, where torchrun ran it before.
-
-    Ranks get the environment that torchrun gives them. Rank 0's output is shown here; every rank's is kept on its
-    node. The exit code is the job's. Ctrl-C stops the job; pressed twice, it leaves it to stop by itself. Where nobody
-    reads the output any more (`| head`), the job goes on, and the exit code is 141; so it does when the terminal is
-    closed. `holdfast attach` follows it again.
-
-    Ranks run in the Python and with the environment in which their node's agent was started, here those of
-    `holdfast up`, and in this directory; of the environment of this command they get what --env names.
-
-    Ranks run the code as it is now, from a copy that each node has; to edit it changes nothing before `holdfast
-    update`. They run in this directory, and find what git ignores (data, say) beside their script as before.
-
-    Values of --env travel over the bus and are stored with the job. Who may only read the database does not see them,
-    but secrets belong in files or in the environment of the nodes.
+    """Run SCRIPT ARGS... under Holdfast, as torchrun would.
 
     \b
+        holdfast run train.py
         holdfast run --nnodes 4 --nproc-per-node 2 --mesh pp=2,dp=2,tp=2 train.py --steps 1000
+
+    Ranks get the environment variables that torchrun sets. Rank 0's output is shown here; the output of every rank is
+    kept on its node (`holdfast logs JOB`). Ctrl-C stops the job; a second Ctrl-C leaves it to stop by itself. The job
+    continues when the output is no longer read (`| head`) or the terminal is closed; `holdfast attach` follows it
+    again.
+
+    Ranks run in this directory, with the Python and the environment in which their node's agent was started (`holdfast
+    up`, on one machine). From the environment of this command they get only what --env names.
+
+    Ranks run a snapshot of the code, copied to each node: editing a file has no effect before `holdfast update`. Files
+    that git ignores, such as data, are found beside the script as before.
+
+    Values of --env travel over the bus and are stored with the job. Users who may only read the database cannot see
+    them, but secrets belong in files or in the environment of the nodes.
+
+    Exit codes: the job's; 130 after Ctrl-C; 141 if the output is no longer read; 1 if the job was not accepted.
     """
     name = require_name(name, "job name") if name else new_job_name(script if is_module else Path(script).stem)
     if not is_module and not Path(script).is_file():
-        raise click.ClickException(f"there is no script {script}; name a file, or a module with -m")
+        raise click.ClickException(f"there is no script {script}; give a file, or a module with -m")
     job_directory = (job_dir or directory / "jobs" / name).resolve()
     place = Path.cwd() / "-m" if is_module else Path(script).resolve()
     found = _code(code, place, directory, job_directory)
@@ -162,7 +165,7 @@ def run(
 
 
 def _code(named: str | None, script: Path, *own: Path) -> Snapshot | None:
-    """The version that ranks are to run; None: the script where it lies."""
+    """Return the version that ranks will run, None to run the script where it lies."""
     if named == "none":
         return None
     if named is None:
@@ -176,7 +179,7 @@ def _code(named: str | None, script: Path, *own: Path) -> Snapshot | None:
 
 
 def _require_room(directory: Path) -> None:
-    """Ranks on this machine would fail at their first save: better now. Leaves behind what was there before."""
+    """Refuse a directory that cannot be written, before ranks fail at their first save. Leaves no new directory."""
     made = [above for above in (directory, *directory.parents) if not above.exists()]
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -199,10 +202,10 @@ def _pairs(env: tuple[str, ...], here: Mapping[str, str]) -> dict[str, str]:
     for entry in env:
         key, equals, value = entry.partition("=")
         if not key:
-            raise click.ClickException(f"--env {entry!r} is not of the form NAME or NAME=VALUE")
+            raise click.ClickException(f"--env {entry!r} has not the form NAME or NAME=VALUE")
         if key in RESERVED:
-            raise click.ClickException(f"--env {key}: each rank gets its own from the launcher, as under torchrun")
+            raise click.ClickException(f"--env {key}: the launcher sets it for each rank, as torchrun does")
         if not equals and key not in here:
-            raise click.ClickException(f"--env {key}: there is no {key} in this environment; give {key}=VALUE")
+            raise click.ClickException(f"--env {key}: {key} is not set in this environment; give {key}=VALUE")
         pairs[key] = value if equals else here[key]
     return pairs

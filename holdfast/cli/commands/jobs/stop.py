@@ -20,7 +20,11 @@ from holdfast.requests import StopJob
 @directory_option
 @nats_option
 def stop(job: str, directory: Path, nats_url: str | None) -> None:
-    """Stop JOB for good: its ranks get SIGTERM, then SIGKILL after a short grace; its nodes go back to the pool."""
+    """Stop JOB for good: SIGTERM to its ranks, SIGKILL after a grace period; its nodes return to the pool.
+
+    \b
+        holdfast stop llama-7
+    """
     require_name(job, "job name")
     require_once("stop", find_nats_url(directory, nats_url), StopJob(id=uuid7(), asked_by=asked_by(), job=job))
-    click.echo(f"job {job} is being stopped; `holdfast jobs` shows when it is over")
+    click.echo(f"stopping job {job}; `holdfast jobs` shows when it has ended")

@@ -1,4 +1,4 @@
-"""`holdfast update`: another version of a running job's code."""
+"""`holdfast update`: a new version of a running job's code."""
 
 from __future__ import annotations
 
@@ -31,10 +31,12 @@ from holdfast.requests import WITHIN_S_MAX, UpdateJob
     "source",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     required=True,
-    help="The root of the new source tree: the same tree as the job's, or another copy of it.",
+    help="Root of the new source tree: the job's own tree, or another copy of it.",
 )
-@click.option("--urgent", "is_urgent", is_flag=True, help="Restart the ranks in place at once.")
-@click.option("--lazy", "is_lazy", is_flag=True, help="Wait for the next failure, or for --within (the default).")
+@click.option("--urgent", "is_urgent", is_flag=True, help="Restart the ranks in place now.")
+@click.option(
+    "--lazy", "is_lazy", is_flag=True, help="Wait for the next failure, at most for --within. This is the default."
+)
 @click.option(
     "--within",
     "within_s",
@@ -42,9 +44,9 @@ from holdfast.requests import WITHIN_S_MAX, UpdateJob
     default="24h",
     show_default=True,
     type=Duration(at_most_s=WITHIN_S_MAX),
-    help="With --lazy: restart for it after this time if no failure has come: 90s, 30m, 24h, 7d.",
+    help="With --lazy: restart after this time if there was no failure: 90s, 30m, 24h, 7d.",
 )
-@click.option("--message", "-m", default="", help="What it is for; kept with the version.")
+@click.option("--message", "-m", default="", help="Purpose of the update; kept with the version.")
 @directory_option
 @nats_option
 @json_option
@@ -59,16 +61,18 @@ def update(
     nats_url: str | None,
     as_json: bool,
 ) -> None:
-    """Bring new code into JOB while it runs: machines, environment and checkpoints stay.
-
-    The code becomes a version of the job's, which is kept (`holdfast versions JOB`). --urgent restarts the ranks at
-    once. Otherwise it waits: failures come anyway, and the restart after one brings it in for nothing. Until it has
-    proved itself, an error that it raises rolls the job back to the last good version.
+    """Update the code of JOB while it runs: machines, environment and checkpoints stay.
 
     \b
         holdfast update llama-7 --from . --urgent -m "fix the evaluation"
         holdfast update llama-7 --from ~/src/llama --within 6h
-        holdfast rollback llama-7
+
+    The code is kept as a new version of the job's code (`holdfast versions JOB`). --urgent restarts the ranks now.
+    Otherwise the update waits for the next failure, whose restart loads it at no extra cost. If the new code raises an
+    error before it has proved itself, the job is rolled back to the last good version (`holdfast rollback` does so by
+    hand).
+
+    Exit codes: 0 if the update was accepted, 1 if it was refused, 2 for wrong options.
     """
     require_name(job, "job name")
     if is_urgent and is_lazy:

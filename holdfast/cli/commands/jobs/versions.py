@@ -1,4 +1,4 @@
-"""`holdfast versions`: the code that a job runs and has run, what differs, and how to have it back."""
+"""`holdfast versions`: versions of a job's code, their differences, and their files."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ _CONTENTS = "select sha256, content from controller.code_contents where sha256 =
 @reading_options
 @click.pass_context
 def versions(context: click.Context, job: str, directory: Path, database_url: str | None, as_json: bool) -> None:
-    """List the versions of JOB's code: which one runs, which one waits, and what is known of each.
+    """List the versions of JOB's code: the running one, a waiting one, and the verdict about each.
 
-    A verdict is unknown until it has trained on every node, good once it has trained for long enough (`[code]`), bad
-    when it was rolled back.
+    A verdict is unknown until the version has trained on every node, good once it has trained for long enough
+    (settings `[code]`), and bad after a rollback.
 
     \b
         holdfast versions llama-7
@@ -79,11 +79,11 @@ def versions(context: click.Context, job: str, directory: Path, database_url: st
 @versions.command()
 @click.argument("old")
 @click.argument("new")
-@click.option("--patch", "-p", is_flag=True, help="Show the lines, as diff -u does.")
+@click.option("--patch", "-p", is_flag=True, help="Show the lines, like diff -u.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def diff(context: click.Context, old: str, new: str, patch: bool, as_json: bool) -> None:
-    """Show which files differ between the versions OLD and NEW, and by how many lines."""
+    """Show the files that differ between the versions OLD and NEW, with the number of lines."""
 
     async def fetch(connection: Connection) -> tuple[list[Manifest], dict[str, bytes]]:
         rows = await _rows(connection, _job(context))
@@ -121,7 +121,7 @@ def diff(context: click.Context, old: str, new: str, patch: bool, as_json: bool)
 @click.argument("target", type=click.Path(path_type=Path))
 @click.pass_context
 def export(context: click.Context, version: str, target: Path) -> None:
-    """Write all files of VERSION into the new directory TARGET, as they ran; each is checked against its hash."""
+    """Write all files of VERSION into the new directory TARGET, and check each against its hash."""
 
     async def fetch(connection: Connection) -> tuple[Manifest, dict[str, bytes]]:
         manifest = await _manifest(connection, _chosen(await _rows(connection, _job(context)), version))
@@ -129,11 +129,11 @@ def export(context: click.Context, version: str, target: Path) -> None:
 
     manifest, contents = read(_url(context), fetch)
     if target.exists():
-        raise click.ClickException(f"{target} is there already: name a directory that is not")
+        raise click.ClickException(f"{target} exists already: name a new directory")
     try:
         unpack(manifest, lambda digest: contents.get(digest, b""), target, read_only=False)
     except WrongContent as error:
-        raise click.ClickException(f"the database does not have this version whole: {error}") from error
+        raise click.ClickException(f"the database has lost a part of this version: {error}") from error
     except OSError as error:
         raise click.ClickException(f"{target} cannot be written: {error.strerror}") from error
     click.echo(f"{len(manifest.entries)} files in {target}")
@@ -155,7 +155,7 @@ async def _rows(connection: Connection, job: str) -> list[dict[str, Any]]:
         return rows
     if await connection.fetchval(_PHASE, job) is None:
         raise await unknown_job(connection, job)
-    raise click.ClickException(f"job {job} runs its script where it lies: no version of its code is held")
+    raise click.ClickException(f"job {job} runs its script where it lies: no version of its code is kept")
 
 
 def _chosen(rows: list[dict[str, Any]], name: str) -> str:
@@ -172,7 +172,7 @@ async def _manifest(connection: Connection, version: str) -> Manifest:
     body = (await _contents(connection, [version])).get(version, b"")
     try:
         if digest_of(body) != version:
-            raise InvalidManifest("its job is forgotten, or the database is not whole")
+            raise InvalidManifest("its job was deleted, or the database has lost a part")
         return decode(body)
     except InvalidManifest as error:
         raise click.ClickException(f"version {short(version)} cannot be read: {error}") from error

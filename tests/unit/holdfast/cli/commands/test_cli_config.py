@@ -45,7 +45,7 @@ def test_a_cluster_that_is_named_shows_what_it_was_started_with(cluster: Cluster
     rows = shown("--dir", ".holdfast")
     assert rows["timeouts.stop_grace_s"] == ["7", "lab.toml"]
     assert rows["checkpoint.memory_bytes"] == ["137438953472", "lab.toml"]
-    assert rows["rank"][:5] == ["stopped", "at", "the", "latest", "7"]
+    assert rows["rank"][:3] == ["killed", "after", "7"]
     assert _patience_s(cluster) == 104
 
 

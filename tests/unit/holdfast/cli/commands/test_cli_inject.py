@@ -68,18 +68,18 @@ def test_a_cluster_elsewhere_is_not_touched() -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "why"),
     [
-        ((), 2, "name a FAULT"),
+        ((), 2, "give a FAULT"),
         (("fire",), 1, "there is no fault 'fire'"),
-        (("kill-rank",), 2, "strikes a rank: name it with --rank (there are: none)"),
+        (("kill-rank",), 2, "targets a rank: name it with --rank (running: none)"),
         (("kill-rank", "--rank", "3"), 1, "no rank 3 runs on this machine; there are: no ranks at all"),
-        (("lose-node",), 2, "strikes a node: name it with --node (node-0, node-1)"),
+        (("lose-node",), 2, "targets a node: name it with --node (node-0, node-1)"),
         (("lose-node", "--node", "node-9"), 1, "the nodes are node-0, node-1"),
         (("lose-node", "--node", "../x"), 1, "is not a valid name"),
-        (("lose-node", "--node", "node-1", "--rank", "0"), 2, "leave out --rank and --job"),
+        (("lose-node", "--node", "node-1", "--rank", "0"), 2, "omit --rank and --job"),
         (("xid", "-o", "79"), 2, "give NAME=VALUE"),
-        (("lose-node", "--node", "node-1", "--for", "soon"), 2, "is no duration"),
-        (("--undo", "lose-node"), 1, "no fault lose-node is in force; there are: none"),
-        (("--undo",), 0, "no fault is in force"),
+        (("lose-node", "--node", "node-1", "--for", "soon"), 2, "is not a duration"),
+        (("--undo", "lose-node"), 1, "no fault lose-node is active; active are: none"),
+        (("--undo",), 0, "no fault is active"),
     ],
 )
 def test_what_is_not_there_is_named_with_what_is(
@@ -117,8 +117,8 @@ def test_a_fault_for_a_time_is_undone_though_nobody_reads_what_it_says(
         raise BrokenPipeError
 
     monkeypatch.setattr(Helper, "do", lambda _: None)
-    monkeypatch.setattr(command, "_say", not_said)
-    monkeypatch.setattr(command, "_tell", closed)
+    monkeypatch.setattr(command, "_publish", not_said)
+    monkeypatch.setattr(command, "_print", closed)
     inject(layout, "service-down", "-o", "port=1", "--for", "1s")
     assert not InjectionLog(layout).all()
 
@@ -140,7 +140,7 @@ def test_a_fault_that_cannot_be_undone_keeps_no_other_in_force(
         undo(self, injected)
 
     monkeypatch.setattr(InjectionLog, "undo", failing)
-    monkeypatch.setattr(command, "_say", not_said)
+    monkeypatch.setattr(command, "_publish", not_said)
     told = inject(layout, "--undo")
     assert told.exit_code == 1 and "it stays" in told.output
     assert [one.id for one in record.all()] == [ids[1]]

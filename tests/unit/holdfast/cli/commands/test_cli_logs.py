@@ -38,7 +38,9 @@ def test_a_service_goes_before_a_job_of_its_name(layout: ClusterLayout) -> None:
 
 
 def test_what_is_not_there_is_said_with_what_is(layout: ClusterLayout) -> None:
-    with pytest.raises(EmbeddedError, match=r"no log of 'other' .* there are controller, .* jobs: controller, gpt\.$"):
+    with pytest.raises(
+        EmbeddedError, match=r"no log of 'other' .* logs exist of controller, .* jobs: controller, gpt\.$"
+    ):
         _files(layout, "other", None)
     with pytest.raises(EmbeddedError, match="no log of rank 7 of job 'gpt'"):
         _files(layout, "gpt", 7)

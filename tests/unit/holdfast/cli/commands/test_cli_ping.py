@@ -12,7 +12,7 @@ from holdfast.cli.main import main
     ("environment", "said"),
     [
         ({}, "no cluster here"),
-        ({"HOLDFAST_NATS_URL": "nonsense://"}, "'nonsense://' is no address of NATS"),
+        ({"HOLDFAST_NATS_URL": "nonsense://"}, "'nonsense://' is not an address of NATS"),
         ({"HOLDFAST_NATS_URL": "nats://127.0.0.1:1"}, "controller does not answer"),
     ],
     ids=["none", "nonsense", "silent"],

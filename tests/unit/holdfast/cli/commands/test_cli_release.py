@@ -50,5 +50,5 @@ def test_one_or_all_and_not_both(released: list[str]) -> None:
 
 def test_an_address_of_the_list_does_not_go_unheard(released: list[str]) -> None:
     told = CliRunner().invoke(main, ["nodes", "--database-url", "postgresql://far", "release", "node-2"])
-    assert told.exit_code == 2 and "name it after `release`" in told.output
+    assert told.exit_code == 2 and "give it after `release`" in told.output
     assert released == []
