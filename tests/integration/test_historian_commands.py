@@ -184,7 +184,7 @@ def test_show_a_recovered_incident_by_the_beginning_of_its_id(scene: Scene) -> N
 def test_show_the_evidence_of_an_exception(scene: Scene) -> None:
     result = holdfast(scene, "show", scene.open)
     assert "Rank 0 on n1: traceback\n  Traceback:\n    line \\x1b[31mred\n" in result.stdout
-    assert "20 lines before; --full shows them" in result.stdout
+    assert "20 lines omitted; --full shows them" in result.stdout
     assert "  line 19\n" not in result.stdout
     assert "  line 0\n" in holdfast(scene, "show", scene.open, "--full").stdout
     shown = data(holdfast(scene, "show", scene.open, "--json"))
@@ -208,7 +208,7 @@ def test_explain_has_each_rung_its_evidence_and_what_would_have_come_next(scene:
     assert "   because rank 0 on n1 raised ValueError" in told
     assert "   evidence process_exited n1 rank 0: ValueError: bad batch\n" in told
     assert f"   evidence {NOT_RECORDED}: the historian has not recorded it (yet)" in told
-    assert "   the same once more would have led to: stop" in told
+    assert "   had it happened again: stop" in told
     (rung,) = data(holdfast(scene, "explain", scene.open, "--json"))["rungs"]
     assert rung["evidence"][0]["exception"] == "ValueError: bad batch"
     assert "No decision was recorded." in holdfast(scene, "explain", scene.recovered).stdout

@@ -1,4 +1,4 @@
-"""`holdfast analyze`: what dumps of a job that hangs or is slow say, without a cluster."""
+"""`holdfast analyze`: analysis of dumps of a hanging or slow job, without a cluster."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from holdfast.exit_codes import INTERRUPTED
 from holdfast.topology import Mesh, MeshError, Topology
 
 NO_SUSPECT = 3
-"""Nothing in the dumps proves who or what is at fault."""
+"""Exit code if nothing in the dumps proves a fault."""
 
 _GROUPS_SHOWN = 12
 _CALLS_SHOWN = 5
 
 
 class Analysis(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that is printed. `ranks`, `nodes`: of all suspects; `scope` says whether they are single machines."""
+    """The printed result. `ranks` and `nodes` are those of all suspects; `scope` tells machines from groups."""
 
     verdict: Literal["hang", "slowness", "unknown"]
     summary: str
@@ -62,10 +62,13 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True):
     help="The mesh's order, innermost first as Megatron-LM has it (tp-cp-ep-dp-pp); --mesh then gives only sizes.",
 )
 @click.option(
-    "--ranks-per-node", type=click.IntRange(min=1), metavar="N", help="To name machines: rank r is on r // N."
+    "--ranks-per-node",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Ranks on each machine: rank r is on machine r // N.",
 )
-@click.option("--text", "as_text", is_flag=True, help="Lines for people in place of JSON.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document. This is the default.")
+@click.option("--text", "as_text", is_flag=True, help="Text instead of JSON.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document (the default).")
 def analyze(
     paths: tuple[str, ...],
     mesh_text: str | None,
@@ -74,15 +77,15 @@ def analyze(
     as_text: bool,
     as_json: bool,
 ) -> None:
-    """Tell from dumps of any cluster who holds a job up, or what makes it slow.
+    """Find the ranks that hold a job up, or make it slow, from dumps of any cluster.
 
-    DUMPS are files, directories, or - for standard input, gzip, zip or neither, of one kind or several: stacks by
-    `py-spy dump` (text or --json, of one process or many) or by Python's faulthandler; PyTorch's flight recorder (JSON,
-    or pickle, which is read without running it); timings of single operations (CSV or parquet). Which rank a stack is
-    of, file names tell (rank-12.txt, node-3/rank_7.json), or keys of a JSON object; which node, likewise. Give --mesh
-    and --ranks-per-node where you can: stages of a pipeline wait at different places, and groups are named by machines.
+    DUMPS are files, directories, or - for standard input; gzip, zip or plain; of one or several kinds: stacks from
+    `py-spy dump` (text or --json, of one process or many) or Python's faulthandler; PyTorch's flight recorder (JSON,
+    or pickle, which is read without executing it); timings of single operations (CSV or parquet). Rank and node of a
+    stack are taken from file names (rank-12.txt, node-3/rank_7.json) or keys of a JSON object. Give --mesh and
+    --ranks-per-node if you can: stages of a pipeline wait at different places, and groups are named by machines.
 
-    Nobody is named without proof: who waits for others is a victim.
+    No rank is named without proof: ranks that wait for others are victims.
 
     \b
     Examples:
@@ -93,12 +96,13 @@ def analyze(
         py-spy dump --pid 4711 | holdfast analyze --text -
 
     \b
-    Printed: verdict (hang, slowness, unknown), summary, ranks and nodes of all suspects, scope (machine: these and no
-    others; group: one of these; nobody), confidence (0 to 1), suspects with their reasons, victims, evidence, notes,
-    then what each kind of dump says (stacks, collectives, slowness), the files read and those not, with the reason.
+    Printed: verdict (hang, slowness, unknown), summary, ranks and nodes of all suspects, scope (machine: exactly
+    these; group: one of these; nobody: no suspect), confidence (0 to 1), suspects with their reasons, victims,
+    evidence, notes, then the result of each kind of dump (stacks, collectives, slowness), the files read, and the files
+    not read with the reason.
 
     \b
-    Exit codes: 0 a fault was found, 3 nothing proves one, 2 the arguments or every dump cannot be read.
+    Exit codes: 0 a fault was found; 3 no fault is proven; 2 wrong arguments, or no dump could be read.
     """
     if as_text and as_json:
         raise click.UsageError("--text and --json exclude each other")
@@ -122,14 +126,14 @@ def analyze(
 
 
 def mesh_of(text: str | None, order: str | None, ranks_per_node: int | None) -> Mesh | None:
-    """The mesh that the options give.
+    """Return the mesh that the options describe, None without --mesh.
 
     Raises:
-        MeshError: they do not fit each other; the message says how they would.
+        MeshError: the options contradict each other.
     """
     if text is None:
         if order is not None:
-            raise MeshError("--order says how --mesh is laid out; give --mesh as well")
+            raise MeshError("--order describes the layout of --mesh; give --mesh as well")
         return None
     mesh = Mesh.parse(text)
     if order is not None:
@@ -154,12 +158,12 @@ def _check_ranks(inputs: Inputs, mesh: Mesh | None) -> None:
     if mesh is not None and ranks and max(ranks) >= mesh.world_size:
         raise MeshError(
             f"mesh {mesh} has {mesh.world_size} ranks, yet there is a dump of rank {max(ranks)}; give the sizes of the"
-            " job that was dumped, or leave --mesh away"
+            " job that was dumped, or omit --mesh"
         )
 
 
 def analyzed(inputs: Inputs, mesh: Mesh | None, ranks_per_node: int | None) -> Analysis:
-    """What the inputs say together."""
+    """Analyze all inputs together."""
     hang = HangVerdict()
     if inputs.processes or inputs.traces:
         hang = judge_hang(inputs.processes, inputs.traces, mesh, ranks_per_node)
@@ -168,8 +172,8 @@ def analyzed(inputs: Inputs, mesh: Mesh | None, ranks_per_node: int | None) -> A
     ranks, nodes, summary, confidence = hang.ranks, hang.nodes, hang.summary, hang.confidence
     verdict: Literal["hang", "slowness", "unknown"] = "hang" if hang.suspects else "slowness" if slow else "unknown"
     if not hang.suspects and slowness:
-        said = slow or slowness[0]
-        ranks, summary, confidence = said.evict, said.summary, said.confidence
+        first = slow or slowness[0]
+        ranks, summary, confidence = first.evict, first.summary, first.confidence
         nodes = tuple(dict.fromkeys(str(rank // ranks_per_node) for rank in ranks)) if ranks_per_node else ()
     return Analysis(
         verdict=verdict,
@@ -181,7 +185,7 @@ def analyzed(inputs: Inputs, mesh: Mesh | None, ranks_per_node: int | None) -> A
         suspects=hang.suspects,
         victims=hang.victims,
         evidence=hang.evidence,
-        notes=(*inputs.notes, *_of_how_many(inputs, mesh), *hang.notes),
+        notes=(*inputs.notes, *_coverage_notes(inputs, mesh), *hang.notes),
         stacks=hang.stacks,
         collectives=hang.collectives,
         slowness=slowness,
@@ -201,7 +205,7 @@ def _slowness(inputs: Inputs, ranks_per_node: int | None) -> tuple[tuple[Slownes
     return tuple(found), tuple(unread)
 
 
-def _of_how_many(inputs: Inputs, mesh: Mesh | None) -> list[str]:
+def _coverage_notes(inputs: Inputs, mesh: Mesh | None) -> list[str]:
     ranks = {process.rank for process in inputs.processes if process.rank is not None}
     ranks |= {trace.rank for trace in inputs.traces}
     if mesh is None or not ranks or len(ranks) == mesh.world_size:
@@ -210,13 +214,13 @@ def _of_how_many(inputs: Inputs, mesh: Mesh | None) -> list[str]:
 
 
 def in_words(analysis: Analysis) -> list[str]:
-    """The analysis for people."""
+    """Return the analysis as lines of text."""
     lines: list[str] = []
     if analysis.stacks or analysis.collectives:
         lines += [
             f"verdict     {analysis.verdict if analysis.suspects else 'unknown'}",
             f"summary     {analysis.summary}",
-            f"suspects    {ranks_in_words(analysis.ranks) if analysis.suspects else 'nobody'}",
+            f"suspects    {ranks_in_words(analysis.ranks) if analysis.suspects else 'none'}",
             f"machines    {_machines(analysis.nodes)}",
             f"scope       {analysis.scope}",
             f"confidence  {analysis.confidence:.2f}",
@@ -236,14 +240,14 @@ def in_words(analysis: Analysis) -> list[str]:
 
 
 def _machines(nodes: Sequence[str]) -> str:
-    return machines_in_words(nodes) if nodes else "not known; --ranks-per-node tells them"
+    return machines_in_words(nodes) if nodes else "not known; give --ranks-per-node"
 
 
 def _groups_in_words(stacks: StackVerdict) -> list[str]:
-    lines = ["where processes stand:"]
+    lines = ["locations of processes:"]
     for group in stacks.groups[:_GROUPS_SHOWN]:
         whose = f" ({ranks_in_words(group.ranks)})" if group.ranks else ""
-        mark = "" if group.is_healthy else ", unlike most"
+        mark = "" if group.is_healthy else ", different from most"
         waits = f", {group.waits_for}" if group.waits_for else ""
         lines.append(f"    {group.count} {group.kind.replace('_', ' ')}{whose}{waits}{mark}")
         lines.append(f"        {' < '.join(group.stack[:_CALLS_SHOWN])}")

@@ -1,4 +1,4 @@
-"""`holdfast classify`: what a crash was, from its logs and exit codes, without a cluster."""
+"""`holdfast classify`: classification of a crash from logs and exit codes, without a cluster."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast.engines.crash.rules import rule_book
 from holdfast.exit_codes import INTERRUPTED
 
 UNKNOWN = 3
-"""Nothing in the logs proves a cause."""
+"""Exit code if nothing in the logs proves a cause."""
 
 _BAR_EVERY_BYTES = 32 << 20
 
@@ -26,15 +26,15 @@ _BAR_EVERY_BYTES = 32 << 20
     "--exit-codes",
     "exit_codes",
     metavar="RANK=CODE,...|FILE",
-    help='How the ranks ended: 0=1,3=-9 (a signal is negative, or 128 + its number), or a JSON file {"0": 1, "3": -9}.',
+    help='Exit codes of ranks: 0=1,3=-9 (a signal is negative, or 128 + its number), or a JSON file {"0": 1, "3": -9}.',
 )
-@click.option("--text", "as_text", is_flag=True, help="A few lines for people in place of JSON.")
+@click.option("--text", "as_text", is_flag=True, help="Text instead of JSON.")
 def classify(paths: tuple[str, ...], exit_codes: str | None, as_text: bool) -> None:
-    """Tell what a crash was: its symptom, its root, the rank that failed first, and the lines that prove it.
+    """Classify a crash: its symptom, its root, the rank that failed first, and the lines that prove it.
 
-    LOG is a file, a directory of logs, or - for standard input; .gz is read as it is. Give the logs of all ranks, in
-    one file or in one for each (rank-3.err, torchrun's attempt_0/3/stderr.log), with the kernel's and the scheduler's
-    if you have them. What is not proven is said to be unknown.
+    LOG is a file (.gz is unpacked), a directory of logs, or - for standard input. Give the logs of all ranks, in one
+    file or one for each (rank-3.err, torchrun's attempt_0/3/stderr.log), and those of the kernel and the scheduler if
+    you have them. Without proof, the answer is unknown.
 
     \b
     Examples:
@@ -45,14 +45,14 @@ def classify(paths: tuple[str, ...], exit_codes: str | None, as_text: bool) -> N
 
     \b
     Printed: symptom, table_one (its row of ByteRobust's Table 1), root (infrastructure, user_code, unknown), first_rank
-    (null: no evidence names one), first_local_rank (where a log counts ranks only within a node), confidence (0 to 1),
+    (null: no evidence names one), first_local_rank (if a log numbers ranks within a node only), confidence (0 to 1),
     rule, summary, advice, evidence (rank, file, line, text), others (ranks that only lost a partner).
 
     \b
-    Exit codes: 0 a symptom was found, 3 unknown, 2 the arguments or a log cannot be read.
+    Exit codes: 0 a symptom was found; 3 unknown; 2 wrong arguments, or a log could not be read.
     """
     if not paths and not exit_codes:
-        raise click.UsageError("name a log, a directory of logs, or - for standard input; or give --exit-codes")
+        raise click.UsageError("give a log, a directory of logs, or - for standard input; or give --exit-codes")
     try:
         codes = parse_exit_codes(exit_codes) if exit_codes else {}
         diagnosis = _diagnosed(paths, codes)
@@ -79,10 +79,10 @@ def _diagnosed(paths: tuple[str, ...], codes: dict[int, int]) -> Diagnosis:
 
 
 def parse_exit_codes(text: str) -> dict[int, int]:
-    """Exit codes by rank, from `0=1,3=-9` or a JSON file.
+    """Parse exit codes by rank, from `0=1,3=-9` or a JSON file.
 
     Raises:
-        ValueError: neither; the message says what is wanted.
+        ValueError: neither; the message describes the format.
     """
     wanted = f"--exit-codes {text!r}: give RANK=CODE,... as in 0=1,3=-9, or a JSON file of an object from rank to code"
     try:
@@ -101,7 +101,7 @@ def parse_exit_codes(text: str) -> dict[int, int]:
 
 
 def in_words(diagnosis: Diagnosis) -> list[str]:
-    """The diagnosis for people."""
+    """Return the diagnosis as lines of text."""
     parent = f" ({diagnosis.table_one})" if diagnosis.table_one and diagnosis.table_one != diagnosis.symptom else ""
     rank = "not known" if diagnosis.first_rank is None else str(diagnosis.first_rank)
     if diagnosis.first_local_rank is not None:
@@ -120,5 +120,5 @@ def in_words(diagnosis: Diagnosis) -> list[str]:
             where = f"{printable(one.file)}:{one.line}" if one.line else printable(one.file)
             lines.append(f"    {where}: {printable(one.text.strip())}")
     if diagnosis.others:
-        lines.append(f"ranks of the cascade: {', '.join(str(other.rank) for other in diagnosis.others)}")
+        lines.append(f"ranks that failed as a consequence: {', '.join(str(other.rank) for other in diagnosis.others)}")
     return lines

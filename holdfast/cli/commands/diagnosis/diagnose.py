@@ -1,4 +1,4 @@
-"""`holdfast diagnose`: stop-time checks by hand, on nodes that no job uses."""
+"""`holdfast diagnose`: stop-time checks on request, on nodes that no job uses."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from holdfast.events.parts.job import JobSpec
 _REFERENCES = "select test, hardware, program, digest from controller.reference_digests"
 _NODES = "select key, state, job, reason from standby.nodes order by key"
 
-_MAY_BE_CHECKED = ("standby", "evicted")
+_TESTABLE_STATES = ("standby", "evicted")
 
 _WORST_FIRST = ("failed", "broken", "passed", "skipped")
 
@@ -37,21 +37,23 @@ class _Node(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @click.command()
-@click.option("--nodes", metavar="NODE,...", help="Check these; they may be on the blocklist. Default: all idle nodes.")
+@click.option(
+    "--nodes", metavar="NODE,...", help="Nodes to test; they may be on the blocklist. Default: all idle nodes."
+)
 @click.option(
     "--suite",
     type=click.Choice(list(SUITES)),
     default="quick",
     show_default=True,
-    help="Which tests: " + "; ".join(f"{name}: {', '.join(tests)}" for name, tests in SUITES.items()) + ".",
+    help="Tests: " + "; ".join(f"{name}: {', '.join(tests)}" for name, tests in SUITES.items()) + ".",
 )
 @click.option(
     "--workers",
     type=click.IntRange(min=0),
     default=0,
-    help="Devices to test on each node. Default: all its GPUs, or two CPU workers where it has none.",
+    help="Devices to test on each node. Default: all its GPUs, or two CPU workers if it has none.",
 )
-@click.option("--limit-s", type=click.FloatRange(min=1.0), help="No test may take longer than so many seconds.")
+@click.option("--limit-s", type=click.FloatRange(min=1.0), help="Time limit of each test in seconds.")
 @click.option("--json", "as_json", is_flag=True, help="Print the results and the verdict as JSON.")
 @directory_option
 @nats_option
@@ -66,17 +68,17 @@ def diagnose(
     nats_url: str | None,
     database_url: str | None,
 ) -> None:
-    """Test nodes that no job uses: devices, disks, and the connections between them; say which are at fault.
-
-    The nodes are taken out of the pool meanwhile, and given back afterwards; Ctrl-C stops the tests. A node on the
-    blocklist stays on it: if it passes, `holdfast nodes release NODE` lets it back.
-
-    The exit code is 0 if every node passed, 1 if one is at fault, in doubt or could not be tested, and 2 if the checks
-    could not be made.
+    """Test nodes that no job uses: devices, disks and the connections between them. Name the faulty ones.
 
     \b
         holdfast diagnose
         holdfast diagnose --nodes node-3,node-4 --suite network
+
+    The nodes leave the pool during the tests, and return afterwards; Ctrl-C stops the tests. A node on the blocklist
+    stays on it: if it passes, `holdfast nodes release NODE` takes it off.
+
+    Exit codes: 0 every node passed; 1 a node is faulty, in doubt or could not be tested; 2 the tests could not run; 130
+    after Ctrl-C.
     """
     bus, database = both_urls(directory, nats_url, database_url)
     names = tuple(dict.fromkeys(name.strip() for name in nodes.split(","))) if nodes is not None else ()
@@ -107,16 +109,17 @@ def diagnose(
 
 
 def _chosen(names: tuple[str, ...], known: dict[str, _Node]) -> tuple[str, ...]:
-    """The nodes to check.
+    """Return the nodes to test.
 
     Raises:
-        ChecksNotRun: one that is named cannot be had, or none is idle.
+        ChecksNotRun: a named node is not available, or none is idle.
     """
     if not names:
         idle = tuple(name for name, node in known.items() if node.state == "standby")
         if not idle:
             raise ChecksNotRun(
-                "no node is idle; `holdfast nodes` shows who uses them. Name one that is on the blocklist"
+                "no node is idle; `holdfast nodes` shows the jobs that use them. To test nodes on the blocklist, name "
+                "them with --nodes"
             )
         return idle
     for name in names:
@@ -124,26 +127,26 @@ def _chosen(names: tuple[str, ...], known: dict[str, _Node]) -> tuple[str, ...]:
         if node is None:
             raise ChecksNotRun(f"there is no node {name}; `holdfast nodes` lists them")
         if node.job:
-            raise ChecksNotRun(f"{name} is used by job {node.job}: `holdfast stop {node.job}` gives it back")
-        if node.state not in _MAY_BE_CHECKED:
+            raise ChecksNotRun(f"{name} is used by job {node.job}: `holdfast stop {node.job}` frees it")
+        if node.state not in _TESTABLE_STATES:
             raise ChecksNotRun(f"{name} is {node.state}: {printable(node.reason or '')}")
     return names
 
 
 def _report(outcome: ChecksOutcome) -> str:
-    """A row for each node, then what speaks against whom."""
+    """Return a table with a row for each node, and below it the verdict."""
     tests = [test for test in dict.fromkeys(result.test for result in outcome.results) if test != END]
     rows = [(node, *(_cell(outcome, node, test) for test in tests)) for node in outcome.nodes]
     verdict = outcome.verdict
     lines = [f"{suspect.node} is at fault ({suspect.symptom}): {suspect.reason}" for suspect in verdict.suspects]
     lines += [f"{', '.join(entry.nodes)}: in doubt ({entry.symptom}): {entry.reason}" for entry in verdict.unresolved]
     lines += [
-        f"{result.node}: {result.test} is broken, which says nothing of the node: {result.detail}"
+        f"{result.node}: {result.test} is broken, which is no fault of the node: {result.detail}"
         for result in outcome.results
         if result.status == "broken"
     ]
     if verdict.capped:
-        lines.append(f"nobody is named: {verdict.capped}")
+        lines.append(f"no node is named: {verdict.capped}")
     lines += [f"note: {remark}" for remark in verdict.remarks]
     if verdict.untested:
         lines.append(f"not tested: {', '.join(verdict.untested)}")
@@ -154,7 +157,7 @@ def _report(outcome: ChecksOutcome) -> str:
 
 
 def _cell(outcome: ChecksOutcome, node: str, test: str) -> str:
-    """A node's worst result of a test; of several that passed the lowest value."""
+    """Return a node's worst result of a test; if all passed, the lowest value."""
     found = [result for result in outcome.results if result.node == node and result.test == test]
     worst = min(found, key=lambda result: _WORST_FIRST.index(result.status), default=None)
     if worst is None:

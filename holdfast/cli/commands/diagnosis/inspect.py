@@ -12,7 +12,7 @@ from holdfast.cli.connect.options import json_option
 from holdfast.cli.output.tables import json_text, render
 from holdfast.node.inspection_report import InspectedDevice, exit_code
 
-_SHOWN = {"unreadable": "cannot look", "absent": "not here"}
+_SHOWN = {"unreadable": "unreadable", "absent": "absent"}
 
 
 @click.command()
@@ -20,21 +20,25 @@ _SHOWN = {"unreadable": "cannot look", "absent": "not here"}
 @click.option("--config", type=click.Path(dir_okay=False), help="TOML file with settings; default holdfast.toml.")
 @json_option
 def inspect(only: tuple[str, ...], config: str | None, as_json: bool) -> None:
-    """Look at this machine as its agent would, once: network, GPUs, kernel log, disks, mounts and more.
-
-    No cluster is needed. What cannot be looked at is listed with why and the cure, and counts neither as well nor as
-    wrong. Of the kernel's log everything since boot is read, so what is repaired since may still be listed.
+    """Inspect this machine once, as its agent does: network, GPUs, kernel log, disks, mounts and more.
 
     \b
-    State      what an agent would say
-    evict      this machine without doubt: its node is evicted
-    tolerate   passes by itself often enough: a second time within five minutes evicts
-    hint       proves nothing; diagnosis uses it
+        holdfast inspect
+        holdfast inspect --only disk --json
 
-    Exit code as Nagios has it: 0 all well; 1 hint or tolerate; 2 evict; 3 nothing wrong, but something could not be
-    looked at. Thresholds and checks of your own are set in [inspections] of holdfast.toml.
+    No cluster is needed. A device that cannot be inspected is listed with the cause and the cure, and counts as neither
+    healthy nor faulty. The kernel log is read since boot, so a fault that was repaired since may still be listed.
+
+    \b
+    State      meaning to an agent
+    evict      certain fault of this machine: its node is evicted
+    tolerate   often passes by itself: the second time within five minutes evicts
+    hint       no proof; used as evidence
+
+    Exit codes, as for Nagios: 0 healthy, 1 hint or tolerate, 2 evict, 3 no fault, but something could not be inspected.
+    Set thresholds and custom checks in [inspections] of holdfast.toml.
     """
-    found = _looked(only, config)
+    found = _inspected(only, config)
     if as_json:
         click.echo(json_text(found))
     else:
@@ -45,11 +49,11 @@ def inspect(only: tuple[str, ...], config: str | None, as_json: bool) -> None:
     sys.exit(exit_code(found))
 
 
-def _looked(only: tuple[str, ...], config: str | None) -> tuple[InspectedDevice, ...]:
-    # The agent's code: it runs as a process of its own, as it does everywhere.
+def _inspected(only: tuple[str, ...], config: str | None) -> tuple[InspectedDevice, ...]:
+    # The code is the agent's, which is not imported here: it runs as a separate process.
     command = [sys.executable, "-P", "-m", "holdfast_agent.inspections", *(f"--only={name}" for name in only)]
     command += [f"--config={config}"] if config else []
-    looked = subprocess.run(command, capture_output=True, check=False)
-    if looked.returncode != 0:
-        raise click.ClickException(looked.stderr.decode(errors="replace").strip() or "the checks did not run")
-    return msgspec.json.decode(looked.stdout, type=tuple[InspectedDevice, ...])
+    done = subprocess.run(command, capture_output=True, check=False)
+    if done.returncode != 0:
+        raise click.ClickException(done.stderr.decode(errors="replace").strip() or "the checks did not run")
+    return msgspec.json.decode(done.stdout, type=tuple[InspectedDevice, ...])

@@ -1,4 +1,4 @@
-"""`holdfast slow JOB`: how the ranks of a job spend their time just now, and who makes it slow."""
+"""`holdfast slow JOB`: how the ranks of a job spend their time, and which of them make it slow."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from holdfast.requests import LocateSlowness
 from holdfast.settings import load
 
 FOUND_WITHIN_S = 90.0
-"""Tests wait for the end of a step, and steps may be long."""
+"""Tests wait for the end of a step, which may be long."""
 
 RANKS_SHOWN = 12
 
 
 @click.command()
 @click.argument("job")
-@click.option("--test", is_flag=True, help="Hold training for a moment at the end of a step, and test the suspects.")
-@click.option("--stacks", is_flag=True, help="Take its stacks in rounds, and say who stands elsewhere than most.")
+@click.option("--test", is_flag=True, help="Pause training at the end of a step, and test the suspects.")
+@click.option("--stacks", is_flag=True, help="Read stacks in rounds, and name the ranks that differ from most.")
 @click.option("--json", "as_json", is_flag=True, help="Print the finding as JSON.")
 @directory_option
 @nats_option
@@ -38,31 +38,31 @@ RANKS_SHOWN = 12
 def slow(
     job: str, test: bool, stacks: bool, as_json: bool, directory: Path, nats_url: str | None, database_url: str | None
 ) -> None:
-    """Say how the ranks of JOB spend their time, and who makes it slow.
-
-    Iterations are told by the collectives that ranks call, whatever the script says of steps. Ranks of one pipeline
-    stage are compared with each other, and groups of one kind by what their collectives take once all are there. A job
-    that gets slow is looked at without being asked; this is for a look at any time.
-
-    With --test all ranks stand still at the end of a step, suspects multiply matrices on their devices, the links
-    of suspected groups are tried out, and training goes on where it stood, some seconds later at the most.
-
-    With --stacks the stacks of all its processes are read five times, ten seconds apart ([slow] vote_rounds,
-    vote_every_s), while it goes on. Each time the machine or parallel group with the most ranks that stand elsewhere
-    than the others is flagged, and the one that is so most often is suspected: for jobs whose collectives show nothing.
-    A round in which too few ranks could be read does not count, and another is taken, up to ten in all.
-
-    The exit code is 0 if nobody is suspected, 1 if somebody is, and 2 if it could not be found out.
+    """Show how the ranks of JOB spend their time, and name the slow machines and links.
 
     \b
         holdfast slow my-job
         holdfast slow my-job --test
         holdfast slow my-job --stacks
         holdfast slow my-job --json | jq .nodes
+
+    Iterations are found from the collectives that ranks call, independent of the script's steps. Ranks of one pipeline
+    stage are compared with each other, and groups of one kind by the duration of their collectives once all ranks have
+    joined. A job that becomes slow is analyzed automatically; this command is for a look at any time.
+
+    With --test, all ranks pause at the end of a step, suspects multiply matrices on their devices, and the links of
+    suspected groups are tested; training continues after some seconds at most.
+
+    With --stacks, the stacks of all processes are read in rounds ([slow] vote_rounds, vote_every_s) while the job
+    trains; a round with too few readable ranks is repeated. In each round the machine or parallel group with the most
+    deviating ranks is flagged, and the one flagged most often is suspected. Use it for jobs whose collectives show
+    nothing.
+
+    Exit codes: 0 no suspect, 1 a suspect, 2 the analysis failed.
     """
     require_name(job, "job name")
     if test and stacks:
-        raise click.UsageError("--test holds training, and --stacks looks at it while it goes on: use one of them")
+        raise click.UsageError("--test pauses training, --stacks needs it to run: use one of them")
     bus, database = both_urls(directory, nats_url, database_url)
     request = LocateSlowness(id=uuid7(), asked_by=asked_by(), job=job, test=test, stacks=stacks)
     within_s = FOUND_WITHIN_S
@@ -70,7 +70,7 @@ def slow(
         policy = load.load(os.environ)[0].slow
         # Rounds that do not count are taken again, up to twice as many.
         within_s += 2 * policy.vote_rounds * (policy.vote_every_s + policy.answer_s)
-    told = find(
+    finding = find(
         request,
         FailSlowLocated,
         derived_id(request.id, "voted" if stacks else "located"),
@@ -79,22 +79,22 @@ def slow(
         database_url=database,
         within_s=within_s,
     )
-    click.echo(json_text(msgspec.to_builtins(told), indent=2) if as_json else "\n".join(_in_words(told)))
-    if told.nodes or told.links or told.suspects:
+    click.echo(json_text(msgspec.to_builtins(finding), indent=2) if as_json else "\n".join(_in_words(finding)))
+    if finding.nodes or finding.links or finding.suspects:
         raise click.exceptions.Exit(1)
 
 
-def _in_words(told: FailSlowLocated) -> list[str]:
-    healthy = f", {told.healthy_s:.4g} s before" if told.healthy_s else ""
-    head = f"job {cell(told.job)}, generation {told.generation}: {told.pace_s:.4g} s an iteration{healthy}"
+def _in_words(finding: FailSlowLocated) -> list[str]:
+    healthy = f", {finding.healthy_s:.4g} s before" if finding.healthy_s else ""
+    head = f"job {cell(finding.job)}, generation {finding.generation}: {finding.pace_s:.4g} s an iteration{healthy}"
     lines = [head]
-    if told.pace:
+    if finding.pace:
         rows = [
             (rank.rank, rank.node, f"{rank.iteration_s:.4g}", f"{rank.work_s:.4g}", f"{rank.in_calls_s:.4g}")
-            for rank in told.pace
+            for rank in finding.pace
         ]
         lines += ["", *render(["RANK", "NODE", "ITERATION S", "OWN WORK S", "IN COLLECTIVES S"], rows).splitlines()]
-    if told.groups:
+    if finding.groups:
         calls = [
             (
                 group.group,
@@ -105,32 +105,32 @@ def _in_words(told: FailSlowLocated) -> list[str]:
                 f"{1000 * group.transfer_s:.4g}",
                 f"{1000 * group.waiting_s:.4g}",
             )
-            for group in told.groups
+            for group in finding.groups
         ]
         heads = ["GROUP", "KIND", "RANKS", "COLLECTIVE", "BYTES", "TAKES MS", "WAITS MS"]
         lines += ["", *render(heads, calls).splitlines()]
-    lines += ["", *_verdict(told)]
+    lines += ["", *_verdict(finding)]
     return lines
 
 
-def _verdict(told: FailSlowLocated) -> list[str]:
+def _verdict(finding: FailSlowLocated) -> list[str]:
     lines: list[str] = []
-    tested = f"tested, training stood still for {told.held_s:.1f} s" if told.is_validated else "not tested"
-    if told.nodes:
-        lines.append(f"slow ({told.fault}; {tested}): {', '.join(map(cell, told.nodes))}")
-    lines += [f"slow link ({tested}): {cell(sender)} to {cell(receiver)}" for sender, receiver in told.links]
-    if told.suspects and told.rounds:
-        several = "one of " if len(told.suspects) > 1 else ""
-        lines.append(f"suspected ({told.confidence:.0%}): {several}{', '.join(map(cell, told.suspects))}")
-    elif told.suspects and not (told.nodes or told.links):
-        lines.append(f"suspected ({told.fault}; {tested}): {', '.join(map(cell, told.suspects))}")
-    lines.append(cell(told.summary))
-    lines += [f"  | {cell(line)}" for line in told.evidence]
-    rounds = sum(taken.is_counted for taken in told.rounds)
-    lines += [_flagged(group, rounds) for group in told.flagged]
-    lines += [f"no machine's fault: {cell(line)}" for line in told.harmless]
-    if told.unanswered:
-        lines.append(f"no answer from {', '.join(map(cell, told.unanswered))}")
+    tested = f"tested, training paused for {finding.held_s:.1f} s" if finding.is_validated else "not tested"
+    if finding.nodes:
+        lines.append(f"slow ({finding.fault}; {tested}): {', '.join(map(cell, finding.nodes))}")
+    lines += [f"slow link ({tested}): {cell(sender)} to {cell(receiver)}" for sender, receiver in finding.links]
+    if finding.suspects and finding.rounds:
+        several = "one of " if len(finding.suspects) > 1 else ""
+        lines.append(f"suspected ({finding.confidence:.0%}): {several}{', '.join(map(cell, finding.suspects))}")
+    elif finding.suspects and not (finding.nodes or finding.links):
+        lines.append(f"suspected ({finding.fault}; {tested}): {', '.join(map(cell, finding.suspects))}")
+    lines.append(cell(finding.summary))
+    lines += [f"  | {cell(line)}" for line in finding.evidence]
+    rounds = sum(taken.is_counted for taken in finding.rounds)
+    lines += [_flagged(group, rounds) for group in finding.flagged]
+    lines += [f"not a fault of a machine: {cell(line)}" for line in finding.harmless]
+    if finding.unanswered:
+        lines.append(f"no answer from {', '.join(map(cell, finding.unanswered))}")
     return lines
 
 

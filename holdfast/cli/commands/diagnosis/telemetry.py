@@ -1,4 +1,4 @@
-"""`holdfast telemetry`: models of what healthy training looks like from outside."""
+"""`holdfast telemetry`: models of healthy training's telemetry."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from analyzer.telemetry_models order by made_at desc
 
 @click.group()
 def telemetry() -> None:
-    """What healthy training looks like from outside: cores, memory, reading and writing, network, collectives.
+    """Train and list models of healthy telemetry: cores, memory, reads and writes, network, collectives.
 
-    Agents measure it every few seconds (`[telemetry] every_s`), and the analyzer says where a job or a rank does not do
-    what healthy ones do (`telemetry_anomaly`). It is a hint: nobody is evicted for it. For that it needs a model, which
-    is learned from the recorded history, and tested on a part of it that it has not seen: by the historian once a day
-    (`[telemetry] retrain_every_s`), or now, with `train`.
+    Agents measure telemetry every few seconds (`[telemetry] every_s`), and the analyzer reports jobs and ranks that
+    deviate from a model of healthy ones (`telemetry_anomaly`). This is a hint: no node is evicted for it. The model is
+    learned from the recorded history and tested on a part that was held out: by the historian once a day (`[telemetry]
+    retrain_every_s`), or now, with `train`.
 
     \b
         holdfast telemetry train
@@ -45,9 +45,9 @@ def telemetry() -> None:
 
 
 @telemetry.command()
-@click.option("--since", type=Duration(), default="2d", show_default=True, help="How far back the history is read.")
-@click.option("--job", "jobs", multiple=True, help="Learn from this job only; may be given several times.")
-@click.option("--dry-run", is_flag=True, help="Train and test, and leave the analyzer with what it has.")
+@click.option("--since", type=Duration(), default="2d", show_default=True, help="Age of the oldest history to read.")
+@click.option("--job", "jobs", multiple=True, help="Learn from this job only. Repeatable.")
+@click.option("--dry-run", is_flag=True, help="Train and test, but keep the analyzer's present model.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @directory_option
 @nats_option
@@ -61,10 +61,10 @@ def train(
     nats_url: str | None,
     database_url: str | None,
 ) -> None:
-    """Learn a model from recorded history, test it, and have the analyzer use it.
+    """Learn a model from recorded history, test it, and send it to the analyzer.
 
-    The exit code is 1 if there is too little history, or the model fails its test; the analyzer then goes on with the
-    one that it has.
+    Exit codes: 0 the analyzer uses the new model; 1 there is too little history, or the model failed its test, and the
+    analyzer keeps its present model.
     """
     bus, database = both_urls(directory, nats_url, database_url)
     if failure := _train_once(bus, database, timedelta(seconds=since), jobs, dry_run=dry_run, as_json=as_json):
@@ -83,7 +83,7 @@ def models(directory: Path, database_url: str | None, as_json: bool) -> None:
     if as_json:
         click.echo(json_text(as_dicts(rows), indent=2))
     elif not rows:
-        click.echo("no model yet: `holdfast telemetry train` makes one")
+        click.echo("no model yet: `holdfast telemetry train` creates one")
     else:
         head = ["VERSION", "MADE", "WINDOWS", "ACCURACY", "PRECISION", "RECALL", "JOBS"]
         click.echo(render(head, [(*list(row.values())[:6], ", ".join(row["jobs"][:4])) for row in rows]))
@@ -92,8 +92,8 @@ def models(directory: Path, database_url: str | None, as_json: bool) -> None:
 def _train_once(
     bus: str, database: str, since: timedelta, jobs: tuple[str, ...], *, dry_run: bool, as_json: bool
 ) -> str:
-    """Why there is no new model; "": there is one."""
-    # NumPy is for those who need it.
+    """Train and send a model. Return the reason why there is no new model, "" on success."""
+    # Imported here because NumPy takes long to import.
     from holdfast.engines.telemetry import learning
 
     policy = load.load(os.environ)[0].telemetry
@@ -109,26 +109,26 @@ def _train_once(
     if model is None or model.scores is None:
         return learned.why_not
     scores = model.scores
-    told = {"version": model.version, "windows": model.windows, **msgspec.to_builtins(scores)}
-    told |= {"accuracy": scores.accuracy, "precision": scores.precision, "recall": scores.recall}
-    told["discarded"] = learned.why_not
+    summary = {"version": model.version, "windows": model.windows, **msgspec.to_builtins(scores)}
+    summary |= {"accuracy": scores.accuracy, "precision": scores.precision, "recall": scores.recall}
+    summary["discarded"] = learned.why_not
     if as_json:
-        click.echo(json_text(told, indent=2))
+        click.echo(json_text(summary, indent=2))
     else:
         click.echo(
             f"version {model.version}: learned from {model.windows} windows, tested on {scores.healthy} healthy ones "
-            f"({scores.false_alarms} false alarms), {scores.injected} made anomalies ({scores.injected_found} found) "
-            f"and {scores.recorded} recorded ones ({scores.recorded_found} found)"
+            f"({scores.false_alarms} false alarms), {scores.injected} injected anomalies "
+            f"({scores.injected_found} found) and {scores.recorded} recorded ones ({scores.recorded_found} found)"
         )
     if learned.why_not:
         return learned.why_not
     if not dry_run:
         request = KeepModel(id=uuid7(), asked_by=asked_by(), model=msgspec.Raw(msgspec.json.encode(model)))
-        return asyncio.run(_bring(bus, request, quiet=as_json))
+        return asyncio.run(_send(bus, request, quiet=as_json))
     return ""
 
 
-async def _bring(url: str, request: KeepModel, *, quiet: bool) -> str:
+async def _send(url: str, request: KeepModel, *, quiet: bool) -> str:
     async with connected(url, "telemetry") as bus:
         answer = await ask(bus, ANALYZER_REQUESTS, request, "analyzer")
     if answer.accepted and not quiet:

@@ -16,9 +16,9 @@ from holdfast.engines.hardware.kernel_rules import Confidence
 from holdfast.engines.hardware.xid import Xid, explained
 
 DOES = {
-    "evict": "stops the job's ranks at once, evicts the node and goes on with another",
-    "tolerate": "waits whether it passes; a second time within five minutes evicts the node",
-    "hint": "nothing by itself; keeps it as evidence for what happens next",
+    "evict": "stops the job's ranks now, evicts the node and continues on another",
+    "tolerate": "waits for it to pass; the second time within five minutes evicts the node",
+    "hint": "nothing by itself; keeps it as evidence for later decisions",
 }
 
 
@@ -26,29 +26,31 @@ DOES = {
 @click.argument("what", nargs=-1, required=True, metavar="NUMBER... | FILE | -")
 @json_option
 def xid(what: tuple[str, ...], as_json: bool) -> None:
-    """Explain what the kernel says: Xids of the NVIDIA driver by NUMBER, or all lines of a FILE that say something.
+    """Explain Xids of the NVIDIA driver by NUMBER, or the lines of a kernel log that report faults.
 
     \b
-        holdfast xid 79                    what Xid 79 is, what Holdfast does, what to do
+        holdfast xid 79                    meaning of Xid 79, Holdfast's action, and what to do
         dmesg | holdfast xid -             the kernel's log of this machine
         holdfast xid /var/log/kern.log     of any, as dmesg, journalctl or syslog print it
 
-    Beside Xids it knows panics, OOM kills, failing disks, file servers and network cards.
+    Besides Xids, it knows panics, OOM kills, and failures of disks, file servers and network cards.
+
+    Exit codes: 0 in any case, 1 if the file cannot be read.
     """
     numbers = all(word.isdecimal() for word in what)
     if not numbers and len(what) != 1:
-        raise click.UsageError("give numbers of Xids, or one file (- for what is piped in)")
+        raise click.UsageError("give numbers of Xids, or one file (- for standard input)")
     found = [_of_xid(explained(int(word))) for word in what] if numbers else _of_lines(_lines(what[0]))
     if as_json:
         click.echo(json_text(found))
     elif not found:
-        click.echo("no line says anything about this machine's health")
+        click.echo("no line reports a fault of this machine")
     else:
         click.echo("\n\n".join(map(_shown, found)))
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is known of an Xid or of lines of one kind about one device, in the order in which it is shown."""
+    """Explanation of an Xid, or of lines of one kind about one device. Fields are in the order of display."""
 
     kind: str
     xid: int | None = None
@@ -72,12 +74,12 @@ def _lines(source: str) -> list[str]:
         return sys.stdin.buffer.read().decode(errors="replace").splitlines()
     path = Path(source)
     if not path.is_file():
-        raise click.ClickException(f"there is no file {source}, and it is no number of an Xid either")
+        raise click.ClickException(f"there is no file {source}, and it is not the number of an Xid")
     return path.read_text(errors="replace").splitlines()
 
 
 def _of_lines(lines: Iterable[str]) -> list[Explanation]:
-    """One for each device and kind."""
+    """Return one explanation for each device and kind."""
     found: dict[tuple[str, str, str], Explanation] = {}
     for line in lines:
         trouble = read_line(without_stamp(line))
@@ -90,9 +92,9 @@ def _of_lines(lines: Iterable[str]) -> list[Explanation]:
 
 
 def _of_line(trouble: KernelTrouble, line: str) -> Explanation:
-    said = {"device": trouble.device, "confidence": trouble.confidence, "holdfast": DOES[trouble.confidence]}
+    fields = {"device": trouble.device, "confidence": trouble.confidence, "holdfast": DOES[trouble.confidence]}
     if trouble.xid is not None:
-        return msgspec.structs.replace(_of_xid(explained(trouble.xid)), first=line, **said)
+        return msgspec.structs.replace(_of_xid(explained(trouble.xid)), first=line, **fields)
     return Explanation(
         kind=trouble.kind,
         device=trouble.device,

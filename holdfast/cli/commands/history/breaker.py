@@ -1,4 +1,4 @@
-"""`holdfast breaker`: the circuit breaker that ends evictions when too many of a job's nodes were blamed."""
+"""`holdfast breaker`: the circuit breaker that blocks evictions when too many nodes of a job were blamed."""
 
 from __future__ import annotations
 
@@ -33,9 +33,13 @@ where type = 'breaker_opened' order by job
 def breaker(context: click.Context) -> None:
     """Show the circuit breakers of jobs, or reset one.
 
-    A job may lose a share of its nodes to evictions within a window (`[ladder] evictions_share_max, evictions_min,
-    evictions_window_s`). What would blame more than that is more likely wrong than right: the breaker opens, no node
-    of the job is evicted any more, and what would have been is said (`withheld`). Nodes that are lost are replaced.
+    \b
+        holdfast breaker
+        holdfast breaker reset llama-7
+
+    Evictions may take a share of a job's nodes within a time window (`[ladder] evictions_share_max, evictions_min,
+    evictions_window_s`). More blame than that is probably wrong: the breaker opens, no more nodes of the job are
+    evicted, and each eviction that it blocks is recorded (`withheld`). Lost nodes are still replaced.
     """
     if context.invoked_subcommand is None:
         context.invoke(show)
@@ -64,7 +68,7 @@ def show(directory: Path, database_url: str | None, as_json: bool) -> None:
 @directory_option
 @nats_option
 def reset(job: str, directory: Path, nats_url: str | None) -> None:
-    """Let nodes of JOB be evicted again: when it is clear why so many were."""
+    """Close the breaker of JOB, so that its nodes can be evicted again. Find the cause of the evictions first."""
     require_name(job, "job name")
     require_once("breaker", find_nats_url(directory, nats_url), ResetBreaker(id=uuid7(), asked_by=asked_by(), job=job))
     click.echo(f"the circuit breaker of job {job} is closed again")

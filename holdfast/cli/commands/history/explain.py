@@ -1,4 +1,4 @@
-"""`holdfast explain INCIDENT`: which rungs were taken, on which evidence, and what would have come next."""
+"""`holdfast explain INCIDENT`: the rungs taken, their evidence, and the next rung."""
 
 from __future__ import annotations
 
@@ -31,23 +31,26 @@ _SHOWN = ("detail", "lines", "symptom", "exit_code", "signal", "step", "summary"
 RUNGS = {
     "reattempt": "restart in place, on the same nodes",
     "wait": "stop the ranks, and start them again on the same nodes after a pause",
-    "replace": "go on without a node that leaves, with another in its place",
+    "replace": "replace a node that leaves with another",
     "stop_time_checks": "stop the ranks and test the nodes",
-    "replay": "train again in small groups, and compare bit for bit what they compute",
-    "evict": "evict and go on with a standby",
-    "rollback": "go back to the last good version of the code",
-    "stop": "stop, for a human",
+    "replay": "replay training in small groups, and compare their results bit by bit",
+    "evict": "evict and continue on a standby",
+    "rollback": "return to the last good version of the code",
+    "stop": "stop, and leave the decision to a person",
 }
-"""What a rung does, in words."""
+"""Description of each rung."""
 
 
 @click.command()
 @click.argument("incident")
 @reading_options
 def explain(incident: str, directory: Path, database_url: str | None, as_json: bool) -> None:
-    """Explain an INCIDENT, named by its id or the beginning of it.
+    """Explain an INCIDENT: each decision with its evidence, and the decision had the same happened again.
 
-    Each decision with its evidence, and what would have come next if the same had happened again.
+    \b
+        holdfast explain 0199a5c2
+
+    INCIDENT is an id or the beginning of one.
 
     `holdfast incidents` lists incidents; `holdfast show` has the whole timeline with seconds per phase.
     """
@@ -60,7 +63,7 @@ async def _fetch(connection: Connection, prefix: str) -> dict[str, Any]:
     key = await full_id(connection, prefix)
     row = await connection.fetchrow(_RECORD, key)
     if row is None:
-        raise click.ClickException(f"the controller knows nothing of {key} any more; `holdfast show` has its events")
+        raise click.ClickException(f"the controller has deleted {key}; `holdfast show` has its events")
     about = dict(row)
     taken = about.pop("taken") or []
     ids = [id for rung in taken for id in rung.get("evidence", ())]
@@ -92,12 +95,12 @@ def _in_words(found: dict[str, Any]) -> list[str]:
         lines += [
             "",
             f"{number}. {cell(rung['rung'])}{nodes} (generation {rung['generation']} failed): "
-            f"{RUNGS.get(rung['rung'], 'a rung of a later version')}",
+            f"{RUNGS.get(rung['rung'], 'a rung of a newer version')}",
             f"   because {cell(rung['reason'])}",
         ]
         lines += [f"   {line}" for item in rung["evidence"] for line in _evidence(item)]
         if rung.get("next"):
-            lines.append(f"   the same once more would have led to: {cell(rung['next'])}")
+            lines.append(f"   had it happened again: {cell(rung['next'])}")
     for item in found["withheld"]:
         lines += ["", f"Withheld by {cell(item['mechanism'])}: {cell(item['rung'])} {cell(item['node'])}"]
         lines.append(f"   because {cell(item['reason'])}")

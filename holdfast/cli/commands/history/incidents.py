@@ -24,16 +24,20 @@ SHORT_ID_CHARS = 13
 
 
 def short_id(incident: str) -> str:
-    """As much of an id as tells incidents apart: the time to the millisecond."""
+    """Return enough of an id to distinguish incidents: the time to the millisecond."""
     return incident[:SHORT_ID_CHARS]
 
 
 @click.command()
 @reading_options
-@click.option("--job", help="Only those of this job.")
-@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Newest incidents to show.")
+@click.option("--job", help="Only incidents of this job.")
+@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Number of incidents to show.")
 def incidents(directory: Path, database_url: str | None, as_json: bool, job: str | None, limit: int) -> None:
-    """List the incidents, newest first: symptom, attempts, evicted nodes, outcome, seconds to recover."""
+    """List the incidents, newest first: symptom, attempts, evicted nodes, outcome, seconds to recover.
+
+    \b
+        holdfast incidents --job llama-7
+    """
 
     async def fetch(connection: Connection) -> list[asyncpg.Record]:
         return await connection.fetch(_INCIDENTS, job, limit)

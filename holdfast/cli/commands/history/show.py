@@ -1,4 +1,4 @@
-"""`holdfast show INCIDENT`: what happened, how long each phase took, what was decided and why, and the evidence."""
+"""`holdfast show INCIDENT`: timeline, duration of each phase, decisions, evidence."""
 
 from __future__ import annotations
 
@@ -37,9 +37,16 @@ LOG_LINES_SHOWN = 20
 @click.command()
 @click.argument("incident")
 @reading_options
-@click.option("--full", is_flag=True, help="Show all that was kept of each rank's log.")
+@click.option("--full", is_flag=True, help="Show the whole recorded end of each rank's log.")
 def show(incident: str, directory: Path, database_url: str | None, as_json: bool, full: bool) -> None:
-    """Show an INCIDENT, named by its id or the beginning of it: phases, timeline, decisions, evidence."""
+    """Show an INCIDENT: phases, timeline, decisions, evidence.
+
+    \b
+        holdfast show 0199a5c2
+        holdfast show 0199a5c2 --full
+
+    INCIDENT is an id or the beginning of one.
+    """
     prefix = checked_prefix(incident)
     found = read(reader_url(directory, database_url), lambda connection: _fetch(connection, prefix))
     click.echo(json_text(found, indent=2) if as_json else "\n".join(_in_words(found, full)))
@@ -76,12 +83,12 @@ def _in_words(found: dict[str, Any], full: bool) -> list[str]:
         f"nodes evicted {cell(about.get('nodes_evicted'))}",
     ]
     if about.get("seconds_to_recover") is not None:
-        lines.append(f"  from the fault to training again: {seconds(about['seconds_to_recover'])} s")
+        lines.append(f"  from the fault until training resumed: {seconds(about['seconds_to_recover'])} s")
     if not found["timeline"]:
         return [*lines, "", "The historian has not recorded it yet: try again in a moment, or see `holdfast status`."]
     if found["generations"]:
         lines += ["", "Seconds per phase", _phases(found["generations"])]
-    lines += ["", "Timeline (seconds since the first sign)", _timeline(found["timeline"])]
+    lines += ["", "Timeline (seconds since the first evidence)", _timeline(found["timeline"])]
     for body in found["evidence"]:
         lines += ["", *_evidence(body, full)]
     lines += ["", f"More: holdfast sql \"select * from historian.events where incident = '{about['incident']}'\""]
@@ -122,12 +129,12 @@ def _evidence(body: dict[str, Any], full: bool) -> list[str]:
     tail = str(body.get("log_tail", ""))
     if tail.strip():
         lines += [f"{title}: end of its log", *_indented(tail, None if full else LOG_LINES_SHOWN)]
-    return lines or [f"{title}: left no traceback and no log"]
+    return lines or [f"{title}: no traceback and no log"]
 
 
 def _indented(text: str, lines_max: int | None) -> list[str]:
-    # Splitting at line feeds only: the other line breaks of Unicode may move a terminal's cursor, and are escaped.
+    # Split at line feeds only: other Unicode line breaks may move the cursor, and are escaped.
     lines = text.rstrip("\n").split("\n")
     shown = lines if lines_max is None else lines[-lines_max:]
-    left_out = [f"  ... {len(lines) - len(shown)} lines before; --full shows them"] if len(shown) < len(lines) else []
+    left_out = [f"  ... {len(lines) - len(shown)} lines omitted; --full shows them"] if len(shown) < len(lines) else []
     return left_out + [f"  {printable(line, keep=chr(9))}" for line in shown]

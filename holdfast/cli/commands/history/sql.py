@@ -1,4 +1,4 @@
-"""`holdfast sql`: any question to the record, as a role that can only read."""
+"""`holdfast sql`: queries on the recorded history, with a role that can only read."""
 
 from __future__ import annotations
 
@@ -38,14 +38,21 @@ _AS_TEXT = ("timestamptz", "timestamp", "date", "time", "timetz", "interval")
 @reading_options
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
 @click.option(
-    "--limit", type=click.IntRange(min=1), help=f"Rows to fetch at most; {ROWS_SHOWN} for a table, else all of them."
+    "--limit", type=click.IntRange(min=1), help=f"Maximum number of rows. Default: {ROWS_SHOWN} for a table, else all."
 )
 def sql(
     query: str | None, directory: Path, database_url: str | None, as_json: bool, as_csv: bool, limit: int | None
 ) -> None:
-    """Run a QUERY on the record of everything, in a transaction that cannot write.
+    """Run a QUERY on the recorded history, in a transaction that cannot write.
 
-    Without a QUERY, list the views and tables. "-" reads it from the standard input.
+    \b
+        holdfast sql
+        holdfast sql "select job, outcome, lost_steps from historian.jobs"
+        holdfast sql --csv - < report.sql
+
+    Without a QUERY, list the views and tables. "-" reads the query from standard input.
+
+    Exit codes: 0 done, 1 the query failed.
     """
     if as_json and as_csv:
         raise click.UsageError("choose one of --json and --csv")
@@ -82,13 +89,13 @@ async def _fetch(
     except asyncpg.PostgresError as error:
         raise click.ClickException(_explained(error, query)) from error
     except asyncpg.InterfaceError as error:
-        raise click.ClickException(f"{error}: QUERY takes no parameters, write the values into it") from error
+        raise click.ClickException(f"{error}: QUERY takes no parameters; write the values into it") from error
     more = rows_max is not None and len(rows) > rows_max
     return names, rows[:rows_max], more
 
 
 def _explained(error: asyncpg.PostgresError, query: str) -> str:
-    """The server's message, the line of the query it is about with a mark below, and what the server advises."""
+    """Return the server's message, the marked place in the query, and the server's hints."""
     lines = [str(error.args[0]) if error.args else type(error).__name__]
     position = getattr(error, "position", None)
     if position is not None:
@@ -107,7 +114,7 @@ def _explained(error: asyncpg.PostgresError, query: str) -> str:
             "name the columns instead of *"
         )
     if isinstance(error, asyncpg.UndefinedTableError | asyncpg.UndefinedColumnError):
-        lines.append("`holdfast sql` without a query lists what there is")
+        lines.append("`holdfast sql` without a query lists the views and tables")
     if isinstance(error, asyncpg.QueryCanceledError):
         lines.append("narrow it, for example with: where at > now() - interval '1 hour'")
     return "\n".join(printable(line) for line in lines)

@@ -65,7 +65,7 @@ def test_exit_codes_from_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "why"),
     [
-        ((), "name a log"),
+        ((), "give a log"),
         (("nowhere.log",), "nowhere.log is not there"),
         (("--exit-codes", "0=x"), "give RANK=CODE"),
         (("--exit-codes", "nowhere.json"), "give RANK=CODE"),

@@ -53,7 +53,7 @@ def test_a_table_has_a_row_for_each_node_and_the_verdict_below() -> None:
     ]
     assert lines[5:] == [
         r"c is at fault (disk_fault): disk failed: /data: \x1b[31mInput/output error",
-        "e: disk is broken, which says nothing of the node: KeyError: 1",
+        "e: disk is broken, which is no fault of the node: KeyError: 1",
         "not tested: e",
         "passed: a",
     ]

@@ -43,7 +43,7 @@ def test_a_hang_is_told_with_the_stack_of_who_stands_elsewhere() -> None:
     assert "job gpt, generation 4: 32 processes in 0.9 s" in text
     assert "all_reduce" in text and "acquire (threading.py:7) < load (train.py:9)" in text
     assert "load (/job/data/train.py:9)" in text, "the whole path stands below"
-    assert "the job has noted nothing for 12.0 s" in text
+    assert "no progress for 12.0 s" in text
     assert (
         "suspected: rank 31 on node-3 (93%): rank 31 never joined; 31 ranks wait" in text
         and "  | rank 31: load" in text
@@ -55,9 +55,9 @@ def test_a_hang_is_told_with_the_stack_of_who_stands_elsewhere() -> None:
 
 def test_of_a_job_that_moves_it_is_said_what_a_suspect_is() -> None:
     text = printed(still_s=0.3, working=(31,), unanswered=("node-9",))
-    assert "the job moves; nobody is suspected" in text and "no answer from node-9" in text
-    assert "computes" not in text, "as it should"
-    assert "rank 31: computes, reads or writes" in printed(working=(31,))
+    assert "the job makes progress; there is no suspect" in text and "no answer from node-9" in text
+    assert "computing" not in text, "as it should"
+    assert "rank 31: is computing, reading or writing" in printed(working=(31,))
     text = printed(still_s=0.3, suspects=(SUSPECT,))
     assert "  rank 31 on node-3: rank 31 never joined" in text and "suspected" not in text and "93%" not in text
 

@@ -49,7 +49,7 @@ def test_a_machine_is_inspected_without_a_cluster(tmp_path: Path) -> None:
     assert shown.exit_code == 2, shown.output
     lines = {" ".join(line.split()) for line in shown.output.splitlines()}
     assert {"check device state detail", "fans - evict fan 3 stands"} <= lines
-    assert "doors - cannot look it cannot look (exit code 3): no sensor" in lines
+    assert "doors - unreadable it cannot look (exit code 3): no sensor" in lines
     as_json = CliRunner().invoke(inspect, [*words, "--json"])
     found = msgspec.json.decode(as_json.output, type=list[InspectedDevice])
     assert {it.check for it in found} == {"fans", "doors", "pressure"} and as_json.exit_code == 2
@@ -76,7 +76,7 @@ def test_the_lines_of_a_log_are_explained_once_each(tmp_path: Path) -> None:
     assert shown.count("xid 79") == 1 and "times     2" in shown and "device    0000:3b:00" in shown
     assert "the kernel panicked" in shown and "\x1b" not in shown
     piped = CliRunner().invoke(xid, ["-"], input="nothing of note\n").output
-    assert piped == "no line says anything about this machine's health\n"
+    assert piped == "no line reports a fault of this machine\n"
 
 
 @pytest.mark.parametrize(
