@@ -111,4 +111,4 @@ class NodeLiveness(msgspec.Struct, frozen=True, kw_only=True):
 
     last: dict[str, datetime] = {}
     listening_since: datetime | None = None
-    """Since when heartbeats would arrive; None: they do not now."""
+    """Start of the present connection; None: heartbeats cannot arrive now."""

@@ -121,7 +121,7 @@ class HangJudgement(msgspec.Struct, frozen=True, kw_only=True):
     is_excused: bool
     """The ranks under suspicion only work."""
     is_machine: bool
-    """Each of the ranks shows a fault of its own machine."""
+    """Each of the ranks shows a fault of its machine."""
     some_wait: bool
     """A rank waits for others, by its stack."""
     unread: tuple[str, ...]

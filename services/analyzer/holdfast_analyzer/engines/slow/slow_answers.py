@@ -26,7 +26,7 @@ def fits(profile: CollectivesProfiled, others: Iterable[CollectivesProfiled]) ->
 
 
 def was_measured_by(tested: SlownessTested, profile: CollectivesProfiled | None) -> bool:
-    """Return True if the measurements come from the node that profiled these ranks, and are of its own ranks."""
+    """Return True if the measurements come from the node that profiled these ranks."""
     if profile is None or profile.node != tested.node:
         return False
     own, node_rank = _ranks(profile), tested.node_rank
