@@ -1,1 +1,1 @@
-"""Looks at the node beside training (ByteRobust §4.1): checks that read real sources and never hold the agent up."""
+"""Inspections of the node beside training (ByteRobust §4.1): checks of real sources that never block the agent."""

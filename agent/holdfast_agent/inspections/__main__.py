@@ -14,7 +14,7 @@ from holdfast_agent.inspections.once import NoSuchCheck, inspect
 
 
 def main() -> None:
-    """Look, and print a list of `holdfast.node.inspection_report.InspectedDevice`."""
+    """Run the checks; print a list of `holdfast.node.inspection_report.InspectedDevice`."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="only this check; repeatable")
     parser.add_argument("--config", help="TOML file with settings, as for every process")
@@ -27,7 +27,7 @@ def main() -> None:
         parser.exit(2, f"{error}\n")
     sys.stdout.buffer.write(msgspec.json.encode(found) + b"\n")
     sys.stdout.buffer.flush()
-    # A reading that hangs must not keep this process.
+    # A hanging reading must not keep this process alive.
     os._exit(0)
 
 

@@ -1,7 +1,7 @@
-"""Whose a line of the kernel's log is, where several nodes share a machine. Pure.
+"""Attribution of kernel log lines to a node, where several nodes share a machine. Pure.
 
-It is the node's whose device, process or namespace it names. What names none concerns the machine: all nodes on it fail
-together. What names another node's is nobody's business here.
+A line belongs to the node whose device, process or namespace it names. A line that names none concerns the machine: all
+nodes on it fail together. Lines about other nodes are ignored.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from holdfast_agent.inspections.check import Scope
 
 
 class NodeHardware(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node has.
+    """A node's hardware and processes.
 
-    `gpus` are PCI addresses; `gpus_are_own`: somebody said so, other GPUs of the machine are other nodes'. `interfaces`
-    are those of its network namespace, InfiniBand devices included, `nics` their PCI addresses. `disks` are block
-    devices under its files, with the disks below them. `pids` are its ranks and what they started, as the kernel
-    numbers them if `sees_pids`; `cgroup` is its memory cgroup, "" if that is everybody's.
+    `gpus` are PCI addresses; with `gpus_are_own` the machine's other GPUs are other nodes'. `interfaces` are those of
+    its network namespace with InfiniBand devices, `nics` their PCI addresses. `disks` are the block devices below its
+    files, with the disks below them. `pids` are its ranks and their descendants, in the kernel's numbers if
+    `sees_pids`; `cgroup` is its memory cgroup, "" for the root.
     """
 
     gpus: frozenset[str] = frozenset()
@@ -34,14 +34,14 @@ class NodeHardware(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Attribution(NamedTuple):
-    """`is_certain`: the line is about something that the node is known to have; else it is no more than a hint."""
+    """Scope of a line. `is_certain`: it is about something that the node is known to have; else it is only a hint."""
 
     scope: Scope
     is_certain: bool = True
 
 
 def belongs(trouble: KernelTrouble, holdings: NodeHardware) -> Attribution | None:
-    """Whose it is; None: another node's."""
+    """Return the scope of a line; None if it belongs to another node."""
     match trouble.about:
         case "gpu":
             return _gpu(trouble.pci, holdings)
@@ -52,7 +52,7 @@ def belongs(trouble: KernelTrouble, holdings: NodeHardware) -> Attribution | Non
                 return Attribution("node")
             return _gpu(trouble.pci, holdings)
         case "disk":
-            # The machine's disks are shared, and with them their faults.
+            # The machine's disks and their faults are shared.
             return Attribution("host", _is_among(trouble.block, holdings.disks))
         case "process":
             return _process(trouble, holdings)
@@ -63,14 +63,14 @@ def belongs(trouble: KernelTrouble, holdings: NodeHardware) -> Attribution | Non
 def _gpu(pci: str, holdings: NodeHardware) -> Attribution | None:
     if holdings.gpus_are_own:
         return Attribution("node") if pci in holdings.gpus else None
-    # Nobody has divided the GPUs: any node may use any of them.
+    # GPUs are undivided: any node may use any of them.
     return Attribution("host", pci in holdings.gpus)
 
 
 def _nic(trouble: KernelTrouble, holdings: NodeHardware) -> Attribution | None:
     if trouble.pci and holdings.nics and trouble.pci not in holdings.nics:
         return None
-    # The ports of one card share its address, and may be in different namespaces.
+    # The ports of a card share its address but may be in different namespaces.
     if trouble.interface:
         return Attribution("node") if trouble.interface in holdings.interfaces else None
     return Attribution("node") if trouble.pci in holdings.nics else None
@@ -82,10 +82,10 @@ def _process(trouble: KernelTrouble, holdings: NodeHardware) -> Attribution | No
             return Attribution("node")
     elif holdings.cgroup and (trouble.memcg + "/").startswith(holdings.cgroup.rstrip("/") + "/"):
         return Attribution("node")
-    # Not one of its own. If the machine as a whole is short, that may concern it next.
+    # Another node's process. A machine short of memory may soon affect this node too.
     return Attribution("host", False) if trouble.is_global else None
 
 
 def _is_among(block: str, disks: frozenset[str]) -> bool:
-    """`nvme0`, the controller, has the disk `nvme0n1`."""
+    """Return True if the controller `nvme0` has the disk `nvme0n1`."""
     return any(disk == block or disk.startswith(block + "n") for disk in disks)

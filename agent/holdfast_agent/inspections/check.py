@@ -1,7 +1,7 @@
-"""What a check is, and what it reads. Pure.
+"""The interface of a check, for built-in and custom inspections. Pure.
 
-A check of one's own needs no more than this file: a function that takes the settings (`InspectionPolicy`) and returns a
-`Check`, named as an entry point in the group `holdfast.inspections`.
+A custom inspection needs only this file: a function from the settings (`InspectionPolicy`) to a `Check`, as an entry
+point in the group `holdfast.inspections`.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ ENTRY_POINTS = "holdfast.inspections"
 
 
 class Trouble(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that is wrong: with what (`device`), what of it (`kind`), in words, with what was read.
+    """A fault: its device, kind, description, and the lines that were read.
 
-    None: as the check has it. `is_momentary`: it happened and is over, `times` times since the last look; anything else
-    lasts until a reading is without it.
+    None: the check's own value applies. `is_momentary`: it happened `times` times since the last reading and is over;
+    other troubles last until a reading lacks them.
     """
 
     device: str = ""
@@ -36,9 +36,10 @@ class Trouble(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
-    """What one look found. `unread` is what could not be looked at, and why and what would cure it: device -> words, ""
-    for the check as a whole. `absent`: why there is nothing to look at on this machine. `seen`: what was looked at,
-    device -> how it is.
+    """The result of a reading, by device ("" for the whole check).
+
+    `unread`: reason and cure for what could not be read. `absent`: the reason why this machine has nothing to read.
+    `seen`: the state of what was read.
     """
 
     troubles: tuple[Trouble, ...] = ()
@@ -48,12 +49,12 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
-    """One check. `read` may block: it has a thread of its own, one at a time, and `limit_s`.
+    """A check. `read` may block: it has its own thread, one call at a time, and `limit_s`.
 
-    `misses`: so many readings in a row with a trouble until it is an alert. `hang`: what it means if `read` does not
-    come back within the limit; None: that the check is broken. `quiet_s`: for so long the same momentary trouble is not
-    said again. `compares`: one look alone says less than two. `wake`: a descriptor that can be read when there is
-    something to see before the interval is over.
+    `misses`: consecutive readings with a trouble before it is an alert. `hang`: the trouble if `read` exceeds the
+    limit; None: the check itself is broken. `quiet_s`: minimum time between reports of equal momentary troubles.
+    `compares`: one reading is less useful than two. `wake`: a descriptor that becomes readable when there is something
+    to read early.
     """
 
     name: str
@@ -72,5 +73,5 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def unreadable(why: str, device: str = "") -> Reading:
-    """A reading that says nothing of health, good or bad."""
+    """Return a reading without information about health."""
     return Reading(unread={device: why})

@@ -1,11 +1,11 @@
-"""What follows from a reading: alerts, their end, and that a check cannot look. Pure.
+"""Decisions on a reading: alerts, cleared alerts, and checks that cannot read. Pure.
 
     healthy ──trouble, `misses` readings in a row──▶ raised ──a reading without it──▶ cleared
-                                                       └── not readable ──▶ raised still: no reading is not good health
+    └── unreadable ──▶ still raised: no reading is no recovery
 
-An alert that passes by itself often enough (`tolerate`) is said again at each look for as long as it lasts: whoever
-counts two in five minutes sees that it stayed. One that asks for eviction is said again now and then, for a node may be
-put back to work with its fault. A hint is said once. What is momentary is said each time, but for a burst of the same.
+A `tolerate` alert is repeated at each reading while it lasts, so that consumers can count how long it stayed. An
+`evict` alert is repeated now and then, because a node may be put back to work with its fault. A hint is reported once.
+Momentary troubles are reported each time, except in bursts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import msgspec
 from holdfast_agent.inspections.check import Check, Confidence, Reading, Scope, Trouble
 
 SIGHT = "sight"
-"""The kind of what is said of a check itself, or of one device: that it cannot be looked at, and that it can again."""
+"""Kind of reports about a check itself or a device: it is unreadable, or readable again."""
 
 TIMES_MAX = 3
 LINES_MAX = 20
@@ -29,7 +29,7 @@ Key = tuple[str, str]
 
 
 class InspectionReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What there is to say, an `Inspection` but for its id, its time and the node."""
+    """An `Inspection` event without id, time and node."""
 
     check: str
     state: Literal["alert", "cleared", "broken"]
@@ -44,7 +44,7 @@ class InspectionReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LastingTroubles(msgspec.Struct, frozen=True, kw_only=True):
-    """A trouble that was there at the last look: in how many readings in a row, and when it was said."""
+    """A trouble of the last reading: its number of consecutive readings, and the time of its last report."""
 
     trouble: Trouble
     readings: int = 1
@@ -52,8 +52,8 @@ class LastingTroubles(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckState(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of one check: its troubles, by device and kind, what it cannot look at, what happened lately, and
-    what happened that speaks against the node without doubt: whether that was repaired no later reading tells.
+    """The state of one check: lasting troubles by device and kind, unreadable devices, recent momentary troubles, and
+    certain faults, whose repair no later reading can show.
     """
 
     lasting: dict[Key, LastingTroubles] = {}
@@ -63,14 +63,14 @@ class CheckState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def raised(self) -> tuple[Trouble, ...]:
-        """The troubles that were said and last."""
+        """The reported troubles that last."""
         return tuple(lasting.trouble for lasting in self.lasting.values() if lasting.said_at is not None)
 
 
 def judge(
     check: Check, state: CheckState, reading: Reading, now: datetime, again_s: float
 ) -> tuple[CheckState, tuple[InspectionReport, ...]]:
-    """What follows from this reading for a check."""
+    """Return the reports that follow from this reading, and the next state."""
     said: list[InspectionReport] = []
     troubles = merged(reading.troubles)
     lasting: dict[Key, LastingTroubles] = {}
@@ -107,17 +107,17 @@ def judge(
             said.append(_of_sight(check, "broken", device, why))
     for device in state.unread:
         if device not in reading.unread:
-            said.append(_of_sight(check, "cleared", device, "it can be looked at again"))
+            said.append(_of_sight(check, "cleared", device, "it is readable again"))
     return CheckState(lasting=lasting, unread=dict(reading.unread), happened=happened, struck=struck), tuple(said)
 
 
 def confidence_of(check: Check, trouble: Trouble) -> Confidence:
-    """What the trouble asks for."""
+    """Return the confidence of a trouble."""
     return trouble.confidence or check.confidence
 
 
 def merged(troubles: tuple[Trouble, ...]) -> dict[Key, Trouble]:
-    """Each device and kind once, with the lines of all."""
+    """Merge troubles of equal device and kind, with all their lines."""
     merged: dict[Key, Trouble] = {}
     for trouble in troubles:
         key = trouble.device, trouble.kind
@@ -134,7 +134,7 @@ def _is_due(check: Check, trouble: Trouble, before: LastingTroubles | None, now:
     if confidence != confidence_of(check, before.trouble):
         return True
     pause_s = {"tolerate": check.interval_s, "evict": again_s}.get(confidence)
-    # A look comes a little early or late.
+    # Tolerance, because readings come slightly early or late.
     return pause_s is not None and (now - before.said_at).total_seconds() >= pause_s - min(1.0, check.interval_s / 2)
 
 

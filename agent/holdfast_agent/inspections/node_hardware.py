@@ -1,4 +1,4 @@
-"""What a node has of its machine: GPUs, network, disks, processes."""
+"""The node's part of its machine: GPUs, network, disks, processes."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from holdfast_agent.inspections.sources.pressure import memory_cgroup
 
 _NVIDIA, _DISPLAY = "0x10de", "0x03"
 _FIRST_PID_NAMESPACE = "pid:[4026531836]"
-"""Of the machine itself, by a number that the kernel has fixed."""
+"""Devices of the machine itself, by kernel-assigned number."""
 
 FAMILIES_EVERY_S = 10.0
 REMEMBERED_S = 60.0
 
 
 class Gpus(msgspec.Struct, frozen=True, kw_only=True):
-    """PCI addresses of the machine's GPUs when the agent started, and of this node's; `are_divided`: others of them are
-    not its, and its own may be none.
+    """PCI addresses of the machine's GPUs at agent start, and of the node's. `are_divided`: other GPUs of the machine
+    are not the node's, which may have none.
     """
 
     of_machine: frozenset[str]
@@ -36,8 +36,8 @@ class Gpus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def gpus_of(machine: Machine, policy: InspectionPolicy, environ: Mapping[str, str]) -> Gpus:
-    """By [inspections] gpus, else by what CUDA may see here (by number in the order of the bus, or by UUID), else by
-    those that the driver shows: in a container it may be a part of the machine's.
+    """Return the GPUs by [inspections] gpus; else by what CUDA may see (by index in bus order, or by UUID); else those
+    that the driver shows, in a container possibly only some of the machine's.
     """
     present = sorted(
         pci_address(device.name)
@@ -62,7 +62,7 @@ def gpus_of(machine: Machine, policy: InspectionPolicy, environ: Mapping[str, st
 
 
 class HardwareFinder:
-    """Finds them when they are needed. `paths()` gives where it writes, `ranks()` the pids of its ranks."""
+    """Finder of the node's hardware. `paths()` returns where the node writes, `ranks()` the pids of its ranks."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class HardwareFinder:
         self._families_at = 0.0
 
     def note_processes(self) -> None:
-        """Remember who belongs to the ranks: when the kernel says that it killed one, it is gone already."""
+        """Remember the ranks' processes: a process is gone by the time the kernel's kill message is read."""
         now, ranks = time.monotonic(), self._ranks()
         self._seen_at |= dict.fromkeys(ranks, now)
         if now - self._families_at >= FAMILIES_EVERY_S:
@@ -90,7 +90,7 @@ class HardwareFinder:
             self._seen_at = {pid: at for pid, at in self._seen_at.items() if now - at < REMEMBERED_S}
 
     def find(self) -> NodeHardware:
-        """As they are now; processes also of the last minute."""
+        """Return the present hardware, with processes of the last minute."""
         nets = {entry.name: _pci_of(entry) for entry in entries(self._machine.sys / "class/net") if entry.name != "lo"}
         cards = {entry.name: _pci_of(entry) for entry in entries(self._machine.sys / "class/infiniband")}
         if self._interfaces:
@@ -112,7 +112,7 @@ class HardwareFinder:
 
 
 def family(machine: Machine, pids: Collection[int]) -> frozenset[int]:
-    """The processes, and all that they started."""
+    """Return the processes and all their descendants."""
     found: set[int] = set()
     waiting = list(pids)
     while waiting:
@@ -133,7 +133,7 @@ def _pci_of(entry: Path) -> str:
 
 
 def _by_uuid(machine: Machine) -> dict[str, str]:
-    """What the driver says of each GPU without being asked through NVML."""
+    """Return the driver's view of each GPU without NVML."""
     found: dict[str, str] = {}
     for folder in entries(machine.proc / "driver/nvidia/gpus"):
         for line in (text(folder / "information") or "").splitlines():

@@ -1,4 +1,4 @@
-"""Every check once, for `holdfast inspect`: no cluster, no node, all of the machine."""
+"""A single run of every check on the whole machine, for `holdfast inspect`."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from holdfast_agent.inspections.sources.kernel_log import KernelLog
 from holdfast_agent.inspections.threads import Abandonable
 
 COMPARED_AFTER_S = 1.0
-"""What grows is looked at twice."""
+"""Wait between two readings of checks that compare counters."""
 
 
 class NoSuchCheck(ValueError):
-    """A name that no check has; the message has those that there are."""
+    """No check has this name; the message lists all names."""
 
 
 def inspect(
     policy: InspectionPolicy, only: Collection[str] = (), machine: Machine | None = None
 ) -> tuple[InspectedDevice, ...]:
-    """What all checks find, or those named in `only`. Of the kernel's log all that it still has of this boot.
+    """Return the findings of all checks, or of those in `only`. The kernel log is read from this boot's start.
 
     Raises:
-        NoSuchCheck: `only` names one that is not there.
+        NoSuchCheck: `only` has an unknown name.
     """
     machine = machine or Machine()
     here = (Path.cwd(), Path(tempfile.gettempdir()))
@@ -47,8 +47,8 @@ def inspect(
     gpu = GpuInspection(policy, gpus)
     checks = registered(policy, machine, paths, tuple, gpu, KernelLog(machine, finder, from_start=True))
     names = {check.name for check in checks}
-    if strangers := sorted(set(only) - names):
-        raise NoSuchCheck(f"there is no check {', '.join(strangers)}: there are {', '.join(sorted(names))}")
+    if unknown := sorted(set(only) - names):
+        raise NoSuchCheck(f"there is no check {', '.join(unknown)}: there are {', '.join(sorted(names))}")
     try:
         return asyncio.run(_all([check for check in checks if not only or check.name in only]))
     finally:
@@ -70,7 +70,7 @@ async def _one(check: Check) -> list[InspectedDevice]:
 
 
 def devices_of(check: Check, reading: Reading) -> list[InspectedDevice]:
-    """A reading as it is shown: what is wrong, what cannot be looked at, what is well."""
+    """Convert a reading to report rows: troubles, unreadable devices, healthy ones."""
     found = [_wrong(check, trouble) for trouble in merged(reading.troubles).values()]
     found += [
         InspectedDevice(check=check.name, source=check.source, device=device, state="unreadable", detail=why)

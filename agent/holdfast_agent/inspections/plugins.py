@@ -1,8 +1,8 @@
-"""Checks that users add: executables as Nagios knows them, and Python entry points.
+"""Custom checks: Nagios-style executables and Python entry points.
 
-Exit code 0: well. 1: a hint. 2: what the check's `confidence` says. 3 and others: it cannot look. The first line on
-stdout, up to a bar, is the detail; or all of it is JSON: {"detail": "...", "troubles": [{"device": "fan3", ...}]}, with
-the fields of `Trouble`; then the exit code only says whether it could look.
+Exit code 0: healthy. 1: a hint. 2: an alert with the check's `confidence`. 3 and others: unreadable. The first line of
+stdout, up to `|`, is the detail. Or all of stdout is JSON, {"detail": "...", "troubles": [{"device": "fan3", ...}]}
+with the fields of `Trouble`; then the exit code only tells whether the check could read.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ _OK, _WARNING, _CRITICAL = 0, 1, 2
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What an executable may say as JSON."""
+    """An executable's JSON output."""
 
     detail: str = ""
     troubles: tuple[Trouble, ...] = ()
 
 
 class Command:
-    """Runs the executable, in a session of its own that ends with it."""
+    """Runs the executable in its own session."""
 
     def __init__(self, command: CommandCheck) -> None:
         self._words = shlex.split(command.command)
         self._limit_s = command.limit_s
 
     def read(self) -> Reading:
-        """What it says now."""
+        """Return the executable's reading."""
         try:
             process = subprocess.Popen(
                 self._words,
@@ -62,17 +62,17 @@ class Command:
 
 
 def answer_of(output: str, code: int) -> Reading:
-    """What an output with this exit code means."""
+    """Convert output and exit code to a reading."""
     text = output.strip()
     first = text.partition("\n")[0].partition("|")[0].strip()
     if code not in (_OK, _WARNING, _CRITICAL):
         ended = f"signal {-code}" if code < 0 else f"exit code {code}"
-        return unreadable(f"it cannot look ({ended}): {first or 'it says nothing'}")
+        return unreadable(f"the check could not read ({ended}): {first or 'no output'}")
     if text.startswith("{"):
         try:
             answer = msgspec.json.decode(text, type=Answer)
         except msgspec.MsgspecError as error:
-            return unreadable(f"its JSON is not understood: {error}")
+            return unreadable(f"its JSON is invalid: {error}")
         return Reading(troubles=answer.troubles, seen={"": answer.detail})
     if code == _OK:
         return Reading(seen={"": first})
@@ -82,7 +82,7 @@ def answer_of(output: str, code: int) -> Reading:
 
 
 def command_checks(policy: InspectionPolicy) -> list[Check]:
-    """Those in [inspections.commands]."""
+    """Return the checks in [inspections.commands]."""
     return [
         Check(
             name=name,
@@ -100,15 +100,15 @@ def command_checks(policy: InspectionPolicy) -> list[Check]:
 
 
 def entry_point_checks(policy: InspectionPolicy, points: Iterable[metadata.EntryPoint] | None = None) -> list[Check]:
-    """Those that installed packages offer. One that cannot be loaded is a check that cannot look."""
+    """Return the checks of installed packages. An entry point that fails to load becomes an unreadable check."""
     found: list[Check] = []
     for point in points if points is not None else metadata.entry_points(group=ENTRY_POINTS):
         try:
             check = point.load()(policy)
             if not isinstance(check, Check):
-                raise TypeError(f"it returns a {type(check).__name__}, and a Check is needed")
+                raise TypeError(f"it returns a {type(check).__name__} instead of a Check")
         except Exception as error:  # noqa: BLE001
-            # Anybody's code; that it fails must be seen, and harm nobody.
+            # Third-party code: its failure is reported and must not affect the agent.
             check = _broken(point, f"{type(error).__name__}: {error}")
         found.append(check)
     return found

@@ -1,4 +1,4 @@
-"""Every check that a node has, in the order in which they are shown."""
+"""All checks of a node, in display order."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from holdfast_agent.inspections.sources.reachability import switch_check
 def registered(
     policy: InspectionPolicy, machine: Machine, paths: Paths, ranks: Ranks, gpu: GpuInspection, log: KernelLog
 ) -> tuple[Check, ...]:
-    """All checks but those that are disabled."""
+    """Return all enabled checks."""
     own = (
         network_check(policy, machine),
         infiniband_check(policy, machine),
@@ -45,7 +45,7 @@ def registered(
         return ()
     by_name = {check.name: check for check in own}
     for check in entry_point_checks(policy):
-        # A package cannot take the place of a check that is there already.
+        # A package cannot replace an existing check.
         name = check.name if check.name not in by_name else f"{PLUGIN}{check.name}"
         if f"{PLUGIN}{check.name}" not in disabled:
             by_name[name] = msgspec.structs.replace(check, name=name)

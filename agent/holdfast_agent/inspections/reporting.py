@@ -1,4 +1,4 @@
-"""The node's inspections as the agent has them: their checks, and what they find as events."""
+"""The agent's inspections: its checks, and their findings as events."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _POSITION = "kernel log"
 
 
 class PublishEvents(Protocol):
-    """Publishes events and remembers, in one transaction."""
+    """Publishes events and remembers values in one transaction."""
 
     def __call__(self, *events: Event, memory: Mapping[str, bytes] | None = None) -> None: ...
 
 
 class InspectionSetup(msgspec.Struct, frozen=True, kw_only=True):
-    """What is inspected, and how: a node whose agent keeps its files in `root`."""
+    """The setup of a node's inspections. `root` is the agent's state directory."""
 
     node: str
     root: Path
@@ -43,7 +43,7 @@ class InspectionSetup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeInspections:
-    """One node's. `crew()` gives its ranks as they are; `on_fitness()` is called when its self-check changes."""
+    """The inspections of one node. `crew()` returns its ranks; `on_fitness()` is called when the self-check changes."""
 
     def __init__(
         self, inspected: InspectionSetup, recall: Callable[[str], bytes | None], publish: PublishEvents, now: Now
@@ -67,11 +67,11 @@ class NodeInspections:
 
     @property
     def has_looked(self) -> bool:
-        """Every check has looked once, or had its time."""
+        """True once every check has a reading or exceeded its limit."""
         return self._inspections.has_looked
 
     def self_check(self) -> tuple[CheckResult, ...]:
-        """What the inspections say of whether the node can take ranks."""
+        """Return the inspections' part of the node's self-check."""
         return self._inspections.self_check()
 
     async def run(self) -> None:
@@ -93,7 +93,7 @@ class NodeInspections:
 
     def _found(self, check: str, said: Sequence[InspectionReport]) -> None:
         memory: dict[str, bytes] = {}
-        # Not with what another check says: what the log's next lines mean is not said yet while they are being read.
+        # Not with another check's reports: the position must not pass log lines whose reports are still to come.
         position = self._log.position if check == KERNEL else None
         if position is not None and position != self._said_position:
             self._said_position = position

@@ -1,6 +1,6 @@
-"""Runs the checks beside everything else the agent does, and says what follows.
+"""Scheduler of the checks beside the agent's other tasks.
 
-Each check has a task, and each reading a thread with a limit: what hangs, hangs alone.
+Each check has a task, and each reading a thread with a time limit: a hanging check affects no other.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from holdfast_agent.inspections.judge import CheckState, InspectionReport, confi
 from holdfast_agent.inspections.threads import Abandonable, StillRunning
 
 FIRST_ROUND_S = 5.0
-"""A node offers itself when every check has looked once, or after so long: what hangs is said then."""
+"""Time limit of the first round, after which the node registers with hanging checks reported as such."""
 
 WAKE_PAUSE_S = 0.1
-"""After something woke a check: what comes together is read together."""
+"""Pause after a wake-up, so that simultaneous events are read together."""
 
 log = structlog.get_logger(__name__)
 
 
 class CheckStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """A check as it stands: its newest reading (None: it has not come back yet) and what is known by it."""
+    """A check with its newest reading (None: not returned yet) and its state."""
 
     check: Check
     reading: Reading | None = None
@@ -36,19 +36,19 @@ class CheckStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Inspections:
-    """The checks of one node. `say(check, what)` is told after every look, of nothing too; `on_fitness` is called when
-    the node becomes unfit, or fit again.
+    """The checks of one node. `report(check, reports)` is called after every reading, also without reports;
+    `on_fitness` when the node becomes unfit, or fit again.
     """
 
     def __init__(
         self,
         checks: Sequence[Check],
-        say: Callable[[str, Sequence[InspectionReport]], None],
+        report: Callable[[str, Sequence[InspectionReport]], None],
         now: Now,
         again_s: float,
         on_fitness: Callable[[], None] = lambda: None,
     ) -> None:
-        self._say = say
+        self._report = report
         self._now = now
         self._again_s = again_s
         self._on_fitness = on_fitness
@@ -59,11 +59,11 @@ class Inspections:
 
     @property
     def has_looked(self) -> bool:
-        """The first round is over: what the node says of itself includes its inspections."""
+        """True once the first round is over, from when registration includes the inspections."""
         return self._has_begun
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Run all checks until cancelled."""
         async with asyncio.TaskGroup() as group:
             for name in self._standings:
                 group.create_task(self._watch(name), name=f"inspection {name}")
@@ -71,11 +71,11 @@ class Inspections:
                 group.create_task(self._first_round(), name="first round of inspections")
 
     def standings(self) -> tuple[CheckStatus, ...]:
-        """Every check as it stands."""
+        """Return all checks with their readings."""
         return tuple(self._standings.values())
 
     def self_check(self) -> tuple[CheckResult, ...]:
-        """What stands in the way of giving this node ranks: troubles that are without doubt."""
+        """Return the certain faults that forbid giving this node ranks."""
         return tuple(
             _result(standing)
             for standing in self._standings.values()
@@ -90,7 +90,7 @@ class Inspections:
                     await self._looked.wait()
         except TimeoutError:
             late = [name for name, standing in self._standings.items() if standing.reading is None]
-            log.warning("checks have not come back yet", checks=late)
+            log.warning("checks have not returned yet", checks=late)
         self._has_begun = True
         self._unfit = self._unfit_now()
         self._on_fitness()
@@ -107,12 +107,12 @@ class Inspections:
 
     def _take(self, name: str, reading: Reading) -> None:
         before = self._standings[name]
-        state, said = judge(before.check, before.state, reading, self._now(), self._again_s)
+        state, reports = judge(before.check, before.state, reading, self._now(), self._again_s)
         self._standings[name] = CheckStatus(check=before.check, reading=reading, state=state)
         self._looked.set()
-        for one in said:
+        for one in reports:
             log.info("inspection", check=one.check, state=one.state, device=one.device, detail=one.detail)
-        self._say(name, said)
+        self._report(name, reports)
         if self._has_begun and (unfit := self._unfit_now()) != self._unfit:
             self._unfit = unfit
             self._on_fitness()
@@ -126,7 +126,7 @@ class Inspections:
 
 
 async def look(check: Check, reader: Abandonable[Reading]) -> Reading:
-    """One reading within its limit. A check that fails says so, and is no fault of the node."""
+    """Return one reading within the time limit. A check that fails is reported as unreadable, not as a node fault."""
     began = time.monotonic()
     try:
         return await reader.call(check.limit_s)
@@ -137,13 +137,13 @@ async def look(check: Check, reader: Abandonable[Reading]) -> Reading:
     except OSError as error:
         return unreadable(f"{error.filename or check.source}: {error.strerror or error}")
     except Exception as error:
-        # A check may be anybody's code, and reads what others wrote: it must not take the ranks' agent with it.
+        # Third-party code reading third-party data: it must not end the agent.
         log.warning("a check failed", check=check.name, exc_info=error)
         return unreadable(f"the check failed: {type(error).__name__}: {error}")
 
 
 async def _pause(check: Check, pause_s: float) -> None:
-    """Until the interval is over, or there is something to see."""
+    """Wait until the interval is over, or the check wakes up."""
     descriptor = check.wake() if check.wake is not None else None
     if descriptor is None:
         await asyncio.sleep(pause_s)
@@ -168,7 +168,7 @@ def _without_doubt(standing: CheckStatus) -> tuple[Trouble, ...]:
 def _result(standing: CheckStatus) -> CheckResult:
     name = f"inspection {standing.check.name}"
     if standing.reading is None:
-        return CheckResult(name=name, status="unreadable", detail="has not come back yet")
+        return CheckResult(name=name, status="unreadable", detail="has not returned yet")
     if evict := _without_doubt(standing):
         cure = "; after the repair, restart the agent" if standing.state.struck else ""
         return CheckResult(name=name, status="failed", detail=_words(evict) + cure)

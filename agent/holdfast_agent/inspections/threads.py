@@ -1,6 +1,6 @@
-"""Readings that may never come back: each has a thread that can be left behind.
+"""Calls that may never return, each in a thread that can be abandoned.
 
-Not those of the event loop: they are joined when the process ends, and one that hangs would keep the agent from ending.
+The event loop's own threads are joined at exit, so a hanging one would keep the agent from exiting.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ T = TypeVar("T")
 
 
 class StillRunning(Exception):
-    """What was begun has not come back within its limit, or an earlier one has not."""
+    """The call, or an earlier one, has not returned within its limit."""
 
 
 class Abandonable(Generic[T]):
-    """Runs a function in a thread, one at a time: while one is out, no other is begun."""
+    """Runs a function in a thread, one call at a time."""
 
     def __init__(self, name: str, function: Callable[[], T]) -> None:
         self._name = name
@@ -27,10 +27,10 @@ class Abandonable(Generic[T]):
         self._out: asyncio.Future[T] | None = None
 
     async def call(self, limit_s: float) -> T:
-        """The result, of this call or of one before that comes back only now.
+        """Return the result of this call, or of an earlier one that returns only now.
 
         Raises:
-            StillRunning: nothing came within the limit; the next call waits for the same.
+            StillRunning: no result within the limit; the next call waits for the same one.
         """
         if self._out is None:
             self._out = self._begin()
@@ -58,7 +58,7 @@ class Abandonable(Generic[T]):
                 result = self._function()
             except Exception as raised:  # noqa: BLE001
                 error = raised
-            # The loop may be closed by the time that it comes back.
+            # The loop may be closed when the call returns.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(tell, result, error)
 

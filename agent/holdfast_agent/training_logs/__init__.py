@@ -1,1 +1,1 @@
-"""What ranks write for people to look at (TensorBoard, Weights & Biases), read without a word from the script."""
+"""Logs that ranks write for people (TensorBoard, Weights & Biases), read without changes to the script."""

@@ -1,4 +1,4 @@
-"""CRC-32C (Castagnoli), which TFRecord files are sealed with; zlib has the other one. Pure."""
+"""CRC-32C (Castagnoli), the checksum of TFRecord files; zlib only has CRC-32. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TABLE = tuple(_entry(byte) for byte in range(256))
 
 
 def crc32c(data: bytes) -> int:
-    """The checksum: a byte takes 50 ns, so this is for small records."""
+    """Return the checksum. It takes 50 ns per byte, so this is for small records."""
     table, crc = _TABLE, 0xFFFFFFFF
     for byte in data:
         crc = (crc >> 8) ^ table[(crc ^ byte) & 0xFF]
@@ -23,6 +23,6 @@ def crc32c(data: bytes) -> int:
 
 
 def masked_crc32c(data: bytes) -> int:
-    """The checksum as TFRecord writes it: turned, and moved by a constant."""
+    """Return the checksum in TFRecord's form: rotated, plus a constant."""
     crc = crc32c(data)
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF

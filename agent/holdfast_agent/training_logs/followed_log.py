@@ -1,4 +1,4 @@
-"""One training log, read as far as it has been written."""
+"""A training log that is read as it grows."""
 
 from __future__ import annotations
 
@@ -15,19 +15,21 @@ from holdfast_agent.training_logs.tfevents import TfEvents
 from holdfast_agent.training_logs.wandb_file import WandbFile
 
 READ_BYTES_MAX = 256 * 1024
-"""At one look: a log that is far behind is caught up with over some looks, so that others have their turn."""
+"""Maximum bytes per read: a log that is far behind is caught up with over several reads, so that other logs get their
+turn.
+"""
 
 log = structlog.get_logger(__name__)
 
 
 class FollowedLog:
-    """An open log. `offset` is where its first record that was not taken begins."""
+    """An open log. `offset` is the start of the first record that was not taken."""
 
     def __init__(self, found: FoundLog, tags: Tags, offset: int) -> None:
-        """Open it.
+        """Open the log.
 
         Raises:
-            OSError: it cannot be opened, or another file has its place by now.
+            OSError: it cannot be opened, or another file has taken its place.
         """
         self.found = found
         self.kind = kind_of(found.path)
@@ -39,11 +41,11 @@ class FollowedLog:
         status = os.fstat(self._descriptor)
         if FileKey(status.st_dev, status.st_ino) != found.key:
             self.close()
-            raise OSError(f"{found.path} is another file by now")
+            raise OSError(f"{found.path} is a different file now")
 
     @property
     def offset(self) -> int:
-        """Up to where whole records were taken."""
+        """End of the last complete record that was taken."""
         return self._parser.offset
 
     @property
@@ -52,16 +54,16 @@ class FollowedLog:
         return {str(quantity): tag for quantity, tag in self._readings.chosen.items()}
 
     def read(self) -> list[StepReading]:
-        """What was written since the last call.
+        """Return the numbers written since the last call.
 
         Raises:
-            OSError: it cannot be read.
+            OSError: the log is unreadable.
         """
         if self._parser.has_given_up:
             return []
         size = os.fstat(self._descriptor).st_size
         if size < self._read_to:
-            log.warning("a training log was cut short and is read from its beginning", file=self.found.path)
+            log.warning("a training log was truncated and is read from its beginning", file=self.found.path)
             self._parser = WandbFile() if self.kind == "wandb" else TfEvents()
             self._read_to = 0
         data = os.pread(self._descriptor, READ_BYTES_MAX, self._read_to) if size > self._read_to else b""
@@ -78,7 +80,7 @@ class FollowedLog:
 
     def _tell_damage(self) -> None:
         if self._parser.has_given_up:
-            log.error("a training log is not readable and is left alone", file=self.found.path, kind=self.kind)
+            log.error("a training log is unreadable and is ignored", file=self.found.path, kind=self.kind)
         elif self._parser.damaged and not self._damaged:
-            log.warning("damaged records of a training log were passed over", file=self.found.path)
+            log.warning("damaged records of a training log were skipped", file=self.found.path)
         self._damaged = self._parser.damaged

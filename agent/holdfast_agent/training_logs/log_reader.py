@@ -1,4 +1,4 @@
-"""Reads the training logs of a node's ranks in a thread of its own: file systems may hang, the agent must not."""
+"""Reader of the ranks' training logs in its own thread: file systems may hang, the agent must not."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from holdfast_agent.zygote.wire import Fence
 
 READ_EVERY_S = 1.0
 SEARCH_EVERY = 5
-"""So many looks lie between two searches for new files; in the first moments of a crew it is each of them."""
+"""Reads between two searches for new files; shortly after a crew starts every read searches."""
 SEARCHES_AT_FIRST = 20
 LOGS_MAX = 256
 PENDING_MAX = 20_000
-"""Readings that wait to be taken; beyond that the oldest go."""
+"""Maximum number of readings that wait to be taken; the oldest are dropped."""
 
 log = structlog.get_logger(__name__)
 
 
 class ReaderFailed(RuntimeError):
-    """The thread that reads training logs is no more."""
+    """The reading thread has failed."""
 
 
 class WatchedRanks(msgspec.Struct, frozen=True, kw_only=True):
-    """The ranks whose logs are read: their order, their processes, and the tags of their job. Beyond what they have
-    open, `paths` are logs that they told of, `patterns` what the user named, below `folder`.
+    """The ranks whose logs are read: their order, processes, and the tags of their job. Besides their open files,
+    `paths` are logs that they reported, `patterns` files that the user named, relative to `folder`.
     """
 
     fence: Fence
@@ -44,7 +44,7 @@ class WatchedRanks(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogNews(msgspec.Struct, frozen=True, kw_only=True):
-    """What one log said since the last look. `offset` is up to where it was read."""
+    """Numbers from one log since the last read; `offset` is the new read position."""
 
     key: FileKey
     rank: int
@@ -56,7 +56,7 @@ class LogNews(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogReader:
-    """The thread. `watch` and `take` are called by the agent's loop and never wait for it."""
+    """The thread. The loop calls `watch` and `take`, which never wait."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -69,7 +69,7 @@ class LogReader:
         self._failure: BaseException | None = None
 
     def watch(self, watched: WatchedRanks | None, offsets: Mapping[FileKey, int] | None = None) -> None:
-        """From now on read these logs; with `offsets` from there on, else from where they were read to."""
+        """Read these logs from now on: from `offsets` where given, else from the present positions."""
         with self._lock:
             is_new = watched is None or self._watched is None or watched.fence != self._watched.fence
             self._watched = watched
@@ -79,20 +79,20 @@ class LogReader:
             if offsets is not None:
                 self._offsets = dict(offsets)
         if watched is not None and self._thread is None:
-            # It may hang in a read for good, and must not keep the agent from ending.
+            # A daemon thread: it may hang in a read, and must not keep the agent from exiting.
             self._thread = threading.Thread(target=self._serve, name="training logs", daemon=True)
             self._thread.start()
         self._changed.set()
 
     def take(self) -> list[LogNews]:
-        """What was read since the last call.
+        """Return the numbers read since the last call.
 
         Raises:
-            ReaderFailed: the thread has ended by an error that nobody foresaw.
+            ReaderFailed: the thread ended by an unexpected error.
         """
         with self._lock:
             if self._failure is not None:
-                raise ReaderFailed("the reading of training logs has failed") from self._failure
+                raise ReaderFailed("the reader of training logs has failed") from self._failure
             taken, self._news = self._news, []
         return taken
 
@@ -130,7 +130,7 @@ class LogReader:
         for one in (*open_logs(watched.pids), *logs_at(watched.paths), *named):
             found.setdefault(one.key, one)
         for key in followed.keys() - found.keys():
-            # Its writer has closed it: these are its last words.
+            # Its writer has closed it: this is its last content.
             self._read(key, followed[key], followed, here)
         self._close(followed, found.keys() & followed.keys())
         for key, one in found.items():

@@ -1,7 +1,7 @@
-"""Which training logs the ranks of this node write: what they and their children have open, by /proc.
+"""Search for the training logs of this node's ranks: files that they and their children have open (/proc).
 
-So nothing needs to be configured, and wherever a script puts its logs, they are those of this job. Weights & Biases
-writes in a process of its own, which is a child of the rank that called it.
+So no configuration is needed, and every log found belongs to this job. Weights & Biases writes from a child process of
+the rank.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ import msgspec
 TENSORBOARD_MARK = "tfevents"
 WANDB_SUFFIX = ".wandb"
 PROCESSES_MAX = 512
-"""Of one rank: data loaders have many, and none of them more than these."""
+"""Maximum number of processes of one rank: data loaders have many workers."""
 FILES_OF_GLOB_MAX = 64
 
 
 class FileKey(msgspec.Struct, frozen=True):
-    """A file by device and inode: the same whatever it is called."""
+    """A file by device and inode, whatever its name."""
 
     device: int
     inode: int
 
 
 class FoundLog(msgspec.Struct, frozen=True, kw_only=True):
-    """A training log. `way` is where to open it, `path` what it is called; `rank` is the one that writes it."""
+    """A training log. `way` is the path to open, `path` its name; `rank` writes it."""
 
     key: FileKey
     rank: int
@@ -38,7 +38,7 @@ class FoundLog(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def kind_of(path: str) -> str:
-    """`tensorboard` or `wandb` by the file's name, "" for what is neither."""
+    """Return `tensorboard` or `wandb` by the file's name, "" for other files."""
     name = os.path.basename(path)
     if TENSORBOARD_MARK in name:
         return "tensorboard"
@@ -46,12 +46,12 @@ def kind_of(path: str) -> str:
 
 
 def open_logs(ranks: dict[int, int]) -> list[FoundLog]:
-    """The training logs that these ranks (by number: process id) have open for writing."""
+    """Return the training logs that these ranks (rank -> pid) have open for writing."""
     return [found for rank, pid in sorted(ranks.items()) for found in _of_rank(rank, pid)]
 
 
 def logs_at(paths: Mapping[str, int]) -> list[FoundLog]:
-    """The training logs that lie there; paths by rank. Some writers open their file anew for each piece."""
+    """Return the training logs at these paths, with their ranks. Some writers reopen their file for each piece."""
     found: list[FoundLog] = []
     for path, rank in paths.items():
         if kind_of(path) and (status := _stat(path)) is not None:
@@ -60,7 +60,7 @@ def logs_at(paths: Mapping[str, int]) -> list[FoundLog]:
 
 
 def matching_logs(patterns: Iterable[str], folder: str, rank: int) -> list[FoundLog]:
-    """The training logs whose paths match, as far as they are the newest ones."""
+    """Return the newest training logs whose paths match."""
     paths = {path for pattern in patterns for path in glob.iglob(os.path.join(folder, pattern), recursive=True)}
     found = [(status.st_mtime, path) for path in paths if kind_of(path) and (status := _stat(path)) is not None]
     return logs_at({path: rank for _, path in sorted(found)[-FILES_OF_GLOB_MAX:]})
@@ -82,10 +82,10 @@ def _children(pid: int) -> list[int]:
     found: list[int] = []
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
-            # A child belongs to the thread that forked it.
+            # The children of a process are listed by the thread that forked them.
             found += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_bytes().split())
     except OSError:
-        # It has ended, or the kernel was built without this list: then only the rank itself is looked at.
+        # It has exited, or the kernel lacks this list: then only the rank itself is searched.
         return found
     return found
 
@@ -113,7 +113,7 @@ def _stat(path: str) -> os.stat_result | None:
 
 
 def _is_written(pid: int, way: str) -> bool:
-    """Whether the descriptor writes: a rank that reads an old log, TensorBoard itself for one, logs nothing by it."""
+    """Return True if the descriptor is open for writing: a rank may also read old logs."""
     try:
         for line in Path(f"/proc/{pid}/fdinfo/{os.path.basename(way)}").read_bytes().splitlines():
             if line.startswith(b"flags:"):

@@ -1,4 +1,4 @@
-"""The wire format of Protocol Buffers, as far as training logs need it: numbered fields, values as they lie. Pure."""
+"""The part of Protocol Buffers' wire format that training logs need: numbered fields with raw values. Pure."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ VARINT_BYTES_MAX = 10
 
 
 class MalformedMessage(ValueError):
-    """These bytes are no message."""
+    """The bytes are no valid message."""
 
 
 def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The fields in turn: number, and the value, an unsigned int of a varint, else its bytes (4, 8, or the length's).
+    """Yield each field's number and value: an unsigned int for a varint, else its bytes.
 
     Raises:
-        MalformedMessage: cut short, a field number of 0, or a wire type that nobody writes any more.
+        MalformedMessage: truncated, field number 0, or an obsolete wire type.
     """
     at, end = 0, len(message)
     while at < end:
@@ -42,16 +42,16 @@ def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def signed(value: int) -> int:
-    """The int64 of a varint."""
+    """Convert a varint to int64."""
     value &= (1 << 64) - 1
     return value - (1 << 64) if value >> 63 else value
 
 
 def as_double(value: int | bytes) -> float:
-    """The double of a field.
+    """Return a field as double.
 
     Raises:
-        MalformedMessage: it is not of eight bytes.
+        MalformedMessage: it has not eight bytes.
     """
     if not isinstance(value, bytes) or len(value) != 8:
         raise MalformedMessage("not a double")
@@ -59,10 +59,10 @@ def as_double(value: int | bytes) -> float:
 
 
 def as_float(value: int | bytes) -> float:
-    """The float of a field.
+    """Return a field as float.
 
     Raises:
-        MalformedMessage: it is not of four bytes.
+        MalformedMessage: it has not four bytes.
     """
     if not isinstance(value, bytes) or len(value) != 4:
         raise MalformedMessage("not a float")
@@ -70,7 +70,7 @@ def as_float(value: int | bytes) -> float:
 
 
 def as_text(value: int | bytes) -> str:
-    """The text of a field; what is no UTF-8 is replaced.
+    """Return a field as text; invalid UTF-8 is replaced.
 
     Raises:
         MalformedMessage: it is a number.
@@ -79,7 +79,7 @@ def as_text(value: int | bytes) -> str:
 
 
 def as_bytes(value: int | bytes) -> bytes:
-    """The bytes of a field, a message inside among them.
+    """Return a field as bytes, for example of a nested message.
 
     Raises:
         MalformedMessage: it is a number.
@@ -90,7 +90,7 @@ def as_bytes(value: int | bytes) -> bytes:
 
 
 def as_int(value: int | bytes) -> int:
-    """The int64 of a field.
+    """Return a field as int64.
 
     Raises:
         MalformedMessage: it is no varint.

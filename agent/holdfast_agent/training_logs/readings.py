@@ -1,4 +1,4 @@
-"""From scalars to readings: what one log says of the training at one of its steps. Pure."""
+"""Selection of training quantities from a log's scalars, grouped by step. Pure."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from holdfast_agent.training_logs.scalars import Scalar
 from holdfast_agent.training_logs.tags import TagChoice, Tags, value_of
 
 AT_S_MAX = 1 << 33
-"""Moments beyond this are none (it is in the year 2242), and the next power of two is too much for a clock in ns."""
+"""Times beyond this (the year 2242) are invalid; the next power of two would overflow a clock in ns."""
 
 
 class StepReading(NamedTuple):
-    """What was logged together: `at_ns` Unix time, the first of its numbers' moments."""
+    """Numbers that were logged together. `at_ns`: Unix time of the first of them."""
 
     step: int
     at_ns: int
@@ -22,7 +22,7 @@ class StepReading(NamedTuple):
 
 
 class StepReadings:
-    """Picks what is of the training out of one log. Of several tags for one quantity it keeps to the best it met."""
+    """Selects the training's quantities from one log. Of several tags for one quantity it keeps the best seen."""
 
     def __init__(self, tags: Tags, folder: str) -> None:
         self._tags = tags
@@ -32,7 +32,7 @@ class StepReadings:
         """The tag of each quantity that was found."""
 
     def take(self, scalars: Iterable[Scalar]) -> list[StepReading]:
-        """The readings in these scalars, numbers of the same step together."""
+        """Return the readings in these scalars, one for each step."""
         found: list[StepReading] = []
         for scalar in scalars:
             choice = self._choice(scalar.tag)
@@ -58,4 +58,4 @@ class StepReadings:
 
 
 TAGS_MAX = 10_000
-"""A log with more tags than these is not looked at any closer."""
+"""Maximum number of tags examined in a log."""

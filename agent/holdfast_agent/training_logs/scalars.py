@@ -1,4 +1,4 @@
-"""What both kinds of training log come down to: one number under one name at one step. Pure."""
+"""The common content of both log formats: one number with a name and a step. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 
 
 class Scalar(NamedTuple):
-    """`step` is the script's own numbering of the log; `at_s` Unix seconds, when the script logged it."""
+    """`step` is the script's own number; `at_s` the Unix time of logging."""
 
     tag: str
     step: int
@@ -15,10 +15,10 @@ class Scalar(NamedTuple):
 
 
 class LogParser(Protocol):
-    """Reads a file as it grows, from any cut of its bytes.
+    """Incremental parser that accepts any split of the file's bytes.
 
-    `offset` is up to where whole records were taken: a parser that starts there misses none and repeats none.
-    `damaged` counts places that could not be read and were passed over; after `has_given_up` nothing more is read.
+    `offset` is the end of the last complete record taken: a parser that starts there misses and repeats nothing.
+    `damaged` counts unreadable places that were skipped; after `has_given_up` nothing more is read.
     """
 
     offset: int
@@ -26,5 +26,5 @@ class LogParser(Protocol):
     has_given_up: bool
 
     def feed(self, data: bytes) -> list[Scalar]:
-        """The scalars in the records that `data` completes."""
+        """Return the scalars of the records that `data` completes."""
         ...

@@ -1,7 +1,7 @@
-"""Which step a rank had completed at a moment: what puts the numbers of a log on the ledger's count of steps. Pure.
+"""Mapping from time to a rank's completed steps, which assigns logged numbers to the ledger's steps. Pure.
 
-A log numbers as its script likes: by samples, by every accumulation, from 0 again after a restart. The moment at which
-a number was logged is in the log, and the moment at which each step ended is in the ledger, by the same clock.
+Logs number steps in the script's own way: by samples, by accumulations, from 0 after a restart. But a log has the time
+of each number and the ledger the time of each step, by the same clock.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from array import array
 from bisect import bisect_right
 
 STEPS_MAX = 32_768
-"""Steps that are remembered of a rank: a log that is written that much later is not placed."""
+"""Steps remembered for each rank; a number logged later than that is not assigned."""
 
 
 class StepClock:
-    """One rank's steps of one generation; `from_first`: from its first one on, or there were others before."""
+    """A rank's steps in one generation. `from_first`: True if no earlier steps are missing."""
 
     def __init__(self, *, from_first: bool = True) -> None:
         self._ended_ns = array("q")
@@ -22,7 +22,7 @@ class StepClock:
         self._from_first = from_first
 
     def add(self, step: int, ended_ns: int) -> None:
-        """A step was completed. Steps come in order; a clock that was set back is not followed."""
+        """Add a completed step. Steps come in order; a step before the last one (clock set back) is ignored."""
         if self._ended_ns and ended_ns < self._ended_ns[-1]:
             ended_ns = self._ended_ns[-1]
         self._ended_ns.append(ended_ns)
@@ -34,7 +34,7 @@ class StepClock:
             self._from_first = False
 
     def step_at(self, at_ns: int) -> int | None:
-        """The step that was completed last at that moment; None: nobody knows."""
+        """Return the last step completed at that time; None if unknown."""
         place = bisect_right(self._ended_ns, at_ns)
         if place:
             return self._steps[place - 1]

@@ -1,7 +1,7 @@
-"""Which tag of a training log is the loss, the gradient norm, the throughput: names that trainers use, as data. Pure.
+"""Tag names of loss, gradient norm, throughput and others, as trainers write them. Pure.
 
-A tag that merely looks like one is none: a wrong loss would end a sound training. Losses of evaluations are none of the
-training's. What has another name the user names (`holdfast run --tag loss=my/loss`).
+Only exact names count: a wrong loss would end a sound training. Evaluation losses are excluded. Users add other names
+with `holdfast run --tag loss=my/loss`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import msgspec
 from holdfast.events.parts.training_quantities import Quantity
 
 PERCENT_FROM = 1.5
-"""Nobody's MFU is above 150 %: larger ones are percentages."""
+"""MFU never exceeds 150 %: larger values are percentages."""
 
 KNOWN: dict[Quantity, tuple[str, ...]] = {
-    # Of each quantity the first one that a log has counts. As `_canonical` spells them.
+    # For each quantity the first name that a log has counts. Spelled as by `_canonical`.
     "loss": (
         "lm_loss",  # Megatron-LM ("lm loss")
         "loss_metrics/global_avg_loss",  # torchtitan
@@ -81,26 +81,27 @@ _FOLDER_OF_EVALUATION = re.compile(r"(?:^|[^a-z])(?:eval|evaluation|val|valid|va
 
 
 class TagChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """What a tag is; a lower `place` is the better name for it."""
+    """The quantity of a tag; a lower `place` is a better name for it."""
 
     quantity: Quantity
     place: int
 
 
 class Tags:
-    """The names by which one job's logs are read: the user's own before those that are known."""
+    """The names for one job's logs: the user's before the known ones."""
 
     def __init__(self, named: Mapping[Quantity, str] | None = None) -> None:
         self._choices: dict[str, TagChoice] = {}
         self._named = {tag: TagChoice(quantity=quantity, place=-1) for quantity, tag in (named or {}).items()}
-        # A user who names a quantity's tag knows better than to be given another one.
+        # A user's name for a quantity excludes all others.
         for quantity, tags in KNOWN.items():
             if quantity not in (named or {}):
                 self._choices |= {tag: TagChoice(quantity=quantity, place=place) for place, tag in enumerate(tags)}
 
     def choice(self, tag: str, folder: str = "") -> TagChoice | None:
-        """What this tag is, if it is anything of the training. `folder` is the name of the one that the log lies in:
-        some writers keep one name and put evaluation into a folder of its own."""
+        """Return the quantity of a tag; None if it is none of the training's. `folder` is the log's directory: some
+        writers use equal tags for training and evaluation in different folders.
+        """
         if (own := self._named.get(tag)) is not None:
             return own
         if _OF_EVALUATION.search(tag.lower()) or _FOLDER_OF_EVALUATION.search(folder.lower()):
@@ -109,10 +110,10 @@ class Tags:
 
 
 def value_of(quantity: Quantity, value: float) -> float:
-    """The value in the unit that it is kept in: MFU as a share of 1."""
+    """Return the value in the unit that is stored: MFU as a fraction."""
     return value / 100 if quantity == "mfu" and value > PERCENT_FROM else value
 
 
 def _canonical(tag: str) -> str:
-    # W&B names what lies in a dictionary `train.loss`.
+    # W&B flattens dictionaries to `train.loss`.
     return re.sub(r"[\s-]+", "_", tag.strip().lower()).replace(".", "/")

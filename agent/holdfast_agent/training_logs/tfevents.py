@@ -1,7 +1,7 @@
-"""TensorBoard's event files: TFRecords of the protobuf message `Event`, read as they grow. Pure.
+"""Parser for TensorBoard's event files: TFRecords of the protobuf message `Event`. Pure.
 
-A record: length u64, masked CRC-32C of these 8 bytes, the message, masked CRC-32C of the message; little-endian.
-A wrong length leaves no way to know where the next record begins: it is looked for.
+Record: length u64, masked CRC-32C of these 8 bytes, message, masked CRC-32C of the message; little-endian. After a
+corrupt length the next record must be searched for.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from holdfast_agent.training_logs.protobuf import (
 from holdfast_agent.training_logs.scalars import Scalar
 
 RECORD_BYTES_MAX = 64 * 1024
-"""Scalars are small; what is larger (images, histograms, graphs) is passed over unread."""
+"""Scalars are small: larger records (images, histograms, graphs) are skipped unread."""
 LENGTH_MAX = 1 << 31
-"""No writer makes larger ones: what says so is damage."""
+"""No writer makes larger records: a larger length is damage."""
 DAMAGED_BYTES_MAX = 256 * 1024
-"""After so many unreadable bytes in a row the file is given up."""
+"""The file is given up after this many unreadable bytes in a row."""
 
 _LENGTH = struct.Struct("<QI")
 _CRC = struct.Struct("<I")
 _LIKE_A_LENGTH = re.compile(rb"(?:[^\0]..|.[^\0].|..[^\0])\0{5}", re.DOTALL)
-"""Its upper five bytes are zeros, the others are not."""
+"""The upper five bytes of a length are zeros, those of other fields are not."""
 
 # Fields of Event, Summary.Value and TensorProto.
 _WALL_TIME, _STEP, _SUMMARY = 1, 2, 5
@@ -39,7 +39,7 @@ _VALUE = 1
 _TAG, _SIMPLE_VALUE, _TENSOR = 1, 2, 8
 _DTYPE, _CONTENT, _FLOATS, _DOUBLES = 1, 4, 5, 6
 _OF_ONE = {1: "<f", 2: "<d"}
-"""The data types that losses come in, and how one such number lies in `tensor_content`."""
+"""Data types of losses, and their encoding in `tensor_content`."""
 
 
 class TfEvents:
@@ -65,14 +65,14 @@ class TfEvents:
         return found
 
     def _pass_over(self) -> bool:
-        """Leave out what belongs to a large record."""
+        """Skip the rest of a large record."""
         step = min(self._passing, len(self._buffer))
         del self._buffer[:step]
         self._passing -= step
         self._passed += step
         if self._passing:
             return False
-        # Only now: who starts anew in the middle of it would take it for damage.
+        # Only at its end: a parser that starts in the middle would take it for damage.
         self.offset += self._passed
         self._passed = 0
         return True
@@ -103,12 +103,12 @@ class TfEvents:
         return True
 
     def _search(self) -> bool:
-        """Go to where a record may begin."""
+        """Search for a possible start of a record."""
         if not self._unreadable:
             self.damaged += 1
         length = _LIKE_A_LENGTH.search(self._buffer, 1)
         step = length.start() if length else max(1, len(self._buffer) - 7)
-        # Or it would keep the buffer from being cut.
+        # Else the buffer could not be trimmed.
         del length
         self._drop(step)
         self._unreadable += step
@@ -121,10 +121,10 @@ class TfEvents:
 
 
 def _scalars(message: bytes) -> list[Scalar]:
-    """The scalars of one `Event`.
+    """Return the scalars of one `Event`.
 
     Raises:
-        MalformedMessage: it is none.
+        MalformedMessage: it is invalid.
     """
     at_s, step = 0.0, 0
     values: list[tuple[str, float]] = []
@@ -153,7 +153,7 @@ def _value(message: bytes) -> tuple[str, float] | None:
 
 
 def _tensor(message: bytes) -> float | None:
-    """The number of a tensor that has one, as TensorFlow 2 and `add_scalar(new_style=True)` write scalars."""
+    """Return the number of a one-element tensor, as TensorFlow 2 and `add_scalar(new_style=True)` write scalars."""
     dtype, content = 0, b""
     listed: dict[int, bytes] = {_FLOATS: b"", _DOUBLES: b""}
     for field, value in fields(message):

@@ -1,9 +1,8 @@
-"""The file that a Weights & Biases run writes, offline or not: `run-<id>.wandb`, read as it grows. Pure.
+"""Parser for Weights & Biases run files, `run-<id>.wandb`, offline or not. Pure.
 
-It is a log in the manner of LevelDB: after 7 bytes of header, blocks of 32 KiB with records: CRC-32 of type and data
-(the one of zlib), length u16, type u8 (whole, first, middle, last part), data; a block's last bytes that hold no header
-are zeros. Each record is a protobuf message `Record`; what a script logs at a step is its `history`. After damage the
-next block is good again.
+The format is LevelDB's log: a header of 7 bytes, then blocks of 32 KiB with records: CRC-32 (zlib's) of type and data,
+length u16, type u8 (whole, first, middle, last part), data; a block is padded with zeros. Each record is a protobuf
+message `Record`, whose `history` holds what a script logs at a step. After damage parsing resumes at the next block.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ MAGIC = b":W&B"
 FILE_HEADER_BYTES = 7
 BLOCK_BYTES = 32 * 1024
 RECORD_BYTES_MAX = 1024 * 1024
-"""What a step logs is small; what is larger (configuration, artifacts) is passed over."""
+"""Logged steps are small: larger records (configuration, artifacts) are skipped."""
 NESTED_MAX = 8
 DAMAGED_BLOCKS_MAX = 64
-"""After so many unreadable blocks in a row the file is given up."""
+"""The file is given up after this many unreadable blocks in a row."""
 
 _HEADER = struct.Struct("<IHB")
 _WHOLE, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
@@ -47,7 +46,7 @@ class WandbFile:
         self.damaged = 0
         self.has_given_up = False
         self._at = offset
-        """Where the buffer begins; the offset stays at the first part of a record that is not whole yet."""
+        """Position of the buffer's start; `offset` stays at the first part of an incomplete record."""
         self._buffer = bytearray()
         self._parts: bytearray | None = None
         self._damaged_blocks = 0
@@ -115,7 +114,7 @@ class WandbFile:
 
     def _skip_damage(self, size: int) -> bool:
         if len(self._buffer) < size:
-            # What is being written now may be whole when it is: only a block that is over is given up.
+            # The block may still be in the middle of a write: only a finished block is given up.
             return False
         self.damaged += not self._damaged_blocks
         self._damaged_blocks += 1
@@ -138,10 +137,10 @@ class WandbFile:
 
 
 def _history(record: bytes) -> list[Scalar]:
-    """The scalars of one `Record`: of none but the history of a run.
+    """Return the scalars of one `Record`, which only a run's history has.
 
     Raises:
-        MalformedMessage: it is none.
+        MalformedMessage: it is invalid.
     """
     found: list[Scalar] = []
     for number, value in fields(record):
@@ -181,7 +180,7 @@ def _item(message: bytes) -> Iterator[tuple[str, float]]:
 
 
 def _parsed(value: bytes) -> Any:
-    # What JSON does not know is written as Python and JavaScript spell it.
+    # NaN and infinities are written as Python or JavaScript spell them.
     if (word := _NOT_JSON.get(value.strip())) is not None:
         return float(word)
     try:
@@ -191,7 +190,7 @@ def _parsed(value: bytes) -> Any:
 
 
 def _numbers(name: str, value: Any, depth: int) -> Iterator[tuple[str, float]]:
-    """Numbers by name, those of a dictionary as W&B names them: `outer.inner`. Some writers put NaN into a string."""
+    """Return numbers by name, nested ones as `outer.inner` like W&B. Some writers put NaN into a string."""
     if isinstance(value, str):
         spelt = _NOT_JSON.get(value.encode(errors="replace"))
         value = None if spelt is None else float(spelt)

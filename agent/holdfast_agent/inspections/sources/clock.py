@@ -1,4 +1,4 @@
-"""The clock: what whoever keeps it right (NTP, PTP) tells the kernel it is off by, and steps."""
+"""The clock: its offset as known to the kernel from NTP or PTP, and steps."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _Timex(ctypes.Structure):
 
 
 class ClockState(msgspec.Struct, frozen=True, kw_only=True):
-    """What the kernel says of its clock. Seconds."""
+    """The kernel's clock state, in seconds."""
 
     is_synchronised: bool
     offset_s: float
@@ -39,7 +39,7 @@ class ClockState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def kernel_clock() -> ClockState:
-    """Asks the kernel, and changes nothing."""
+    """Reads the kernel's clock state without changing it."""
     timex = _Timex()
     libc = ctypes.CDLL(None, use_errno=True)
     state = libc.adjtimex(ctypes.byref(timex))
@@ -54,7 +54,7 @@ def kernel_clock() -> ClockState:
 
 
 class Clock:
-    """`difference()` is the wall clock less one that nobody sets."""
+    """`difference()` returns the wall clock minus a clock that is never set."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Clock:
         self._before: float | None = None
 
     def read(self) -> Reading:
-        """The skew as it is known, and whether the clock was set since the last look."""
+        """Return the known skew, and whether the clock was set since the last reading."""
         troubles: list[Trouble] = []
         before, self._before = self._before, self._difference()
         if before is not None and abs(step_s := self._before - before) > self._skew_s_max:
@@ -76,15 +76,15 @@ class Clock:
             troubles.append(Trouble(kind="step", detail=detail, is_momentary=True))
         state = self._ask()
         if not state.is_synchronised:
-            why = unreadable("nobody keeps the clock right, so its skew is not known: run chronyd, ntpd or ptp4l")
+            why = unreadable("the clock is not synchronized, so its skew is unknown: run chronyd, ntpd or ptp4l")
             return msgspec.structs.replace(why, troubles=tuple(troubles))
         off_s = max(abs(state.offset_s), state.error_s)
         if off_s > self._skew_s_max:
-            detail = f"the clock is off by {off_s:.3f} s, {self._skew_s_max:g} s are allowed"
+            detail = f"the clock is off by {off_s:.3f} s, the limit is {self._skew_s_max:g} s"
             troubles.append(Trouble(kind="skew", detail=detail))
         return Reading(troubles=tuple(troubles), seen={"": f"off by {off_s * 1e3:.1f} ms at most"})
 
 
 def clock_check(policy: InspectionPolicy) -> Check:
-    """The check of the clock. Its skew breaks no training; it makes the order of what is logged doubtful."""
+    """Return the check of the clock. Skew breaks no training, but makes the order of logs doubtful."""
     return Check(name="clock", source="adjtimex", read=Clock(policy).read, interval_s=policy.clock_s, scope="host")

@@ -1,6 +1,6 @@
-"""The container runtime, asked over its socket: one that accepts and says nothing hangs.
+"""The container runtime, asked over its socket; one that accepts and does not answer hangs.
 
-Docker answers HTTP; containerd and CRI-O speak gRPC, whose first word is an HTTP/2 settings frame.
+Docker speaks HTTP; containerd and CRI-O speak gRPC, which begins with an HTTP/2 settings frame.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _SOCKETS = {
 
 
 class Containers:
-    """Asks every runtime whose socket is here."""
+    """Asks every runtime that has a socket here."""
 
     def __init__(self, machine: Machine) -> None:
         self._run = machine.run
         self._known: set[tuple[str, Path]] = set()
 
     def read(self) -> Reading:
-        """Each of them."""
+        """Return the state of each runtime."""
         self._known |= {
             (kind, self._run / name)
             for kind, names in _SOCKETS.items()
@@ -59,7 +59,7 @@ class Containers:
 
 
 def container_check(policy: InspectionPolicy, machine: Machine) -> Check:
-    """The check of all runtimes."""
+    """Return the check of all runtimes."""
     return Check(
         name="container",
         source="sockets of docker, podman, containerd, CRI-O",
@@ -73,9 +73,10 @@ def container_check(policy: InspectionPolicy, machine: Machine) -> Check:
 
 
 def answer(kind: str, path: Path) -> None:
-    """
+    """Ask a runtime.
+
     Raises:
-        OSError: nobody answers there, or not as such a runtime does.
+        OSError: no answer, or not one of such a runtime.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as runtime:
         runtime.settimeout(ANSWER_S)
@@ -84,6 +85,6 @@ def answer(kind: str, path: Path) -> None:
         head = runtime.recv(64)
     if kind == "docker":
         if not head.startswith(b"HTTP/1.1 200"):
-            raise OSError(0, f"it says {head[:32].decode(errors='replace')!r}")
+            raise OSError(0, f"it answers {head[:32].decode(errors='replace')!r}")
     elif len(head) < 9 or head[3] != _SETTINGS:
         raise OSError(0, "it does not speak gRPC")

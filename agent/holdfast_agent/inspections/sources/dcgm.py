@@ -1,4 +1,4 @@
-"""DCGM's own health watches, where it is installed: `dcgmi health`."""
+"""DCGM's health watches through `dcgmi health`, where it is installed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.symptoms import Symptom
 from holdfast_agent.inspections.check import Check, Reading, Trouble, unreadable
 
 ALL_GPUS = "0"
-"""The group that DCGM has from the start."""
+"""DCGM's default group."""
 
 _OVERALL = re.compile(r"Overall Health\W+(?:value\W+)?(?P<health>Healthy|Warning|Failure)", re.IGNORECASE)
 _SAYS_WHAT = re.compile(r"warning|failure|error", re.IGNORECASE)
@@ -19,7 +19,7 @@ _LINES_MAX = 20
 
 
 def health_of(output: str) -> Reading | None:
-    """What its answer says, as a table or as JSON; None: it says nothing of health."""
+    """Return the health in an answer (table or JSON); None if it has none."""
     found = _OVERALL.search(output)
     if found is None:
         return None
@@ -27,20 +27,20 @@ def health_of(output: str) -> Reading | None:
     if health == "healthy":
         return Reading(seen={"": "healthy"})
     lines = tuple(line.strip() for line in output.splitlines() if _SAYS_WHAT.search(line))
-    # What it calls a failure may be one that a reset has mended: NVML and the kernel's log are surer.
-    detail = f"DCGM's health watches say {health}"
+    # DCGM may report failures that a reset has repaired: NVML and the kernel log are more reliable.
+    detail = f"DCGM's health watches report {health}"
     return Reading(troubles=(Trouble(kind="health", detail=detail, lines=lines[:_LINES_MAX]),))
 
 
 class Dcgm:
-    """Asks `dcgmi`. `limit_s` is that of the program."""
+    """Runs `dcgmi`, which gets `limit_s`."""
 
     def __init__(self, limit_s: float = 10.0) -> None:
         self._limit_s = limit_s
         self._has_answered = False
 
     def read(self) -> Reading:
-        """The health of all GPUs together."""
+        """Return the health of all GPUs together."""
         program = shutil.which("dcgmi")
         if program is None:
             return Reading(absent="dcgmi is not installed")
@@ -61,16 +61,16 @@ class Dcgm:
             self._has_answered = True
             return reading
         said = (asked.stdout + asked.stderr).strip().splitlines()
-        return self._silent(f"dcgmi says {said[-1].strip() if said else f'nothing, exit code {asked.returncode}'}")
+        return self._silent(f"dcgmi printed {said[-1].strip() if said else f'nothing, exit code {asked.returncode}'}")
 
     def _silent(self, why: str) -> Reading:
         if self._has_answered:
-            return Reading(troubles=(Trouble(kind="service", detail=f"DCGM does not answer any more: {why}"),))
+            return Reading(troubles=(Trouble(kind="service", detail=f"DCGM no longer answers: {why}"),))
         return unreadable(f"{why}: start nvidia-dcgm, and its watches with dcgmi health --set a --group {ALL_GPUS}")
 
 
 def dcgm_check(policy: InspectionPolicy) -> Check:
-    """The check by DCGM: a hint."""
+    """Return the check by DCGM, which is a hint."""
     return Check(
         name="dcgm",
         source="dcgmi health",

@@ -1,4 +1,4 @@
-"""The disks that a node writes to: room and inodes, a file system that became read-only, a disk that is offline.
+"""Disks that a node writes to: free space and inodes, file systems that became read-only, offline disks.
 
 SMART is not read: it costs a command to every disk, and belongs to the tests while ranks are stopped.
 """
@@ -19,7 +19,7 @@ _WELL = {"live", "running"}
 
 
 class Disks:
-    """Watches what is below `paths()`: the directories of the agent and of its job, that for temporary files."""
+    """Watches the file systems below `paths()`: the directories of the agent and its job, and for temporary files."""
 
     def __init__(self, machine: Machine, policy: InspectionPolicy, paths: Paths) -> None:
         self._machine = machine
@@ -28,7 +28,7 @@ class Disks:
         self._writable: set[Path] = set()
 
     def read(self) -> Reading:
-        """Every file system below the paths, once each; those over the network are another check's."""
+        """Return each file system's state, once; network file systems have their own check."""
         table = mount_table(self._machine) or {}
         troubles: list[Trouble] = []
         unread: dict[str, str] = {}
@@ -40,7 +40,7 @@ class Disks:
                 below.setdefault(mount.point if mount else str(path), (mount, []))[1].append(path)
         for point, (mount, paths) in below.items():
             try:
-                # A directory may not be there yet; what it will lie on is.
+                # A missing directory stands for the directory that it will be created in.
                 room = os.statvfs(point)
             except FileNotFoundError:
                 unread[point] = f"there is no {point}"
@@ -73,7 +73,7 @@ class Disks:
             detail = f"{what}, {policy.disk_free_bytes_min / _GIB:.2f} GiB are needed"
             found.append(Trouble(device=point, kind="full", detail=detail, confidence="tolerate"))
         elif min(percent, inodes) < policy.disk_free_percent_min:
-            detail = f"{percent:.1f} % of the room and {inodes:.1f} % of the inodes are free"
+            detail = f"{percent:.1f} % of the space and {inodes:.1f} % of the inodes are free"
             found.append(Trouble(device=point, kind="room", detail=detail))
         return found
 
@@ -82,9 +82,9 @@ class Disks:
         if not mount.is_read_only:
             self._writable.update(paths)
         elif lost := sorted(self._writable.intersection(paths)):
-            # One that was read-only from the first may be meant to be. By where the node writes, for it may be another
-            # file system that lies there now.
-            detail = f"{lost[0]} on {mount.source} was writable and is read-only now"
+            # A file system that was read-only from the start may be meant to be. Keyed by path, for another file system
+            # may be mounted there now.
+            detail = f"{lost[0]} on {mount.source} was writable and is now read-only"
             found.append(
                 Trouble(
                     device=mount.point, kind="read-only", detail=detail, confidence="evict", symptom=Symptom.DISK_FAULT
@@ -106,7 +106,7 @@ class Disks:
 
 
 def disks_check(policy: InspectionPolicy, machine: Machine, paths: Paths) -> Check:
-    """The check of all of them. Nodes of one machine share them."""
+    """Return the check of all disks. Nodes of one machine share them."""
     return Check(
         name="disks",
         source="statvfs, /proc/self/mountinfo, /sys/class/block",
@@ -118,7 +118,9 @@ def disks_check(policy: InspectionPolicy, machine: Machine, paths: Paths) -> Che
 
 
 def disks_below(machine: Machine, number: str) -> frozenset[str]:
-    """The block device of this number, the disk that it is a part of, and what lies below it (LVM, RAID, crypt)."""
+    """Return the block device of this number, the disk that it is a part of, and the devices below it (LVM, RAID,
+    crypt).
+    """
     found: set[str] = set()
     waiting = [machine.sys / "dev/block" / number]
     while waiting:
@@ -137,5 +139,5 @@ def disks_below(machine: Machine, number: str) -> frozenset[str]:
 
 
 def disk_state(machine: Machine, disk: str) -> str:
-    """What its driver says: `live` of an NVMe disk, `running` of a SCSI one; "" of others."""
+    """Return the driver's state: `live` for NVMe, `running` for SCSI, "" for others."""
     return text(machine.sys / "class/block" / disk / "device/state") or ""

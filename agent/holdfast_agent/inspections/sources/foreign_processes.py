@@ -1,8 +1,8 @@
-"""Whether processes that are not the job's take the processors from its ranks.
+"""Foreign processes that take processor time from the job's ranks.
 
-That ranks wait for processors is no fault by itself: they may be more than there are. It is one where most of the time
-goes to others: a stray process, a backup, what an earlier job has left behind. Asked where this node has its processors
-for itself, the machine or a control group of its own; where nodes share them, nobody is a stranger.
+Ranks that wait for processors are no fault by themselves: there may be more ranks than processors. It is a fault if
+most of the time goes to other processes, such as strays, backups or leftovers of an earlier job. The check only applies
+where the node has the machine or a control group to itself.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _NS = 1e9
 _AGENT = "holdfast_agent"
 _PACKAGES = (_AGENT, "holdfast_vault", "holdfast_checks")
 SHARE_MIN = 0.5
-"""Of the processor time that was used."""
+"""Minimum share of the processor time used."""
 
 Ranks = Callable[[], Collection[int]]
-"""The pids of the node's ranks, as they stand."""
+"""Pids of the node's ranks."""
 
 
 class ProcessUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """What a process has used of processors so far, in seconds, and whose child it is."""
+    """Processor time that a process has used so far, in seconds, and its parent."""
 
     name: str
     parent: int
@@ -38,7 +38,7 @@ class ProcessUsage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ForeignProcesses:
-    """Compares one look with the one before."""
+    """Compares each reading with the one before."""
 
     def __init__(self, machine: Machine, policy: InspectionPolicy, ranks: Ranks) -> None:
         self._proc = machine.proc
@@ -48,16 +48,16 @@ class ForeignProcesses:
         self._used: dict[int, ProcessUsage] = {}
 
     def look(self) -> Trouble | None:
-        """What is wrong; nothing at the first look at ranks, nor at the first at which they wait."""
+        """Return the trouble; None at the first reading of ranks, and at the first at which they wait."""
         percent = self._waited_percent()
         if percent <= self._percent_max:
             self._used = {}
             return None
         before, self._used = self._used, self._processes()
-        return self._told(before, percent) if before else None
+        return self._trouble(before, percent) if before else None
 
     def _waited_percent(self) -> float:
-        """Of the time in which the ranks' main threads wanted to run since the last look, what they waited."""
+        """Return the percentage of the time since the last reading that runnable main threads of ranks had to wait."""
         before, self._waited = self._waited, {}
         ran_s = waited_s = 0.0
         for pid in self._ranks():
@@ -70,22 +70,22 @@ class ForeignProcesses:
                 waited_s += now[1] - before[pid][1]
         return 100 * waited_s / (ran_s + waited_s) if waited_s > 0 else 0.0
 
-    def _told(self, before: Mapping[int, ProcessUsage], percent: float) -> Trouble | None:
+    def _trouble(self, before: Mapping[int, ProcessUsage], percent: float) -> Trouble | None:
         here = {pid: used for pid, used in self._used.items() if self._group(pid) == self._group(None)}
         agents = {pid for pid in here if _AGENT in self._arguments(pid)}
         if len(agents) > 1:
             return None
-        new = {pid: used.cpu_s - _of_the_same(before.get(pid), used) for pid, used in here.items()}
-        strange = {pid: cpu_s for pid, cpu_s in new.items() if not self._is_of_holdfast(pid)}
-        used_s, strange_s = sum(new.values()), sum(strange.values())
-        if not strange or strange_s <= SHARE_MIN * used_s:
+        new = {pid: used.cpu_s - _cpu_s_before(before.get(pid), used) for pid, used in here.items()}
+        foreign = {pid: cpu_s for pid, cpu_s in new.items() if not self._is_of_holdfast(pid)}
+        used_s, foreign_s = sum(new.values()), sum(foreign.values())
+        if not foreign or foreign_s <= SHARE_MIN * used_s:
             return None
-        most = max(strange, key=lambda pid: strange[pid])
-        used = f"used {strange_s:.1f} of {used_s:.1f} s of processor time, most of them {here[most].name}[{most}]"
+        most = max(foreign, key=lambda pid: foreign[pid])
+        used = f"used {foreign_s:.1f} of {used_s:.1f} s of processor time, most of them {here[most].name}[{most}]"
         return Trouble(
             device="cpu",
             kind="strangers",
-            detail=f"{len(strange)} processes that are not the job's {used}; "
+            detail=f"{len(foreign)} processes that are not the job's {used}; "
             f"the ranks waited for {percent:.0f} % of what they wanted to run",
             confidence="tolerate",
             symptom=Symptom.CPU_OVERLOAD,
@@ -93,7 +93,7 @@ class ForeignProcesses:
         )
 
     def _is_of_holdfast(self, pid: int) -> bool:
-        """Whether it descends from an agent, a zygote (which adopts what ranks leave behind) or a vault, or is one."""
+        """Return True for agents, zygotes (which adopt what ranks leave behind), vaults, and all descendants."""
         seen: set[int] = set()
         while pid > 0 and pid not in seen:
             if any(argument.partition(".")[0] in _PACKAGES for argument in self._arguments(pid)):
@@ -114,7 +114,7 @@ class ForeignProcesses:
         return (text(self._proc / str(pid) / "cmdline") or "").split("\0")
 
     def _group(self, pid: int | None) -> str:
-        """The control group that a process gets its processors by; None: this one."""
+        """Return the processor control group of a process; None: of this one."""
         unified = ""
         for line in (text(self._proc / (str(pid) if pid is not None else "self") / "cgroup") or "").splitlines():
             _, controllers, path = line.split(":", 2)
@@ -125,12 +125,12 @@ class ForeignProcesses:
         return unified
 
 
-def _of_the_same(before: ProcessUsage | None, now: ProcessUsage) -> float:
+def _cpu_s_before(before: ProcessUsage | None, now: ProcessUsage) -> float:
     return before.cpu_s if before is not None and before.started == now.started else 0.0
 
 
 def _parsed(line: str | None) -> ProcessUsage | None:
-    """`pid (name) state parent ...`: the name may have anything in it."""
+    """Parse `pid (name) state parent ...`, where the name may contain anything."""
     if not line:
         return None
     head, _, tail = line.rpartition(")")

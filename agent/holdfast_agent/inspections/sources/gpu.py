@@ -1,4 +1,4 @@
-"""The GPUs, by NVML in a process of its own: lost ones, a driver that hangs, heat, memory, PCIe, the fabric manager."""
+"""GPUs by NVML in a separate process: lost GPUs, a hanging driver, heat, memory, PCIe, the fabric manager."""
 
 from __future__ import annotations
 
@@ -23,21 +23,23 @@ from holdfast_agent.inspections.sources.gpu_report import GpuReport, Known, read
 PROBE = (sys.executable, "-P", "-m", "holdfast_agent.inspections.sources.gpu_probe")
 
 KILLED_S = 1.0
-"""What can be killed has ended by then."""
+"""Time after which a killable process has ended."""
 
 _RUNNABLE = "R"
 
 
 class ProbeHangs(Exception):
-    """The process that asks has not answered within the limit, and waits in the driver; the message has where."""
+    """The NVML process has not answered within the limit and waits in the driver; the message gives the kernel
+    function.
+    """
 
 
 class ProbeStarved(Exception):
-    """The process that asks has not answered within the limit, for it got no processor."""
+    """The NVML process has not answered within the limit because it got no processor."""
 
 
 class GpuProbe:
-    """The process that asks NVML. One that hangs is killed; while it does not die, none is started in its place."""
+    """The NVML process. A hanging one is killed; until it dies, no other is started."""
 
     def __init__(self, command: Sequence[str] = PROBE) -> None:
         self._command = tuple(command)
@@ -46,7 +48,8 @@ class GpuProbe:
         self._hung_at = ""
 
     def ask(self, limit_s: float) -> GpuReport:
-        """
+        """Return the process's answer.
+
         Raises:
             ProbeHangs: the driver does not answer.
             ProbeStarved: the process did not get to run.
@@ -74,7 +77,7 @@ class GpuProbe:
         return msgspec.json.decode(answer, type=GpuReport)
 
     def close(self) -> None:
-        """End the process; not waiting for it, for it may hang."""
+        """Kill the process without waiting for it, for it may hang."""
         for process in (self._process, self._hung):
             if process is not None:
                 process.kill()
@@ -110,7 +113,7 @@ class GpuProbe:
 
 
 class GpuInspection:
-    """Asks, and says what follows."""
+    """Reads NVML's report and compares it with what is known of the GPUs."""
 
     def __init__(self, policy: InspectionPolicy, gpus: Gpus, probe: GpuProbe | None = None) -> None:
         self._policy = policy
@@ -119,7 +122,7 @@ class GpuInspection:
         self._known = Known(wanted=gpus.own if gpus.are_divided else None)
 
     def read(self) -> Reading:
-        """All GPUs of the node."""
+        """Return the state of all GPUs of the node."""
         if not self._gpus.own:
             hidden = bool(self._gpus.of_machine)
             return Reading(absent="no GPU is this node's" if hidden else "no NVIDIA GPU on the PCI bus")
@@ -138,25 +141,25 @@ class GpuInspection:
         return reading
 
     def close(self) -> None:
-        """End the process that asks."""
+        """End the NVML process."""
         self._probe.close()
 
 
 def gpu_check(policy: InspectionPolicy, inspection: GpuInspection) -> Check:
-    """The check of all GPUs of the node."""
+    """Return the check of all GPUs of the node."""
     return Check(
         name="gpu",
         source="NVML",
         read=inspection.read,
         interval_s=policy.gpu_s,
-        # The limit of the question itself comes first: it tells a driver that hangs from a busy machine.
+        # The probe's own limit comes first: it tells a hanging driver from a busy machine.
         limit_s=policy.gpu_hang_s + 10,
         symptom=Symptom.GPU_UNAVAILABLE,
     )
 
 
 def _line(descriptor: int, limit_s: float) -> bytes | None:
-    """One line; b"" at the end of what there is; None: nothing came in time."""
+    """Return one line; b"" at end-of-file; None if none came in time."""
     deadline, read = time.monotonic() + limit_s, b""
     with selectors.DefaultSelector() as selector:
         selector.register(descriptor, selectors.EVENT_READ)
@@ -171,7 +174,7 @@ def _line(descriptor: int, limit_s: float) -> bytes | None:
 
 
 def _state(pid: int) -> tuple[str, str]:
-    """What the process does: its state's letter, and where in the kernel it waits."""
+    """Return the process's state letter, and its wait channel in the kernel."""
     stat = text(Path(f"/proc/{pid}/stat")) or ""
     state = stat.rpartition(")")[2].split()
     stack = (text(Path(f"/proc/{pid}/stack")) or "").splitlines()

@@ -1,8 +1,7 @@
-"""`python -m holdfast_agent.inspections.sources.gpu_probe`: asks NVML, once for each line on stdin, and answers with
-one line.
+"""`python -m holdfast_agent.inspections.sources.gpu_probe`: answers each line on stdin with one line of NVML data.
 
-A process of its own: a call into a driver that hangs does not come back, not even for SIGKILL, and must not take the
-agent with it. It ends when its stdin does.
+It is a separate process because a call into a hanging driver never returns, not even on SIGKILL, and must not block the
+agent. It exits at the end of stdin.
 """
 
 from __future__ import annotations
@@ -71,8 +70,8 @@ def _state(nvml: Any, index: int) -> GpuState:
         is_lost = error.value in lost
         return GpuState(index=index, pci=pci, uuid=uuid, lost=why if is_lost else "", silent="" if is_lost else why)
 
-    def asked(call: Callable[[], Any]) -> Any:
-        """None where this GPU or driver does not know."""
+    def optional(call: Callable[[], Any]) -> Any:
+        """Return None where this GPU or driver lacks the value."""
         try:
             return call()
         except AttributeError:
@@ -83,25 +82,25 @@ def _state(nvml: Any, index: int) -> GpuState:
             return None
 
     try:
-        remapped = asked(lambda: nvml.nvmlDeviceGetRemappedRows(handle))
-        fabric = asked(lambda: _fabric(nvml, handle))
+        remapped = optional(lambda: nvml.nvmlDeviceGetRemappedRows(handle))
+        fabric = optional(lambda: _fabric(nvml, handle))
         return GpuState(
             index=index,
             pci=pci,
             uuid=uuid,
-            temperature_c=asked(lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
-            slow_reasons=asked(lambda: nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)),
-            ecc_uncorrected=asked(
+            temperature_c=optional(lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
+            slow_reasons=optional(lambda: nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)),
+            ecc_uncorrected=optional(
                 lambda: nvml.nvmlDeviceGetTotalEccErrors(
                     handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
                 )
             ),
             remap_pending=bool(remapped[2]) if remapped is not None else None,
             remap_failed=bool(remapped[3]) if remapped is not None else None,
-            pages_pending=_flag(asked(lambda: nvml.nvmlDeviceGetRetiredPagesPendingStatus(handle))),
-            pcie_width=asked(lambda: nvml.nvmlDeviceGetCurrPcieLinkWidth(handle)),
-            pcie_width_max=asked(lambda: nvml.nvmlDeviceGetMaxPcieLinkWidth(handle)),
-            pcie_replays=asked(lambda: nvml.nvmlDeviceGetPcieReplayCounter(handle)),
+            pages_pending=_flag(optional(lambda: nvml.nvmlDeviceGetRetiredPagesPendingStatus(handle))),
+            pcie_width=optional(lambda: nvml.nvmlDeviceGetCurrPcieLinkWidth(handle)),
+            pcie_width_max=optional(lambda: nvml.nvmlDeviceGetMaxPcieLinkWidth(handle)),
+            pcie_replays=optional(lambda: nvml.nvmlDeviceGetPcieReplayCounter(handle)),
             fabric_state=fabric[0] if fabric is not None else None,
             fabric_status=fabric[1] if fabric is not None else None,
         )
@@ -111,7 +110,7 @@ def _state(nvml: Any, index: int) -> GpuState:
 
 def _fabric(nvml: Any, handle: Any) -> tuple[int, int]:
     info = nvml.c_nvmlGpuFabricInfo_t()
-    # Writes into what it is given.
+    # The call writes into its argument.
     nvml.nvmlDeviceGetGpuFabricInfo(handle, ctypes.byref(info))
     return int(info.state), int(info.status)
 

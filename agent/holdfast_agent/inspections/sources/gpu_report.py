@@ -1,4 +1,4 @@
-"""What NVML says of the GPUs, as one process tells another, and what follows from it. Pure."""
+"""NVML's report on the GPUs, as the probe sends it, and the troubles in it. Pure."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from holdfast_agent.inspections.check import Reading, Trouble, unreadable
 _THERMAL = 0x20 | 0x40
 _POWER_BRAKE = 0x80
 _SLOWED = 0x8
-"""Of NVML's reasons why a clock is lower than it could be; at the power limit it is so by design."""
+"""NVML's throttle reasons that show a fault; the power limit is normal."""
 
 _FABRIC_DONE, _FABRIC_NOT_SUPPORTED = 3, 0
 
 
 class GpuState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One GPU at one look; None: this GPU or its driver does not say. `lost`: the driver says that it is; `silent`: why
-    it says nothing, which need not be the GPU's fault.
+    """One GPU in one report; None: unknown to this GPU or its driver. `lost`: the driver lost it. `silent`: the reason
+    why it has no data, which need not be the GPU's fault.
     """
 
     index: int
@@ -42,12 +42,12 @@ class GpuState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def name(self) -> str:
-        """As kernel lines name it, if that is known."""
+        """Its name in kernel log lines, if known."""
         return self.pci or f"GPU-{self.index}"
 
 
 class GpuReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """All of them. `failed`: what is missing, `library` (nothing to ask with) or `driver`, and `why`."""
+    """All GPUs. `failed`: what is missing, `library` (NVML itself) or `driver`, with the reason in `why`."""
 
     gpus: tuple[GpuState, ...] = ()
     failed: Literal["", "library", "driver", "versions"] = ""
@@ -55,8 +55,8 @@ class GpuReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Known(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of the node's GPUs: `wanted` by PCI address if somebody divided them (None: all that NVML lists are
-    its), the newest report of each by name, and when that was.
+    """Knowledge of the node's GPUs: `wanted` PCI addresses if the GPUs are divided (None: all are the node's), the
+    newest report of each by name, and its time.
     """
 
     wanted: frozenset[str] | None = None
@@ -64,21 +64,23 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     at_s: float = 0.0
 
     def with_(self, report: GpuReport, now_s: float) -> Known:
-        """After this report. One that says nothing of itself stays as it was, and one that is gone is not forgotten."""
+        """Return the knowledge after this report. A GPU without data keeps its state, and one that is gone is
+        remembered.
+        """
         if not report.gpus:
             return self
         told = {gpu.name: gpu for gpu in self.named(report) if not gpu.lost and not gpu.silent}
         return msgspec.structs.replace(self, gpus={**self.gpus, **told}, at_s=now_s)
 
     def named(self, report: GpuReport) -> list[GpuState]:
-        """The node's GPUs in a report. One that does not even say its address had one before."""
+        """Return the node's GPUs in a report. A GPU that lacks even its address keeps its earlier one."""
         addresses = {gpu.index: gpu.pci for gpu in self.gpus.values()}
         told = [msgspec.structs.replace(gpu, pci=gpu.pci or addresses.get(gpu.index, "")) for gpu in report.gpus]
         return [gpu for gpu in told if self.wanted is None or gpu.pci in self.wanted]
 
 
 def reading_of(report: GpuReport, known: Known, now_s: float, policy: InspectionPolicy) -> Reading:
-    """What follows from a report, with what was known before it."""
+    """Return the reading of a report, given the knowledge before it."""
     if report.failed == "library":
         return unreadable(f"{report.why}: install the NVIDIA driver, or give the container its libraries")
     if report.failed == "driver" and not known.gpus:
@@ -88,13 +90,13 @@ def reading_of(report: GpuReport, known: Known, now_s: float, policy: Inspection
         return Reading(troubles=(Trouble(kind="driver", detail=detail, confidence="evict"),))
     now = {gpu.name: gpu for gpu in known.named(report)}
     troubles = [
-        Trouble(device=name, kind="lost", detail="the driver does not list this GPU any more", confidence="evict")
+        Trouble(device=name, kind="lost", detail="the driver no longer lists this GPU", confidence="evict")
         for name in sorted({*known.gpus, *(known.wanted or ())} - set(now))
     ]
     minutes = (now_s - known.at_s) / 60
     for name, gpu in now.items():
         troubles += _troubles(gpu, known.gpus.get(name), minutes, policy)
-    unread = {name: f"NVML says nothing of it: {gpu.silent}" for name, gpu in now.items() if gpu.silent}
+    unread = {name: f"NVML has no data on it: {gpu.silent}" for name, gpu in now.items() if gpu.silent}
     seen = {name: _words(gpu) for name, gpu in now.items() if not gpu.lost and not gpu.silent}
     return Reading(troubles=tuple(troubles), unread=unread, seen=seen)
 
@@ -122,10 +124,10 @@ def _troubles(gpu: GpuState, before: GpuState | None, minutes: float, policy: In
 
     reasons = gpu.slow_reasons or 0
     if gpu.temperature_c is not None and gpu.temperature_c > policy.gpu_temperature_c_max:
-        allowed = f"{policy.gpu_temperature_c_max:g} are allowed"
+        allowed = f"the limit is {policy.gpu_temperature_c_max:g}"
         add("temperature", f"{gpu.temperature_c} degrees, {allowed}", Symptom.MFU_DECLINE)
     elif reasons & _THERMAL:
-        add("temperature", f"slowed down for heat, at {gpu.temperature_c} degrees", Symptom.MFU_DECLINE)
+        add("temperature", f"slowed down by heat, at {gpu.temperature_c} degrees", Symptom.MFU_DECLINE)
     if reasons & _POWER_BRAKE or (reasons & _SLOWED and not reasons & _THERMAL):
         add("power", "slowed down by the board: power brake", Symptom.MFU_DECLINE)
     if before is not None and (gpu.ecc_uncorrected or 0) > (before.ecc_uncorrected or 0):
@@ -145,8 +147,8 @@ def _troubles(gpu: GpuState, before: GpuState | None, minutes: float, policy: In
     if before is not None and minutes > 0 and gpu.pcie_replays is not None and before.pcie_replays is not None:
         rate = (gpu.pcie_replays - before.pcie_replays) / minutes
         if rate > policy.pcie_replays_per_min_max:
-            allowed = f"{policy.pcie_replays_per_min_max:g} are allowed"
-            add("pcie replays", f"PCIe sends {rate:.0f} packets again in a minute, {allowed}", Symptom.MFU_DECLINE)
+            allowed = f"the limit is {policy.pcie_replays_per_min_max:g}"
+            add("pcie replays", f"PCIe replays {rate:.0f} packets per minute, {allowed}", Symptom.MFU_DECLINE)
     if gpu.fabric_state not in (None, _FABRIC_NOT_SUPPORTED) and (
         gpu.fabric_state == _FABRIC_DONE and gpu.fabric_status
     ):

@@ -1,4 +1,4 @@
-"""InfiniBand and RoCE ports, from /sys/class/infiniband: their state, and how fast their error counters grow."""
+"""InfiniBand and RoCE ports from /sys/class/infiniband: their state and the growth of their error counters."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ LINK_ERRORS = (
     "local_link_integrity_errors",
     "excessive_buffer_overrun_errors",
 )
-"""Signs of a bad cable or transceiver. Old counters stop at their end (`link_downed` at 255): they then say no more."""
+"""Counters that show a bad cable or transceiver. Old counters saturate (`link_downed` at 255) and then show nothing."""
 
 RETRIES = ("local_ack_timeout_err", "packet_seq_err", "rnr_nak_retry_err", "out_of_sequence", "req_cqe_error")
-"""Packets that were lost or late, by the card's own counters: a full network has them too, so they are only a hint."""
+"""The card's counters of lost or late packets. Congestion raises them too, so they are only a hint."""
 
 
 class Port(msgspec.Struct, frozen=True, kw_only=True):
-    """One port at one look; `state` is a word such as ACTIVE, `rate` what sysfs says of the speed."""
+    """One port in one reading; `state` is a word such as ACTIVE, `rate` the speed in sysfs."""
 
     name: str
     state: str
@@ -43,12 +43,12 @@ class Port(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_worked(self) -> bool:
-        """It carried something since the machine was started."""
+        """True if it has carried data since boot."""
         return self.is_up or self.counters.get("port_rcv_data", 0) > 0
 
 
 class InfiniBand:
-    """Watches every port; `clock` gives seconds that only grow."""
+    """Watches every port. `clock` returns monotonic seconds."""
 
     def __init__(self, machine: Machine, policy: InspectionPolicy, clock: Callable[[], float] = time.monotonic) -> None:
         self._folder = machine.sys / "class/infiniband"
@@ -61,7 +61,7 @@ class InfiniBand:
         self._looked_at = 0.0
 
     def read(self) -> Reading:
-        """Every port, against the last look."""
+        """Compare every port with the last reading."""
         now, found = self._clock(), ports(self._folder)
         if self._needed:
             found = {name: port for name, port in found.items() if name.split(":")[0] in self._needed}
@@ -91,7 +91,7 @@ class InfiniBand:
         if port.is_up:
             usual = self._rates.setdefault(port.name, port.rate)
             if _gigabits(port.rate) < _gigabits(usual):
-                detail = f"the link came back at {port.rate}, it had {usual}"
+                detail = f"the link came back at {port.rate}, before it had {usual}"
                 troubles.append(
                     Trouble(
                         device=port.name, kind="rate", detail=detail, confidence="hint", symptom=Symptom.MFU_DECLINE
@@ -103,10 +103,10 @@ class InfiniBand:
             return troubles
 
         def grown(name: str) -> int:
-            # A counter that was set back, or whose card was reset, starts over.
+            # A counter that was reset starts over.
             return max(0, port.counters.get(name, 0) - before.counters.get(name, 0))
 
-        # The outage that goes on is said already.
+        # The current outage is reported already.
         flaps = grown(FLAPS) - (1 if not port.is_up and before.is_up else 0)
         if flaps > 0:
             troubles.append(
@@ -123,7 +123,7 @@ class InfiniBand:
             many = {name: rate for name, rate in many.items() if rate > self._policy.link_errors_per_min_max}
             if many:
                 rates = ", ".join(f"{name} {rate:.0f} a minute" for name, rate in sorted(many.items()))
-                allowed = f"{self._policy.link_errors_per_min_max:g} are allowed"
+                allowed = f"the limit is {self._policy.link_errors_per_min_max:g}"
                 troubles.append(
                     Trouble(
                         device=port.name,
@@ -136,7 +136,7 @@ class InfiniBand:
 
 
 def infiniband_check(policy: InspectionPolicy, machine: Machine) -> Check:
-    """The check of all ports."""
+    """Return the check of all ports."""
     return Check(
         name="infiniband",
         source="/sys/class/infiniband",
@@ -149,7 +149,7 @@ def infiniband_check(policy: InspectionPolicy, machine: Machine) -> Check:
 
 
 def ports(folder: Path) -> dict[str, Port]:
-    """Every port of every card, `mlx5_0:1`."""
+    """Return every port of every card, as `mlx5_0:1`."""
     found: dict[str, Port] = {}
     for card in entries(folder):
         for place in entries(card / "ports"):
@@ -173,7 +173,7 @@ def _counters(place: Path) -> dict[str, int]:
 
 
 def _word(state: str | None) -> str:
-    """`4: ACTIVE` without its number."""
+    """Return `4: ACTIVE` without its number."""
     return (state or "").partition(":")[2].strip()
 
 

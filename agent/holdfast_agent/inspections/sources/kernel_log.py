@@ -1,4 +1,4 @@
-"""The kernel's log, from /dev/kmsg, as it is written: a line is this node's, the machine's, or another node's."""
+"""The kernel log, followed through /dev/kmsg; each line is this node's, the machine's, or another node's."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ KERNEL = "kernel"
 
 RECORD_BYTES_MAX = 8192
 RECORDS_MAX = 300
-"""So many at one look, of which there are ten in a second at most: a flood must not cost a core."""
+"""Maximum number of records per reading, of which there are at most ten per second: a flood must not cost a core."""
 
 QUIET_S = 30.0
-"""Drivers say the same again and again; one failure is one alert."""
+"""Drivers repeat messages; one failure is one alert."""
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True):
-    """How far the log was read: the number of the last record, in this boot."""
+    """Read position: the number of the last record read in this boot."""
 
     boot_id: str
     sequence: int
 
 
 class KernelLog:
-    """Follows the log from now on, or from where an agent before this one had read to.
+    """Follows the log from now on, or from an earlier agent's position.
 
-    `from_start`: read all that the kernel still has of this boot, at once.
+    `from_start`: read all records of this boot that the kernel still has.
     """
 
     def __init__(
@@ -58,15 +58,15 @@ class KernelLog:
 
     @property
     def position(self) -> Position | None:
-        """How far it was read; None before it is known where the log stands."""
+        """The read position; None until it is known."""
         return None if self._skips else Position(boot_id=self._boot_id, sequence=self._last)
 
     def wake(self) -> int | None:
-        """What can be read when there is a line."""
+        """A descriptor that is readable when there is a line."""
         return self._descriptor
 
     def read(self) -> Reading:
-        """The troubles in what was written since the last look."""
+        """Return the troubles in the lines written since the last reading."""
         self._finder.note_processes()
         if (reading := self._open()) is not None:
             return reading
@@ -83,12 +83,12 @@ class KernelLog:
                 break
             except OSError as error:
                 if error.errno == errno.EPIPE:
-                    # The kernel has overwritten what was next; the next read goes on with the oldest it has.
+                    # The kernel has overwritten the next record; reading continues with the oldest one.
                     lost = True
                     continue
                 return self._give_up(error)
             sequence, line = _parsed(record)
-            # What an earlier agent has read, or was there before the first one, costs nothing but the reading.
+            # Records before the position are read but not examined.
             if sequence <= self._last:
                 continue
             self._last = sequence
@@ -117,7 +117,7 @@ class KernelLog:
         return Reading(troubles=tuple(troubles), seen={str(self._path): seen})
 
     def close(self) -> None:
-        """Read no further."""
+        """Stop reading."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -144,7 +144,7 @@ class KernelLog:
 
 
 def kernel_check(policy: InspectionPolicy, log: KernelLog) -> Check:
-    """The check that reads it."""
+    """Return the check of the kernel log."""
     return Check(
         name=KERNEL,
         source="/dev/kmsg",
@@ -157,7 +157,9 @@ def kernel_check(policy: InspectionPolicy, log: KernelLog) -> Check:
 
 
 def _parsed(record: bytes) -> tuple[int, str]:
-    """Number and line of a record: `priority,sequence,microseconds,flags;line`, then lines that begin with a blank."""
+    """Return number and line of a record: `priority,sequence,microseconds,flags;line`, then lines that begin with a
+    blank.
+    """
     head, _, rest = record.partition(b";")
     line = rest.split(b"\n", 1)[0].decode(errors="replace")
     try:

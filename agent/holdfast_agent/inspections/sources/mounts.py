@@ -1,7 +1,7 @@
-"""File systems that can hang or vanish: those over the network, and those that somebody named.
+"""File systems that can hang or vanish: network file systems and those named in the settings.
 
-A question to a file server that is gone does not come back, so each mount has a thread of its own, which is left behind
-if need be: one per mount at most, for while it is out no other is begun.
+A call to a dead file server never returns. So each mount has its own thread, which can be abandoned, and no second call
+is made while one is open.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _REMOTE = frozenset({"nfs", "nfs4", "lustre", "gpfs", "ceph", "beegfs", "cifs", 
 _LOCAL_FUSE = frozenset({"fuse.lxcfs", "fuse.gvfsd-fuse", "fuse.portal", "fuse.snapfuse", "fuse.squashfuse"})
 
 Paths = Callable[[], Collection[Path]]
-"""Where a node writes, as it stands now."""
+"""The paths that a node writes to now."""
 
 
 class Mount(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of mountinfo. `number` is that of the block device, `8:1`."""
+    """One line of mountinfo. `number` is the block device's, `8:1`."""
 
     point: str
     kind: str
@@ -37,12 +37,12 @@ class Mount(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_remote(self) -> bool:
-        """A server may keep it waiting."""
+        """True if a server may keep it waiting."""
         return self.kind in _REMOTE or (self.kind.startswith("fuse.") and self.kind not in _LOCAL_FUSE)
 
 
 class _Question:
-    """One question to one mount, in a thread of its own."""
+    """A call to one mount, in its own thread."""
 
     def __init__(self, point: str, ask: Callable[[str], None]) -> None:
         self._ask = ask
@@ -61,13 +61,13 @@ class _Question:
 
 
 def ask(point: str) -> None:
-    """What a file system answers only if its server does: its attributes and its room."""
+    """Request attributes and free space, which a file system only answers if its server does."""
     os.stat(point)
     os.statvfs(point)
 
 
 class Mounts:
-    """Watches them. `ask(point)` returns when the file system answers, or raises OSError."""
+    """Watches the mounts. `ask(point)` returns when the file system answers, or raises OSError."""
 
     def __init__(
         self, machine: Machine, policy: InspectionPolicy, paths: Paths, ask: Callable[[str], None] = ask
@@ -81,7 +81,7 @@ class Mounts:
         self._out: dict[str, _Question] = {}
 
     def read(self) -> Reading:
-        """Every mount that matters: whether it is there, and answers."""
+        """Check that every relevant mount is there and answers."""
         present = mount_table(self._machine)
         if present is None:
             return unreadable(f"there is no {self._machine.proc}/self/mountinfo: mount procfs")
@@ -100,12 +100,12 @@ class Mounts:
         detail = f"nothing is mounted at {point}"
         if point in self._named:
             return Trouble(device=point, kind="gone", detail=detail, confidence="evict")
-        # Whoever has mounted it may have meant to unmount it, but for where the node writes.
+        # Unmounting may be intended, except where the node writes.
         is_needed = any(Path(point) in (path, *path.parents) for path in self._paths())
         return Trouble(
             device=point,
             kind="gone",
-            detail=f"{detail}, it had {self._known[point].source}",
+            detail=f"{detail}, before it was {self._known[point].source}",
             confidence="tolerate" if is_needed else "hint",
         )
 
@@ -130,7 +130,7 @@ class Mounts:
 
 
 def mounts_check(policy: InspectionPolicy, machine: Machine, paths: Paths) -> Check:
-    """The check of all of them."""
+    """Return the check of all mounts."""
     return Check(
         name="mounts",
         source="/proc/self/mountinfo, statvfs",
@@ -143,7 +143,7 @@ def mounts_check(policy: InspectionPolicy, machine: Machine, paths: Paths) -> Ch
 
 
 def mount_table(machine: Machine) -> dict[str, Mount] | None:
-    """What is mounted in this process's namespace, by mount point; the uppermost where several are."""
+    """Return the mounts of this process's namespace by mount point; the topmost where several are stacked."""
     listing = text(machine.proc / "self/mountinfo")
     if listing is None:
         return None
@@ -165,7 +165,7 @@ def mount_table(machine: Machine) -> dict[str, Mount] | None:
 
 
 def mount_of(path: Path, table: dict[str, Mount]) -> Mount | None:
-    """The mount that a path lies on. It asks no file system: the path is taken by its name."""
+    """Return the mount that a path lies on, by its name, without asking a file system."""
     name = os.path.normpath(path.absolute())
     while name not in table and name != "/":
         name = os.path.dirname(name)
@@ -173,5 +173,5 @@ def mount_of(path: Path, table: dict[str, Mount]) -> Mount | None:
 
 
 def _unescaped(field: str) -> str:
-    """Blanks are written as octal numbers."""
+    """Decode blanks, which are written as octal numbers."""
     return field.encode().decode("unicode_escape", errors="replace") if "\\" in field else field

@@ -1,4 +1,4 @@
-"""Network interfaces, from /sys/class/net: links that are down or went down meanwhile, cards that vanished, errors."""
+"""Network interfaces from /sys/class/net: links that are or were down, vanished cards, error rates."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from holdfast_agent.inspections.check import Check, Reading, Trouble
 
 IFF_UP = 0x1
 PACKETS_MIN = 1000
-"""Of fewer packets no ratio is taken."""
+"""Minimum number of packets for an error ratio."""
 
 _ERRORS = ("rx_errors", "tx_errors")
 _DROPS = ("rx_missed_errors", "tx_dropped", "rx_fifo_errors")
-"""Not `rx_dropped`: packets of protocols that nobody here speaks are among them."""
+"""`rx_dropped` is left out: it also counts packets of unused protocols."""
 
 
 class Interface(msgspec.Struct, frozen=True, kw_only=True):
-    """One interface at one look. `downs`: how often it lost its carrier since boot. `is_wanted`: somebody set it up."""
+    """One interface in one reading. `downs`: carrier losses since boot. `is_wanted`: administratively up."""
 
     name: str
     is_wanted: bool
@@ -35,12 +35,12 @@ class Interface(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_up(self) -> bool:
-        """It can carry packets. `unknown` is what drivers without a link say."""
+        """True if it can carry packets. Drivers without link detection report `unknown`."""
         return self.has_carrier and self.operstate in ("up", "unknown")
 
 
 class Network:
-    """Watches the interfaces that a node has, or those that it is told to need."""
+    """Watches a node's interfaces, or those that the settings name."""
 
     def __init__(self, machine: Machine, policy: InspectionPolicy) -> None:
         self._machine = machine
@@ -51,7 +51,7 @@ class Network:
         self._cards: set[str] = set()
 
     def read(self) -> Reading:
-        """Every interface that matters, against the last look."""
+        """Compare every relevant interface with the last reading."""
         folder = self._machine.sys / "class/net"
         if (foreign := self._foreign(folder)) is not None:
             return Reading(unread={"": foreign})
@@ -61,7 +61,7 @@ class Network:
             troubles += self._of(interface, self._before.get(name))
             if interface.is_up or interface.packets:
                 self._been_up.add(name)
-        # Cards of the other check may be among the names; one that is in neither place is missed here.
+        # Names may be InfiniBand cards; a name in neither place is missing here.
         self._cards |= {entry.name for entry in entries(self._machine.sys / "class/infiniband")}
         gone = (self._been_up | self._needed) - self._cards - set(found)
         troubles += [Trouble(device=name, kind="gone", detail="the interface has vanished") for name in sorted(gone)]
@@ -71,7 +71,7 @@ class Network:
         return Reading(troubles=tuple(troubles), seen={name: _words(found[name]) for name in found})
 
     def _names(self, folder: Path) -> list[str]:
-        """Cards, bonds, and where the default route leads: virtual ones come and go with containers."""
+        """Return cards, bonds, and interfaces of the default route: virtual ones come and go with containers."""
         names = [entry.name for entry in entries(folder) if (entry / "operstate").exists() and entry.name != "lo"]
         if self._needed:
             return [name for name in names if name in self._needed]
@@ -83,7 +83,7 @@ class Network:
         ]
 
     def _foreign(self, folder: Path) -> str | None:
-        """/sys shows the interfaces of the network namespace that it was mounted in."""
+        """Check that /sys shows this network namespace: it shows the one it was mounted in."""
         listing = text(self._machine.proc / "net/dev")
         if not folder.is_dir():
             return f"there is no {folder}: mount sysfs"
@@ -93,7 +93,7 @@ class Network:
         shown = {entry.name for entry in entries(folder) if (entry / "operstate").exists()}
         if own == shown:
             return None
-        return f"{folder} is that of another network namespace: mount sysfs anew in this one"
+        return f"{folder} shows another network namespace: mount sysfs again in this one"
 
     def _of(self, now: Interface, before: Interface | None) -> list[Trouble]:
         troubles: list[Trouble] = []
@@ -102,10 +102,10 @@ class Network:
         if is_down:
             troubles.append(Trouble(device=now.name, kind="link", detail=f"the link is down: {_words(now)}"))
         elif not now.is_wanted and now.name in self._needed | self._been_up:
-            troubles.append(Trouble(device=now.name, kind="link", detail="the interface was set down"))
+            troubles.append(Trouble(device=now.name, kind="link", detail="the interface was taken down"))
         if before is None:
             return troubles
-        # The outage that goes on is said already.
+        # The current outage is reported already.
         flaps = now.downs - before.downs - (1 if not now.is_up and before.is_up else 0)
         if flaps > 0:
             troubles.append(
@@ -127,7 +127,7 @@ class Network:
                     Trouble(
                         device=now.name,
                         kind=kind,
-                        detail=f"{count} {kind} in {packets} packets, {ratio_max:.2%} are allowed",
+                        detail=f"{count} {kind} in {packets} packets, the limit is {ratio_max:.2%}",
                         confidence="tolerate" if kind == "errors" else "hint",
                     )
                 )
@@ -135,7 +135,7 @@ class Network:
 
 
 def network_check(policy: InspectionPolicy, machine: Machine) -> Check:
-    """The check of all interfaces."""
+    """Return the check of all interfaces."""
     read: Callable[[], Reading] = Network(machine, policy).read
     return Check(
         name="network",
@@ -149,7 +149,7 @@ def network_check(policy: InspectionPolicy, machine: Machine) -> Check:
 
 
 def interface_at(folder: Path) -> Interface:
-    """What sysfs says of one interface. An interface that is set down has no `carrier` to read."""
+    """Return the sysfs state of one interface. An interface that is taken down has no `carrier`."""
     downs = number(folder / "carrier_down_count")
     statistics = folder / "statistics"
 
@@ -161,7 +161,7 @@ def interface_at(folder: Path) -> Interface:
         is_wanted=bool((number(folder / "flags") or 0) & IFF_UP),
         has_carrier=number(folder / "carrier") == 1,
         operstate=text(folder / "operstate") or "",
-        # Kernels before 4.16 count changes both ways.
+        # Kernels before 4.16 count both directions together.
         downs=downs if downs is not None else (number(folder / "carrier_changes") or 0) // 2,
         packets=total("rx_packets", "tx_packets"),
         errors=total(*_ERRORS),
@@ -170,7 +170,7 @@ def interface_at(folder: Path) -> Interface:
 
 
 def default_interfaces(machine: Machine) -> dict[str, str]:
-    """Interfaces with a default route, and the gateway behind each."""
+    """Return interfaces with a default route, and the gateway of each."""
     found: dict[str, str] = {}
     for line in (text(machine.proc / "net/route") or "").splitlines()[1:]:
         fields = line.split()
@@ -182,4 +182,4 @@ def default_interfaces(machine: Machine) -> dict[str, str]:
 
 def _words(interface: Interface) -> str:
     carrier = "carrier" if interface.has_carrier else "no carrier"
-    return f"{interface.operstate or 'state unknown'}, {carrier}" if interface.is_wanted else "set down"
+    return f"{interface.operstate or 'state unknown'}, {carrier}" if interface.is_wanted else "taken down"

@@ -1,7 +1,7 @@
-"""Whether the machine has enough of processors and memory: pressure stall information, memory that is left, OOM kills.
+"""Shortage of processors and memory: pressure stall information, available memory, OOM kills.
 
-All of it is a hint: a training job may well use every core, and a process too large is mostly the script's own. But for
-processes that are not the job's and keep its ranks waiting (`strangers.py`).
+These are hints, because a training job may use every core, and an oversized process is usually the script's own. The
+exception are foreign processes that keep ranks waiting (`foreign_processes.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MEMORY_FREE_BYTES_MIN = 256 * 1024 * 1024
 
 
 class Pressure:
-    """Reads /proc/pressure, /proc/meminfo, and what the agent's own memory cgroup counts."""
+    """Reads /proc/pressure, /proc/meminfo, and the agent's own memory cgroup."""
 
     def __init__(self, machine: Machine, policy: InspectionPolicy, ranks: Ranks = tuple) -> None:
         self._machine = machine
@@ -27,7 +27,7 @@ class Pressure:
         self._kills: int | None = None
 
     def read(self) -> Reading:
-        """The last minute, and kills since the last look."""
+        """Return the pressure of the last minute, and kills since the last reading."""
         troubles: list[Trouble] = []
         unread: dict[str, str] = {}
         seen: dict[str, str] = {}
@@ -42,7 +42,7 @@ class Pressure:
             seen[device] = f"{percent:g} % of the last minute waited for"
             if percent > most:
                 detail = (
-                    f"{which} processes waited for {device} {percent:g} % of the last minute, {most:g} % are allowed"
+                    f"{which} processes waited for {device} {percent:g} % of the last minute, the limit is {most:g} %"
                 )
                 troubles.append(Trouble(device=device, kind="pressure", detail=detail, symptom=symptom))
         free_bytes = available_bytes(self._machine)
@@ -55,7 +55,7 @@ class Pressure:
         return Reading(troubles=tuple(troubles), unread=unread, seen=seen)
 
     def _killed(self) -> list[Trouble]:
-        """What the kernel's log tells too, and says whom; but not everybody may read that."""
+        """Return the kills in the node's cgroup. The kernel log has them too, but may be unreadable."""
         before, self._kills = self._kills, oom_kills(self._machine)
         if before is None or self._kills is None or self._kills <= before:
             return []
@@ -74,7 +74,7 @@ class Pressure:
 
 
 def pressure_check(policy: InspectionPolicy, machine: Machine, ranks: Ranks) -> Check:
-    """The check of all of it."""
+    """Return the check of processors and memory."""
     return Check(
         name="pressure",
         source="/proc/pressure, /proc/meminfo, /proc/PID/schedstat, memory cgroup",
@@ -85,7 +85,7 @@ def pressure_check(policy: InspectionPolicy, machine: Machine, ranks: Ranks) -> 
 
 
 def stalled_percent(machine: Machine, resource: str, which: str) -> float | None:
-    """The part of the last minute in which `some` or all (`full`) processes waited for it."""
+    """Return the percentage of the last minute in which `some` or all (`full`) processes waited."""
     for line in (text(machine.proc / "pressure" / resource) or "").splitlines():
         name, *fields = line.split()
         if name == which:
@@ -95,7 +95,7 @@ def stalled_percent(machine: Machine, resource: str, which: str) -> float | None
 
 
 def available_bytes(machine: Machine) -> int | None:
-    """Memory that can be had without swapping."""
+    """Return the bytes available without swapping."""
     for line in (text(machine.proc / "meminfo") or "").splitlines():
         name, _, rest = line.partition(":")
         if name == "MemAvailable":
@@ -104,7 +104,7 @@ def available_bytes(machine: Machine) -> int | None:
 
 
 def oom_kills(machine: Machine) -> int | None:
-    """How many processes of the agent's memory cgroup were killed for its limit; None: nothing counts them."""
+    """Return the number of processes killed at the memory limit of the agent's cgroup; None if it is not counted."""
     folder = memory_cgroup_folder(machine)
     for name in ("memory.events", "memory.oom_control"):
         for line in (text(folder / name) or "").splitlines() if folder else ():
@@ -115,7 +115,7 @@ def oom_kills(machine: Machine) -> int | None:
 
 
 def memory_cgroup(machine: Machine) -> str:
-    """The path of the agent's memory cgroup as this process sees it; "" if it is the root, everybody's."""
+    """Return the path of the agent's memory cgroup as seen here; "" for the root."""
     unified = ""
     for line in (text(machine.proc / "self/cgroup") or "").splitlines():
         _, controllers, path = line.split(":", 2)
@@ -127,9 +127,9 @@ def memory_cgroup(machine: Machine) -> str:
 
 
 def memory_cgroup_folder(machine: Machine) -> Path | None:
-    """Where its files are; None if it is everybody's. What a container sees as the root may be its own cgroup."""
+    """Return the directory of the memory cgroup; None for the root. A container's root may be its own."""
     root, path = machine.sys / "fs/cgroup", memory_cgroup(machine).lstrip("/")
-    # The root of the first version has the file too, and counts for everybody.
+    # In cgroup v1 the root has the file too, and counts for the whole machine.
     first = [root / "memory" / path, root / "memory"] if path else []
     found = [folder for folder in first if (folder / "memory.oom_control").exists()]
     found += [folder for folder in (root / path, root) if (folder / "memory.events").exists()]

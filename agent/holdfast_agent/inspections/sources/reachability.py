@@ -1,8 +1,8 @@
-"""The switch before the node: addresses that answer, or the default gateway if none are named.
+"""The switch of the node: configured addresses, or the default gateway.
 
-An address answers if a real ICMP echo comes back. Many gateways never answer one: of those the neighbour table tells,
-after the echo has made the kernel ask for them: an entry with a hardware address is there, one without is not. What has
-answered once is held to it, for the table keeps an entry for a while after its machine is gone.
+An address answers by an ICMP echo reply. Many gateways never reply; for these the neighbour table counts, after the
+echo has made the kernel resolve them. An address that has replied once must go on replying, because the table keeps
+entries for a while.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ ECHO_S = 1.0
 ECHOES = 2
 _ECHO_REQUEST, _ECHO_REPLY = 8, 0
 _COMPLETE = 0x2
-"""Of a flag in /proc/net/arp: the hardware address is known."""
+"""Flag in /proc/net/arp: the hardware address is known."""
 
 Ping = Callable[[Iterable[str], float], set[str]]
 
 
 class Reachability:
-    """Asks the addresses. `ping(addresses, limit_s)` gives those that answered; PermissionError: it may not ask."""
+    """Asks the addresses. `ping(addresses, limit_s)` returns those that replied; PermissionError: not permitted."""
 
     def __init__(self, machine: Machine, policy: InspectionPolicy, ping: Ping | None = None) -> None:
         self._machine = machine
@@ -40,7 +40,7 @@ class Reachability:
         self._was_neighbour: set[str] = set()
 
     def read(self) -> Reading:
-        """Each address, asked twice at most."""
+        """Ask each address, at most twice."""
         addresses = self._named or tuple(dict.fromkeys(default_interfaces(self._machine).values()))
         if not addresses:
             return Reading(absent="no default gateway: name what must answer in [inspections] switches")
@@ -56,12 +56,12 @@ class Reachability:
                 continue
             is_neighbour = neighbours.get(address)
             if address in self._has_answered and not refused:
-                troubles.append(Trouble(device=address, kind="reach", detail=f"{address} does not answer any more"))
+                troubles.append(Trouble(device=address, kind="reach", detail=f"{address} no longer answers"))
             elif is_neighbour:
                 self._was_neighbour.add(address)
                 seen[address] = "does not answer an echo, its hardware address is known"
             elif is_neighbour is False or address in self._was_neighbour:
-                detail = f"nobody on the link answers for {address} (neighbour table)"
+                detail = f"no host on the link answers for {address} (neighbour table)"
                 troubles.append(Trouble(device=address, kind="reach", detail=detail))
             else:
                 unread[address] = f"{address} has never answered: name one that does in [inspections] switches"
@@ -82,7 +82,7 @@ class Reachability:
 
 
 def switch_check(policy: InspectionPolicy, machine: Machine) -> Check:
-    """The check of the switch: two misses in a row (ByteRobust, Table 3)."""
+    """Return the check of the switch: two misses in a row (ByteRobust, Table 3)."""
     return Check(
         name="switch",
         source="ICMP echo, /proc/net/arp",
@@ -95,7 +95,7 @@ def switch_check(policy: InspectionPolicy, machine: Machine) -> Check:
 
 
 def neighbour_table(machine: Machine) -> dict[str, bool]:
-    """Address -> whether its hardware address is known; only IPv4 has this table."""
+    """Return for each address whether its hardware address is known; IPv4 only."""
     found: dict[str, bool] = {}
     for line in (text(machine.proc / "net/arp") or "").splitlines()[1:]:
         fields = line.split()
@@ -105,9 +105,9 @@ def neighbour_table(machine: Machine) -> dict[str, bool]:
 
 
 def icmp_echo(addresses: Iterable[str], limit_s: float) -> set[str]:
-    """The IPv4 addresses that answer an echo request within the limit.
+    """Return the IPv4 addresses that reply to an echo request within the limit.
 
-    A raw socket of root sees all replies, a datagram socket only its own: both are told apart by what was sent.
+    A raw socket of root sees all replies, a datagram socket only its own: both are filtered by what was sent.
     """
     kind = socket.SOCK_RAW if os.geteuid() == 0 else socket.SOCK_DGRAM
     waiting: dict[int, str] = {}
@@ -123,7 +123,7 @@ def icmp_echo(addresses: Iterable[str], limit_s: float) -> set[str]:
             except OSError as error:
                 if isinstance(error, PermissionError):
                     raise
-                # No route, or the neighbour is known to be gone: it does not answer.
+                # No route, or the neighbour is known to be gone: no reply.
         deadline = time.monotonic() + limit_s
         while waiting and selector.select(max(0.0, deadline - time.monotonic())):
             number = _reply(echo.recv(1500), token, is_raw=kind == socket.SOCK_RAW)

@@ -285,7 +285,7 @@ def test_an_executable_speaks_as_nagios_does_or_json(output: str, code: int, con
         ("", 127, "exit code 127"),
         ("", -11, "signal 11"),
         ('{"trouble": []}', 0, "unknown field"),
-        ('{"troubles": [', 0, "JSON is not understood"),
+        ('{"troubles": [', 0, "JSON is invalid"),
     ],
 )
 def test_an_executable_that_cannot_look_is_no_trouble(output: str, code: int, why: str) -> None:
