@@ -1,4 +1,4 @@
-"""Section `[code]`: when a version of a job's code counts as good."""
+"""Section `[code]`: conditions for a version of a job's code to count as good."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from holdfast.settings import SETTLED_S_MAX, Section, Within
 
 
 class CodePolicy(Section, frozen=True, kw_only=True):
-    """When a version of a job's code counts as good: until then an error of the script rolls it back."""
+    """Conditions for a version of a job's code to count as good; before that an error of the script rolls it back."""
 
     good_after_steps: Annotated[int, Within(1, 1_000_000_000)] = 100
-    """Steps that it trains in one generation, with no incident open."""
+    """Steps in one generation with no open incident."""
 
-    good_after_s: Annotated[float, Within(1, SETTLED_S_MAX, "what never comes is no verdict")] = 3600.0
+    good_after_s: Annotated[float, Within(1, SETTLED_S_MAX, "longer is never reached")] = 3600.0
     """Or seconds, whichever comes first."""

@@ -1,4 +1,4 @@
-"""What can be set, read once per process: defaults, then a TOML file, then the environment, then flags.
+"""All settings, read once per process: defaults, then a TOML file, then the environment, then flags.
 
     # holdfast.toml
     nats_url = "nats://nats:4222"
@@ -72,7 +72,7 @@ class ConfigRefused(ValueError):
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Everything that can be set."""
+    """All settings."""
 
     nats_url: str = ""
     database_url: str = ""
@@ -93,7 +93,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """One setting, for people: its key, its value and where that came from."""
+    """One setting as users see it: key, value and origin."""
 
     key: str
     value: str
@@ -101,7 +101,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _TABLES: dict[str, type[msgspec.Struct]] = {"inspections.commands": CommandCheck}
-"""Settings that are tables themselves: each name that a user chose has settings of its own."""
+"""Settings that are tables: a user chooses the names, each with settings below it."""
 
 ADDRESSES = ("nats_url", "database_url")
 _SECTIONS: dict[str, type[Section]] = {
@@ -114,7 +114,7 @@ _KEYS = (*ADDRESSES, *(f"{section}.{name}" for section, kind in _SECTIONS.items(
 def load(
     environ: Mapping[str, str], flags: Mapping[str, str | None] | None = None, file: str | Path | None = None
 ) -> tuple[Settings, list[Setting]]:
-    """The settings, and where each came from. `flags` holds top-level keys given on the command line.
+    """Return the settings and the origin of each. `flags` has top-level keys given on the command line.
 
     Raises:
         ConfigRefused: unreadable, unknown, of the wrong type, or contradictory.
@@ -135,7 +135,7 @@ def load(
 
 
 def timeouts_of(listed: Iterable[Setting]) -> Timeouts:
-    """The timeouts among settings that were listed."""
+    """Return the timeouts among listed settings."""
     values = {row.key.removeprefix("timeouts."): row.value for row in listed if row.key.startswith("timeouts.")}
     try:
         return msgspec.convert(values, Timeouts, strict=False)
@@ -198,7 +198,7 @@ def _refuse_misspelt(environ: Mapping[str, str]) -> None:
 
 
 def variable_of(key: str) -> str:
-    """The environment variable of a setting."""
+    """Return the environment variable of a setting."""
     return PREFIX + key.replace(".", "_").upper()
 
 
@@ -207,7 +207,7 @@ def _from_flags(flags: Mapping[str, str | None]) -> list[tuple[str, Any, str]]:
 
 
 def _in_words(error: Exception, values: Mapping[str, Any], origins: Mapping[str, str]) -> str:
-    """What is wrong, by the names that people know, and who set it."""
+    """Describe an error by the names that users know, with the origin of the value."""
     what, _, path = str(error).partition(" - at `$")
     key = path.strip(".`")
     table, inside, _ = key.partition("[...]")
@@ -235,7 +235,7 @@ def _unknown(key: str) -> str:
     near = difflib.get_close_matches(key, _KEYS, n=1)
     meant = f", perhaps {near[0]} is meant" if near else ""
     kind = _SECTIONS.get(key.split(".")[0])
-    # Not a word of `holdfast config`: it refuses the same.
+    # No hint to `holdfast config`: it refuses the same.
     there = f"[{key.split('.')[0]}] has {', '.join(kind.__struct_fields__)}" if kind else f"there are {_TOP_LEVEL}"
     return f"unknown setting {key}{meant}: {there}"
 

@@ -1,4 +1,4 @@
-"""Section `[mechanisms]`: which mechanisms act and which only observe."""
+"""Section `[mechanisms]`: mechanisms that act, and mechanisms that only observe."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ Mode = Literal["act", "observe"]
 
 
 class MechanismPolicy(Section, frozen=True, kw_only=True):
-    """What may act by itself.
+    """Mechanisms that may act by themselves (`act`) or only observe.
 
-    A mechanism that observes says what it would have done (`withheld`); the ladder goes on as if it were not there.
+    One that observes publishes what it would have done (`withheld`); the ladder goes on without it.
     """
 
     inspections: Mode = "act"
-    """Evictions for what a check of a node has found beside training."""
+    """Evictions for findings of checks beside training."""
 
     bad_numbers: Mode = "act"
-    """Going back to a certified step when losses or gradient norms show corruption."""
+    """Return to a certified step when losses or gradient norms show corruption."""
 
     stop_time_checks: Mode = "act"
-    """Stopping the ranks to test the nodes, and evicting those that fail."""
+    """Tests of the nodes while training is stopped, and eviction of those that fail."""
 
     replay: Mode = "act"
-    """Training again in small groups to find a machine that computes wrongly, and evicting it."""
+    """Repeated training in small groups to find a machine that computes wrongly, and its eviction."""
 
     hangs: Mode = "act"
-    """Restarting a job that stands still, and evicting the machines that hold it up."""
+    """Restart of a job without progress, and eviction of the machines that hold it up."""
 
     fail_slow: Mode = "act"
-    """Replacing a machine that tests have shown to make its job slow."""
+    """Replacement of a machine that tests have shown to slow its job down."""
 
     rollback: Mode = "act"
-    """Going back to an earlier version of the code."""
+    """Return to an earlier version of the code."""

@@ -8,7 +8,7 @@ from holdfast.settings import Section, Within
 
 
 class PoolPolicy(Section, frozen=True, kw_only=True):
-    """How the warm pool is kept."""
+    """The warm pool."""
 
     size: Annotated[int, Within(0, 1_000_000)] = 0
-    """Standby nodes that new jobs leave in the pool for those that lose a node."""
+    """Standby nodes that new jobs leave free, for jobs that lose a node."""

@@ -1,4 +1,4 @@
-"""Section `[slow]`: when a job counts as slow, and how the slow machine is located."""
+"""Section `[slow]`: conditions for a job to count as slow, and the search for the slow machine."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from holdfast.settings import Section, Within
 
 
 class SlowPolicy(Section, frozen=True, kw_only=True):
-    """When a job counts as slow, and how the machine at fault is found."""
+    """Conditions for a job to count as slow, and the search for the machine at fault."""
 
     slower_by: Annotated[float, Within(0.01, 10.0, "iterations are not all alike")] = 0.1
     """Share by which iterations must get longer, and stay so (GREYHOUND: a tenth)."""
 
     locate: bool = True
-    """Whether all nodes are asked how their ranks spend their time, once a job got slow."""
+    """Profile the ranks on all nodes once a job got slow."""
 
     test: bool = True
-    """Whether training is then held for a moment and suspects are tested; `holdfast slow --test` does it by hand."""
+    """Then hold training for a moment and test suspects; `holdfast slow --test` does it by hand."""
 
     answer_s: Annotated[float, Within(0.1, 600)] = 2.0
-    """Nodes that have not answered by then are judged without."""
+    """Time for nodes to answer; the result is formed without those that are late."""
 
-    ahead_s: Annotated[float, Within(0.05, 600, "a word needs time to be heard")] = 0.3
-    """A hold is asked for so long before it begins: by then every node has heard of it."""
+    ahead_s: Annotated[float, Within(0.05, 600, "an order needs time to reach all nodes")] = 0.3
+    """Lead time of a hold, in which its order reaches every node."""
 
     compute_s: Annotated[float, Within(0.01, TEST_S_MAX)] = 0.5
-    """Seconds that suspects multiply matrices."""
+    """Time for which suspects multiply matrices."""
 
     pass_s: Annotated[float, Within(0.01, TEST_S_MAX)] = 0.25
-    """Seconds for each pass of transfers between nodes; what takes longer counts as that long."""
+    """Time for each pass of transfers between nodes; a longer transfer counts as this long."""
 
     transfer_bytes: Annotated[int, Within(1, TRANSFER_BYTES_MAX)] = 8 << 20
     """Bytes of each transfer."""
@@ -39,13 +39,14 @@ class SlowPolicy(Section, frozen=True, kw_only=True):
     """Share by which matrix products take longer on a slow rank than on others."""
 
     links_slower_by: Annotated[float, Within(0.01, 100.0)] = 1.0
-    """The same of transfers on a slow link: the shortest of a few differ by more, on a network that others use."""
+    """The same for transfers on a slow link; higher, since even the shortest of a few transfers vary on a shared
+    network."""
 
     vote: bool = True
-    """Whether stacks are taken in rounds where collectives and tests name nobody, and the job is still slow."""
+    """Take rounds of stacks if collectives and tests name no machine and the job is still slow."""
 
     vote_every_s: Annotated[float, Within(0.1, 3600, "a round takes a second")] = 10.0
-    """From one round to the next (ByteRobust §5)."""
+    """Interval of rounds (ByteRobust §5)."""
 
     vote_rounds: Annotated[int, Within(1, 100)] = 5
     """Rounds after which the group that was flagged in most of them is named (ByteRobust §5)."""

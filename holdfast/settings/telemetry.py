@@ -1,4 +1,4 @@
-"""Section `[telemetry]`: what is measured of ranks beside training, and when it is an anomaly."""
+"""Section `[telemetry]`: measurements of ranks beside training, and limits of anomalies."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from holdfast.settings import SETTLED_S_MAX, Section, Within
 
 
 class TelemetryPolicy(Section, frozen=True, kw_only=True):
-    """What is measured of ranks beside training, and when it counts as an anomaly (TRANSOM §IV-B). It evicts nobody."""
+    """Telemetry of ranks beside training, and its anomalies (TRANSOM §IV-B). It evicts no node."""
 
     every_s: Annotated[float, Within(0, 3600.0)] = 5.0
-    """How often agents measure; 0: not at all. A model is good for the interval that it was trained with."""
+    """Interval of measurements; 0: none. A model fits only the interval that it was trained with."""
 
     window: Annotated[int, Within(8, 10_000)] = 24
-    """Measurements that are looked at together."""
+    """Measurements that are judged together."""
 
     length: Annotated[int, Within(2, 1000)] = 6
-    """The newest of them, which are judged."""
+    """The newest of them, which are compared with the others."""
 
     level_after: Annotated[int, Within(2, 10_000)] = 24
-    """Measurements of a generation that say what is usual for the job; until then it is not judged."""
+    """Measurements of a generation that define the usual level of the job; it is not judged before."""
 
     error_window_s: Annotated[float, Within(1, 86400.0)] = 60.0
-    """Lines of trouble are counted over this long."""
+    """Time over which lines of trouble are counted."""
 
     error_lines_max: Annotated[int, Within(0, 1_000_000)] = 20
-    """More of them are an anomaly."""
+    """Lines in that time; more are an anomaly."""
 
     again_after_s: Annotated[float, Within(1, SETTLED_S_MAX)] = 300.0
-    """The same anomaly of a job is said again after this long."""
+    """Interval at which the same anomaly of a job is published again."""
 
     retrain_every_s: Annotated[float, Within(0, 365 * 86400.0)] = 86400.0
-    """How often the historian learns a new model from what it has recorded; 0: never."""
+    """Interval at which the historian trains a new model from recorded telemetry; 0: never."""
 
     learn_from_s: Annotated[float, Within(60, 365 * 86400.0)] = 172800.0
-    """How far back it looks for that."""
+    """Age of the oldest telemetry that it trains on."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -15,50 +15,50 @@ _MONTH_S = 30 * _DAY_S
 
 
 class Timeouts(Section, frozen=True, kw_only=True):
-    """The numbers that are set, in seconds unless a name says otherwise."""
+    """The timeouts that can be set, in seconds unless a name has another unit."""
 
-    heartbeat_s: Annotated[float, Within(0.05, 60, "every node says so often that it is there")] = 1.0
-    """How often an agent says that it is there."""
+    heartbeat_s: Annotated[float, Within(0.05, 60, "every node publishes at this rate")] = 1.0
+    """Interval of an agent's heartbeats."""
 
     node_lost_s: Annotated[float, Within(0.15, _DAY_S)] = 6.0
-    """Silence after which a node counts as lost, while others are heard."""
+    """Silence after which a node counts as lost, while other nodes are heard."""
 
     stop_grace_s: Annotated[float, Within(0.05, 600, "a stop of the cluster waits for it")] = 2.0
-    """Between SIGTERM and SIGKILL of a rank that is stopped."""
+    """Time between SIGTERM and SIGKILL for a rank that is stopped."""
 
     start_s: Annotated[float, Within(0.1, _DAY_S)] = 60.0
-    """From an order until the node's agent says that the ranks run."""
+    """Time from an order until the node's agent reports that the ranks run."""
 
     first_step_s: Annotated[float, Within(0.1, _MONTH_S)] = 900.0
-    """From running ranks to their first completed step, while the job's step time is unknown."""
+    """Time from running ranks to their first completed step, while the job's step time is unknown."""
 
     first_step_min_s: Annotated[float, Within(0.1, _MONTH_S)] = 60.0
-    """The least that a first step is given once the step time is known: it restores and warms up."""
+    """Lower limit for the first step once the step time is known: restoring and warming up take time."""
 
     step_multiple: Annotated[float, Within(1, 10_000)] = 20.0
-    """How many of its own step times a job's first step may take beyond that least."""
+    """Multiple of its step time that is added to that limit."""
 
     lease_s: Annotated[float, Within(0.1, _MONTH_S)] = 120.0
-    """How long an agent cut off from the bus leaves ranks alive that make no progress."""
+    """Time for which an agent without the bus lets ranks live that make no progress."""
 
     orphan_s: Annotated[float, Within(0.1, _MONTH_S)] = 60.0
-    """How long ranks live without any agent before their zygote ends them."""
+    """Time for which ranks live without an agent before their zygote ends them."""
 
     checks_s: Annotated[float, Within(1, _DAY_S)] = 300.0
-    """How long the checks of a job's nodes may take while training stands still; who has not answered is suspect."""
+    """Time for the checks of a job's nodes while training is stopped; a node that does not answer is suspect."""
 
     replay_s: Annotated[float, Within(1, _DAY_S)] = 1800.0
-    """How long each phase of a dual-phase replay may take while training stands still."""
+    """Time for each phase of a dual-phase replay while training is stopped."""
 
     block_s: Annotated[float, Within(1, 10 * 365 * _DAY_S)] = 24 * 3600.0
-    """How long an evicted node stays on the blocklist, unless it is released by hand."""
+    """Time for which an evicted node stays on the blocklist, unless a person releases it."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._require("node_lost_s", 3.0, "heartbeat_s", "one or two late heartbeats are no loss")
         self._require("start_s", 2.0, "stop_grace_s", "a node stops its old ranks before it starts new ones")
         self._require("orphan_s", 2.0, "node_lost_s", "a restarted agent must find its ranks alive to adopt them")
-        self._require("lease_s", 2.0, "node_lost_s", "a short break of the bus must not end training")
+        self._require("lease_s", 2.0, "node_lost_s", "a short outage of the bus must not end training")
         self._require("first_step_s", 1.0, "first_step_min_s", "an unknown job is given more time than a known one")
 
     def _require(self, longer: str, multiple: float, shorter: str, reason: str) -> None:
@@ -69,10 +69,10 @@ class Timeouts(Section, frozen=True, kw_only=True):
             )
 
     def first_step_limit_s(self, step_s: float | None, longest_s: float | None = None) -> float:
-        """How long a generation may take from running ranks to its first step.
+        """Return the limit in seconds from running ranks to the first step of a generation.
 
-        `step_s` is the job's median step; `longest_s` the longest that an earlier generation took for just this, which
-        holds what restoring and compiling take.
+        `step_s` is the job's median step; `longest_s` the longest time that an earlier generation took to its first
+        step, restoring and compiling included.
         """
         if step_s is None:
             return max(self.first_step_s, 3.0 * (longest_s or 0.0))

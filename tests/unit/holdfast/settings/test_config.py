@@ -72,7 +72,7 @@ def test_checks_of_users_are_a_table_each(tmp_path: Path) -> None:
         ),
         ('{"fans": {"command": "x \'"}}', r"cannot be split into words: No closing quotation"),
         ('{"fans": 3}', r"\[inspections.commands.fans\].*Expected"),
-        ('{"gpu": {"command": "x"}}', "commands.gpu has the name of a check that is there already"),
+        ('{"gpu": {"command": "x"}}', "commands.gpu has the name of a built-in check"),
         ("fans", "inspections.commands is a table, in the environment as JSON"),
     ],
 )
@@ -84,7 +84,7 @@ def test_a_check_of_a_user_that_is_wrong_is_named(commands: str, said: str) -> N
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("DISABLED", "clok", "disabled names clok, which is no check: there are network, "),
+        ("DISABLED", "clok", "disabled names clok, which is not a check: there are network, "),
         ("GPUS", "3b:00, gpu4", "'gpu4' is no address of a PCI device: give it as 0000:3b:00"),
     ],
 )
