@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from holdfast.bus import KeyUpdate, Message
-from holdfast.daemon.dead_letters import Unhandled, rejection
+from holdfast.daemon.dead_letters import UnhandledMessage, rejection
 from holdfast.events import CodeInPlace, Event, NodeInspected, NodeRegistered
 from holdfast.events.parts.job import CheckResult, NodeFacts
 from holdfast.fresh_ids import uuid7
@@ -43,7 +43,7 @@ def unreadable_order(
     node: str, update: KeyUpdate, body: bytes, error: str, now: datetime, message_bytes_max: int
 ) -> list[Message]:
     """Return the dead letter for an unreadable order, and the event that reports it."""
-    unhandled = Unhandled(
+    unhandled = UnhandledMessage(
         consumer="agent",
         node=node,
         subject=kv_subject(DESIRED_BUCKET, update.key),

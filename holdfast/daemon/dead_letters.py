@@ -1,4 +1,4 @@
-"""Messages that nobody could read or handle: kept whole, with the reason beside them, for someone to look at. Pure."""
+"""Messages that a process could not read or handle, kept with the reason for inspection. Pure."""
 
 from __future__ import annotations
 
@@ -17,24 +17,25 @@ HEADERS_BYTES_MAX = 8192
 """Room that a dead letter leaves for its headers below the bus's limit."""
 
 
-class Unhandled(msgspec.Struct, frozen=True, kw_only=True):
-    """A message that could not be handled, and by whom. `message_id` is its own id, if it had one."""
+class UnhandledMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """A message that `consumer` could not handle."""
 
     consumer: str
     subject: str
     body: bytes
     error: str
     message_id: str = ""
+    """"" if the message had none."""
     deliveries: int = 1
     node: str | None = None
 
 
-def rejection(unhandled: Unhandled, now: datetime, message_bytes_max: int) -> tuple[Message, Message]:
-    """The dead letter, and the event that makes it visible to queries.
+def rejection(unhandled: UnhandledMessage, now: datetime, message_bytes_max: int) -> tuple[Message, Message]:
+    """Return the dead letter, and the event that makes it visible to queries.
 
-    A crash between publishing these and settling the message publishes them again: their message ids follow from
-    what was rejected, so that the bus drops the repetition. A body that leaves no room for headers below
-    `message_bytes_max` loses its tail; a header says how long it was.
+    A crash between publishing these and settling the message publishes them again: their message ids derive from the
+    rejected message, so that the bus drops the repetition. A body that leaves no room for headers below
+    `message_bytes_max` loses its tail; a header has its full length.
     """
     fingerprint = _fingerprint(unhandled)
     room = max(0, message_bytes_max - HEADERS_BYTES_MAX)
@@ -67,7 +68,7 @@ def rejection(unhandled: Unhandled, now: datetime, message_bytes_max: int) -> tu
     return letter, msgspec.structs.replace(report, id=own_id, headers={**report.headers, "Nats-Msg-Id": own_id})
 
 
-def _fingerprint(unhandled: Unhandled) -> bytes:
+def _fingerprint(unhandled: UnhandledMessage) -> bytes:
     names = f"{unhandled.consumer}\0{unhandled.node}\0{unhandled.subject}\0{unhandled.message_id}\0"
     digest = hashlib.sha256(names.encode("utf-8", "surrogateescape"))
     digest.update(unhandled.body)

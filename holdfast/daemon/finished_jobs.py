@@ -1,4 +1,4 @@
-"""Jobs that are over, for those who hear of them: the streams are in no order with each other."""
+"""Finished jobs, for services whose streams have no order with each other."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ KEPT_MAX = 1000
 
 
 class FinishedJobs:
-    """The jobs that ended last, in memory: what comes late of one of them must not begin it anew.
+    """The jobs that ended last, in memory: a late event of one must not recreate its state.
 
-    A job's name is never used again, so it needs no more than that.
+    A job's name is never used again.
     """
 
     def __init__(self, kept_max: int = KEPT_MAX) -> None:
@@ -19,7 +19,7 @@ class FinishedJobs:
         return job in self._jobs
 
     def add(self, job: str) -> None:
-        """This job is over; harmless when repeated."""
+        """Add a job; harmless when repeated."""
         self._jobs[job] = None
         if len(self._jobs) > self._kept_max:
             del self._jobs[next(iter(self._jobs))]

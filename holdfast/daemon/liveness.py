@@ -1,7 +1,7 @@
-"""Since when a process has heard the bus without a break. Silence counts only from then on.
+"""The time since which a process has received everything on the bus. Silence counts only from then on.
 
-A process that was frozen, cut off, restarted, or kept waiting by its store has missed what was said meanwhile.
-Whatever it concludes from not having heard something must not count that time (docs/adr/0005-silence.md).
+A process that was frozen, cut off, restarted, or kept waiting by its store has missed messages. A conclusion from the
+absence of messages must not count that time (docs/adr/0005-silence.md).
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from holdfast.bus import Bus
 from holdfast.clock import Now
 
 TICK_S = 0.5
-"""How often a process that conducts itself well calls `tick`."""
+"""Interval at which a process calls `tick`."""
 
 STALL_S = 2.0
-"""A tick that comes later than this says that the process stood still."""
+"""A tick later than this shows that the process stood still."""
 
 
-class Hearing:
-    """One process's ear."""
+class BusLiveness:
+    """The unbroken reception of one process."""
 
     def __init__(self, bus: Bus, now: Now) -> None:
         self._bus = bus
@@ -28,18 +28,18 @@ class Hearing:
         self._ticked = now()
 
     def tick(self) -> None:
-        """Still alive; to be called every `TICK_S`."""
+        """Note that the process runs; to be called every `TICK_S`."""
         now = self._now()
         if now - self._ticked > timedelta(seconds=STALL_S):
             self._since = now
         self._ticked = now
 
     def interrupt(self) -> None:
-        """Something kept this process from taking in what was said until now."""
+        """Note that the process could not handle messages until now."""
         self._since = self._now()
 
     @property
     def since(self) -> datetime | None:
-        """Since when it hears without a break; None while it does not."""
+        """Start of the unbroken reception; None without a connection."""
         connected = self._bus.connected_since
         return None if connected is None else max(connected, self._since)

@@ -1,7 +1,7 @@
-"""Orders hold: what the bus has under their keys is compared with the truth now and then, and put right.
+"""Repair of orders on the bus: the values in the bucket `desired` are compared with the orders in force.
 
-The bucket of desired state can lose a value (a wiped bus) or get a wrong one (a hostile or mistaken put). Each service
-asserts the keys that it alone writes.
+The bucket can lose a value (a wiped bus) or get a wrong one (a hostile or mistaken put). Each service repairs the keys
+that it alone writes.
 """
 
 from __future__ import annotations
@@ -15,51 +15,52 @@ from holdfast.bus import Bus, BusUnavailable
 from holdfast.subjects import DESIRED_BUCKET
 
 EVERY_S = 5.0
-CORRECTED_AT_ONCE = 50
-"""Keys that are put right by one look at the truth: to work it out for each would take too long when all are lost."""
+REPAIRED_AT_ONCE = 50
+"""Keys repaired after one call of `corrections`; a call for each key would take too long when all are lost."""
 
 Correction = Callable[[bytes | None], bytes | None]
-"""From what is under a key (None: nothing) to what to put there; None: that is as it should be."""
-Truths = Callable[[], Mapping[str, Correction]]
-"""What holds now, by key. It changes with every decision, so it is asked anew each time."""
+"""Maps the value of a key (None: no value) to the value to put; None: it is right."""
+Corrections = Callable[[], Mapping[str, Correction]]
+"""Returns the corrections by key. They change with every decision, so it is called for each comparison."""
 
 log = structlog.get_logger()
 
 
-async def keep_asserting(bus: Bus, truths: Truths) -> None:
-    """Put right what differs, for ever."""
+async def keep_orders(bus: Bus, corrections: Corrections) -> None:
+    """Repair differing orders every few seconds until cancelled."""
     while True:
         await asyncio.sleep(EVERY_S)
         try:
-            await assert_truths(bus, truths)
+            await repair_orders(bus, corrections)
         except BusUnavailable:
             continue
 
 
-async def assert_truths(bus: Bus, truths: Truths) -> None:
-    """Put right what differs now.
+async def repair_orders(bus: Bus, corrections: Corrections) -> None:
+    """Compare all orders and repair those that differ.
 
     Raises:
-        BusUnavailable: some may not have been looked at.
+        BusUnavailable: some orders may not have been compared.
     """
-    differs = list(await _wrong(bus, truths, list(truths())))
-    for first in range(0, len(differs), CORRECTED_AT_ONCE):
-        # What differed may only have been on its way to the bus.
-        for key, (body, right) in (await _wrong(bus, truths, differs[first : first + CORRECTED_AT_ONCE])).items():
+    differing = list(await _wrong(bus, corrections, list(corrections())))
+    for first in range(0, len(differing), REPAIRED_AT_ONCE):
+        # The second comparison excludes orders that were on their way to the bus in the first.
+        again = differing[first : first + REPAIRED_AT_ONCE]
+        for key, (body, right) in (await _wrong(bus, corrections, again)).items():
             if body is None:
-                log.info("an order is not on the bus any more, putting it there", key=key)
+                log.info("an order is missing on the bus, putting it", key=key)
             else:
-                log.warning("an order on the bus differs from the truth, putting it right", key=key)
+                log.warning("an order on the bus is wrong, repairing it", key=key)
             await bus.put(DESIRED_BUCKET, key, right)
 
 
-async def _wrong(bus: Bus, truths: Truths, keys: list[str]) -> dict[str, tuple[bytes | None, bytes]]:
-    """What differs, and how it should be."""
+async def _wrong(bus: Bus, corrections: Corrections, keys: list[str]) -> dict[str, tuple[bytes | None, bytes]]:
+    """Return present and right value of each key whose value is wrong."""
     bodies = {key: await bus.get(DESIRED_BUCKET, key) for key in keys}
-    # Only now: decisions went on while that was read.
-    holding = truths()
+    # After the reads: decisions went on meanwhile.
+    in_force = corrections()
     wrong = {}
     for key, body in bodies.items():
-        if (correct := holding.get(key)) is not None and (right := correct(body)) is not None:
+        if (correct := in_force.get(key)) is not None and (right := correct(body)) is not None:
             wrong[key] = (body, right)
     return wrong

@@ -1,7 +1,7 @@
-"""What every daemon does at its start and end: settings, logging, signals, an orderly stop.
+"""Start and end of every daemon: settings, logging, signals, an orderly stop.
 
-A daemon runs until SIGTERM or SIGINT, then ends with exit code 0. An error that nobody handles ends it with
-exit code 1 and a traceback in its log: whoever supervises it starts it again.
+A daemon runs until SIGTERM or SIGINT, then ends with exit code 0. An unhandled error ends it with
+exit code 1 and a traceback in its log; its supervisor restarts it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from holdfast.settings.load import Settings
 from holdfast.settings.timeouts import Timeouts
 
 LEAVE_S = 8.0
-"""What a daemon has for its end beside the grace of its ranks: telling what became of them, closing its connections."""
+"""Time for a daemon to stop, beside the grace of its ranks: report their ends, close connections."""
 
 log = structlog.get_logger()
 
 
 class Process(msgspec.Struct, frozen=True, kw_only=True):
-    """A running daemon: its name, settings and the parsed flags of its own."""
+    """A running daemon: name, settings and its parsed flags."""
 
     name: str
     settings: Settings
@@ -85,7 +85,7 @@ async def _until_stopped(main: Callable[[Process], Awaitable[None]], process: Pr
         _, late = await asyncio.wait({working}, timeout=limit_s)
         if late:
             log.error("did not stop in time", limit_s=limit_s)
-            # The event loop would wait for this task once more, and that without a limit.
+            # The event loop would wait for this task without a limit.
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(1)
@@ -97,7 +97,7 @@ async def _until_stopped(main: Callable[[Process], Awaitable[None]], process: Pr
 
 
 def leave_limit_s(timeouts: Timeouts) -> float:
-    """Seconds after which a daemon that was asked to stop ends itself, done or not."""
+    """Return the seconds after which a stopping daemon exits in any case."""
     return timeouts.stop_grace_s + LEAVE_S
 
 

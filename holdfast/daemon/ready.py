@@ -1,4 +1,4 @@
-"""How a child tells its supervisor that it is ready. Every daemon imports this, so it imports next to nothing."""
+"""The readiness report of a child to its supervisor. Every daemon imports it, so it imports next to nothing."""
 
 import os
 
@@ -6,7 +6,7 @@ READY_FD_VARIABLE = "HOLDFAST_READY_FD"
 
 
 def announce_ready() -> None:
-    """Say that this process does its work from now on. Without a supervisor, and the second time, it does nothing.
+    """Report that this process is ready; do nothing without a supervisor or the second time.
 
     The supervisor hands down a pipe whose number is in HOLDFAST_READY_FD (the convention of s6). Processes started
     later do not inherit it.

@@ -1,4 +1,4 @@
-"""From the outbox to the bus: what was said in a transaction is published until the bus has it."""
+"""The relay from outbox to bus: messages of a transaction are published until the bus has them."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import structlog
 
 from holdfast.bus import Bus, BusError, BusUnavailable, Message
 from holdfast.clock import Now, system_now
-from holdfast.daemon.dead_letters import Unhandled, rejection
+from holdfast.daemon.dead_letters import UnhandledMessage, rejection
 from holdfast.store import Outbox, StoreUnavailable
 
 BATCH_MAX = 500
 POLL_S = 5.0
-"""How long a message waits that nobody woke the relay for: one whose commit seemed to have failed and had not."""
+"""Delay of a message without a wake-up: one whose commit seemed to have failed and had not."""
 RETRY_MIN_S = 0.05
 RETRY_MAX_S = 0.5
-"""The pause between tries stays this short, since a try without a connection costs nothing."""
+"""Limit of the pause between tries; a try without a connection costs nothing."""
 
 log = structlog.get_logger(__name__)
 
@@ -27,8 +27,8 @@ class Relay:
     A crash between publishing and noting it publishes again, under the same message id: the bus and every
     inbox drop the repetition. One relay at a time may serve an outbox, or the order is lost.
 
-    A message that the bus will never take goes to the dead letters, cut if need be: it must not hold up what was
-    said after it, now and at every restart.
+    A message that the bus refuses for good goes to the dead letters, shortened if necessary: it must not block later
+    messages, now and at every restart.
     """
 
     def __init__(self, outbox: Outbox, bus: Bus, *, now: Now = system_now) -> None:
@@ -38,14 +38,14 @@ class Relay:
         self._woken = asyncio.Event()
 
     def wake(self) -> None:
-        """Something was said: publish it now."""
+        """Publish new messages now."""
         self._woken.set()
 
     async def run(self) -> None:
         """Publish until cancelled.
 
         Raises:
-            BusError: the bus refuses even the dead letter of a message that it refused; the words name the cause.
+            BusError: the bus refuses even the dead letter of a refused message; the message names the cause.
         """
         pause_s = RETRY_MIN_S
         while True:
@@ -66,10 +66,10 @@ class Relay:
                 continue
 
     async def publish_pending(self) -> int:
-        """Publish one batch; returns how many messages it had.
+        """Publish one batch and return its number of messages.
 
         Raises:
-            BusUnavailable, StoreUnavailable: some are not published, or not noted as published; call again.
+            BusUnavailable, StoreUnavailable: some are not published, or not marked as published; call again.
             BusError: as in `run`.
         """
         pending = await self._outbox.pending(BATCH_MAX)
@@ -85,15 +85,15 @@ class Relay:
         return len(pending)
 
     async def _publish_singly(self, messages: list[Message]) -> None:
-        """What is published already is so again, under its id; only alone does a message show that it is the one."""
+        """Publish each message alone to find the refused one; ids make repetitions harmless."""
         for message in messages:
             try:
                 await self._bus.publish(message)
             except BusUnavailable:
                 raise
             except BusError as error:
-                log.error("the bus will never take a message", id=message.id, subject=message.subject, error=str(error))
-                unhandled = Unhandled(
+                log.error("the bus refuses a message", id=message.id, subject=message.subject, error=str(error))
+                unhandled = UnhandledMessage(
                     consumer="relay",
                     subject=message.subject,
                     body=message.body,

@@ -1,8 +1,8 @@
-"""The shell that every deciding service shares: receive, decide, one transaction, publish, acknowledge.
+"""The shell of every deciding service: receive, decide, one transaction, publish, acknowledge.
 
-A service brings a `Decider`, which holds the state in memory and decides by pure functions. The shell makes
-its effects durable: rows, inbox and outbox in one transaction; then the decider adopts them, the relay
-publishes, and the message is acknowledged. Every input of a service passes through one queue, in turn.
+A service has a `Decider`, which holds the state in memory and decides by pure functions. The shell makes its effects
+durable: rows, inbox and outbox in one transaction; then the decider adopts them, the relay publishes, and the message
+is acknowledged. All inputs of a service pass through one queue.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import structlog
 from holdfast import events, requests
 from holdfast.bus import Bus, Delivery, Message, event_message
 from holdfast.clock import Now, system_now
-from holdfast.daemon.dead_letters import Unhandled, rejection
+from holdfast.daemon.dead_letters import UnhandledMessage, rejection
 from holdfast.daemon.effect_limits import EffectTooLarge, require_sendable
-from holdfast.daemon.liveness import TICK_S, Hearing
+from holdfast.daemon.liveness import TICK_S, BusLiveness
 from holdfast.daemon.ready import announce_ready
 from holdfast.daemon.relay import Relay
 from holdfast.effects import Effect
@@ -51,9 +51,9 @@ def messages_of(effect: Effect) -> list[Message]:
 
 
 class Decider(ABC):
-    """One service's decisions. The three `on_…` methods change nothing by themselves; `adopt` follows a commit.
+    """The decisions of one service. The three `on_…` methods change nothing; `adopt` follows a commit.
 
-    What a service does not need has a default: no tables, no requests, nothing that follows from the time alone.
+    By default a service has no tables, serves no requests and does nothing as time passes.
     """
 
     name: str
@@ -62,28 +62,29 @@ class Decider(ABC):
     requests_subject: str | None = None
 
     def load(self, rows: Mapping[str, Mapping[str, Any]]) -> None:  # noqa: B027 - many services store no state
-        """Take the state as it is stored: table name -> key -> row."""
+        """Replace the state by the stored one: table name -> key -> row."""
 
     @abstractmethod
     def on_event(self, event: AnyEvent, now: datetime) -> Effect:
-        """What follows from an event."""
+        """Decide about an event."""
 
     def on_request(self, request: AnyRequest, now: datetime) -> Effect:
-        """What follows from a person's request; the answer is in the effect."""
+        """Decide about a person's request; the effect has the answer."""
         return Effect(answer=Answer(accepted=False, message=f"the {self.name} does not serve this request"))
 
     def on_time(self, now: datetime, hearing_since: datetime | None) -> Effect:
-        """What follows from the time alone, asked every half second. What has not been heard counts as missing only
-        from `hearing_since` on; None: nothing is heard now.
+        """Decide as time passes, every half second.
+
+        Silence counts only from `hearing_since`, when unbroken reception began; None: there is no connection.
         """
         return Effect()
 
     def adopt(self, effect: Effect) -> None:  # noqa: B027 - many services store no state
-        """The effect is committed: it is the state now."""
+        """Apply a committed effect to the state."""
 
 
 async def answer_pings(bus: Bus, process: str) -> None:
-    """Tell whoever asks that this process is ready, for ever."""
+    """Answer pings to this process until cancelled."""
 
     async def ready(_: bytes) -> bytes:
         return b"ready"
@@ -94,17 +95,17 @@ async def answer_pings(bus: Bus, process: str) -> None:
 _DONE_BEFORE = Answer(accepted=True, message="done before")
 
 
-class _OnlyLooked(Exception):
-    """Ends a transaction that was begun only to look."""
+class _ReadOnly(Exception):
+    """Rolls back a transaction that only reads."""
 
 
-class _Asked(msgspec.Struct):
+class _PendingRequest(msgspec.Struct):
     request: AnyRequest
     answer: asyncio.Future[Answer]
 
 
 class ServiceShell:
-    """Runs one decider on a bus and a store."""
+    """One decider on a bus and a store."""
 
     def __init__(self, decider: Decider, bus: Bus, store: Store, now: Now = system_now) -> None:
         self.decider = decider
@@ -112,9 +113,9 @@ class ServiceShell:
         self.store = store
         self.now = now
         self.relay = Relay(store, bus)
-        self._queue: asyncio.Queue[Delivery | _Asked] = asyncio.Queue(_QUEUE_MAX)
+        self._queue: asyncio.Queue[Delivery | _PendingRequest] = asyncio.Queue(_QUEUE_MAX)
         self._turn = asyncio.Lock()
-        self._hearing = Hearing(bus, now)
+        self._liveness = BusLiveness(bus, now)
         self._failures: Counter[str] = Counter()
 
     async def run(self) -> None:
@@ -137,23 +138,23 @@ class ServiceShell:
             announce_ready()
 
     async def load(self) -> None:
-        """Read the state from the store, waiting for it as long as it takes."""
+        """Read the state from the store, however long that takes."""
 
         async def read() -> dict[str, dict[str, Any]]:
             async with self.store.transaction() as tx:
                 return {table.name: await tx.load_all(table) for table in self.decider.tables}
 
-        self.decider.load(await self._patiently(read))
+        self.decider.load(await self._retrying(read))
 
     async def ask(self, request: AnyRequest) -> Answer:
-        """Handle one request. One that cannot be handled is refused; it must not take the service with it."""
+        """Handle one request; refuse it on any error, which must not end the service."""
         try:
             return await self._in_turn(self._decide_request, request)
         except EffectTooLarge as error:
             return Answer(accepted=False, message=str(error))
         except Exception as error:
             log.exception("a request could not be handled", request=type(request).__name__, id=request.id)
-            return Answer(accepted=False, message=f"it could not be handled: {type(error).__name__}: {error}")
+            return Answer(accepted=False, message=f"an error occurred: {type(error).__name__}: {error}")
 
     async def _receive(self, stream: str, subjects: list[str]) -> None:
         async for delivery in self.bus.consume(stream, self.decider.name, subjects):
@@ -162,7 +163,7 @@ class ServiceShell:
     async def _work(self) -> None:
         while True:
             item = await self._queue.get()
-            if isinstance(item, _Asked):
+            if isinstance(item, _PendingRequest):
                 answer = await self.ask(item.request)
                 if not item.answer.done():
                     item.answer.set_result(answer)
@@ -170,7 +171,7 @@ class ServiceShell:
                 await self.handle(item)
 
     async def _in_turn(self, decide: Callable[..., Awaitable[T]], *args: Any) -> T:
-        """Decisions of one service never interleave: one of them sees all the others' effects or none."""
+        """Run a decision alone: a decision sees all effects of another or none."""
         async with self._turn:
             return await decide(*args)
 
@@ -179,7 +180,7 @@ class ServiceShell:
         try:
             event = events.decode(delivery.body)
             if event_subject(event) != delivery.subject:
-                raise events.UnreadableEvent(f"body says {event_subject(event)!r}, not the subject it came on")
+                raise events.UnreadableEvent(f"the body belongs on {event_subject(event)!r}, another subject")
         except events.UnreadableEvent as error:
             await self._reject(delivery, str(error))
             return
@@ -203,7 +204,7 @@ class ServiceShell:
             if not effect.is_nothing:
                 await self._commit(effect, event.id)
 
-        await self._patiently(attempt)
+        await self._retrying(attempt)
 
     async def _decide_request(self, request: AnyRequest) -> Answer:
         async def attempt() -> Answer:
@@ -212,36 +213,36 @@ class ServiceShell:
                 return _DONE_BEFORE if await self._was_handled(request.id) else effect.answer
             return effect.answer if await self._commit(effect, request.id) else _DONE_BEFORE
 
-        return await self._patiently(attempt)
+        return await self._retrying(attempt)
 
     async def _was_handled(self, message_id: str) -> bool:
-        """Whether the inbox has this message; looking leaves no trace."""
+        """Return True if the inbox has this message, without a change to it."""
         handled = False
         try:
             async with self.store.transaction() as tx:
                 handled = not await tx.first_time(message_id)
-                raise _OnlyLooked
-        except _OnlyLooked:
+                raise _ReadOnly
+        except _ReadOnly:
             return handled
 
     async def pass_time(self) -> None:
-        """Let the decider act on the present time; to be called every `TICK_S`."""
-        self._hearing.tick()
+        """Let the decider act on the current time; to be called every `TICK_S`."""
+        self._liveness.tick()
 
         async def attempt() -> None:
-            effect = self.decider.on_time(self.now(), self._hearing.since)
+            effect = self.decider.on_time(self.now(), self._liveness.since)
             if not effect.is_nothing:
                 await self._commit(effect, None)
 
-        await self._in_turn(self._patiently, attempt)
+        await self._in_turn(self._retrying, attempt)
 
     async def _commit(self, effect: Effect, message_id: str | None) -> bool:
-        """Make an effect durable and adopt it; False when the message had been handled before."""
+        """Make an effect durable and adopt it; return False if the message had been handled before."""
         messages = messages_of(effect)
         require_sendable(messages, self.bus.message_bytes_max)
         async with self.store.transaction() as tx:
             if message_id is not None and not await tx.first_time(message_id):
-                # The commit that seemed to fail may be this one's: then nobody has been told of what it said.
+                # An earlier commit of this message seemed to fail; its messages may be unpublished.
                 self.relay.wake()
                 return False
             for row in effect.rows:
@@ -249,19 +250,19 @@ class ServiceShell:
                     await tx.delete(row.table, row.key)
                 else:
                     await tx.save(row.table, row.key, row.row)
-            await tx.say(messages)
+            await tx.emit(messages)
         self.decider.adopt(effect)
         self.relay.wake()
         return True
 
-    async def _patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Retry while the store is away. What was in memory may be stale then, so it is read again first."""
+    async def _retrying(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Retry while the store is unavailable; the state in memory may be stale then, so it is read again first."""
         tries = 0
         while True:
             try:
                 if tries:
-                    self._hearing.interrupt()
-                    # What seemed to fail may have been committed, and said something.
+                    self._liveness.interrupt()
+                    # A commit that seemed to fail may have succeeded, with messages in the outbox.
                     self.relay.wake()
                     async with self.store.transaction() as tx:
                         self.decider.load({table.name: await tx.load_all(table) for table in self.decider.tables})
@@ -272,9 +273,9 @@ class ServiceShell:
                 tries += 1
 
     async def _reject(self, delivery: Delivery, error: str) -> None:
-        """Keep a message that cannot be handled where it can be looked at, and go on."""
+        """Move a message that cannot be handled to the dead letters."""
         log.error("message rejected", subject=delivery.subject, error=error)
-        unhandled = Unhandled(
+        unhandled = UnhandledMessage(
             consumer=self.decider.name,
             subject=delivery.subject,
             body=delivery.body,
@@ -286,20 +287,20 @@ class ServiceShell:
 
         async def attempt() -> None:
             async with self.store.transaction() as tx:
-                await tx.say([letter, report])
+                await tx.emit([letter, report])
             self.relay.wake()
 
-        await self._in_turn(self._patiently, attempt)
+        await self._in_turn(self._retrying, attempt)
         await delivery.drop()
 
     async def _answer(self, body: bytes) -> bytes:
         try:
             request = requests.decode(body)
         except requests.UnreadableRequest as error:
-            return msgspec.json.encode(Answer(accepted=False, message=f"not a request that can be read: {error}"))
-        asked = _Asked(request, asyncio.get_running_loop().create_future())
-        await self._queue.put(asked)
-        return msgspec.json.encode(await asked.answer)
+            return msgspec.json.encode(Answer(accepted=False, message=f"the request cannot be read: {error}"))
+        pending = _PendingRequest(request, asyncio.get_running_loop().create_future())
+        await self._queue.put(pending)
+        return msgspec.json.encode(await pending.answer)
 
     async def _keep_time(self) -> None:
         while True:
@@ -309,4 +310,4 @@ class ServiceShell:
     async def _prune(self) -> None:
         while True:
             await asyncio.sleep(_PRUNE_EVERY_S)
-            await self._patiently(lambda: self.store.prune(self.now()))
+            await self._retrying(lambda: self.store.prune(self.now()))

@@ -72,7 +72,7 @@ class Transaction(Protocol):
         """
         ...
 
-    async def say(self, messages: list[Message]) -> None:
+    async def emit(self, messages: list[Message]) -> None:
         """Add to the outbox, in order."""
         ...
 

@@ -165,7 +165,7 @@ class MemoryTransaction:
             raise StaleState(f"row {place[1]!r} of {place[0]} is at version {version}, not {known}")
         return version
 
-    async def say(self, messages: list[Message]) -> None:
+    async def emit(self, messages: list[Message]) -> None:
         """Add to the outbox, in order."""
         self._said.extend(messages)
 

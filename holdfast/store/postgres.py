@@ -196,13 +196,13 @@ class PostgresTransaction:
         if is_there or (known and done == "DELETE 0"):
             self._refuse(place, known)
 
-    async def say(self, messages: list[Message]) -> None:
+    async def emit(self, messages: list[Message]) -> None:
         """Add to the outbox, in order."""
         if not messages:
             return
         with translated():
             await self._connection.execute(
-                self._sql.say,
+                self._sql.emit,
                 [message.id for message in messages],
                 [message.subject for message in messages],
                 [message.body for message in messages],

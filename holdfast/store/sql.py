@@ -17,7 +17,7 @@ class SchemaSql:
         self.schema = schema
         inbox, outbox = f"{quoted(schema)}.inbox", f"{quoted(schema)}.outbox"
         self.first_time = f"insert into {inbox} (id) values ($1) on conflict do nothing returning true"
-        self.say = (
+        self.emit = (
             f"insert into {outbox} (id, subject, body, headers) "
             "select * from unnest($1::text[], $2::text[], $3::bytea[], $4::jsonb[])"
         )

@@ -12,7 +12,7 @@ import pytest
 from holdfast.bus import KeyUpdate, event_message
 from holdfast.bus.nats import NatsBus, connect
 from holdfast.clock import system_now
-from holdfast.daemon.order_repair import keep_asserting
+from holdfast.daemon.order_repair import keep_orders
 from holdfast.daemon.service_shell import ServiceShell
 from holdfast.events import CopiesMeasured, Event, GenerationStarted, JobFinished, StepsCertified
 from holdfast.fresh_ids import uuid7
@@ -54,7 +54,7 @@ async def coordinator(server: NatsServer, urls: dict[str, str]) -> AsyncIterator
     async def serve() -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(ServiceShell(decider, bus, store).run())
-            group.create_task(keep_asserting(bus, lambda: corrections(decider.orders_in_force())))
+            group.create_task(keep_orders(bus, lambda: corrections(decider.orders_in_force())))
 
     task = asyncio.create_task(serve())
     try:

@@ -15,7 +15,7 @@ from holdfast.bus import event_message
 from holdfast.bus.nats import connect
 from holdfast.cli.main import main
 from holdfast.cli.output.overview import Overview, cluster_overview, overview_section
-from holdfast.daemon.dead_letters import Unhandled, rejection
+from holdfast.daemon.dead_letters import UnhandledMessage, rejection
 from holdfast.events import MessageRejected, RanksStarted
 from holdfast.fresh_ids import uuid7
 from tests.integration.commands_scene import NOT_RECORDED, Scene, data, holdfast
@@ -251,7 +251,7 @@ def test_the_overview(scene: Scene, embedded_nats: str) -> None:
     async def with_a_dead_letter() -> tuple[Overview, Overview]:
         bus = await connect(embedded_nats, "test")
         before = await cluster_overview(scene.urls["reader"], embedded_nats)
-        junk = Unhandled(consumer="controller", subject="holdfast.v1.x", body=b"\x00junk", error="not JSON")
+        junk = UnhandledMessage(consumer="controller", subject="holdfast.v1.x", body=b"\x00junk", error="not JSON")
         letter, _ = rejection(junk, scene.story.at(0), bus.message_bytes_max)
         await bus.publish(letter)
         after = await cluster_overview(scene.urls["reader"], embedded_nats)

@@ -68,7 +68,7 @@ def decision(job: str, body: bytes) -> Message:
 
 async def say(store: Store, *messages: Message) -> None:
     async with store.transaction() as tx:
-        await tx.say(list(messages))
+        await tx.emit(list(messages))
 
 
 async def until(condition: Callable[[], object]) -> None:

@@ -63,7 +63,7 @@ async def test_a_rolled_back_transaction_leaves_nothing(world: World) -> None:
             assert await tx.first_time("m1")
             await tx.save(JOBS, "j", Job(phase="failed"))
             await tx.save(JOBS, "k", Job(phase="new"))
-            await tx.say([message(b"1")])
+            await tx.emit([message(b"1")])
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -217,7 +217,7 @@ async def test_the_outbox_keeps_what_was_said_in_order(world: World) -> None:
     said = [message(bytes([number, 0, 255])) for number in range(6)]
     for part in (said[:3], [], said[3:]):
         async with store.transaction() as tx:
-            await tx.say(part)
+            await tx.emit(part)
     pending = await store.pending(4)
     assert [item for _, item in pending] == said[:4]
     await store.published([position for position, _ in pending[:2]])
@@ -234,7 +234,7 @@ async def test_the_store_comes_back_after_the_database_was_away(world: World) ->
         async with store.transaction() as tx:
             await tx.first_time("m1")
             await tx.save(JOBS, "j", Job(phase="b"))
-            await tx.say([message(b"1")])
+            await tx.emit([message(b"1")])
             await world.kill()
 
     with pytest.raises(StoreUnavailable):
@@ -256,7 +256,7 @@ async def test_what_is_old_is_forgotten(world: World) -> None:
     store, now = await world.store(), datetime.now(UTC)
     async with store.transaction() as tx:
         await tx.first_time("m1")
-        await tx.say([message(b"1"), message(b"2")])
+        await tx.emit([message(b"1"), message(b"2")])
     ((position, _),) = await store.pending(1)
     await store.published([position])
     await store.prune(now + timedelta(days=6))
@@ -275,7 +275,7 @@ async def test_transactions_at_once_do_not_mix(world: World) -> None:
         async with store.transaction() as tx:
             first = await tx.first_time(f"m{number // 2}")
             if first:
-                await tx.say([message(b"%d" % (number // 2))])
+                await tx.emit([message(b"%d" % (number // 2))])
             return first
 
     firsts = await asyncio.gather(*(handle(number) for number in range(20)))

@@ -116,7 +116,7 @@ async def test_a_stale_row_rolls_back_what_was_said(world: PostgresWorld) -> Non
     async def write() -> None:
         async with two.transaction() as tx:
             await tx.first_time("m1")
-            await tx.say([message(b"1")])
+            await tx.emit([message(b"1")])
             await tx.save(JOBS, "j", Job(phase="c"))
 
     with pytest.raises(StaleState):

@@ -6,7 +6,7 @@ import asyncio
 
 from holdfast.bus.nats import connect
 from holdfast.daemon import process
-from holdfast.daemon.order_repair import keep_asserting
+from holdfast.daemon.order_repair import keep_orders
 from holdfast.daemon.process import Process
 from holdfast.daemon.service_shell import ServiceShell
 from holdfast.store.postgres import PostgresStore
@@ -41,7 +41,7 @@ async def serve(this: Process) -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(librarian.run(), name="code")
             group.create_task(ServiceShell(controller, bus, store).run(), name="shell")
-            group.create_task(keep_asserting(bus, lambda: truths(controller.standing_orders())), name="assert orders")
+            group.create_task(keep_orders(bus, lambda: truths(controller.standing_orders())), name="repair orders")
     finally:
         await bus.close()
         await store.close()

@@ -13,7 +13,7 @@ import structlog
 
 from holdfast.bus import Bus, BusUnavailable, Delivery, Message
 from holdfast.clock import Now
-from holdfast.daemon.dead_letters import Unhandled, rejection
+from holdfast.daemon.dead_letters import UnhandledMessage, rejection
 from holdfast.events import EventClass, UnreadableEvent
 from holdfast.store import StoreUnavailable
 from holdfast.subjects import ROOT
@@ -134,7 +134,7 @@ class Historian:
 
     async def _reject(self, delivery: Delivery, error: str) -> None:
         log.error("message rejected", subject=delivery.subject, error=error, body_bytes=len(delivery.body))
-        unhandled = Unhandled(
+        unhandled = UnhandledMessage(
             consumer=CONSUMER,
             subject=delivery.subject,
             body=delivery.body,

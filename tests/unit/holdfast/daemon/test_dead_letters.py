@@ -3,16 +3,16 @@
 from datetime import UTC, datetime, timedelta
 
 from holdfast import events
-from holdfast.daemon.dead_letters import HEADERS_BYTES_MAX, Unhandled, rejection
+from holdfast.daemon.dead_letters import HEADERS_BYTES_MAX, UnhandledMessage, rejection
 from holdfast.events import MessageRejected
 
 NOW = datetime(2025, 11, 20, tzinfo=UTC)
 LIMIT = 1 << 20
 
 
-def unhandled(**changes: object) -> Unhandled:
+def unhandled(**changes: object) -> UnhandledMessage:
     fields: dict[str, object] = {"consumer": "historian", "subject": "s", "body": b"x", "error": "e"}
-    return Unhandled(**(fields | changes))  # type: ignore[arg-type]
+    return UnhandledMessage(**(fields | changes))  # type: ignore[arg-type]
 
 
 def test_the_letter_holds_the_body_and_says_why() -> None:
@@ -33,7 +33,7 @@ def test_the_letter_holds_the_body_and_says_why() -> None:
 
 
 def test_rejecting_again_repeats_the_ids() -> None:
-    def ids(it: Unhandled, now: datetime) -> list[str]:
+    def ids(it: UnhandledMessage, now: datetime) -> list[str]:
         return [message.id for message in rejection(it, now, LIMIT)]
 
     first = ids(unhandled(message_id="a"), NOW)

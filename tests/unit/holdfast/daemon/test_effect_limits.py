@@ -51,7 +51,7 @@ async def test_what_the_bus_never_takes_becomes_a_dead_letter_and_the_rest_goes_
     key = kv_subject(DESIRED_BUCKET, "node.a")
     said = [message(b"1"), message(b"2" * 19_990), message(b"3"), message(b"4" * 30_000, key), message(b"5", key)]
     async with store.transaction() as tx:
-        await tx.say(said)
+        await tx.emit(said)
     relay = Relay(store, bus)
     assert await relay.publish_pending() == len(said)
     assert await relay.publish_pending() == 0
@@ -69,7 +69,7 @@ async def test_what_the_bus_never_takes_becomes_a_dead_letter_and_the_rest_goes_
 async def test_a_bus_that_takes_no_dead_letter_either_ends_the_relay() -> None:
     bus, store = MemoryBroker(max_payload=100).client("test"), MemoryStore()
     async with store.transaction() as tx:
-        await tx.say([message(b"x" * 200)])
+        await tx.emit([message(b"x" * 200)])
     with pytest.raises(BusError):
         await Relay(store, bus).run()
     assert len(await store.pending(10)) == 1

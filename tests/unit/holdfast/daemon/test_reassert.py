@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.bus.in_memory import MemoryBroker
-from holdfast.daemon.order_repair import CORRECTED_AT_ONCE, Correction, assert_truths
+from holdfast.daemon.order_repair import REPAIRED_AT_ONCE, Correction, repair_orders
 from holdfast.events.parts.job import JobSpec
 from holdfast.orders.node import NodeOrder, Placement
 from holdfast.subjects import DESIRED_BUCKET
@@ -39,7 +39,7 @@ def test_an_order_that_was_never_given_is_superseded_by_name() -> None:
 
 async def test_a_round_asks_for_the_orders_once_and_again_only_for_what_differs() -> None:
     bus = MemoryBroker().client("controller")
-    orders = [msgspec.structs.replace(TRUTH, node=f"node-{number}") for number in range(3 * CORRECTED_AT_ONCE)]
+    orders = [msgspec.structs.replace(TRUTH, node=f"node-{number}") for number in range(3 * REPAIRED_AT_ONCE)]
     for order in orders[1:]:
         await bus.put(DESIRED_BUCKET, NodeOrder.key_of(order.node), order.encode())
     asked = 0
@@ -49,16 +49,16 @@ async def test_a_round_asks_for_the_orders_once_and_again_only_for_what_differs(
         asked += 1
         return truths(orders)
 
-    await assert_truths(bus, now)
+    await repair_orders(bus, now)
     assert await bus.get(DESIRED_BUCKET, NodeOrder.key_of("node-0")) == orders[0].encode()
     assert asked == 3
-    await assert_truths(bus, now)
+    await repair_orders(bus, now)
     assert asked == 5
 
 
 async def test_when_all_is_lost_the_truth_is_not_worked_out_for_each() -> None:
     bus = MemoryBroker().client("controller")
-    orders = [msgspec.structs.replace(TRUTH, node=f"node-{number}") for number in range(3 * CORRECTED_AT_ONCE)]
+    orders = [msgspec.structs.replace(TRUTH, node=f"node-{number}") for number in range(3 * REPAIRED_AT_ONCE)]
     asked = 0
 
     def now() -> dict[str, Correction]:
@@ -66,7 +66,7 @@ async def test_when_all_is_lost_the_truth_is_not_worked_out_for_each() -> None:
         asked += 1
         return truths(orders)
 
-    await assert_truths(bus, now)
+    await repair_orders(bus, now)
     for order in orders:
         assert await bus.get(DESIRED_BUCKET, NodeOrder.key_of(order.node)) == order.encode()
     assert asked == 5
@@ -78,5 +78,5 @@ async def test_what_was_decided_while_the_bus_was_read_is_not_undone() -> None:
     await bus.put(DESIRED_BUCKET, NodeOrder.key_of(TRUTH.node), newer.encode())
     answers = iter([[TRUTH], [newer]])
 
-    await assert_truths(bus, lambda: truths(next(answers)))
+    await repair_orders(bus, lambda: truths(next(answers)))
     assert await bus.get(DESIRED_BUCKET, NodeOrder.key_of(TRUTH.node)) == newer.encode()

@@ -31,7 +31,7 @@ async def handle(store: MemoryStore, value: int) -> bool:
         if not await tx.first_time("m1"):
             return False
         await tx.save(ROWS, "k", Row(value))
-        await tx.say([Message(id="said", subject="holdfast.v1.decision.eviction.job._", body=b"")])
+        await tx.emit([Message(id="said", subject="holdfast.v1.decision.eviction.job._", body=b"")])
     return True
 
 
