@@ -1,1 +1,1 @@
-"""Stop-time checks of a node, run as a generation of ranks of its own (ByteRobust §4.2). `python -m` runs them."""
+"""Stop-time checks of a node, run as ranks of a generation (ByteRobust §4.2): `python -m holdfast_checks`."""

@@ -1,7 +1,7 @@
-"""A rank of a run of checks: `python -m holdfast_checks --suite NAME`, in the environment of a rank.
+"""Entry point of a run of checks: `python -m holdfast_checks --suite NAME`, in the environment of a rank.
 
-One rank of each node runs the checks of all its devices; others end at once. It ends with 0 whatever it finds: what it
-found is in its reports, and in its output. Only where they cannot be written it ends with an error.
+One rank of each node checks all its devices; the others exit at once. The exit code is 0 whatever is found: results go
+to reports and to stdout. Only results that cannot be reported give an error.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SHARED_MEMORY = Path("/dev/shm")
 
 
 class NotReported(OSError):
-    """What was found is in this rank's output alone: its node's disk takes no reports."""
+    """Results are in this rank's output only: the node's disk takes no reports."""
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -42,16 +42,18 @@ def main(argv: list[str] | None = None) -> None:
         context = _context(options, scratch)
         print(f"checks of {context.node}: suite {options.suite}, {context.workers} workers", flush=True)
         unreported: list[OSError] = []
-        Driver(context, options.suite, options.limit_s, lambda result: _tell(context, result, unreported)).run()
+        Driver(
+            context, options.suite, options.limit_s, lambda result: _report_result(context, result, unreported)
+        ).run()
         if unreported:
             raise NotReported(f"{len(unreported)} results could not be reported: {unreported[0]}")
 
 
 @contextlib.contextmanager
 def _scratch() -> Iterator[str]:
-    """Where the small files of process groups are: on a disk that hangs or is full, other tests would fail too.
+    """Yield a directory in memory for process groups' small files: a hanging or full disk would fail other tests too.
 
-    A node has one run at a time: what the last one left, which may have been killed, goes.
+    A node has one run at a time, so leftovers of the last run, which may have been killed, are removed.
     """
     whose = xxhash.xxh3_64_hexdigest((_node_directory() or str(os.getpid())).encode())
     folder = (SHARED_MEMORY if SHARED_MEMORY.is_dir() else Path(tempfile.gettempdir())) / f"holdfast-checks-{whose}"
@@ -82,41 +84,41 @@ def _context(options: argparse.Namespace, scratch: str) -> WorkerContext:
 
 
 def _node_directory() -> str:
-    """Where ranks of this node write, whatever their job; "" outside of Holdfast."""
+    """Return the directory where this node's ranks write, whatever their job; "" outside of Holdfast."""
     reports = os.environ.get(REPORTS_VARIABLE, "")
     return str(Path(reports).parent) if reports else ""
 
 
-def _tell(context: WorkerContext, result: ReportedResult, unreported: list[OSError]) -> None:
-    finding, stage = result.finding, result.stage
-    with_whom = f" with {', '.join(finding.peers)}" if finding.peers else ""
-    value = f" {finding.value:.4g} {finding.unit}" if finding.value is not None else ""
-    words = f"{stage.test}{with_whom}: {finding.status}{value}"
-    print(" ".join(filter(None, (words, finding.device and f"[{finding.device}]", finding.detail))), flush=True)
+def _report_result(context: WorkerContext, reported: ReportedResult, unreported: list[OSError]) -> None:
+    result, stage = reported.result, reported.stage
+    with_peers = f" with {', '.join(result.peers)}" if result.peers else ""
+    value = f" {result.value:.4g} {result.unit}" if result.value is not None else ""
+    line = f"{stage.test}{with_peers}: {result.status}{value}"
+    print(" ".join(filter(None, (line, result.device and f"[{result.device}]", result.detail))), flush=True)
     try:
         report(
             DIAGNOSTIC_RESULT,
             run=context.run,
             test=stage.test,
-            status=finding.status,
-            symptom=finding.symptom,
-            peers=finding.peers,
+            status=result.status,
+            symptom=result.symptom,
+            peers=result.peers,
             round=stage.round,
-            device=finding.device,
-            value=finding.value,
-            needed=finding.needed,
-            unit=finding.unit,
-            digest=finding.digest,
-            hardware=finding.hardware,
-            program=program_of(stage.test, context.workers) if finding.digest else "",
+            device=result.device,
+            value=result.value,
+            needed=result.needed,
+            unit=result.unit,
+            digest=result.digest,
+            hardware=result.hardware,
+            program=program_of(stage.test, context.workers) if result.digest else "",
             boot_id=Machine().boot_id,
-            took_s=result.took_s,
-            detail=finding.detail,
-            done=result.done,
-            total=result.total,
+            took_s=reported.took_s,
+            detail=result.detail,
+            done=reported.done,
+            total=reported.total,
         )
     except OSError as error:
-        # The tests go on: what they find is at least in the output.
+        # The tests go on: their results are at least in the output.
         unreported.append(error)
 
 
@@ -124,8 +126,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m holdfast_checks")
     parser.add_argument(SUITE_FLAG, choices=tuple(SUITES), default=DEFAULT_SUITE)
     parser.add_argument("--workers", type=int, default=0, help="devices to test; 0: all GPUs, or two CPU workers")
-    parser.add_argument(LIMIT_FLAG, type=float, help="no test may take longer")
-    parser.add_argument("--burn-s", type=float, default=0.1, help="how long GEMM keeps each device busy")
+    parser.add_argument(LIMIT_FLAG, type=float, help="time limit of every test in seconds")
+    parser.add_argument("--burn-s", type=float, default=0.1, help="seconds for which GEMM keeps each device busy")
     return parser
 
 

@@ -1,4 +1,4 @@
-"""The device that a worker tests: its own GPU, or the CPU. Asked in the worker: the driver stays without CUDA."""
+"""The device that a worker tests: a GPU of its own, or the CPU. Only workers query it, so the driver has no CUDA."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast_checks.result import WorkerContext
 
 
 def device_of(context: WorkerContext) -> torch.device:
-    """The worker's device."""
+    """Return the worker's device."""
     if torch.cuda.is_available():
         device = torch.device("cuda", context.worker % torch.cuda.device_count())
         torch.cuda.set_device(device)
@@ -21,30 +21,32 @@ def device_of(context: WorkerContext) -> torch.device:
 
 
 def name_of(device: torch.device, context: WorkerContext) -> str:
-    """How results name it."""
+    """Return the device's name in results."""
     return f"GPU {device.index}" if device.type == "cuda" else f"CPU worker {context.worker}"
 
 
 def hardware_of(device: torch.device) -> str:
-    """What answers are compared among: floating-point sums differ from one kind of hardware or library to another."""
+    """Return the hardware and library versions among which results are comparable: floating-point sums differ between
+    them.
+    """
     if device.type == "cuda":
         return f"{torch.cuda.get_device_name(device)}, CUDA {torch.version.cuda}, torch {torch.__version__}"
     return f"{_cpu_model()}, {torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__}"
 
 
 def gpus() -> int:
-    """How many GPUs the kernel driver has, without asking CUDA: that would keep this process from forking."""
+    """Return the number of GPUs from the kernel driver. CUDA is not asked: it would keep this process from forking."""
     return len(list(Path("/proc/driver/nvidia/gpus").glob("*")))
 
 
 def settle(device: torch.device) -> None:
-    """Wait until the device has done what it was told."""
+    """Wait until the device has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def be_exact() -> None:
-    """The same bits each time: one thread, one order of sums. Before anything is asked of a GPU."""
+    """Make results bitwise reproducible: one thread, one order of sums. Must be called before the GPU is used."""
     os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)

@@ -1,6 +1,6 @@
-"""Process groups for one test: made in the test's own process, over a store of the group's own, and never torn down.
+"""Process groups for one test, made in the test's process over the group's own store, and never torn down.
 
-The process ends right after its test: to destroy a group would only wait for partners.
+The process ends right after its test; destroying a group would only wait for partners.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ LOOPBACK = "lo"
 
 
 def among_workers(context: WorkerContext, name: str, limit_s: float, device: torch.device) -> None:
-    """All workers of this node, which need no network for it."""
-    # Set for gloo and NCCL alike before either looks for an interface.
+    """Make a group of all workers of this node; needs no network."""
+    # gloo and NCCL both read it when they look for an interface.
     os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = LOOPBACK
     store = FileStore(os.path.join(context.scratch, name), context.workers)
     _begin(store, context.worker, context.workers, limit_s, device)
 
 
 def among_nodes(store: Store, rank: int, world_size: int, limit_s: float, device: torch.device) -> None:
-    """The workers of several nodes, over the network that training uses."""
+    """Make a group of the workers of several nodes, over the training network."""
     _begin(store, rank, world_size, limit_s, device)
 
 

@@ -1,4 +1,4 @@
-"""Where the nodes of a run find each other: the TCPStore of its generation."""
+"""The nodes' meeting at the start of a run, and before tests in pairs: over the TCPStore of the generation."""
 
 from __future__ import annotations
 
@@ -15,20 +15,25 @@ SYMPTOM = "network_error"
 CONNECT_MIN_S = 1.0
 POLL_S = 0.02
 TICK_S = 1.0
-"""How often a node that waits says so."""
+"""Interval at which a waiting node shows that it is alive."""
 ANSWER_S = 2.0
-"""Of the meeting's limit, for saying who came: whoever waits until the last moment for one that does not come is killed
-before it has said that the others did."""
+"""Part of the meeting's limit reserved for reporting who came: a worker that waits to the end is killed before it
+reports.
+"""
 LATE_S = 2.0
-"""From the end of a stage's limit until its node has gone on."""
+"""Time from the end of a stage's limit until its node has gone on."""
 
 
 class PartnerAbsent(Exception):
-    """Who was to be met did not come."""
+    """The partner did not come."""
 
 
 def connect(context: WorkerContext, limit_s: float) -> TCPStore:
-    """The run's store. Raises RuntimeError (DistNetworkError) when it cannot be reached in time."""
+    """Return the run's store.
+
+    Raises:
+        RuntimeError: it is not reached in time (DistNetworkError).
+    """
     return TCPStore(
         context.store_host,
         context.store_port,
@@ -39,9 +44,9 @@ def connect(context: WorkerContext, limit_s: float) -> TCPStore:
 
 
 def run(task: StageTask, begin: Callable[[], None]) -> Sequence[StageResult]:
-    """Say that this node is there, and wait for the others; the names of those that came are the finding's peers.
+    """Announce this node and wait for the others. The result's peers are the names of those that came.
 
-    They are in the order of their node ranks, with "" for one that did not come.
+    They are in the order of node ranks, with "" for an absent node.
     """
     begin()
     limit_s = max(task.stage.limit_s - ANSWER_S, task.stage.limit_s / 2)
@@ -50,7 +55,7 @@ def run(task: StageTask, begin: Callable[[], None]) -> Sequence[StageResult]:
         store = connect(context, limit_s)
         store.set(_key(context.node_rank), context.node)
         keys = [_key(rank) for rank in range(context.nodes)]
-        # A store is asked by all nodes at once: once for all keys, and only then for those that are missing.
+        # All nodes query the store at once: one query for all keys first, single ones only for missing keys.
         _await(store, keys, end)
         names = [store.get(key).decode() if store.check([key]) else "" for key in keys]
     except RuntimeError as error:
@@ -60,13 +65,12 @@ def run(task: StageTask, begin: Callable[[], None]) -> Sequence[StageResult]:
 
 
 def await_partner(task: StageTask, partner: int) -> Store:
-    """A store for the two nodes of this stage, once all workers of both are there.
+    """Return a store for the two nodes of this stage, once all workers of both are there.
 
-    A partner is waited for as long as it goes on: through each stage within the stage's limit, and while it waits
-    itself.
+    A partner is waited for while it makes progress: through each stage within its limit, and while it waits itself.
 
     Raises:
-        PartnerAbsent: it does not go on.
+        PartnerAbsent: it makes no progress.
         RuntimeError: the store cannot be reached.
     """
     context, stage = task.context, task.stage
@@ -85,14 +89,14 @@ def await_partner(task: StageTask, partner: int) -> Store:
         if now >= min(give_up, began + task.wait_s):
             raise PartnerAbsent
         if context.worker == 0 and now >= began + ticks * TICK_S:
-            tell_standing(store, context, f"{task.number}.{ticks}")
+            share_progress(store, context, f"{task.number}.{ticks}")
         ticks = 1 + int((now - began) / TICK_S)
         time.sleep(POLL_S)
     return own
 
 
-def tell_standing(store: Store, context: WorkerContext, standing: str) -> None:
-    """Let partners know where this node is: the number of the stage, and that it still waits there."""
+def share_progress(store: Store, context: WorkerContext, standing: str) -> None:
+    """Publish the number of this node's stage for its partners, with a counter while it waits there."""
     store.set(f"at/{context.node_rank}", standing)
 
 
@@ -102,7 +106,7 @@ def _standing(store: Store, node_rank: int) -> str:
 
 
 def _await(store: Store, keys: list[str], end: float) -> bool:
-    """Whether all keys are there before the end."""
+    """Return True if all keys exist before the end."""
     while not store.check(keys):
         if time.monotonic() >= end:
             return False

@@ -1,4 +1,4 @@
-"""What a test is told, and what it says."""
+"""Input and results of a test."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DETAIL_CHARS_MAX = 2_000
 
 
 class StageResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One result, with the fields of `DiagnosticResult` that a test knows. `device`: none, or which of the node's."""
+    """One result: the fields of `DiagnosticResult` that a test knows. `device`: one of the node's; "" for none."""
 
     status: Literal["passed", "failed", "broken", "skipped"]
     symptom: str = ""
@@ -27,10 +27,10 @@ class StageResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class WorkerContext(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a test runs: node `node_rank` of `nodes`, on it worker `worker` of `workers`, each with its own device.
+    """The place of a worker in a run: worker `worker` of `workers` on node `node_rank` of `nodes`, with its own device.
 
-    The run's store is on `store_host`:`store_port`. `job_directory` is the job's, `node_directory` the node's own, and
-    `scratch` is for this run on this node, and gone afterwards. `burn_s` is how long a device is kept busy.
+    The run's store is at `store_host`:`store_port`. `job_directory` is the job's, `node_directory` the node's, and
+    `scratch` exists for this run on this node only. `burn_s` is the time for which a device is kept busy.
     """
 
     run: str
@@ -49,10 +49,10 @@ class WorkerContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StageTask(msgspec.Struct, frozen=True, kw_only=True):
-    """One stage for one worker. `present` are the names of the nodes that came to the meeting, by node rank.
+    """One stage for one worker. `present`: names of the nodes that came to the meeting, by node rank.
 
-    It is the run's stage `number`, from 1; `limits_s` are those of the meeting and of all stages. `wait_s` is how long
-    a partner may keep it waiting at the very most, beyond the stage's own limit.
+    `number` is the stage's, from 1; `limits_s` are those of the meeting and of all stages. `wait_s` is the maximum time
+    to wait for a partner, beyond the stage's own limit.
     """
 
     context: WorkerContext
@@ -64,22 +64,22 @@ class StageTask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def passed(**fields: object) -> StageResult:
-    """The test was made, and nothing was found."""
+    """Return a pass."""
     return msgspec.convert({"status": "passed"} | fields, StageResult)
 
 
 def failed(symptom: str, detail: str, **fields: object) -> StageResult:
-    """The node does not do what every sound one does."""
+    """Return a failure: the node does not do what every sound node does."""
     return msgspec.convert({"status": "failed", "symptom": symptom, "detail": _short(detail)} | fields, StageResult)
 
 
 def broken(detail: str, **fields: object) -> StageResult:
-    """The test could not be made: that says nothing of the node."""
+    """Return a test that could not run, which shows nothing about the node."""
     return msgspec.convert({"status": "broken", "detail": _short(detail)} | fields, StageResult)
 
 
 def skipped(detail: str, **fields: object) -> StageResult:
-    """The test has no place here, and why."""
+    """Return a test that does not apply here, with the reason."""
     return msgspec.convert({"status": "skipped", "detail": _short(detail)} | fields, StageResult)
 
 

@@ -1,4 +1,4 @@
-"""Which version of a test computed an answer: its own source, so that no two versions are ever taken for one."""
+"""Version of the test programs: a digest of their sources, so that answers of different versions are never compared."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DIGITS = 16
 
 @cache
 def program_of(test: str, workers: int) -> str:
-    """The version of a test, with the number of devices where these compute together."""
+    """Return the version of a test, with the number of devices where these compute together."""
     whole = hashlib.sha256()
     for name in _SOURCES:
         whole.update((Path(__file__).parent / name).read_bytes())

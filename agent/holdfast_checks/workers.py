@@ -1,7 +1,7 @@
-"""Tests run in processes of their own, forked from the node's driver: what hangs or crashes there ends with them.
+"""Tests in processes forked from the node's driver: a test that hangs or crashes ends with its process.
 
-A collective that waits for a dead partner cannot be called off from within (gloo's abort does not free it), nor can a
-read from a mount that hangs; a process can be killed, or left behind where not even that helps.
+A collective that waits for a dead partner cannot be cancelled from within (gloo's abort does not free it), nor can a
+read from a hanging mount. A process can be killed, or abandoned if not even that helps.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ from holdfast.node.kernel import die_with_parent, set_process_name
 from holdfast_checks.result import StageResult, StageTask
 
 Test = Callable[[StageTask, Callable[[], None]], Sequence[StageResult]]
-"""A test's code; it calls the second argument when all that it needs is there and its own time begins."""
+"""A test's function. It calls the second argument when everything is ready and its own time begins."""
 
 KILLED_MAX_S = 1.0
-"""How long a killed process is waited for; one that hangs inside the kernel is left behind."""
+"""Time to wait for a killed process; one that hangs inside the kernel is abandoned."""
 
 
 class WorkerMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A line from a worker: it has begun, or what it found; `error` if its code raised."""
+    """A worker's message: results, or `error` if its code raised."""
 
-    findings: tuple[StageResult, ...] | None = None
+    results: tuple[StageResult, ...] | None = None
     error: str = ""
 
 
 class WorkerExit(msgspec.Struct, frozen=True, kw_only=True):
-    """How a worker ended: with findings, or without them in one of three ways."""
+    """The end of a worker: with results, or without by error, signal or timeout."""
 
     worker: int
     took_s: float
-    findings: tuple[StageResult, ...] = ()
+    results: tuple[StageResult, ...] = ()
     error: str = ""
     signal: int = 0
     timed_out: bool = False
 
     @property
     def answered(self) -> bool:
-        """Its test came to an end."""
+        """True if its test completed."""
         return not (self.error or self.signal or self.timed_out)
 
 
@@ -55,34 +55,34 @@ class _Worker:
         self.task = task
         self.pid = pid
         self.pipe = pipe
-        self.said = bytearray()
+        self.message = bytearray()
         self.forked = time.monotonic()
         self.began = self.forked
         self.kill_at = self.forked + task.wait_s + task.stage.limit_s
 
     def take(self, data: bytes) -> None:
-        self.said += data
+        self.message += data
         if data.startswith(b"\n") and self.began == self.forked:
             self.began = time.monotonic()
             self.kill_at = self.began + self.task.stage.limit_s
 
     def ended(self, status: int | None, *, timed_out: bool) -> WorkerExit:
-        body = bytes(self.said).strip()
+        body = bytes(self.message).strip()
         took_s = time.monotonic() - self.began
         worker = self.task.context.worker
         if timed_out:
             return WorkerExit(worker=worker, took_s=took_s, timed_out=True)
         try:
-            said = msgspec.json.decode(body, type=WorkerMessage)
+            message = msgspec.json.decode(body, type=WorkerMessage)
         except msgspec.DecodeError:
             code = os.waitstatus_to_exitcode(status) if status is not None else 0
-            error = "" if code < 0 else f"its process ended with exit code {code} and without a word"
+            error = "" if code < 0 else f"its process ended with exit code {code} without a result"
             return WorkerExit(worker=worker, took_s=took_s, signal=max(0, -code), error=error)
-        return WorkerExit(worker=worker, took_s=took_s, findings=said.findings or (), error=said.error)
+        return WorkerExit(worker=worker, took_s=took_s, results=message.results or (), error=message.error)
 
 
 def run(test: Test, tasks: Sequence[StageTask]) -> list[WorkerExit]:
-    """Run a test in one process for each task, side by side; each is killed when its time is over."""
+    """Run a test in one process for each task, in parallel; each is killed at its time limit."""
     selector = selectors.DefaultSelector()
     running: dict[int, _Worker] = {}
     for task in tasks:
@@ -120,45 +120,45 @@ def _start(test: Test, task: StageTask) -> _Worker:
 
 
 def _work(test: Test, task: StageTask, parent: int, pipe: int) -> NoReturn:
-    """The child's side."""
+    """Run the test in the child; never returns."""
     try:
         die_with_parent(parent)
-        # A group of its own: what it starts is killed with it.
+        # Its own group: processes that it starts are killed with it.
         os.setpgid(0, 0)
         set_process_name(f"check-{task.stage.test}")
         try:
-            findings = tuple(test(task, lambda: _say(pipe, b"\n")))
-            said = WorkerMessage(findings=findings)
+            results = tuple(test(task, lambda: _write(pipe, b"\n")))
+            message = WorkerMessage(results=results)
         except BaseException as error:  # noqa: BLE001 - whatever ends a test is its result
             traceback.print_exc()
-            said = WorkerMessage(error=f"{type(error).__name__}: {error}")
-        _say(pipe, msgspec.json.encode(said))
+            message = WorkerMessage(error=f"{type(error).__name__}: {error}")
+        _write(pipe, msgspec.json.encode(message))
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        # Threads of a communication library that still wait for a partner must not keep it.
+        # Threads of a communication library that still wait for a partner must not delay the exit.
         os._exit(0)
 
 
-def _say(pipe: int, data: bytes) -> None:
+def _write(pipe: int, data: bytes) -> None:
     while data:
         data = data[os.write(pipe, data) :]
 
 
 def _read(worker: _Worker) -> bool:
-    """Take what it said; False at its end."""
+    """Read the worker's output; return False at its end."""
     data = os.read(worker.pipe, 1 << 16)
     worker.take(data)
     return bool(data)
 
 
 def _end(worker: _Worker) -> int | None:
-    """Kill what is left of it; its wait status, None if it cannot be ended."""
+    """Kill the rest of the worker's group; return its wait status, None if it cannot be ended."""
     os.close(worker.pipe)
     try:
         os.killpg(worker.pid, signal.SIGKILL)
     except ProcessLookupError:
-        # It has not come to its own group yet, or is a zombie already.
+        # It has not entered its own group yet, or is a zombie already.
         os.kill(worker.pid, signal.SIGKILL)
     give_up = time.monotonic() + KILLED_MAX_S
     while time.monotonic() < give_up:

@@ -71,7 +71,7 @@ def test_gpus_are_read_and_one_that_is_lost_is_told(state: Path, probe: GpuProbe
     # Without a right to it, or with a driver that does not know: nobody's fault that is known.
     state.write_text("1.handle 999\n")
     reading = inspection.read()
-    assert not reading.troubles and "NVML says nothing of it" in reading.unread[SECOND]
+    assert not reading.troubles and "NVML has no data on it" in reading.unread[SECOND]
 
 
 def test_a_gpu_that_nvml_never_listed_is_not_called_lost_but_one_that_was_named_is(

@@ -1,8 +1,8 @@
-"""The bitwise alignment test (ByteRobust §4.3): one training step of a reference model, with the same bits everywhere.
+"""Bitwise alignment test (ByteRobust §4.3): one training step of a reference model, with equal bits on every machine.
 
-What is compared is one digest of the loss, all gradients and the weights after the optimizer's step, on one thread.
-`run` does it on each device by itself, `run_parallel` on the devices of a node together. A device that computes its
-digest twice and gets two of them is at fault by itself; otherwise the digests of nodes with the same hardware say.
+Compared is one digest of the loss, all gradients and the weights after the optimizer's step, on one thread. `run`
+computes it on each device alone, `run_parallel` on the devices of a node together. A device whose second digest differs
+from its first is faulty; otherwise the digests of nodes with equal hardware are compared.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Shape = tuple[int, int, int]
 
 
 def shapes(workers: int) -> tuple[Shape, ...]:
-    """The parallel forms for so many devices: all three dimensions at once where there are eight."""
+    """Return the parallel forms for this number of devices; from eight on one has all three dimensions."""
     if workers >= 8:
         return ((2, 2, 2),)
     if workers >= 4:
@@ -45,7 +45,7 @@ def shapes(workers: int) -> tuple[Shape, ...]:
 
 
 def run(task: StageTask, begin: Callable[[], None]) -> Sequence[StageResult]:
-    """Each device alone."""
+    """Test each device alone."""
     be_exact()
     begin()
     device = device_of(task.context)
@@ -58,7 +58,7 @@ def run(task: StageTask, begin: Callable[[], None]) -> Sequence[StageResult]:
 
 
 def run_parallel(task: StageTask, begin: Callable[[], None]) -> Sequence[StageResult]:
-    """The devices of a node together, in each of the forms that they are enough for."""
+    """Test the devices of a node together, in each parallel form that they suffice for."""
     be_exact()
     begin()
     context, forms = task.context, shapes(task.context.workers)
@@ -89,7 +89,7 @@ def _answer(found: dict[str, str], device: torch.device, name: str) -> StageResu
 
 
 def _digest(kind: str, device: torch.device, part: Part, mesh: DeviceMesh | None = None) -> str:
-    """One training step; in a parallel form the digest of all its processes."""
+    """Return the digest of one training step; in a parallel form that of all its processes."""
     sizes = SIZES[device.type]
     if kind == "moe":
         sizes = msgspec.structs.replace(sizes, experts=EXPERTS)
@@ -110,7 +110,7 @@ def _digest(kind: str, device: torch.device, part: Part, mesh: DeviceMesh | None
 def _forward_and_backward(
     model: Model, sizes: Sizes, device: torch.device, kind: torch.dtype, mesh: DeviceMesh | None
 ) -> torch.Tensor:
-    """The loss; of a stage that is not the last, what it hands on."""
+    """Return the loss, or the output of a stage that is not the last."""
     part = model.part
     hidden, words = batch(sizes, part.dp, device, kind)
     stages = dist.get_process_group_ranks(mesh.get_group("pp")) if mesh is not None else [0]

@@ -1,6 +1,6 @@
-"""Inter-node all-gather: the devices of two nodes gather each other's data over the network that training uses.
+"""Inter-node all-gather: the devices of two nodes gather each other's data over the training network.
 
-One round of pairs at a time; a pair is a process group of its own, so that nobody waits for a third node.
+A round consists of pairs; each pair is its own process group, so that no node waits for a third.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from holdfast_checks.result import StageResult, StageTask, broken, failed, passe
 
 CPU_BYTES = 1024 * 1024
 GPU_BYTES = 64 * 1024 * 1024
-"""From each device."""
+"""Bytes from each device."""
 REPEATS = 3
 TURNS = 3
-"""The fastest counts: others use the network, too."""
+"""The fastest repetition counts, because the network is shared."""
 SYMPTOM = "network_error"
 GPU_SYMPTOM = "infiniband_error"
 
 
 def run(task: StageTask, begin: Callable[[], None]) -> Sequence[StageResult]:
-    """Meet the partner of this round."""
+    """Test with the partner of this round."""
     context = task.context
     partner = partner_of(context.node_rank, task.stage.pairs)
     if partner is None:
@@ -58,7 +58,7 @@ def run(task: StageTask, begin: Callable[[], None]) -> Sequence[StageResult]:
 
 
 def _gather(task: StageTask, partner: int, store: Store, device: torch.device) -> float | str:
-    """The rate in GB/s into each device, or what did not arrive as it was sent."""
+    """Return the rate in GB/s into each device, or a description of wrong data."""
     context = task.context
     ranks = [(node, worker) for node in sorted((context.node_rank, partner)) for worker in range(context.workers)]
     me = ranks.index((context.node_rank, context.worker))

@@ -1,4 +1,4 @@
-"""Intra-node all-to-all: the devices of a node send each other data, GPUs by NCCL and CPU workers by gloo."""
+"""Intra-node all-to-all: the devices of a node exchange data, GPUs by NCCL and CPU workers by gloo."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from holdfast_checks.result import StageResult, StageTask, WorkerContext, failed
 
 CPU_BYTES = 1024 * 1024
 GPU_BYTES = 64 * 1024 * 1024
-"""From each device to each other."""
+"""Bytes from each device to each other."""
 REPEATS = 5
 SYMPTOMS = {"cuda": Symptom.NCCL_INTERNAL_ERROR.value, "cpu": Symptom.NETWORK_ERROR.value}
 
 
 def run(task: StageTask, begin: Callable[[], None]) -> Sequence[StageResult]:
-    """Whatever arrives is compared with what was sent; then the time is taken."""
+    """Compare the received data with what was sent, then measure the rate."""
     begin()
     context = task.context
     device = device_of(context)

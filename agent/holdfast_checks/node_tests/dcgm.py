@@ -1,7 +1,7 @@
-"""NVIDIA's own diagnostics by `dcgmi diag`: the Extended Utility Diagnostics (EUD) first, then a level of DCGM's tests.
+"""NVIDIA's diagnostics by `dcgmi diag`: first the Extended Utility Diagnostics (EUD), then a level of DCGM's tests.
 
-A failure speaks against a GPU only if the tool says that the hardware failed: it also calls what could not be run a
-failure. Its JSON has had several forms and none is promised, so results are looked for wherever they stand in it.
+A failure counts against a GPU only if the tool reports a hardware failure: it also calls tests failed that could not
+run. Its JSON has several undocumented forms, so results are searched for at any depth.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _SYMPTOMS = (
 )
 
 SETUP_CATEGORIES = frozenset({3, 4, 7, 8, 16})
-"""DCGM_FR_EC_*: configuration, libraries, EUD's own setup, other software, DCGM itself."""
+"""DCGM_FR_EC_* codes of configuration, libraries, EUD setup, other software, DCGM itself."""
 
 
 class UnreadableAnswer(ValueError):
-    """What the tool printed is not what it prints."""
+    """The tool's output has no known form."""
 
 
 class DcgmResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One test of one device. `setup`: it could not be run."""
+    """One test of one device. `setup`: it could not run."""
 
     test: str
     device: str
@@ -45,7 +45,7 @@ class DcgmResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run(task: StageTask, begin: Callable[[], None]) -> Sequence[StageResult]:
-    """Both, one after the other."""
+    """Run both, one after the other."""
     begin()
     tool = shutil.which(TOOL)
     if tool is None:
@@ -66,7 +66,7 @@ def _run(tool: str, name: str) -> list[StageResult]:
 
 
 def read(text: str) -> list[DcgmResult]:
-    """The results in what `dcgmi diag --json` prints.
+    """Return the results in the output of `dcgmi diag --json`.
 
     Raises:
         UnreadableAnswer: no JSON, or without results.
@@ -83,7 +83,7 @@ def read(text: str) -> list[DcgmResult]:
 
 
 def findings(name: str, results: Sequence[DcgmResult]) -> list[StageResult]:
-    """One finding for each failure; one for all where none is."""
+    """Return one result for each failure; one for all if there is none."""
     bad = [result for result in results if result.status.lower() == "fail"]
     hardware = [result for result in bad if not result.setup]
     if hardware:
@@ -106,7 +106,7 @@ def _symptom(result: DcgmResult) -> str:
 
 
 def _results(node: Any, test: str) -> Iterator[DcgmResult]:
-    """Every object with a status, below the name of its test. Summaries repeat results, and are left out."""
+    """Yield every object with a status, with the name of its test. Summaries repeat results and are skipped."""
     if isinstance(node, list):
         for inner in node:
             yield from _results(inner, test)

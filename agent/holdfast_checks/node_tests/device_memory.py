@@ -1,4 +1,4 @@
-"""Memory: a part of the device's free memory is filled with patterns, and read back."""
+"""Memory test: part of the device's free memory is filled with patterns and read back."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from holdfast_checks.result import StageResult, StageTask, failed, passed, skipp
 CPU_BYTES = 16 * 1024 * 1024
 GPU_SHARE = 0.8
 CPU_SHARE = 0.1
-"""Of what is free, shared among the workers."""
+"""Share of the free memory, divided among the workers."""
 BLOCK_BYTES = 16 * 1024 * 1024
 LEAST_BYTES = 1024 * 1024
 PATTERNS = (0x5555555555555555, -0x5555555555555556)
-"""Every bit is once 1 and once 0, beside neighbours that are the opposite."""
+"""Every bit is once 1 and once 0, with opposite neighbours."""
 
 
 def run(task: StageTask, begin: Callable[[], None]) -> Sequence[StageResult]:
-    """Blocks of it are kept until all are filled: each page is a page of its own."""
+    """Test blocks that are all kept until the last is filled, so that each page is distinct."""
     begin()
     device = device_of(task.context)
     wanted = _bytes_of(device, task.context.workers)
@@ -33,7 +33,7 @@ def run(task: StageTask, begin: Callable[[], None]) -> Sequence[StageResult]:
     place = torch.arange(words, dtype=torch.int64, device=device)
     for number, pattern in enumerate(PATTERNS):
         for index, block in enumerate(blocks):
-            # Each word also holds its address: one that answers for another is found too.
+            # Each word also contains its address, which finds aliased addresses.
             torch.bitwise_xor(place, pattern ^ (index << 40), out=block)
         for index, block in enumerate(blocks):
             block.bitwise_xor_(place).bitwise_xor_(pattern ^ (index << 40))

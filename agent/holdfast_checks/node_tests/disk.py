@@ -1,4 +1,4 @@
-"""Disk: a file is written, brought to the disk and read back, in the job's directory and in the node's own."""
+"""Disk test: a file is written, synced and read back, in the job's directory and in the node's own."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ PART = "disk-check-"
 
 
 def run(task: StageTask, begin: Callable[[], None]) -> Sequence[StageResult]:
-    """One finding for each directory."""
+    """Return one result for each directory."""
     begin()
     context = task.context
-    # What lies in a store (`s3://...`) is on none of this node's disks.
+    # A directory in a store (`s3://...`) is on none of this node's disks.
     directories = dict.fromkeys(
         name for name in (context.job_directory, context.node_directory) if name and "://" not in name
     )
@@ -51,7 +51,7 @@ def _read_back(directory: Path, written: bytes) -> bytes:
         file.write(written)
         file.flush()
         os.fsync(file.fileno())
-        # From the disk, not from the memory that still has it.
+        # From the disk, not from the page cache.
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         file.seek(0)
         return file.read()

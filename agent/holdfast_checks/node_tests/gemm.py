@@ -1,8 +1,8 @@
-"""GEMM burn: the device multiplies matrices without a pause, and every result is looked at.
+"""GEMM burn: the device multiplies matrices without a pause, and every result is verified.
 
-Two kinds, each in every data type that the device trains with. Small whole numbers: no sum is ever rounded, so the
-right result is known beforehand from integer arithmetic, on any hardware. Random numbers: the first result must come
-again bit for bit, and be that of the other nodes with the same hardware.
+Two kinds, each in every data type used in training. Small whole numbers: no sum is rounded, so integer arithmetic gives
+the exact result on any hardware. Random numbers: all results must equal the first bit for bit, and those of other nodes
+with equal hardware.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CPU_SIZE = 256
 GPU_SIZE = 4096
 KINDS = (torch.float32, torch.bfloat16)
 FLOAT32_LARGEST = 63
-"""4096 products of two such numbers stay below 2^24: float32 sums hold them without rounding."""
+"""4096 products of two such numbers stay below 2^24: float32 sums hold them exactly."""
 SYMPTOM = Symptom.SILENT_DATA_CORRUPTION.value
 
 
@@ -63,11 +63,11 @@ def run(task: StageTask, begin: Callable[[], None]) -> Sequence[StageResult]:
 
 
 def _exactly(kind: torch.dtype, size: int, device: torch.device, seed: int) -> str:
-    """What differs from integer arithmetic; "" if nothing does."""
+    """Return the difference from integer arithmetic; "" if there is none."""
     left, right = (_whole(kind, size, seed + place) for place in (0, 1))
     found = torch.matmul(left.to(device, kind), right.to(device, kind)).to("cpu", torch.float64).numpy()
     broken_up = found != np.rint(found)
-    # Each row by one weighted sum: to make the whole product on the CPU would take longer than the burn.
+    # Verified by one weighted sum for each row: the whole product would take the CPU longer than the burn.
     weights = 1.0 + numbers.bits(seed + 50, size).astype(np.uint8) % 7
     expected = left.double().numpy() @ (right.double().numpy() @ weights)
     wrong = np.nonzero((found @ weights != expected) | broken_up.any(axis=1))[0]
@@ -77,10 +77,10 @@ def _exactly(kind: torch.dtype, size: int, device: torch.device, seed: int) -> s
 
 
 def _whole(kind: torch.dtype, size: int, seed: int) -> torch.Tensor:
-    """Whole numbers [size, size] whose sums of products fit the significand, in whatever order they are added up."""
+    """Return whole numbers [size, size] whose sums of products fit the significand in any order of addition."""
     if kind is torch.float32:
         return numbers.integers(seed, (size, size), FLOAT32_LARGEST)
-    # 8 bits hold whole numbers up to 256: of -1, 0 and 1 so few that no more products than that are not 0.
+    # 8 bits hold whole numbers up to 256: of -1, 0 and 1 at most that many products are not 0.
     kept = numbers.uniform(seed + 70, (size, size)).abs() < (256 / size) ** 0.5
     some: torch.Tensor = numbers.integers(seed, (size, size), 1) * kept
     return some
@@ -100,5 +100,5 @@ def _integers(kind: torch.dtype) -> torch.dtype:
 
 
 def _seconds(device: torch.device) -> float:
-    """On the CPU the time that this worker had: how busy the others keep its cores is not the device's fault."""
+    """Return the clock of a device's work: on the CPU the worker's CPU time, so that other load does not count."""
     return time.monotonic() if device.type == "cuda" else time.process_time()

@@ -1,4 +1,4 @@
-"""Mounts: every network file system answers, and what was mounted for writing has not become read-only."""
+"""Mount test: every network file system answers, and file systems mounted for writing are not read-only."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
 def run(task: StageTask, begin: Callable[[], None]) -> Sequence[StageResult]:
-    """One finding for each mount that does not answer; a mount that hangs is known by this test's time limit."""
+    """Return one result for each failing mount; a hanging mount shows as this test's time limit."""
     begin()
     job = Path(task.context.job_directory) if task.context.job_directory else None
     mounts = parse(Path("/proc/self/mounts").read_text())
@@ -47,16 +47,16 @@ class Mount:
 
     @property
     def is_remote(self) -> bool:
-        """Whether another machine answers for it."""
+        """True if another machine serves it."""
         return self.kind in REMOTE or self.kind.startswith(REMOTE_FUSE)
 
     def holds(self, path: Path) -> bool:
-        """Whether the path lies below its mount point, which is not the root."""
+        """Return True if the path lies below its mount point, which is not the root."""
         return self.point != "/" and path.is_relative_to(self.point)
 
 
 def parse(text: str) -> list[Mount]:
-    """The mounts; spaces in their names are written as octal escapes."""
+    """Return the mounts; blanks in names are octal escapes."""
     lines = (line.split() for line in text.splitlines())
     return [Mount(_unescaped(fields[1]), fields[2]) for fields in lines if len(fields) >= 3]
 

@@ -1,8 +1,8 @@
-"""Users' own tests: Python entry points of the group `holdfast.diagnostics`, and executables in a directory.
+"""Custom tests: Python entry points of the group `holdfast.diagnostics`, and executables in a directory.
 
-An entry point is called without arguments and returns None, a text (passed, with that detail), or raises
-AssertionError (the node failed). An executable ends with a Nagios code: 0 passed, 1 passed with a warning, 2 failed,
-3 skipped; the first line that it prints is the detail.
+An entry point is called without arguments. It returns None or a text (passed, with that detail), or raises
+AssertionError (the node failed). An executable exits with a Nagios code: 0 passed, 1 passed with a warning, 2 failed, 3
+skipped; the first line of its output is the detail.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from holdfast_checks.result import StageResult, StageTask, broken, failed, passe
 
 GROUP = "holdfast.diagnostics"
 DIRECTORY_VARIABLE = "HOLDFAST_DIAGNOSTICS"
-"""In the agent's environment: the directory whose executables are run."""
+"""Environment variable of the agent: the directory of executables."""
 SYMPTOM = Symptom.PLUGIN_FAILED.value
 
 
 def run(task: StageTask, begin: Callable[[], None]) -> Sequence[StageResult]:
-    """All of them, one after the other."""
+    """Run all custom tests, one after the other."""
     begin()
     found = [_call(point) for point in metadata.entry_points(group=GROUP)]
     directory = os.environ.get(DIRECTORY_VARIABLE, "")
@@ -66,6 +66,6 @@ def _execute(program: Path) -> StageResult:
         case 2:
             return failed(SYMPTOM, said or "failed", device=name)
         case 3:
-            return skipped(said or "says that it cannot tell", device=name)
+            return skipped(said or "the test could not decide", device=name)
         case code:
-            return broken(f"ended with {code}: {said}", device=name)
+            return broken(f"exited with {code}: {said}", device=name)

@@ -1,7 +1,7 @@
-"""The reference model of the alignment test: a small transformer, dense or with experts, in any parallel form.
+"""Reference model of the alignment test: a small transformer, dense or with experts, in any parallel form.
 
-Weights and inputs come from their place alone, so that every machine begins with the same bits. Tensor parallelism (of
-experts: expert parallelism) cuts heads, hidden units and experts; pipeline parallelism cuts layers.
+Weights and inputs are computed from their indices, so that every machine begins with equal bits. Tensor parallelism
+(with experts: expert parallelism) splits heads, hidden units and experts; pipeline parallelism splits layers.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from torch.nn import functional
 from holdfast_checks import numbers
 
 TOP = 2
-"""Experts that a token goes to."""
+"""Experts per token."""
 _SEEDS_PER_LAYER = 16
 
 
 class Sizes(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the whole model. `experts` 0: dense."""
+    """Sizes of the whole model. `experts` 0: dense."""
 
     width: int
     heads: int
@@ -34,7 +34,7 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """Which part of the model a process has: index and size of each dimension, and the group of its tensor ranks."""
+    """A process's part of the model: index and size in each dimension, and its tensor-parallel group."""
 
     tp: int = 0
     tp_size: int = 1
@@ -46,7 +46,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Model(nn.Module):
-    """One process's part."""
+    """One process's part of the model."""
 
     def __init__(self, sizes: Sizes, part: Part, device: torch.device, kind: torch.dtype) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class Model(nn.Module):
         self.to(device, kind)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[batch, tokens, width] to the same; of the last stage to [batch, tokens, vocabulary]."""
+        """Map [batch, tokens, width] to the same, in the last stage to [batch, tokens, vocabulary]."""
         for block in self.blocks:
             hidden = block(hidden)
         return hidden if self.head is None else _normal(hidden) @ self.head
@@ -86,7 +86,7 @@ class Block(nn.Module):
             self.up, self.down = nn.Parameter(_cut(up, 2, part)), nn.Parameter(_cut(down, 1, part))
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[batch, tokens, width] to the same."""
+        """Map [batch, tokens, width] to the same."""
         hidden = hidden + self._sum(self._attention(self._spread(_normal(hidden))))
         return hidden + self._sum(self._feed_forward(_normal(hidden)))
 
@@ -108,7 +108,7 @@ class Block(nn.Module):
             return whole
         chances = (hidden @ self.gate).softmax(-1)
         chosen = torch.zeros_like(chances).scatter(-1, chances.topk(TOP).indices, 1.0)
-        # Every expert here sees all tokens: which tokens it gets must not decide the order of sums.
+        # Every expert sees all tokens: routing must not decide the order of sums.
         shares = self._spread(chances * chosen)
         first = self.part.tp * len(self.up)
         mixed = torch.zeros_like(hidden)
@@ -130,7 +130,7 @@ class Block(nn.Module):
 
 
 class _Sum(torch.autograd.Function):
-    """The sum over the tensor ranks; its gradient is each one's."""
+    """Sum over the tensor ranks; the gradient is passed through."""
 
     @staticmethod
     def forward(ctx: Any, partial: torch.Tensor, group: Any) -> torch.Tensor:
@@ -144,7 +144,7 @@ class _Sum(torch.autograd.Function):
 
 
 class _Spread(torch.autograd.Function):
-    """The same on all tensor ranks; its gradient is the sum of theirs."""
+    """Identity on all tensor ranks; the gradient is the sum of theirs."""
 
     @staticmethod
     def forward(ctx: Any, whole: torch.Tensor, group: Any) -> torch.Tensor:
@@ -159,7 +159,7 @@ class _Spread(torch.autograd.Function):
 
 
 def batch(sizes: Sizes, dp: int, device: torch.device, kind: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """Input [batch, tokens, width] and the right words [batch, tokens] of one data-parallel replica."""
+    """Return input [batch, tokens, width] and labels [batch, tokens] of one data-parallel replica."""
     hidden = numbers.uniform(11 + 2 * dp, (sizes.batch, sizes.tokens, sizes.width))
     words = numbers.integers(12 + 2 * dp, (sizes.batch, sizes.tokens), sizes.vocabulary - 1).abs()
     return hidden.to(device, kind), words.long().to(device)

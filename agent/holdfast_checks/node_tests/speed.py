@@ -1,7 +1,7 @@
-"""How fast the device multiplies matrices, by the clock on the wall: what a job that waits for it feels.
+"""Matrix multiplication rate by wall-clock time, as a job that waits for the device experiences it.
 
-The median of several turns counts: what disturbs a node for a moment is not in most of them, and a device that is
-throttled, or a processor that is given too little time, is slow in each.
+The median of several turns counts: a brief disturbance is not in most of them, while a throttled device or a processor
+with too little time is slow in each.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from holdfast_checks.result import StageResult, StageTask, passed
 CPU_SIZE, GPU_SIZE = 256, 4096
 TURNS = 8
 TURN_S = 0.2
-"""Longer than the period in which the kernel gives a group its share of the processors."""
+"""Longer than the period in which the kernel gives a control group its processor share."""
 
 
 def run(task: StageTask, begin: Callable[[], None]) -> Sequence[StageResult]:
-    """Multiply, in turns."""
+    """Measure in turns."""
     be_exact()
     begin()
     device = device_of(task.context)
@@ -37,7 +37,7 @@ def run(task: StageTask, begin: Callable[[], None]) -> Sequence[StageResult]:
 
 
 def _rate(left: torch.Tensor, out: torch.Tensor, device: torch.device) -> float:
-    """GFLOP/s of one turn."""
+    """Return the GFLOP/s of one turn."""
     began, done = time.monotonic(), 0
     while (took_s := time.monotonic() - began) < TURN_S:
         torch.mm(left, left, out=out)

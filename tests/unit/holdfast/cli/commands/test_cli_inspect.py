@@ -49,7 +49,7 @@ def test_a_machine_is_inspected_without_a_cluster(tmp_path: Path) -> None:
     assert shown.exit_code == 2, shown.output
     lines = {" ".join(line.split()) for line in shown.output.splitlines()}
     assert {"check device state detail", "fans - evict fan 3 stands"} <= lines
-    assert "doors - unreadable it cannot look (exit code 3): no sensor" in lines
+    assert "doors - unreadable the check could not read (exit code 3): no sensor" in lines
     as_json = CliRunner().invoke(inspect, [*words, "--json"])
     found = msgspec.json.decode(as_json.output, type=list[InspectedDevice])
     assert {it.check for it in found} == {"fans", "doors", "pressure"} and as_json.exit_code == 2
