@@ -132,7 +132,7 @@ def test_a_dcp_export_is_loaded_without_holdfast(
         "shard/pp=1/stage": {"weight": torch.zeros(3)},
         "tokens": 0,
     }
-    dcp.load(loaded, checkpoint_id=target, no_dist=True)
+    dcp.load(loaded, checkpoint_id=target)
     for name, value in {"weight": WEIGHT, **KINDS}.items():
         assert torch.equal(loaded["model"][name], value), name
     assert torch.all(loaded["shard/pp=1/stage"]["weight"] == 2)
@@ -197,7 +197,7 @@ def test_what_another_program_wrote_becomes_an_entry(tmp_path: Path) -> None:
     model = torch.nn.Linear(3, 2)
     safetensors.torch.save_file(model.state_dict(), tmp_path / "model.safetensors")
     ckpt("import", tmp_path, "--path", tmp_path / "a", "--step", 1, "--entry", "model")
-    dcp.save({"model": model.state_dict()}, checkpoint_id=tmp_path / "dcp", no_dist=True)
+    dcp.save({"model": model.state_dict()}, checkpoint_id=tmp_path / "dcp")
     ckpt("import", tmp_path / "dcp", "--path", tmp_path / "b", "--step", 1)
     for directory in ("a", "b"):
         other = torch.nn.Linear(3, 2)

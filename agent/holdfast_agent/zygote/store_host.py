@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+from functools import partial
 from typing import NoReturn
 
 from holdfast.node.kernel import die_with_parent, set_process_name
@@ -69,7 +70,12 @@ def serve_store(parent: int, listener: socket.socket, log_file: int) -> NoReturn
     os.closerange(keep + 1, os.sysconf("SC_OPEN_MAX"))
     from torch._C._distributed_c10d import TCPStore
 
-    store = TCPStore(address, port, is_master=True, wait_for_workers=False, master_listen_fd=keep)
+    serve = partial(TCPStore, address, port, is_master=True, wait_for_workers=False, master_listen_fd=keep)
+    try:
+        store = serve()
+    except NotImplementedError:
+        # The libuv backend of torch 2.6 does not take a listening socket.
+        store = serve(use_libuv=False)
     while store:
         signal.pause()
     raise AssertionError("a store is true")

@@ -139,8 +139,8 @@ class VaultWriter(StorageWriter, AsyncStager):
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         """Remember what this rank has; afterwards DCP assigns each value to one of the ranks that have it."""
         with self._memory.turn:
-            # A planner that caches sends no plan where it is the last one again.
-            if plan.usable:
+            # A planner that caches sends no plan where it is the last one again; older releases have none.
+            if getattr(plan, "usable", True):
                 self._memory.plan = plan
             self._plan = self._memory.plan
         return plan

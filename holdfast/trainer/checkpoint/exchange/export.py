@@ -16,16 +16,17 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch.distributed.checkpoint import planner as dcp_planner
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorProperties
 from torch.distributed.checkpoint.planner import (
-    BytesIOWriteData,
     SavePlan,
     SavePlanner,
     TensorWriteData,
@@ -43,6 +44,10 @@ from holdfast.trainer.checkpoint.layout.manifest import ValueEntry
 OnBytes = Callable[[int], None]
 
 DCP_FILE_BYTES = 256 << 20
+
+_ALONE: dict[str, Any] = {"no_dist": True} if "no_dist" in signature(save).parameters else {}
+"""Older releases of torch have no such argument, and save alone where no process group was made."""
+
 """About what an export to DCP holds in memory; a larger tensor has a file of its own."""
 
 
@@ -128,10 +133,10 @@ def appearing(target: Path) -> Iterator[Path]:
 def export_dcp(contents: CheckpointContents, outgoing: Iterable[Outgoing], target: Path, on_bytes: OnBytes) -> None:
     """Write a checkpoint of torch.distributed.checkpoint, tensors in the pieces in which they are here."""
     with appearing(target) as draft, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # that is what no_dist asks for
+        warnings.filterwarnings("ignore", message="torch.distributed is (disabled|unavailable)")
         planner = _FromContents(contents, outgoing, on_bytes)
         try:
-            save({}, storage_writer=_InFilesOf(draft, DCP_FILE_BYTES), planner=planner, no_dist=True)
+            save({}, storage_writer=_InFilesOf(draft, DCP_FILE_BYTES), planner=planner, **_ALONE)
         except CheckpointException as error:
             # DCP has wrapped what the only rank there is met, in something that nobody catches by accident.
             (cause, _) = error.failures[0]
@@ -170,7 +175,8 @@ def _filled(items: Iterable[WriteItem], nbytes_max: int) -> list[list[WriteItem]
 
 def _nbytes(item: WriteItem) -> int:
     if item.tensor_data is None:
-        return item.bytes_io_data.nbytes if item.bytes_io_data else 0
+        data = getattr(item, "bytes_io_data", None)
+        return data.nbytes if data else 0
     return math.prod(item.tensor_data.chunk.sizes) * item.tensor_data.properties.dtype.itemsize
 
 
@@ -204,7 +210,7 @@ class _FromContents(DefaultSavePlanner):
         value = outgoing.value
         if value.is_object:
             index = MetadataIndex(outgoing.name)
-            yield WriteItem(index, WriteItemType.BYTE_IO, bytes_io_data=BytesIOWriteData(value.nbytes))
+            yield WriteItem(index, WriteItemType.BYTE_IO, **_size_of(value.nbytes))
             return
         for number, (name, entry) in enumerate(value.pieces):
             index = MetadataIndex(outgoing.name, torch.Size(entry.chunk_offset), number)
@@ -218,6 +224,12 @@ class _FromContents(DefaultSavePlanner):
                     size=torch.Size(value.shape),
                 ),
             )
+
+
+def _size_of(nbytes: int) -> dict[str, Any]:
+    """Return the fields of a `WriteItem` that tell its size; older releases of torch have no such field."""
+    known: Any = getattr(dcp_planner, "BytesIOWriteData", None)
+    return {} if known is None else {"bytes_io_data": known(nbytes)}
 
 
 def unpicklable(contents: CheckpointContents, outgoing: Iterable[Outgoing]) -> dict[str, Exception]:
