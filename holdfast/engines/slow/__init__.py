@@ -1,4 +1,4 @@
-"""What makes a job slow that goes on: which rank, node or link, or no machine at all. Pure.
+"""Slowness of a running job: the rank, node or link that causes it, or no machine at all. Pure.
 
-GREYHOUND §4 tracks and locates while a job trains; `what_if` reads recorded timings of operations.
+GREYHOUND §4 tracks and locates while a job trains; `engines.stragglers` reads recorded timings of operations.
 """

@@ -1,8 +1,9 @@
-"""The period of a sequence of calls, by its autocorrelation (GREYHOUND §4.2). Pure.
+"""Period of a sequence of calls, by autocorrelation (GREYHOUND §4.2). Pure.
 
-Calls have no numbers of their own, so each kind of call is a series of its own: 1 where it is called, else 0. What
-repeats has an autocorrelation near 1 at its period in every one of them. Asking for each, rather than for all together,
-tells an iteration of many micro-batches from its micro-batches: what comes once an iteration has none at their period.
+Calls have no values, so each kind of call is its own series: 1 where it is called, else 0. A repeating sequence has an
+autocorrelation near 1 at its period in every series. Requiring it of each series, rather than of all calls together,
+separates an iteration of many micro-batches from its micro-batches: a call once per iteration does not have their
+period.
 """
 
 from __future__ import annotations
@@ -14,17 +15,17 @@ from numpy.typing import NDArray
 
 THRESHOLD = 0.95  # GREYHOUND §4.2
 PERIODS_MIN = 3
-"""Periods that a window must hold: two may be chance, and a third costs one iteration."""
+"""Periods that a window must contain: two may be chance, and a third costs one iteration."""
 OCCURRENCES_MIN = 3
 PER_PERIOD_MAX = 64
-"""Of the rarest kind of call, in one period."""
+"""Maximum calls per period of the rarest kind of call."""
 LOST = -1
 
 
 def find_period(calls: Sequence[int], required: frozenset[int] = frozenset()) -> int | None:
-    """The shortest lag at which every kind of call repeats; None: there is none yet. Linear in `calls`.
+    """Return the shortest lag at which every kind of call repeats; None if there is none yet. Linear in `calls`.
 
-    `calls` are small numbers, one for each kind; `LOST`: a record is missing there. `required` kinds must be in it.
+    `calls`: small numbers, one per kind; `LOST`: a missing record. `required`: kinds that the period must contain.
     """
     window = np.asarray(calls, dtype=np.int32)
     total = len(window)
@@ -37,7 +38,7 @@ def find_period(calls: Sequence[int], required: frozenset[int] = frozenset()) ->
         return None
     rarest = regular[np.argmin(counts[regular])]
     at = np.flatnonzero(window == rarest)
-    # What repeats also repeats its rarest call: only distances between two of these can be a period.
+    # A period also repeats its rarest call, so only distances between two of these can be a period.
     lags = set((at[-1] - at[-1 - PER_PERIOD_MAX : -1]).tolist()) | set((at[-2] - at[-2 - PER_PERIOD_MAX : -2]).tolist())
     for lag in sorted(lags):
         if lag * PERIODS_MIN > total:
@@ -48,10 +49,10 @@ def find_period(calls: Sequence[int], required: frozenset[int] = frozenset()) ->
 
 
 def least_autocorrelation(window: NDArray[np.int32], lag: int, kinds: NDArray[np.intp]) -> float:
-    """The least of the autocorrelations at `lag`: of each of `kinds`, and of all calls together.
+    """Return the lowest autocorrelation at `lag`: of each of `kinds`, and of all calls together.
 
-    Of a kind that makes up the share p of the calls and follows itself after `lag` calls with frequency f it is
-    (f - p) / (1 - p): 1 where it always does, 0 where it does so by chance.
+    For a kind with share p of the calls that follows itself after `lag` calls with frequency f it is (f - p) / (1 - p):
+    1 if it always does, 0 if only by chance.
     """
     before, after = window[:-lag], window[lag:]
     comparable = (before != LOST) & (after != LOST)
@@ -64,7 +65,7 @@ def least_autocorrelation(window: NDArray[np.int32], lag: int, kinds: NDArray[np
     if (called[kinds] == 0).any():
         return 0.0
     share = called / len(before)
-    # What is nearly all that is called has no variance to speak of: that it follows itself is all there is to ask.
+    # A kind that makes up nearly all calls has almost no variance, so only its frequency counts.
     chance = np.where(share < THRESHOLD, share, 0.0)
     of_kinds = (again[kinds] / called[kinds] - chance[kinds]) / (1.0 - chance[kinds])
     by_chance = float((chance**2).sum())
@@ -73,7 +74,7 @@ def least_autocorrelation(window: NDArray[np.int32], lag: int, kinds: NDArray[np
 
 
 def pattern_of(calls: Sequence[int], period: int) -> list[int]:
-    """One period of `calls`, as its end has it; where a record is missing there, as an earlier one has it."""
+    """Return the last period of `calls`; missing records are filled from earlier periods."""
     pattern = list(calls[-period:])
     for place in range(period):
         back = len(calls) - period + place

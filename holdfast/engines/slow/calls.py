@@ -1,6 +1,6 @@
-"""What is seen of a job that goes on: the collectives its ranks call, and the iterations these make up. Pure.
+"""Observations of a running job: the collectives that ranks call, and the iterations that they form. Pure.
 
-Times of one rank are by its own clock, and only ever subtracted from times of the same rank: clocks of nodes differ.
+Times of a rank are from its own clock and are only subtracted from times of the same rank: nodes' clocks differ.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import msgspec
 class CollectiveCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One intercepted collective of one rank.
 
-    `sequence` counts the rank's calls, so that a hole tells of records that were lost; `group_sequence` counts those
-    of the group and is the same on all its ranks. `exited_ns` 0: not known.
+    `sequence` counts the rank's calls, so a gap shows lost records. `group_sequence` counts the group's calls and is
+    equal on all its ranks. `exited_ns` 0: unknown.
     """
 
     rank: int
@@ -26,10 +26,11 @@ class CollectiveCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class IterationTime(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """One iteration of one rank, told as it ends.
+    """One iteration of one rank, reported as it ends.
 
-    `iteration` counts them on this rank. `pattern` numbers what repeats: training and evaluation repeat different
-    things, and compare only with themselves. `in_calls_s` is spent inside of collectives; None: exits are not known.
+    `iteration` counts them on this rank. `pattern` numbers the repeating sequence: training and evaluation repeat
+    different ones and are compared only with themselves. `in_calls_s`: time inside collectives; None: exits are
+    unknown.
     """
 
     rank: int
@@ -41,5 +42,5 @@ class IterationTime(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     @property
     def work_s(self) -> float | None:
-        """What the rank spent outside of collectives: what is its own."""
+        """Seconds outside of collectives: the rank's own work."""
         return None if self.in_calls_s is None else max(0.0, self.duration_s - self.in_calls_s)

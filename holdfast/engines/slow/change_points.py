@@ -1,11 +1,11 @@
-"""When iterations got slower or faster for good (GREYHOUND §4.2). Pure.
+"""Points at which iterations became slower or faster for good (GREYHOUND §4.2). Pure.
 
-A change point that `run_lengths` is sure of is verified: the times since then are compared with the level before. What
-differs by less than 10 % is jitter. So is what is over again before three iterations went by, and what does not stand
-out of the noise that the series has.
+A change point that `run_lengths` is certain of is verified: the times since then are compared with the level before. A
+difference below 10 % is jitter. So is one that is over within three iterations, or that is within the noise of the
+series.
 
-The level is that of the first iterations of a pace and then stays: a job that gets slower in steps of less than 10 %,
-or little by little, has become slow once it is 10 % slower than it was.
+The level is that of the first iterations of a pace and then stays fixed: a job that slows down in steps of less than
+10 %, or gradually, counts as slow once it is 10 % slower than at the start.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from holdfast.engines.slow.run_lengths import RunLengths
 SURE = 0.9  # GREYHOUND §4.2
 CHANGED_BY = 0.10  # GREYHOUND §4.2
 WARM_UP = 10
-"""Iterations that say nothing: connections, caches, compilation."""
+"""Iterations that are ignored: connections, caches, compilation."""
 FIRST_SAMPLES = 12
-"""Iterations after these that tell the first level, and the noise."""
+"""Iterations after the warm-up that set the first level and the noise."""
 LEVEL_SAMPLES = 32
 """Iterations that a level is the mean of."""
 AFTER_MIN = 3
-"""Iterations at the new pace that make it one."""
+"""Minimum iterations at a new pace."""
 STANDS_OUT = 6.0
-"""Standard errors: thousands of iterations of thousands of jobs are looked at."""
+"""Standard errors that a change must exceed: thousands of iterations of thousands of jobs are tested."""
 UNLIKE_MIN = 8
-"""Iterations that make a pace where they are not alike."""
+"""Minimum iterations at a new pace if they differ from each other."""
 ALIKE = 0.5
 NOISE_APART = 6.0
-"""Alike: apart by less than this share of the change, or by so many standard deviations."""
+"""Iterations are alike if they differ by less than this share of the change, or by `NOISE_APART` deviations."""
 MARGIN = 3.0
-"""Standard errors that a change must be above 10 % to be one at once."""
+"""Standard errors above 10 % from which a change is accepted at once."""
 WINDOW = 64
 CREEP_EVERY = 8
-"""What creeps has no change point: so often it is compared with the level."""
+"""Iterations between comparisons with the level, to find gradual changes, which have no change point."""
 CREEP_SAMPLES = 24
 JITTERS_MAX = 32
 JITTERS_OFTEN = 3
@@ -48,17 +48,17 @@ OFTEN_MIN = 5
 JITTER_LASTS = 1_000
 """Iterations after which a jitter is forgotten."""
 JITTER_SIZE = 0.5
-"""A jitter that was less than this share of a change says nothing of it."""
+"""A jitter below this share of a change is no evidence about it."""
 NOISE_FLOOR = 0.003
 NOISE_SAMPLES = 200.0
 CLIP = 3.0
-"""Standard deviations that a sample counts for at most."""
+"""Standard deviations to which a sample is clipped."""
 JITTER_SURE = 2.0
-"""Standard errors that a difference must be below 10 % to be jitter for good."""
+"""Standard errors below 10 % at which a difference is certainly jitter."""
 
 
 class ChangePoint(msgspec.Struct, frozen=True, kw_only=True):
-    """`index` of the first sample at the new pace, counted from 0, and how many it took to be sure."""
+    """`index` of the first sample at the new pace, counted from 0, and the samples needed to be certain."""
 
     index: int
     before_s: float
@@ -77,7 +77,7 @@ class _Jitter(NamedTuple):
 
 
 class _Jitters:
-    """What was off for an iteration or several, and came back by itself: it may do so again, and twice in a row."""
+    """Past deviations of one or several iterations that ended by themselves; they may recur, even twice in a row."""
 
     def __init__(self, least: float) -> None:
         self._least = least
@@ -94,12 +94,14 @@ class _Jitters:
         self._off.clear()
 
     def forget_present(self) -> None:
-        """What is off now is a change of pace."""
+        """Forget the present deviation: it is a change of pace."""
         self._off.clear()
 
     def outlasted_by(self, index: int, difference: float) -> int:
-        """How many iterations a change of this size must last: two more than any jitter of about the size; longer than
-        two of them in a row, where they come often."""
+        """Return the iterations that a change of this size must last.
+
+        Two more than any jitter of about that size; longer than two of them in a row, where they are frequent.
+        """
         while self._known and index - self._known[0].at > JITTER_LASTS:
             self._known.popleft()
         lasted = [jitter.lasted for jitter in self._known if jitter.size / difference > JITTER_SIZE]
@@ -110,7 +112,7 @@ class _Jitters:
 
 
 class ChangePoints:
-    """The changes of pace of one series. O(1) for each sample, bounded memory."""
+    """Changes of pace of one series. O(1) per sample, bounded memory."""
 
     def __init__(self, changed_by: float = CHANGED_BY, sure: float = SURE) -> None:
         self._least = math.log1p(changed_by)
@@ -127,7 +129,7 @@ class ChangePoints:
         self._jitters = _Jitters(self._least)
 
     def observe(self, duration_s: float) -> ChangePoint | None:
-        """Take in the time of an iteration, in seconds. The change of pace that is certain with it.
+        """Add an iteration's time in seconds. Return the change of pace that it makes certain, if any.
 
         Raises:
             ValueError: not a positive number of seconds.
@@ -156,12 +158,12 @@ class ChangePoints:
 
     def _begin(self) -> None:
         self._level = self._anchor = statistics.median(self._window)
-        # Of normal samples half lie within 0.6745 standard deviations.
+        # Half of normal samples are within 0.6745 standard deviations.
         deviation = statistics.median(abs(value - self._level) for value in self._window) / 0.6745
         self._variance = max(NOISE_FLOOR, deviation) ** 2
 
     def _candidate(self, noise: float) -> ChangePoint | None:
-        """The probable change point, verified."""
+        """Return the probable change point if verification confirms it."""
         run = self._runs.likeliest()
         count = self._index - run.start + 1
         if run.start <= self._run_start or count < AFTER_MIN:
@@ -171,7 +173,7 @@ class ChangePoints:
             return change
         off = abs(statistics.median(after) - self._level)
         if count >= CREEP_SAMPLES or off + JITTER_SURE * noise / math.sqrt(count) < self._least:
-            # Jitter, or a change that is none: it is this run that the next change ends.
+            # Jitter, or no change at all: the next change ends this run.
             self._run_start = run.start
         return None
 
@@ -182,7 +184,7 @@ class ChangePoints:
         return self._compared(after, noise) or self._returned(after)
 
     def _returned(self, after: list[float]) -> ChangePoint | None:
-        """A change that was hardly 10 % may be over by less than that."""
+        """Return a change back: a slowdown of hardly 10 % can end by less than 10 %."""
         if self._before is None:
             return None
         centre = statistics.median(after)
@@ -194,17 +196,18 @@ class ChangePoints:
         centre = statistics.median(after)
         difference = centre - self._level
         error = noise / math.sqrt(len(after))
-        # What is hardly 10 % has to last: three iterations do not measure it.
+        # A change of hardly 10 % must last: three iterations do not measure it.
         margin = 0.0 if len(after) >= CREEP_SAMPLES else MARGIN * error
         if abs(difference) < max(self._least + margin, STANDS_OUT * error):
             return None
         if len(after) < self._jitters.outlasted_by(self._index, difference):
             return None
-        # A pace is one: jitters in a row are of any size. Its first iteration may have begun at the old pace.
+        # Iterations at one pace are alike, jitters in a row are not. The first iteration may have begun at the old
+        # pace.
         apart = max(after[1:]) - min(after[1:])
         if len(after) < UNLIKE_MIN and apart > max(NOISE_APART * noise, ALIKE * abs(difference)):
             return None
-        # Each of the last ones is nearer to the new pace: a spike of two iterations is over by now.
+        # Each of the last iterations is nearer to the new pace: a spike of two iterations would be over.
         if any((value - self._level) / difference < 0.5 for value in after[-AFTER_MIN:]):
             return None
         return self._changed(after, centre)
@@ -227,7 +230,7 @@ class ChangePoints:
         return change
 
     def _settle(self, value: float, noise: float) -> None:
-        """The sample belongs to the present pace. What is far off counts as less far."""
+        """Add a sample of the present pace; outliers are clipped."""
         off = max(-CLIP * noise, min(CLIP * noise, value - self._level))
         if self._level_count < LEVEL_SAMPLES:
             self._level_count += 1

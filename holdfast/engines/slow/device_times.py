@@ -1,7 +1,7 @@
-"""What collectives took on a rank's device, from its flight recorder (NCCL with `TORCH_NCCL_ENABLE_TIMING`). Pure.
+"""Collectives' times on a rank's device, from its flight recorder (NCCL with `TORCH_NCCL_ENABLE_TIMING`). Pure.
 
-The time of a kernel is its wait for those that come later and its transfer, as a wait on the CPU is. How long it ran is
-by the clock of the device; that it has ended the host sees when its watchdog looks.
+A kernel's time is its wait for later ranks plus the transfer, like a wait on the CPU. Its duration is measured by the
+device's clock; its end is seen by the host when the watchdog looks.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _BYTES: Final = {
     "BFloat16": 2,
     "Short": 2,
 }
-"""Of an element; all others take one."""
+"""Bytes per element; types not listed have one."""
 
 
 def with_device_times(
     records: Sequence[RingRecord], groups: Sequence[GroupEntry], device: RankTrace
 ) -> tuple[list[RingRecord], list[GroupEntry]]:
-    """The records of a rank's ring with what its device says in place of what the host saw of it, by when they began.
+    """Replace host times of a rank's ring by device times, sorted by start.
 
-    Groups that only the device knows are behind those of the ring. Nothing changes if kernels are not timed.
+    Groups that only the device knows follow those of the ring. Nothing changes if kernels are not timed.
     """
     timed = [record for record in device.records if record.took_ns and not record.is_p2p]
     if not timed:
@@ -51,12 +51,12 @@ def with_device_times(
 
 
 def bytes_of(record: CollectiveRecord) -> int:
-    """What goes in."""
+    """Return the input size in bytes."""
     return sum(math.prod(shape) for shape in record.input_sizes) * _BYTES.get(record.dtype, 1)
 
 
 def _as_waited(index: int, record: CollectiveRecord, group: int) -> RingRecord:
-    # It ended before the watchdog saw it, and not before it can have run.
+    # The kernel ended before the watchdog saw it, and no earlier than its duration allows.
     ended_ns = max(record.created_ns + record.took_ns, record.ended_ns - WATCHDOG_LOOKS_EVERY_NS)
     return RingRecord(
         index=index,

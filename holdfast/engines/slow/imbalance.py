@@ -1,7 +1,7 @@
-"""Work that is uneven by nature, and no machine's fault: stages of a pipeline, lengths of sequences. Pure.
+"""Uneven work without a machine at fault: stages of a pipeline, lengths of sequences. Pure.
 
-A stage has more to do when its layers are more: then all its ranks have, in every replica, from the start. A batch has
-more to do when its sequences are longer: then the slowest replica is another one in every step.
+A stage with more layers has more to do: all its ranks, in every replica, from the start. A batch with longer sequences
+has more to do: the slowest replica differs from step to step.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from holdfast.topology import Mesh, Topology
 
 STAGE_DIMENSION = "pp"
 UNEVEN_SHARE = 0.5
-"""Of the steps, that must be uneven; and of these, that one rank may be the slowest of while it still moves about."""
+"""Minimum share of uneven steps, and maximum share of these in which one rank may be the slowest."""
 STEPS_MIN = 4
 
 
 class StageWork:
-    """The work of ranks that have the same to do: those of one pipeline stage."""
+    """Work of ranks by pipeline stage; ranks of one stage have the same work."""
 
     def __init__(self, mesh: Mesh, works: Sequence[RankWork]) -> None:
         self.works = {work.rank: work for work in works if work.work_s}
@@ -37,7 +37,9 @@ class StageWork:
         }
 
     def ratios(self) -> dict[int, tuple[float, str]]:
-        """Each rank's work over that of its like, and in words what that is: where it has none, its own before."""
+        """Return each rank's work over that of its stage, or over its own before if it is alone, and the reference in
+        words.
+        """
         found: dict[int, tuple[float, str]] = {}
         for rank, work_s in self.work_s.items():
             stage = self.stage_of[rank]
@@ -51,7 +53,7 @@ class StageWork:
         return found
 
     def healthy_s(self, stage: int) -> float:
-        """The work of the stage before the job got slow; 0: not known."""
+        """Return the stage's work before the job became slow; 0: unknown."""
         known = [self.works[rank].healthy_s for rank in self.ranks[stage] if self.works[rank].healthy_s > 0]
         return statistics.median_low(known) if known else 0.0
 
@@ -59,9 +61,9 @@ class StageWork:
 def slower_stages(
     stages: StageWork, topology: Topology, slower_by: float
 ) -> tuple[tuple[Suspicion, ...], tuple[Suspicion, ...]]:
-    """Stages all of whose ranks work longer than other stages: those that got slower, and those that have more to do.
+    """Return stages whose ranks all work longer than other stages: those that became slower, and those with more work.
 
-    Without what was before, a stage on several nodes has more to do: machines do not get slow together.
+    Without earlier times, a stage on several nodes has more work: machines do not become slow together.
     """
     if len(stages.stage_s) < 2:
         return (), ()
@@ -97,7 +99,7 @@ def slower_stages(
 
 
 def sequence_imbalance(stages: StageWork, slower_by: float) -> tuple[Suspicion, ...]:
-    """Steps in which some rank works longer than its like, and another one in the next step."""
+    """Return a suspicion if in most steps some rank works longer than its stage, a different one each time."""
     steps = min((len(work.work_s) for work in stages.works.values()), default=0)
     slowest: list[tuple[int, float]] = []
     for back in range(1, steps + 1):
@@ -120,7 +122,7 @@ def sequence_imbalance(stages: StageWork, slower_by: float) -> tuple[Suspicion, 
     ranks = tuple(sorted({rank for rank, _ in slowest}))
     ratio = statistics.median(ratio for _, ratio in slowest)
     reason = (
-        f"in {len(slowest)} of {steps} steps one rank works {ratio:.2f} times as long as its like, and it is another "
-        f"one each time ({len(ranks)} so far): sequences of different lengths"
+        f"in {len(slowest)} of {steps} steps one rank works {ratio:.2f} times as long as its peers, a different one "
+        f"each time ({len(ranks)} so far): sequences of different lengths"
     )
     return (Suspicion(cause="sequence_imbalance", ranks=ranks, ratio=ratio, reason=reason),)

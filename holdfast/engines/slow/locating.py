@@ -1,10 +1,10 @@
-"""Which groups and ranks of a slow job to look at: like compared with like (GREYHOUND §4.3). Pure.
+"""Suspect groups and ranks of a slow job, from comparisons of like with like (GREYHOUND §4.3). Pure.
 
-A slow link makes the transfers of groups that use it longer than those of groups of the same kind, with as much data.
-A slow rank makes its own work longer than that of ranks of the same pipeline stage; all others only wait longer, and
-waiting counts for neither. What is uneven by nature is told apart by `imbalance`, and is no machine's fault.
+A slow link makes transfers of its groups longer than those of groups of the same kind with as much data. A slow rank
+works longer than ranks of the same pipeline stage; all others only wait longer, and waiting is not counted. `imbalance`
+separates naturally uneven work, which is no machine's fault.
 
-These are suspects, not culprits: `validation` says what to test, and judges.
+These are suspects, not culprits: `validation` plans tests and judges them.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from holdfast.topology import Topology
 
 SLOWER_BY = 0.10  # GREYHOUND §4.3: over the median
 SHARE_MIN = 0.05
-"""Of the time that groups of a kind spend in collectives: what takes less makes no job slow, and is noisy."""
+"""Minimum share of the time that groups of a kind spend in collectives: less is noisy and makes no job slow."""
 LATE_BY = 0.10
-"""Share of a collective that the others spend waiting for the rank that comes last."""
+"""Share of a collective's time that the others wait for the last rank, from which it is late."""
 
 
 def find_slow_suspects(
     groups: Sequence[GroupTime], works: Sequence[RankWork], topology: Topology, slower_by: float = SLOWER_BY
 ) -> SlowSuspects:
-    """Who is under suspicion of making the job slow; if no comparison says, everyone is."""
+    """Return the suspects; if no comparison shows any, all ranks and groups."""
     stages = StageWork(topology.mesh, works)
     slow_groups = _slow_groups(groups, topology, slower_by)
     slow_ranks = _slow_ranks(stages, slower_by) if works else _late_ranks(groups)
@@ -44,7 +44,7 @@ def find_slow_suspects(
         reason = "; ".join(found.reason for found in harmless)
         return SlowSuspects(harmless=harmless, reason=f"{reason}; no machine is at fault")
     everyone = _everyone(groups, topology)
-    return SlowSuspects(suspicions=everyone, reason="no group or rank differs from its like")
+    return SlowSuspects(suspicions=everyone, reason="no group or rank differs from its peers")
 
 
 def _slow_groups(groups: Sequence[GroupTime], topology: Topology, slower_by: float) -> tuple[Suspicion, ...]:
@@ -62,7 +62,7 @@ def _slow_groups(groups: Sequence[GroupTime], topology: Topology, slower_by: flo
         usual_s = statistics.median_low([group.transfer_s for group in cluster])
         for group in cluster:
             reference_s, of_whom = (
-                (usual_s, "the median of its like") if len(cluster) > 1 else (group.healthy_s, "before")
+                (usual_s, "the median of its peers") if len(cluster) > 1 else (group.healthy_s, "before")
             )
             ratio = group.transfer_s / reference_s if reference_s > 0 else 0.0
             if ratio > 1.0 + slower_by and (group.group not in worst or ratio > worst[group.group].ratio):
@@ -93,7 +93,7 @@ def _slow_ranks(stages: StageWork, slower_by: float) -> tuple[Suspicion, ...]:
 
 
 def _late_ranks(groups: Sequence[GroupTime]) -> tuple[Suspicion, ...]:
-    """Without times of work: the ranks for whom others wait, and who wait for nobody in any of their groups."""
+    """Without times of work: return ranks that others wait for and that wait for no rank in any of their groups."""
     waits: set[int] = set()
     awaited: dict[int, float] = {}
     for group in groups:
@@ -124,7 +124,7 @@ def _everyone(groups: Sequence[GroupTime], topology: Topology) -> tuple[Suspicio
     world = tuple(range(topology.mesh.world_size))
     lone = {group.group: group for group in groups if len(group.ranks) > 1}
     return (
-        Suspicion(cause="computation", ranks=world, ratio=1.0, reason="no rank differs from its like"),
+        Suspicion(cause="computation", ranks=world, ratio=1.0, reason="no rank differs from its peers"),
         *(
             Suspicion(
                 cause="communication",
@@ -132,7 +132,7 @@ def _everyone(groups: Sequence[GroupTime], topology: Topology) -> tuple[Suspicio
                 group=group.group,
                 kind=group.kind,
                 ratio=1.0,
-                reason=f"group {group.group} does not differ from its like, or has none",
+                reason=f"group {group.group} does not differ from its peers, or has none",
             )
             for group in lone.values()
         ),

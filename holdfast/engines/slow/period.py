@@ -1,16 +1,16 @@
-"""Iteration times of one rank from the collectives it calls, without a word from its script (GREYHOUND §4.2). Pure.
+"""Iteration times of one rank from the collectives that it calls, without help of its script (GREYHOUND §4.2). Pure.
 
-What repeats is found by `autocorrelation`; from then on each call is only compared with the one expected at its place.
-An iteration's time is that between a call and the same call one period earlier.
+`autocorrelation` finds the period; from then on each call is only compared with the one expected at its place. The time
+of an iteration is that between a call and the same call one period earlier.
 
     searching  no pattern is known: calls are collected until they repeat
-    following  each call is the expected one; where records were lost the place is known from their numbers
-    lost       something else was called (evaluation, a checkpoint): every place of every known pattern where the calls
-               since then fit is kept, until one is left; meanwhile what is called is searched for a new pattern
+    following  each call is the expected one; after lost records their numbers give the place
+    lost       something else was called (evaluation, a checkpoint): every place of every known pattern that fits the
+               calls since then is kept until one is left; meanwhile the calls are searched for a new pattern
 
-The time of an iteration that something else interrupted is not told. A pattern is only a part of an iteration, a layer
-or a micro-batch, if what interrupts it synchronises a group that the pattern does not, with as much data; or if no
-pattern has most of the calls. Then a longer one is sought, while this one goes on to be followed.
+No time is reported for an interrupted iteration. A pattern is only a part of an iteration, such as a layer or a
+micro-batch, if interruptions synchronise a group that the pattern does not, with as much data; or if no pattern covers
+most calls. Then a longer one is sought while this one is still followed.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from holdfast.engines.slow.autocorrelation import LOST, THRESHOLD, find_period, 
 from holdfast.engines.slow.calls import CollectiveCall, IterationTime
 
 CALLS_MAX = 65_536
-"""Calls that are collected while searching, at most: a third is the longest iteration that can be found."""
+"""Maximum calls collected while searching; a third of it is the longest iteration that can be found."""
 KINDS_MAX = 4_096
 PATTERNS_MAX = 8
 SEARCH_FROM = 6
 SEARCH_GROWTH = 1.25
-"""A search looks at all that was collected, so it is repeated only after this growth: linear in all."""
+"""Growth of the collected calls between searches: a search reads them all, so this keeps the total linear."""
 NESTED_AFTER = 2
-"""Interruptions by a synchronisation that make a pattern a micro-batch: one may be anything."""
+"""Interruptions by a synchronisation from which a pattern is a micro-batch: a single one can be anything."""
 TRIAL_CALLS = 1_024
 TRIAL_PERIODS = 20
-"""A new pattern is on trial for so long, whichever is more."""
+"""Length of a new pattern's trial: the longer of these two."""
 SHARE_MIN = 0.7
 LOSSES_MIN = 3
-"""After so many losses, patterns that all have less than this share of the calls are parts of a longer one."""
+"""After this many losses, patterns that each cover less than this share of the calls are parts of a longer one."""
 SIZES_CALLS = 96
-"""Before so many calls nobody can tell that sizes change: the buckets of one gradient are of different sizes."""
+"""Calls before changing sizes can be recognised: the buckets of one gradient differ in size."""
 HOLE_MAX = 1_024
-"""Lost records in a row that are waited over while searching."""
+"""Maximum lost records in a row that are tolerated while searching."""
 
 Kind = tuple[str, str, int]
 
 
 class _Pattern:
-    """One period. `fine`: calls of other sizes are other calls."""
+    """One period. `fine`: calls of different sizes are different calls."""
 
     def __init__(self, number: int, fine: bool, calls: list[int], kinds: list[Kind]) -> None:
         self.number = number
@@ -69,8 +69,10 @@ def _is_several_times(called: Counter[tuple[str, str]], part: Counter[tuple[str,
 
 
 class _Following:
-    """A place in a pattern, how many whole periods were followed, the last of them that was told, and when each call
-    was called last: (number of the call, when, time in calls)."""
+    """A position in a pattern: whole periods followed, the last one reported, and each call's last occurrence.
+
+    An occurrence is (call number, time, time in calls), times in ns.
+    """
 
     def __init__(self, pattern: _Pattern, place: int) -> None:
         self.pattern = pattern
@@ -83,7 +85,7 @@ class _Following:
 
 
 class IterationClock:
-    """One rank's iterations. O(1) for each call, and bounded memory."""
+    """Iterations of one rank. O(1) per call, bounded memory."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
@@ -110,11 +112,11 @@ class IterationClock:
 
     @property
     def period(self) -> int | None:
-        """Calls in an iteration; None: not known now."""
+        """Calls per iteration; None: unknown now."""
         return len(self._following.pattern.calls) if self._following else None
 
     def observe(self, call: CollectiveCall) -> IterationTime | None:
-        """Take in a call, in the order of their numbers. The iteration that it completes."""
+        """Add a call, in the order of the calls' numbers. Return the iteration that it completes, if any."""
         hole = call.sequence - self._next if self._next >= 0 else 0
         if hole < 0:
             return None
@@ -131,7 +133,7 @@ class IterationClock:
         return found
 
     def _identify(self, call: CollectiveCall) -> tuple[int, int]:
-        """Numbers of its kind, with and without its size: sizes may change with every batch."""
+        """Return the numbers of the call's kind, with and without its size, which may change with every batch."""
         kind = (call.operation, call.group, call.bytes)
         ids = self._ids.get(kind)
         if ids is None:
@@ -175,7 +177,7 @@ class IterationClock:
             here.whole = period
             self._is_counted = False
         found = None
-        # The first call of a period that was also seen in the one before: its own first may be lost.
+        # The first call of a period that the previous one has as well: the period's own first may be lost.
         if period > here.period and before is not None and before[0] == here.index - length:
             self._iteration += period - here.period
             here.period, here.misses = period, 0
@@ -198,7 +200,7 @@ class IterationClock:
         )
 
     def _interrupted(self, pattern: _Pattern, call: CollectiveCall) -> None:
-        """Whether what interrupts is what the pattern should have had."""
+        """Count an interruption that may belong to a longer pattern."""
         if self._is_counted:
             return
         kind = (call.operation, call.group)
@@ -223,7 +225,7 @@ class IterationClock:
         if pattern.is_settled and not self._is_doubted:
             self._forget_collected()
         elif self._has_its_share(pattern):
-            # Only what is called from now on is looked at, so it may be soon.
+            # Only later calls are searched, so the search may be soon.
             self._search_at = min(self._search_at, len(self._collected) + SEARCH_FROM)
         if self._losses >= LOSSES_MIN:
             self._is_doubted |= not any(map(self._has_its_share, self._patterns))
@@ -252,7 +254,7 @@ class IterationClock:
             self._settle(*fits[0], call)
 
     def _settle(self, pattern: _Pattern, place: int, call: CollectiveCall) -> None:
-        """This call was at this place."""
+        """Follow the pattern from this call at this place."""
         self._following = here = _Following(pattern, place)
         here.last[place] = (0, call.entered_ns, self._in_calls_ns)
         here.index = 1
@@ -288,8 +290,9 @@ class IterationClock:
             self._forget_collected()
 
     def _may_be_new(self) -> bool:
-        """Whether what is called now is of no pattern that is known to be a good one. One without sizes may become one
-        with them, once these repeat."""
+        """True if the present calls belong to no pattern known to be good. One without sizes may gain them once they
+        repeat.
+        """
         if self._following:
             return not self._following.pattern.fine
         if self._lost and self._is_good(self._lost) and self._lost_for <= len(self._lost.calls):
@@ -313,8 +316,8 @@ class IterationClock:
         for fine in (True,) if self._following and not self._is_doubted else (True, False):
             calls = [ids[0] if fine else ids[1] for ids in self._collected[self._unexplained_from() :]]
             required = frozenset({self._required_number(fine)}) if self._required else frozenset()
-            # What was called before training began, and interrupts it now and then, repeats nothing: the last half may,
-            # where the whole does not, or the last half of that.
+            # Calls before training began repeat nothing: if the whole does not repeat, its last half may, or the last
+            # half of that.
             window = calls
             while len(window) >= SEARCH_FROM:
                 period = find_period(window, required)
@@ -323,13 +326,15 @@ class IterationClock:
                 window = window[(len(window) + 1) // 2 :]
 
     def _unexplained_from(self) -> int:
-        """What was called before the last loss has its pattern, unless that one is doubted."""
+        """Return the first collected call after the last loss; earlier ones have a pattern, unless doubted."""
         if self._is_doubted or self._following or not (self._lost and self._is_good(self._lost)):
             return 0
         return max(0, len(self._collected) - self._lost_for)
 
     def _changes_in_size(self, period: int) -> bool:
-        """Each of the last periods has other sizes than the one before; if only one had, they repeat from now on."""
+        """True if each of the last periods differs in sizes from the one before; if only one does, sizes repeat from
+        now on.
+        """
         periods = [self._collected[len(self._collected) - (back + 1) * period :][:period] for back in range(4)]
         if len(self._collected) < max(SIZES_CALLS, 4 * period):
             return False
@@ -343,11 +348,11 @@ class IterationClock:
         return self._number(self._required if fine else (*self._required[:2], -1))
 
     def _learn(self, fine: bool, calls: list[int]) -> bool:
-        # A pattern begins anywhere: what it consists of tells it from others.
+        # A pattern can begin anywhere, so its calls identify it.
         name = (fine, *sorted(calls))
         number = self._numbers.setdefault(name, len(self._numbers))
         if not self._is_doubted:
-            # Training and evaluation in turns repeat as well, and are no longer iteration.
+            # Training and evaluation in turns repeat as well, but are not a longer iteration.
             called = Counter(self._kinds[call][:2] for call in calls if call != LOST)
             parts = (known for known in self._patterns if known.fine >= fine and self._is_good(known))
             if any(_is_several_times(called, known.called) for known in parts):
@@ -357,7 +362,7 @@ class IterationClock:
         else:
             if any(known.number == number for known in self._patterns):
                 return False
-            # What the longer pattern consists of, and was taken for one by itself.
+            # Parts of the longer pattern that were taken for patterns themselves.
             self._patterns = [known for known in self._patterns if not set(known.calls) <= set(calls)]
             self._forget_collected()
         self._patterns = [known for known in self._patterns if known.number != number][-PATTERNS_MAX + 1 :]

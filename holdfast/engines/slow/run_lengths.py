@@ -1,11 +1,11 @@
-"""Bayesian online change-point detection: how long ago did what is measured begin to be as it is? Pure.
+"""Bayesian online change-point detection: the probable number of samples since the last change. Pure.
 
-Adams & MacKay 2007, as GREYHOUND §4.2 uses it: of each sample, the probability of every run length, where a run is
-normal with a mean and variance of its own (normal-gamma prior, so Student's t predicts). Two things are added. A sample
-belongs to no run at all with a small probability, so that a spike ends none. And the prior follows the noise that the
-series has shown, so that the first samples of a run count for what they are.
+Adams & MacKay 2007, as used by GREYHOUND §4.2: each sample updates the probability of every run length, where a run is
+normal with its own mean and variance (normal-gamma prior, so Student's t predicts). Two additions: a sample belongs to
+no run with a small probability, so that a spike ends none; and the prior follows the noise of the series, so that the
+first samples of a run are weighted properly.
 
-Only a few run lengths are kept: those that are likely, and the newest.
+Only the likely and the newest run lengths are kept.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from __future__ import annotations
 import math
 
 HAZARD = 1.0 / 250.0
-"""Probability that a run ends with a sample."""
+"""Probability that a run ends at a sample."""
 OUTLIER = 0.01
-"""Probability that a sample belongs to no run; 0: every sample does (Adams & MacKay)."""
+"""Probability that a sample belongs to no run; 0 as in Adams & MacKay."""
 SPREAD = 0.3
-"""Of the means of runs, as of the logarithms of iteration times."""
+"""Standard deviation of the means of runs (logarithms of iteration times)."""
 PRIOR_SAMPLES = 4.0
-"""How many samples the prior of the variance counts for."""
+"""Weight of the variance's prior in samples."""
 LIKELY_MIN = 1e-3
-"""Runs less likely than this are dropped, once they had `YOUNG` samples to become so."""
+"""Probability below which a run is dropped once it has had `YOUNG` samples."""
 YOUNG = 4
 RUNS_MAX = 16
 
 
 class Run:
-    """Samples from `start` on: their weight, mean and sum of squared deviations."""
+    """Samples from `start` on: weight, mean and sum of squared deviations."""
 
     __slots__ = ("count", "likely", "mean", "squares", "start")
 
@@ -40,7 +40,7 @@ class Run:
 
 
 class RunLengths:
-    """The likely run lengths of one series. O(1) for each sample: at most `RUNS_MAX` runs are kept."""
+    """Likely run lengths of one series. O(1) per sample: at most `RUNS_MAX` runs are kept."""
 
     def __init__(self, outlier: float = OUTLIER, hazard: float = HAZARD) -> None:
         self._outlier = outlier
@@ -48,7 +48,7 @@ class RunLengths:
         self.runs: list[Run] = []
 
     def observe(self, index: int, value: float, level: float, noise: float) -> None:
-        """Take in a sample, by its number; `level` and `noise` (standard deviation) are what the series was like."""
+        """Add a sample by its number; `level` and `noise` (standard deviation) describe the series so far."""
         born = Run(index, level, self._hazard if self.runs else 1.0)
         prior_weight = (noise / SPREAD) ** 2
         variance = noise * noise
@@ -57,7 +57,7 @@ class RunLengths:
             run.likely *= 1.0 - self._hazard
         self.runs.append(born)
         for run in self.runs:
-            # Normal-gamma, with the prior's mean at the level and its variance that of the noise.
+            # Normal-gamma; the prior's mean is the level, its variance that of the noise.
             weight = prior_weight + run.count
             centre = (prior_weight * level + run.count * run.mean) / weight
             off = run.mean - level
@@ -84,15 +84,15 @@ class RunLengths:
         self._prune(index - YOUNG, total)
 
     def changed_since(self, start: int) -> float:
-        """The probability that the present run began after the sample of this number."""
+        """Return the probability that the present run began after the sample of this number."""
         return sum(run.likely for run in self.runs if run.start > start)
 
     def likeliest(self) -> Run:
-        """The likeliest run."""
+        """Return the likeliest run."""
         return max(self.runs, key=_likely)
 
     def began(self, start: int) -> None:
-        """It is certain that the present run began with this sample, or later."""
+        """Drop runs that began before this sample: the present run certainly began at it, or later."""
         self.runs = [run for run in self.runs if run.start >= start] or self.runs[-1:]
         total = sum(run.likely for run in self.runs)
         for run in self.runs:

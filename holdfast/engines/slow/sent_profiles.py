@@ -1,8 +1,8 @@
-"""From what ranks remember of their collectives to what `locating` compares, by way of what nodes send. Pure.
+"""Profiles of ranks' collectives that nodes send, and their comparison across ranks. Pure.
 
-A profile is of one rank and small; the comparison joins the profiles of all. Clocks of nodes differ, so nothing of one
-rank is subtracted from anything of another: what a collective takes by itself is what the rank waited that came last,
-and every other rank's wait beyond that was for it.
+A profile is of one rank and small; the comparison joins all profiles. Clocks of nodes differ, so times of different
+ranks are never subtracted: the last rank's wait is the collective's own time, and any longer wait of another rank was
+for it.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ ITERATIONS_MAX = 32
 KINDS_MAX = 16
 OCCURRENCES_MAX = 24
 STEPS_MIN = 3
-"""Steps of a ledger below which a rank's iterations are looked for in its calls."""
+"""Steps of a ledger below which a rank's iterations are inferred from its calls."""
 HEALTHY_MIN = 3
-"""Iterations or occurrences before the present ones that tell what was usual."""
+"""Earlier iterations or occurrences needed to know what was usual."""
 
 
 def waited_ns(record: RingRecord) -> int:
-    """How long the rank stood in an operation: of an asynchronous one only from where it was waited for."""
+    """Return how long the rank waited in an operation; for an asynchronous one only since it began to wait for it."""
     return max(0, record.left_ns - record.waited_ns) if record.left_ns and record.waited_ns else 0
 
 
 def calls_of(rank: int, records: Iterable[RingRecord], groups: Sequence[GroupEntry]) -> Iterable[CollectiveCall]:
-    """The records as the search for iterations takes them."""
+    """Yield the records as calls, the input of the search for iterations."""
     for record in records:
         name = groups[record.group].name if record.group < len(groups) else ""
         yield CollectiveCall(
@@ -44,21 +44,21 @@ def calls_of(rank: int, records: Iterable[RingRecord], groups: Sequence[GroupEnt
             group=name if record.peer is None else f"{name}:{record.peer}",
             bytes=record.bytes,
             entered_ns=record.entered_ns,
-            # What passes between the call and the wait for it is the rank's own work.
+            # The time between the call and the wait for it is the rank's own work.
             exited_ns=record.entered_ns + waited_ns(record) if record.left_ns else 0,
             group_sequence=record.sequence,
         )
 
 
 def iterations_by_steps(rank: int, steps: Sequence[StepRecord], records: Sequence[RingRecord]) -> list[IterationTime]:
-    """The steps of a ledger, as far back as the ring remembers, with the time of each that was spent in collectives."""
+    """Return the ledger's steps that the ring still covers, each with its time in collectives."""
     first_ns = records[0].entered_ns if records else 0
     waits = sorted((record.waited_ns, record.left_ns) for record in records if waited_ns(record))
-    # The first of a generation pays for connections.
+    # The first step of a generation includes connections.
     known = [step for step in steps[1:] if step.ended_ns - step.duration_ns >= first_ns and step.duration_ns > 0]
     in_calls_ns = _covered(waits, [(step.ended_ns - step.duration_ns, step.ended_ns) for step in known])
     if known and not in_calls_ns[-1] and any(in_calls_ns):
-        # Of the last step DDP tells only during the next one.
+        # DDP reports the last step's collectives only during the next one.
         known.pop()
     return [
         IterationTime(
@@ -73,7 +73,7 @@ def iterations_by_steps(rank: int, steps: Sequence[StepRecord], records: Sequenc
 
 
 def _covered(spans: Sequence[tuple[int, int]], windows: Sequence[tuple[int, int]]) -> list[int]:
-    """How much of each window spans cover; both in order. Kernels of a device overlap."""
+    """Return how much of each window the spans cover; both are in order. Kernels of a device overlap."""
     apart: list[tuple[int, int]] = []
     for begin, end in spans:
         if apart and begin <= apart[-1][1]:
@@ -90,7 +90,7 @@ def _covered(spans: Sequence[tuple[int, int]], windows: Sequence[tuple[int, int]
 
 
 def iterations_by_calls(rank: int, records: Sequence[RingRecord], groups: Sequence[GroupEntry]) -> list[IterationTime]:
-    """What repeats in a rank's calls, for scripts that make no steps that anybody sees."""
+    """Return iterations by repeating calls, for scripts whose steps are not visible."""
     clock = IterationClock(rank)
     told = [found for call in calls_of(rank, records, groups) if (found := clock.observe(call)) is not None]
     return [found for found in told if found.pattern == told[-1].pattern]
@@ -99,7 +99,7 @@ def iterations_by_calls(rank: int, records: Sequence[RingRecord], groups: Sequen
 def profile_of(
     rank: int, steps: Sequence[StepRecord], records: Sequence[RingRecord], groups: Sequence[GroupEntry], last: int
 ) -> RankProfile:
-    """What a rank did in its `last` iterations, and what was usual before, small enough to be sent."""
+    """Return a rank's profile: its `last` iterations, and what was usual before, small enough to send."""
     alike = iterations_by_steps(rank, steps, records)
     if len(alike) < STEPS_MIN:
         alike = iterations_by_calls(rank, records, groups)
@@ -113,7 +113,7 @@ def profile_of(
         _profiled(groups[group], operation, size, several, since_ns)
         for (group, operation, size), several in kinds.items()
     ]
-    # By what is the same on all ranks of a group as well, so that they choose alike where it is close.
+    # Ties are broken by values that all ranks of a group share, so that they choose alike.
     calls.sort(key=lambda profiled: (-profiled.total_s, profiled.group, profiled.operation, profiled.bytes))
     return RankProfile(
         rank=rank,
@@ -151,7 +151,7 @@ def _usual(values: Sequence[float]) -> float:
 
 
 def group_times(profiles: Sequence[RankProfile], mesh: Mesh | None = None) -> list[GroupTime]:
-    """The collectives of each group of which all ranks have told."""
+    """Return the collectives of each group for which all its ranks have sent profiles."""
     told: dict[tuple[str, tuple[tuple[int, int, int], ...], str, int], dict[int, ProfiledCalls]] = {}
     for profile in profiles:
         for calls in profile.calls:
@@ -183,20 +183,20 @@ def group_times(profiles: Sequence[RankProfile], mesh: Mesh | None = None) -> li
 
 
 def _least(rows: Sequence[dict[int, float]]) -> dict[int, float]:
-    """What the last rank waited, for each occurrence that all ranks have told."""
+    """Return the last rank's wait for each occurrence that all ranks have."""
     common = set(rows[0]).intersection(*rows[1:])
     return {at: min(row[at] for row in rows) for at in common}
 
 
 def kind_of(ranks: tuple[int, ...], mesh: Mesh | None) -> str:
-    """The mesh dimension whose group these ranks are; "" if there is no such."""
+    """Return the mesh dimension of the group with these ranks; "" if there is none."""
     if mesh is None or not ranks or max(ranks) >= mesh.world_size:
         return ""
     return next((dim for dim in mesh.names if tuple(mesh.group_of(ranks[0], dim)) == ranks), "")
 
 
 def works(profiles: Sequence[RankProfile]) -> list[RankWork]:
-    """What each rank spent outside of collectives, over the last iterations that all have told."""
+    """Return each rank's time outside of collectives, over the last iterations that all ranks have."""
     told = [profile for profile in profiles if profile.iterations_s]
     if not told:
         return []

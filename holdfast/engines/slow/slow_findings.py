@@ -1,4 +1,4 @@
-"""What tracking and locating say of a slow job. Pure types."""
+"""Types for tracking and locating slowness. Pure."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ Direction = Literal["onset", "relief"]
 
 
 class PaceChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A job got slower or faster, and stays there.
+    """A lasting change of a job's pace.
 
-    `iteration` is the first at the new pace, `detected_after` how many it took to say so, that one included.
-    `healthy_s` is the pace before it ever got slow; `is_over`: it is back there. `ranks` are those that saw it.
+    `iteration`: the first at the new pace; `detected_after`: iterations needed, that one included. `healthy_s`: the
+    pace before any slowdown; `is_over`: the job is back at it. `ranks`: those that measured it.
     """
 
     direction: Direction
@@ -30,12 +30,11 @@ Cause = Literal["computation", "communication", "stage_imbalance", "sequence_imb
 
 
 class GroupTime(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One collective of one group, over the occurrences that were looked at.
+    """One collective of one group over the observed occurrences.
 
-    `kind` is the mesh dimension (`tp`, `dp`, ...; "": not known); groups compare within a kind. `transfer_s` is the
-    median time from the last rank's entry to the exit: no rank's waiting is in it. `waiting_s`: by rank, in the
-    order of `ranks`, how long each waited for the last one. `healthy_s`: the transfer before the job got slow; 0: not
-    known.
+    `kind`: mesh dimension (`tp`, `dp`, ...; "": unknown); groups are compared within a kind. `transfer_s`: median time
+    from the last rank's entry to the exit, without any rank's waiting. `waiting_s`: each rank's wait for the last one,
+    in the order of `ranks`. `healthy_s`: the transfer before the job became slow; 0: unknown.
     """
 
     group: str
@@ -50,8 +49,10 @@ class GroupTime(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RankWork(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a rank spent outside of collectives in each of the last iterations, oldest first, ended at the same one for
-    all ranks. `healthy_s`: the median before the job got slow; 0: not known."""
+    """A rank's seconds outside of collectives in each of the last iterations, oldest first, aligned across ranks.
+
+    `healthy_s`: the median before the job became slow; 0: unknown.
+    """
 
     rank: int
     work_s: tuple[float, ...]
@@ -59,7 +60,7 @@ class RankWork(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Suspicion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A group that may hold who is slow: validation looks at its ranks. `ratio` is to the median of its like."""
+    """Ranks of which some may be slow; validation tests them. `ratio`: to the median of the peers."""
 
     cause: Cause
     ranks: tuple[int, ...]
@@ -70,20 +71,19 @@ class Suspicion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SlowSuspects(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the comparison says. `harmless`: imbalances that are no machine's fault, in words; nobody is evicted for
-    them."""
+    """Result of the comparison. `harmless`: imbalances that are no machine's fault and evict no node."""
 
     suspicions: tuple[Suspicion, ...] = ()
     harmless: tuple[Suspicion, ...] = ()
     reason: str
 
     def ranks(self, cause: Cause) -> tuple[int, ...]:
-        """The ranks under suspicion of this cause, in order."""
+        """Return the ranks suspected of this cause, in order."""
         return tuple(sorted({rank for found in self.suspicions if found.cause == cause for rank in found.ranks}))
 
 
 class Transfer(msgspec.Struct, frozen=True, kw_only=True):
-    """One point-to-point test: from a rank to a rank."""
+    """One point-to-point test."""
 
     sender: int
     receiver: int
@@ -94,14 +94,14 @@ Pass = tuple[Transfer, ...]
 
 
 class ValidationPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What to test while training is held: GEMM on `compute_ranks`, all at once, then the passes, one by one."""
+    """Tests while training is held: GEMM on `compute_ranks`, all at once, then the passes, one by one."""
 
     compute_ranks: tuple[int, ...] = ()
     passes: tuple[Pass, ...] = ()
 
 
 class TransferTime(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a transfer of the plan took; the mean of its repetitions. The size is the same for all."""
+    """Duration of a transfer of the plan: the mean of its repetitions. All have the same size."""
 
     sender: int
     receiver: int
@@ -109,9 +109,10 @@ class TransferTime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ValidationResults(msgspec.Struct, frozen=True, kw_only=True):
-    """What the tests measured. `compute_s`: GEMM by rank, in turns that all ranks took at about the same time. The
-    references are what the same tests take on healthy
-    machines, where that is known; else 0, and results are compared with each other only."""
+    """Measurements of the tests. `compute_s`: GEMM by rank, in turns that all ranks took at about the same time.
+
+    References: durations on healthy machines; 0: unknown, so results are only compared with each other.
+    """
 
     compute_s: dict[int, tuple[float, ...]] = {}
     transfers: tuple[TransferTime, ...] = ()
@@ -120,7 +121,7 @@ class ValidationResults(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SlowNodeLink(msgspec.Struct, frozen=True, kw_only=True):
-    """A slow way from one node to another, by node rank; `ratio` to the median of its like."""
+    """A slow direction of a link between two nodes, by node rank; `ratio`: to the median of its peers."""
 
     sender: int
     receiver: int
@@ -128,8 +129,8 @@ class SlowNodeLink(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ValidationVerdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Who is slow. `nodes` are node ranks: those of slow ranks, and of links where all of a node's are slow; a slow
-    link between two nodes names no node."""
+    """Slow ranks, links and nodes. `nodes`: node ranks of slow ranks, and nodes whose links are all slow; a slow link
+    between two nodes names no node."""
 
     slow_ranks: tuple[int, ...] = ()
     slow_links: tuple[SlowNodeLink, ...] = ()

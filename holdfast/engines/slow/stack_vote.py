@@ -1,9 +1,9 @@
-"""The parallel group that holds a slow job up, by its stacks: five rounds, ten seconds apart (ByteRobust §5.1). Pure.
+"""Vote on the parallel group that slows a job, by stacks: five rounds, ten seconds apart (ByteRobust §5.1). Pure.
 
 Each round groups the stacks and flags the parallel group with the most outliers; the group that was flagged most is the
-degrader. A job that goes on has its ranks at many places of a step, so one round says little. Further than the paper:
-a machine is a group as well, and the degrader must be flagged in most rounds, or what moves about, as long sequences
-do, would evict somebody. A round in which too few ranks could be read counts as no round (`counts`).
+degrader. Ranks of a running job are at many places of a step, so one round proves little. Beyond the paper: a machine
+is a group as well, and the degrader must be flagged in most rounds, since moving outliers such as long sequences must
+evict no node. A round in which too few ranks could be read counts as no round (`counts`).
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from holdfast.engines.wording import ranks_in_words
 from holdfast.topology import Mesh
 
 MACHINE = "machine"
-"""The kind of a group that is the ranks of one machine."""
+"""Kind of a group that consists of the ranks of one machine."""
 
 CONFIDENCE_MAX = 0.9
-"""Of a group that was flagged in every round: stacks show where ranks are, and no test has said why."""
+"""Confidence in a group flagged in every round: stacks show where ranks are, but no test has shown why."""
 
 
 class VotedGroup(msgspec.Struct, frozen=True, kw_only=True, order=True):
-    """A parallel group: the mesh dimension along which it lies, or `MACHINE`, and its global ranks."""
+    """A parallel group: its mesh dimension, or `MACHINE`, and its global ranks."""
 
     kind: str
     ranks: tuple[int, ...]
 
 
 class StackVote(msgspec.Struct, frozen=True, kw_only=True):
-    """The degrader, if there is one, and in how many of the rounds each group was flagged, most often first."""
+    """The degrader, if any, and the number of rounds in which each group was flagged, highest first."""
 
     degrader: VotedGroup | None
     flagged: tuple[tuple[VotedGroup, int], ...]
@@ -53,15 +53,14 @@ def counts(read: int, outliers: int, world_size: int) -> bool:
 
 
 def flagged(outliers: Collection[int], mesh: Mesh, ranks_per_node: int = 0) -> VotedGroup | None:
-    """The parallel group with the most outliers; of those with equally many the smallest. None: none has any, or most
-    ranks are outliers. O(outliers x dimensions).
+    """Return the parallel group with the most outliers, the smallest on a tie. O(outliers x dimensions).
 
-    `ranks_per_node` tells machines; 0: they are not known, and no machine is flagged by itself.
+    None without outliers, or if most ranks are outliers. `ranks_per_node` 0: unknown, so no machine is flagged.
     """
     ranks = set(outliers)
     if not ranks or 2 * len(ranks) > mesh.world_size:
         return None
-    # What all ranks are in has no rank that is not.
+    # A group of all ranks has no other ranks to compare with.
     dims = [dim for dim in mesh.names if 1 < mesh.size(dim) < mesh.world_size]
     kinds: list[tuple[str, Callable[[int], range]]] = []
     if 0 < ranks_per_node < mesh.world_size:
@@ -111,5 +110,5 @@ def degrader(rounds: Sequence[VotedGroup | None], planned: int = 0, discarded: i
 
 
 def in_words(group: VotedGroup) -> str:
-    """How the group is called."""
+    """Return the group's name."""
     return f"the {group.kind}{'' if group.kind == MACHINE else ' group'} of {ranks_in_words(group.ranks)}"

@@ -1,10 +1,10 @@
-"""A job that gets slow, and fast again: said once, from the iterations of its ranks (GREYHOUND §4.2). Pure.
+"""Onset and relief of a job's slowness, from the iterations of its ranks (GREYHOUND §4.2). Pure.
 
-Training is synchronous: when one rank is slow, all are. So a change is the job's once more than half of the ranks that
-are tracked have seen it; a change that one rank alone sees is its clock, or its records.
+Training is synchronous: if one rank is slow, all are. So a change is the job's once more than half of the tracked ranks
+have measured it; a change on a single rank is due to its clock or its records.
 
-Iterations are told by agents, from the calls of a rank (`holdfast.engines.slow.period`); one rank of each node does.
-The pace of a job is followed for as long as a generation of it lives.
+Agents report iterations from the calls of a rank (`holdfast.engines.slow.period`), one rank per node. The pace is
+followed for the life of a generation.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from holdfast.engines.slow.slow_findings import PaceChange
 PATTERNS_MAX = 8
 NUMBERS_KEPT = 64
 FORGETTING = 0.99
-"""What was a hundred iterations ago counts for a third of what is now."""
+"""Decay per iteration: an iteration a hundred earlier has a third of the weight."""
 VOTE_LASTS = 50
-"""Iterations of a rank until what it saw and most others did not is forgotten."""
+"""Iterations of a rank after which its vote without a majority is forgotten."""
 
 
 class _RankVote(msgspec.Struct, frozen=True):
@@ -33,7 +33,7 @@ class _RankVote(msgspec.Struct, frozen=True):
 
 
 class _Series:
-    """The iterations of one pattern: numbers of samples are not numbers of iterations, some are missing."""
+    """Iterations of one pattern. Numbers of samples differ from those of iterations, since some are missing."""
 
     def __init__(self, changed_by: float) -> None:
         self.points = ChangePoints(changed_by)
@@ -42,8 +42,8 @@ class _Series:
 
 
 class RankPace:
-    """The pace of one rank. Training and evaluation are told apart by their patterns; each is compared with itself, and
-    the one that takes most of the time is training."""
+    """The pace of one rank. Training and evaluation differ in their patterns; each is compared with itself, and the
+    pattern with most of the time is training."""
 
     def __init__(self, changed_by: float = CHANGED_BY) -> None:
         self._changed_by = changed_by
@@ -51,7 +51,7 @@ class RankPace:
         self.iterations = 0
 
     def observe(self, sample: IterationTime) -> _RankVote | None:
-        """Take in an iteration. The change of pace that is certain with it."""
+        """Add an iteration. Return the change of pace that it makes certain, if any."""
         self.iterations += 1
         series = self._series.get(sample.pattern)
         if series is None:
@@ -82,16 +82,16 @@ class JobPace:
 
     @property
     def is_slow(self) -> bool:
-        """Whether an onset was said whose relief was not."""
+        """True between a reported onset and its relief."""
         return self._healthy_s is not None
 
     @property
     def slow(self) -> tuple[float, float] | None:
-        """Its pace since it is slow, and the one before; None: it is not slow."""
+        """Present pace and the one before, in seconds; None if the job is not slow."""
         return None if self._healthy_s is None else (self._pace_s, self._healthy_s)
 
     def observe(self, sample: IterationTime) -> tuple[PaceChange, ...]:
-        """Take in an iteration of a rank. What is to be said of the job with it."""
+        """Add an iteration of a rank. Return the changes of the job's pace that it makes certain."""
         rank = self._ranks.get(sample.rank)
         if rank is None:
             rank = self._ranks[sample.rank] = RankPace(self._changed_by)
@@ -108,7 +108,7 @@ class JobPace:
         agree = {rank: vote for rank, vote in self._votes.items() if vote.change.is_slower == is_slower}
         if 2 * len(agree) <= len(self._ranks):
             return ()
-        # The rest may still come to see it: fewer than half, who are not heard alone.
+        # Fewer than half are left: they may still see the change, but do not count alone.
         for rank in agree:
             del self._votes[rank], self._until[rank]
         before_s = statistics.median(vote.change.before_s for vote in agree.values())

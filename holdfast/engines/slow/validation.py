@@ -1,8 +1,8 @@
-"""Who of the suspects is slow: which tests to run while training is held, and what they say (GREYHOUND §4.3). Pure.
+"""Validation of suspects: the tests to run while training is held, and the verdict (GREYHOUND §4.3). Pure.
 
-Computation: GEMM on the suspects and on their like, all at once. Communication: the links of a group's ring and tree,
-cut into passes in which no rank takes part twice, so that their number does not depend on the size of the group. Groups
-of one kind share no rank, and are tested side by side.
+Computation: GEMM on the suspects and their peers, all at once. Communication: the links of a group's ring and tree, in
+passes in which no rank takes part twice, so that their number does not depend on the group's size. Groups of one kind
+share no rank and are tested side by side.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from holdfast.topology import Topology
 
 SLOWER_BY = 0.10  # GREYHOUND §4.3: over the median
 SLOW_TURNS = 0.75
-"""Share of the turns in which a slow rank is slow: one that is only disturbed is not so for long."""
+"""Share of turns in which a slow rank must be slow: a disturbance does not last that long."""
 LIKE_MAX = 8
-"""Healthy ranks that are tested beside the suspects, to compare them with."""
+"""Healthy ranks tested beside the suspects, for comparison."""
 
 
 def ring_passes(ranks: Sequence[int]) -> tuple[Pass, ...]:
-    """Every link of the ring in two passes; a ring of an odd number of ranks needs a third for the one left over."""
+    """Return every link of the ring in two passes; a ring of odd size needs a third for the last link."""
     size = len(ranks)
     if size < 2:
         return ()
@@ -42,8 +42,11 @@ def ring_passes(ranks: Sequence[int]) -> tuple[Pass, ...]:
 
 
 def tree_passes(ranks: Sequence[int]) -> tuple[Pass, ...]:
-    """Every link of the binary tree, from child to parent, in four passes: left and right children of even and odd
-    levels. Who sends in a pass receives in none of it."""
+    """Return every link of the binary tree, child to parent, in four passes: left and right children of even and odd
+    levels.
+
+    No rank sends and receives in one pass.
+    """
     passes: list[list[Transfer]] = [[], [], [], []]
     for place in range(1, len(ranks)):
         level = (place + 1).bit_length() - 1
@@ -57,7 +60,7 @@ def _transfer(ranks: Sequence[int], sender: int, receiver: int) -> Transfer:
 
 
 def plan_validation(located: SlowSuspects, topology: Topology) -> ValidationPlan:
-    """What to test. Empty: nobody is under suspicion."""
+    """Return the tests; empty without suspects."""
     by_kind: dict[str, list[tuple[int, ...]]] = {}
     for found in located.suspicions:
         if found.cause == "communication" and found.ranks not in by_kind.setdefault(found.kind, []):
@@ -76,7 +79,7 @@ def plan_validation(located: SlowSuspects, topology: Topology) -> ValidationPlan
 
 
 def _disjoint(groups: Sequence[tuple[int, ...]]) -> list[list[tuple[int, ...]]]:
-    """Groups in batches that share no rank; those of one mesh dimension are one batch."""
+    """Divide groups into batches that share no rank; those of one mesh dimension are one batch."""
     batches: list[tuple[set[int], list[tuple[int, ...]]]] = []
     for group in groups:
         for ranks, batch in batches:
@@ -98,12 +101,12 @@ def _with_like(suspects: tuple[int, ...], topology: Topology) -> tuple[int, ...]
     )
     stages = {stage(rank) for rank in suspects}
     nodes = {topology.node_rank_of(rank) for rank in suspects}
-    # The same GEMM takes as long on every rank: those of the suspects' stages on other nodes first, then any.
+    # The same GEMM takes as long on every rank: first ranks of the suspects' stages on other nodes, then any.
     like = sorted(
         (rank for rank in range(mesh.world_size) if rank not in suspects),
         key=lambda rank: (topology.node_rank_of(rank) in nodes, stage(rank) not in stages, rank),
     )
-    # A majority of the tested must be healthy for the median to be.
+    # Most tested ranks must be healthy for the median to be.
     return tuple(sorted((*suspects, *like[: max(LIKE_MAX, len(suspects) + 1)])))
 
 
@@ -113,7 +116,7 @@ def judge_validation(
     compute_slower_by: float = SLOWER_BY,
     transfer_slower_by: float = SLOWER_BY,
 ) -> ValidationVerdict:
-    """Who is slow by the tests; nobody, if all that was tested is alike, and as fast as a reference that there is."""
+    """Judge the tests; no rank is slow if all results are alike and as fast as a known reference."""
     slow_ranks, of_ranks = _slow_ranks(results, compute_slower_by)
     slow_links, fast_links, of_links = _links(results, topology, transfer_slower_by)
     by_links = _nodes_of(slow_links, fast_links)
@@ -130,14 +133,16 @@ def judge_validation(
         slow_ranks=slow_ranks,
         slow_links=slow_links,
         nodes=nodes,
-        reason="; ".join(said) or "all that was tested is as fast as its like",
+        reason="; ".join(said) or "all that was tested is as fast as its peers",
         evidence=(*of_ranks, *of_links),
     )
 
 
 def _slow_ranks(results: ValidationResults, slower_by: float) -> tuple[tuple[int, ...], list[str]]:
-    """Ranks that take longer than their like in nearly every turn: what others do on a busy machine is not in all of
-    them, and ranks are compared with what their like took at that time."""
+    """Return ranks slower than their peers in nearly every turn, with evidence.
+
+    Load on a busy machine is not in all turns, and ranks are compared with their peers at the same time.
+    """
     turns = max(map(len, results.compute_s.values()), default=0)
     ratios: dict[int, list[float]] = {}
     for turn in range(turns):
@@ -152,7 +157,7 @@ def _slow_ranks(results: ValidationResults, slower_by: float) -> tuple[tuple[int
     slow.sort(key=lambda rank: -statistics.median(ratios[rank]))
     lines = [
         f"GEMM on rank {rank} takes {statistics.median(results.compute_s[rank]):.3g} s, "
-        f"{statistics.median(ratios[rank]):.2f} times what its like take, longer in {longer[rank]} of "
+        f"{statistics.median(ratios[rank]):.2f} times what its peers take, longer in {longer[rank]} of "
         f"{len(ratios[rank])} turns"
         for rank in slow
     ]
@@ -162,7 +167,7 @@ def _slow_ranks(results: ValidationResults, slower_by: float) -> tuple[tuple[int
 def _links(
     results: ValidationResults, topology: Topology, slower_by: float
 ) -> tuple[tuple[SlowNodeLink, ...], list[tuple[int, int]], list[str]]:
-    """Slow links, links that are not, and what is to be said of the slow ones."""
+    """Return slow links, links that are not slow, and evidence for the slow ones."""
     times: dict[tuple[int, int], list[float]] = {}
     for found in results.transfers:
         link = topology.node_rank_of(found.sender), topology.node_rank_of(found.receiver)
@@ -171,7 +176,7 @@ def _links(
     fast: list[tuple[int, int]] = []
     lines: list[str] = []
     for is_within in (True, False):
-        # What others send for a moment is not in the way each time; a slow link is slow each time.
+        # Other traffic does not disturb every transfer; a slow link is slow each time.
         took_s = {link: min(found) for link, found in times.items() if (link[0] == link[1]) is is_within}
         if not took_s:
             continue
@@ -191,8 +196,8 @@ def _links(
 
 
 def _nodes_of(slow: Sequence[SlowNodeLink], fast: Sequence[tuple[int, int]]) -> tuple[int, ...]:
-    """Nodes that explain slow links: those within them; and those with slow links to two others or more, none of whose
-    links in that direction is fast."""
+    """Return nodes that explain slow links: nodes with a slow link inside, and nodes with slow links to at least two
+    others and no fast link in the same direction."""
     found = {link.sender for link in slow if link.sender == link.receiver}
     between = [(link.sender, link.receiver) for link in slow if link.sender != link.receiver]
     ends: dict[int, set[int]] = {}

@@ -200,7 +200,7 @@ def test_where_nothing_differs_everyone_is_tested() -> None:
     located = find_slow_suspects(groups(), works(), TOPOLOGY)
     assert located.ranks("computation") == tuple(range(16))
     assert located.ranks("communication") == tuple(range(16))
-    assert located.reason == "no group or rank differs from its like"
+    assert located.reason == "no group or rank differs from its peers"
 
 
 def test_without_times_of_work_the_rank_that_all_wait_for_is_the_suspect() -> None:

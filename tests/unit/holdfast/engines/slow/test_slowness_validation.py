@@ -128,7 +128,7 @@ def test_who_is_disturbed_for_a_moment_is_not_named_and_who_is_slow_is() -> None
     turns |= {0: (4.0, 1.1, 3.0, 1.0, 2.0), 1: (1.0, 2.0, 9.0, 1.0, 1.0), 8: tuple(1.4 * took_s for took_s in usual)}
     verdict = judge_validation(ValidationResults(compute_s=turns), TOPOLOGY, 0.25)
     assert verdict.slow_ranks == (8,)
-    assert "1.40 times what its like take, longer in 5 of 5 turns" in verdict.evidence[0]
+    assert "1.40 times what its peers take, longer in 5 of 5 turns" in verdict.evidence[0]
     # A mean over the same time would have named them, too.
     assert sum(turns[0]) > 1.25 * sum(usual) and sum(turns[1]) > 1.25 * sum(usual)
 
@@ -137,7 +137,7 @@ def test_who_is_as_fast_as_its_like_is_not_named() -> None:
     results = ValidationResults(compute_s=dict.fromkeys(range(9), (1.0,)))
     verdict = judge_validation(results, TOPOLOGY)
     assert verdict.slow_ranks == verdict.slow_links == verdict.nodes == ()
-    assert verdict.reason == "all that was tested is as fast as its like"
+    assert verdict.reason == "all that was tested is as fast as its peers"
 
 
 def test_with_a_reference_all_may_be_slow() -> None:
