@@ -1,4 +1,4 @@
-"""What a line of the kernel's log says of a machine's health, by `holdfast.engines.hardware.kernel_rules`. Pure."""
+"""Meaning of a kernel log line for a machine's health, by `holdfast.engines.hardware.kernel_rules`. Pure."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import re
 
 import msgspec
 
-from holdfast.engines.hardware.kernel_rules import RULES, WORTH_A_LOOK, About, Confidence, Rule
+from holdfast.engines.hardware.kernel_rules import RULES, WORTH_A_LOOK, About, Confidence, KernelRule
 from holdfast.engines.hardware.xid import explained
 from holdfast.pci import pci_address
 from holdfast.symptoms import Symptom
 
 
 class KernelTrouble(msgspec.Struct, frozen=True, kw_only=True):
-    """What one line says. `device` is what people call it; `about` says which of the names below tell whose it is.
+    """One line's meaning. `device`: its common name; `about`: which of the names below identify the affected part.
 
-    `is_global`: a process is named, and the trouble is the machine's.
+    `is_global`: the line names a process, but the fault is the machine's.
     """
 
     kind: str
@@ -37,17 +37,17 @@ _COMPILED = tuple((rule, tuple(map(re.compile, rule.patterns))) for rule in RULE
 
 
 def read_line(line: str) -> KernelTrouble | None:
-    """What the line says, None: nothing about health that is known."""
+    """Read a line. None if it has no known meaning for health."""
     if not any(words in line for words in WORTH_A_LOOK):
         return None
     for rule, patterns in _COMPILED:
         for pattern in patterns:
             if found := pattern.search(line):
-                return _told(rule, found)
+                return _trouble(rule, found)
     return None
 
 
-def _told(rule: Rule, found: re.Match[str]) -> KernelTrouble:
+def _trouble(rule: KernelRule, found: re.Match[str]) -> KernelTrouble:
     names = {name: value for name, value in found.groupdict().items() if value}
     pci = pci_address(names["pci"]) if "pci" in names else ""
     pid = int(names["pid"]) if "pid" in names else None
@@ -95,7 +95,7 @@ def _by_xid(trouble: KernelTrouble, number: int, line: str) -> KernelTrouble:
 
 
 def _by_severity(trouble: KernelTrouble, severity: str) -> KernelTrouble:
-    """Only what is fatal is without doubt; what was corrected, or says that it harms nothing, is a hint."""
+    """Set the confidence by severity: only fatal errors are certain; corrected or harmless ones are a hint."""
     word = severity.lower()
     confidence: Confidence = trouble.confidence
     if word == "fatal":
@@ -122,7 +122,7 @@ _STAMPS = tuple(
 
 
 def without_stamp(line: str) -> str:
-    """The kernel's own words in a line as dmesg, journalctl or a syslog prints it."""
+    """Return the kernel's message without the stamp of dmesg, journalctl or syslog."""
     # Some print two of them, in either order.
     for stamp in (*_STAMPS, *_STAMPS):
         line = stamp.sub("", line, count=1)

@@ -1,7 +1,7 @@
-"""Which lines of the kernel's log say something of a machine's health, as data: in order, the first decides. Pure.
+"""Rules for kernel log lines about a machine's health, as data; the first matching rule decides. Pure.
 
-Names in a pattern tell whose the line is: `pci`, `interface`, `block` (a disk), `pid`, `memcg`; `device` only what
-people call it. `severity`, `driver`, `number` change what is said (`holdfast.engines.hardware.kernel_lines`).
+Names in a pattern identify the affected part: `pci`, `interface`, `block` (a disk), `pid`, `memcg`; `device` is only
+its common name. `severity`, `driver`, `number` change the result (`holdfast.engines.hardware.kernel_lines`).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ About = Literal["gpu", "nic", "pci", "disk", "process", "machine"]
 Reads = Literal["", "xid", "severity", "switch", "pcie", "anybody"]
 
 
-class Rule(msgspec.Struct, frozen=True):
-    """`about` says which names tell whose the line is, `reads` what else of the line matters."""
+class KernelRule(msgspec.Struct, frozen=True):
+    """One rule. `about`: which names identify the affected part; `reads`: what else of the line matters."""
 
     kind: str
     about: About
@@ -56,16 +56,18 @@ _DRIVERS = [
 _NIC = rf"\b(?:{'|'.join(_DRIVERS)}) {_PCI}(?: (?P<interface>[\w.@-]+))?: "
 
 _GPUS = (
-    Rule("xid", "gpu", "hint", Symptom.CUDA_ERROR, "", (rf"NVRM: Xid \((?:PCI:)?{_PCI}\): (?P<number>\d+)",), "xid"),
-    Rule(
+    KernelRule(
+        "xid", "gpu", "hint", Symptom.CUDA_ERROR, "", (rf"NVRM: Xid \((?:PCI:)?{_PCI}\): (?P<number>\d+)",), "xid"
+    ),
+    KernelRule(
         "fallen off the bus",
         "gpu",
         "evict",
         Symptom.GPU_UNAVAILABLE,
-        "the GPU is not reachable over PCIe any more",
+        "the GPU is no longer reachable over PCIe",
         (rf"NVRM: (?:GPU )?(?:at )?(?:PCI:)?{_PCI}:? .*(?:fallen off the bus|is lost)",),
     ),
-    Rule(
+    KernelRule(
         "not initialised",
         "gpu",
         "evict",
@@ -73,7 +75,7 @@ _GPUS = (
         "the driver could not initialise the GPU",
         (rf"NVRM: GPU (?:PCI:)?{_PCI}: RmInitAdapter failed",),
     ),
-    Rule(
+    KernelRule(
         "switch",
         "machine",
         "hint",
@@ -91,7 +93,7 @@ _VICTIM = r"task_memcg=(?P<memcg>[^,]*),task=(?P<device>[^,]*),pid=(?P<pid>\d+)"
 _KILLED = r"out of memory: Kill(?:ed)? process (?P<pid>\d+)(?:, UID \d+,)? \((?P<device>[^)]*)\)"
 
 _MEMORY = (
-    Rule(
+    KernelRule(
         "oom kill",
         "process",
         "hint",
@@ -99,19 +101,19 @@ _MEMORY = (
         "the kernel killed a process at the limit of its memory cgroup",
         (rf"oom-kill:constraint=CONSTRAINT_MEMCG,.*?{_VICTIM}", rf"Memory cgroup {_KILLED}"),
     ),
-    Rule(
+    KernelRule(
         "oom kill",
         "process",
         "hint",
         Symptom.CPU_OOM,
-        "the kernel killed a process, for the machine's memory ran out",
+        "the kernel killed a process because the machine ran out of memory",
         (rf"oom-kill:constraint=\w+,.*?{_VICTIM}", _KILLED.replace("out of", "Out of")),
         "anybody",
     ),
 )
 
 _KERNEL = (
-    Rule(
+    KernelRule(
         "panic",
         "machine",
         "evict",
@@ -119,12 +121,12 @@ _KERNEL = (
         "the kernel panicked",
         (r"Kernel panic - not syncing",),
     ),
-    Rule(
+    KernelRule(
         "oops",
         "machine",
         "evict",
         Symptom.OS_KERNEL_PANIC,
-        "the kernel met an error of its own",
+        "the kernel hit an internal error",
         (
             r"BUG: unable to handle",
             r"BUG: kernel NULL pointer dereference",
@@ -134,15 +136,15 @@ _KERNEL = (
             r"general protection fault.*\[#\d+\]",
         ),
     ),
-    Rule(
+    KernelRule(
         "hard lockup",
         "machine",
         "evict",
         Symptom.OS_KERNEL_PANIC,
-        "a processor does not even answer interrupts",
+        "a processor does not answer interrupts",
         (r"[Ww]atchdog.*hard LOCKUP on cpu (?P<device>\d+)",),
     ),
-    Rule(
+    KernelRule(
         "soft lockup",
         "machine",
         "tolerate",
@@ -150,15 +152,15 @@ _KERNEL = (
         "a processor is stuck in the kernel",
         (r"BUG: soft lockup - (?P<device>CPU#\d+) stuck for \d+s",),
     ),
-    Rule(
+    KernelRule(
         "rcu stall",
         "machine",
         "hint",
         Symptom.OS_KERNEL_PANIC,
-        "a processor keeps the kernel from going on",
+        "a processor blocks the kernel",
         (r"rcu(?:: INFO: rcu)?_\w+ (?:self-)?detected (?:expedited )?stalls?",),
     ),
-    Rule(
+    KernelRule(
         "hung task",
         "process",
         "hint",
@@ -167,7 +169,7 @@ _KERNEL = (
         (r"INFO: task (?P<device>.+):(?P<pid>\d+) blocked (?:in I/O wait )?for more than \d+ seconds",),
         "anybody",
     ),
-    Rule(
+    KernelRule(
         "files",
         "machine",
         "hint",
@@ -178,7 +180,7 @@ _KERNEL = (
 )
 
 _PROCESSORS = (
-    Rule(
+    KernelRule(
         "memory",
         "machine",
         "evict",
@@ -190,7 +192,7 @@ _PROCESSORS = (
             r"EDAC (?P<device>\S+): \d+ UE ",
         ),
     ),
-    Rule(
+    KernelRule(
         "hardware",
         "machine",
         "hint",
@@ -199,7 +201,7 @@ _PROCESSORS = (
         (r"\[Hardware Error\]: event severity: (?P<severity>fatal|recoverable|corrected)",),
         "severity",
     ),
-    Rule(
+    KernelRule(
         "machine check",
         "machine",
         "hint",
@@ -207,7 +209,7 @@ _PROCESSORS = (
         "a processor reported an error of the hardware",
         (r"mce: \[Hardware Error\]: (?P<device>CPU \d+): Machine Check", r"EDAC (?P<device>\S+): \d+ CE "),
     ),
-    Rule(
+    KernelRule(
         "cpu temperature",
         "machine",
         "hint",
@@ -218,7 +220,7 @@ _PROCESSORS = (
 )
 
 _DISKS = (
-    Rule(
+    KernelRule(
         "read-only",
         "disk",
         "evict",
@@ -229,12 +231,12 @@ _DISKS = (
             rf"BTRFS info \(device {_DISK}.*\): forced readonly",
         ),
     ),
-    Rule(
+    KernelRule(
         "file system",
         "disk",
         "evict",
         Symptom.DISK_FAULT,
-        "a file system met an error",
+        "a file system had an error",
         (
             rf"EXT[234]-fs error \(device {_DISK}\)",
             rf"XFS \({_DISK}\): (?:.*[Ss]hutting down filesystem|.*has been shut down)",
@@ -242,7 +244,7 @@ _DISKS = (
             rf"BTRFS(?:: error| error| critical) \(device {_DISK}",
         ),
     ),
-    Rule(
+    KernelRule(
         "i/o error",
         "disk",
         "evict",
@@ -253,18 +255,18 @@ _DISKS = (
             rf"Buffer I/O error on dev(?:ice)? {_DISK}",
         ),
     ),
-    Rule(
+    KernelRule(
         "nvme gone",
         "disk",
         "evict",
         Symptom.DISK_FAULT,
-        "an NVMe disk is given up",
+        "an NVMe disk was given up",
         (
             r"nvme (?P<block>nvme\d+): (?:Removing after probe failure|Device not ready)",
             r"nvme (?P<block>nvme\d+): (?:.*[Dd]isabling controller|.*frozen state error)",
         ),
     ),
-    Rule(
+    KernelRule(
         "nvme",
         "disk",
         "tolerate",
@@ -272,7 +274,7 @@ _DISKS = (
         "an NVMe disk does not answer",
         (r"nvme (?P<block>nvme\d+): (?:controller is down|I/O .*timeout|.*reset controller)",),
     ),
-    Rule(
+    KernelRule(
         "disk command",
         "machine",
         "hint",
@@ -283,7 +285,7 @@ _DISKS = (
             r"sd (?P<device>[\d:]+): rejecting I/O to offline device",
         ),
     ),
-    Rule(
+    KernelRule(
         "server",
         "machine",
         "tolerate",
@@ -298,18 +300,18 @@ _DISKS = (
 )
 
 _NETWORK = (
-    Rule(
+    KernelRule(
         "transmit timeout",
         "nic",
         "tolerate",
         Symptom.INFINIBAND_ERROR,
-        "a network card does not send any more",
+        "a network card no longer sends",
         (
             r"NETDEV WATCHDOG: (?P<interface>[\w.-]+) \([\w-]+\): transmit queue",
             rf"\S+ {_PCI} (?P<interface>[\w.-]+): NETDEV WATCHDOG: ",
         ),
     ),
-    Rule(
+    KernelRule(
         "nic driver",
         "nic",
         "tolerate",
@@ -325,7 +327,7 @@ _NETWORK = (
         ),
     ),
     # The counters of the interface say the same exactly, and one flap is to be one alert.
-    Rule(
+    KernelRule(
         "link down",
         "nic",
         "hint",
@@ -336,7 +338,7 @@ _NETWORK = (
             r"^(?P<interface>[\w.-]+): (?:NIC )?[Ll]ink is [Dd]own",
         ),
     ),
-    Rule(
+    KernelRule(
         "pcie",
         "pci",
         "tolerate",
@@ -350,7 +352,7 @@ _NETWORK = (
     ),
 )
 
-RULES: tuple[Rule, ...] = (*_GPUS, *_MEMORY, *_KERNEL, *_PROCESSORS, *_DISKS, *_NETWORK)
+RULES: tuple[KernelRule, ...] = (*_GPUS, *_MEMORY, *_KERNEL, *_PROCESSORS, *_DISKS, *_NETWORK)
 
 WORTH_A_LOOK = (
     *("NVRM: ", "SXid", "oom-kill", "ut of memory", "Kernel panic", "BUG", "nable to handle", "Oops"),
@@ -359,4 +361,4 @@ WORTH_A_LOOK = (
     *("Lustre", "ceph", "WATCHDOG", "PCIe Bus", "ink is ", "ink down", "ink Down"),
     *(f"{driver} " for driver in _DRIVERS),
 )
-"""A line without any of these says nothing: that is quicker to see than that no rule fits."""
+"""A line without any of these matches no rule; searching for them is faster than trying all rules."""

@@ -1,6 +1,6 @@
-"""What an accelerator can do at most: dense BF16 (or FP16 where it has no BF16) in FLOP/s, by its name. Pure.
+"""Peak rate of accelerators by name: dense BF16 (FP16 without BF16) in FLOP/s. Pure.
 
-From the makers' data sheets, without sparsity. A name holds one of these words; the first that fits counts.
+From the makers' data sheets, without sparsity. The first of these words that a device's name contains counts.
 """
 
 from __future__ import annotations
@@ -40,6 +40,6 @@ PEAK_FLOPS: tuple[tuple[str, float], ...] = (
 
 
 def peak_flops(device: str) -> float | None:
-    """The peak of a device by the name that its driver gives; None: it is not known."""
+    """Return the peak of a device by its driver's name; None if unknown."""
     words = device.upper()
     return next((peak for name, peak in PEAK_FLOPS if name.upper() in words), None)

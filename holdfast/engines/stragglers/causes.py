@@ -1,4 +1,4 @@
-"""The causes of a job's slowness in words, each with what shows it. Pure."""
+"""Descriptions of the causes of a job's slowness, each with evidence. Pure."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from numpy.typing import NDArray
 
 from holdfast.engines.stragglers.straggler_verdict import Cause, SlowWorker
 from holdfast.engines.stragglers.traces.operations import Floats, Operations
-from holdfast.engines.stragglers.what_if.counterfactual import PAUSE_KIND, Step
+from holdfast.engines.stragglers.what_if.counterfactual import PAUSE_KIND, AnalyzedStep
 
 _UNEQUAL = 1.03
 _STALLS_MIN = 5
 _MOSTLY = 0.8
 _WORKERS_MIN = 4
-"""Of so few workers one has most pauses by chance."""
+"""Minimum number of workers: among fewer, one has most pauses by chance."""
 
 
-class Describing:
-    """Makes causes out of what was found in the steps of `operations`."""
+class CauseDescriber:
+    """Describes causes found in the steps of `operations`."""
 
-    def __init__(self, operations: Operations, step: Step, correlation: float) -> None:
+    def __init__(self, operations: Operations, step: AnalyzedStep, correlation: float) -> None:
         self._step = step
         self._correlation = correlation
         self._rank = {
@@ -33,7 +33,7 @@ class Describing:
         self._ranks_per_worker = operations.ranks_per_worker
 
     def cause(self, kind: str, share: float, saved_s: float) -> Cause | None:
-        """The cause of a kind; None if nothing shows it."""
+        """Return the cause of a kind; None without evidence."""
         describe: dict[str, Callable[[float, float], Cause | None]] = {
             "machine": self._machine,
             "link": self._link,
@@ -45,7 +45,7 @@ class Describing:
         return describe[kind](share, saved_s) if kind in describe else None
 
     def worker(self, dp_rank: int, stage: int, times: float = 1.0) -> SlowWorker:
-        """A worker and the global ranks behind it."""
+        """Return a worker with its global ranks."""
         first = self._rank.get((dp_rank, stage), -1)
         ranks = tuple(range(first, first + self._ranks_per_worker)) if first >= 0 else ()
         return SlowWorker(dp_rank=dp_rank, stage=stage, ranks=ranks, times=round(times, 3))
@@ -128,7 +128,7 @@ class Describing:
             kind="communication",
             share=share,
             saved_s=saved_s,
-            words="transfers between workers are slow now and then, on no link in particular",
+            words="transfers between workers are slow intermittently, on no particular link",
         )
 
     def _stages(self, share: float, saved_s: float) -> Cause | None:
@@ -157,7 +157,7 @@ class Describing:
         if self._step.shape.dp_size == 1:
             words = (
                 f"{which}, takes {times.max():.2f} times the mean of all stages; with one data-parallel rank it has no "
-                "peer that would tell a slow machine from unequal stages"
+                "peer that would distinguish a slow machine from unequal stages"
             )
         return Cause(
             kind="stage_imbalance",
@@ -212,7 +212,7 @@ class Describing:
             return self._stall(stalled, places, lost_s, share, saved_s)
         if len(places):
             lines.append(
-                f"{len(places)} passes stood still for {lost_s.mean():.3g} s more than they take, "
+                f"{len(places)} passes paused for {lost_s.mean():.3g} s beyond their usual time, "
                 f"{forward:.0%} of them forward, on {len(workers)} of {shape.dp_size * shape.pp_size} workers"
             )
         if gc.any():
@@ -223,13 +223,13 @@ class Describing:
             kind="pauses",
             share=share,
             saved_s=saved_s,
-            words="single passes stand still now and then, on different workers: mostly Python's garbage collection; "
+            words="single passes pause intermittently, on different workers: mostly Python's garbage collection; "
             "collect at the same step on all ranks",
             evidence=tuple(lines),
         )
 
     def _stalling(self, places: NDArray[np.int64], lost_s: Floats) -> tuple[int, int] | None:
-        """The worker on which nearly all pauses happened, if that is no chance."""
+        """Return the worker with nearly all pauses, unless by chance."""
         shape = self._step.shape
         at = places[:, 1] * shape.pp_size + self._step.passes.stage[places[:, 0]]
         if len(places) < _STALLS_MIN or shape.dp_size * shape.pp_size < _WORKERS_MIN:
@@ -249,18 +249,18 @@ class Describing:
             kind="machine",
             share=share,
             saved_s=saved_s,
-            words=f"{named(worker)} stands still now and then, others hardly ever",
+            words=f"{named(worker)} pauses intermittently, others hardly ever",
             workers=(worker,),
             stages=(at[1],),
             evidence=(
-                f"{own.sum()} of {len(places)} passes that stood still are its own, {lost_s[own].mean():.3g} s each, "
+                f"{own.sum()} of {len(places)} passes that paused are its own, {lost_s[own].mean():.3g} s each, "
                 f"in {len(steps)} steps from {steps[0]} to {steps[-1]}",
             ),
         )
 
 
 def named(worker: SlowWorker) -> str:
-    """A worker in words."""
+    """Return a worker as text."""
     ranks = ""
     if worker.ranks:
         first, last = worker.ranks[0], worker.ranks[-1]

@@ -1,8 +1,8 @@
-"""Durations of forward and backward passes, taken apart: by stage, by worker, by microbatch, and what is left. Pure.
+"""Durations of forward and backward passes, factored by stage, worker and microbatch, with a rest. Pure.
 
-A duration is the product of its class's usual time (a kind of pass on one stage's chunk), a factor of its worker where
-that is slow beside its peers, a factor of its microbatch that the same microbatch shows on other stages too, and a
-rest. Peers are the other data-parallel ranks of the same stage: they do the same work on other data.
+A duration is the product of the usual time of its class (a kind of pass on one stage's chunk), a factor of its worker
+if that is slower than its peers, a factor of its microbatch that also shows on other stages, and a rest. Peers are the
+other data-parallel ranks of the same stage: they do the same work on other data.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.engines.stragglers.slow_spans import Span, slow_spans
+from holdfast.engines.stragglers.slow_spans import SlowSpan, slow_spans
 from holdfast.engines.stragglers.traces.operations import COMPUTE, Floats, Ints
 from holdfast.engines.stragglers.traces.step_shape import StepShape
 
 _SLOPE_MAX = 1.5
 _PAUSE = 1.5
-"""A pass that takes so many times what it should, and more than `_PAUSE_DEVIATIONS` beyond it, stood still."""
+"""A pass paused if it takes this many times its expected time, and more than `_PAUSE_DEVIATIONS` beyond it."""
 _PAUSE_DEVIATIONS = 8.0
 _LIGHTEST, _AS_MUCH = 0.1, 0.75
-"""A slow machine takes so much as long with the lightest microbatches, as with others."""
+"""A slow machine is slow with the lightest microbatches (this quantile) too, by at least this share of its factor."""
 _TINY_S = 1e-9
 
 
-class Passes(NamedTuple):
+class PassTimes(NamedTuple):
     """Durations of passes, classes x dp_ranks x steps x microbatches, in seconds.
 
-    A class is (kind, stage, chunk): `kind` is 0 forward, 1 backward. `rows` are the shape's rows, `at` their places
-    among classes x dp_ranks x microbatches, as flat numbers.
+    A class is (kind, stage, chunk): `kind` is 0 forward, 1 backward. `rows`: the shape's rows; `at`: their flat
+    positions among classes x dp_ranks x microbatches.
     """
 
     duration_s: Floats
@@ -39,16 +39,16 @@ class Passes(NamedTuple):
     at: Ints
 
     def of_rows(self, values: Floats) -> Floats:
-        """Values of this layout as rows x steps."""
+        """Convert values of this layout to rows x steps."""
         classes, dp_size, steps, microbatches = self.duration_s.shape
         by_place = np.broadcast_to(values, self.duration_s.shape).transpose(0, 1, 3, 2)
         return by_place.reshape(classes * dp_size * microbatches, steps)[self.at]
 
 
-class Parts(NamedTuple):
+class PassFactors(NamedTuple):
     """Factors of each duration; all broadcast to classes x dp_ranks x steps x microbatches.
 
-    duration = usual_s x worker x content x rest. `balanced_s` is the usual time if all stages had the same.
+    duration = usual_s x worker x content x rest. `balanced_s`: the usual time with equal stages.
     """
 
     usual_s: Floats
@@ -57,12 +57,12 @@ class Parts(NamedTuple):
     content: Floats
     rest: Floats
     is_pause: NDArray[np.bool_]
-    spans: tuple[Span, ...]
+    spans: tuple[SlowSpan, ...]
     correlation: float
 
 
-def passes(shape: StepShape) -> Passes:
-    """The passes of a step's shape. What was not recorded at all takes its class's usual time."""
+def passes(shape: StepShape) -> PassTimes:
+    """Return the passes of a step's shape. A pass without any record gets the usual time of its class."""
     rows = np.flatnonzero(shape.is_compute)
     kind = (shape.kind[rows] == _number(shape, COMPUTE[1])).astype(np.int64)
     chunks = int(shape.chunk[rows].max()) + 1
@@ -84,11 +84,11 @@ def passes(shape: StepShape) -> Passes:
         one[np.isnan(one)] = np.nanmedian(one)
     stage = classes // chunks % shape.pp_size
     kinds = classes // (chunks * shape.pp_size)
-    return Passes(np.maximum(duration_s, _TINY_S), kinds, stage, rows, at)
+    return PassTimes(np.maximum(duration_s, _TINY_S), kinds, stage, rows, at)
 
 
 def _in_order(groups: Ints, sequence: Ints) -> Ints:
-    """The place of each within its group: what stands for microbatches whose numbers are not their own."""
+    """Return positions within groups, in place of microbatch numbers that are not unique."""
     order = np.lexsort((sequence, groups))
     first = np.r_[True, np.diff(groups[order]) != 0]
     place = np.empty_like(groups)
@@ -100,10 +100,11 @@ def _number(shape: StepShape, kind: str) -> int:
     return shape.kinds.index(kind) if kind in shape.kinds else -1
 
 
-def parts_of(found: Passes, on_one_machine: frozenset[int] = frozenset()) -> Parts:
-    """The durations taken apart. `on_one_machine`: data-parallel ranks all of whose stages may be on one machine.
+def parts_of(found: PassTimes, on_one_machine: frozenset[int] = frozenset()) -> PassFactors:
+    """Factor the durations.
 
-    What slows all stages of any other pipeline alike comes with its data.
+    `on_one_machine`: data-parallel ranks whose stages may all be on one machine. In any other pipeline, a slowdown of
+    all stages alike is due to its data.
     """
     logs = np.log(found.duration_s)
     per_step = _lower_median(logs, axis=3)
@@ -134,7 +135,7 @@ def parts_of(found: Passes, on_one_machine: frozenset[int] = frozenset()) -> Par
     content_factor = np.exp(content) / content_mean
     worker_factor = np.exp(worker)[..., None]
     rest_factor = found.duration_s / (usual_s * worker_factor * content_factor)
-    return Parts(
+    return PassFactors(
         usual_s,
         balanced_s,
         worker_factor,
@@ -147,22 +148,24 @@ def parts_of(found: Passes, on_one_machine: frozenset[int] = frozenset()) -> Par
 
 
 def _whole(logs: Floats) -> Floats:
-    """All passes of a worker together, as a logarithm again."""
+    """Sum all passes of a worker; input and output are logarithms."""
     whole: Floats = np.log(np.exp(logs).sum(axis=0))
     return whole
 
 
-def _is_no_data(span: Span, spans: list[Span], found: Passes, beyond: Floats, on_one_machine: frozenset[int]) -> bool:
-    """Whether it is the worker that is slow, and not what it was given: logarithms beyond what is usual."""
+def _is_no_data(
+    span: SlowSpan, spans: list[SlowSpan], found: PassTimes, beyond: Floats, on_one_machine: frozenset[int]
+) -> bool:
+    """True if the worker is slow, not its data. `beyond`: logarithms over the usual time."""
     stages = np.unique(found.stage)
     if len(stages) == 1 or span.dp_rank in on_one_machine:
-        # No other stage shows what its data are like.
+        # No other stage shows the load of its data.
         return _slows_the_lightest(span, beyond[found.stage == stages[span.stage]])
     return not _slow_everywhere(span, spans, stages)
 
 
-def _slow_everywhere(span: Span, spans: list[Span], stages: Ints) -> bool:
-    """Whether all stages of the span's pipeline are slow during most of it."""
+def _slow_everywhere(span: SlowSpan, spans: list[SlowSpan], stages: Ints) -> bool:
+    """True if all stages of the span's pipeline are slow during most of it."""
     steps = set(range(span.first, span.last + 1))
     together = {
         other.stage
@@ -172,8 +175,8 @@ def _slow_everywhere(span: Span, spans: list[Span], stages: Ints) -> bool:
     return len(together) == len(stages)
 
 
-def _slows_the_lightest(span: Span, beyond: Floats) -> bool:
-    """Whether in its slow steps the lightest microbatches are too: long sequences leave the short ones as they are."""
+def _slows_the_lightest(span: SlowSpan, beyond: Floats) -> bool:
+    """True if in slow steps the lightest microbatches are slow too: long sequences do not affect short ones."""
     inside = beyond[:, :, span.first : span.last + 1]
     slow = np.median(inside[:, span.dp_rank], axis=2).mean(axis=0) > np.log(span.times) / 2
     if not slow.any():
@@ -184,16 +187,16 @@ def _slows_the_lightest(span: Span, beyond: Floats) -> bool:
 
 
 def _lower_median(values: Floats, axis: int) -> Floats:
-    """The median, and of two in the middle the lesser: one slow worker of two must not count as usual."""
+    """Return the median, or the lower of two middle values: one slow worker of two must not count as usual."""
     middle: Floats = np.take(np.sort(values, axis=axis), (values.shape[axis] - 1) // 2, axis=axis)
     return middle
 
 
 def _shared_with_others(beyond: Floats, on_one_machine: list[int]) -> Floats:
-    """How much of what each worker takes beyond its peers the other stages of its pipeline show as well.
+    """Return the part of each worker's excess over its peers that other stages of its pipeline show as well.
 
-    Stages x dp_ranks x steps. Heavy microbatches slow all stages of their pipeline, a slow machine only its own; of
-    pipelines that are on one machine nothing tells.
+    Stages x dp_ranks x steps. Heavy microbatches slow all stages of their pipeline, a slow machine only its own. For
+    pipelines on one machine there is no evidence, so 0.
     """
     shared = np.zeros_like(beyond)
     if len(beyond) < 2:
@@ -208,7 +211,7 @@ def _shared_with_others(beyond: Floats, on_one_machine: list[int]) -> Floats:
 
 
 def _slope(cause: Floats, effect: Floats) -> float:
-    """Of effect over cause, within reason; 0 where the two do not go together."""
+    """Return the slope of effect over cause, limited; 0 if they are not correlated."""
     limit = 5 * np.median(np.abs(effect)) + 2 * np.quantile(np.abs(cause), 0.99) + 1e-6
     effect = np.clip(effect, -limit, limit)
     square = float((cause * cause).sum())
@@ -219,13 +222,13 @@ def _slope(cause: Floats, effect: Floats) -> float:
 
 
 def _sampling_noise(logs: Floats) -> float:
-    """How far the median over a step's microbatches strays by chance: one deviation, of a worker's time together."""
+    """Return one standard deviation of the median over a step's microbatches, by chance."""
     spread = 1.4826 * np.median(np.abs(logs - np.median(logs, axis=3, keepdims=True)))
     return float(1.25 * spread / np.sqrt(logs.shape[3]))
 
 
-def _content(left: Floats, found: Passes, stages: int) -> Floats:
-    """What each microbatch takes more on other stages too; with one stage: in its other pass. Logarithms."""
+def _content(left: Floats, found: PassTimes, stages: int) -> Floats:
+    """Return each microbatch's excess that other stages show too (with one stage: its other pass). Logarithms."""
     content = np.zeros_like(left)
     for one in range(len(left)):
         others = found.stage != found.stage[one] if stages > 1 else found.kind != found.kind[one]
@@ -238,7 +241,7 @@ def _content(left: Floats, found: Passes, stages: int) -> Floats:
 
 
 def _agreed(values: Floats) -> Floats:
-    """What several measurements of one thing agree on; a single one that stands out does not count."""
+    """Combine several measurements of one value; a single outlier does not count."""
     if len(values) == 1:
         only: Floats = values[0]
         return only
@@ -256,8 +259,8 @@ def _pauses(rest: Floats) -> NDArray[np.bool_]:
     return found
 
 
-def _correlation(left: Floats, found: Passes) -> float:
-    """Of forward and backward passes of the same microbatch, within workers (the paper's §5.3)."""
+def _correlation(left: Floats, found: PassTimes) -> float:
+    """Return the correlation of a microbatch's forward and backward passes, within workers (the paper's §5.3)."""
     level = left - np.median(left, axis=(2, 3), keepdims=True)
     forward, backward = ([level[i] for i in np.flatnonzero(found.kind == kind)] for kind in (0, 1))
     if len(forward) != len(backward) or not forward:

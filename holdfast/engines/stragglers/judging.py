@@ -1,41 +1,41 @@
-"""What made a recorded job slow: a machine, a link, the way its work is divided, or nothing. Pure."""
+"""Verdict on a recorded slow job: a machine, a link, the division of its work, or nothing. Pure."""
 
 from __future__ import annotations
 
-from holdfast.engines.stragglers.causes import Describing
+from holdfast.engines.stragglers.causes import CauseDescriber
 from holdfast.engines.stragglers.compute_times import parts_of, passes
 from holdfast.engines.stragglers.link_times import slow_links, usual_transfers
 from holdfast.engines.stragglers.straggler_verdict import Cause, SlownessVerdict, WhatIf
 from holdfast.engines.stragglers.traces.clock_skew import without_skew
 from holdfast.engines.stragglers.traces.operations import Operations, OperationsUnreadable
 from holdfast.engines.stragglers.traces.step_shape import StepShape, shapes
-from holdfast.engines.stragglers.what_if.counterfactual import CAUSES, Step, lasts_without_s
-from holdfast.engines.stragglers.what_if.dependencies import Contradictory, graph_of
+from holdfast.engines.stragglers.what_if.counterfactual import CAUSES, AnalyzedStep, lasts_without_s
+from holdfast.engines.stragglers.what_if.dependencies import ContradictoryOrder, graph_of
 from holdfast.engines.stragglers.what_if.shares import shares_of
 from holdfast.engines.stragglers.what_if.what_if import what_if
 
 _NAMED = 0.02
-"""What costs less than this part of a step is not worth a name; of a slow machine: of the steps in which it is slow."""
+"""Minimum share of a step for a cause to be listed; for a slow machine, of the steps in which it is slow."""
 _BLAMED = 0.05
-"""What costs no more than this is how jobs are, unless it is a fault."""
+"""Share of a step up to which a cause is normal, unless it is a fault."""
 _FAULTS = ("machine", "link")
 _TWICE = 2.0
 _TOGETHER = 0.9
-"""From this correlation of forward and backward passes on, the paper takes a job's sequences to be unequal."""
+"""Correlation of forward and backward passes from which the paper considers sequences unequal."""
 _SLOW = 1.1
-"""The paper calls a job slow from this slowdown on."""
+"""Slowdown from which the paper considers a job slow."""
 _FELT = 0.003
 _UNRECORDED = -0.05
 RANKS_PER_MACHINE = 8
 
 
 def judge_operations(operations: Operations, ranks_per_machine: int = RANKS_PER_MACHINE) -> SlownessVerdict:
-    """What made the job slow, from the timings of its operations.
+    """Find what made the job slow, from the timings of its operations.
 
-    Which ranks share a machine matters only where all stages of one pipeline are slow.
+    `ranks_per_machine` matters only where all stages of one pipeline are slow.
 
     Raises:
-        OperationsUnreadable: no step of it can be replayed.
+        OperationsUnreadable: none of its steps can be replayed.
     """
     first, *others = shapes(operations)
     warnings = list(operations.warnings)
@@ -45,13 +45,13 @@ def judge_operations(operations: Operations, ranks_per_machine: int = RANKS_PER_
             f"{count} steps have another number of microbatches than the other {len(first.steps)}: left out"
         )
     if missing := int((~first.was_recorded).sum()):
-        warnings.append(f"{missing} of {first.was_recorded.size} operations were not recorded: taken as usual")
+        warnings.append(f"{missing} of {first.was_recorded.size} operations were not recorded: usual times are assumed")
     shape, skew_s = without_skew(first)
     if skew_s:
-        warnings.append(f"the workers' clocks differ by up to {skew_s:.3g} s: set right by the ends of their transfers")
+        warnings.append(f"the workers' clocks differ by up to {skew_s:.3g} s: corrected by the ends of their transfers")
     try:
         graph = graph_of(shape)
-    except Contradictory as error:
+    except ContradictoryOrder as error:
         raise OperationsUnreadable(f"{operations.name}: {error}; are steps or workers mixed up in it?") from error
     figures = what_if(shape, graph)
     if figures.replay_error < _UNRECORDED:
@@ -61,13 +61,13 @@ def judge_operations(operations: Operations, ranks_per_machine: int = RANKS_PER_
         )
     found = passes(shape)
     parts = parts_of(found, _on_one_machine(operations, ranks_per_machine))
-    step = Step(shape, graph, found, parts, slow_links(shape, graph), usual_transfers(shape, graph))
-    causes = _causes(step, Describing(operations, step, parts.correlation))
+    step = AnalyzedStep(shape, graph, found, parts, slow_links(shape, graph), usual_transfers(shape, graph))
+    causes = _causes(step, CauseDescriber(operations, step, parts.correlation))
     return _verdict(operations, shape, figures, parts.correlation, causes, tuple(warnings))
 
 
-def _causes(step: Step, describing: Describing) -> list[Cause]:
-    """The causes that cost something, the greatest first."""
+def _causes(step: AnalyzedStep, describer: CauseDescriber) -> list[Cause]:
+    """Return the causes that cost time, the greatest first."""
     whole_s = lasts_without_s(step, frozenset())
     best_s = lasts_without_s(step, frozenset(CAUSES))
     felt = []
@@ -82,14 +82,14 @@ def _causes(step: Step, describing: Describing) -> list[Cause]:
     for kind, saved_s in sorted(shares_s.items(), key=lambda one: -one[1]):
         if saved_s * _dilution(kind, step) < _NAMED * whole_s:
             continue
-        cause = describing.cause(kind, saved_s / lost_s, saved_s)
+        cause = describer.cause(kind, saved_s / lost_s, saved_s)
         if cause is not None:
             found.append(cause)
     return found
 
 
-def _dilution(kind: str, step: Step) -> float:
-    """A machine slow in some of the steps costs so many times as much in those."""
+def _dilution(kind: str, step: AnalyzedStep) -> float:
+    """Return the factor by which a machine slow in some steps costs more in those."""
     if kind != "machine" or not step.parts.spans:
         return 1.0
     slow = {one for span in step.parts.spans for one in range(span.first, span.last + 1)}
@@ -127,9 +127,9 @@ def _verdict(
 
 
 def _lengths_first(blamed: list[Cause], correlation: float) -> Cause | None:
-    """The greatest cause. Unequal sequences go before unequal stages unless these cost more than twice as much.
+    """Return the greatest cause. Unequal sequences precede unequal stages, unless these cost more than twice as much.
 
-    They show on the heavier stage most, and so seem to be its own in part.
+    Unequal sequences show most on the heavier stage, so part of their cost is attributed to it.
     """
     main = blamed[0] if blamed else None
     lengths = next((one for one in blamed if one.kind == "sequence_length_imbalance"), None)
@@ -139,7 +139,7 @@ def _lengths_first(blamed: list[Cause], correlation: float) -> Cause | None:
 
 
 def _on_one_machine(operations: Operations, ranks_per_machine: int) -> frozenset[int]:
-    """Data-parallel ranks whose stages may all be on one machine, as far as the numbers of their ranks tell."""
+    """Return data-parallel ranks whose stages may all be on one machine, by the numbers of their ranks."""
     found = set()
     for dp_rank in range(operations.dp_size):
         ranks = operations.rank[operations.dp_rank == dp_rank]
@@ -161,13 +161,13 @@ def _summary(main: Cause | None, is_machine: bool, causes: list[Cause], figures:
     if main is None:
         small = f"; the most is {causes[0].words} ({_cost(causes[0], figures)})" if causes else ""
         if figures.slowdown >= _SLOW:
-            return f"slow, {figures.slowdown:.2f} times its ideal, by no cause known here: durations vary{small}"
-        return f"nothing in it is slow enough to be blamed: {figures.slowdown:.2f} times its ideal{small}"
+            return f"slow, {figures.slowdown:.2f} times its ideal, by no known cause: durations vary{small}"
+        return f"nothing is slow enough to be blamed: {figures.slowdown:.2f} times its ideal{small}"
     said = f"{_NAMES[main.kind]}: {main.words}; it costs {_cost(main, figures)}"
     others = [f"{_NAMES[one.kind]} ({one.share:.0%} of the time lost)" for one in causes if one is not main]
     if others:
         said += f"; besides: {', '.join(others)}"
-    return said if is_machine else f"{said}. No machine is at fault: evict nobody"
+    return said if is_machine else f"{said}. No machine is at fault: evict no node"
 
 
 def _cost(cause: Cause, figures: WhatIf) -> str:

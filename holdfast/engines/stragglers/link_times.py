@@ -1,4 +1,4 @@
-"""Transfers between workers: which link is slow beside links that carry the same. Pure."""
+"""Transfers between workers: links that are slow compared with links of the same load. Pure."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import numpy as np
 from holdfast.engines.stragglers.traces.operations import Floats, Ints
 from holdfast.engines.stragglers.traces.own_times import p2p
 from holdfast.engines.stragglers.traces.step_shape import StepShape
-from holdfast.engines.stragglers.what_if.dependencies import Graph
+from holdfast.engines.stragglers.what_if.dependencies import StepGraph
 
 _SLOW = 1.5
 _SLOW_ENDS = 4.0
-"""The first and last stage have embeddings, and more to reduce and gather: less than this is no sign of a slow link."""
+"""Factor for links of the first and last stage, which transfer more (embeddings)."""
 
 
 class SlowLink(NamedTuple):
-    """Workers whose transfers take `times` what those of others take. `kinds` of operations, `nodes` of the graph."""
+    """Workers whose transfers take `times` as long as others'. `kinds` of operations, `nodes` of the graph."""
 
     workers: tuple[int, ...]
     kinds: tuple[str, ...]
@@ -27,10 +27,10 @@ class SlowLink(NamedTuple):
     nodes: Ints
 
 
-def usual_transfers(shape: StepShape, graph: Graph) -> Floats:
-    """What each node usually takes, nodes: a transfer among those of its kind, a collective among those of its group.
+def usual_transfers(shape: StepShape, graph: StepGraph) -> Floats:
+    """Return each node's usual time: of a transfer among its kind, of a collective among its group.
 
-    Point-to-point transfers of a kind carry the same everywhere; collectives of the first and last stage do not.
+    Point-to-point transfers of a kind have the same size everywhere; collectives of the first and last stage do not.
     """
     usual_s = np.median(graph.own_s, axis=1)
     for nodes in _links(shape, graph)[0].values():
@@ -43,8 +43,8 @@ def usual_transfers(shape: StepShape, graph: Graph) -> Floats:
     return usual_s
 
 
-def slow_links(shape: StepShape, graph: Graph) -> list[SlowLink]:
-    """Links slow beside their peers, throughout the trace."""
+def slow_links(shape: StepShape, graph: StepGraph) -> list[SlowLink]:
+    """Return links that are slower than their peers throughout the trace."""
     links, kinds = _links(shape, graph)
     found: dict[tuple[int, ...], list[SlowLink]] = defaultdict(list)
     for kind in sorted(set(kinds.values())):
@@ -71,8 +71,8 @@ def slow_links(shape: StepShape, graph: Graph) -> list[SlowLink]:
 _Key = tuple[int, tuple[int, ...]]
 
 
-def _links(shape: StepShape, graph: Graph) -> tuple[dict[_Key, Ints], dict[_Key, str]]:
-    """The nodes of each kind between the same workers."""
+def _links(shape: StepShape, graph: StepGraph) -> tuple[dict[_Key, Ints], dict[_Key, str]]:
+    """Return the nodes of each kind between the same workers."""
     members: dict[int, set[int]] = defaultdict(set)
     for row in np.flatnonzero(graph.is_transfer[graph.node_of]).tolist():
         members[int(graph.node_of[row])].add(int(shape.worker[row]))

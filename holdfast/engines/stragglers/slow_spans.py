@@ -1,4 +1,4 @@
-"""Spans of steps in which a worker is slow beside its peers. Pure."""
+"""Spans of steps in which a worker is slower than its peers. Pure."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import numpy as np
 from holdfast.engines.stragglers.traces.operations import Floats
 
 SLOW = 1.08
-"""A worker that takes so many times what its peers take is slow."""
+"""Ratio to its peers from which a worker is slow."""
 _DEVIATIONS = 6.0
 _STEPS_MIN = 3
 _ALL = 0.9
-"""A span of so much of the trace is all of it."""
+"""Share of the trace from which a span counts as all of it."""
 
 
-class Span(NamedTuple):
-    """Steps `first` to `last`, by number in the trace, in which a worker took `times` what its peers took."""
+class SlowSpan(NamedTuple):
+    """Steps `first` to `last`, by number in the trace, in which a worker took `times` as long as its peers."""
 
     stage: int
     dp_rank: int
@@ -27,10 +27,10 @@ class Span(NamedTuple):
     is_throughout: bool
 
 
-def slow_spans(beyond: Floats, noise: float) -> list[Span]:
-    """Where workers are slow: stages x dp_ranks x steps, logarithms of a worker's time over its peers'.
+def slow_spans(beyond: Floats, noise: float) -> list[SlowSpan]:
+    """Find spans in `beyond`: stages x dp_ranks x steps, logarithms of a worker's time over its peers'.
 
-    `noise`: one deviation of such a value, as far as it is known otherwise; its moves from step to step say more.
+    `noise`: standard deviation of such a value if known otherwise; its changes from step to step are better evidence.
     """
     deviations = np.maximum(_of_moves(beyond), max(noise, 1e-4))
     return [
@@ -41,9 +41,9 @@ def slow_spans(beyond: Floats, noise: float) -> list[Span]:
 
 
 def _of_moves(beyond: Floats) -> Floats:
-    """One deviation of a value as its moves from step to step show it, stages x dp_ranks.
+    """Estimate the standard deviation from changes between steps, stages x dp_ranks.
 
-    Rare heavy steps hide from the usual move, so the mean square counts too, of all workers but the one judged.
+    Rare heavy steps do not affect the median change, so the mean square of all other workers counts too.
     """
     moves = np.diff(beyond, axis=2)
     if not moves.size:
@@ -54,8 +54,8 @@ def _of_moves(beyond: Floats) -> Floats:
     return np.asarray(np.maximum(1.4826 * np.median(np.abs(moves)), mean_square) / np.sqrt(2))
 
 
-def _of_worker(beyond: Floats, stage: int, dp_rank: int, deviation: float) -> list[Span]:
-    found: list[Span] = []
+def _of_worker(beyond: Floats, stage: int, dp_rank: int, deviation: float) -> list[SlowSpan]:
+    found: list[SlowSpan] = []
     left = beyond.copy()
     while True:
         first, last = _heaviest(left - np.log(SLOW) / 2)
@@ -64,12 +64,12 @@ def _of_worker(beyond: Floats, stage: int, dp_rank: int, deviation: float) -> li
         enough = length >= min(_STEPS_MIN, len(left)) and mean * np.sqrt(length) > _DEVIATIONS * deviation
         if mean < np.log(SLOW) or not enough:
             return found
-        found.append(Span(stage, dp_rank, first, last, float(np.exp(mean)), length >= _ALL * len(left)))
+        found.append(SlowSpan(stage, dp_rank, first, last, float(np.exp(mean)), length >= _ALL * len(left)))
         left[first : last + 1] = -np.inf
 
 
 def _heaviest(values: Floats) -> tuple[int, int]:
-    """The first and last place of the run with the greatest sum."""
+    """Return the first and last position of the run with the greatest sum."""
     best, best_sum = (0, 0), -np.inf
     first, total = 0, 0.0
     for place, value in enumerate(values.tolist()):

@@ -1,4 +1,4 @@
-"""The verdict on a recorded job for people, with a map of its workers. Pure."""
+"""The verdict on a recorded job as text, with a map of its workers. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _ROWS_MAX = 32
 
 
 def in_words(verdict: SlownessVerdict) -> list[str]:
-    """The verdict in lines."""
+    """Return the verdict as lines of text."""
     figures = verdict.what_if
     lines = [
         f"verdict     {verdict.verdict}",
@@ -41,7 +41,7 @@ def in_words(verdict: SlownessVerdict) -> list[str]:
 
 
 def _map(verdict: SlownessVerdict) -> list[str]:
-    """What each worker alone would slow the job to: data-parallel ranks down, stages across, the worst rows first."""
+    """Show the slowdown that each worker alone causes: data-parallel ranks down, stages across, the worst rows."""
     workers = verdict.what_if.by_worker
     order = sorted(range(len(workers)), key=lambda dp_rank: -max(workers[dp_rank]))
     shown = sorted(order[:_ROWS_MAX])

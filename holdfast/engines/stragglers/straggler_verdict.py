@@ -1,4 +1,4 @@
-"""What made a recorded job slow, and how much of it is each cause's. Pure."""
+"""Types for the verdict on a recorded job: causes of slowness and their shares. Pure."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ CauseKind = Literal[
     "pauses",
     "none",
 ]
-"""`link`: transfers between certain workers; `communication`: transfers everywhere. `pauses`: passes that stand still
-now and then, on any worker: garbage collection, as a rule. Only `machine` is a machine's fault; others evict nobody.
+"""`link`: transfers between certain workers; `communication`: transfers everywhere. `pauses`: single passes that pause
+on any worker, usually for garbage collection. Only `machine` evicts nodes.
 """
 
 
 class SlowWorker(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A worker: one data-parallel rank of one pipeline stage, and the global ranks behind it ((): not recorded).
+    """A worker: one data-parallel rank of one pipeline stage, and its global ranks ((): not recorded).
 
-    `times`: how long its compute takes beside that of its peers in the same stage.
+    `times`: compute time relative to its peers in the same stage.
     """
 
     dp_rank: int
@@ -33,9 +33,9 @@ class SlowWorker(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One cause. `share`: of the time lost, how much is its own (0 to 1); `saved_s`: that, of each step.
+    """One cause. `share`: its part of the time lost (0 to 1); `saved_s`: that part in seconds per step.
 
-    `first_step`, `last_step`: where it was seen, if not throughout. `evidence`: lines that a person can check.
+    `first_step`, `last_step`: where it occurs, unless throughout. `evidence`: lines that can be checked by hand.
     """
 
     kind: CauseKind
@@ -50,12 +50,12 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
-    """The figures of what-if analysis: step times replayed with some operations at their ideal duration.
+    """Figures of what-if analysis: step times replayed with some operations at their ideal duration.
 
-    `slowdown`: S, replayed as it was over replayed ideal. `by_kind`: S_t, all ideal but one kind of operation;
+    `slowdown`: S, replayed as recorded over replayed ideal. `by_kind`: S_t, all ideal but one kind of operation;
     `by_worker`: S_w, all ideal but one worker, [dp_rank][stage]; `by_dp_rank`, `by_stage` likewise. `worst_workers`:
-    M_W, the share that is gone with the slowest 3 % of the workers ideal; `last_stage`: M_S, with the last stage ideal.
-    `replay_error`: replayed over recorded, less 1.
+    M_W, the share of lost time regained with the slowest 3 % of workers ideal; `last_stage`: M_S, with the last stage
+    ideal. `replay_error`: replayed over recorded, less 1.
     """
 
     recorded_s: float
@@ -72,10 +72,10 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SlownessVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What made a job slow. `verdict`: the kind of the greatest cause; `causes`: all, greatest first.
+    """Verdict on a slow job. `verdict`: the kind of the greatest cause; `causes`: all, greatest first.
 
-    `evict`: global ranks whose machines should go, none unless a machine is at fault. `forward_backward_correlation`:
-    over microbatches, within workers.
+    `evict`: global ranks whose machines should be evicted, empty unless a machine is at fault.
+    `forward_backward_correlation`: over microbatches, within workers.
     """
 
     name: str

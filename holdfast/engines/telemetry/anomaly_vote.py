@@ -5,17 +5,17 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from holdfast.engines.telemetry.model import Strangeness, Thresholds
+from holdfast.engines.telemetry.model import RankScores, Thresholds
 
 VOTES_MIN = 2
 WHOLE_JOB_SHARE = 0.5
-"""If more ranks than this are strange, it is the job, and no rank can be named."""
+"""Share of anomalous ranks above which the whole job is anomalous and no rank is named."""
 
 
 class AnomalyVote(msgspec.Struct, frozen=True, kw_only=True):
-    """`ranks` are those that are strange to two detectors at least, unless the whole job is (`is_job`).
+    """Result of a vote. `ranks`: anomalous to at least two detectors, empty if the whole job is (`is_job`).
 
-    `detectors` are those that voted for any of them; `strange` says how many times its threshold each found at most.
+    `detectors`: those that voted for any of them; `strange`: the highest score of each, in multiples of its threshold.
     """
 
     is_anomaly: bool
@@ -25,8 +25,8 @@ class AnomalyVote(msgspec.Struct, frozen=True, kw_only=True):
     strange: tuple[float, ...] = ()
 
 
-def vote(ranks: tuple[int, ...], seen: Strangeness, thresholds: Thresholds) -> AnomalyVote:
-    """What the detectors say of a window."""
+def vote(ranks: tuple[int, ...], seen: RankScores, thresholds: Thresholds) -> AnomalyVote:
+    """Combine the detectors' scores of a window."""
     excess = {name: getattr(seen, name) / getattr(thresholds, name) for name in ("lof", "profile", "clusters")}
     votes = np.sum([values > 1.0 for values in excess.values()], axis=0)
     strange = [place for place in range(len(ranks)) if votes[place] >= VOTES_MIN]

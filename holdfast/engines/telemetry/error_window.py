@@ -1,4 +1,4 @@
-"""Lines of trouble within the last while: more than a few are an anomaly, and who erred first is named. Pure.
+"""Error lines within a time window: more than a few are an anomaly, and the first rank with one is named. Pure.
 
 TRANSOM §IV-B: training prints little until something goes wrong, and the node that prints errors first is often the one
 at fault.
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class ErrorLine(NamedTuple):
-    """So many lines of one kind, of one rank."""
+    """Number of lines of one kind, of one rank."""
 
     at: datetime
     node: str
@@ -22,8 +22,8 @@ class ErrorLine(NamedTuple):
     line: str
 
 
-class Errors(NamedTuple):
-    """More lines of trouble than usual: the `first` of them, and how many there are."""
+class ErrorBurst(NamedTuple):
+    """More error lines than usual: the `first` of them, and their number."""
 
     first: ErrorLine
     times: int
@@ -31,7 +31,7 @@ class Errors(NamedTuple):
 
 
 class ErrorWindow:
-    """The lines of one job. Lines may arrive late; those that are older than the window count no more."""
+    """Error lines of one job. Lines may arrive late; those older than the window are ignored."""
 
     def __init__(self, window_s: float, count_max: int) -> None:
         self._window = timedelta(seconds=window_s)
@@ -39,14 +39,14 @@ class ErrorWindow:
         self._lines: deque[ErrorLine] = deque()
 
     def take(self, line: ErrorLine) -> None:
-        """A rank printed this."""
+        """Add a line that a rank printed."""
         self._lines.append(line)
 
-    def errors(self, now: datetime) -> Errors | None:
-        """More than `count_max` lines within the window; None: not so many."""
+    def errors(self, now: datetime) -> ErrorBurst | None:
+        """Return the burst if there are more than `count_max` lines within the window, else None."""
         self._lines = deque(line for line in self._lines if now - line.at <= self._window)
         count = sum(line.times for line in self._lines)
         if count <= self._count_max:
             return None
         first = min(self._lines, key=lambda line: line.at)
-        return Errors(first, count, tuple(sorted({line.node for line in self._lines})))
+        return ErrorBurst(first, count, tuple(sorted({line.node for line in self._lines})))

@@ -1,4 +1,4 @@
-"""Windows of recorded telemetry: of healthy training, and of what was an incident. Pure."""
+"""Windows of recorded telemetry: healthy training and incidents. Pure."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from holdfast.engines.telemetry.model import Settings
+from holdfast.engines.telemetry.model import WindowSettings
 from holdfast.engines.telemetry.windows import Floats, Sample, Window, filled, in_octaves, usual_level, window_of
 
 
-class Trouble(NamedTuple):
-    """An incident of a job, in slots: from its first sign to its end. `is_silent`: one that metrics can show."""
+class IncidentSpan(NamedTuple):
+    """An incident of a job, in slots: from its first sign to its end. `is_silent`: visible only in metrics."""
 
     job: str
     first: int
@@ -19,19 +19,22 @@ class Trouble(NamedTuple):
     is_silent: bool
 
 
-class Recorded(NamedTuple):
-    """`healthy` windows, in the order of time, and `troubled` ones, which end in an incident."""
+class RecordedWindows(NamedTuple):
+    """`healthy` windows in order of time, and `troubled` ones, which end in an incident."""
 
     healthy: list[Window]
     troubled: list[Window]
 
 
 def cut(
-    samples: Iterable[tuple[str, int, Sample]], troubles: Sequence[Trouble], settings: Settings, level_after: int
-) -> Recorded:
-    """The windows of what was recorded of each job and generation.
+    samples: Iterable[tuple[str, int, Sample]],
+    troubles: Sequence[IncidentSpan],
+    settings: WindowSettings,
+    level_after: int,
+) -> RecordedWindows:
+    """Cut each job's and generation's samples into windows.
 
-    A generation's first `level_after` slots say what is usual for it; windows that overlap an incident are not healthy.
+    A generation's first `level_after` slots set its usual level; windows that overlap an incident are not healthy.
     """
     recorded: dict[tuple[str, int], list[Sample]] = defaultdict(list)
     for job, generation, sample in samples:
@@ -57,7 +60,7 @@ def cut(
             if trouble.is_silent and begun + level_after + settings.window <= end <= ended + 1:
                 troubled.append(_window(by_slot, end, settings.window, level))
     healthy.sort(key=lambda pair: pair[0])
-    return Recorded([window for _, window in healthy], [window for window in troubled if window.ranks])
+    return RecordedWindows([window for _, window in healthy], [window for window in troubled if window.ranks])
 
 
 def _window(by_slot: Mapping[int, list[Sample]], end: int, length: int, level: Floats) -> Window:

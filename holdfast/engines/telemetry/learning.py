@@ -1,6 +1,6 @@
-"""From recorded history to a model that may be used, or the reason why there is none. Pure.
+"""Learning of a model from recorded history. Pure.
 
-What is recorded is asked with `MEASURED` and `INCIDENTS`; rows are read by the names of their columns.
+`MEASURED` and `INCIDENTS` are the queries; rows are read by the names of their columns.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Any, Protocol
 import msgspec
 
 from holdfast.engines.telemetry import training
-from holdfast.engines.telemetry.history import Trouble, cut
-from holdfast.engines.telemetry.model import Model, Settings
+from holdfast.engines.telemetry.history import IncidentSpan, cut
+from holdfast.engines.telemetry.model import Model, WindowSettings
 from holdfast.engines.telemetry.windows import METRICS, Sample
 from holdfast.settings.telemetry import TelemetryPolicy
 
 EVENTS_MAX = 200_000
-"""The newest that a model is learned from: a day of seventy nodes."""
+"""Maximum number of events, the newest ones: a day of seventy nodes."""
 
 TESTED_ON = 0.25
-"""The newest share of the time is what a model is tested on."""
+"""Share of the time, the newest, that a model is tested on."""
 
 SILENT = ("job_hang", "mfu_decline", "fail_slow")
-"""Symptoms that metrics can show before anything is said."""
+"""Symptoms that metrics can show before any error is reported."""
 
 MEASURED = """
 select job, coalesce(generation, 0) as generation, at, body->'ranks' as ranks,
@@ -39,27 +39,29 @@ where coalesce(closed_at, now()) >= $1
 """
 
 
-class Row(Protocol):
-    """A row, by the names of its columns."""
+class HistoryRow(Protocol):
+    """A row with columns by name."""
 
     def __getitem__(self, name: str, /) -> Any: ...
 
 
 class Learned(msgspec.Struct, frozen=True, kw_only=True):
-    """A model with its scores, if there was enough to learn from. `why_not` it is to be used; "": it is."""
+    """A model with its scores, if there was enough to learn from. `why_not`: why it must not be used; "" if it may."""
 
     model: Model | None = None
     learned_until: datetime | None = None
     why_not: str = ""
 
 
-def learn(measured: Sequence[Row], incidents: Sequence[Row], policy: TelemetryPolicy, made_at: datetime) -> Learned:
-    """Learn a model from what was recorded, and put it to the test on the newest part of it."""
+def learn(
+    measured: Sequence[HistoryRow], incidents: Sequence[HistoryRow], policy: TelemetryPolicy, made_at: datetime
+) -> Learned:
+    """Learn a model from the records, and test it on the newest part of them."""
     intervals = Counter(row["interval_s"] for row in measured)
     interval_s = intervals.most_common(1)[0][0] if intervals else policy.every_s
     measured = [row for row in measured if row["interval_s"] == interval_s]
     until = max((row["at"] for row in measured), default=None)
-    settings = Settings(interval_s=interval_s, window=policy.window, length=policy.length)
+    settings = WindowSettings(interval_s=interval_s, window=policy.window, length=policy.length)
 
     def slot(at: datetime) -> int:
         return int(at.timestamp() // interval_s)
@@ -70,7 +72,7 @@ def learn(measured: Sequence[Row], incidents: Sequence[Row], policy: TelemetryPo
         for rank in row["ranks"]
     )
     troubles = [
-        Trouble(row["job"], slot(row["opened_at"]), slot(row["closed_at"]), row["symptom"] in SILENT)
+        IncidentSpan(row["job"], slot(row["opened_at"]), slot(row["closed_at"]), row["symptom"] in SILENT)
         for row in incidents
     ]
     recorded = cut(samples, troubles, settings, policy.level_after)
@@ -80,7 +82,7 @@ def learn(measured: Sequence[Row], incidents: Sequence[Row], policy: TelemetryPo
         model = training.train(recorded.healthy[:known], settings, f"{made_at:%Y%m%d-%H%M%S}", made_at, jobs)
     except training.NothingToLearn as error:
         return Learned(learned_until=until, why_not=str(error))
-    scores = training.put_to_the_test(model, recorded.healthy[known:], recorded.troubled)
+    scores = training.evaluate(model, recorded.healthy[known:], recorded.troubled)
     why = training.why_discarded(scores)
     return Learned(
         model=msgspec.structs.replace(model, scores=scores),

@@ -1,7 +1,7 @@
 """Local outlier factor of new points against healthy ones (Breunig et al. 2000, as in TRANSOM §IV-B). Pure.
 
-A point's factor is how much emptier its surroundings are than those of its nearest healthy points. It is local: the
-few points of a checkpoint phase are as healthy as the many of training, each in its own crowd.
+The factor compares the density around a point with that around its nearest healthy points. It is local: the few points
+of a checkpoint phase are as healthy as the many of training, each in its own crowd.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ def crowd_of(points: Floats, neighbours: int) -> Crowd:
 
 
 RESOLUTION = 0.05
-"""Octaves that are no difference: crowds of almost equal points are not infinitely dense."""
+"""Octaves below which points are equal, so that crowds of almost equal points are not infinitely dense."""
 
 
 def factors(crowd: Crowd, points: Floats) -> Floats:
-    """The factor of each new point, about 1 for one among healthy points; of shape (points,)."""
+    """Return the factor of each new point, about 1 among healthy points; of shape (points,)."""
     distances = pairwise(points, crowd.points)
     nearest = np.argpartition(distances, crowd.neighbours - 1, axis=1)[:, : crowd.neighbours]
     near = np.take_along_axis(distances, nearest, axis=1)
@@ -51,7 +51,7 @@ def factors(crowd: Crowd, points: Floats) -> Floats:
 
 
 def pairwise(left: Floats, right: Floats) -> Floats:
-    """Euclidean distances, of shape (left, right)."""
+    """Return Euclidean distances, of shape (left, right)."""
     squares = (left**2).sum(axis=1)[:, None] + (right**2).sum(axis=1)[None, :] - 2.0 * left @ right.T
     distances: Floats = np.sqrt(np.maximum(squares, 0.0))
     return distances

@@ -1,7 +1,7 @@
-"""Ranks that do not do what the others do: distance to the nearest ranks under time warping (TRANSOM §IV-B). Pure.
+"""Ranks that differ from the others: distance to the nearest ranks under time warping (TRANSOM §IV-B). Pure.
 
-Ranks of a job do the same at about the same time; pipeline stages do it a little later, which warping forgives. A rank
-is compared with the k ranks most like it, so that stages of several kinds are several clusters and none is strange.
+Ranks of a job do the same at about the same time; pipeline stages are slightly later, which warping permits. A rank is
+compared with the k ranks most like it, so that stages of several kinds form several clusters without anomalies.
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ from numpy.typing import NDArray
 from holdfast.engines.telemetry.windows import Floats
 
 PEERS_MAX = 24
-"""A rank is compared with so many others at most, spread evenly over the job."""
+"""Maximum number of ranks to compare with, spread evenly over the job."""
 
 
 def distances_to_others(values: Floats, neighbours: int, band: int) -> Floats:
-    """How far each rank is from the `neighbours` ranks nearest to it, of shape (ranks,), in octaves.
+    """Return each rank's distance from the `neighbours` ranks nearest to it, of shape (ranks,), in octaves.
 
-    `values` is of shape (ranks, metrics, times); `band` is how many times two ranks may be apart. Of fewer than three
-    ranks nothing can be said, and all are 0.
+    `values` is of shape (ranks, metrics, times); `band`: maximum shift in times. All 0 for fewer than three ranks.
     """
     ranks = len(values)
     if ranks < 3:
@@ -35,9 +34,9 @@ def distances_to_others(values: Floats, neighbours: int, band: int) -> Floats:
 
 
 def warped(values: Floats, left: NDArray[np.int64], right: NDArray[np.int64], band: int) -> Floats:
-    """The distance of each pair of ranks under dynamic time warping within a band, per time and metric.
+    """Return the distance of each pair of ranks under dynamic time warping within a band, per time and metric.
 
-    All pairs go through the table together: its cells are few, the pairs many.
+    All pairs are computed together: the table has few cells, and there are many pairs.
     """
     one, other = values[left], values[right]
     metrics, times = one.shape[1], one.shape[2]

@@ -1,7 +1,7 @@
-"""Learning a model from windows of healthy training, and testing it on windows that it has not seen. Pure.
+"""Training of a model on windows of healthy training, and its test on unseen windows. Pure.
 
-TRANSOM §IV-B: what does not pass its test is discarded. Where the record has few real anomalies, ones are made: healthy
-windows in whose end ranks stop, slow down, leak memory, lose their network or read without end.
+TRANSOM §IV-B: a model that fails its test is discarded. If the record has few real anomalies, they are injected:
+healthy windows in whose end ranks stop, slow down, leak memory, lose their network or read without end.
 """
 
 from __future__ import annotations
@@ -14,35 +14,48 @@ import numpy as np
 
 from holdfast.engines.telemetry.anomaly_vote import vote
 from holdfast.engines.telemetry.lof import crowd_of
-from holdfast.engines.telemetry.model import Array, Lens, Model, Scores, Settings, Strangeness, Thresholds
+from holdfast.engines.telemetry.model import (
+    DetectorSet,
+    Model,
+    ModelScores,
+    RankScores,
+    StoredArray,
+    Thresholds,
+    WindowSettings,
+)
 from holdfast.engines.telemetry.neighbor_profile import bags_of, subsequences
 from holdfast.engines.telemetry.windows import METRICS, OCTAVES_MAX, Floats, Window
 
 WINDOWS_MIN = 20
-"""Healthy windows below which nothing is learned: thresholds would be those of a few moments."""
+"""Healthy windows below which nothing is learned: thresholds would reflect only a few moments."""
 
 CALIBRATED_ON = 0.25
-"""The share of windows that thresholds are set on; the others are what is known."""
+"""Share of windows for calibrating thresholds; the others form the model."""
 
 QUANTILE, MARGIN = 0.999, 1.3
 LOF_MIN, OCTAVES_MIN = 1.5, 0.25
-"""No threshold is below: a job that never varied has not shown what is usual."""
+"""Lower limits of thresholds: a job that never varied does not show what is usual."""
 
 ACCURACY_MIN = PRECISION_MIN = 0.95
 RECALL_MIN = 0.9
 
 
 class NothingToLearn(ValueError):
-    """The windows do not suffice; the message says what is missing."""
+    """Too few windows; the message says what is missing."""
 
 
 def train(
-    windows: Sequence[Window], settings: Settings, version: str, made_at: datetime, jobs: Sequence[str], seed: int = 0
+    windows: Sequence[Window],
+    settings: WindowSettings,
+    version: str,
+    made_at: datetime,
+    jobs: Sequence[str],
+    seed: int = 0,
 ) -> Model:
-    """A model of these healthy windows, which are in octaves, filled, and in the order of time.
+    """Train a model on healthy windows, which are in octaves, filled, and in order of time.
 
     Raises:
-        NothingToLearn: they are too few.
+        NothingToLearn: there are too few.
     """
     if len(windows) < WINDOWS_MIN:
         raise NothingToLearn(
@@ -57,29 +70,29 @@ def train(
     stretches = np.concatenate([subsequences(window.values, settings.length) for window in known])
     crowd = crowd_of(_some(points, settings.crowd, generator), settings.crowd_neighbours)
     bags = bags_of(stretches, settings.bags, settings.bag, seed)
-    lens = Lens(settings, crowd, bags)
-    thresholds = _thresholds([lens.look(window) for window in unseen])
+    detectors = DetectorSet(settings, crowd, bags)
+    thresholds = _thresholds([detectors.score(window) for window in unseen])
     return Model(
         version=version,
         made_at=made_at,
         settings=msgspec.structs.replace(settings, crowd_neighbours=crowd.neighbours),
         thresholds=thresholds,
-        crowd_points=Array.of(crowd.points),
-        crowd_reach=Array.of(crowd.reach),
-        crowd_density=Array.of(crowd.density),
-        bags=Array.of(bags),
+        crowd_points=StoredArray.of(crowd.points),
+        crowd_reach=StoredArray.of(crowd.reach),
+        crowd_density=StoredArray.of(crowd.density),
+        bags=StoredArray.of(bags),
         windows=len(windows),
         jobs=tuple(jobs),
     )
 
 
-def put_to_the_test(model: Model, healthy: Sequence[Window], recorded: Sequence[Window], seed: int = 1) -> Scores:
-    """How a model does on windows that it has not seen. `recorded` end in something that was an incident."""
-    lens = Lens.of(model)
+def evaluate(model: Model, healthy: Sequence[Window], recorded: Sequence[Window], seed: int = 1) -> ModelScores:
+    """Test a model on unseen windows. `recorded` windows end in an incident."""
+    detectors = DetectorSet.of(model)
     generator = np.random.default_rng(seed)
 
     def alarms(windows: Sequence[Window]) -> int:
-        return sum(vote(window.ranks, lens.look(window), model.thresholds).is_anomaly for window in windows)
+        return sum(vote(window.ranks, detectors.score(window), model.thresholds).is_anomaly for window in windows)
 
     made = [
         inject(window, generator, model.settings.length)
@@ -87,7 +100,7 @@ def put_to_the_test(model: Model, healthy: Sequence[Window], recorded: Sequence[
         for inject in ANOMALIES.values()
         if len(window.ranks) > 2
     ]
-    return Scores(
+    return ModelScores(
         healthy=len(healthy),
         false_alarms=alarms(healthy),
         injected=len(made),
@@ -97,8 +110,8 @@ def put_to_the_test(model: Model, healthy: Sequence[Window], recorded: Sequence[
     )
 
 
-def why_discarded(scores: Scores) -> str:
-    """Why a model with these scores is not used; "": it is."""
+def why_discarded(scores: ModelScores) -> str:
+    """Return why a model with these scores is not used; "" if it is."""
     if not scores.healthy or not scores.injected + scores.recorded:
         return "there was nothing to test it on"
     for name, value, least in (
@@ -167,7 +180,7 @@ def _some(rows: Floats, count: int, generator: np.random.Generator) -> Floats:
     return chosen
 
 
-def _thresholds(seen: Sequence[Strangeness]) -> Thresholds:
+def _thresholds(seen: Sequence[RankScores]) -> Thresholds:
     def above(name: str, least: float) -> float:
         values = np.concatenate([getattr(strangeness, name) for strangeness in seen])
         return max(least, float(np.quantile(values, QUANTILE)) * MARGIN)

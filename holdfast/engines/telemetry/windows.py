@@ -1,4 +1,4 @@
-"""Metrics of all ranks of a job over the last while, as one array, in units of the job's own usual level. Pure."""
+"""Metrics of a job's ranks over recent time, as one array, relative to the job's usual level. Pure."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 METRICS = ("cpu_cores", "memory_bytes", "io_bytes_per_s", "sent_bytes_per_s", "collectives_per_s")
-"""What is measured of each rank: its processes' use of cores and memory, what they read and write, what its node sends,
-and how many collectives it begins."""
+"""Metrics of each rank: its processes' use of cores and memory, their reads and writes, its node's sent bytes, and the
+collectives that it begins."""
 
 FLOORS: Mapping[str, float] = {
     "cpu_cores": 0.05,
@@ -21,14 +21,14 @@ FLOORS: Mapping[str, float] = {
     "sent_bytes_per_s": 1e6,
     "collectives_per_s": 0.5,
 }
-"""Below these a metric is as good as nothing: ten times next to nothing is no anomaly."""
+"""Values below which a metric is practically zero: ten times almost nothing is no anomaly."""
 
 OCTAVES_MAX = 6.0
-"""A metric is at most so many doublings from its usual level; beyond, more is no stranger."""
+"""Doublings from the usual level to which a metric is clipped."""
 
 
 class Sample(NamedTuple):
-    """What was measured of one rank in the interval `slot` (its time over the length of an interval)."""
+    """Measurements of one rank in the interval `slot` (time divided by the length of an interval)."""
 
     rank: int
     slot: int
@@ -36,7 +36,7 @@ class Sample(NamedTuple):
 
 
 class Window(NamedTuple):
-    """`values[rank, metric, time]`, NaN where nothing was heard; `ranks` and `slots` name the first and last axis."""
+    """`values[rank, metric, time]`, NaN without a sample; `ranks` and `slots` label the first and last axis."""
 
     ranks: tuple[int, ...]
     slots: tuple[int, ...]
@@ -44,7 +44,7 @@ class Window(NamedTuple):
 
 
 def window_of(samples: Iterable[Sample], slots: Sequence[int]) -> Window:
-    """The samples of these slots. Of a rank that was measured twice in one, the later sample counts."""
+    """Combine the samples of these slots. If a rank has two in one slot, the later one counts."""
     found = [sample for sample in samples if slots[0] <= sample.slot <= slots[-1]]
     ranks = tuple(sorted({sample.rank for sample in found}))
     place = {rank: number for number, rank in enumerate(ranks)}
@@ -57,7 +57,7 @@ def window_of(samples: Iterable[Sample], slots: Sequence[int]) -> Window:
 
 
 def usual_level(window: Window) -> Floats:
-    """The level of each metric over all ranks and times, of shape (metrics,); never below its floor."""
+    """Return the level of each metric over all ranks and times, of shape (metrics,); never below its floor."""
     floors = np.array([FLOORS[name] for name in METRICS])
     spread = window.values.transpose(1, 0, 2).reshape(len(METRICS), -1)
     with np.errstate(all="ignore"):
@@ -67,9 +67,9 @@ def usual_level(window: Window) -> Floats:
 
 
 def in_octaves(window: Window, level: Floats) -> Window:
-    """Each value as doublings above or below the usual level: 0 is usual, -1 is half of it.
+    """Convert each value to doublings above or below the usual level: 0 is usual, -1 is half of it.
 
-    Values below the floor count as the floor's eighth part: a rank that does nothing at all is far off, not infinitely.
+    Values below the floor count as an eighth of it, so that an idle rank is far off, but not infinitely.
     """
     floors = np.array([FLOORS[name] for name in METRICS])[None, :, None] / 8
     with np.errstate(invalid="ignore"):
@@ -78,9 +78,9 @@ def in_octaves(window: Window, level: Floats) -> Window:
 
 
 def filled(window: Window, share_min: float = 0.5) -> Window:
-    """Without ranks of which too little is known, and gaps filled with the last value before them, or the next.
+    """Drop ranks with too few samples, and fill gaps with the last value before them, or the next.
 
-    A metric that nobody measures is 0 everywhere: as usual.
+    A metric that is not measured is 0 everywhere: as usual.
     """
     values = window.values.copy()
     unmeasured = np.isnan(values).all(axis=(0, 2))

@@ -1,4 +1,4 @@
-"""The Xids of the NVIDIA driver: the number in its kernel lines that says what went wrong with a GPU."""
+"""Xids of the NVIDIA driver: numbers in its kernel lines that identify a GPU's error."""
 
 from holdfast.engines.hardware.xid.catalogue import Xid, catalogue, explained
 

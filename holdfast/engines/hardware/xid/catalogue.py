@@ -1,4 +1,4 @@
-"""What every Xid means and what Holdfast does about it, read once from the data beside this file."""
+"""Meaning of every Xid and Holdfast's reaction to it, read once from the data beside this file."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ STEPS: dict[str, str] = {
     "WORKFLOW_NVLINK_ERR": "reset the GPU; twice on the same link, look at its mechanics and run the field diagnostics",
     "WORKFLOW_NVLINK5_ERR": "fatal: reset the GPU; the registers in the line decode to the cause by the vendor's table",
     "XID_137_FLOW": "look at the application: run it under compute-sanitizer",
-    "XID_154": "do what the line names",
-    "SYMPATHETIC_REPORT_SOLO": "follow the Xid beside it; if there is none, ask the vendor",
-    "IGNORE (sympathetic)": "follow the Xid beside it",
+    "XID_154": "follow the action in the line",
+    "SYMPATHETIC_REPORT_SOLO": "follow the accompanying Xid; without one, ask the vendor",
+    "IGNORE (sympathetic)": "follow the accompanying Xid",
 }
-"""What the catalogue's buckets ask an engineer to do."""
+"""Actions of the catalogue's buckets for an engineer."""
 
 
 class Xid(msgspec.Struct, frozen=True, kw_only=True):
-    """One Xid. `gpus`: the generations that have it. `action`, `investigate`: buckets of the catalogue, `STEPS` says
-    what they ask for. `reason`: why Holdfast does what `confidence` says. `hint_if`: lines with it are only a hint.
+    """One Xid. `gpus`: generations that have it. `action`, `investigate`: buckets of the catalogue, with actions in
+    `STEPS`. `reason`: why Holdfast reacts as `confidence` says. `hint_if`: lines with it are only a hint.
     """
 
     xid: int
@@ -59,30 +59,30 @@ class Xid(msgspec.Struct, frozen=True, kw_only=True):
     hint_if: str
 
     def confidence_of(self, line: str) -> Confidence:
-        """What this line asks for."""
+        """Return the confidence for this line."""
         if self.hint_if and re.search(self.hint_if, line, re.IGNORECASE):
             return "hint"
         return self.confidence
 
     @property
     def steps(self) -> tuple[str, ...]:
-        """What an engineer should do, the most urgent first."""
+        """Actions for an engineer, the most urgent first."""
         first, later = STEPS.get(self.action, ""), STEPS.get(self.investigate, "")
         if later in ("", first, STEPS["IGNORE"]):
             return (first,) if first else ()
-        return (first, f"if it comes again, {later}") if first else (later,)
+        return (first, f"if it recurs, {later}") if first else (later,)
 
 
 @cache
 def catalogue() -> dict[int, Xid]:
-    """Every Xid that is known, by its number."""
+    """Return every known Xid by number."""
     text = (resources.files("holdfast.engines.hardware.xid") / "catalogue.csv").read_text()
     rows = csv.DictReader(line for line in text.splitlines() if not line.startswith("#"))
     return {xid.xid: xid for xid in (msgspec.convert(row, Xid, strict=False) for row in rows)}
 
 
 def explained(number: int) -> Xid:
-    """The Xid of this number; one that the catalogue does not have proves nothing."""
+    """Return the Xid of this number; an unknown one proves nothing."""
     unknown = Xid(
         xid=number,
         mnemonic="",
@@ -91,8 +91,8 @@ def explained(number: int) -> Xid:
         investigate="",
         confidence="hint",
         symptom="",
-        meaning="not in this catalogue: the driver is newer than it",
-        reason="what is not known proves nothing",
+        meaning="not in this catalogue, which is older than the driver",
+        reason="an unknown Xid proves nothing",
         hint_if="",
     )
     return catalogue().get(number, unknown)

@@ -1,4 +1,4 @@
-"""Clocks of workers that differ, set right by what ends at one moment on several of them. Pure."""
+"""Correction of workers' clocks, by operations that end at the same moment on several workers. Pure."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from holdfast.engines.stragglers.what_if.dependencies import OF_ALL, nodes_of
 _AGREE = 0.25
 _AGREE_MIN = 3
 _SKEW_S = 0.002
-"""Less is within what the ends of one transfer differ by."""
+"""Skew below this is within the noise of transfers' ends."""
 
 
 def without_skew(shape: StepShape) -> tuple[StepShape, float]:
-    """The steps by one clock, and by how much the workers' differed at most, in seconds (0.0: too little to matter)."""
+    """Return the steps on one clock, and the greatest difference of clocks in seconds (0.0: negligible)."""
     behind_s = _behind(shape)
     greatest_s = float(np.ptp(behind_s)) if len(behind_s) else 0.0
     if greatest_s < _SKEW_S:
@@ -30,9 +30,9 @@ def without_skew(shape: StepShape) -> tuple[StepShape, float]:
 
 
 def _behind(shape: StepShape) -> Floats:
-    """How much later each worker's clock shows the same moment than the first one's, in seconds.
+    """Return each worker's clock minus the first worker's, in seconds.
 
-    The surest comparisons first: clocks are compared along a tree.
+    Clocks are compared along a tree, the most certain comparisons first.
     """
     near: dict[int, list[tuple[float, int, float]]] = defaultdict(list)
     for (a, b), found in _differences(shape).items():
@@ -54,14 +54,14 @@ def _behind(shape: StepShape) -> Floats:
 
 
 def _differences(shape: StepShape) -> dict[tuple[int, int], list[Floats]]:
-    """How much later than the first of a pair of workers the second shows the end of what both took part in."""
+    """Return, for pairs of workers, by how much the second's end of a common operation is later than the first's."""
     node_of, is_transfer = nodes_of(shape, served_passes(shape))
-    # The end of what was issued together is that of the last of it.
+    # Operations issued together end with the last of them.
     alone = np.ones(len(shape.kind), bool)
     for rows in issued_together(shape):
         real = [row for row in rows if is_transfer[node_of[row]]]
         alone[real] = len(real) < 2
-    # Workers leave what all take part in when they have done their own share of it, not at one moment.
+    # Workers leave an operation of all workers when their own share is done, not at the same moment.
     apart = np.isin(shape.kind, [number for number, kind in enumerate(shape.kinds) if kind not in OF_ALL])
     members: dict[int, list[int]] = defaultdict(list)
     for row in np.flatnonzero(is_transfer[node_of] & apart).tolist():
@@ -79,9 +79,9 @@ def _differences(shape: StepShape) -> dict[tuple[int, int], list[Floats]]:
 
 
 def _most_agree_on(values: Floats) -> tuple[float, float]:
-    """The value around which values are densest, and how far those stray that do.
+    """Return the value around which values are densest, and the width of that cluster.
 
-    What was issued together ends late on one side or the other, by this or that; where it does not, at one moment.
+    Operations that were issued together end late on either side, for various reasons; others end at one moment.
     """
     count = max(ceil(_AGREE * len(values)), min(len(values), _AGREE_MIN))
     values = np.sort(values)

@@ -1,4 +1,4 @@
-"""Times of operations that were not recorded in some steps, as those recorded around them suggest. Pure."""
+"""Estimated times of operations that were not recorded in some steps. Pure."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from holdfast.engines.stragglers.traces.operations import Floats, Ints
 
 _NEIGHBORS = 4
 _STEPS_MIN = 2
-"""In fewer steps nothing tells which neighbour an operation begins or ends with."""
+"""Minimum steps to find the neighbour with which an operation begins or ends."""
 
 
 def filled(start_s: Floats, end_s: Floats, worker: Ints) -> tuple[Floats, Floats]:
-    """Starts and ends, rows x steps, with values in place of NaN.
+    """Return starts and ends, rows x steps, with NaN replaced.
 
-    An operation begins, and ends, at a fixed distance from the beginning or the end of some neighbour on its worker:
-    that with which it does so most exactly in the other steps says when it did in this one.
+    An operation begins and ends at a fixed distance from the start or end of some neighbour on its worker: the one with
+    the most constant distance in the other steps gives the estimate.
     """
     start_s, end_s = start_s.copy(), end_s.copy()
     order = np.argsort(worker, kind="stable")
@@ -45,7 +45,7 @@ def _of_worker(start_s: Floats, end_s: Floats) -> tuple[Floats, Floats]:
 
 
 def _beside(times_s: Floats, anchors_s: Floats) -> Floats:
-    """The times (steps), and where they are NaN, what the steadiest of the anchors (anchors x steps) says."""
+    """Return the times (steps), with NaN replaced by the most constant of the anchors (anchors x steps)."""
     missing = np.isnan(times_s)
     apart_s = times_s - anchors_s
     known = (~np.isnan(apart_s)).sum(axis=1) >= _STEPS_MIN
@@ -61,7 +61,7 @@ def _beside(times_s: Floats, anchors_s: Floats) -> Floats:
 
 
 def _by_distance(times_s: Floats, usual_s: Floats) -> None:
-    """Fill what no neighbour tells: as far from what is known as usual."""
+    """Fill times without a neighbour: at the usual distance from known times."""
     there = ~np.isnan(times_s)
     if there.any():
         behind_s = np.interp(usual_s, usual_s[there], (times_s - usual_s)[there])

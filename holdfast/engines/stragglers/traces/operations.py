@@ -1,4 +1,4 @@
-"""Timings of single operations of a training job, as recorded on each of its workers, in columns. Pure.
+"""Timings of single operations of a training job, as recorded on each worker, in columns. Pure.
 
 One row is one operation on one worker (a data-parallel rank of a pipeline stage; its tensor-parallel ranks count as
 one), in the format of ByteDance's straggler traces ("Understanding Stragglers in Large Model Training Using What-if
@@ -34,19 +34,19 @@ COMPUTE = (FORWARD, BACKWARD)
 
 _NEEDED = ("dp_rank", "stage", "step", "optype", "start_ts", "duration")
 _BAD_ROWS_MAX = 0.01
-"""More rows without a usable time than this share: the file is wrong, not a row of it."""
+"""Share of rows without a usable time above which the whole file is rejected."""
 
 
 _GAPS_MAX = 64
-"""More workers without rows for each that has some: their numbers are something else."""
+"""Ratio of workers without rows to workers with rows above which their numbers are not positions in the job."""
 
 
 class Operations(msgspec.Struct, frozen=True, kw_only=True):
     """Timings in columns of equal length, one row per operation. Times in seconds, each step's from its own origin.
 
-    `kind` counts in `kinds`, the names of the operations. `microbatch` and `chunk` are -1 where they do not apply;
-    `chunk` is the virtual stage within the pipeline stage. `sequence` numbers the operations of one kind, worker and
-    step by their start. `ranks_per_worker`: how many global ranks stand behind one worker (tensor parallelism).
+    `kind`: index in `kinds`, the names of the operations. `microbatch` and `chunk`: -1 where they do not apply; `chunk`
+    is the virtual stage within the pipeline stage. `sequence` numbers the operations of one kind, worker and step by
+    start. `ranks_per_worker`: global ranks per worker (tensor parallelism).
     """
 
     name: str
@@ -68,16 +68,16 @@ class Operations(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def end_s(self) -> Floats:
-        """When each operation ended."""
+        """End time of each operation."""
         return self.start_s + self.duration_s
 
     def of_kind(self, kind: str) -> NDArray[np.bool_]:
-        """Which rows are of a kind."""
+        """Return a mask of the rows of a kind."""
         return np.equal(self.kind, self.kinds.index(kind) if kind in self.kinds else -1)
 
 
 def looks_like_operations(head: bytes) -> bool:
-    """Whether a file that begins so (a KiB of it or more) holds timings of operations."""
+    """True if a file that begins with `head` (at least 1 KiB) has timings of operations."""
     if head.startswith(PARQUET):
         return True
     columns = {column.strip().strip('"').lower() for column in first_line(head).split(",")}
@@ -85,15 +85,15 @@ def looks_like_operations(head: bytes) -> bool:
 
 
 def looks_like_meta(head: bytes) -> bool:
-    """Whether a file that begins so holds the sizes of such a trace's job, in YAML or JSON."""
+    """True if a file that begins with `head` has the sizes of such a trace's job, in YAML or JSON."""
     return b"dp_size" in head and b"pp_size" in head
 
 
 def read_operations(data: bytes, name: str, meta: bytes = b"") -> Operations:
-    """The timings in a file's content. `meta`: the content of the trace's meta file, if there is one.
+    """Read the timings of a file. `meta`: the content of the trace's meta file, if any.
 
     Raises:
-        OperationsUnreadable: no such timings, or none that can be made sense of.
+        OperationsUnreadable: the file has no usable timings.
     """
     columns = columns_of(data, name)
     missing = [column for column in _NEEDED if column not in columns]
@@ -155,7 +155,7 @@ def _operations(columns: Columns, name: str, meta: TraceMeta) -> Operations:
 
 
 def _completed(found: Operations, meta: TraceMeta, warnings: list[str]) -> Operations:
-    """With what the file leaves out, as far as it follows from the rest."""
+    """Fill in what the file leaves out, as far as it follows from the rest."""
     sequence, chunk, microbatch = found.sequence, found.chunk, found.microbatch
     if (sequence < 0).any():
         key = np.stack((found.step, found.dp_rank, found.stage, found.kind))
@@ -207,7 +207,7 @@ def _times(values: Sequence[Any], column: str, name: str) -> Floats:
 
 
 def _whole(values: Sequence[Any], column: str, name: str) -> Ints:
-    """Whole numbers; -1 where nothing stands."""
+    """Convert to whole numbers; -1 for empty values."""
     try:
         return np.fromiter(map(int, values), np.int64, len(values))
     except (TypeError, ValueError, OverflowError):
@@ -225,7 +225,7 @@ def _number(value: Any, column: str, name: str) -> float:
 
 
 def _first_rank(dp_rank: Ints, stage: Ints, rank: Ints) -> Ints:
-    """For each row the lowest rank of its worker."""
+    """Return, for each row, the lowest rank of its worker."""
     worker = dp_rank * (int(stage.max()) + 2) + stage
     _, at = np.unique(worker, return_inverse=True)
     lowest = np.full(int(at.max()) + 1, np.iinfo(np.int64).max)
@@ -234,13 +234,13 @@ def _first_rank(dp_rank: Ints, stage: Ints, rank: Ints) -> Ints:
 
 
 def _ranks_apart(rank: Ints) -> int:
-    """The distance between the first ranks of neighbours: how many a worker has. 0: nothing tells."""
+    """Return the distance between the first ranks of neighbouring workers, the ranks per worker. 0: unknown."""
     ranks = np.unique(rank)
     return int(np.diff(ranks).min()) if len(ranks) > 1 and ranks[0] >= 0 else 0
 
 
 def _why_not(meta: TraceMeta, dp_size: int, pp_size: int, apart: int) -> str:
-    """What in the meta file the rows contradict; "": nothing."""
+    """Return how the meta file contradicts the rows; "" if it does not."""
     for name, said, seen in (("dp_size", meta.dp_size, dp_size), ("pp_size", meta.pp_size, pp_size)):
         if 0 < said < seen:
             return f"{name} {said}, and rows of {seen}"

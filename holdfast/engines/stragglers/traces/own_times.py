@@ -1,4 +1,4 @@
-"""How long transfers and collectives take themselves, without the wait for who comes last. Pure."""
+"""Own times of transfers and collectives, without the wait for the last worker. Pure."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _AT_ONCE_S = 1e-4
 
 
 def p2p(kind: str) -> tuple[str, str]:
-    """`forward` or `backward`, and `send` or `recv`; empty for what is not point to point."""
+    """Return (`forward` or `backward`, `send` or `recv`); empty strings if not point to point."""
     way, _, end = kind.rpartition("-")
     return (way, end) if end in ("send", "recv") and way in ("forward", "backward") else ("", "")
 
 
 def own_times(shape: StepShape, node_of: Ints, nodes: int) -> Floats:
-    """How long each of so many nodes takes once all its workers are there, nodes x steps.
+    """Return each node's time after all its workers have arrived, nodes x steps.
 
-    Sends and receives that a worker issued together are recorded as ending together, with the last of them. What hides
-    behind a later one on both its sides is taken to be as its kind usually is; where the row of the
-    worker that came last is missing, as the node usually is.
+    Sends and receives that a worker issued together are recorded as ending with the last of them. A transfer hidden
+    behind a later one on both sides gets the usual time of its kind; if the row of the last worker is missing, that of
+    the node.
     """
     ready_s, over_s = _between(shape, node_of, nodes)
     own_s: Floats = np.maximum(over_s - ready_s, 0.0)
@@ -38,7 +38,7 @@ def own_times(shape: StepShape, node_of: Ints, nodes: int) -> Floats:
         lasts = over_s[mates] >= end_s - _AT_ONCE_S
         for place, row in enumerate(rows):
             is_hidden[row] = (lasts & (ready_s[mates] > ready_s[mates[place]])).any(axis=0)
-    # The other side of a transfer was not recorded at all: its time is mostly a wait.
+    # The other side of the transfer was not recorded: most of its time is a wait.
     is_hidden[(workers[node_of] < 2) & is_p2p(shape)] = True
     hidden = np.ones(own_s.shape, bool)
     np.logical_and.at(hidden, node_of, is_hidden)
@@ -52,7 +52,7 @@ def own_times(shape: StepShape, node_of: Ints, nodes: int) -> Floats:
 
 
 def _between(shape: StepShape, node_of: Ints, nodes: int) -> tuple[Floats, Floats]:
-    """When the last worker of each node was there, and when the first was through. Missing rows count only alone."""
+    """Return when the last worker of each node arrived and when the first left. Missing rows count only if alone."""
     ready_s, over_s = np.full((nodes, len(shape.steps)), -np.inf), np.full((nodes, len(shape.steps)), np.inf)
     np.maximum.at(ready_s, node_of, np.where(shape.was_recorded, shape.start_s, -np.inf))
     np.minimum.at(over_s, node_of, np.where(shape.was_recorded, shape.end_s, np.inf))
@@ -64,7 +64,7 @@ def _between(shape: StepShape, node_of: Ints, nodes: int) -> tuple[Floats, Float
 
 
 def _where_incomplete(own_s: Floats, shape: StepShape, node_of: Ints, workers: Ints) -> Floats:
-    """Taken as usual where a worker's row is missing, if it takes longer than ever: that worker came last."""
+    """Use the usual time if a worker's row is missing and the node takes longer than ever: that worker was last."""
     complete = np.ones(own_s.shape, bool)
     np.logical_and.at(complete, node_of, shape.was_recorded)
     partly = np.flatnonzero((workers > 1) & complete.any(axis=1) & ~complete.all(axis=1))
@@ -76,7 +76,7 @@ def _where_incomplete(own_s: Floats, shape: StepShape, node_of: Ints, workers: I
 
 
 def issued_together(shape: StepShape) -> list[list[int]]:
-    """Rows of sends and receives that a worker issued at once: they begin and end together."""
+    """Return rows of sends and receives that a worker issued at once: they begin and end together."""
     transfers = np.flatnonzero(is_p2p(shape))
     start_s, end_s = (np.median(times_s[transfers], axis=1) for times_s in (shape.start_s, shape.end_s))
     order = np.lexsort((end_s, start_s, shape.worker[transfers]))
@@ -89,5 +89,5 @@ def issued_together(shape: StepShape) -> list[list[int]]:
 
 
 def is_p2p(shape: StepShape) -> NDArray[np.bool_]:
-    """Which rows are sends or receives."""
+    """Return a mask of sends and receives."""
     return np.isin(shape.kind, [number for number, kind in enumerate(shape.kinds) if p2p(kind)[0]])

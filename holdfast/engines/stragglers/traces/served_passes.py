@@ -1,7 +1,7 @@
-"""Which pass each send and receive serves, and which of them were recorded and never took place. Pure.
+"""The pass that each send and receive serves, and recorded transfers that never took place. Pure.
 
-A profiler may write down a send and a receive for every pass, also for those of a pipeline's very first and very last
-virtual stage, which have nobody to send to or to receive from, and before the first pass or after the last.
+A profiler can record a send and a receive for every pass, even for the first and last virtual stage of a pipeline,
+which have no peer in one direction, and before the first pass or after the last.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from holdfast.engines.stragglers.traces.own_times import p2p
 from holdfast.engines.stragglers.traces.step_shape import StepShape
 
 NOBODY = -1
-"""Instead of a pass: the send or receive never took place."""
+"""In place of a pass: the send or receive never took place."""
 UNKNOWN = -2
-"""Instead of a pass: so many rows are missing that nothing tells."""
+"""In place of a pass: too many rows are missing to find it."""
 _TOUCHING_S = 1e-4
 
 
 def served_passes(shape: StepShape) -> Ints:
-    """For each row that is a send or receive the row of the pass that it brings to or takes from; else UNKNOWN."""
+    """Return, for each send or receive, the row of its pass; UNKNOWN for other rows."""
     served = np.full(len(shape.kind), UNKNOWN)
     start_s, end_s = np.median(shape.start_s, axis=1), np.median(shape.end_s, axis=1)
     passes_of = {way: shape.kind == _number(shape, f"{way}-compute") for way in ("forward", "backward")}
@@ -44,7 +44,7 @@ def served_passes(shape: StepShape) -> Ints:
             if len(rows) == len(real):
                 served[rows] = real
             elif len(rows) == len(passes) or (end == "recv" and len(rows) + 1 == len(passes)):
-                # The very first receive has nothing before it, and may be missing.
+                # The very first receive has no previous pass, and may be missing.
                 passes = passes[len(passes) - len(rows) :]
                 served[rows] = np.where(does_meet[passes], passes, NOBODY)
     return served
@@ -55,7 +55,7 @@ def _number(shape: StepShape, kind: str) -> int:
 
 
 def _meets(shape: StepShape, way: str, end: str) -> NDArray[np.bool_]:
-    """Which rows, if they are passes, have a stage before them to receive from, or behind them to send to."""
+    """Return a mask of rows that, as passes, have a stage before them to receive from, or after them to send to."""
     outermost_stage, outermost_chunk = 0, 0
     if (f"{way}-compute" == FORWARD) != (end == "recv"):
         outermost_stage, outermost_chunk = shape.pp_size - 1, int(shape.chunk.max())

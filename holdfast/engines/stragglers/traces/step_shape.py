@@ -1,4 +1,4 @@
-"""Steps of one shape side by side: each operation that recurs in every step is a row, each step a column. Pure."""
+"""Steps of one shape: each operation that recurs in every step is a row, each step a column. Pure."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from holdfast.engines.stragglers.traces.missing_rows import filled
 from holdfast.engines.stragglers.traces.operations import BACKWARD, COMPUTE, FORWARD, Floats, Ints, Operations
 
 _OCCASIONAL = 0.5
-"""What fewer workers than this share do in a step is done now and then: where it is absent it took no time."""
+"""Share of workers below which an operation is occasional: where it is absent it took no time."""
 
 
 class StepShape(NamedTuple):
-    """Operations x steps. The rows are described by columns of equal length; times in seconds from each step's first.
+    """Operations x steps. Columns of equal length describe the rows; times in seconds from each step's start.
 
-    `worker` is dp_rank * pp_size + stage. Where a row of the trace is missing, `was_recorded` is false and its times
-    are those that its neighbours suggest.
+    `worker` is dp_rank * pp_size + stage. If a row is missing in the trace, `was_recorded` is false and its times are
+    estimated from its neighbours.
     """
 
     kinds: tuple[str, ...]
@@ -47,22 +47,22 @@ class StepShape(NamedTuple):
         return self.start_s + self.duration_s
 
     def of_workers(self) -> list[Ints]:
-        """The rows of each worker, in order."""
+        """Return the rows of each worker, in order."""
         order = np.argsort(self.worker, kind="stable")
         return np.split(order, np.flatnonzero(np.diff(self.worker[order])) + 1)
 
     def of_kind(self, kind: str) -> NDArray[np.bool_]:
-        """Which rows are of a kind."""
+        """Return a mask of the rows of a kind."""
         return np.equal(self.kind, self.kinds.index(kind) if kind in self.kinds else -1)
 
     @property
     def is_compute(self) -> NDArray[np.bool_]:
-        """Which rows are forward or backward passes."""
+        """Mask of forward and backward passes."""
         return self.of_kind(FORWARD) | self.of_kind(BACKWARD)
 
 
 def shapes(operations: Operations) -> list[StepShape]:
-    """The steps grouped by how many microbatches they have, the largest group first."""
+    """Group the steps by their number of microbatches, the largest group first."""
     forward = operations.of_kind(FORWARD if FORWARD in operations.kinds else BACKWARD)
     steps, at = np.unique(operations.step, return_inverse=True)
     most = np.full(len(steps), -1)
@@ -100,7 +100,7 @@ def _shape(operations: Operations, steps: Ints) -> StepShape:
 
 
 def _filled(shape: StepShape) -> StepShape:
-    """With times where rows are missing."""
+    """Estimate times of missing rows."""
     start_s, end_s = filled(shape.start_s, shape.end_s, shape.worker)
     occasional = np.zeros(len(shape.kind), bool)
     for kind, name in enumerate(shape.kinds):

@@ -1,4 +1,4 @@
-"""Files of timings, as columns of raw values: comma-separated text, gzip or not, and parquet. Pure."""
+"""Files of timings as columns of raw values: comma-separated text, gzip or not, and parquet. Pure."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _SEPARATORS = ",\t;"
 
 
 class OperationsUnreadable(ValueError):
-    """The input holds no timings of operations; the message names cause and cure."""
+    """Input without timings of operations; the message names cause and cure."""
 
 
 def columns_of(data: bytes, name: str) -> Columns:
-    """The columns in a file's content, by their names in lower case, all of one length.
+    """Return the columns of a file by lower-case name, all of one length.
 
     Raises:
         OperationsUnreadable: damaged, cut short, or not a table.
@@ -31,7 +31,7 @@ def columns_of(data: bytes, name: str) -> Columns:
 
 
 def first_line(head: bytes) -> str:
-    """The first line of a table whose beginning this is, unpacked and with commas; "" if it is none."""
+    """Return the first line of a table, unpacked and with commas, from the beginning of its file; "" if it is none."""
     if head.startswith(GZIP):
         try:
             head = zlib.decompressobj(wbits=31).decompress(head, 4096)
@@ -42,7 +42,7 @@ def first_line(head: bytes) -> str:
 
 
 def separator_of(line: str) -> str:
-    """What stands between the columns of a table whose first line this is."""
+    """Return the separator of a table's columns, by its first line."""
     return max(_SEPARATORS, key=line.count)
 
 
@@ -57,7 +57,7 @@ def _of_text(data: bytes, name: str) -> Columns:
 
 
 def _of_plain(text: str) -> Columns | None:
-    """Text without quotes or faults, several times as fast; None if it is not so plain."""
+    """Parse text without quotes or faults, several times as fast; None if the text is not that plain."""
     lines = text.rstrip("\n").split("\n")
     header = [column.strip().lower() for column in lines[0].split(",")]
     width = len(header)

@@ -1,4 +1,4 @@
-"""The meta file of a trace: the sizes of its job, in JSON or in flat YAML (`dp_size: 4`). Pure."""
+"""The meta file of a trace: the sizes of its job, in JSON or flat YAML (`dp_size: 4`). Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Size = Annotated[int, msgspec.Meta(ge=0, le=1 << 24)]
 
 
 class TraceMeta(msgspec.Struct, frozen=True, kw_only=True):
-    """Sizes of a job; 0: not said, then the rows must tell."""
+    """Sizes of a job; 0: not given, inferred from the rows."""
 
     dp_size: Size = 0
     pp_size: Size = 0
@@ -26,10 +26,10 @@ class TraceMeta(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_meta(data: bytes) -> TraceMeta:
-    """The sizes in a meta file's content.
+    """Return the sizes in a meta file.
 
     Raises:
-        OperationsUnreadable: it names no size.
+        OperationsUnreadable: the file has no size.
     """
     try:
         if data.lstrip().startswith(b"{"):

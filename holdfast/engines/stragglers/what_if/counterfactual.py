@@ -1,4 +1,4 @@
-"""How long steps would have lasted without one cause of slowness or another. Pure."""
+"""Step times without one cause of slowness or another. Pure."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.engines.stragglers.compute_times import Parts, Passes
+from holdfast.engines.stragglers.compute_times import PassFactors, PassTimes
 from holdfast.engines.stragglers.link_times import SlowLink
 from holdfast.engines.stragglers.traces.operations import Floats
 from holdfast.engines.stragglers.traces.step_shape import StepShape
-from holdfast.engines.stragglers.what_if.dependencies import Graph
+from holdfast.engines.stragglers.what_if.dependencies import StepGraph
 from holdfast.engines.stragglers.what_if.step_replay import replay
 
 PAUSE_KIND = "gc"
@@ -25,26 +25,26 @@ CAUSES = (
     "pauses",
     "variation",
 )
-"""What can be taken away. `variation`: all that is left of passes' and other operations' deviations."""
+"""Causes that can be removed. `variation`: all remaining deviations of passes and other operations."""
 
 
-class Step(NamedTuple):
-    """A step and all that is known of why it lasts as it does. `usual_s`: what each node usually takes, nodes."""
+class AnalyzedStep(NamedTuple):
+    """A step with the evidence on its duration. `usual_s`: each node's usual time."""
 
     shape: StepShape
-    graph: Graph
-    passes: Passes
-    parts: Parts
+    graph: StepGraph
+    passes: PassTimes
+    parts: PassFactors
     links: list[SlowLink]
     usual_s: Floats
 
 
-def lasts_without_s(step: Step, gone: frozenset[str]) -> float:
-    """The mean time of a step if those causes had not been."""
+def lasts_without_s(step: AnalyzedStep, gone: frozenset[str]) -> float:
+    """Return the mean time of a step without these causes."""
     return float(replay(step.graph, _own_s(step, gone)).mean())
 
 
-def _own_s(step: Step, gone: frozenset[str]) -> Floats:
+def _own_s(step: AnalyzedStep, gone: frozenset[str]) -> Floats:
     shape, graph = step.shape, step.graph
     own_s = graph.own_s.copy()
     alone = ~graph.is_transfer
@@ -68,12 +68,12 @@ def _own_s(step: Step, gone: frozenset[str]) -> Floats:
     return own_s
 
 
-def _usual_of_peers(step: Step, other: NDArray[np.bool_], kind: int, stage: int) -> float:
+def _usual_of_peers(step: AnalyzedStep, other: NDArray[np.bool_], kind: int, stage: int) -> float:
     row = step.graph.first_row
     return float(np.median(step.usual_s[other & (step.shape.kind[row] == kind) & (step.shape.stage[row] == stage)]))
 
 
-def _passes_s(parts: Parts, gone: frozenset[str]) -> Floats:
+def _passes_s(parts: PassFactors, gone: frozenset[str]) -> Floats:
     rest = np.where(parts.is_pause, parts.rest, 1.0) if "variation" in gone else parts.rest
     if "pauses" in gone:
         rest = np.where(parts.is_pause, 1.0, rest)

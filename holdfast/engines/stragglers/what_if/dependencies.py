@@ -1,8 +1,8 @@
-"""What had to wait for what within a step, from the timings of its operations. Pure.
+"""Dependencies between the operations of a step, from their timings. Pure.
 
-An operation of one worker alone is a node; a transfer between two, or a collective of several, is one node of all of
-them. A node begins when each of its workers has come to it, and what it then takes is its own time, without the wait
-for the last one: that is how waiting and transferring are told apart.
+An operation of a single worker is a node; a transfer between two workers or a collective of several is one node of all
+of them. A node begins when all its workers have arrived; its time from then on is its own, without the wait for the
+last worker. This separates waiting from transferring.
 """
 
 from __future__ import annotations
@@ -20,73 +20,73 @@ from holdfast.engines.stragglers.traces.step_shape import StepShape
 from holdfast.engines.stragglers.what_if.worker_order import runs_beside, waits
 
 _CONTRADICTORY_MAX = 0.05
-"""Of what is waited for: if more contradicts the clock, steps or workers are mixed up."""
+"""Share of dependencies that may contradict the clock; above it, steps or workers are mixed up."""
 
 _COLLECTIVE = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast")
 _OF_ONE_WORKER = ("layernorm-grads-all-reduce",)
-"""Among the tensor-parallel ranks, which count as one worker."""
+"""Collectives among tensor-parallel ranks, which count as one worker."""
 _OF_ENDS = ("embedding-grads-all-reduce",)
-"""Between the first and the last stage, which share the embedding."""
+"""Collectives between the first and the last stage, which share the embedding."""
 OF_ALL = ("optimizer-clip-main-grad",)
-"""The gradients' norm is that of the whole model."""
+"""Collectives of the whole model, such as for the norm of the gradients."""
 
 
-class Contradictory(ValueError):
-    """The order of operations on one worker contradicts that on another: nothing can be replayed."""
+class ContradictoryOrder(ValueError):
+    """Contradicting orders of operations on different workers: nothing can be replayed."""
 
 
-class Graph(NamedTuple):
-    """Nodes and what each waits for.
+class StepGraph(NamedTuple):
+    """Nodes and their dependencies.
 
-    `node_of` maps the shape's rows to nodes. `own_s` is what a node takes itself, nodes x steps. `levels`: nodes whose
-    predecessors all stand in earlier ones; with each level the predecessors, one after another, and where each node's
-    begin. `is_transfer`: of two workers or more. `is_void`: recorded, and never took place.
+    `node_of` maps the shape's rows to nodes. `own_s`: each node's own time, nodes x steps. `levels`: nodes whose
+    predecessors are all in earlier levels. `is_transfer`: of two workers or more. `is_void`: recorded, but never took
+    place.
     """
 
     node_of: Ints
     own_s: Floats
     is_transfer: NDArray[np.bool_]
     is_void: NDArray[np.bool_]
-    levels: tuple[Level, ...]
+    levels: tuple[GraphLevel, ...]
 
     @property
     def first_row(self) -> Ints:
-        """For each node one row of the shape."""
+        """One row of the shape for each node."""
         rows = np.empty(len(self.own_s), np.int64)
         rows[self.node_of[::-1]] = np.arange(len(self.node_of))[::-1]
         return rows
 
 
-class Level(NamedTuple):
-    """Nodes that can be placed together once the earlier levels are. `begins` cuts `before`, one piece per node."""
+class GraphLevel(NamedTuple):
+    """Nodes of one level; `before`: their predecessors in a row; `begins`: where those of each node start in it."""
 
     nodes: Ints
     before: Ints
     begins: Ints
 
 
-def graph_of(shape: StepShape) -> Graph:
-    """The graph of a step.
+def graph_of(shape: StepShape) -> StepGraph:
+    """Build the graph of a step.
 
     Raises:
-        Contradictory: it has a cycle.
+        ContradictoryOrder: it has a cycle.
     """
     is_async, served = runs_beside(shape), served_passes(shape)
     node_of, is_transfer = nodes_of(shape, served)
     try:
         levels = _levels(_before(node_of, waits(shape, is_async, served)))
-    except Contradictory:
-        # Rows that are missing can put transfers into the wrong order; what each pass waits for stays.
+    except ContradictoryOrder:
+        # Missing rows can put transfers into the wrong order; the dependencies of passes remain.
         before = _before(node_of, waits(shape, is_async | is_p2p(shape), served))
         levels = _levels(_in_time(before, shape, node_of))
     own_s, is_void = own_times(shape, node_of, len(is_transfer)), np.zeros(len(is_transfer), bool)
     is_void[node_of[served == NOBODY]] = True
     own_s[is_void] = 0.0
-    return Graph(node_of, own_s, is_transfer, is_void, levels)
+    return StepGraph(node_of, own_s, is_transfer, is_void, levels)
 
 
 def _before(node_of: Ints, pairs: Iterable[tuple[int, int]]) -> list[list[int]]:
-    """For each node those that it waits for."""
+    """Return the predecessors of each node."""
     before: list[list[int]] = [[] for _ in range(int(node_of.max()) + 1)]
     for a, b in sorted({(int(node_of[a]), int(node_of[b])) for a, b in pairs}):
         if a != b:
@@ -95,7 +95,7 @@ def _before(node_of: Ints, pairs: Iterable[tuple[int, int]]) -> list[list[int]]:
 
 
 def _in_time(before: list[list[int]], shape: StepShape, node_of: Ints) -> list[list[int]]:
-    """Without what contradicts the clock, if that is little: a transfer that was put together wrongly."""
+    """Drop the few dependencies that contradict the clock, from transfers that were paired wrongly."""
     ready_s = np.full(len(before), -np.inf)
     np.maximum.at(ready_s, node_of, np.median(shape.start_s, axis=1))
     right = [[one for one in earlier if ready_s[one] < ready_s[node]] for node, earlier in enumerate(before)]
@@ -104,7 +104,7 @@ def _in_time(before: list[list[int]], shape: StepShape, node_of: Ints) -> list[l
 
 
 def group_of(kind: str, worker: int, shape: StepShape) -> tuple[str, int]:
-    """Which group of workers an operation meets, by name and number: the worker alone, or those of a collective."""
+    """Return the group of workers of an operation, by name and number: the worker alone, or those of a collective."""
     stage, dp_rank = worker % shape.pp_size, worker // shape.pp_size
     if kind in OF_ALL:
         return "all", 0
@@ -116,12 +116,12 @@ def group_of(kind: str, worker: int, shape: StepShape) -> tuple[str, int]:
 
 
 def is_communication(kind: str) -> bool:
-    """Whether an operation is a transfer or a collective, be it among the ranks of one worker."""
+    """True if an operation is a transfer or a collective, even within one worker."""
     return bool(p2p(kind)[0]) or kind in OF_ALL or any(name in kind for name in _COLLECTIVE)
 
 
 def nodes_of(shape: StepShape, served: Ints) -> tuple[Ints, NDArray[np.bool_]]:
-    """For each row its node, and whether a node is one of several workers. `served`: see `served_passes`."""
+    """Return each row's node, and a mask of nodes of several workers. `served`: see `served_passes`."""
     names: dict[tuple[object, ...], int] = {}
     node_of = np.empty(len(shape.kind), np.int64)
     number = _numbers(shape, served)
@@ -142,7 +142,7 @@ def nodes_of(shape: StepShape, served: Ints) -> tuple[Ints, NDArray[np.bool_]]:
 
 
 def _numbers(shape: StepShape, served: Ints) -> Ints:
-    """Numbers by which workers meet: a send's and its receive's are the same; -1 for what meets nobody."""
+    """Number transfers so that a send and its receive have the same number; -1 if there is no other side."""
     number = shape.sequence.copy()
     transfers = np.flatnonzero(served != UNKNOWN)
     number[transfers] = -1
@@ -154,7 +154,7 @@ def _numbers(shape: StepShape, served: Ints) -> Ints:
     return number
 
 
-def _levels(before: list[list[int]]) -> tuple[Level, ...]:
+def _levels(before: list[list[int]]) -> tuple[GraphLevel, ...]:
     levels = []
     after: list[list[int]] = [[] for _ in before]
     for node, earlier in enumerate(before):
@@ -167,7 +167,7 @@ def _levels(before: list[list[int]]) -> tuple[Level, ...]:
         placed += len(level)
         sizes = [len(before[node]) for node in level]
         levels.append(
-            Level(
+            GraphLevel(
                 np.array(level),
                 np.array([one for node in level for one in before[node]], np.int64),
                 np.cumsum([0, *sizes[:-1]]),
@@ -181,5 +181,5 @@ def _levels(before: list[list[int]]) -> tuple[Level, ...]:
                     following.append(one)
         level = following
     if placed < len(before):
-        raise Contradictory(f"{len(before) - placed} of {len(before)} operations wait for one another in a circle")
+        raise ContradictoryOrder(f"{len(before) - placed} of {len(before)} operations wait for one another in a circle")
     return tuple(levels)

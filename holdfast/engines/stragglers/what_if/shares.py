@@ -1,4 +1,4 @@
-"""Time lost, shared out among causes that act together. Pure."""
+"""Attribution of lost time to causes that act together. Pure."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from math import factorial
 
 
 def shares_of(causes: Sequence[str], lasts_s: Callable[[frozenset[str]], float]) -> dict[str, float]:
-    """Each cause's Shapley value in seconds: what its removal saves, averaged over all orders of removing them.
+    """Return each cause's Shapley value in seconds: the time saved by removing it, averaged over all orders of removal.
 
-    `lasts_s` says how long it lasts without those causes. The values add up to what is saved by removing all.
+    `lasts_s` returns the duration without those causes. The values add up to the time saved by removing all.
     """
     known: dict[frozenset[str], float] = {}
 

@@ -1,15 +1,15 @@
-"""A step replayed with other durations: when it would have ended. Pure."""
+"""Replay of a step with other durations. Pure."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from holdfast.engines.stragglers.traces.operations import Floats
-from holdfast.engines.stragglers.what_if.dependencies import Graph
+from holdfast.engines.stragglers.what_if.dependencies import StepGraph
 
 
-def replay(graph: Graph, own_s: Floats) -> Floats:
-    """How long each step takes (steps), if its nodes take so long themselves (nodes x steps)."""
+def replay(graph: StepGraph, own_s: Floats) -> Floats:
+    """Return the duration of each step for the nodes' own times (nodes x steps)."""
     end_s = np.empty_like(own_s)
     for level in graph.levels:
         if len(level.before):

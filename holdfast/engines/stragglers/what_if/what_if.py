@@ -1,7 +1,7 @@
-"""What-if analysis: how long the steps would have lasted with some operations at their ideal duration. Pure.
+"""What-if analysis: step times with some operations at their ideal duration. Pure.
 
 After "Understanding Stragglers in Large Model Training Using What-if Analysis": the ideal of a transfer or collective
-is the median of its kind, since a few very slow ones should not count, that of a pass or anything else the mean.
+is the median of its kind, since a few very slow ones should not count; that of any other operation is the mean.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from holdfast.engines.stragglers.straggler_verdict import WhatIf
 from holdfast.engines.stragglers.traces.operations import Floats
 from holdfast.engines.stragglers.traces.own_times import p2p
 from holdfast.engines.stragglers.traces.step_shape import StepShape
-from holdfast.engines.stragglers.what_if.dependencies import Graph, is_communication
+from holdfast.engines.stragglers.what_if.dependencies import StepGraph, is_communication
 from holdfast.engines.stragglers.what_if.step_replay import replay
 
 _WORST = 0.03
 _WORKERS_MAX = 256
-"""Of more workers each is put down as the lesser of its data-parallel rank and its stage, as in the paper."""
+"""Maximum workers replayed one by one; above it, a worker's slowdown is the lesser of its row and column (paper)."""
 
 
-def what_if(shape: StepShape, graph: Graph) -> WhatIf:
-    """The figures of the paper, means over the steps."""
+def what_if(shape: StepShape, graph: StepGraph) -> WhatIf:
+    """Return the figures of the paper, means over the steps."""
     ideal = ideal_s(shape, graph)
 
     def lasts_s(kept: NDArray[np.bool_]) -> float:
-        """With these nodes as they were and all others ideal."""
+        """Return the mean step time with these nodes as recorded and all others ideal."""
         return float(replay(graph, np.where(kept[:, None], graph.own_s, ideal)).mean())
 
     def with_rows(rows: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -68,8 +68,8 @@ def what_if(shape: StepShape, graph: Graph) -> WhatIf:
     )
 
 
-def ideal_s(shape: StepShape, graph: Graph) -> Floats:
-    """The ideal duration of each node, nodes x 1; 0 for what never took place."""
+def ideal_s(shape: StepShape, graph: StepGraph) -> Floats:
+    """Return the ideal duration of each node, nodes x 1; 0 if it never took place."""
     kind = shape.kind[graph.first_row]
     ideal = np.zeros((len(kind), 1))
     for one in np.unique(kind[~graph.is_void]):
@@ -79,7 +79,7 @@ def ideal_s(shape: StepShape, graph: Graph) -> Floats:
 
 
 def _kinds(shape: StepShape) -> dict[str, list[int]]:
-    """Kinds by the name under which they are counted: sends and receives of one direction are the same transfers."""
+    """Group kinds by reported name: sends and receives of one direction are the same transfers."""
     found: dict[str, list[int]] = {}
     for number, kind in enumerate(shape.kinds):
         way, _ = p2p(kind)

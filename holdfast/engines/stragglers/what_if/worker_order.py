@@ -1,7 +1,7 @@
-"""What had to wait for what on one worker, from the timings of its operations. Pure.
+"""Dependencies between operations of one worker, from their timings. Pure.
 
-What began as something else ended had to wait for it; what ran at the same time did not. Communication that runs
-beside passes is told apart: what needs it, or is needed by it, follows from the pass and the chunk that it serves.
+An operation that begins as another ends had to wait for it; operations that overlap did not. For communication that
+runs beside passes, dependencies follow from the pass and the chunk that it serves.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from holdfast.engines.stragglers.traces.own_times import p2p
 from holdfast.engines.stragglers.traces.step_shape import StepShape
 
 _ASYNC_SHARE = 0.05
-"""Communication of a kind that overlaps with compute more often than this runs beside it, not before it."""
+"""Share of overlaps with compute above which a kind of communication runs beside it, not before it."""
 _TOUCHING = 0.05
 _TOUCHING_S = 1e-4
 _APART_S = 5e-4
-"""Overlaps of no more than this come from how times are taken."""
+"""Overlaps up to this are measurement errors."""
 _ALWAYS = 0.95
-"""What comes before something else in more steps than this has to."""
+"""Share of steps in which one operation precedes another from which it is a dependency."""
 
 
 def runs_beside(shape: StepShape) -> NDArray[np.bool_]:
-    """Which rows are communication that compute of the same worker does not wait for, by what the timings show."""
+    """Return a mask of communication that compute of the same worker does not wait for, by the timings."""
     compute = shape.is_compute
     beside = np.zeros(len(shape.kind))
     ends_s = shape.end_s
@@ -55,7 +55,7 @@ def runs_beside(shape: StepShape) -> NDArray[np.bool_]:
 
 
 def waits(shape: StepShape, is_async: NDArray[np.bool_], served: Ints) -> Iterator[tuple[int, int]]:
-    """Pairs of rows of one worker, the second of which waits for the first. `served`: see `served_passes`."""
+    """Yield pairs of rows of one worker, the second of which waits for the first. `served`: see `served_passes`."""
     start_s, end_s = np.median(shape.start_s, axis=1), np.median(shape.end_s, axis=1)
     for own in shape.of_workers():
         main = own[~is_async[own]]
@@ -69,7 +69,7 @@ def waits(shape: StepShape, is_async: NDArray[np.bool_], served: Ints) -> Iterat
 
 
 def _one_after_another(rows: Ints, start_s: Floats, end_s: Floats) -> Iterator[tuple[int, int]]:
-    """The rows, sorted by their start, each after those that were over when it began; what others imply left out."""
+    """Yield dependencies of rows, sorted by start, on those that were over when they began, without implied ones."""
     open_: list[int] = []
     starts_s, ends_s = (dict(zip(rows.tolist(), times_s[rows].tolist(), strict=True)) for times_s in (start_s, end_s))
     for row in starts_s:
@@ -86,7 +86,7 @@ def _is_over(start_s: float, end_s: float, next_start_s: float, next_end_s: floa
 
 
 def _beside(shape: StepShape, rows: Ints, main: Ints, served: Ints) -> Iterator[tuple[int, int]]:
-    """What communication of one kind that runs beside compute waits for, and what waits for it, on one worker."""
+    """Yield dependencies of one kind of communication that runs beside compute, on one worker."""
     kind = shape.kinds[shape.kind[rows[0]]]
     way, end = p2p(kind)
     if way:
@@ -107,7 +107,8 @@ def _beside(shape: StepShape, rows: Ints, main: Ints, served: Ints) -> Iterator[
         if needed >= 0 and is_gather:
             yield row, needed
         elif not way and (row == rows[-1] or is_gather):
-            # Others are waited for when all of them are needed; what happened to come after one did not wait for it.
+            # Other communication is awaited when all of it is needed; an operation that merely follows one did not wait
+            # for it.
             later = (start_s >= shape.end_s[row] - _TOUCHING_S).mean(axis=1) > _ALWAYS
             if later.any():
                 yield from ((row, int(one)) for one in main[later & (usual_start_s <= usual_end_s[later].min())])
@@ -115,13 +116,13 @@ def _beside(shape: StepShape, rows: Ints, main: Ints, served: Ints) -> Iterator[
 
 
 def _follows(shape: StepShape, previous: int, row: int) -> bool:
-    """Whether a row began as the one before it of its kind ended, and so waited for nothing else."""
+    """True if a row began as the previous one of its kind ended, and so waited for nothing else."""
     gap_s = np.median(shape.start_s[row] - shape.end_s[previous]) if previous >= 0 else np.inf
     return bool(gap_s <= _APART_S)
 
 
 def _passes_of_chunks(shape: StepShape, main: Ints, is_gather: bool) -> dict[int, int]:
-    """For each chunk the pass that waits for its parameters, or after which its gradients are complete."""
+    """Return, for each chunk, the pass that waits for its parameters, or after which its gradients are complete."""
     name = FORWARD if is_gather else BACKWARD
     passes = main[shape.kind[main] == (shape.kinds.index(name) if name in shape.kinds else -1)]
     return {int(shape.chunk[row]): int(row) for row in (passes[::-1] if is_gather else passes)}

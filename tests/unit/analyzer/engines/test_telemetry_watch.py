@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.effects import RowWrite
 from holdfast.engines.telemetry import training as learning
-from holdfast.engines.telemetry.model import Model, Settings
+from holdfast.engines.telemetry.model import Model, WindowSettings
 from holdfast.engines.telemetry.windows import METRICS
 from holdfast.events import LogSignature, TelemetryAnomaly, TelemetryMeasured
 from holdfast.events.parts.samples import RankTelemetry
@@ -26,8 +26,8 @@ POLICY = TelemetryPolicy()
 
 @pytest.fixture(scope="module")
 def model() -> Model:
-    made = learning.train(history(60), Settings(), "v1", START, ["job"])
-    return msgspec.structs.replace(made, scores=learning.put_to_the_test(made, history(8, seed=4), []))
+    made = learning.train(history(60), WindowSettings(), "v1", START, ["job"])
+    return msgspec.structs.replace(made, scores=learning.evaluate(made, history(8, seed=4), []))
 
 
 def brought(model: Model) -> KeepModel:

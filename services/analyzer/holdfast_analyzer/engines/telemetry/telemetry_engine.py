@@ -10,7 +10,7 @@ import msgspec
 import structlog
 
 from holdfast.effects import Effect, RowWrite
-from holdfast.engines.telemetry.model import FORMAT, Model, Settings
+from holdfast.engines.telemetry.model import FORMAT, Model, WindowSettings
 from holdfast.engines.telemetry.training import why_discarded
 from holdfast.engines.telemetry.windows import METRICS
 from holdfast.events import AnyEvent, LogSignature, TelemetryAnomaly, TelemetryMeasured
@@ -128,9 +128,9 @@ class TelemetryEngine(Engine):
             log.warning("no model of telemetry fits the settings", models=len(self._models))
 
 
-def settings_of(policy: TelemetryPolicy) -> Settings:
+def settings_of(policy: TelemetryPolicy) -> WindowSettings:
     """Return the settings that a model must have been trained with."""
-    return Settings(interval_s=policy.every_s, window=policy.window, length=policy.length)
+    return WindowSettings(interval_s=policy.every_s, window=policy.window, length=policy.length)
 
 
 def _refused(why: str) -> Effect:

@@ -12,7 +12,7 @@ from typing import Any
 
 from holdfast.engines.telemetry.anomaly_vote import AnomalyVote, vote
 from holdfast.engines.telemetry.error_window import ErrorLine, ErrorWindow
-from holdfast.engines.telemetry.model import Lens, Model
+from holdfast.engines.telemetry.model import DetectorSet, Model
 from holdfast.engines.telemetry.windows import (
     METRICS,
     Floats,
@@ -36,7 +36,7 @@ class ReadyModel:
 
     def __init__(self, model: Model) -> None:
         self.model = model
-        self.lens = Lens.of(model)
+        self.detectors = DetectorSet.of(model)
 
 
 class TelemetryWatch:
@@ -123,7 +123,7 @@ class TelemetryWatch:
         window = self._turn_of(filled(in_octaves(window, self._level)))
         if not window.ranks:
             return None
-        voted = vote(window.ranks, ready.lens.look(window), ready.model.thresholds)
+        voted = vote(window.ranks, ready.detectors.score(window), ready.model.thresholds)
         if not voted.is_anomaly or not self._is_news("metrics", now):
             return None
         return self._finding(

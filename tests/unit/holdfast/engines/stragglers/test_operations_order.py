@@ -14,7 +14,7 @@ from holdfast.engines.stragglers.traces.clock_skew import without_skew
 from holdfast.engines.stragglers.traces.missing_rows import filled
 from holdfast.engines.stragglers.traces.operations import read_operations
 from holdfast.engines.stragglers.traces.step_shape import StepShape, shapes
-from holdfast.engines.stragglers.what_if.dependencies import Graph, graph_of
+from holdfast.engines.stragglers.what_if.dependencies import StepGraph, graph_of
 from holdfast.engines.stragglers.what_if.step_replay import replay
 from holdfast.engines.stragglers.what_if.what_if import ideal_s, what_if
 from tests.scenes.operation_traces import HEADER, Job
@@ -22,7 +22,7 @@ from tests.scenes.operation_traces import HEADER, Job
 SLOW: dict[tuple[int, int], tuple[float, float]] = {(1, 1): (1.8, 1.8)}
 
 
-def graphed(trace: bytes | str) -> tuple[StepShape, Graph]:
+def graphed(trace: bytes | str) -> tuple[StepShape, StepGraph]:
     data = trace if isinstance(trace, bytes) else f"{HEADER}\n{trace}".encode()
     shape, _ = without_skew(shapes(read_operations(data, "trace"))[0])
     return shape, graph_of(shape)

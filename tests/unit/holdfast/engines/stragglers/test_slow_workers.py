@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from holdfast.engines.stragglers.compute_times import Passes, parts_of
+from holdfast.engines.stragglers.compute_times import PassTimes, parts_of
 from holdfast.engines.stragglers.slow_spans import slow_spans
 from holdfast.engines.stragglers.traces.operations import Floats, Ints
 
 
-def made(seconds: Floats, stages: int) -> Passes:
+def made(seconds: Floats, stages: int) -> PassTimes:
     """Passes of (kinds x stages) x dp_ranks x steps x microbatches."""
     rows: Ints = np.arange(0)
-    return Passes(seconds, np.repeat([0, 1], stages), np.tile(np.arange(stages), 2), rows, rows)
+    return PassTimes(seconds, np.repeat([0, 1], stages), np.tile(np.arange(stages), 2), rows, rows)
 
 
 def even(stages: int, dp: int, steps: int, microbatches: int) -> Floats:

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.engines.stragglers.traces.operations import read_operations
 from holdfast.engines.stragglers.traces.step_shape import StepShape, shapes
-from holdfast.engines.stragglers.what_if.dependencies import Contradictory, Graph, graph_of
+from holdfast.engines.stragglers.what_if.dependencies import ContradictoryOrder, StepGraph, graph_of
 from holdfast.engines.stragglers.what_if.shares import shares_of
 from holdfast.engines.stragglers.what_if.step_replay import replay
 from holdfast.engines.stragglers.what_if.what_if import what_if
@@ -31,7 +31,7 @@ TWO_STAGES = """\
 """
 
 
-def own_s(shape: StepShape, graph: Graph, kind: str) -> list[float]:
+def own_s(shape: StepShape, graph: StepGraph, kind: str) -> list[float]:
     nodes = np.unique(graph.node_of[shape.of_kind(kind)])
     return graph.own_s[nodes, 0].tolist()
 
@@ -91,7 +91,7 @@ def test_operations_that_wait_for_one_another_in_a_circle_are_refused() -> None:
         f"{dp},0,{dp},5,a-all-reduce,{1 + dp},1,0,-1,-1,-1\n{dp},0,{dp},5,b-all-reduce,{2 - dp},1,0,-1,-1,-1\n"
         for dp in (0, 1)
     )
-    with pytest.raises(Contradictory, match="circle"):
+    with pytest.raises(ContradictoryOrder, match="circle"):
         graph_of(shape_of(rows))
 
 

@@ -11,13 +11,13 @@ import pytest
 from holdfast.engines.telemetry import training
 from holdfast.engines.telemetry.anomaly_vote import AnomalyVote, vote
 from holdfast.engines.telemetry.lof import crowd_of, factors
-from holdfast.engines.telemetry.model import Array, Lens, Model, Scores, Settings
+from holdfast.engines.telemetry.model import DetectorSet, Model, ModelScores, StoredArray, WindowSettings
 from holdfast.engines.telemetry.rank_clusters import distances_to_others
 from holdfast.engines.telemetry.windows import METRICS, Sample, Window, filled, in_octaves, usual_level, window_of
 from tests.scenes.telemetry import history
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-SETTINGS = Settings()
+SETTINGS = WindowSettings()
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def model() -> Model:
 
 
 def voted(model: Model, window: Window) -> AnomalyVote:
-    return vote(window.ranks, Lens.of(model).look(window), model.thresholds)
+    return vote(window.ranks, DetectorSet.of(model).score(window), model.thresholds)
 
 
 def test_windows_that_it_has_not_seen_are_healthy_though_the_job_is_another(model: Model) -> None:
@@ -53,7 +53,7 @@ def test_it_is_the_same_after_a_journey(model: Model) -> None:
     there = msgspec.json.decode(msgspec.json.encode(model), type=Model)
     assert there == model
     with pytest.raises(ValueError, match="reshape"):
-        Array(shape=(3, 3), data=b"\0" * 16).values()
+        StoredArray(shape=(3, 3), data=b"\0" * 16).values()
 
 
 def test_of_too_little_nothing_is_learned() -> None:
@@ -65,15 +65,15 @@ def test_a_model_that_takes_everything_for_healthy_or_nothing_fails_its_test(mod
     deaf = msgspec.structs.replace(model, thresholds=training.Thresholds(lof=1e9, profile=1e9, clusters=1e9))
     jumpy = msgspec.structs.replace(model, thresholds=training.Thresholds(lof=0.1, profile=0.0001, clusters=0.0001))
     unseen = history(10, seed=21)
-    assert training.why_discarded(training.put_to_the_test(deaf, unseen, [])).startswith("its accuracy is")
-    assert training.why_discarded(training.put_to_the_test(jumpy, unseen, []))
-    assert not training.why_discarded(training.put_to_the_test(model, unseen, []))
+    assert training.why_discarded(training.evaluate(deaf, unseen, [])).startswith("its accuracy is")
+    assert training.why_discarded(training.evaluate(jumpy, unseen, []))
+    assert not training.why_discarded(training.evaluate(model, unseen, []))
 
 
 def test_the_scores_are_those_of_a_table_of_confusion() -> None:
-    scores = Scores(healthy=90, false_alarms=10, injected=8, injected_found=6, recorded=2, recorded_found=2)
+    scores = ModelScores(healthy=90, false_alarms=10, injected=8, injected_found=6, recorded=2, recorded_found=2)
     assert (scores.accuracy, scores.precision, scores.recall) == (0.88, 8 / 18, 0.8)
-    assert training.why_discarded(Scores(healthy=0, false_alarms=0, injected=0, injected_found=0)) != ""
+    assert training.why_discarded(ModelScores(healthy=0, false_alarms=0, injected=0, injected_found=0)) != ""
 
 
 def test_a_rare_healthy_phase_is_no_outlier() -> None:
