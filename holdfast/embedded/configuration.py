@@ -1,4 +1,4 @@
-"""The configuration that every child of an embedded cluster runs with: found and checked once, where `up` is called."""
+"""The configuration of all children of an embedded cluster, found and checked once by `up`."""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ FILE_SUFFIX = "_FILE"
 
 @dataclass(frozen=True, kw_only=True)
 class Configuration:
-    """What `holdfast config` shows in the same place: `file` is absolute, None where there is none."""
+    """The configuration that `holdfast config` shows in the same directory."""
 
     file: Path | None = None
+    """Absolute path, None without a file."""
     timeouts: Timeouts = field(default_factory=Timeouts)
     settings: tuple[Setting, ...] = field(default=(), compare=False)
-    """All of them, for people, but the addresses: a cluster has its own, with passwords."""
+    """All settings for display, without the addresses, which belong to the cluster and hold passwords."""
 
     def environment(self) -> dict[str, str]:
-        """What makes a child read this file, and no other that its own directory may hold."""
+        """Return the variables that make a child read this file, and no file in its working directory."""
         return {CONFIG_VARIABLE: os.devnull if self.file is None else str(self.file)}
 
 
 def find_configuration(environ: Mapping[str, str], named: str | Path | None = None) -> Configuration:
-    """The file `named`, else that of HOLDFAST_CONFIG, else `holdfast.toml` if there is one here, read and checked.
+    """Read and check the file `named`, else HOLDFAST_CONFIG's, else `holdfast.toml` in this directory if it exists.
 
-    Raises EmbeddedError where a service would refuse it, with the reason.
+    Raises EmbeddedError with the reason if a service would refuse it.
     """
     try:
         settings, listed = load.load(environ, file=named)

@@ -18,21 +18,21 @@ _REPLY_WITHIN_S = 60.0
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, tag_field="op"):
-    """What can be asked of a supervisor."""
+    """A request to a supervisor."""
 
 
 class Status(Request, frozen=True, kw_only=True, tag="status"):
-    """Ask for every child's `ChildStatus`."""
+    """Report every child's `ChildStatus`."""
 
 
 class Stop(Request, frozen=True, kw_only=True, tag="stop"):
-    """End the cluster in order, or at once with `force`; the reply comes before the end."""
+    """Stop the cluster in order, or immediately with `force`. The reply is sent before the cluster has stopped."""
 
     force: bool = False
 
 
 class PowerOff(Request, frozen=True, kw_only=True, tag="poweroff"):
-    """Lose a node: its agent and all its processes die by SIGKILL, and it stays off."""
+    """Power a node off: SIGKILL to its agent and all its processes; it stays off."""
 
     node: str
 
@@ -51,7 +51,7 @@ AnyRequest = Status | Stop | PowerOff | PowerOn | AddNode
 
 
 class ChildStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One child as the supervisor sees it. `ready_s`: seconds since it became ready, None while it is not."""
+    """The state of one child. `ready_s`: seconds since it became ready, None while it is not."""
 
     name: str
     kind: str
@@ -63,7 +63,7 @@ class ChildStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`error` is None on success; the other fields are set where the request asks for them."""
+    """A reply. `error` is None on success; other fields depend on the request."""
 
     error: str | None = None
     ready: bool = False
@@ -76,7 +76,7 @@ Answer = Callable[[AnyRequest], Awaitable[Reply]]
 
 
 class ControlServer:
-    """Listens while it is entered; every request is a task of the caller's group, cancelled on leaving."""
+    """A server on the control socket while it is entered. Requests run as tasks of the caller's group."""
 
     def __init__(self, layout: ClusterLayout, tasks: asyncio.TaskGroup, answer: Answer) -> None:
         self._layout = layout
@@ -115,7 +115,7 @@ class ControlServer:
             writer.write(msgspec.json.encode(reply) + b"\n")
             await writer.drain()
         except (OSError, EOFError, asyncio.LimitOverrunError):
-            # A caller that left, said nothing in time or sent no line at all: nobody to answer.
+            # The caller left, sent nothing in time, or sent no line: there is no one to answer.
             return
         finally:
             writer.close()
@@ -124,7 +124,7 @@ class ControlServer:
 def ask(layout: ClusterLayout, request: AnyRequest, *, within_s: float = _REPLY_WITHIN_S) -> Reply:
     """Send one request to the supervisor of a state directory and wait for the reply.
 
-    Raises NoCluster if none runs there, ControlRefused if it says no or does not answer in time.
+    Raises NoCluster if none runs there, ControlRefused if it refuses or does not answer in time.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(within_s)
@@ -152,14 +152,14 @@ def ask(layout: ClusterLayout, request: AnyRequest, *, within_s: float = _REPLY_
 
 
 def is_running(layout: ClusterLayout) -> bool:
-    """Whether a supervisor listens in a state directory."""
+    """Return True if a supervisor listens in a state directory."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection, _short_path(layout.control_socket) as address:
         return connection.connect_ex(address) == 0
 
 
 @contextlib.contextmanager
 def _short_path(path: Path) -> Iterator[str]:
-    """The path in a form that fits into a socket address (108 bytes), however deep the directory lies."""
+    """Yield the path in a form that fits into a socket address (108 bytes) at any depth of directories."""
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield f"/proc/self/fd/{directory}/{path.name}"

@@ -1,12 +1,12 @@
-"""What can go wrong with an embedded cluster, said so that the reader knows what to do next."""
+"""Errors of an embedded cluster, with messages that name the cure."""
 
 
 class EmbeddedError(Exception):
-    """The embedded cluster cannot do what was asked; the message names the cause and the cure."""
+    """The embedded cluster cannot do what was requested; the message names the cause and the cure."""
 
 
 class NoCluster(EmbeddedError):
-    """There is no cluster in the directory asked for, or none is running there."""
+    """There is no cluster in the directory, or it is not running."""
 
 
 class ClusterAlreadyRunning(EmbeddedError):
@@ -14,8 +14,8 @@ class ClusterAlreadyRunning(EmbeddedError):
 
 
 class StartFailed(EmbeddedError):
-    """A child could not be brought up; the message carries the end of its log."""
+    """A child could not be started; the message contains the end of its log."""
 
 
 class ControlRefused(EmbeddedError):
-    """The running supervisor refused a request, or what came over the control socket was no request."""
+    """The running supervisor refused a request, or did not answer."""

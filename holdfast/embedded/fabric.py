@@ -1,7 +1,7 @@
-"""A network of its own for each node: a namespace with one link (`eth0`) to a bridge, on which NATS is reached.
+"""Separate networks of nodes: for each, a namespace with one link (`eth0`) to a bridge, on which NATS is reached.
 
-What happens to such a link happens to one node alone: it can be pulled, slowed down or cut off from another. Addresses
-come from 198.18.0.0/15, which is set aside for tests of networks (RFC 2544).
+Such a link belongs to one node: it can be pulled, slowed down or cut off from another. Addresses come from
+198.18.0.0/15, which is reserved for tests of networks (RFC 2544).
 """
 
 import hashlib
@@ -22,12 +22,12 @@ _SUBNETS = 512
 
 
 def choose(layout: ClusterLayout, before: Fabric | None) -> Fabric:
-    """The bridge and subnet for a cluster: those of last time, else some that this machine has no use for.
+    """Choose the bridge and subnet of a cluster: those of the last run, or else unused ones.
 
-    Raises EmbeddedError when links cannot be made here.
+    Raises EmbeddedError if links cannot be made here.
     """
     if shutil.which("ip") is None:
-        raise EmbeddedError("nodes with networks of their own need the command ip: install iproute2.")
+        raise EmbeddedError("--namespaces needs the command ip: install iproute2.")
     used = {entry["local"].rpartition(".")[0] for link in _ip_json("addr") for entry in link["addr_info"]}
     if before is not None and before.subnet not in used:
         return before
@@ -37,7 +37,7 @@ def choose(layout: ClusterLayout, before: Fabric | None) -> Fabric:
         subnet = f"198.{18 + place // 256}.{place % 256}"
         if subnet not in used:
             return Fabric(bridge=f"hf{number % (1 << 24):06x}", subnet=subnet)
-    raise EmbeddedError("all subnets of 198.18.0.0/15 are in use on this machine: end some clusters.")
+    raise EmbeddedError("all subnets of 198.18.0.0/15 are in use on this machine: stop some clusters.")
 
 
 def build(fabric: Fabric) -> None:
@@ -50,7 +50,7 @@ def build(fabric: Fabric) -> None:
 def add_node(fabric: Fabric, node: str) -> None:
     """Make the node's namespace and link. Raises EmbeddedError."""
     if int(node.rpartition("-")[2]) >= NODES_MAX:
-        raise EmbeddedError(f"with networks of their own there can be {NODES_MAX} nodes: leave out --namespaces.")
+        raise EmbeddedError(f"--namespaces allows {NODES_MAX} nodes: use fewer, or omit it.")
     namespace, link = fabric.namespace(node), fabric.link(node)
     _ip("netns", "add", namespace)
     _ip("link", "add", link, "type", "veth", "peer", "name", DEVICE, "netns", namespace)
@@ -61,10 +61,10 @@ def add_node(fabric: Fabric, node: str) -> None:
 
 
 def remove(fabric: Fabric) -> None:
-    """Take the namespaces, their links and the bridge away; those that are there."""
+    """Remove the namespaces, their links and the bridge, as far as they exist."""
     for namespace in sorted(Path("/run/netns").glob(f"{fabric.bridge}-*")):
         _ip("netns", "del", namespace.name)
-    # The end of a namespace comes later than its removal; its links must be gone now.
+    # The kernel destroys a namespace after its removal; its links must be gone now.
     for link in sorted(Path("/sys/class/net").glob(f"{fabric.bridge}n*")):
         subprocess.run(("ip", "link", "del", link.name), capture_output=True, check=False)
     if Path(f"/sys/class/net/{fabric.bridge}").exists():
@@ -76,7 +76,7 @@ def _ip(*arguments: str) -> str:
     if done.returncode:
         raise EmbeddedError(
             f"`ip {' '.join(arguments)}` failed: {done.stderr.strip()}. Networks for nodes need root "
-            "(CAP_NET_ADMIN, CAP_SYS_ADMIN) and a kernel with veth and bridge: else leave out --namespaces."
+            "(CAP_NET_ADMIN, CAP_SYS_ADMIN) and a kernel with veth and bridge. Without them, omit --namespaces."
         )
     return done.stdout
 

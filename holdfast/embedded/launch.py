@@ -1,4 +1,4 @@
-"""Running a supervisor: in the foreground of a terminal, or detached from it."""
+"""Start of a supervisor, in the foreground of a terminal or detached from it."""
 
 import asyncio
 import os
@@ -49,10 +49,10 @@ def run_foreground(
 
 
 def run_detached(layout: ClusterLayout, plan: ClusterPlan, options: ClusterOptions, tell: Tell, *, wait: bool) -> int:
-    """Run a cluster in a process of its own, which outlives this one and its terminal. Returns its pid.
+    """Run a cluster in a separate process, which outlives this one and its terminal. Return its pid.
 
-    With `wait`, returns when all of it is ready; without, as soon as it holds the directory. Raises StartFailed when it
-    ended before. Call it while this process has one thread.
+    With `wait`, returns when all of it is ready; without, as soon as it holds the directory. Raises StartFailed if it
+    exits before. Call it while this process has one thread.
     """
     layout.create()
     reading, writing = os.pipe()
@@ -75,7 +75,7 @@ def run_detached(layout: ClusterLayout, plan: ClusterPlan, options: ClusterOptio
                 if progress.ready or not wait:
                     return pid
     except KeyboardInterrupt:
-        # Whoever gives up waiting does not want the cluster either.
+        # A user who stops waiting does not want the cluster either.
         os.kill(pid, signal.SIGINT)
         os.waitpid(pid, 0)
         raise
@@ -94,7 +94,7 @@ def _become_daemon(layout: ClusterLayout, plan: ClusterPlan, options: ClusterOpt
         log = RotatingLog(layout.log("supervisor"))
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
-        # Only what nobody expects comes out here, such as the traceback of an error of our own.
+        # Only unexpected output arrives here, such as the traceback of an internal error.
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
         os.close(null)
@@ -136,7 +136,7 @@ async def _supervise(
     supervisor = Supervisor(layout, plan, options, tell)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        # nohup asks us to ignore a signal by handing it down ignored.
+        # nohup passes an ignored signal on: it stays ignored.
         if signal.getsignal(number) is not signal.SIG_IGN:
             loop.add_signal_handler(number, supervisor.interrupt)
     await supervisor.run(on_ready)

@@ -1,4 +1,4 @@
-"""Where an embedded cluster keeps its state, and the file from which everyone else finds it."""
+"""The state directory of an embedded cluster, and the file by which other processes find the cluster."""
 
 import contextlib
 import fcntl
@@ -25,21 +25,21 @@ class Ports(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChildRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A running child: `started_ticks` (clock ticks since boot) tells it from a later process with the same pid."""
+    """A running child; `started_ticks` (since boot) distinguishes it from a later process with the same pid."""
 
     pid: int
     started_ticks: int
 
 
 class Fabric(msgspec.Struct, frozen=True, kw_only=True):
-    """The network of a cluster whose nodes have one each (`embedded.fabric`). `subnet`: the first three numbers."""
+    """The bridge and subnet (its first three numbers) of a cluster with separate networks (`embedded.fabric`)."""
 
     bridge: str
     subnet: str
 
     @property
     def gateway(self) -> str:
-        """The machine's own address on it."""
+        """The machine's own address on the bridge."""
         return f"{self.subnet}.1"
 
     def address(self, node: str) -> str:
@@ -54,25 +54,24 @@ class Fabric(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClusterInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What `cluster.json` says: how to reach the cluster. It holds passwords, hence mode 0600.
-
-    `database_urls` has the keys admin, controller, analyzer, standby, ckpt, historian and reader. `pid` is the
-    supervisor, None after an orderly stop. After a kill it is stale: whether one runs, the control socket tells.
-    `settings` are those that it runs with, or did when it ran last. `allows_faults`: `holdfast inject` may break it.
-    `fabric`: its nodes have networks of their own.
-    """
+    """Contents of `cluster.json`: how to reach the cluster. The file holds passwords, hence mode 0600."""
 
     version: str
     pid: int | None
+    """The supervisor, None after an orderly stop. Stale after a kill: the control socket tells whether one runs."""
     ports: Ports
     nats_url: str
     nats_monitor_url: str
     database_urls: dict[str, str]
+    """Keys: admin, controller, analyzer, standby, ckpt, historian and reader."""
     nodes: list[str]
     children: dict[str, ChildRecord] = {}
     settings: tuple[Setting, ...] = ()
+    """Settings of the present or last run."""
     allows_faults: bool = False
+    """`holdfast inject` may break it."""
     fabric: Fabric | None = None
+    """The separate networks of its nodes, None without --namespaces."""
 
     @classmethod
     def load(cls, directory: str | Path) -> "ClusterInfo":
@@ -84,7 +83,7 @@ class ClusterInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClusterLayout:
-    """The paths below one state directory, and the lock that lets one supervisor in."""
+    """The paths below a state directory, and the lock that admits one supervisor."""
 
     def __init__(self, root: str | Path) -> None:
         # Resolved, because the processes of a node are known by this spelling of its directory.
@@ -106,25 +105,25 @@ class ClusterLayout:
         return self.nodes / node
 
     def node_settings(self, node: str) -> Path:
-        """A file with the settings of this node alone; most have none."""
+        """Return the path of settings for this node alone; most nodes have none."""
         return self.node(node) / "holdfast.toml"
 
     def zygote_pid(self, node: str) -> Path:
         return self.node(node) / "zygote.pid"
 
     def refuse_foreign(self) -> None:
-        """Raises EmbeddedError where a cluster would lie among somebody else's files."""
+        """Raise EmbeddedError if the directory holds other files and no cluster."""
         if self.root.name == DEFAULT_DIRECTORY or not self.root.is_dir():
             return
         there = {entry.name for entry in self.root.iterdir()}
         if there and there.isdisjoint({self.lock_file.name, self.cluster_file.name}):
             raise EmbeddedError(
-                f"{self.root} holds other things ({min(there)}, ...) and no cluster. Choose an empty or a new "
+                f"{self.root} holds other files ({min(there)}, ...) and no cluster. Choose an empty or a new "
                 f"directory with --dir or {DIRECTORY_VARIABLE}."
             )
 
     def create(self) -> None:
-        """Make the directories, closed to other users. Raises EmbeddedError when that is not permitted."""
+        """Create the directories, closed to other users. Raises EmbeddedError if that is not permitted."""
         try:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
             for directory in (self.logs, self.postgres, self.nats, self.nodes):
@@ -132,7 +131,7 @@ class ClusterLayout:
         except OSError as error:
             raise EmbeddedError(
                 f"cannot keep the cluster's state in {self.root}: {error.strerror}. "
-                f"Choose another place with --dir or {DIRECTORY_VARIABLE}."
+                f"Choose another directory with --dir or {DIRECTORY_VARIABLE}."
             ) from error
 
     def info(self) -> ClusterInfo:
@@ -145,14 +144,16 @@ class ClusterLayout:
                 f"another with --dir or {DIRECTORY_VARIABLE}."
             ) from None
         except PermissionError:
-            raise EmbeddedError(f"{self.cluster_file} belongs to another user: use the one who started it.") from None
+            raise EmbeddedError(
+                f"{self.cluster_file} belongs to another user: run the command as the user who started the cluster."
+            ) from None
         except msgspec.MsgspecError as error:
             raise EmbeddedError(
-                f"{self.cluster_file} is damaged ({error}). Remove it; the ports are chosen anew."
+                f"{self.cluster_file} is damaged ({error}). Remove it; new ports are then chosen."
             ) from error
 
     def remembered(self) -> ClusterInfo | None:
-        """What an earlier start wrote, or None on the first."""
+        """Return what an earlier start wrote, None on the first start."""
         try:
             return self.info()
         except NoCluster:
@@ -165,7 +166,7 @@ class ClusterLayout:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the directory against a second supervisor; the kernel lets go when the holder dies.
+        """Lock the directory against a second supervisor; the kernel unlocks it when the holder dies.
 
         Raises ClusterAlreadyRunning, which names the holder's pid.
         """
@@ -175,7 +176,7 @@ class ClusterLayout:
             except BlockingIOError:
                 raise ClusterAlreadyRunning(
                     f"a cluster already runs in {self.root} (supervisor pid {_read_pid(self.lock_file)}). "
-                    "See it with `holdfast status`, end it with `holdfast down`, or start another with --dir."
+                    "See it with `holdfast status`, stop it with `holdfast down`, or start another with --dir."
                 ) from None
             file.truncate(0)
             file.write(f"{os.getpid()}\n")

@@ -1,4 +1,4 @@
-"""Which services and agents make up the cluster, as children of the supervisor."""
+"""The services and agents of an embedded cluster, as children of the supervisor."""
 
 import os
 import signal
@@ -20,15 +20,15 @@ NATS_VARIABLE = "HOLDFAST_NATS_URL"
 DATABASE_VARIABLE = "HOLDFAST_DATABASE_URL"
 
 KILL_AFTER_S = 5.0
-"""What a daemon has beyond its own limit for its end before it is killed."""
+"""Time after a daemon's own limit for stopping until it is killed."""
 
 
 def service_specs(configuration: Configuration, layout: ClusterLayout, info: ClusterInfo) -> list[ChildSpec]:
-    """One child per service, each with the database URL of its own role."""
+    """Return one child per service, each with the database URL of its role."""
     return [
         ChildSpec(
             name=service,
-            # -P: a file of the user's that happens to be called logging.py must not replace ours.
+            # -P: a user's file named logging.py, for example, must not replace a module.
             argv=(sys.executable, "-P", "-m", f"holdfast_{service}"),
             environment=base_environment()
             | configuration.environment()
@@ -41,9 +41,9 @@ def service_specs(configuration: Configuration, layout: ClusterLayout, info: Clu
 
 
 def agent_spec(configuration: Configuration, layout: ClusterLayout, info: ClusterInfo, node: str) -> ChildSpec:
-    """The agent of one node. It knows the bus and not the database, as on a machine of its own.
+    """Return the agent of one node. It knows the bus but not the database, as on a separate machine.
 
-    A `holdfast.toml` in the node's directory stands in for the cluster's: machines differ, in their devices above all.
+    A `holdfast.toml` in the node's directory replaces the cluster's: machines differ, above all in their devices.
     """
     prefix: tuple[str, ...] = ()
     flags: tuple[str, ...] = ("--node", node, "--state-dir", str(layout.node(node)))
@@ -64,13 +64,13 @@ def agent_spec(configuration: Configuration, layout: ClusterLayout, info: Cluste
         | {NATS_VARIABLE: info.nats_url, NODE_VARIABLE: str(layout.node(node))},
         directory=layout.root,
         stop_grace_s=leave_limit_s(configuration.timeouts) + KILL_AFTER_S,
-        # Should the supervisor die, the agents end their ranks instead of leaving them to nobody.
+        # If the supervisor dies, the agents stop their ranks instead of leaving them unsupervised.
         death_signal=signal.SIGTERM,
     )
 
 
 def base_environment() -> dict[str, str]:
-    """The user's environment without the addresses and markers of another cluster.
+    """Return the user's environment without the addresses and markers of another cluster.
 
     A setting that is read from a file (`_FILE`) names it by an absolute path: a child works in another directory.
     """
@@ -85,11 +85,11 @@ def base_environment() -> dict[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterPlan:
-    """What the supervisor runs besides its two servers.
+    """The processes that the supervisor runs besides its two servers.
 
     `migrate(admin_url, role_passwords)` brings the database up to date; it blocks, and is called in a thread.
     `role_passwords` maps role names (`holdfast_controller`, ..., `holdfast_reader`) to their passwords. `settings` are
-    what the children run with, for people to see.
+    the children's, for display.
     """
 
     migrate: Callable[[str, dict[str, str]], None]
@@ -99,7 +99,7 @@ class ClusterPlan:
 
 
 def cluster_plan(migrate: Callable[[str, dict[str, str]], None], configuration: Configuration) -> ClusterPlan:
-    """The real services and agents, all of them with this configuration."""
+    """Return the real services and agents with this configuration."""
     return ClusterPlan(
         migrate=migrate,
         services=partial(service_specs, configuration),

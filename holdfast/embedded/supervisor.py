@@ -1,4 +1,4 @@
-"""The supervisor of an embedded cluster: starts everything in order, keeps it running, ends it in order."""
+"""The supervisor of an embedded cluster: starts everything in order, keeps it running, stops it in order."""
 
 import asyncio
 import datetime
@@ -39,20 +39,19 @@ DEFAULT_NODES = 4
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterOptions:
-    """What the user asked for; None means as last time, or the default on a first start.
-
-    `allow_faults`: `holdfast inject` may break things. `namespaces`: each node gets a network of its own.
-    """
+    """Options of `holdfast up`. None means as in the last run, or the default on a first start."""
 
     nodes: int | None = None
     postgres_port: int | None = None
     nats_port: int | None = None
     allow_faults: bool = False
+    """`holdfast inject` may break things."""
     namespaces: bool = False
+    """Each node gets a separate network."""
 
 
 class Supervisor:
-    """One run of one cluster. `tell` gets a line for people whenever something happens."""
+    """One run of one cluster. `tell` receives a line of text for every event."""
 
     def __init__(
         self, layout: ClusterLayout, plan: ClusterPlan, options: ClusterOptions, tell: Callable[[str], None]
@@ -73,8 +72,8 @@ class Supervisor:
     async def run(self, on_ready: Callable[[ClusterInfo], None]) -> None:
         """Run the cluster until `interrupt` or a Stop request; `on_ready` is called once all of it is up.
 
-        Raises AlreadyRunning when the directory is in use, StartFailed or another EmbeddedError when it cannot be
-        started. Whatever the way out, no process stays behind and the data can be used again.
+        Raises ClusterAlreadyRunning if the directory is in use, StartFailed or another EmbeddedError if the cluster
+        cannot be started. However it ends, no process is left and the data can be used again.
         """
         layout = self._layout
         layout.create()
@@ -84,20 +83,20 @@ class Supervisor:
             self._log = RotatingLog(layout.log("supervisor"))
             if before is not None:
                 for name in await asyncio.to_thread(end_leftovers, before):
-                    self._say(f"{name} was still running under a supervisor that died; ended it")
+                    self._report(f"{name} was left by a supervisor that died; stopped it")
                 if before.fabric is not None:
                     await asyncio.to_thread(fabric.remove, before.fabric)
             given = {"postgres": self._options.postgres_port, "nats": self._options.nats_port}
             with reserve_ports(given, None if before is None else before.ports) as ports:
                 self._passwords = passwords.load_or_create(layout)
                 self._info = self._describe(ports, nodes, None if before is None else before.fabric)
-                self._say(f"cluster in {layout.root}, supervisor pid {os.getpid()}")
+                self._report(f"cluster in {layout.root}, supervisor pid {os.getpid()}")
                 try:
                     if self._info.fabric is not None:
                         await asyncio.to_thread(fabric.build, self._info.fabric)
                     await self._run_children(on_ready)
                 finally:
-                    # After an orderly stop there is nothing left; after a crash of this process' own there is.
+                    # Processes are left only after a crash of this process.
                     for node in self._nodes:
                         clear_node(layout, node)
                     if self._info.fabric is not None:
@@ -105,15 +104,15 @@ class Supervisor:
                     self._info = msgspec.structs.replace(self._info, pid=None, children={})
                     layout.write_info(self._info)
                 if self._failure is not None:
-                    self._say(f"not started: {self._failure}", tell=False)
+                    self._report(f"not started: {self._failure}", tell=False)
                     raise self._failure
 
     def interrupt(self) -> None:
-        """Ask for an orderly stop; the second time, for an immediate one."""
+        """Request an orderly stop; the second time, an immediate one."""
         if not self._stop_asked.is_set():
             self._stop_asked.set()
             return
-        self._say("forced: killing everything")
+        self._report("forced: killing everything")
         for child in self._all():
             child.kill()
 
@@ -155,7 +154,7 @@ class Supervisor:
             await asyncio.to_thread(self._plan.migrate, self._info.database_urls["admin"], self._passwords.roles)
         except UnknownRevision as error:
             raise EmbeddedError(str(error)) from error
-        self._say("database up to date")
+        self._report("database up to date")
         spec = nats_spec(
             self._layout.nats,
             port=ports.nats,
@@ -172,7 +171,7 @@ class Supervisor:
         return self._plan.agent(self._layout, self._info, node)
 
     async def _bring_up(self, kind: dict[str, Child], specs: Iterable[ChildSpec]) -> None:
-        """Start children side by side and wait until all are ready. Raises StartFailed."""
+        """Start children concurrently and wait until all are ready. Raises StartFailed."""
         started = []
         for spec in specs:
             child = Child(spec, self._layout.log(spec.name), self._changed)
@@ -184,15 +183,15 @@ class Supervisor:
             await child.until_ready()
 
     async def _end_all(self) -> None:
-        """Agents first, for they end their ranks; the database last, so that everyone can still write."""
-        self._say("stopping")
+        """Stop agents first, because they stop their ranks; the database last, so that all others can still write."""
+        self._report("stopping")
         await _stop(self._nodes)
         for node in self._nodes:
             await asyncio.to_thread(clear_node, self._layout, node)
         await _stop(self._services)
         for server in ("nats", "postgres"):
             await _stop({name: child for name, child in self._servers.items() if name == server})
-        self._say("stopped; the data is kept, `holdfast up` goes on from here")
+        self._report("stopped; the data is kept, and `holdfast up` resumes from here")
 
     async def _answer(self, request: AnyRequest) -> Reply:
         match request:
@@ -208,7 +207,7 @@ class Supervisor:
             case PowerOn(node=node):
                 child = self._known(node)
                 if child.record is not None:
-                    raise ControlRefused(f"{node} is on already")
+                    raise ControlRefused(f"{node} is already on")
                 child.switch_on()
                 await child.until_ready()
                 return Reply(node=node)
@@ -226,12 +225,12 @@ class Supervisor:
         child.abandon()
         killed = await asyncio.to_thread(clear_node, self._layout, node, agent)
         await child.until_ended()
-        self._say(f"{node} is powered off: {killed} processes killed")
+        self._report(f"{node} is powered off: {killed} processes killed")
         return Reply(node=node, killed=killed)
 
     def _require_running(self) -> None:
         if not self._ready or self._stop_asked.is_set():
-            raise ControlRefused("the cluster is still starting, or stopping already")
+            raise ControlRefused("the cluster is still starting, or is stopping")
 
     def _known(self, node: str) -> Child:
         self._require_running()
@@ -281,7 +280,7 @@ class Supervisor:
             count = DEFAULT_NODES if before is None else len(known)
         if count < len(known):
             raise EmbeddedError(
-                f"this cluster has {len(known)} nodes and the work of jobs on them. Start it without --nodes, "
+                f"this cluster has {len(known)} nodes, with files of jobs on them. Start it without --nodes, "
                 f"or with --nodes {len(known)} or more, or start a smaller one in another --dir."
             )
         nodes = list(known)
@@ -291,7 +290,7 @@ class Supervisor:
 
     def _changed(self, child: Child, line: str | None) -> None:
         if line is not None:
-            self._say(line)
+            self._report(line)
         self._record()
 
     def _record(self) -> None:
@@ -302,7 +301,7 @@ class Supervisor:
     def _all(self) -> list[Child]:
         return [*self._nodes.values(), *self._services.values(), *self._servers.values()]
 
-    def _say(self, line: str, *, tell: bool = True) -> None:
+    def _report(self, line: str, *, tell: bool = True) -> None:
         if self._log is not None:
             at = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
             self._log.write(f"{at} {line}\n".encode())

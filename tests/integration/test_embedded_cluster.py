@@ -135,7 +135,7 @@ def test_a_node_can_be_added_and_is_remembered(tmp_path: Path) -> None:
 def test_requests_that_make_no_sense_are_refused(running_cluster: Cluster) -> None:
     with pytest.raises(ControlRefused, match="there is no node 'node-9'; the nodes are node-0, node-1"):
         ask(running_cluster.layout, PowerOff(node="node-9"))
-    with pytest.raises(ControlRefused, match="is on already"):
+    with pytest.raises(ControlRefused, match="is already on"):
         ask(running_cluster.layout, PowerOn(node="node-0"))
 
 

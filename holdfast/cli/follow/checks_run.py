@@ -33,7 +33,7 @@ GRANT_S = 20.0
 """Maximum time until idle nodes are granted and the checks start on them."""
 
 STOP_S = 20.0
-"""How long the end of a stopped run is awaited; the run ends without this command too."""
+"""Maximum time to wait for the end of a stopped run, which ends without this command too."""
 
 
 class ChecksNotRun(click.ClickException):

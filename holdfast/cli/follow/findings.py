@@ -18,7 +18,7 @@ from holdfast.events import AnyEvent, Event
 from holdfast.requests import ANALYZER_REQUESTS, LocateSlowness, TraceJob
 
 READ_EVERY_S = 1.0
-"""How often the database is asked for the finding, in case the bus lost it."""
+"""Interval of reads of the finding from the database, in case the bus lost it."""
 
 PATIENCE_S = 3.0
 """After this time a line says what the command waits for."""

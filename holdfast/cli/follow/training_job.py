@@ -22,7 +22,7 @@ from holdfast.exit_codes import INTERRUPTED
 from holdfast.subjects import log_subject
 
 READ_EVERY_S = 2.0
-"""How often the database is asked whether the job has ended, in case the bus lost the event."""
+"""Interval of reads of the exit code from the database, in case the bus lost the event."""
 
 OUTPUT_CLOSED = 141
 """Exit code of a command whose output is no longer read: 128 + SIGPIPE, as in a shell."""

@@ -1,4 +1,4 @@
-"""The bytes of dumps: from files, pipes and archives, unpacked as far as memory should go."""
+"""The bytes of dumps from files, pipes and archives, unpacked up to a limit of memory."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from holdfast.engines.hang.dumps.dump_files import UnreadableDump
 STDIN = "-"
 
 BYTES_MAX = 8 << 30
-"""Of a file."""
+"""Maximum size of a file."""
 
 UNPACKED_BYTES_MAX = 2 << 30
-"""Of what a packed file or an archive holds: a few bytes of it can stand for more than memory has."""
+"""Maximum unpacked size of a file or an archive, against archive bombs."""
 
 _WRITER_WITHIN_S = 10.0
 _CHUNK_BYTES = 1 << 24
@@ -33,7 +33,7 @@ _MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codec
 
 
 def files_of(given: str) -> Iterator[tuple[str, Path | None, str]]:
-    """The files that a path means: name, path (None: standard input), and why one cannot be read ("": it may be)."""
+    """Yield the files of a path: name, path (None: standard input), and why it cannot be read ("" if it can)."""
     path = Path(given)
     if given == STDIN:
         yield STDIN, None, ""
@@ -63,15 +63,15 @@ def _inside(folder: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:
-    """Sorts rank-2 before rank-10."""
+    """Return a key that sorts rank-2 before rank-10."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", str(path))]
 
 
 def contents(path: Path | None, name: str) -> Iterator[tuple[str, bytes]]:
-    """What a file holds, unpacked: one, or each file of an archive as `archive/member`.
+    """Yield the unpacked contents of a file, or of each member of an archive as `archive/member`.
 
     Raises:
-        UnreadableDump: too large, broken, or nothing that can be read to its end.
+        UnreadableDump: too large, broken, or without an end.
         OSError: it cannot be opened.
     """
     data = _unpacked(_read(path))
@@ -96,11 +96,11 @@ def _read(path: Path | None) -> bytes:
 
 
 def _of_pipe(path: Path) -> bytes:
-    """A pipe into which nobody writes would be waited for without end."""
+    """Read a pipe, but do not wait forever for a writer."""
     pipe = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     with open(pipe, "rb", buffering=0) as file:
         if not select.select([file], [], [], 0)[0] and not _poll(pipe):
-            raise UnreadableDump(f"a pipe into which nobody has written for {_WRITER_WITHIN_S:.0f} s")
+            raise UnreadableDump(f"a pipe without input for {_WRITER_WITHIN_S:.0f} s")
         os.set_blocking(pipe, True)
         return _limited(file.read)
 

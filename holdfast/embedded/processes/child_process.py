@@ -1,4 +1,4 @@
-"""One child process: started so that it cannot outlive its supervisor, its death known the moment it happens."""
+"""One child process, which cannot outlive its supervisor and whose exit is noticed immediately."""
 
 import asyncio
 import ctypes
@@ -17,7 +17,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Process:
-    """A started process. All methods belong to the event loop on whose thread it was started."""
+    """A started process. Call its methods only on the thread of the event loop that started it."""
 
     def __init__(self, popen: subprocess.Popen[bytes], ready_fd: int | None) -> None:
         self._popen = popen
@@ -33,11 +33,11 @@ class Process:
         return self._popen.pid
 
     async def wait(self) -> int:
-        """Wait for the end. Returns the exit code, or the negated signal number."""
+        """Wait for the exit. Return the exit code, or the negated signal number."""
         return await asyncio.shield(self._exited)
 
     async def announced(self) -> None:
-        """Wait until the process calls `holdfast.daemon.ready.announce_ready`; for ever if it never does."""
+        """Wait until the process calls `holdfast.daemon.ready.announce_ready`; forever if it never does."""
         if self._ready_fd is None:
             return
         said: asyncio.Future[bool] = self._loop.create_future()
@@ -120,10 +120,10 @@ def start(
     identity: Identity,
     keep: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
-    """Start a program in a session of its own, stdout and stderr to the descriptor `output`.
+    """Start a program in a new session, stdout and stderr to the descriptor `output`.
 
-    `death_signal` reaches it when this process dies. Call it on the main thread: the kernel takes the death of the
-    *thread* that forked for the death of the parent. `keep` are descriptors that it inherits. Raises OSError if the
+    `death_signal` reaches it when this process dies. Call it on the main thread: the kernel treats the death of the
+    *thread* that forked as the death of the parent. `keep` are descriptors that it inherits. Raises OSError if the
     program cannot be run.
     """
     return subprocess.Popen(
@@ -143,7 +143,7 @@ def _child_setup(death_signal: int, identity: Identity) -> Callable[[], None]:
     parent = os.getpid()
 
     def setup() -> None:
-        # Between fork and exec, maybe beside other threads: plain system calls only, nothing that takes a lock.
+        # Between fork and exec, other threads may hold locks: use plain system calls only.
         identity.enter()
         # After the identity: a change of credentials clears the death signal.
         _LIBC.prctl(_PR_SET_PDEATHSIG, death_signal)
@@ -154,24 +154,24 @@ def _child_setup(death_signal: int, identity: Identity) -> Callable[[], None]:
 
 
 def started_ticks(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot; None if it is gone or only its exit status is left."""
+    """Return the start of a process in clock ticks since boot, None if it is gone or a zombie."""
     fields = stat_fields(pid)
     return None if fields is None or fields[0] in ("Z", "X") else int(fields[19])
 
 
 def stat_fields(pid: int) -> list[str] | None:
-    """/proc/PID/stat from the state on (field 3 is index 0), or None if the process is gone."""
+    """Return the fields of /proc/PID/stat from the state on (field 3 is index 0), None if the process is gone."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             text = file.read()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    # The name stands in parentheses and may itself hold spaces and parentheses.
+    # The name is in parentheses and may itself contain spaces and parentheses.
     return text[text.rindex(")") + 2 :].split()
 
 
 def describe_exit(code: int) -> str:
-    """An exit code as Popen gives it, in words."""
+    """Describe an exit code of Popen."""
     if code >= 0:
         return f"exit code {code}"
     try:

@@ -1,4 +1,4 @@
-"""A supervised child: started, watched, started again when it ends, ended when it is no longer wanted."""
+"""A supervised child: started, watched, restarted when it exits, stopped when it is switched off."""
 
 import asyncio
 import contextlib
@@ -22,12 +22,12 @@ _FAILURE_LOG_LINES = 15
 
 @dataclass(frozen=True, kw_only=True)
 class ChildSpec:
-    """What to run, and how to know that it runs.
+    """A program to run, with its signs of readiness and its limits.
 
-    `environment` is complete, nothing is inherited. With `probe`, the child is ready when that returns; without, when
-    it calls `announce_ready`. A start that takes longer than `start_limit_s` counts as failed. To stop, it gets
-    `stop_signal`, and SIGKILL `stop_grace_s` later; `death_signal` is what the kernel sends it should the supervisor
-    die. `endpoint` is shown to people.
+    `environment` is complete: nothing is inherited. With `probe`, the child is ready when that returns; without, when
+    it calls `announce_ready`. A start that takes longer than `start_limit_s` has failed. To stop, the child gets
+    `stop_signal`, and SIGKILL `stop_grace_s` later. The kernel sends it `death_signal` if the supervisor dies.
+    `endpoint` is only shown.
     """
 
     name: str
@@ -57,9 +57,9 @@ Report = Callable[["Child", str | None], None]
 
 
 class Child:
-    """One child over all its lives.
+    """One child across its restarts.
 
-    `report` is called whenever something changed, with a line for people where it concerns them.
+    `report` is called on every change, with a line of text if users should see it.
     """
 
     def __init__(self, spec: ChildSpec, log_file: Path, report: Report) -> None:
@@ -92,33 +92,33 @@ class Child:
 
     @property
     def ready_s(self) -> float | None:
-        """For how many seconds it has been ready, None if it is not."""
+        """Seconds since it became ready, None if it is not."""
         return None if self._ready_at is None else asyncio.get_running_loop().time() - self._ready_at
 
     def switch_on(self) -> None:
-        """Want it to run, from a clean record."""
+        """Start it, and forget earlier failures."""
         self._record = RestartRecord()
         self._settled.clear()
         self._unwanted.clear()
         self._wanted.set()
 
     def switch_off(self) -> None:
-        """Want it not to run: it is asked to stop, and left off however it ends."""
+        """Stop it, and do not restart it."""
         self._wanted.clear()
         self._unwanted.set()
         self._settled.set()
 
     async def until_ready(self) -> None:
-        """Wait until it is ready. Raises StartFailed, with the end of its log, if it cannot be brought up."""
+        """Wait until it is ready. Raises StartFailed, with the end of its log, if it cannot be started."""
         await self._settled.wait()
         if self._wanted.is_set():
-            # It was ready. Should it have ended since, it is being restarted.
+            # It was ready. If it has exited since, it is being restarted.
             return
         lines = "".join(f"\n    {line}" for line in tail(self._log.path, _FAILURE_LOG_LINES)) or " (empty)"
         raise StartFailed(f"{self.name} does not start: {self.last_exit}. The end of {self._log.path}:{lines}")
 
     async def stop(self) -> None:
-        """Switch it off and wait until its process is gone; at most the grace and a moment."""
+        """Switch it off and wait until its process is gone, for little longer than the grace period."""
         self.switch_off()
         await self.until_ended()
 
@@ -126,21 +126,21 @@ class Child:
         await self._idle.wait()
 
     def abandon(self) -> None:
-        """Leave it off from now on. Its process gets no signal: the caller ends it."""
+        """Do not restart it. Its process gets no signal: the caller kills it."""
         self._wanted.clear()
         self._settled.set()
         if self._process is None:
-            # Nobody to signal, but a delay to end.
+            # There is no process, but maybe a delay before a restart to end.
             self._unwanted.set()
 
     def kill(self) -> None:
-        """Switch it off without grace."""
+        """Switch it off with SIGKILL."""
         self.switch_off()
         if self._process is not None:
             self._process.send_signal(signal.SIGKILL)
 
     async def run(self) -> None:
-        """Live by the wishes of `switch_on` and `switch_off` until cancelled; then no process is left behind."""
+        """Obey `switch_on` and `switch_off` until cancelled; then no process is left."""
         try:
             while True:
                 await self._wanted.wait()
@@ -204,7 +204,7 @@ class Child:
         return action
 
     async def _oversee(self, process: Process, born_at: float) -> str:
-        """Watch one process from its start to its end. Returns how it ended, in words."""
+        """Watch one process until it exits. Return a description of the exit."""
         async with asyncio.TaskGroup() as tasks:
             helpers = (
                 tasks.create_task(self._bring_up(process, born_at), name=f"{self.name}: bring up"),

@@ -1,4 +1,4 @@
-"""What a supervisor that was killed left behind, found again by pid and start time."""
+"""Processes left by a killed supervisor, found by pid and start time."""
 
 import os
 import select
@@ -12,10 +12,10 @@ _LEAVE_WITHIN_S = 20.0
 
 
 def end_leftovers(info: ClusterInfo) -> list[str]:
-    """End the children of a dead supervisor, in order where possible. Returns the names of those still found.
+    """Stop the children of a dead supervisor, in order where possible. Return the names of those found.
 
-    Ranks are not touched: the next agent of their node adopts them. Blocks, at most 20 s for each child that does
-    not listen to its signal. Call it only while holding the cluster's lock.
+    Ranks are not touched: the next agent of their node adopts them. Blocks, at most 20 s for each child that
+    ignores its signal. Call it only while holding the cluster's lock.
     """
     pidfds: dict[str, int] = {}
     try:
@@ -36,7 +36,7 @@ def end_leftovers(info: ClusterInfo) -> list[str]:
 
 
 def clear_node(layout: ClusterLayout, node: str, agent: int | None = None) -> int:
-    """Kill whatever runs on a node and forget its zygote. Returns how many processes there were."""
+    """Kill all processes of a node and forget its zygote. Return the number of processes."""
     killed = kill_all(lambda: node_processes(layout.node(node), agent))
     layout.zygote_pid(node).unlink(missing_ok=True)
     return killed
@@ -47,7 +47,7 @@ def _open(record: ChildRecord) -> int | None:
         pidfd = os.pidfd_open(record.pid)
     except ProcessLookupError:
         return None
-    # Compared after opening: from here on the descriptor means this very process.
+    # Compared after opening: from now on the descriptor refers to this process.
     if started_ticks(record.pid) != record.started_ticks:
         os.close(pidfd)
         return None

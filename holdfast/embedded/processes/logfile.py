@@ -1,4 +1,4 @@
-"""A log file that rotates by size and never stands in the way of the one who writes to it."""
+"""A log file that rotates by size and never fails or blocks its writer."""
 
 import os
 from pathlib import Path
@@ -8,9 +8,9 @@ LOG_FILES_MAX = 4
 
 
 class RotatingLog:
-    """Appends bytes; past `bytes_max` the file becomes `<name>.1`, older ones move up, the oldest goes.
+    """A file to append to. Past `bytes_max` it becomes `<name>.1`, older files move up, the oldest is deleted.
 
-    A full disk loses log lines and nothing else: the loss is counted, and said once there is room again.
+    A full disk loses only log lines: the loss is counted, and logged when there is room again.
     """
 
     def __init__(self, path: Path, *, bytes_max: int = LOG_BYTES_MAX, files_max: int = LOG_FILES_MAX) -> None:
@@ -63,9 +63,9 @@ class RotatingLog:
 
 
 def tail(path: Path, lines: int, size: int | None = None) -> list[str]:
-    """The last `lines` lines of a log, the rotated part included; empty if there is none.
+    """Return the last `lines` lines of a log, the rotated part included; empty if there is none.
 
-    With `size`, what was written after the first so many bytes does not count.
+    With `size`, only the first `size` bytes of the file count.
     """
     found = _last_lines(path, lines, size)
     rotated = path.with_name(f"{path.name}.1")

@@ -1,4 +1,4 @@
-"""From a child's stdout and stderr into its log file."""
+"""The pipe from a child's stdout and stderr to its log file."""
 
 import asyncio
 import os
@@ -12,7 +12,7 @@ class LogPipe:
     """A pipe that the event loop drains into a log until the last writer has closed it.
 
     A pipe instead of the file itself, so that the file can rotate without losing a line. A child's own children may
-    keep the writing end: nobody waits for the end of the stream.
+    keep the writing end: the end of the stream is never awaited.
     """
 
     def __init__(self, log: RotatingLog) -> None:

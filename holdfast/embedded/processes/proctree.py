@@ -1,4 +1,4 @@
-"""The processes of one node, and the loss of a node: all of them gone at one stroke, none left over."""
+"""The processes of one node, and the loss of a node: all its processes killed together."""
 
 import os
 import select
@@ -16,9 +16,9 @@ _GONE_WITHIN_S = 10.0
 
 
 def node_processes(node_directory: Path, agent: int | None) -> set[int]:
-    """The pids of a node: its agent, its zygote, all their descendants, and whoever else was started there.
+    """Return the pids of a node: its agent, its zygote, all their descendants, and all other processes started there.
 
-    Descent alone misses the children of a dead parent, so every process that was born with the node's directory in
+    Descent alone misses the children of a dead parent, so every process that was started with the node's directory in
     its environment (`HOLDFAST_NODE_DIR`) counts too.
     """
     parents: dict[int, int] = {}
@@ -44,9 +44,9 @@ def node_processes(node_directory: Path, agent: int | None) -> set[int]:
 
 
 def kill_all(find: Callable[[], set[int]]) -> int:
-    """SIGKILL every process that `find` names, and wait until they are gone. Returns how many there were.
+    """Kill every process that `find` returns, and wait until they are gone. Return their number.
 
-    A process that is stopped cannot fork, so all are stopped first, again and again until no new one turns up.
+    A stopped process cannot fork, so all are stopped first, repeatedly until no new one appears.
     Blocks for milliseconds. Raises EmbeddedError if one is still there after 10 s (it hangs inside the kernel).
     """
     deadline = time.monotonic() + _GONE_WITHIN_S
@@ -89,7 +89,7 @@ def _signal(pidfd: int, number: int) -> None:
 
 def _is_stopped(pid: int) -> bool:
     fields = stat_fields(pid)
-    # D: inside an uninterruptible call, from which it comes back stopped; it is not waited for.
+    # D: in an uninterruptible call, from which it returns stopped; it is not awaited.
     return fields is None or fields[0] in ("T", "t", "Z", "X", "D")
 
 
@@ -107,7 +107,7 @@ def _born_on(pid: int, node_directory: Path) -> bool:
 
 
 def _zygote(file: Path) -> int | None:
-    """The pid in the file, unless the process now under that number started after the file was written."""
+    """Return the pid in the file, unless that process started after the file was written."""
     try:
         pid = int(file.read_text())
         written_at = file.stat().st_mtime

@@ -1,4 +1,4 @@
-"""When a child that ended starts again. No I/O and no clock: times come in as arguments."""
+"""Decision when to restart a child that exited. Pure: times are arguments."""
 
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ class RestartPolicy:
 
 @dataclass(frozen=True, kw_only=True)
 class RestartRecord:
-    """`failures`: ends in a row without a good run between them. `ever_ready`: it has worked at least once."""
+    """`failures`: exits in a row without a good run between them. `ever_ready`: it was ready at least once."""
 
     failures: int = 0
     ever_ready: bool = False
@@ -34,13 +34,13 @@ class Restart:
 
 @dataclass(frozen=True, kw_only=True)
 class GiveUp:
-    """Leave it down until someone asks for it again."""
+    """Leave it off until it is switched on again."""
 
 
 def after_exit(
     record: RestartRecord, *, ready_s: float | None, policy: RestartPolicy
 ) -> tuple[RestartRecord, Restart | GiveUp, str]:
-    """Decide what follows an end. `ready_s`: how long the child had been ready, None if it never was in this run."""
+    """Decide what follows an exit. `ready_s`: how long the child had been ready, None if it never was in this run."""
     ever_ready = record.ever_ready or ready_s is not None
     ran_well = ready_s is not None and ready_s >= policy.ran_well_s
     failures = 1 if ran_well else record.failures + 1

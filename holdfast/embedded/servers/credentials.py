@@ -1,4 +1,4 @@
-"""The passwords of an embedded cluster: made once, kept in `secrets.json`, never on a command line."""
+"""The passwords of an embedded cluster: created once, kept in `secrets.json`, never on a command line."""
 
 import secrets
 
@@ -25,7 +25,7 @@ def role_name(service: str) -> str:
 
 
 def load_or_create(layout: ClusterLayout) -> Credentials:
-    """The cluster's passwords; a role that a newer Holdfast added gets its own.
+    """Return the cluster's passwords; a role that a newer Holdfast added gets a new one.
 
     Raises EmbeddedError if the file is damaged, or gone while the database that it opens still exists.
     """
@@ -35,11 +35,11 @@ def load_or_create(layout: ClusterLayout) -> Credentials:
         if (layout.postgres / "data").exists():
             raise EmbeddedError(
                 f"{layout.secrets_file} is gone, and with it the password of the database in {layout.postgres}. "
-                "Put the file back, or start anew in another directory with --dir."
+                "Put the file back, or start a new cluster in another directory with --dir."
             ) from None
         known = Credentials(postgres=_password(), nats=_password(), roles={})
     except msgspec.MsgspecError as error:
-        raise EmbeddedError(f"{layout.secrets_file} is damaged ({error}). Put back a sound copy.") from error
+        raise EmbeddedError(f"{layout.secrets_file} is damaged ({error}). Restore it from a copy.") from error
     wanted = [role_name(service) for service in (*SERVICES, "reader")]
     missing = {role: _password() for role in wanted if role not in known.roles}
     complete = msgspec.structs.replace(known, roles=known.roles | missing)
@@ -53,7 +53,7 @@ def nats_url(credentials: Credentials, ports: Ports, host: str = HOST) -> str:
 
 
 def database_urls(credentials: Credentials, ports: Ports) -> dict[str, str]:
-    """One URL per user of the database, keyed as `ClusterInfo.database_urls`."""
+    """Return one URL per user of the database, keyed as `ClusterInfo.database_urls`."""
     users = {"admin": ("postgres", credentials.postgres)}
     for service in (*SERVICES, "reader"):
         users[service] = (role_name(service), credentials.roles[role_name(service)])

@@ -1,4 +1,4 @@
-"""As whom PostgreSQL runs: it refuses to be root, and a cluster started by root should still just work."""
+"""The user that PostgreSQL runs as: it refuses to run as root, but root may start a cluster."""
 
 import ctypes
 import enum
@@ -15,14 +15,14 @@ _NOBODY = 65_534
 
 
 class Identity(enum.Enum):
-    """How a child sees itself; `enter` is called in the child, between fork and exec."""
+    """The user of a child; `enter` is called in the child, between fork and exec."""
 
     AS_IS = "the user who started the cluster"
     USER_NAMESPACE = "root, seen as nobody inside a user namespace"
     NOBODY = "the user nobody"
 
     def enter(self) -> None:
-        """Become it. Raises OSError when the kernel does not permit it."""
+        """Become this user. Raises OSError if the kernel does not permit it."""
         if self is Identity.USER_NAMESPACE:
             uid, gid = os.geteuid(), os.getegid()
             if _LIBC.unshare(_CLONE_NEWUSER) != 0:

@@ -1,4 +1,4 @@
-"""Ports for the embedded servers: free ones, remembered ones, or the ones that were asked for."""
+"""Ports for the embedded servers: requested, remembered or free ones."""
 
 import contextlib
 import errno
@@ -20,15 +20,15 @@ _ATTEMPTS_MAX = 200
 def reserve_ports(given: dict[str, int | None], remembered: Ports | None) -> Iterator[Ports]:
     """Hold one port per server for as long as the context lasts, also while its server is down.
 
-    `given` maps "postgres", "nats" and "nats_monitor" to the port asked for, or None for a free one, where possible
-    the same as last time. Raises EmbeddedError when a port asked for is taken, or asked for twice.
+    `given` maps "postgres", "nats" and "nats_monitor" to the requested port, or None for a free one, if possible
+    that of the last run. Raises EmbeddedError if a requested port is taken or requested twice.
 
     A reservation is a socket that is bound and does not listen, with SO_REUSEADDR: Linux lets our server, which
-    sets the same option, bind and listen beside it, and gives the port to nobody who picks one at random.
+    sets the same option, bind and listen beside it, and never assigns the port to another process at random.
     """
     asked = [port for port in given.values() if port is not None]
     if twice := {port for port in asked if asked.count(port) > 1}:
-        raise EmbeddedError(f"port {min(twice)} is asked for twice: each server needs one of its own.")
+        raise EmbeddedError(f"port {min(twice)} is requested twice: each server needs a different port.")
     with contextlib.ExitStack() as held:
         chosen: dict[str, int] = {}
         for server in ("postgres", "nats", "nats_monitor"):
@@ -47,7 +47,7 @@ def _reserve(server: str, wanted: int | None, before: int | None, *, taken: set[
             option = server.replace("_", "-")
             raise EmbeddedError(
                 f"port {wanted} on {HOST} is taken by another program. "
-                f"Give another with --{option}-port, or leave it out and a free one is chosen."
+                f"Give another with --{option}-port, or omit it to use a free one."
             )
         return reservation
     if before is not None and before not in taken:
@@ -63,10 +63,10 @@ def _reserve(server: str, wanted: int | None, before: int | None, *, taken: set[
 
 
 def _bind(port: int, *, exclusive: bool) -> socket.socket | None:
-    """A reserved port, or None if it is taken.
+    """Reserve a port. Return None if it is taken.
 
-    A random port must be nobody's (`exclusive`); one of our own may still have connections of the last run in
-    TIME_WAIT, which only SO_REUSEADDR looks past.
+    A random port must be unused (`exclusive`); a remembered one may still have connections of the last run in
+    TIME_WAIT, which SO_REUSEADDR ignores.
     """
     reservation = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     if not exclusive:
@@ -83,7 +83,7 @@ def _bind(port: int, *, exclusive: bool) -> socket.socket | None:
 
 
 def _ephemeral_start() -> int:
-    # Ports for outgoing connections come from here on: ranks open thousands, and one could sit on a server's port.
+    # Outgoing connections use the ports above: ranks open thousands, and one could take a server's port.
     try:
         start = int(_EPHEMERAL_RANGE.read_text().split()[0])
     except (OSError, ValueError, IndexError):

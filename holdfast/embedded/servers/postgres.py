@@ -1,7 +1,7 @@
-"""The embedded PostgreSQL: only the programs of the wheel, run the way its own manual says.
+"""The embedded PostgreSQL: the programs of the wheel, run as PostgreSQL's manual describes.
 
-The wheel's launcher is left alone: as root it adds a user and opens up directories, it trusts every local
-connection, and it does not recover when the postmaster is killed.
+The wheel's launcher is not used: as root it adds a user and opens directories, it trusts every local connection, and it
+does not recover when the postmaster is killed.
 """
 
 import importlib.util
@@ -56,7 +56,7 @@ lc_messages = 'C'
 
 
 def programs() -> Path:
-    """The directory with `postgres` and `initdb`, of the newest version in the wheel.
+    """Return the directory with `postgres` and `initdb` of the newest version in the wheel.
 
     Raises EmbeddedError if the wheel is not installed or holds none.
     """
@@ -78,9 +78,9 @@ def admin_url(port: int, password: str, database: str = DATABASE) -> str:
 
 
 async def initialise(directory: Path, *, password: str, identity: Identity, log: Path, durable: bool = True) -> None:
-    """Make the database files in `directory`/data unless they are there; about a second.
+    """Create the database files in `directory`/data unless they exist; takes about a second.
 
-    They appear in one step, so an interrupted start leaves nothing half made. Raises StartFailed if initdb fails.
+    They appear in one step, so an interrupted start leaves nothing incomplete. Raises StartFailed if initdb fails.
     """
     data = directory / "data"
     _refuse_other_version(data)
@@ -127,7 +127,7 @@ async def initialise(directory: Path, *, password: str, identity: Identity, log:
 
 
 def postgres_spec(directory: Path, *, port: int, password: str, identity: Identity, durable: bool = True) -> ChildSpec:
-    """The server as a child, its files initialised before."""
+    """Return the server as a child; its files must be initialised."""
     data = directory / "data"
     config = directory / "postgresql.conf"
     text = _CONFIG.format(host=HOST, port=port, durable="on" if durable else "off")
@@ -182,7 +182,7 @@ def clear_stale_pid(directory: Path) -> None:
 
 
 async def ensure_database(port: int, password: str) -> None:
-    """Create the database `holdfast` unless it is there. Raises asyncpg.PostgresError if the server refuses."""
+    """Create the database `holdfast` unless it exists. Raises asyncpg.PostgresError if the server refuses."""
     connection = await asyncpg.connect(admin_url(port, password, "postgres"), ssl=False)
     try:
         if not await connection.fetchval("select true from pg_database where datname = $1", DATABASE):
@@ -199,6 +199,6 @@ def _refuse_other_version(data: Path) -> None:
     version = re.search(r"(\d+)$", programs().parent.name)
     if version is not None and made_by != version[1]:
         raise EmbeddedError(
-            f"the database in {data} was made by PostgreSQL {made_by}, and this Holdfast brings {version[1]}. "
-            "Use the Holdfast that made it, or start anew in another directory with --dir."
+            f"the database in {data} was made by PostgreSQL {made_by}, and this Holdfast includes {version[1]}. "
+            "Use the Holdfast that made it, or start a new cluster in another directory with --dir."
         )

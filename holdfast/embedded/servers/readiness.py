@@ -1,4 +1,4 @@
-"""Whether the two servers are ready: asked by a real query and a real login."""
+"""Probes for readiness of the two servers: a real query and a real login."""
 
 import asyncio
 
@@ -12,10 +12,10 @@ _ANSWER_WITHIN_S = 2.0
 
 
 async def postgres_answers(url: str) -> None:
-    """Wait until the database at `url` answers a query. Raises EmbeddedError if it does not let us in."""
+    """Wait until the database at `url` answers a query. Raises EmbeddedError if it refuses the login."""
     while True:
         try:
-            # On the loopback there is no TLS, and looking for its keys fails where the home directory is closed.
+            # The loopback needs no TLS, and the search for its keys fails if the home directory is not readable.
             connection = await asyncpg.connect(url, timeout=_ANSWER_WITHIN_S, ssl=False)
             try:
                 await connection.fetchval("select 1", timeout=_ANSWER_WITHIN_S)
@@ -23,7 +23,8 @@ async def postgres_answers(url: str) -> None:
                 await connection.close(timeout=_ANSWER_WITHIN_S)
         except (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError) as error:
             raise EmbeddedError(
-                f"PostgreSQL refuses its administrator: {error}. Are database and secrets a pair?"
+                f"PostgreSQL refuses its administrator: {error}. Do database and secrets.json "
+                "belong to the same cluster?"
             ) from error
         except (
             ConnectionError,

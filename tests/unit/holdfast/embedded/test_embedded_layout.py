@@ -105,7 +105,7 @@ def test_a_cluster_is_not_made_among_other_files(tmp_path: Path) -> None:
     thesis.root.mkdir()
     thesis.refuse_foreign()
     (thesis.root / "chapter-1.tex").touch()
-    with pytest.raises(EmbeddedError, match=r"holds other things \(chapter-1.tex, ...\) and no cluster"):
+    with pytest.raises(EmbeddedError, match=r"holds other files \(chapter-1.tex, ...\) and no cluster"):
         thesis.refuse_foreign()
     # A start that failed leaves its lock.
     thesis.lock_file.touch()

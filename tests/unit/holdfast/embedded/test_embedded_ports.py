@@ -54,7 +54,7 @@ def test_a_port_asked_for_is_given_or_refused() -> None:
 def test_one_port_asked_for_twice_is_refused() -> None:
     with reserve_ports({}, None) as ports:
         free = ports.nats
-    twice = f"port {free} is asked for twice"
+    twice = f"port {free} is requested twice"
     with pytest.raises(EmbeddedError, match=twice), reserve_ports({"postgres": free, "nats": free}, None):
         pytest.fail("unreachable")
 
