@@ -1,4 +1,4 @@
-"""Reading bytes that anybody may have written."""
+"""Decoding of untrusted bytes."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import msgspec
 T = TypeVar("T")
 
 UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
-"""What msgspec raises for bytes that are not what they should be: wrong text is a ValueError, deep nesting the last."""
+"""Errors of msgspec for wrong bytes: ValueError is bad UTF-8, RecursionError deep nesting."""
 
 
 def read(decoder: msgspec.json.Decoder[T], body: bytes, complaint: type[ValueError]) -> T:
-    """What `body` says.
+    """Return the decoded `body`.
 
     Raises:
-        complaint: it is not JSON, or has a missing or wrong field.
+        complaint: not JSON, or has a missing or wrong field.
     """
     try:
         return decoder.decode(body)

@@ -1,12 +1,12 @@
-"""Exit codes that say more than that something failed."""
+"""Exit codes with a specific meaning."""
 
 from __future__ import annotations
 
 SUPERSEDED = 79
-"""A newer generation has taken the checkpoints over from this rank's. The first code above those of sysexits.h."""
+"""A newer generation has taken over the checkpoints of this rank's. First code above those of sysexits.h."""
 
 NOT_PERMITTED = 77
-"""What was asked for must be allowed first. EX_NOPERM of sysexits.h."""
+"""The request needs a permission first. EX_NOPERM of sysexits.h."""
 
 INTERRUPTED = 130
-"""Of a command that Ctrl-C ended, or that left a job to itself, as shells have it."""
+"""A command was ended by Ctrl-C, or left its job running; as in shells."""

@@ -15,7 +15,7 @@ _NAMESPACE_OID = bytes.fromhex("6ba7b8129dad11d180b400c04fd430c8")
 
 
 def uuid7_of(unix_ms: int, random_bytes: bytes) -> str:
-    """The UUIDv7 (RFC 9562) of Unix milliseconds and the first ten of these bytes; such ids sort by time."""
+    """Return the UUIDv7 (RFC 9562) of Unix milliseconds and the first ten of these bytes; such ids sort by time."""
     rand = int.from_bytes(random_bytes[:10], "big")
     value = (unix_ms & ((1 << 48) - 1)) << 80 | 0x7 << 76 | (rand >> 68) << 64 | 0b10 << 62 | (rand & ((1 << 62) - 1))
     # Formatted here: a service makes several ids for every event, and objects of uuid.UUID take three times as long.
@@ -24,9 +24,9 @@ def uuid7_of(unix_ms: int, random_bytes: bytes) -> str:
 
 
 def derived_id(parent: str, *parts: str | int, nth: int | None = None) -> str:
-    """The id of something that follows from `parent`, the same each time it is derived.
+    """Return the id of something that follows from `parent`, the same at each call.
 
-    Decisions derive the ids of what they say from the event they answer, so that a repeated event
+    Decisions derive the ids of their events from the event that they answer, so that a repeated event
     repeats the very same messages, which every receiver then knows already. The time part is the
     parent's, so derived ids still sort by time; those of one decision sort by `nth` (RFC 9562, section 6.2: a
     counter in the bits that follow the time).
@@ -44,12 +44,12 @@ def derived_id(parent: str, *parts: str | int, nth: int | None = None) -> str:
 
 
 def named_id(at: datetime, *parts: str | int) -> str:
-    """The id of something that is fully named by `parts` and a time, the same each time it is derived."""
+    """Return the id of something that `parts` and a time identify, the same at each call."""
     return uuid7_of(int(at.timestamp() * 1000), _digest(_NAMESPACE_OID, parts))
 
 
 def _digest(namespace: bytes, parts: tuple[str | int, ...]) -> bytes:
-    """The bytes of UUIDv5 (RFC 9562, section 5.5)."""
+    """Return the bytes of UUIDv5 (RFC 9562, section 5.5)."""
     named = "/".join(map(str, parts)).encode()
     digest = bytearray(hashlib.sha1(namespace + named, usedforsecurity=False).digest()[:16])
     digest[6] = digest[6] & 0x0F | 0x50
@@ -58,7 +58,7 @@ def _digest(namespace: bytes, parts: tuple[str | int, ...]) -> bytes:
 
 
 def checked_name(name: str, what: str) -> str:
-    """`name`, if it can be one token of a subject.
+    """Return `name` if it can be one token of a subject.
 
     Raises:
         ValueError: it cannot; the message says what is allowed.

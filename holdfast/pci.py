@@ -1,4 +1,4 @@
-"""Addresses of PCI devices, of which every program has a form of its own. Pure."""
+"""Addresses of PCI devices, in the different forms of programs. Pure."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ def pci_address(text: str) -> str:
     """
     found = _ADDRESS.fullmatch(text.strip())
     if found is None:
-        raise ValueError(f"{text!r} is no address of a PCI device: give it as 0000:3b:00")
+        raise ValueError(f"{text!r} is not an address of a PCI device: give it as 0000:3b:00")
     domain, bus, device = found.groups()
     return f"{int(domain or '0', 16):04x}:{bus.lower()}:{device.lower()}"

@@ -1,6 +1,6 @@
-"""What a person asks a service through the command line, answered over the bus.
+"""Requests of a person to a service, made by the command line and answered over the bus.
 
-A request has an id, like an event, and asking twice with the same id does it once.
+A request has an id, like an event; a repeated request with the same id is carried out once.
 """
 
 from __future__ import annotations
@@ -19,50 +19,51 @@ WITHIN_S_MAX = 365 * 86400.0
 
 
 class CodeOffer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A version of the code that the controller holds already (`KeepCode`), and where it is from.
-
-    `origin` is the directory that it was taken from, `commit` the git commit there, from which its files differ if
-    `is_dirty`.
-    """
+    """A version of the code that the controller already holds (`KeepCode`), and its origin."""
 
     version: Digest
     files: Count = 0
     code_bytes: Count = 0
     origin: str = ""
+    """The directory that it was taken from."""
     commit: str = ""
+    """The git commit there."""
     is_dirty: bool = False
+    """The files differ from the commit."""
     message: str = ""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, tag_field="request", tag=str.lower, omit_defaults=True):
-    """What all requests share; `asked_by` is shown in the record."""
+    """Base of all requests; `asked_by` is shown in the history."""
 
     id: Id
     asked_by: str
 
 
 class SubmitJob(Request, frozen=True, kw_only=True, omit_defaults=True):
-    """Run this job, from this version of its code; None: its script where it lies."""
+    """Run a job, from a version of its code; None: from its script in place."""
 
     spec: JobSpec
     code: CodeOffer | None = None
 
 
 class StopJob(Request, frozen=True, kw_only=True, omit_defaults=True):
-    """Stop this job for good."""
+    """Stop a job for good."""
 
     job: Name
 
 
 class ResetBreaker(Request, frozen=True, kw_only=True, omit_defaults=True):
-    """Let nodes of this job be evicted again, though many were."""
+    """Allow evictions from a job again after its circuit breaker opened."""
 
     job: Name
 
 
 class UpdateJob(Request, frozen=True, kw_only=True, omit_defaults=True):
-    """Have the job run this version of its code: `is_urgent` at once, otherwise with the next failure, and `within_s`
-    seconds from now at the latest."""
+    """Run another version of a job's code: at once if `is_urgent`, otherwise with the next failure.
+
+    In any case within `within_s` seconds from now.
+    """
 
     job: Name
     code: CodeOffer
@@ -71,26 +72,25 @@ class UpdateJob(Request, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RollbackJob(Request, frozen=True, kw_only=True, omit_defaults=True):
-    """Have the job run an earlier version of its code at once: `to` is a number or the beginning of a name, "" the last
-    good one."""
+    """Run an earlier version of a job's code at once."""
 
     job: Name
     to: str = ""
+    """Its number or the beginning of its name; "": the last good one."""
 
 
 class ReleaseNode(Request, frozen=True, kw_only=True, omit_defaults=True):
-    """Take this node off the blocklist."""
+    """Take a node off the blocklist."""
 
     node: Name
 
 
 class TraceJob(Request, frozen=True, kw_only=True, omit_defaults=True):
-    """Find out what the processes of this job do, and who holds it up by that; the trace has the id of the request.
-
-    `native`: with frames of compiled code, for which each process is paused for half a second."""
+    """Trace the processes of a job and find the ranks that hold it up; the trace has the id of the request."""
 
     job: Name
     native: bool = False
+    """Include frames of compiled code, which pauses each process for half a second."""
 
 
 class KeepModel(Request, frozen=True, kw_only=True, omit_defaults=True):
@@ -101,18 +101,17 @@ class KeepModel(Request, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class LocateSlowness(Request, frozen=True, kw_only=True, omit_defaults=True):
-    """Find out how this job's ranks spend their time, and who makes it slow; the analysis has the id of the request.
-
-    `test`: training is held for a moment, and suspects are tested. `stacks`: instead of that its stacks are taken in
-    rounds, and the group that stands elsewhere than most in most of them is named."""
+    """Profile the ranks of a job and find the machines that slow it down; the analysis has the id of the request."""
 
     job: Name
     test: bool = False
+    """Hold training for a moment and test suspects."""
     stacks: bool = False
+    """Instead of that, take rounds of stacks and name the group that differs in most of them."""
 
 
 REQUEST_BYTES_MAX = 256 * 1024
-"""A request is at most this long: what it asks for must fit the orders and events that follow from it."""
+"""Limit of a request: its content must fit the orders and events that follow from it."""
 
 AnyRequest = (
     SubmitJob | StopJob | UpdateJob | RollbackJob | ResetBreaker | ReleaseNode | TraceJob | LocateSlowness | KeepModel
@@ -120,13 +119,13 @@ AnyRequest = (
 
 
 class KeepCode(Request, frozen=True, kw_only=True, omit_defaults=True):
-    """Take this version, which is on the bus, into the keeping of the controller; refused if not all of it is there."""
+    """Store a version, which is on the bus, in the controller; refused if it is incomplete."""
 
     version: Digest
 
 
 class OfferCode(Request, frozen=True, kw_only=True, omit_defaults=True):
-    """Put this version, which the controller holds, on the bus again: it is not there."""
+    """Put a version of the controller on the bus again, where it is missing."""
 
     version: Digest
 
@@ -135,7 +134,7 @@ AnyCodeRequest = KeepCode | OfferCode
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a service answers: done, with what there is to know, or refused with the cause and the cure in `message`."""
+    """The answer of a service: done, or refused with cause and cure in `message`."""
 
     accepted: bool
     message: str = ""
@@ -151,11 +150,11 @@ _decoder: msgspec.json.Decoder[AnyRequest] = msgspec.json.Decoder(AnyRequest)
 
 
 class UnreadableRequest(ValueError):
-    """A body that is no request; the message says where it breaks."""
+    """A body that is not a request; the message names the place of the error."""
 
 
 def decode(body: bytes) -> AnyRequest:
-    """The request in `body`.
+    """Return the request in `body`.
 
     Raises:
         UnreadableRequest: too long, not JSON, unknown, or with a wrong field.
@@ -169,7 +168,7 @@ def decode(body: bytes) -> AnyRequest:
 
 
 def decode_code_request(body: bytes) -> AnyCodeRequest:
-    """The request about code in `body`.
+    """Return the request about code in `body`.
 
     Raises:
         UnreadableRequest: as for `decode`.

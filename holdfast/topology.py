@@ -1,4 +1,4 @@
-"""How ranks, nodes and parallel groups map onto each other: the one place that knows.
+"""The mapping between ranks, nodes and parallel groups.
 
 A mesh is an ordered list of named dimensions, outermost first, as in PyTorch's DeviceMesh: in
 `pp=2,dp=2,tp=2` neighbouring ranks differ in `tp`. Megatron's order `tp-cp-ep-dp-pp` names the same
@@ -16,7 +16,7 @@ MEGATRON_ORDER = ("tp", "cp", "ep", "dp", "pp")
 
 
 class MeshError(ValueError):
-    """A mesh that cannot be: the message names the cause and the cure."""
+    """An impossible mesh; the message names the cause and the cure."""
 
 
 class Mesh(msgspec.Struct, frozen=True):
@@ -55,7 +55,7 @@ class Mesh(msgspec.Struct, frozen=True):
 
     @classmethod
     def megatron(cls, order: Sequence[str] = MEGATRON_ORDER, **sizes: int) -> Mesh:
-        """The mesh of Megatron-style sizes: `order` is innermost first, absent dimensions have size 1.
+        """Return the mesh of Megatron-style sizes: `order` is innermost first, absent dimensions have size 1.
 
         Raises:
             MeshError: a size for a dimension that `order` does not name.
@@ -70,25 +70,25 @@ class Mesh(msgspec.Struct, frozen=True):
 
     @property
     def world_size(self) -> int:
-        """How many ranks the mesh has."""
+        """Number of ranks."""
         total = 1
         for size in self.sizes:
             total *= size
         return total
 
     def stride(self, dim: str) -> int:
-        """How far apart in rank two neighbours along `dim` are."""
+        """Return the distance in rank of two neighbours along `dim`."""
         stride = 1
         for size in self.sizes[self._index(dim) + 1 :]:
             stride *= size
         return stride
 
     def size(self, dim: str) -> int:
-        """The size of `dim`."""
+        """Return the size of `dim`."""
         return self.sizes[self._index(dim)]
 
     def coordinates(self, rank: int) -> dict[str, int]:
-        """Where `rank` stands: dimension name -> index."""
+        """Return the coordinates of `rank`: dimension name -> index."""
         self._check_rank(rank)
         where: dict[str, int] = {}
         for name, size in zip(reversed(self.names), reversed(self.sizes), strict=True):
@@ -96,7 +96,7 @@ class Mesh(msgspec.Struct, frozen=True):
         return {name: where[name] for name in self.names}
 
     def rank(self, coordinates: dict[str, int]) -> int:
-        """The rank that stands at `coordinates` (every dimension given)."""
+        """Return the rank at `coordinates` (every dimension given)."""
         rank = 0
         for name, size in zip(self.names, self.sizes, strict=True):
             index = coordinates[name]
@@ -106,7 +106,7 @@ class Mesh(msgspec.Struct, frozen=True):
         return rank
 
     def group_of(self, rank: int, dim: str) -> range:
-        """The ranks of `rank`'s parallel group along `dim`, itself included."""
+        """Return the ranks of `rank`'s parallel group along `dim`, itself included."""
         self._check_rank(rank)
         stride = self.stride(dim)
         size = self.size(dim)
@@ -114,7 +114,7 @@ class Mesh(msgspec.Struct, frozen=True):
         return range(first, first + stride * size, stride)
 
     def groups(self, dim: str) -> list[range]:
-        """Every parallel group along `dim`; each rank is in exactly one. O(ranks / size)."""
+        """Return every parallel group along `dim`; each rank is in exactly one. O(ranks / size)."""
         stride = self.stride(dim)
         block = stride * self.size(dim)
         return [
@@ -151,7 +151,7 @@ class Topology(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, nnodes: int, ranks_per_node: int, mesh: Mesh | None = None) -> Topology:
-        """The topology of a job; without a mesh every rank is a data-parallel replica.
+        """Return the topology of a job; without a mesh every rank is a data-parallel replica.
 
         Raises:
             MeshError: the mesh does not have nnodes x ranks_per_node ranks.
@@ -167,13 +167,13 @@ class Topology(msgspec.Struct, frozen=True):
 
     @property
     def nnodes(self) -> int:
-        """How many nodes the job uses."""
+        """Number of nodes."""
         return self.mesh.world_size // self.ranks_per_node
 
     def node_rank_of(self, rank: int) -> int:
-        """The index of the node that runs `rank`."""
+        """Return the index of the node that runs `rank`."""
         return rank // self.ranks_per_node
 
     def ranks_of(self, node_rank: int) -> range:
-        """The ranks that run on the node with this index."""
+        """Return the ranks on the node with this index."""
         return range(node_rank * self.ranks_per_node, (node_rank + 1) * self.ranks_per_node)

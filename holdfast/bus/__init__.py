@@ -21,11 +21,11 @@ class BusError(Exception):
 
 
 class BusUnavailable(BusError):
-    """No connection to the bus, or no answer in time. Trying again later is right."""
+    """No connection to the bus, or no answer in time. Try again later."""
 
 
 class NoResponder(BusError):
-    """Nobody answers requests on this subject."""
+    """No process answers requests on this subject."""
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,12 +38,12 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def wire_bytes(self) -> int:
-        """What it counts against `Bus.message_bytes_max`."""
+        """Size that counts against `Bus.message_bytes_max`."""
         return wire_bytes(self.body, {"Nats-Msg-Id": self.id, **self.headers})
 
 
 def wire_bytes(body: bytes, headers: dict[str, str] | None) -> int:
-    """What NATS counts against its `max_payload`: the body and the encoded headers."""
+    """Return the size that counts against the `max_payload` of NATS: body and encoded headers."""
     if not headers:
         return len(body)
     return len(body) + 14 + sum(len(key) + len(value.encode()) + 4 for key, value in headers.items())
@@ -60,19 +60,19 @@ class Delivery(Protocol):
     def headers(self) -> dict[str, str]: ...
     @property
     def deliveries(self) -> int:
-        """How often this message was delivered to this consumer, this time included."""
+        """Number of deliveries of this message to this consumer, this one included."""
         ...
 
     async def ack(self) -> None:
-        """Handled: never deliver it again."""
+        """Mark the message as handled: it is not delivered again."""
         ...
 
     async def retry(self, delay_s: float) -> None:
-        """Not handled: deliver it again after `delay_s`."""
+        """Have the message delivered again after `delay_s`."""
         ...
 
     async def drop(self) -> None:
-        """Will never be handled: do not deliver it again."""
+        """Give the message up: it is not delivered again."""
         ...
 
 
@@ -85,7 +85,7 @@ class KeyUpdate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StreamState(msgspec.Struct, frozen=True, kw_only=True):
-    """How many messages a stream holds, and the newest of them."""
+    """The number of messages in a stream, and the newest of them."""
 
     messages: int
     newest: Message | None = None
@@ -93,14 +93,14 @@ class StreamState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Bus(Protocol):
-    """What every process may do on the bus."""
+    """The operations of the bus."""
 
     async def publish(self, message: Message) -> None:
         """Store one message in its stream (or key bucket).
 
         Raises:
-            BusUnavailable: not stored, or nobody knows; publish the same message again.
-            BusError: the bus will never take it.
+            BusUnavailable: perhaps not stored; publish the same message again.
+            BusError: the bus refuses it for good.
         """
         ...
 
@@ -108,8 +108,8 @@ class Bus(Protocol):
         """Store many messages, in order; returns when all of them are stored.
 
         Raises:
-            BusUnavailable: some are not stored, or nobody knows; publish all of them again.
-            BusError: the bus will never take one of them; nobody knows what became of the others.
+            BusUnavailable: some are perhaps not stored; publish all of them again.
+            BusError: the bus refuses one of them for good; the others are perhaps not stored.
         """
         ...
 
@@ -130,13 +130,13 @@ class Bus(Protocol):
         """Set a key.
 
         Raises:
-            BusUnavailable: not stored, or nobody knows.
-            BusError: the bus will never take it.
+            BusUnavailable: perhaps not stored.
+            BusError: the bus refuses it for good.
         """
         ...
 
     async def get(self, bucket: str, key: str) -> bytes | None:
-        """A key's value; None when it has none.
+        """Return a key's value; None if it has none.
 
         Raises:
             BusUnavailable: no answer.
@@ -144,20 +144,20 @@ class Bus(Protocol):
         ...
 
     def watch(self, bucket: str, key: str) -> AsyncIterator[KeyUpdate]:
-        """A key's present value, then each new one; survives lost connections (then the newest value comes again)."""
+        """Yield a key's value, then each new one; after a lost connection, the newest value again."""
         ...
 
     async def put_objects(self, bucket: str, objects: Mapping[str, bytes]) -> None:
-        """Store values of any size under their names; what a name had before is replaced.
+        """Store values of any size under their names; earlier values are replaced.
 
         Raises:
-            BusUnavailable: some are not stored, or nobody knows; put all of them again.
-            BusError: the bus will never take them.
+            BusUnavailable: some are perhaps not stored; put all of them again.
+            BusError: the bus refuses them for good.
         """
         ...
 
     async def get_objects(self, bucket: str, names: Collection[str]) -> dict[str, bytes]:
-        """The objects of these names that are there whole; the others are left out.
+        """Return the complete objects of these names; the others are left out.
 
         Raises:
             BusUnavailable: no answer.
@@ -165,7 +165,7 @@ class Bus(Protocol):
         ...
 
     async def objects_there(self, bucket: str, names: Collection[str]) -> set[str]:
-        """Which of these names have an object. It may be forgotten at any time, and in parts.
+        """Return the names that have an object. It may expire at any time, and in parts.
 
         Raises:
             BusUnavailable: no answer.
@@ -173,18 +173,18 @@ class Bus(Protocol):
         ...
 
     async def broadcast(self, subject: str, body: bytes) -> None:
-        """Send to whoever listens now; nothing is stored, and while disconnected nothing is sent."""
+        """Send to all present listeners; nothing is stored, and while disconnected nothing is sent."""
         ...
 
     def listen(self, subject: str) -> AsyncIterator[tuple[str, bytes]]:
-        """What is broadcast on `subject` (wildcards allowed) from now on, as (subject, body)."""
+        """Yield (subject, body) of each broadcast on `subject` (wildcards allowed) from now on."""
         ...
 
     async def request(self, subject: str, body: bytes, timeout_s: float) -> bytes:
         """Ask and wait for one answer.
 
         Raises:
-            NoResponder: nobody serves this subject.
+            NoResponder: no process serves this subject.
             BusUnavailable: no connection, or no answer in time.
         """
         ...
@@ -195,12 +195,12 @@ class Bus(Protocol):
 
     @property
     def message_bytes_max(self) -> int:
-        """What a message may have at most, body and headers together."""
+        """Largest size of a message, body and headers together."""
         ...
 
     @property
     def connected_since(self) -> datetime | None:
-        """Since when the connection holds without a break; None while there is none."""
+        """Start of the present connection; None while there is none."""
         ...
 
     async def close(self) -> None:
@@ -209,7 +209,7 @@ class Bus(Protocol):
 
 
 def event_message(event: Event) -> Message:
-    """The event as a message: a JSON body, CloudEvents 1.0 attributes (NATS binding) and `Nats-Msg-Id` as headers."""
+    """Return an event as a message: JSON body, CloudEvents 1.0 attributes (NATS binding) and id as headers."""
     headers = {
         "Nats-Msg-Id": event.id,
         "ce-specversion": "1.0",
@@ -224,6 +224,6 @@ def event_message(event: Event) -> Message:
 
 
 def traceparent(event: Event) -> str:
-    """W3C trace context: the trace is the incident (or the first cause), the span is the event itself."""
+    """Return the W3C trace context: the trace is the incident (or the first cause), the span is the event itself."""
     trace = (event.incident or event.cause or event.id).replace("-", "")
     return f"00-{trace}-{event.id.replace('-', '')[-16:]}-01"

@@ -1,4 +1,4 @@
-"""A connection to NATS that is always being kept up: one `Link` after another, for as long as the bus lives."""
+"""A lasting connection to NATS: one `Link` after another, until the bus is closed."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ log = structlog.get_logger(__name__)
 
 
 class ConnectionClosed(BusUnavailable):
-    """The bus was closed: what waits on it ends."""
+    """The bus was closed."""
 
 
 class Connection:
-    """Opens a link and makes the streams exist on it; when the link ends, does so again.
+    """A link with the declared streams, opened again whenever it is lost.
 
     Each time, because a restarted server has lost the streams that were in memory.
     """
@@ -65,7 +65,7 @@ class Connection:
 
     @property
     def since(self) -> datetime | None:
-        """Since when the present link holds; None while there is none."""
+        """Start of the present link; None while there is none."""
         return None if self._link is None or self._link.lost else self._since
 
     @property
@@ -86,7 +86,7 @@ class Connection:
         raise BusUnavailable(f"not connected to NATS at {address_of(self._url)}")
 
     async def link_up(self) -> Link:
-        """The present link, or the next one.
+        """Return the present link or wait for the next one.
 
         Raises:
             ConnectionClosed: there will be none.
@@ -99,13 +99,13 @@ class Connection:
             self._keeper.cancel()
             await asyncio.wait([self._keeper])
         if self._keeper is not None and not self._keeper.cancelled():
-            # Whoever waited for a link was told; asyncio complains about an exception that is never looked at.
+            # Waiting tasks have their exception; asyncio complains about one that is never retrieved.
             self._keeper.exception()
 
     async def arriving(
         self, attach: Callable[[Link], Awaitable[Inflow]], silence_s: float | None = None
     ) -> AsyncGenerator[Msg, None]:
-        """What arrives on a subscription that is made anew on every link, and when it is silent for `silence_s`.
+        """Yield the messages of a subscription that is renewed on every link and after `silence_s` of silence.
 
         Messages that were under way when a link ended are not kept. Ends when the connection is closed.
 
@@ -125,7 +125,7 @@ class Connection:
                         break
                     except TimeoutError:
                         log.warning("a subscription fell silent; renewing it", name=self._name)
-                        # Whatever was said meanwhile was not heard: as after a loss of the connection.
+                        # Messages were missed, as after a loss of the connection.
                         self._since = self._now()
                         break
                     yield message
@@ -175,7 +175,7 @@ class Connection:
 
     def _end(self, error: BaseException) -> None:
         self._next.set_exception(error)
-        # Nobody may be waiting, and asyncio complains about an exception that is never looked at.
+        # There may be no waiting task, and asyncio complains about an exception that is never retrieved.
         self._next.exception()
 
     async def _open_link(self, *, forgive: bool) -> Link:
@@ -219,5 +219,5 @@ async def _until_lost(link: Link) -> None:
             async with asyncio.timeout(STUCK_POLL_S):
                 await link.ended.wait()
         except TimeoutError:
-            continue  # nats-py can be stuck flushing to a silent peer and never tell: `lost` is looked at too
+            continue  # nats-py can be stuck flushing to a silent peer without an error: check `lost` too
     link.mark_ended()

@@ -24,7 +24,7 @@ IN_FLIGHT_MAX = 1000
 """A consumer holds at most this many unsettled messages."""
 HEARTBEAT_S = 4
 SILENCE_S = 2.5 * HEARTBEAT_S
-"""Without any heartbeat for this long the consumer is gone (deleted, or its stream was): set it up anew."""
+"""Without any heartbeat for this long the consumer is gone (deleted, perhaps with its stream): create it again."""
 
 _STREAM_NOT_FOUND = 10059
 _CONSUMER_IN_USE = (10013, 10148)
@@ -36,13 +36,13 @@ class _ConsumerAnswer(msgspec.Struct, frozen=True):
 
 
 def deliveries_of(reply: str) -> int:
-    """The number of deliveries from the subject that a delivery is acknowledged on (ADR-15, with or without domain)."""
+    """Return the number of deliveries from the subject for the acknowledgement (ADR-15, with or without domain)."""
     tokens = reply.split(".")
     return int(tokens[4] if len(tokens) == 9 else tokens[6])
 
 
 async def attach_consumer(link: Link, stream: str, consumer: str, filters: list[str]) -> Inflow:
-    """Receive from a durable consumer, created when absent; whatever is unsettled comes again at once.
+    """Receive from a durable consumer, created when absent; unsettled messages are delivered again at once.
 
     Raises:
         StreamMissing, BusUnavailable: not now.
@@ -136,12 +136,12 @@ async def attach_watch(link: Link, bucket: str, key: str) -> Inflow:
 
 
 def is_delete(message: Msg) -> bool:
-    """The message says that its key was deleted."""
+    """Return True if the message marks its key as deleted."""
     return (message.headers or {}).get("KV-Operation") in ("DEL", "PURGE")
 
 
 def key_update(bucket: str, message: Msg) -> KeyUpdate:
-    """What a message of a bucket's stream says."""
+    """Return the update in a message of a bucket's stream."""
     tokens = message.reply.split(".")
     sequence = int(tokens[5] if len(tokens) == 9 else tokens[7])
     return KeyUpdate(

@@ -16,7 +16,7 @@ LISTEN_BACKLOG_MAX = 10_000
 
 
 class MemoryDelivery:
-    """A message of a stream. Settling while disconnected does nothing: the message comes again."""
+    """A message of a stream. Settling while disconnected does nothing: the message is delivered again."""
 
     __slots__ = ("_bus", "_consumer", "_settled", "_stored", "deliveries")
 
@@ -29,33 +29,33 @@ class MemoryDelivery:
 
     @property
     def subject(self) -> str:
-        """The subject it was published on."""
+        """Subject of the message."""
         return self._stored.message.subject
 
     @property
     def body(self) -> bytes:
-        """What was published."""
+        """Body as published."""
         return self._stored.message.body
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers it was published with."""
+        """Headers as published."""
         return {"Nats-Msg-Id": self._stored.message.id, **self._stored.message.headers}
 
     async def ack(self) -> None:
-        """Handled."""
+        """Mark it as handled."""
         if self._may_settle():
             self._consumer.done(self._stored.sequence)
             self._bus.broker.changed()
 
     async def retry(self, delay_s: float) -> None:
-        """Deliver it again after `delay_s` of the broker's time."""
+        """Have it delivered again after `delay_s` of the broker's time."""
         if self._may_settle():
             self._consumer.again(self._stored.sequence, self._bus.broker.now() + timedelta(seconds=delay_s))
             self._bus.broker.changed()
 
     async def drop(self) -> None:
-        """Do not deliver it again."""
+        """Give it up."""
         if self._may_settle():
             self._consumer.done(self._stored.sequence)
             self._bus.broker.changed()
@@ -68,7 +68,7 @@ class MemoryDelivery:
 
 
 class MemoryBus:
-    """One client of a `MemoryBroker`; `disconnect` and `reconnect` are what a network does to it."""
+    """One client of a `MemoryBroker`; `disconnect` and `reconnect` simulate the network."""
 
     def __init__(self, broker: Broker, name: str) -> None:
         self.broker = broker
@@ -81,21 +81,21 @@ class MemoryBus:
 
     @property
     def message_bytes_max(self) -> int:
-        """What the broker takes."""
+        """Size limit of the broker."""
         return self.broker.max_payload
 
     @property
     def connected_since(self) -> datetime | None:
-        """Since when the connection holds without a break; None while there is none."""
+        """Start of the present connection; None while there is none."""
         return self._since
 
     def disconnect(self) -> None:
-        """Lose the connection; what was delivered and is not settled comes again."""
+        """Lose the connection; unsettled messages are delivered again."""
         self._since = None
         self.broker.changed()
 
     def reconnect(self) -> None:
-        """Have a connection again."""
+        """Connect again."""
         if not self._closed:
             self._since = self.broker.now()
             self._session = object()
@@ -115,7 +115,7 @@ class MemoryBus:
             raise BusError(f"a message of {size} bytes for {subject} is over the limit of {self.broker.max_payload}")
 
     async def _connected(self) -> object | None:
-        """The present connection, or the next one; None when there will be none."""
+        """Return the present connection or wait for the next one; None after `close`."""
         while self._since is None and not self._closed:
             await self.broker.wait()
         return None if self._closed else self._session
@@ -179,14 +179,14 @@ class MemoryBus:
         self.broker.put(bucket, key, body)
 
     async def get(self, bucket: str, key: str) -> bytes | None:
-        """A key's value; see `holdfast.bus.Bus`."""
+        """Return a key's value; see `holdfast.bus.Bus`."""
         await asyncio.sleep(0)
         self._require_connection()
         update = self.broker.buckets[bucket].get(key)
         return None if update is None else update.body
 
     async def watch(self, bucket: str, key: str) -> AsyncIterator[KeyUpdate]:
-        """A key's present value, then each new one; see `holdfast.bus.Bus`."""
+        """Yield a key's value, then each new one; see `holdfast.bus.Bus`."""
         pattern = kv_subject(bucket, key)
         while (session := await self._connected()) is not None:
             mailbox: Mailbox[KeyUpdate] = Mailbox(pattern)
@@ -208,26 +208,26 @@ class MemoryBus:
         self.broker.objects[bucket].update(objects)
 
     async def get_objects(self, bucket: str, names: Collection[str]) -> dict[str, bytes]:
-        """The objects that are there whole; see `holdfast.bus.Bus`."""
+        """Return the complete objects; see `holdfast.bus.Bus`."""
         await asyncio.sleep(0)
         self._require_connection()
         there = self.broker.objects[bucket]
         return {name: there[name] for name in names if name in there}
 
     async def objects_there(self, bucket: str, names: Collection[str]) -> set[str]:
-        """Which names have an object; see `holdfast.bus.Bus`."""
+        """Return the names that have an object; see `holdfast.bus.Bus`."""
         return set(await self.get_objects(bucket, names))
 
     # --- core ------------------------------------------------------------------------------------
 
     async def broadcast(self, subject: str, body: bytes) -> None:
-        """Send to whoever listens now; see `holdfast.bus.Bus`."""
+        """Send to all present listeners; see `holdfast.bus.Bus`."""
         await asyncio.sleep(0)
         if self._since is not None:
             self.broker.broadcast(subject, body)
 
     async def listen(self, subject: str) -> AsyncIterator[tuple[str, bytes]]:
-        """What is broadcast on `subject`; see `holdfast.bus.Bus`. A slow listener misses the oldest above 10,000."""
+        """Yield broadcasts on `subject`; see `holdfast.bus.Bus`. A slow listener misses the oldest above 10,000."""
         while (session := await self._connected()) is not None:
             mailbox: Mailbox[tuple[str, bytes]] = Mailbox(subject, LISTEN_BACKLOG_MAX)
             self.broker.listeners.add(mailbox)
@@ -270,7 +270,7 @@ class MemoryBus:
                 servers.remove(mailbox)
 
     async def _arrived(self, session: object, mailbox: Mailbox[Any]) -> bool:
-        """Wait for mail; False when the connection broke before any came."""
+        """Wait for messages; return False if the connection broke before any arrived."""
         while self._holds(session):
             if mailbox.arrived:
                 return True

@@ -1,4 +1,4 @@
-"""What the server is to NATS, for the bus in memory: streams, consumers, key buckets, listeners and a clock."""
+"""The server of the bus in memory: streams, consumers, key buckets, listeners and a clock."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ A = TypeVar("A")
 
 
 def subject_matches(pattern: str, subject: str) -> bool:
-    """Whether a subject falls under a NATS pattern: `*` is any one token, a final `>` one or more."""
+    """Return True if a subject matches a NATS pattern: `*` is one token, a final `>` one or more."""
     wanted, given = pattern.split("."), subject.split(".")
     for position, token in enumerate(wanted):
         if token == ">":
@@ -38,7 +38,7 @@ class RecentIds:
         self._ids: dict[str, datetime] = {}
 
     def is_new(self, message_id: str, now: datetime) -> bool:
-        """Note an id; False when it was noted within the window. No id is always new."""
+        """Note an id; return False if it was noted within the window. The empty id is always new."""
         if not message_id:
             return True
         while self._ids and now - next(iter(self._ids.values())) >= DUPLICATE_WINDOW:
@@ -58,7 +58,7 @@ class Stored(msgspec.Struct, frozen=True):
 
 
 class Consumer:
-    """A durable consumer: what it has delivered, what of that is unsettled, what is to come again and when."""
+    """A durable consumer: its deliveries, which of them are unsettled, and the times of repeated deliveries."""
 
     def __init__(self, stream: Stream, filters: list[str]) -> None:
         self.stream = stream
@@ -70,7 +70,7 @@ class Consumer:
         self._again: list[tuple[datetime, int]] = []
 
     def take(self, now: datetime) -> tuple[Stored, int] | None:
-        """The next message to deliver with its number of deliveries; those that come again go first."""
+        """Return the next message with its number of deliveries; repeated deliveries go first."""
         while self._again and self._again[0][0] <= now:
             _, sequence = heapq.heappop(self._again)
             stored = self.stream.at(sequence)
@@ -92,28 +92,28 @@ class Consumer:
         return stored, count
 
     def next_due(self) -> datetime | None:
-        """When the next message comes again."""
+        """Return the time of the next repeated delivery."""
         return self._again[0][0] if self._again else None
 
     def done(self, sequence: int) -> None:
-        """Acknowledged or dropped."""
+        """Settle a message: it was acknowledged or dropped."""
         self._unsettled.discard(sequence)
         self.deliveries.pop(sequence, None)
 
     def again(self, sequence: int, due: datetime) -> None:
-        """To be delivered again at `due`."""
+        """Schedule a repeated delivery at `due`."""
         if sequence in self.deliveries:
             self._unsettled.discard(sequence)
             heapq.heappush(self._again, (due, sequence))
 
     def hand_over(self, now: datetime) -> None:
-        """Deliver all that is unsettled again, at once: whoever had it is gone."""
+        """Deliver all unsettled messages again at once: their receiver is gone."""
         for sequence in sorted(self._unsettled):
             self.again(sequence, now)
 
 
 class Stream:
-    """A stream: what it holds and who consumes it."""
+    """A stream: its messages and consumers."""
 
     def __init__(self, spec: StreamSpec) -> None:
         self.spec = spec
@@ -124,15 +124,15 @@ class Stream:
 
     @property
     def messages(self) -> list[Message]:
-        """Everything in the stream, in order."""
+        """All messages, in order."""
         return [stored.message for stored in self.stored]
 
     def takes(self, subject: str) -> bool:
-        """Whether the stream stores this subject."""
+        """Return True if the stream stores this subject."""
         return any(subject_matches(pattern, subject) for pattern in self.spec.subjects)
 
     def store(self, message: Message, now: datetime) -> None:
-        """Store it, unless the same message was stored within the duplicate window."""
+        """Store a message, unless the same message was stored within the duplicate window."""
         if not self._ids.is_new(message.id, now):
             return
         self._sequence += 1
@@ -141,19 +141,19 @@ class Stream:
             self.stored.popleft()
 
     def at(self, sequence: int) -> Stored | None:
-        """The message with this number, if it is still there."""
+        """Return the message with this number, if it has not expired."""
         stored = self.first_from(sequence)
         return stored if stored is not None and stored.sequence == sequence else None
 
     def first_from(self, sequence: int) -> Stored | None:
-        """The first message with this number or a later one."""
+        """Return the first message with this number or a later one."""
         if not self.stored or sequence > self._sequence:
             return None
         # Numbers have no gaps: only the front is ever removed.
         return self.stored[max(0, sequence - self.stored[0].sequence)]
 
     def clear(self) -> None:
-        """Lose everything, as a stream in memory does when its server restarts."""
+        """Lose all messages, like a stream in memory at a restart of its server."""
         self.consumers.clear()
         self.stored.clear()
         self._sequence = 0
@@ -161,7 +161,7 @@ class Stream:
 
 
 class Mailbox(Generic[A]):
-    """What arrived for somebody who listens on a subject pattern; above `most` the oldest is forgotten."""
+    """Messages for a listener on a subject pattern; above `most` the oldest is dropped."""
 
     def __init__(self, subject: str, most: int | None = None) -> None:
         self.subject = subject
@@ -205,12 +205,12 @@ class Broker:
         self.changed()
 
     def changed(self) -> None:
-        """Wake everybody who waits for something to happen."""
+        """Wake all tasks that wait for a change."""
         happened, self._changed = self._changed, asyncio.Event()
         happened.set()
 
     async def wait(self, until: datetime | None = None) -> None:
-        """Until something happens, or the broker's time reaches `until`."""
+        """Wait for a change, or until the broker's time reaches `until`."""
         happened = self._changed
         wait_s = None if until is None else max(0.0, (until - self.now()).total_seconds())
         try:
@@ -220,7 +220,7 @@ class Broker:
             return
 
     def store(self, message: Message) -> bool:
-        """Store a message in its stream or bucket; False when nothing takes its subject."""
+        """Store a message in its stream or bucket; return False if none has its subject."""
         for bucket in self.buckets:
             prefix = kv_subject(bucket, "")
             if message.subject.startswith(prefix):
@@ -248,14 +248,14 @@ class Broker:
         self.changed()
 
     def broadcast(self, subject: str, body: bytes) -> None:
-        """Hand it to everybody who listens now."""
+        """Hand a message to all present listeners."""
         for listener in self.listeners:
             if subject_matches(listener.subject, subject):
                 listener.arrived.append((subject, body))
         self.changed()
 
     def lose_memory_streams(self) -> None:
-        """What a restart of the server does."""
+        """Simulate a restart of the server."""
         for stream in self.streams.values():
             if stream.spec.in_memory:
                 stream.clear()

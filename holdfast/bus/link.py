@@ -1,4 +1,4 @@
-"""One connection to a NATS server, from its opening to its loss. The next one is `holdfast.bus.connection`'s affair.
+"""One connection to a NATS server, from its opening to its loss. `holdfast.bus.connection` opens the next one.
 
 nats-py's own reconnection keeps what could not be sent and sends it later, unseen; a link that ends with its
 connection leaves no doubt about what was sent, and its end wakes everybody who waits on it.
@@ -59,13 +59,13 @@ _maybe_error = msgspec.json.Decoder(_MaybeError)
 
 
 class _Drained(msgspec.Struct, frozen=True):
-    """Flow control wants to hear on `reply` that everything before this was taken."""
+    """Flow control: confirm on `reply` that all earlier messages were taken."""
 
     reply: str
 
 
 class Inflow:
-    """What arrives on one subscription of a link, in order."""
+    """Messages of one subscription of a link, in order."""
 
     def __init__(self, link: Link, backlog_max: int | None) -> None:
         self._link = link
@@ -76,7 +76,7 @@ class Inflow:
         self.subscription: Subscription | None = None
 
     async def take(self, message: Msg) -> None:
-        """Called by nats-py with each message."""
+        """Take a message from nats-py."""
         self._heard_at = self._loop.time()
         if is_control(message):
             # A full consumer waits for a sign that its messages are taken: given when this one's turn comes.
@@ -89,11 +89,11 @@ class Inflow:
         self._arrived.put_nowait(message)
 
     def end(self) -> None:
-        """The link is lost: wake whoever waits."""
+        """Wake the waiting tasks: the link is lost."""
         self._arrived.put_nowait(None)
 
     async def next(self, silence_s: float | None = None) -> Msg:
-        """The next message.
+        """Return the next message.
 
         Raises:
             LinkLost: the connection ended; messages not yet taken are forgotten with it.
@@ -135,12 +135,12 @@ def is_control(message: Msg) -> bool:
 
 
 def status_of(message: Msg) -> str | None:
-    """The status that the server put in place of an answer, such as 503."""
+    """Return the status that the server sent in place of an answer, such as 503."""
     return message.headers.get("Status") if message.headers and not message.data else None
 
 
 def address_of(url: str) -> str:
-    """The server's address without credentials, fit for a message."""
+    """Return the server's address without credentials, for messages."""
     return ", ".join(urlsplit(part).netloc.rpartition("@")[2] or part for part in url.split(","))
 
 
@@ -148,10 +148,10 @@ _HEADER_BLOCK = re.compile(rb"NATS/1\.0(?: [\x20-\x7e]*)?\r\n(?:[^\r\n]+\r\n)*\r
 
 
 class HardenedClient(Client):
-    """nats-py's client, made to survive what anybody may publish past the client libraries.
+    """nats-py's client, made robust against messages that bypass client libraries.
 
-    At a header block or a subject that it cannot parse nats-py ends its reading without a word. From a stream the same
-    message would come again on the next connection, for ever; here it arrives, without the part that is broken.
+    nats-py silently stops reading at a header block or subject that it cannot parse. A stream would deliver the same
+    message again on every connection; here the message arrives, without the broken part.
     """
 
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
@@ -188,7 +188,7 @@ class Link:
                 servers=url.split(","),
                 name=name,
                 allow_reconnect=False,
-                # 0 would mean "try for ever" to nats-py.
+                # For nats-py, 0 means no limit.
                 max_reconnect_attempts=1,
                 reconnect_time_wait=0,
                 connect_timeout=CONNECT_TIMEOUT_S,
@@ -217,21 +217,21 @@ class Link:
 
     @property
     def max_payload(self) -> int:
-        """The largest message that the server takes, in bytes with its headers."""
+        """Largest message of the server, in bytes with headers."""
         return self._client.max_payload
 
     async def _on_error(self, error: Exception) -> None:
         self._last_error = error
         log.debug("nats", address=self.address, error=str(error) or type(error).__name__)
         if "permissions violation" in str(error):
-            # The server tells of a denied publish only here; the publisher sees a missing answer.
+            # The server reports a denied publish only here; the publisher sees a missing answer.
             log.error("the NATS server denies an operation", address=self.address, error=str(error))
 
     async def _on_closed(self) -> None:
         self.mark_ended()
 
     def mark_ended(self) -> None:
-        """Wake everybody who waits on this link."""
+        """Wake all tasks that wait on this link."""
         self.ended.set()
         for answer in list(self._answers.values()):
             if not answer.done():
@@ -245,7 +245,7 @@ class Link:
             answer.set_result(message)
 
     def new_inbox(self) -> str:
-        """A subject that nobody else listens on."""
+        """Return a subject without other listeners."""
         return self._client.new_inbox()
 
     async def send(self, subject: str, body: bytes, *, reply: str = "", headers: dict[str, str] | None = None) -> None:
@@ -269,7 +269,7 @@ class Link:
             raise LinkLost(f"connection to NATS at {self.address} lost: {error or type(error).__name__}") from error
 
     async def ask(self, subject: str, body: bytes, headers: dict[str, str] | None = None) -> asyncio.Future[Msg | None]:
-        """Send a request; the future brings its answer, or None if the connection ends first. Cancel it to give up."""
+        """Send a request; the future has its answer, or None if the connection ends first. Cancel it to give up."""
         token = str(next(self._tokens))
         answer: asyncio.Future[Msg | None] = asyncio.get_running_loop().create_future()
         answer.add_done_callback(lambda _: self._answers.pop(token, None))
@@ -289,7 +289,7 @@ class Link:
         """Send a request and wait for its answer.
 
         Raises:
-            NoResponder: nobody serves this subject.
+            NoResponder: no process serves this subject.
             BusUnavailable: the connection ended, or no answer came in `timeout_s`.
         """
         try:
@@ -304,7 +304,7 @@ class Link:
         return message
 
     async def api(self, request: str, body: dict[str, Any], answer_type: type[R]) -> R:
-        """A request of the JetStream API (`$JS.API.<request>`), durations in nanoseconds.
+        """Send a request of the JetStream API (`$JS.API.<request>`), durations in nanoseconds.
 
         Raises:
             ApiRefusal: JetStream refuses.
@@ -340,7 +340,7 @@ class Link:
             if self._client.is_connected:
                 await self._client.flush(timeout=1)
         except (nats.errors.Error, OSError):
-            pass  # the peer is gone or stuck: there is nobody to flush to
+            pass  # the peer is gone or stuck
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self._client.close()

@@ -22,17 +22,17 @@ from holdfast.clock import Now, system_now
 from holdfast.subjects import kv_subject
 
 PUBLISH_WINDOW = 512
-"""How many publishes may wait for their acknowledgement at once."""
+"""Publishes that may wait for their acknowledgement at once."""
 OBJECT_BATCH_BYTES = 4 << 20
-"""Of objects, what is published without waiting in between."""
+"""Bytes of objects that are published without a pause."""
 LISTEN_BACKLOG_MAX = 10_000
-"""Broadcasts that a slow listener has not taken; above this the oldest are forgotten."""
+"""Broadcasts that a slow listener has not taken; above this the oldest are dropped."""
 
 _SERVER_ERROR = 500
 
 
 async def connect(url: str, name: str, *, now: Now = system_now, timeout_s: float | None = None) -> NatsBus:
-    """Connect as `name` and make the streams exist; waits for the server, for ever unless `timeout_s` is given.
+    """Connect as `name` and make the streams exist; waits for the server, without limit unless `timeout_s` is given.
 
     `url` may name several servers, separated by commas.
 
@@ -46,7 +46,7 @@ async def connect(url: str, name: str, *, now: Now = system_now, timeout_s: floa
 
 
 class NatsDelivery:
-    """A message of a stream. Settling while disconnected does nothing: the message comes again."""
+    """A message of a stream. Settling while disconnected does nothing: the message is delivered again."""
 
     __slots__ = ("_bus", "_message", "_settled")
 
@@ -57,34 +57,34 @@ class NatsDelivery:
 
     @property
     def subject(self) -> str:
-        """The subject it was published on."""
+        """Subject of the message."""
         return self._message.subject
 
     @property
     def body(self) -> bytes:
-        """What was published."""
+        """Body as published."""
         return self._message.data
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers it was published with."""
+        """Headers as published."""
         return self._message.headers or {}
 
     @property
     def deliveries(self) -> int:
-        """How often it was sent to this consumer; what a lost connection or a killed process swallowed counts too."""
+        """Number of deliveries to this consumer, those to lost connections and killed processes included."""
         return deliveries_of(self._message.reply)
 
     async def ack(self) -> None:
-        """Handled."""
+        """Mark it as handled."""
         await self._settle(b"+ACK")
 
     async def retry(self, delay_s: float) -> None:
-        """Deliver it again after `delay_s`."""
+        """Have it delivered again after `delay_s`."""
         await self._settle(b"-NAK " + msgspec.json.encode({"delay": max(1, round(delay_s * 1e9))}))
 
     async def drop(self) -> None:
-        """Do not deliver it again."""
+        """Give it up."""
         await self._settle(b"+TERM")
 
     async def _settle(self, verdict: bytes) -> None:
@@ -133,7 +133,7 @@ class NatsBus:
         await _stored(link, subject, await link.ask(subject, body))
 
     async def get(self, bucket: str, key: str) -> bytes | None:
-        """A key's value; see `holdfast.bus.Bus`."""
+        """Return a key's value; see `holdfast.bus.Bus`."""
         link = self._connection.link_now()
         try:
             message = await link.answer(f"$JS.API.DIRECT.GET.{bucket_stream(bucket)}.{kv_subject(bucket, key)}", b"")
@@ -152,11 +152,11 @@ class NatsBus:
         await self.publish_all(batch)
 
     async def get_objects(self, bucket: str, names: Collection[str]) -> dict[str, bytes]:
-        """The objects that are there whole; see `holdfast.bus.Bus`."""
+        """Return the complete objects; see `holdfast.bus.Bus`."""
         return await get_objects(self._connection.link_now(), bucket, names)
 
     async def objects_there(self, bucket: str, names: Collection[str]) -> set[str]:
-        """Which names have an object; see `holdfast.bus.Bus`."""
+        """Return the names that have an object; see `holdfast.bus.Bus`."""
         return await objects_there(self._connection.link_now(), bucket, names)
 
     async def consume(self, stream: str, consumer: str, filters: list[str]) -> AsyncIterator[NatsDelivery]:
@@ -167,21 +167,21 @@ class NatsBus:
                 yield NatsDelivery(self, message)
 
     async def watch(self, bucket: str, key: str) -> AsyncIterator[KeyUpdate]:
-        """A key's present value, then each new one; see `holdfast.bus.Bus`."""
+        """Yield a key's value, then each new one; see `holdfast.bus.Bus`."""
         attach = partial(attach_watch, bucket=bucket, key=key)
         async with aclosing(self._connection.arriving(attach, SILENCE_S)) as messages:
             async for message in messages:
                 yield key_update(bucket, message)
 
     async def broadcast(self, subject: str, body: bytes) -> None:
-        """Send to whoever listens now; see `holdfast.bus.Bus`."""
+        """Send to all present listeners; see `holdfast.bus.Bus`."""
         try:
             await self._connection.link_now().send(subject, body)
         except BusUnavailable:
             pass  # by contract nothing is sent while disconnected
 
     async def listen(self, subject: str) -> AsyncIterator[tuple[str, bytes]]:
-        """What is broadcast on `subject`; see `holdfast.bus.Bus`. A slow listener misses the oldest above 10,000."""
+        """Yield broadcasts on `subject`; see `holdfast.bus.Bus`. A slow listener misses the oldest above 10,000."""
         attach = partial(_subscribe, subject=subject, backlog_max=LISTEN_BACKLOG_MAX)
         async with aclosing(self._connection.arriving(attach)) as messages:
             async for message in messages:
@@ -202,12 +202,12 @@ class NatsBus:
 
     @property
     def message_bytes_max(self) -> int:
-        """What the server takes, by its last word; its default while there was none."""
+        """Size limit of the server as last reported; its default before."""
         return self._connection.message_bytes_max
 
     @property
     def connected_since(self) -> datetime | None:
-        """Since when the connection holds without a break; None while there is none."""
+        """Start of the present connection; None while there is none."""
         return self._connection.since
 
     async def close(self) -> None:

@@ -24,7 +24,7 @@ from holdfast.fresh_ids import uuid7
 
 CHUNK_BYTES = 128 * 1024
 AT_ONCE_MAX = 64
-"""Objects that are asked for at the same time."""
+"""Objects that are requested at the same time."""
 _REPLACES = {"Nats-Rollup": "sub"}
 
 
@@ -39,9 +39,9 @@ class _About(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def object_messages(bucket: str, name: str, content: bytes) -> Iterator[Message]:
-    """What has to be stored, in this order, for the object to be there."""
+    """Return the messages to store, in this order, for an object."""
     digest = hashlib.sha256(content)
-    # The same content has the same chunks, so that storing it again takes no more room.
+    # The same content has the same chunks, so that storing it again needs no space.
     nuid = digest.hexdigest()[:32]
     chunks = [content[start : start + CHUNK_BYTES] for start in range(0, len(content), CHUNK_BYTES)]
     for number, chunk in enumerate(chunks):
@@ -62,7 +62,7 @@ def object_messages(bucket: str, name: str, content: bytes) -> Iterator[Message]
 
 
 async def objects_there(link: Link, bucket: str, names: Collection[str]) -> set[str]:
-    """The names under which there is a message about an object.
+    """Return the names with a message about an object.
 
     Raises:
         BusUnavailable: no answer.
@@ -77,7 +77,7 @@ async def objects_there(link: Link, bucket: str, names: Collection[str]) -> set[
 
 
 async def get_objects(link: Link, bucket: str, names: Collection[str]) -> dict[str, bytes]:
-    """The objects that are there whole.
+    """Return the complete objects.
 
     Raises:
         BusUnavailable: no answer.
@@ -120,7 +120,7 @@ async def _about(link: Link, bucket: str, name: str) -> _About | None:
 
 
 async def _stored(link: Link, bucket: str, subject: str, request: bytes) -> Msg | None:
-    """A message of the bucket's stream; None if there is none such."""
+    """Return a message of the bucket's stream; None if there is none."""
     try:
         message = await link.answer(f"$JS.API.DIRECT.GET.{object_stream(bucket)}{subject}", request)
     except NoResponder:

@@ -30,7 +30,7 @@ _KEY_BYTES_MAX = 1 << 30
 
 
 def stream_config(spec: StreamSpec) -> dict[str, Any]:
-    """The stream as JetStream's API wants it."""
+    """Return the stream's configuration for JetStream's API."""
     return {
         "name": spec.name,
         "subjects": list(spec.subjects),
@@ -46,12 +46,12 @@ def stream_config(spec: StreamSpec) -> dict[str, Any]:
 
 
 def bucket_stream(bucket: str) -> str:
-    """The stream behind a key bucket."""
+    """Return the stream behind a key bucket."""
     return f"KV_{bucket}"
 
 
 def bucket_config(bucket: str) -> dict[str, Any]:
-    """A key bucket as the KV convention of NATS (ADR-8) wants it: one value a key, on disk, for some days."""
+    """Return the configuration of a key bucket (NATS ADR-8): one value per key, on disk, for some days."""
     return {
         "name": bucket_stream(bucket),
         "subjects": [kv_subject(bucket, ">")],
@@ -70,12 +70,12 @@ def bucket_config(bucket: str) -> dict[str, Any]:
 
 
 def object_stream(bucket: str) -> str:
-    """The stream behind a bucket of objects."""
+    """Return the stream behind a bucket of objects."""
     return f"OBJ_{bucket}"
 
 
 def object_bucket_config(bucket: str, *, keep_s: int, bytes_max: int) -> dict[str, Any]:
-    """A bucket of objects as the object store of NATS (ADR-20) wants it; the oldest objects make room for new ones."""
+    """Return the configuration of a bucket of objects (NATS ADR-20); the oldest objects make room for new ones."""
     return {
         "name": object_stream(bucket),
         "subjects": [f"$O.{bucket}.C.>", f"$O.{bucket}.M.>"],
@@ -93,7 +93,7 @@ def object_bucket_config(bucket: str, *, keep_s: int, bytes_max: int) -> dict[st
 
 
 class StreamMissing(BusUnavailable):
-    """The stream is not there; it has to be created first."""
+    """The stream does not exist; it must be created first."""
 
 
 class _StreamAnswer(msgspec.Struct, frozen=True):

@@ -1,6 +1,6 @@
 """Copies of a node's checkpoints. The ckpt coordinator writes it, the node's agent hands it to the node's vault.
 
-A key of its own beside the controller's order, so that each key has one writer. No recovery waits for it. An order
+Its key differs from that of the controller's order, so that each key has one writer. No recovery waits for it. An order
 belongs to one generation; a vault follows the newest that its agent hands it.
 """
 
@@ -72,7 +72,7 @@ class BackupOrder(Order, frozen=True, kw_only=True, omit_defaults=True):
     certified_generation: Count = 0
     coming_step: Count | None = None
     certified_up_to: Count | None = None
-    """Of the steps on disk, the newest up to this one stays."""
+    """The newest step on disk up to this one stays."""
     reason: str = ""
     cause: Id | None = None
 

@@ -1,4 +1,4 @@
-"""What one node runs. The controller writes it, the node's agent carries it out.
+"""The ranks of one node. The controller writes it, the node's agent carries it out.
 
 Orders are fenced by (`epoch`, `generation`): the epoch grows whenever the node is handed to a job, the generation with
 every start or stop within the job. An agent never returns to an older order.

@@ -1,8 +1,8 @@
-"""Truth and its delivery: state, inbox and outbox in one transaction. Postgres, and memory with the same contract.
+"""State, inbox and outbox of a service in one transaction. Postgres, and memory with the same contract.
 
-A service handles an event like this: begin; ask `first_time` (the inbox); load its state; plan; `save`; `say`
-(the outbox); commit; acknowledge. A crash anywhere leaves either nothing or all of it, and a relay publishes
-what was said until the bus has it. So an event that comes again changes nothing, and nothing said is lost.
+A service handles an event in these steps: begin; `first_time` (the inbox); load its state; plan; `save`; `emit` (the
+outbox); commit; acknowledge. A crash at any point leaves either nothing or all of it, and a relay publishes the emitted
+messages until the bus has them. So a repeated event changes nothing, and no message is lost.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 class StoreUnavailable(Exception):
-    """The store does not answer; trying the whole transaction again later is right."""
+    """The store does not answer; try the whole transaction again later."""
 
 
 class StaleState(Exception):
-    """Somebody else wrote the same row since it was loaded; try the whole transaction again."""
+    """Another process wrote the same row since it was loaded; try the whole transaction again."""
 
 
 class Table(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
@@ -45,15 +45,15 @@ class Transaction(Protocol):
     """One transaction; commits when its block ends, rolls back on an exception."""
 
     async def first_time(self, message_id: str) -> bool:
-        """Note that this message is being handled; False when it was handled before."""
+        """Note that this message is being handled; return False if it was handled before."""
         ...
 
     async def load(self, table: Table[S], key: str) -> S | None:
-        """The row under `key`."""
+        """Return the row under `key`."""
         ...
 
     async def load_all(self, table: Table[S]) -> dict[str, S]:
-        """Every row, by key."""
+        """Return every row, by key."""
         ...
 
     async def save(self, table: Table[S], key: str, row: S) -> None:
@@ -65,7 +65,7 @@ class Transaction(Protocol):
         ...
 
     async def delete(self, table: Table[S], key: str) -> None:
-        """Remove the row under `key`, if there.
+        """Remove the row under `key`, if it exists.
 
         Raises:
             StaleState: as in `save`.
@@ -73,27 +73,27 @@ class Transaction(Protocol):
         ...
 
     async def emit(self, messages: list[Message]) -> None:
-        """Add to the outbox, in order."""
+        """Add messages to the outbox, in order."""
         ...
 
 
 class Outbox(Protocol):
-    """Messages said and not yet known to be published."""
+    """Emitted messages that are not yet known to be published."""
 
     async def pending(self, limit: int) -> list[tuple[int, Message]]:
-        """The oldest unpublished messages with their positions, in order."""
+        """Return the oldest unpublished messages with their positions, in order."""
         ...
 
     async def published(self, positions: list[int]) -> None:
-        """These are stored by the bus."""
+        """Mark messages as stored by the bus."""
         ...
 
 
 class Store(Outbox, Protocol):
-    """One service's part of the truth."""
+    """The store of one service."""
 
     def transaction(self) -> AbstractAsyncContextManager[Transaction]:
-        """Begin; commit at the end of the block.
+        """Begin a transaction; commit at the end of the block.
 
         Raises:
             StoreUnavailable: no connection; nothing was written, or the commit's fate is unknown: the inbox tells.
@@ -101,7 +101,7 @@ class Store(Outbox, Protocol):
         ...
 
     async def prune(self, now: datetime) -> None:
-        """Forget what the inbox and the outbox no longer need.
+        """Delete what the inbox and the outbox no longer need.
 
         Raises:
             StoreUnavailable: no connection.
@@ -109,5 +109,5 @@ class Store(Outbox, Protocol):
         ...
 
     async def close(self) -> None:
-        """Give up the connections."""
+        """Close the connections."""
         ...

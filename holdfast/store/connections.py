@@ -109,7 +109,7 @@ def translated() -> Iterator[None]:
             raise  # a value that does not fit its column
         raise StoreUnavailable(_words(error)) from error
     except (OSError, TimeoutError, asyncpg.InternalClientError) as error:
-        # asyncpg's internal error: a server that dies says so unasked, and asyncpg loses count of the conversation.
+        # asyncpg's internal error: a server that stops reports it unasked, and asyncpg loses count of the conversation.
         raise StoreUnavailable(_words(error)) from error
 
 

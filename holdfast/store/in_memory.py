@@ -22,7 +22,7 @@ class _Row(msgspec.Struct, frozen=True):
 
 
 class MemoryDatabase:
-    """What survives a crash of the service: give the same one to the store that follows."""
+    """State that survives a crash of the service: pass it to the next store."""
 
     def __init__(self) -> None:
         self.rows: dict[tuple[str, str], _Row] = {}
@@ -48,7 +48,7 @@ class MemoryStore:
         self._seen: dict[tuple[str, str], int] = {}
 
     def transaction(self) -> AbstractAsyncContextManager[MemoryTransaction]:
-        """One transaction; see `holdfast.store.Store`."""
+        """Begin a transaction; see `holdfast.store.Store`."""
         return self._transaction()
 
     @asynccontextmanager
@@ -69,12 +69,12 @@ class MemoryStore:
                 raise StoreUnavailable("the connection was lost during the commit; nobody knows whether it took place")
 
     async def pending(self, limit: int) -> list[tuple[int, Message]]:
-        """The oldest unpublished messages; see `holdfast.store.Outbox`."""
+        """Return the oldest unpublished messages; see `holdfast.store.Outbox`."""
         self._require_available()
         return list(itertools.islice(self.database.unpublished.items(), limit))
 
     async def published(self, positions: list[int]) -> None:
-        """These are stored by the bus."""
+        """Mark messages as stored by the bus."""
         self._require_available()
         now = self._now()
         for position in positions:
@@ -82,7 +82,7 @@ class MemoryStore:
                 self.database.published[position] = (message, now)
 
     async def prune(self, now: datetime) -> None:
-        """Forget what is old; see `holdfast.store.Store`."""
+        """Delete what is old; see `holdfast.store.Store`."""
         self._require_available()
         database = self.database
         database.inbox = {id_: at for id_, at in database.inbox.items() if at >= now - INBOX_KEPT}
@@ -91,10 +91,10 @@ class MemoryStore:
         }
 
     async def close(self) -> None:
-        """Nothing to give up."""
+        """Do nothing: there are no connections."""
 
     def seen(self, place: tuple[str, str]) -> int | None:
-        """The version that this store last saw under `place` (0: no row); None when it never looked."""
+        """Return the version that this store last read under `place` (0: no row); None if it never did."""
         return self._seen.get(place)
 
     def note_seen(self, place: tuple[str, str], version: int | None) -> None:
@@ -122,19 +122,19 @@ class MemoryTransaction:
         self._deleted: set[tuple[str, str]] = set()
 
     async def first_time(self, message_id: str) -> bool:
-        """Note that this message is being handled; False when it was handled before."""
+        """Note that this message is being handled; return False if it was handled before."""
         if message_id in self._database.inbox or message_id in self._handled:
             return False
         self._handled.append(message_id)
         return True
 
     async def load(self, table: Table[S], key: str) -> S | None:
-        """The row under `key`."""
+        """Return the row under `key`."""
         row = self._row((table.name, key))
         return None if row is None else msgspec.json.decode(row.body, type=table.row_type)
 
     async def load_all(self, table: Table[S]) -> dict[str, S]:
-        """Every row, by key."""
+        """Return every row, by key."""
         places = {place for place in (*self._database.rows, *self._written) if place[0] == table.name}
         rows = {key: await self.load(table, key) for _, key in sorted(places)}
         return {key: row for key, row in rows.items() if row is not None}
@@ -166,11 +166,11 @@ class MemoryTransaction:
         return version
 
     async def emit(self, messages: list[Message]) -> None:
-        """Add to the outbox, in order."""
+        """Add messages to the outbox, in order."""
         self._said.extend(messages)
 
     def commit(self, now: datetime) -> None:
-        """Make everything so."""
+        """Apply all changes."""
         database = self._database
         database.inbox.update((message_id, now) for message_id in self._handled)
         for message in self._said:
@@ -184,7 +184,7 @@ class MemoryTransaction:
             self._store.note_seen(place, None if not version and place in self._deleted else version)
 
     def forget(self) -> None:
-        """It was rolled back, or nobody knows: what it touched is not known any more."""
+        """Forget the versions of rows in a transaction that was rolled back or may have been."""
         for place in self._seen:
             self._store.note_seen(place, None)
 

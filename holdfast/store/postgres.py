@@ -59,7 +59,7 @@ class PostgresStore:
         return cls(SchemaSql(schema), work, relay)
 
     def transaction(self) -> AbstractAsyncContextManager[PostgresTransaction]:
-        """One transaction; see `holdfast.store.Store`."""
+        """Begin a transaction; see `holdfast.store.Store`."""
         return self._transaction()
 
     @asynccontextmanager
@@ -86,7 +86,7 @@ class PostgresStore:
                     del self._cache[place]
 
     async def pending(self, limit: int) -> list[tuple[int, Message]]:
-        """The oldest unpublished messages; see `holdfast.store.Outbox`.
+        """Return the oldest unpublished messages; see `holdfast.store.Outbox`.
 
         Raises:
             StoreUnavailable: no connection.
@@ -120,7 +120,7 @@ class PostgresStore:
                 await connection.execute(self._sql.prune_outbox, now - OUTBOX_KEPT)
 
     async def close(self) -> None:
-        """Give up the connections."""
+        """Close the connections."""
         await self._work.close()
         await self._relay.close()
 
@@ -137,12 +137,12 @@ class PostgresTransaction:
         self._cache = cache
 
     async def first_time(self, message_id: str) -> bool:
-        """Note that this message is being handled; False when it was handled before."""
+        """Note that this message is being handled; return False if it was handled before."""
         with translated():
             return await self._connection.fetchval(self._sql.first_time, message_id) is not None
 
     async def load(self, table: Table[S], key: str) -> S | None:
-        """The row under `key`."""
+        """Return the row under `key`."""
         place = (table.name, key)
         seen = self._seen(place)
         if seen is None:
@@ -197,7 +197,7 @@ class PostgresTransaction:
             self._refuse(place, known)
 
     async def emit(self, messages: list[Message]) -> None:
-        """Add to the outbox, in order."""
+        """Add messages to the outbox, in order."""
         if not messages:
             return
         with translated():

@@ -1,8 +1,8 @@
-"""How long the inbox and the outbox are kept."""
+"""Retention of inbox and outbox."""
 
 from datetime import timedelta
 
 INBOX_KEPT = timedelta(days=7)
-"""A message that comes again after this is taken for new; the bus repeats its messages within minutes."""
+"""A repeated message is taken for new after this time; the bus repeats its messages within minutes."""
 OUTBOX_KEPT = timedelta(days=1)
-"""Published messages stay this long, for people to look at."""
+"""Published messages stay this long, for inspection."""

@@ -85,7 +85,7 @@ def test_a_check_of_a_user_that_is_wrong_is_named(commands: str, said: str) -> N
     ("name", "value", "said"),
     [
         ("DISABLED", "clok", "disabled names clok, which is not a check: there are network, "),
-        ("GPUS", "3b:00, gpu4", "'gpu4' is no address of a PCI device: give it as 0000:3b:00"),
+        ("GPUS", "3b:00, gpu4", "'gpu4' is not an address of a PCI device: give it as 0000:3b:00"),
     ],
 )
 def test_names_in_lists_are_checked(name: str, value: str, said: str) -> None:
