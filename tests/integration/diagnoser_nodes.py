@@ -138,7 +138,7 @@ def _fork(case: dict[str, Any], number: int, port: int, output: Path) -> int:
 
 def _node(case: dict[str, Any], number: int, port: int, output: Path) -> None:
     from holdfast_checks.driver import Driver
-    from holdfast_checks.result import Place
+    from holdfast_checks.result import WorkerContext
 
     os.environ["DRIVER"] = str(os.getpid())
     fault = case.get("fault", {})
@@ -148,11 +148,11 @@ def _node(case: dict[str, Any], number: int, port: int, output: Path) -> None:
     with tempfile.TemporaryDirectory() as scratch, (output / f"{number}.jsonl").open("w", buffering=1) as results:
 
         def tell(result: Any) -> None:
-            finding = result.finding
-            line = {name: getattr(finding, name) for name in finding.__struct_fields__}
+            found = result.result
+            line = {name: getattr(found, name) for name in found.__struct_fields__}
             results.write(json.dumps(line | {"test": result.stage.test, "round": result.stage.round}) + "\n")
 
-        place = Place(
+        context = WorkerContext(
             run=case["name"],
             node=f"n{number}",
             node_rank=number,
@@ -165,7 +165,7 @@ def _node(case: dict[str, Any], number: int, port: int, output: Path) -> None:
             scratch=scratch,
             burn_s=0.02,
         )
-        Driver(place, case["suite"], case["limit_s"], tell).run()
+        Driver(context, case["suite"], case["limit_s"], tell).run()
 
 
 if __name__ == "__main__":
