@@ -105,8 +105,8 @@ class NodeVault:
     def _left(self, names: Collection[ShardName]) -> Collection[ShardName]:
         """Return the ranks whose copies are kept elsewhere by now.
 
-        The present order does not name them, and they have been sent where others' orders say, as far as can be told
-        from here: all ranks of this node have sent a step of this generation.
+        The present order does not name them, and all ranks of this node have sent a step of this generation: as far as
+        this node can know, the other nodes have sent theirs too.
         """
         present = self._assignments.present
         if present is None:

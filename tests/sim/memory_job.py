@@ -16,7 +16,7 @@ from holdfast.ids import named_id
 from holdfast.node.vault.messages import SealedStep
 from holdfast.orders.backup import BackupOrder
 from holdfast.settings.checkpoint import CheckpointPolicy
-from holdfast.trainer.checkpoint.memory_tier import STEPS_TOLD_MAX
+from holdfast.trainer.checkpoint.memory_tier import STEPS_SHARED_MAX
 from holdfast_ckpt.plan import backups
 from holdfast_ckpt.plan.backup_plan import BackupStrategy
 from holdfast_ckpt.plan.records import HeldShards, HeldState, JobBackups
@@ -154,7 +154,7 @@ class Job:
         for rank in self.ranks:
             here = self.vault_of(rank).steps(rank, self.generation, at_most)
             here = sorted(here, key=lambda sealed: (may_be(sealed), sealed), reverse=True)
-            told.append(set(here[:STEPS_TOLD_MAX]))
+            told.append(set(here[:STEPS_SHARED_MAX]))
         return sorted(filter(may_be, set.intersection(*told)), reverse=True)
 
     def fetch(self, sealed: SealedStep) -> None:

@@ -98,7 +98,7 @@ def admit(link: socket.socket, token_of: Callable[[Hello], str | None]) -> Hello
     """Let the other end prove that it belongs to a job of which `token_of` knows the token; who it is.
 
     Raises:
-        NotAdmitted: it does not; it has been told.
+        NotAdmitted: it does not, and was refused.
         WireError: it sent nonsense, or too little in the time there is, or went away.
     """
     # # One deadline for the whole handshake: a timeout of the socket would restart with each byte.

@@ -165,7 +165,7 @@ class PeerSession:
 
     def _held(self, name: ShardName) -> RankSteps:
         shelf = self._shelf(name)
-        coming = self._receptions.coming(name)
+        coming = self._receptions.partial(name)
         return RankSteps(
             name=name,
             sealed=tuple(shelf.steps()),

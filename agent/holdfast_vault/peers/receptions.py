@@ -170,7 +170,7 @@ class Receptions:
         if slot is not None:
             slot.give_up()
 
-    def coming(self, name: ShardName) -> Reception | None:
+    def partial(self, name: ShardName) -> Reception | None:
         """Return the shard of this rank that is being received."""
         slot = self._slots.get(name)
         return slot.reception if slot is not None else None

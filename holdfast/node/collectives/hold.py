@@ -1,7 +1,7 @@
 """The agent's side of a hold: a rank's training waits inside its hooks until a given time or until it is released.
 
 The request is in the rank's ring of collectives (`holdfast.node.collectives.ring_layout`); the rank obeys it at the
-end of a step or at a collective, and ends it by itself when its time is over: whoever asked may be gone.
+end of a step or at a collective, and ends it by itself when its time is over, because the agent may be gone.
 """
 
 from __future__ import annotations

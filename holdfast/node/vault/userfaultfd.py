@@ -1,13 +1,14 @@
 """Write protection of memory pages that another process lifts: the kernel's userfaultfd(2), by its system calls.
 
-A process registers ranges of its memory and hands the descriptor to a second one. That one protects the ranges: whoever
-in the first process then writes to one of their pages waits in the kernel until the second has lifted the protection of
-that page. Reading goes on. If the second process ends, its descriptor closes and nobody waits any more.
+A process registers ranges of its memory and hands the descriptor to a second process, which protects the ranges.
+Threads of the first process that then write to one of their pages wait in the kernel until the second has lifted the
+protection of that page. Reading goes on. If the second process ends, its descriptor closes and no thread waits any
+more.
 
-Private anonymous memory only, and Linux 5.14 or newer: before 6.4 (`marks_absent_pages`) only pages that are there are
-protected, and who wants all of a range protected must `populate` it first. Without CAP_SYS_PTRACE, the right to
-/dev/userfaultfd or the sysctl vm.unprivileged_userfaultfd=1 the kernel refuses (a restricted descriptor, which it would
-grant, is of no use here: a system call that writes to a protected page would fail instead of wait).
+Private anonymous memory only, and Linux 5.14 or newer. Before 6.4 (`marks_absent_pages`) only pages that exist are
+protected, so a range must be populated (`populate`) before all of it can be protected. The kernel refuses without
+CAP_SYS_PTRACE, the right to /dev/userfaultfd or the sysctl vm.unprivileged_userfaultfd=1. (The restricted descriptor
+that it would grant is of no use here: a system call that writes to a protected page would fail instead of wait.)
 """
 
 from __future__ import annotations

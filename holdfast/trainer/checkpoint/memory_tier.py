@@ -22,7 +22,7 @@ from holdfast.trainer.checkpoint.layout.recipe import PartPlan
 from holdfast.trainer.vault_client.client import BrokenSeal, MemoryRefused, VaultClient
 
 VAULT_VARIABLE = "HOLDFAST_VAULT"
-STEPS_TOLD_MAX = 8
+STEPS_SHARED_MAX = 8
 RECONNECT_S = 5.0
 RESTARTED_WITHIN_S = 5.0
 """A vault that ended is started again by its agent; with it the copies on other nodes are within reach."""
@@ -76,11 +76,11 @@ class MemoryTier:
         def may_be(sealed: SealedStep) -> bool:
             return at_most is None or sealed.step <= at_most
 
-        mine = torch.full((1 + STEPS_TOLD_MAX, 2), -1, dtype=torch.int64)
+        mine = torch.full((1 + STEPS_SHARED_MAX, 2), -1, dtype=torch.int64)
         here = self._sealed(at_most)
         mine[0] = int(here is not None)
-        told = sorted(here or (), key=lambda sealed: (may_be(sealed), sealed), reverse=True)
-        for row, sealed in enumerate(told[:STEPS_TOLD_MAX], start=1):
+        steps = sorted(here or (), key=lambda sealed: (may_be(sealed), sealed), reverse=True)
+        for row, sealed in enumerate(steps[:STEPS_SHARED_MAX], start=1):
             mine[row] = torch.tensor((sealed.generation, sealed.step))
         everyone = [rows.tolist() for rows in all_gather(mine)]
         self._all_answered = all(did_answer for (did_answer, _), *_ in everyone)

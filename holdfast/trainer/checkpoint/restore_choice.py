@@ -27,7 +27,7 @@ class RestoreChoice:
     def newest(self, *, newer_in_memory: bool = False, or_nothing: bool = False) -> CheckpointManifest | None:
         """Return the newest step that is complete and may be restored, the same on all ranks; None if there is none.
 
-        Raises CheckpointError if there were some and none of them may be: a run is not begun anew unasked.
+        Raises CheckpointError if there are steps but none may be restored: a job never starts over without being asked.
         `or_nothing`: there is something else to go on from, so neither that nor unreadable storage is an error.
         """
         if self._ranks.rank == 0:

@@ -54,7 +54,7 @@ SAVER_POLL_S = 0.05
 
 class Memory:
     """This process's part of the job's memory. One for all writers and readers: what the vault knows already of where
-    tensors lie need not be told again."""
+    tensors lie need not be sent again."""
 
     def __init__(self, name: ShardName, generation: int) -> None:
         self.tier = MemoryTier(name, generation)
@@ -90,7 +90,7 @@ def memory(ranks: RankGroup) -> Memory:
     """Return the memory of this process's rank.
 
     Raises:
-        CheckpointError: nobody has started a vault for it.
+        CheckpointError: no vault was started for it.
     """
     owner = environment.owner()
     name = environment.shard_name(owner, ranks.rank, ranks.size)

@@ -157,7 +157,7 @@ class VaultClient:
 
         Raises:
             MemoryRefused: the vault does not have it, there is no memory to map it, or this code cannot read it.
-            BrokenSeal: it is damaged, and nobody has another copy.
+            BrokenSeal: it is damaged, and there is no other copy.
         """
         try:
             return self._read(sealed)

@@ -66,7 +66,7 @@ class Backlog:
         self._dropped.append(copy)
 
     def take_dropped(self) -> list[WaitingCopy]:
-        """Return those that will not be sent, each told once."""
+        """Remove and return the skipped copies."""
         dropped, self._dropped = self._dropped, []
         return dropped
 

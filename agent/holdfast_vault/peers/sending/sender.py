@@ -40,7 +40,7 @@ log = structlog.get_logger(__name__)
 
 
 class Sender:
-    """One other vault: it is told what the ranks left behind, and, if it is their keeper, given their copies."""
+    """The sending side to one other vault: it gets the ranks' cuts and, if it is their keeper, their copies."""
 
     def __init__(
         self, address: VaultAddress, assignment: Assignment, shelves: Shelves, notices: Notices, pacing: Pacing

@@ -1,8 +1,8 @@
-"""A checkpoint for those who do not have Holdfast: what of it goes out under which name, and as plain DCP.
+"""Export of a checkpoint for programs other than Holdfast: the names of its values, and plain DCP.
 
-State marked `PerShard` or `PerRank` is not merged, for nothing in it says how: a shard's tensors may be slices of one,
-or stages of a pipeline that number their layers anew. It goes out under the keys that it has here, which no two shards
-share; or one shard alone, under the names that it had in the script.
+State marked `PerShard` or `PerRank` is not merged, because nothing in it says how: a shard's tensors may be slices of
+one, or stages of a pipeline that each count their layers from zero. It is exported under the keys that it has here,
+which no two shards share; or one shard alone, under the names that it had in the script.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def export_dcp(contents: CheckpointContents, outgoing: Iterable[Outgoing], targe
         try:
             save({}, storage_writer=_InFilesOf(draft, DCP_FILE_BYTES), planner=planner, **_ALONE)
         except CheckpointException as error:
-            # DCP has wrapped what the only rank there is met, in something that nobody catches by accident.
+            # DCP has wrapped what the only rank there is met, in an exception that is never caught by accident.
             (cause, _) = error.failures[0]
             raise cause from error
 

@@ -40,7 +40,8 @@ class VerifiedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def verify(folder: Folder, *, threads: int, on_bytes: Callable[[int], None]) -> VerifiedCheckpoint:
-    """Read every part and compare every checksum; `on_bytes` is told, from several threads, how many more were read.
+    """Read every part and compare every checksum. `on_bytes` gets the bytes read since its last call, from several
+    threads.
 
     Raises:
         CheckpointMismatch: another version wrote it.

@@ -1,7 +1,7 @@
 """The recipe for writing a shard in memory as a part of a checkpoint on disk: the rank gives it, and its node's vault
 follows it.
 
-The same planner decides what each rank writes and under which keys, whoever writes it (`checkpoint_format.plan_part`),
+The same planner decides what each rank writes and under which keys, for either writer (`checkpoint_format.plan_part`),
 so what the vault writes is what the rank would have written. The vault needs neither torch nor to unpickle anything.
 """
 

@@ -129,7 +129,7 @@ class Storage(Protocol):
 
 
 def sizes(storage: Storage, retention: Retention) -> dict[int, int]:
-    """Return the bytes of every published step; 0 where nobody asks for them, or a step is damaged."""
+    """Return the bytes of every published step; 0 if the limit does not need them, or for a damaged step."""
     return {step: _size(storage, step) if retention.nbytes_max else 0 for step in storage.steps()}
 
 

@@ -21,7 +21,7 @@ PACKAGES = {
     "az": "adlfs",
 }
 """The filesystems of fsspec that create an object only if there is none, in one step: the fence rests on it. Others ask
-first and write then. `memory` does so too, and is shared by nobody but the threads of a process."""
+first and write then. `memory` does so too, and is shared only by the threads of a process."""
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 _MANGLED = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?!/)")

@@ -88,13 +88,13 @@ def plan_backups(topology: Topology, strategy: BackupStrategy = BackupStrategy.C
     """Return the plan for a topology in O(ranks); the same topology gives the same plan."""
     if topology.nnodes == 1:
         keeper: Sequence[int] = (0,)
-        protects, reason = Protects.NOTHING, "the job has one node: there is no other to keep a copy"
+        protects, reason = Protects.NOTHING, "the job has one node: no other node can keep a copy"
     elif strategy is BackupStrategy.RING:
         keeper, protects = _ring(topology.nnodes), Protects.NODE
         reason = "each node's backups are on the next one"
     elif strategy is BackupStrategy.PAIRS:
         keeper, protects = _pairs(topology.nnodes), Protects.NODE
-        reason = "nodes keep each other's backups two by two"
+        reason = "pairs of nodes keep each other's backups"
     else:
         keeper, protects, reason = _cross_group(topology)
     return BackupPlan(strategy=strategy, topology=topology, keeper=tuple(keeper), protects=protects, reason=reason)
@@ -143,7 +143,8 @@ def _cross_group(topology: Topology) -> tuple[Sequence[int], Protects, str]:
         return (
             _pairs(topology.nnodes),
             Protects.NODE,
-            f"all nodes share a parallel group of mesh {topology.mesh}: none is outside of it, neighbours keep copies",
+            f"all nodes share a parallel group of mesh {topology.mesh}: none is outside of it, "
+            "so neighbours keep copies",
         )
     pivot = next((dim for dim, size in enumerate(sizes) if size % 2 == 0), None)
     keeper = [_half_way(place, sizes, pivot) for place in product(*(range(size) for size in sizes))]
