@@ -103,8 +103,8 @@ def test_what_is_half_here_of_them_is_dropped_unless_it_is_just_coming(node: Nod
         slot.enter(theirs)
         slot.expect(shelf, Offer(name=named(1), sealed=sealed, index=b"", objects=b"", seal=data, mac=mac))
         assert node._left([named(1)]) == [named(1)]
-        assert node._receptions.coming(named(1)) is not None
+        assert node._receptions.partial(named(1)) is not None
         slot.leave()
     assert node._left([named(1)]) == [named(1)]
-    assert node._receptions.coming(named(1)) is None
+    assert node._receptions.partial(named(1)) is None
     assert len(shelf.spares(is_left=True)) == 1
