@@ -1,4 +1,4 @@
-"""What the analyzer finds, trace by trace (tests/golden/analyzer/*.trace).
+"""Findings of the analyzer, trace by trace (tests/golden/analyzer/*.trace).
 
 > 10 steps rank=0 from=1 to=10 loss=1.0       # what the library was told; no loss: nothing
 > 12 logged rank=0 at=5,10 loss=1.0,nan       # what a TensorBoard log has, by the ledger's steps

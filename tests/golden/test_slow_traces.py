@@ -1,7 +1,7 @@
-"""What follows from a job that gets slow and whose collectives name nobody (tests/golden/slow/*.trace).
+"""Analysis of a slow job whose collectives name no machine (tests/golden/slow/*.trace).
 
 > 0 job nodes=4 nproc=2 mesh=dp=4,tp=2      # vote_every_s=..., and so on: other settings of [slow]
-> 1 train iterations=30 s=1.0                # every node tells its iterations, of so many seconds each
+> 1 train iterations=30 s=1.0                # every node reports its iterations of `s` seconds each
 > 40 told                                    # every node answers; its collectives have no times
 > 42 stacks 2=forward 3=tp                   # every node answers the round under way; ranks not named wait in `dp`
 > 60 time                                    # half a second passes, or more

@@ -1,4 +1,4 @@
-"""What the standby service decides, trace by trace (tests/golden/standby/*.trace)."""
+"""Decisions of the standby service, trace by trace (tests/golden/standby/*.trace)."""
 
 from datetime import datetime
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is written of the views: in the database itself, and in the historian's README."""
+"""Descriptions of the views: in the database itself, and in the historian's README."""
 
 from __future__ import annotations
 

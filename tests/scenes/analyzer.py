@@ -1,4 +1,4 @@
-"""Two ranks that say their steps, of a noisy training too, and an analyzer that hears them and can be restarted."""
+"""Two ranks that report their steps, of a noisy training too, and an analyzer that can be restarted."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Number = float | None
 
 
 def noisy(step: int, rng: random.Random) -> float:
-    """A loss as language models have it: it falls by a power law, each batch by its own."""
+    """Return a loss like that of language models: a power law with noise in each batch."""
     return 11.0 * step**-0.2 * rng.lognormvariate(0.0, 0.08)
 
 
@@ -36,7 +36,7 @@ def spiky(step: int, rng: random.Random) -> float:
 
 
 class Ranks:
-    """Two ranks on two nodes that say their steps; JSON lies between them and the analyzer."""
+    """Two ranks on two nodes that report their steps to the analyzer as JSON."""
 
     def __init__(self) -> None:
         self.said: dict[tuple[str, int], int] = {}
@@ -83,7 +83,7 @@ def _sample(rank: int, step: int, loss: Number, norm: Number) -> StepSample:
 
 
 class Scene:
-    """An analyzer, the rows it wrote and what it said."""
+    """An analyzer, its rows and its findings."""
 
     def __init__(self, event_every: timedelta = EMIT_EVERY) -> None:
         self.event_every = event_every
@@ -114,7 +114,7 @@ class Scene:
 
     @property
     def certified(self) -> tuple[int, int] | None:
-        """The generation and step that was said last."""
+        """Generation and step of the last certificate."""
         said = [(it.generation or 0, it.step) for it in self.said if isinstance(it, StepsCertified)]
         return said[-1] if said else None
 

@@ -1,4 +1,4 @@
-"""An analyzer that hears of a job of four ranks, which stands still when it is told to."""
+"""An analyzer and a job of four ranks, which stalls on demand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job's telemetry as it looks when nothing is wrong: steps, checkpoints now and then, stages, noise. Seeded."""
+"""Telemetry of a healthy job: steps, checkpoints, stages, noise. Seeded."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from holdfast.engines.telemetry.windows import METRICS, Window, filled, in_octav
 
 
 def training(seed: int, ranks: int = 8, slots: int = 24, start: int = 0) -> Window:
-    """What `ranks` ranks in two pipeline stages do in so many intervals; every 20th of them saves a checkpoint."""
+    """Return the telemetry of ranks in two pipeline stages over `slots` intervals; each 20th saves a checkpoint."""
     generator = np.random.default_rng((seed, start))
     times = np.arange(start, start + slots)
     values = np.empty((ranks, len(METRICS), slots))

@@ -1,4 +1,4 @@
-"""Training of models of healthy telemetry, from time to time, for the analyzer (TRANSOM §IV-B).
+"""TrainingRecord of models of healthy telemetry, from time to time, for the analyzer (TRANSOM §IV-B).
 
 Learning runs in a separate process. Its result is an event (`telemetry_model_trained`), so it is recorded, and a
 restarted historian knows when the next model is due.
@@ -103,7 +103,7 @@ class Retraining:
     async def _learned(self) -> Learned:
         now = self._now()
         since = now - timedelta(seconds=self._policy.learn_from_s)
-        wanted = LearningTask(database_url=self._database_url, policy=self._policy, since=since, now=now)
+        task = LearningTask(database_url=self._database_url, policy=self._policy, since=since, now=now)
         learner = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -114,7 +114,7 @@ class Retraining:
         )
         try:
             async with asyncio.timeout(LEARNING_S_MAX):
-                told, errors = await learner.communicate(msgspec.json.encode(wanted))
+                output, errors = await learner.communicate(msgspec.json.encode(task))
         except TimeoutError:
             raise LearnerFailed(f"it was not done after {LEARNING_S_MAX:g} s") from None
         finally:
@@ -125,9 +125,9 @@ class Retraining:
             last = errors.decode(errors="replace").strip().rpartition("\n")[2]
             raise LearnerFailed(last or f"it ended with exit code {learner.returncode}")
         try:
-            return msgspec.json.decode(told, type=Learned)
+            return msgspec.json.decode(output, type=Learned)
         except UNREADABLE as error:
-            raise LearnerFailed(f"it told something that cannot be read: {error}") from error
+            raise LearnerFailed(f"its output cannot be read: {error}") from error
 
     async def _bring(self, version: str, model: bytes) -> str:
         """Return the reason why the analyzer does not use the model; "" if it does."""
@@ -137,8 +137,8 @@ class Retraining:
                 while True:
                     try:
                         answer = await self._bus.request(ANALYZER_REQUESTS, msgspec.json.encode(request), ANSWER_S)
-                        said = msgspec.json.decode(answer, type=Answer)
-                        return "" if said.accepted else said.message
+                        reply = msgspec.json.decode(answer, type=Answer)
+                        return "" if reply.accepted else reply.message
                     except (NoResponder, BusUnavailable):
                         await asyncio.sleep(1.0)
                     except UNREADABLE as error:

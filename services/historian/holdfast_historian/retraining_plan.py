@@ -12,7 +12,7 @@ AGAIN = timedelta(hours=1)
 """Wait after a try without a usable model: a young cluster soon has more to learn from."""
 
 
-class Training(msgspec.Struct, frozen=True, kw_only=True):
+class TrainingRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The newest try to learn a model."""
 
     at: datetime
@@ -21,7 +21,7 @@ class Training(msgspec.Struct, frozen=True, kw_only=True):
     is_used: bool = False
 
 
-def is_due(last: Training | None, newest: datetime | None, now: datetime, policy: TelemetryPolicy) -> bool:
+def is_due(last: TrainingRecord | None, newest: datetime | None, now: datetime, policy: TelemetryPolicy) -> bool:
     """Return True if a model is to be learned now. `newest`: time of the newest recorded telemetry."""
     if policy.retrain_every_s <= 0 or newest is None:
         return False

@@ -11,7 +11,7 @@ import asyncpg
 
 from holdfast.store.connections import Connection, Connections, translated
 from holdfast_historian.partitions import day_of, partition_name
-from holdfast_historian.retraining_plan import Training
+from holdfast_historian.retraining_plan import TrainingRecord
 from holdfast_historian.rows import EventRow
 
 _INSERT = """
@@ -146,7 +146,7 @@ class HistorianStore:
         async with self._connection() as connection:
             await connection.execute(f"delete from historian.{_DEFAULT} where recorded_at < $1", recorded_before)
 
-    async def last_training(self) -> Training | None:
+    async def last_training(self) -> TrainingRecord | None:
         """Return the newest try to learn a model of telemetry; None: there was none.
 
         Raises:
@@ -154,7 +154,7 @@ class HistorianStore:
         """
         async with self._connection() as connection:
             row = await connection.fetchrow(_LAST_TRAINING)
-        return Training(**dict(row)) if row is not None else None
+        return TrainingRecord(**dict(row)) if row is not None else None
 
     async def newest_telemetry(self) -> datetime | None:
         """Return the time of the newest recorded telemetry; None: there is none.

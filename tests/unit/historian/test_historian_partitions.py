@@ -1,4 +1,4 @@
-"""Which days get partitions, and for how long."""
+"""Days that get partitions, and for how long."""
 
 from datetime import UTC, date, datetime, timedelta
 

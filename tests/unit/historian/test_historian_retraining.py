@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from holdfast.settings.telemetry import TelemetryPolicy
-from holdfast_historian.retraining_plan import Training, is_due
+from holdfast_historian.retraining_plan import TrainingRecord, is_due
 
 NOW = datetime(2026, 1, 10, tzinfo=UTC)
 POLICY = TelemetryPolicy()
@@ -22,23 +22,23 @@ def ago(**spans: float) -> datetime:
     [
         (None, None, False),
         (None, ago(seconds=5), True),
-        (Training(at=ago(hours=23), learned_until=ago(hours=23), is_used=True), ago(seconds=5), False),
-        (Training(at=ago(hours=25), learned_until=ago(hours=25), is_used=True), ago(seconds=5), True),
-        (Training(at=ago(hours=25), learned_until=ago(hours=26), is_used=True), ago(hours=26), False),
+        (TrainingRecord(at=ago(hours=23), learned_until=ago(hours=23), is_used=True), ago(seconds=5), False),
+        (TrainingRecord(at=ago(hours=25), learned_until=ago(hours=25), is_used=True), ago(seconds=5), True),
+        (TrainingRecord(at=ago(hours=25), learned_until=ago(hours=26), is_used=True), ago(hours=26), False),
         # Nothing came of it: there is more to learn from soon.
-        (Training(at=ago(minutes=30), learned_until=ago(minutes=31)), ago(seconds=5), False),
-        (Training(at=ago(hours=2), learned_until=ago(hours=2)), ago(seconds=5), True),
-        (Training(at=ago(hours=2), learned_until=ago(hours=3)), ago(hours=3), False),
-        (Training(at=ago(hours=2)), ago(seconds=5), True),
+        (TrainingRecord(at=ago(minutes=30), learned_until=ago(minutes=31)), ago(seconds=5), False),
+        (TrainingRecord(at=ago(hours=2), learned_until=ago(hours=2)), ago(seconds=5), True),
+        (TrainingRecord(at=ago(hours=2), learned_until=ago(hours=3)), ago(hours=3), False),
+        (TrainingRecord(at=ago(hours=2)), ago(seconds=5), True),
     ],
 )
 def test_a_model_is_learned_when_it_is_time_and_there_is_something_new(
-    last: Training | None, newest: datetime | None, due: bool
+    last: TrainingRecord | None, newest: datetime | None, due: bool
 ) -> None:
     assert is_due(last, newest, NOW, POLICY) is due
     assert not is_due(last, newest, NOW, TelemetryPolicy(retrain_every_s=0))
 
 
 def test_who_wants_it_often_gets_it_often() -> None:
-    last = Training(at=ago(seconds=90), learned_until=ago(seconds=90))
+    last = TrainingRecord(at=ago(seconds=90), learned_until=ago(seconds=90))
     assert is_due(last, ago(seconds=5), NOW, TelemetryPolicy(retrain_every_s=60))

@@ -1,4 +1,4 @@
-"""What the historian stores of a body: what was said, or what of it can be stored; or it says why not."""
+"""Rows of events: the body as it arrived, its storable part, or a refusal with the reason."""
 
 from datetime import UTC, datetime
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a claim is met with, and what the standby service remembers of claims that are over."""
+"""Grants of claims, and the memory of claims that are over."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which steps are certified, and what counts as a fault: on noisy losses, and on samples lost, late or twice."""
+"""Certified steps and faults: on noisy losses, and with samples lost, late or repeated."""
 
 from __future__ import annotations
 

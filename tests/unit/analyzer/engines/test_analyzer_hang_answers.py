@@ -1,4 +1,4 @@
-"""Who answers what was asked of a job that stands still: late, in parts, twice, or for others."""
+"""Answers to the trace of a stalled job: late, in parts, repeated, or for ranks of other nodes."""
 
 from __future__ import annotations
 

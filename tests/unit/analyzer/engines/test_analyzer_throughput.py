@@ -1,4 +1,4 @@
-"""How fast a job trains, by its own word or its log's, and when it has become slower for good."""
+"""Throughput of a job, from the library or its log, and its lasting decline."""
 
 from __future__ import annotations
 

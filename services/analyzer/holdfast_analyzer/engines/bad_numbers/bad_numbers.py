@@ -39,7 +39,7 @@ Kind = Literal["nan", "inf", "jump"]
 QUANTITIES: tuple[Quantity, ...] = ("loss", "grad_norm")
 
 
-class Fault(msgspec.Struct, frozen=True, kw_only=True):
+class NumberFault(msgspec.Struct, frozen=True, kw_only=True):
     """A reading, or a fault: not finite (`value` None), or far above the level."""
 
     step: int
@@ -72,8 +72,8 @@ class _OpenStep(msgspec.Struct):
     """The reports of a step that is not complete yet."""
 
     reports: int = 0
-    worst: dict[Quantity, Fault] = msgspec.field(default_factory=dict)
-    unknown: dict[Quantity, Fault] = msgspec.field(default_factory=dict)
+    worst: dict[Quantity, NumberFault] = msgspec.field(default_factory=dict)
+    unknown: dict[Quantity, NumberFault] = msgspec.field(default_factory=dict)
     """NaN from ranks that have never reported a number."""
 
 
@@ -108,11 +108,11 @@ class BadNumbers:
         self._incomplete: dict[int, _OpenStep] = {}
         self._newest = -1
         self._clean: deque[int] = deque(maxlen=self._policy.certified_after_steps)
-        self._runs: dict[Quantity, list[Fault]] = {name: [] for name in QUANTITIES}
+        self._runs: dict[Quantity, list[NumberFault]] = {name: [] for name in QUANTITIES}
         self._logged_steps = LoggedSteps()
-        self._logged_runs: dict[tuple[int, Quantity], list[Fault]] = {}
-        self._fault: Fault | None = None
-        self._emitted_fault: Fault | None = None
+        self._logged_runs: dict[tuple[int, Quantity], list[NumberFault]] = {}
+        self._fault: NumberFault | None = None
+        self._emitted_fault: NumberFault | None = None
 
     # --- input -----------------------------------------------------------------------------
 
@@ -155,7 +155,7 @@ class BadNumbers:
                         self._add_clean(step)
 
     def _judge_logged(self, sample: LoggedSample, event: NumbersLogged) -> None:
-        is_clean, readings = True, list[Fault]()
+        is_clean, readings = True, list[NumberFault]()
         for name in QUANTITIES:
             reading = None if self._numbered[name] else _reading(name, sample)
             if reading is None or (reading.value is None and sample.rank not in self._logged[name]):
@@ -274,7 +274,7 @@ class BadNumbers:
         if len(self._clean) == self._clean.maxlen:
             self._certified = max(self._certified or 0, self._clean[0] - 1)
 
-    def _suspect(self, reading: Fault) -> Fault | None:
+    def _suspect(self, reading: NumberFault) -> NumberFault | None:
         level = self._level(reading.quantity)
         if reading.value is None:
             return msgspec.structs.replace(reading, level=level)
@@ -292,7 +292,7 @@ class BadNumbers:
     def _steps_of_fault(self, name: Quantity) -> int:
         return self._policy.loss_jump_steps if name == "loss" else self._policy.grad_norm_steps
 
-    def _find(self, fault: Fault) -> None:
+    def _find(self, fault: NumberFault) -> None:
         if self._fault is None or fault.step < self._fault.step:
             self._fault = msgspec.structs.replace(fault, level=self._level(fault.quantity))
             self.doubt(fault.step)
@@ -358,19 +358,19 @@ class BadNumbers:
             self._emitted_fault = self._fault
 
 
-def _reading(name: Quantity, sample: StepSample | LoggedSample) -> Fault | None:
+def _reading(name: Quantity, sample: StepSample | LoggedSample) -> NumberFault | None:
     if name in sample.not_finite:
         return _not_finite(name, sample)
     value = sample.loss if name == "loss" else sample.grad_norm
     if value is None:
         return None
-    return Fault(step=sample.step, quantity=name, kind="jump", rank=sample.rank, value=value)
+    return NumberFault(step=sample.step, quantity=name, kind="jump", rank=sample.rank, value=value)
 
 
-def _not_finite(name: Quantity, sample: StepSample | LoggedSample) -> Fault:
+def _not_finite(name: Quantity, sample: StepSample | LoggedSample) -> NumberFault:
     kind: Kind = "nan" if sample.not_finite[name] == "nan" else "inf"
-    return Fault(step=sample.step, quantity=name, kind=kind, rank=sample.rank)
+    return NumberFault(step=sample.step, quantity=name, kind=kind, rank=sample.rank)
 
 
-def _size(reading: Fault) -> float:
+def _size(reading: NumberFault) -> float:
     return float("inf") if reading.value is None else reading.value

@@ -166,7 +166,7 @@ class TelemetryWatch:
 
 
 def _in_words(voted: AnomalyVote) -> str:
-    who = "the whole job" if voted.is_job else f"rank {', '.join(map(str, voted.ranks[:8]))}"
+    subject = "the whole job" if voted.is_job else f"rank {', '.join(map(str, voted.ranks[:8]))}"
     pairs = zip(voted.detectors, voted.strange, strict=True)
-    seen = ", ".join(f"{name} {times:g} times its threshold" for name, times in pairs)
-    return f"{who} differs from healthy training: {seen}"
+    deviations = ", ".join(f"{name} {times:g} times its threshold" for name, times in pairs)
+    return f"{subject} differs from healthy training: {deviations}"
