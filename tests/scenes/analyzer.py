@@ -39,7 +39,7 @@ class Ranks:
     """Two ranks on two nodes that report their steps to the analyzer as JSON."""
 
     def __init__(self) -> None:
-        self.said: dict[tuple[str, int], int] = {}
+        self.emitted: dict[tuple[str, int], int] = {}
         self.number = 0
 
     def measured(
@@ -52,8 +52,8 @@ class Ranks:
     ) -> StepsMeasured:
         node = NODES[rank]
         samples = tuple(_sample(rank, step, loss(step), norm(step)) for step in steps)
-        before = self.said.get((node, generation), 0)
-        self.said[node, generation] = before + len(samples)
+        before = self.emitted.get((node, generation), 0)
+        self.emitted[node, generation] = before + len(samples)
         self.number += 1
         event = StepsMeasured(
             id=named_id(START, self.number),
@@ -88,7 +88,7 @@ class Scene:
     def __init__(self, event_every: timedelta = EMIT_EVERY) -> None:
         self.event_every = event_every
         self.rows: dict[str, dict[str, object]] = {KNOWN.name: {}, MODELS.name: {}}
-        self.said: list[BadNumber | StepsCertified] = []
+        self.emitted: list[BadNumber | StepsCertified] = []
         self.now = START
         self.restart()
 
@@ -96,9 +96,9 @@ class Scene:
         self.analyzer = Analyzer(engines_of(Settings()))
         self.analyzer.load(self.rows)
 
-    def hear(self, *heard: AnyEvent, commits: bool = True) -> Effect:
+    def receive(self, *received: AnyEvent, commits: bool = True) -> Effect:
         effect = Effect()
-        for event in heard:
+        for event in received:
             self.now += self.event_every
             effect = self.analyzer.on_event(event, self.now)
             if not commits:
@@ -109,18 +109,18 @@ class Scene:
                     del self.rows[row.table.name][row.key]
                 else:
                     self.rows[row.table.name][row.key] = row.row
-            self.said += [said for said in effect.events if isinstance(said, BadNumber | StepsCertified)]
+            self.emitted += [emitted for emitted in effect.events if isinstance(emitted, BadNumber | StepsCertified)]
         return effect
 
     @property
     def certified(self) -> tuple[int, int] | None:
         """Generation and step of the last certificate."""
-        said = [(it.generation or 0, it.step) for it in self.said if isinstance(it, StepsCertified)]
-        return said[-1] if said else None
+        emitted = [(it.generation or 0, it.step) for it in self.emitted if isinstance(it, StepsCertified)]
+        return emitted[-1] if emitted else None
 
     @property
     def faults(self) -> list[BadNumber]:
-        return [it for it in self.said if isinstance(it, BadNumber)]
+        return [it for it in self.emitted if isinstance(it, BadNumber)]
 
 
 def in_turns(

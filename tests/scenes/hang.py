@@ -43,16 +43,16 @@ class Scene:
         self.analyzer = Analyzer(engines_of(Settings(hang=policy or HangPolicy())))
         self.now = START
         self.still_s = 0.0
-        self.said: list[Event] = []
+        self.emitted: list[Event] = []
         self.wanted: list[TraceOrder] = []
         self.number = 0
 
-    def hear(self, event: AnyEvent) -> None:
+    def receive(self, event: AnyEvent) -> None:
         self.adopt(self.analyzer.on_event(events.decode(events.encode(event)), self.now))
 
     def adopt(self, effect: Effect) -> None:
         self.analyzer.adopt(effect)
-        self.said += effect.events
+        self.emitted += effect.events
         self.wanted += [order for order in effect.orders if isinstance(order, TraceOrder)]
 
     def common(self, node: str) -> dict[str, Any]:
@@ -76,7 +76,7 @@ class Scene:
         steps: int = 20,
         phase: str = "train",
     ) -> None:
-        """A second goes by; `guilty` stands outside of the collective that the others wait in. `deaf`: it has heard
+        """A second goes by; `guilty` stands outside of the collective that the others wait in. `deaf`: it has received
         the bus for no longer than that."""
         self.now += timedelta(seconds=1)
         self.still_s = 0.0 if moves else self.still_s + 1.0
@@ -93,7 +93,7 @@ class Scene:
                 collective="all_reduce" if inside else "",
             )
             if node in nodes:
-                self.hear(
+                self.receive(
                     Progress(**self.common(node), ranks=(progress,), world_size=4, nproc_per_node=1, mesh=self.mesh)
                 )
         self.adopt(self.analyzer.on_time(self.now, self.now if deaf else START))
@@ -119,7 +119,7 @@ class Scene:
             about |= of_guilty if rank == guilty else {}
             process = ProcessStacks(rank=rank, node=node, pid=100 + rank, **about)
             for part in range(1, parts + 1):
-                self.hear(
+                self.receive(
                     StackDump(
                         **self.common(node),
                         trace=trace,
@@ -129,17 +129,17 @@ class Scene:
                     )
                 )
             ranks = (RankTrace(rank=rank, node=node, unread="it has no ring of collectives"),)
-            self.hear(CollectiveTrace(**self.common(node), trace=trace, origin=START, ranks=ranks))
+            self.receive(CollectiveTrace(**self.common(node), trace=trace, origin=START, ranks=ranks))
 
     def of(self, kind: type[Event]) -> list[Any]:
-        return [event for event in self.said if isinstance(event, kind)]
+        return [event for event in self.emitted if isinstance(event, kind)]
 
 
 def train(scene: Scene) -> None:
     """Its pace is known: a step each tenth of a second."""
     samples = tuple(StepSample(rank=0, step=step, ended_at=START, duration_s=0.1) for step in range(20))
-    scene.hear(StepsMeasured(**scene.common("a"), samples=samples, world_size=4))
-    scene.said.clear()
+    scene.receive(StepsMeasured(**scene.common("a"), samples=samples, world_size=4))
+    scene.emitted.clear()
 
 
 def hanging(policy: HangPolicy | None = None) -> Scene:

@@ -20,7 +20,7 @@ async def test_bytes_fill_a_batch_too() -> None:
     assert [await buffer.batch() for _ in range(3)] == [["a"], ["b"], ["c"]]
 
 
-async def test_what_does_not_fill_a_batch_is_taken_after_a_moment() -> None:
+async def test_a_partial_batch_is_taken_after_a_moment() -> None:
     buffer: Buffer[int] = Buffer(BatchLimits(wait_s=0.001))
     taking = asyncio.create_task(buffer.batch())
     await buffer.put(1, 1)

@@ -22,7 +22,7 @@ def days(*offsets: int) -> list[date]:
     return [TODAY + timedelta(days=offset) for offset in offsets]
 
 
-def test_names_lead_back_to_their_day() -> None:
+def test_a_partition_name_gives_its_day() -> None:
     assert partition_name(TODAY) == "events_2025_12_31"
     assert day_of("events_2025_12_31") == TODAY
     for foreign in ("events_default", "events", "events_2025_02_30", "events_2025_12_31_old"):
@@ -38,7 +38,7 @@ def test_a_clock_far_off_makes_no_partition() -> None:
     assert missing(wanted, frozenset(days(0)), NOW, PartitionPolicy()) == days(-60, -1, 7)
 
 
-def test_what_would_be_dropped_at_once_makes_no_partition() -> None:
+def test_days_past_keeping_get_no_partition() -> None:
     policy = PartitionPolicy(keep_days=3)
     assert missing(days(-4, -3), frozenset(), NOW, policy) == days(-3)
     assert expired(frozenset(days(-3)), NOW, policy) == []

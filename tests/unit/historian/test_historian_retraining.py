@@ -39,6 +39,6 @@ def test_a_model_is_learned_when_it_is_time_and_there_is_something_new(
     assert not is_due(last, newest, NOW, TelemetryPolicy(retrain_every_s=0))
 
 
-def test_who_wants_it_often_gets_it_often() -> None:
+def test_a_short_interval_is_obeyed() -> None:
     last = TrainingRecord(at=ago(seconds=90), learned_until=ago(seconds=90))
     assert is_due(last, ago(seconds=5), NOW, TelemetryPolicy(retrain_every_s=60))

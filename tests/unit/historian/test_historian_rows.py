@@ -59,7 +59,7 @@ def test_offsets_that_postgres_refuses_become_utc() -> None:
 
 
 @pytest.mark.parametrize("value", [INTEGER_MAX + 1, -INTEGER_MAX - 1, 10**30, 10**400])
-def test_integers_without_end_are_refused(value: int) -> None:
+def test_integers_beyond_53_bits_are_refused(value: int) -> None:
     with pytest.raises(UnreadableEvent, match=r"\$\.rank"):
         row_of(SUBJECT, body_of().replace(b'"rank":5', b'"rank":%d' % value))
 
@@ -95,7 +95,7 @@ def test_an_id_must_be_canonical_to_the_last_character() -> None:
         b"x" * 5_000_000,
     ],
 )
-def test_what_is_no_event_is_refused(body: bytes) -> None:
+def test_messages_that_are_no_events_are_refused(body: bytes) -> None:
     with pytest.raises(UnreadableEvent):
         row_of(SUBJECT, body)
 
@@ -113,7 +113,7 @@ def test_rewriting_drops_unknown_fields_only_when_they_are_unsound() -> None:
     rank=st.integers(0, INTEGER_MAX),
     extra=st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.lists(inner)),
 )
-def test_rewriting_never_changes_what_an_event_says(log_tail: str, rank: int, extra: Any) -> None:
+def test_rewriting_never_changes_known_fields(log_tail: str, rank: int, extra: Any) -> None:
     body = body_of(log_tail=log_tail, rank=rank, extra=extra)
     before, after = events.decode(body), events.decode(canonical_row(SUBJECT, body).body)
     assert isinstance(before, ProcessExited)

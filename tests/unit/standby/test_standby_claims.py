@@ -25,7 +25,7 @@ FACTS = NodeFacts(
 )
 
 
-def test_a_claim_that_is_over_is_forgotten_when_no_older_one_can_come() -> None:
+def test_a_finished_claim_is_forgotten_when_no_older_one_can_arrive() -> None:
     planner = InventoryPlanner(Timeouts(), PoolPolicy())
     over = NodesReleased(
         id=uuid7(), at=NOW, source="controller", job="job", nodes=(), withdraws_claim=True, reason="the job is over"
@@ -65,7 +65,7 @@ def test_a_claim_for_named_nodes_may_want_others_beside_them() -> None:
     assert [grant.node for grant in granted.grants] == ["c", "a", "b"]
 
 
-def test_a_grant_says_where_the_node_is_found() -> None:
+def test_a_grant_has_the_address_of_the_node() -> None:
     node = Node(id="node-7", state=NodeState.STANDBY, since=NOW, instance=uuid7(), facts=FACTS)
     asked = NodesRequested(id=uuid7(), at=NOW, source="controller", job="job", count=1, reason="test")
     said = InventoryPlanner(Timeouts(), PoolPolicy()).event(Inventory(nodes={node.id: node}), asked, NOW).events

@@ -26,12 +26,12 @@ def test_a_sound_training_with_noise_and_spikes_is_certified_and_without_fault(s
     rng, scene = random.Random(seed), Scene(EMIT_EVERY / 4)
     losses = [noisy(step, rng) for step in range(1, 1200)]
     norms = [spiky(step, rng) for step in range(1, 1200)]
-    scene.hear(*in_turns(Ranks(), range(1, 1200), lambda step: losses[step - 1], lambda step: norms[step - 1]))
+    scene.receive(*in_turns(Ranks(), range(1, 1200), lambda step: losses[step - 1], lambda step: norms[step - 1]))
     assert not scene.faults
     assert scene.certified is not None and scene.certified[1] > 1000
-    steps = [it.step for it in scene.said if isinstance(it, StepsCertified)]
+    steps = [it.step for it in scene.emitted if isinstance(it, StepsCertified)]
     assert steps == sorted(set(steps))
-    # What is said costs a transaction each: not one for every batch.
+    # What is emitted costs a transaction each: not one for every batch.
     assert len(steps) <= 1 + 2 * len(losses) / 7 / 4
 
 
@@ -45,7 +45,7 @@ def test_a_real_training(spoiled_by: str) -> None:
     def loss(step: int) -> float:
         return trace[step - 1][0] * (factor if step >= 300 else 1.0)
 
-    scene.hear(*in_turns(Ranks(), range(1, 401), loss, lambda step: trace[step - 1][1]))
+    scene.receive(*in_turns(Ranks(), range(1, 401), loss, lambda step: trace[step - 1][1]))
     if spoiled_by == "nothing":
         assert not scene.faults
         assert scene.certified is not None and scene.certified[1] > 350
@@ -59,62 +59,62 @@ def test_a_real_training(spoiled_by: str) -> None:
 
 def test_a_step_is_certified_once_enough_clean_ones_have_followed() -> None:
     scene, ranks = Scene(), Ranks()
-    scene.hear(*ranks.both(range(1, AFTER)))
+    scene.receive(*ranks.both(range(1, AFTER)))
     # What the job was given to start from; nothing else yet.
     assert scene.certified == (1, 0)
-    scene.hear(*ranks.both(range(AFTER, AFTER + 6)), *ranks.both(range(AFTER + 6, AFTER + 9)))
+    scene.receive(*ranks.both(range(AFTER, AFTER + 6)), *ranks.both(range(AFTER + 6, AFTER + 9)))
     assert scene.certified == (1, 8)
 
 
-def test_a_loss_that_is_none_is_said_at_once_with_the_step_before_which_all_was_clean() -> None:
+def test_a_loss_that_is_not_finite_is_reported_at_once_with_the_last_clean_step() -> None:
     scene, ranks = Scene(), Ranks()
-    scene.hear(*ranks.both(range(1, 31)))
-    scene.hear(ranks.measured(1, range(31, 36), lambda step: math.nan if step >= 33 else 1.0))
+    scene.receive(*ranks.both(range(1, 31)))
+    scene.receive(ranks.measured(1, range(31, 36), lambda step: math.nan if step >= 33 else 1.0))
     (fault,) = scene.faults
     assert (fault.step, fault.rank, fault.quantity, fault.kind, fault.value) == (33, 1, "loss", "nan", None)
     assert (fault.level, fault.certified) == (1.0, 30 - AFTER)
     # The other rank's tells nothing new, and nothing is certified any more.
-    scene.hear(ranks.measured(0, range(31, 60), lambda step: -math.inf if step >= 34 else 1.0))
+    scene.receive(ranks.measured(0, range(31, 60), lambda step: -math.inf if step >= 34 else 1.0))
     assert len(scene.faults) == 1
     assert scene.certified == (1, 30 - AFTER)
 
 
-def test_a_fault_that_turns_out_to_be_earlier_is_said_again() -> None:
+def test_an_earlier_fault_is_reported_again() -> None:
     scene, ranks = Scene(), Ranks()
-    scene.hear(*ranks.both(range(1, 31)))
-    scene.hear(ranks.measured(0, range(31, 40), lambda step: math.inf if step >= 34 else 1.0))
-    scene.hear(ranks.measured(1, range(31, 40), lambda step: math.nan if step >= 33 else 1.0))
+    scene.receive(*ranks.both(range(1, 31)))
+    scene.receive(ranks.measured(0, range(31, 40), lambda step: math.inf if step >= 34 else 1.0))
+    scene.receive(ranks.measured(1, range(31, 40), lambda step: math.nan if step >= 33 else 1.0))
     assert [(fault.step, fault.kind, fault.rank) for fault in scene.faults] == [(34, "inf", 0), (33, "nan", 1)]
 
 
 def test_a_loss_that_stays_five_times_above_its_level_is_a_fault_and_a_single_one_is_not() -> None:
     scene, ranks = Scene(), Ranks()
-    scene.hear(*ranks.both(range(1, 41)))
+    scene.receive(*ranks.both(range(1, 41)))
     healed = [ranks.measured(rank, range(41, 60), lambda step: 5.5 if step in (45, 46) else 1.0) for rank in (0, 1)]
-    scene.hear(*healed)
+    scene.receive(*healed)
     assert not scene.faults
     # Held back by the jump, and going on behind it.
     assert scene.certified == (1, 59 - AFTER)
     stays = [ranks.measured(rank, range(60, 70), lambda step: 5.5 if step >= 62 else 1.0) for rank in (0, 1)]
-    scene.hear(*stays)
+    scene.receive(*stays)
     (fault,) = scene.faults
     assert (fault.step, fault.kind, fault.value, fault.level) == (62, "jump", 5.5, 1.0)
     assert fault.certified == 61 - AFTER
 
 
 @pytest.mark.parametrize("analyzer_restarts", [False, True])
-def test_steps_that_are_made_anew_are_not_measured_by_what_came_after_them(analyzer_restarts: bool) -> None:
+def test_repeated_steps_are_not_compared_with_later_ones(analyzer_restarts: bool) -> None:
     scene, ranks = Scene(), Ranks()
-    scene.hear(*in_turns(ranks, range(1, 120), lambda step: 1.0 / step, lambda step: None))
+    scene.receive(*in_turns(ranks, range(1, 120), lambda step: 1.0 / step, lambda step: None))
     if analyzer_restarts:
         scene.restart()
     # Without a checkpoint to go on from.
     for rank in (0, 1):
-        scene.hear(ranks.measured(rank, range(1, 31), lambda step: 1.0 / step, generation=2))
+        scene.receive(ranks.measured(rank, range(1, 31), lambda step: 1.0 / step, generation=2))
     assert not scene.faults
 
 
-def test_a_gradient_norm_holds_back_at_once_and_is_a_fault_when_it_lasts() -> None:
+def test_a_bad_gradient_norm_stops_certification_at_once_and_is_a_fault_when_it_lasts() -> None:
     scene, ranks = Scene(), Ranks()
 
     def scaled(step: int) -> float:
@@ -123,233 +123,233 @@ def test_a_gradient_norm_holds_back_at_once_and_is_a_fault_when_it_lasts() -> No
     def both(steps: range) -> list[StepsMeasured]:
         return [ranks.measured(rank, steps, lambda step: 1.0, scaled) for rank in (0, 1)]
 
-    scene.hear(*both(range(1, 50)))
+    scene.receive(*both(range(1, 50)))
     assert scene.certified == (1, 44 - AFTER)
-    scene.hear(*both(range(50, 70)))
+    scene.receive(*both(range(50, 70)))
     assert not scene.faults and scene.certified == (1, 69 - AFTER)
-    scene.hear(*both(range(70, 79)))
+    scene.receive(*both(range(70, 79)))
     assert not scene.faults
-    scene.hear(*both(range(79, 82)))
+    scene.receive(*both(range(79, 82)))
     assert [(fault.step, fault.quantity, fault.kind) for fault in scene.faults] == [(70, "grad_norm", "inf")]
 
 
-def test_no_reading_is_no_good_health() -> None:
+def test_a_missing_reading_certifies_nothing() -> None:
     scene, ranks = Scene(), Ranks()
     for rank in (0, 1):
-        scene.hear(ranks.measured(rank, range(1, 100), lambda step: None))
+        scene.receive(ranks.measured(rank, range(1, 100), lambda step: None))
     assert scene.certified == (1, 0)
 
 
-def test_a_rank_that_says_nothing_certifies_nothing() -> None:
+def test_a_silent_rank_certifies_nothing() -> None:
     scene, ranks = Scene(), Ranks()
-    scene.hear(ranks.measured(0, range(1, 100)), ranks.measured(1, range(1, 5)))
+    scene.receive(ranks.measured(0, range(1, 100)), ranks.measured(1, range(1, 5)))
     assert scene.certified == (1, 0)
 
 
-def test_who_does_not_know_how_many_ranks_there_are_certifies_nothing() -> None:
+def test_an_unknown_number_of_ranks_certifies_nothing() -> None:
     scene, ranks = Scene(), Ranks()
     for event in ranks.both(range(1, 100)):
-        scene.hear(_changed(event, world_size=0))
+        scene.receive(_changed(event, world_size=0))
     assert scene.certified == (1, 0)
 
 
-def test_behind_a_gap_the_count_begins_anew_and_what_comes_late_certifies_nothing() -> None:
+def test_a_gap_resets_the_count_and_late_samples_certify_nothing() -> None:
     scene, ranks = Scene(), Ranks()
-    scene.hear(*ranks.both(range(1, 31)))
+    scene.receive(*ranks.both(range(1, 31)))
     late = ranks.measured(0, range(31, 35))
     ranks.measured(1, range(31, 35))
     first, second = ranks.both(range(35, 35 + AFTER - 1))
-    scene.hear(first, second, late)
+    scene.receive(first, second, late)
     assert scene.certified == (1, 30 - AFTER)
-    scene.hear(*ranks.both(range(35 + AFTER - 1, 35 + AFTER)))
-    scene.hear(*ranks.both(range(35 + AFTER, 36 + AFTER)))
+    scene.receive(*ranks.both(range(35 + AFTER - 1, 35 + AFTER)))
+    scene.receive(*ranks.both(range(35 + AFTER, 36 + AFTER)))
     assert scene.certified == (1, 35)
 
 
-def test_steps_that_nobody_read_are_a_gap() -> None:
+def test_missed_steps_are_a_gap() -> None:
     scene, ranks = Scene(), Ranks()
-    scene.hear(*ranks.both(range(1, 31)))
+    scene.receive(*ranks.both(range(1, 31)))
     for event in ranks.both(range(35, 34 + AFTER)):
-        scene.hear(_changed(event, missed=4))
+        scene.receive(_changed(event, missed=4))
     assert scene.certified == (1, 30 - AFTER)
 
 
-def test_bad_news_is_never_too_late() -> None:
+def test_a_late_sample_can_show_a_fault() -> None:
     scene, ranks = Scene(), Ranks()
-    scene.hear(*ranks.both(range(1, 31)))
+    scene.receive(*ranks.both(range(1, 31)))
     late = ranks.measured(0, range(31, 35), lambda step: math.nan)
     ranks.measured(1, range(31, 35))
-    scene.hear(*ranks.both(range(35, 60)), late)
+    scene.receive(*ranks.both(range(35, 60)), late)
     (fault,) = scene.faults
     assert fault.step == 31 and fault.certified is not None and fault.certified < 31
 
 
-def test_what_comes_twice_counts_once() -> None:
+def test_a_repeated_batch_counts_once() -> None:
     scene, ranks = Scene(), Ranks()
     first, second = ranks.both(range(1, AFTER))
-    scene.hear(first, first, second, second, first)
+    scene.receive(first, first, second, second, first)
     more, rest = ranks.both([AFTER])
-    scene.hear(more, more)
+    scene.receive(more, more)
     assert scene.certified == (1, 0)
-    scene.hear(rest)
-    scene.hear(*ranks.both([AFTER + 1]))
+    scene.receive(rest)
+    scene.receive(*ranks.both([AFTER + 1]))
     assert scene.certified == (1, 1)
 
 
-def test_a_generation_that_went_back_takes_what_was_certified_with_it() -> None:
+def test_a_generation_that_went_back_lowers_the_certified_step() -> None:
     scene, ranks = Scene(), Ranks()
-    scene.hear(*ranks.both(range(1, 31)), *ranks.both(range(31, 61)))
+    scene.receive(*ranks.both(range(1, 31)), *ranks.both(range(31, 61)))
     assert scene.certified == (1, 60 - AFTER)
-    scene.hear(*ranks.both(range(21, 25), generation=2))
+    scene.receive(*ranks.both(range(21, 25), generation=2))
     assert scene.certified == (2, 20)
     # What comes late of the one before is of a past that was given up.
-    scene.hear(*ranks.both(range(61, 200), generation=1))
-    scene.hear(ranks.measured(0, range(200, 201), lambda step: math.nan, generation=1))
+    scene.receive(*ranks.both(range(61, 200), generation=1))
+    scene.receive(ranks.measured(0, range(200, 201), lambda step: math.nan, generation=1))
     assert scene.certified == (2, 20) and not scene.faults
 
 
-def test_a_generation_that_went_on_keeps_what_was_certified() -> None:
+def test_a_generation_that_went_on_keeps_the_certified_step() -> None:
     scene, ranks = Scene(), Ranks()
-    scene.hear(*ranks.both(range(1, 61)), *ranks.both(range(61, 64)))
+    scene.receive(*ranks.both(range(1, 61)), *ranks.both(range(61, 64)))
     assert scene.certified == (1, 63 - AFTER)
-    scene.hear(*ranks.both(range(60, 62), generation=2))
-    said = scene.said[-1]
-    assert isinstance(said, StepsCertified) and said.newest_step >= 59
-    scene.hear(*ranks.both(range(62, 64), generation=2))
+    scene.receive(*ranks.both(range(60, 62), generation=2))
+    emitted = scene.emitted[-1]
+    assert isinstance(emitted, StepsCertified) and emitted.newest_step >= 59
+    scene.receive(*ranks.both(range(62, 64), generation=2))
     assert scene.certified == (2, 63 - AFTER)
 
 
-def test_an_analyzer_that_was_restarted_goes_on_from_what_was_certified_and_knows_the_level() -> None:
+def test_a_restarted_analyzer_knows_the_certified_step_and_the_level() -> None:
     scene, ranks = Scene(), Ranks()
-    scene.hear(*ranks.both(range(1, 31)), *ranks.both(range(31, 61)))
+    scene.receive(*ranks.both(range(1, 31)), *ranks.both(range(31, 61)))
     certified = scene.certified
     scene.restart()
     # Without the level these would be a training like any other.
-    scene.hear(*[ranks.measured(rank, range(61, 90), lambda step: 50.0) for rank in (0, 1)])
+    scene.receive(*[ranks.measured(rank, range(61, 90), lambda step: 50.0) for rank in (0, 1)])
     assert [(fault.step, fault.kind, fault.certified) for fault in scene.faults] == [(61, "jump", 60 - AFTER)]
     assert scene.certified == certified
 
 
-def test_an_analyzer_that_did_not_see_the_beginning_knows_of_no_clean_step_at_first() -> None:
+def test_an_analyzer_that_missed_the_beginning_certifies_nothing_at_first() -> None:
     scene, ranks = Scene(), Ranks()
     ranks.both(range(1, 31))
-    scene.hear(*ranks.both(range(31, 35)))
+    scene.receive(*ranks.both(range(31, 35)))
     assert scene.certified is None
-    scene.hear(ranks.measured(0, range(35, 36), lambda step: math.nan))
+    scene.receive(ranks.measured(0, range(35, 36), lambda step: math.nan))
     assert [fault.certified for fault in scene.faults] == [None]
 
 
 @pytest.mark.parametrize("analyzer_restarts", [False, True])
 @pytest.mark.parametrize("given", [0, 1000])
-def test_where_the_first_generation_began_that_stepped_is_certified(given: int, analyzer_restarts: bool) -> None:
+def test_the_start_of_the_first_generation_with_steps_is_certified(given: int, analyzer_restarts: bool) -> None:
     scene, ranks = Scene(), Ranks()
     # Generations 1 and 2 came to no step; 3 ended before one of its own was certified.
-    scene.hear(*ranks.both(range(given + 1, given + 4), generation=3))
+    scene.receive(*ranks.both(range(given + 1, given + 4), generation=3))
     assert scene.certified == (3, given)
     if analyzer_restarts:
         scene.restart()
-    scene.hear(*ranks.both([given + 4], generation=4))
-    scene.hear(ranks.measured(1, [given + 5], lambda step: math.nan, generation=4))
+    scene.receive(*ranks.both([given + 4], generation=4))
+    scene.receive(ranks.measured(1, [given + 5], lambda step: math.nan, generation=4))
     assert [(fault.generation, fault.step, fault.certified) for fault in scene.faults] == [(4, given + 5, given)]
 
 
 @pytest.mark.parametrize("analyzer_restarts", [False, True])
-def test_what_followed_a_generation_whose_beginning_nobody_saw_is_no_beginning(analyzer_restarts: bool) -> None:
+def test_a_generation_after_a_missed_beginning_is_no_beginning(analyzer_restarts: bool) -> None:
     scene, ranks = Scene(), Ranks()
     ranks.both(range(1, 31))
     # Nothing is found in these: nobody read a number.
     for rank in (0, 1):
-        scene.hear(ranks.measured(rank, range(31, 34), lambda step: None))
+        scene.receive(ranks.measured(rank, range(31, 34), lambda step: None))
     if analyzer_restarts:
         scene.restart()
-    scene.hear(*ranks.both(range(34, 38), generation=2))
-    scene.hear(ranks.measured(1, [38], lambda step: math.nan, generation=2))
+    scene.receive(*ranks.both(range(34, 38), generation=2))
+    scene.receive(ranks.measured(1, [38], lambda step: math.nan, generation=2))
     assert scene.certified is None
     assert [(fault.step, fault.certified) for fault in scene.faults] == [(38, None)]
 
 
-def test_what_was_not_committed_is_said_again() -> None:
+def test_an_uncommitted_finding_is_repeated() -> None:
     scene, ranks = Scene(), Ranks()
-    scene.hear(*ranks.both(range(1, 31)))
+    scene.receive(*ranks.both(range(1, 31)))
     spoiled = ranks.measured(0, range(31, 35), lambda step: math.nan)
-    before = scene.hear(spoiled, commits=False)
-    again = scene.hear(spoiled)
+    before = scene.receive(spoiled, commits=False)
+    again = scene.receive(spoiled)
     assert [it.id for it in before.events] == [it.id for it in again.events]
     assert len(scene.faults) == 1
-    scene.hear(spoiled)
+    scene.receive(spoiled)
     assert len(scene.faults) == 1
 
 
-def test_a_rank_that_never_has_a_number_says_so_by_none_and_is_no_fault() -> None:
+def test_nan_of_a_rank_that_never_has_a_number_is_no_fault() -> None:
     scene, ranks = Scene(), Ranks()
     for at in range(1, 100, 20):
-        scene.hear(ranks.measured(0, range(at, at + 20), lambda step: math.nan))
-        scene.hear(ranks.measured(1, range(at, at + 20)))
+        scene.receive(ranks.measured(0, range(at, at + 20), lambda step: math.nan))
+        scene.receive(ranks.measured(1, range(at, at + 20)))
     assert not scene.faults and scene.certified == (1, 100 - AFTER)
     # Nor to an analyzer that has not seen what was before.
     scene.restart()
-    scene.hear(ranks.measured(0, range(101, 120), lambda step: math.nan), ranks.measured(1, range(101, 120)))
+    scene.receive(ranks.measured(0, range(101, 120), lambda step: math.nan), ranks.measured(1, range(101, 120)))
     assert not scene.faults and scene.certified == (1, 119 - AFTER)
-    scene.hear(ranks.measured(1, range(120, 121), lambda step: math.nan))
+    scene.receive(ranks.measured(1, range(120, 121), lambda step: math.nan))
     assert [(fault.step, fault.rank) for fault in scene.faults] == [(120, 1)]
 
 
 @pytest.mark.parametrize("clean_steps", [2, 40])
-def test_an_analyzer_that_was_restarted_knows_the_ranks_that_had_numbers(clean_steps: int) -> None:
+def test_a_restarted_analyzer_knows_the_ranks_that_had_numbers(clean_steps: int) -> None:
     scene, ranks = Scene(), Ranks()
-    scene.hear(*ranks.both(range(1, clean_steps)), *ranks.both([clean_steps]))
+    scene.receive(*ranks.both(range(1, clean_steps)), *ranks.both([clean_steps]))
     certified = max(0, clean_steps - AFTER)
     assert scene.certified == (1, certified)
     scene.restart()
     spoiled = range(clean_steps + 1, clean_steps + 41)
-    scene.hear(ranks.measured(0, spoiled), ranks.measured(1, spoiled, lambda step: math.nan), *ranks.both([100]))
+    scene.receive(ranks.measured(0, spoiled), ranks.measured(1, spoiled, lambda step: math.nan), *ranks.both([100]))
     found = [(fault.step, fault.rank, fault.kind, fault.certified) for fault in scene.faults]
     assert found == [(clean_steps + 1, 1, "nan", certified)]
     assert scene.certified == (1, certified)
 
 
-def test_an_analyzer_that_was_restarted_knows_the_ranks_that_had_gradient_norms() -> None:
+def test_a_restarted_analyzer_knows_the_ranks_that_had_gradient_norms() -> None:
     scene, ranks = Scene(), Ranks()
 
     def both(steps: range, norm: Number) -> list[StepsMeasured]:
         sound = ranks.measured(0, steps, norm=lambda step: 1.0)
         return [sound, ranks.measured(1, steps, norm=lambda step: norm)]
 
-    scene.hear(*both(range(1, 31), 1.0))
+    scene.receive(*both(range(1, 31), 1.0))
     scene.restart()
-    scene.hear(*both(range(31, 61), math.inf))
+    scene.receive(*both(range(31, 61), math.inf))
     assert [(fault.step, fault.rank, fault.quantity) for fault in scene.faults] == [(31, 1, "grad_norm")]
 
 
-def test_which_ranks_have_numbers_is_kept_once_and_not_for_every_node() -> None:
+def test_the_ranks_with_numbers_are_stored_once_and_not_for_every_node() -> None:
     scene, ranks = Scene(), Ranks()
-    kept = [scene.hear(event).rows for at in range(1, 6) for event in ranks.both([at])]
+    kept = [scene.receive(event).rows for at in range(1, 6) for event in ranks.both([at])]
     # The first is that of what the job was given to start from; the second has every rank.
     assert [bool(rows) for rows in kept] == [True, True] + 8 * [False]
 
 
 @pytest.mark.parametrize("analyzer_restarts", [False, True])
-def test_where_there_were_numbers_and_nobody_has_one_any_more_is_a_fault(analyzer_restarts: bool) -> None:
+def test_it_is_a_fault_if_no_rank_has_a_number_any_more(analyzer_restarts: bool) -> None:
     scene, ranks = Scene(), Ranks()
 
     def both(steps: range, *losses: Number) -> list[StepsMeasured]:
         return [ranks.measured(0, steps, lambda step: losses[0]), ranks.measured(1, steps, lambda step: losses[1])]
 
-    scene.hear(*both(range(1, 31), 1.0, None), *both(range(31, 61), 1.0, None))
+    scene.receive(*both(range(1, 31), 1.0, None), *both(range(31, 61), 1.0, None))
     if analyzer_restarts:
         scene.restart()
-    scene.hear(*both(range(61, 70), None, math.nan))
+    scene.receive(*both(range(61, 70), None, math.nan))
     assert [(fault.step, fault.kind, fault.certified) for fault in scene.faults] == [(61, "nan", 60 - AFTER)]
 
 
-def test_a_generation_that_begins_with_what_is_none_is_spoiled_from_its_first_step() -> None:
+def test_a_generation_that_begins_with_nan_is_faulty_from_its_first_step() -> None:
     scene, ranks = Scene(), Ranks()
-    scene.hear(*ranks.both(range(1, 61)))
-    scene.hear(ranks.measured(1, range(61, 62), lambda step: math.nan, generation=2))
+    scene.receive(*ranks.both(range(1, 61)))
+    scene.receive(ranks.measured(1, range(61, 62), lambda step: math.nan, generation=2))
     assert [(fault.generation, fault.step, fault.certified) for fault in scene.faults] == [(2, 61, 60 - AFTER)]
 
 
-def test_others_may_doubt_a_step() -> None:
+def test_a_certificate_can_be_withdrawn() -> None:
     numbers, ranks = BadNumbers("job", CorruptionPolicy()), Ranks()
     for event in ranks.both(range(1, 61)):
         numbers.take(event)
@@ -362,7 +362,7 @@ def test_others_may_doubt_a_step() -> None:
 
 def test_a_job_that_is_over_leaves_nothing() -> None:
     scene, ranks = Scene(), Ranks()
-    scene.hear(*ranks.both(range(1, 61)))
+    scene.receive(*ranks.both(range(1, 61)))
     assert scene.rows[KNOWN.name]
     over = JobFinished(
         id=named_id(START, "over"),
@@ -373,7 +373,7 @@ def test_a_job_that_is_over_leaves_nothing() -> None:
         exit_code=0,
         reason="",
     )
-    scene.hear(over, *ranks.both(range(61, 99)))
+    scene.receive(over, *ranks.both(range(61, 99)))
     assert not scene.rows[KNOWN.name]
 
 

@@ -1,4 +1,4 @@
-"""A job that gets slow: noticed, located by what its nodes tell, tested while training is held, and said."""
+"""A job that gets slow: noticed, located by what its nodes tell, tested while training is held, and emitted."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ class Scene:
         self.now = START
         self.iteration = 0
         self.numbers = 0
-        self.said: list[Event] = []
+        self.emitted: list[Event] = []
         self.wanted: list[SlowOrder] = []
 
-    def hear(self, event: AnyEvent) -> None:
+    def receive(self, event: AnyEvent) -> None:
         for _ in range(2):
             self._adopt(self.analyzer.on_event(event, self.now))
 
@@ -62,7 +62,7 @@ class Scene:
 
     def _adopt(self, effect: Effect) -> None:
         self.analyzer.adopt(effect)
-        self.said += [event for event in effect.events if event.type.startswith("fail_slow")]
+        self.emitted += [event for event in effect.events if event.type.startswith("fail_slow")]
         self.wanted += [order for order in effect.orders if isinstance(order, SlowOrder)]
 
     def new_id(self) -> str:
@@ -79,8 +79,8 @@ class Scene:
             "generation": generation,
         }
 
-    def train(self, iterations: int, step_s: Callable[[int], float] | float = STEP_S, *, told: int = 1) -> None:
-        """`told`: iterations that the collectives of each step seem to have."""
+    def train(self, iterations: int, step_s: Callable[[int], float] | float = STEP_S, *, reported: int = 1) -> None:
+        """`reported`: iterations that the collectives of each step seem to have."""
         for _ in range(iterations):
             took_s = step_s(self.iteration) if callable(step_s) else step_s
             # Iterations are never of quite the same length.
@@ -91,13 +91,13 @@ class Scene:
                 parts = tuple(
                     IterationSample(
                         rank=node,
-                        iteration=self.iteration * told + part,
-                        duration_s=took_s if told == 1 else 0.001,
+                        iteration=self.iteration * reported + part,
+                        duration_s=took_s if reported == 1 else 0.001,
                         in_calls_s=0.1,
                     )
-                    for part in range(told)
+                    for part in range(reported)
                 )
-                self.hear(
+                self.receive(
                     StepsMeasured(
                         **self.common(node),
                         samples=(sample,),
@@ -134,7 +134,7 @@ class Scene:
                 healthy_work_s=STEP_S - 0.01,
                 calls=(calls,),
             )
-            self.hear(
+            self.receive(
                 CollectivesProfiled(
                     **self.common(node),
                     asked=self.wanted[-1].id,
@@ -157,7 +157,7 @@ class Scene:
         assert tests is not None
         stage = self.wanted[-1].stage
         for node in range(NODES):
-            self.hear(
+            self.receive(
                 SlownessTested(
                     **self.common(node),
                     asked=self.wanted[-1].id,
@@ -177,21 +177,21 @@ class Scene:
 
     @property
     def located(self) -> FailSlowLocated:
-        (found,) = (event for event in self.said if isinstance(event, FailSlowLocated))
+        (found,) = (event for event in self.emitted if isinstance(event, FailSlowLocated))
         return found
 
 
 def slow_scene(policy: SlowPolicy | None = None) -> Scene:
     scene = Scene(policy)
     scene.train(30)
-    assert not scene.said
+    assert not scene.emitted
     scene.train(3, 2.0)
     return scene
 
 
-def test_onset_and_relief_are_seen_within_three_iterations_and_said_once() -> None:
+def test_onset_and_relief_are_found_within_three_iterations_and_reported_once() -> None:
     scene = slow_scene(SlowPolicy(locate=False))
-    (onset,) = scene.said
+    (onset,) = scene.emitted
     assert isinstance(onset, FailSlowOnset)
     assert (onset.iteration, onset.ranks, onset.generation) == (30, (0, 1), 1)
     assert onset.detected_after <= 3
@@ -199,7 +199,7 @@ def test_onset_and_relief_are_seen_within_three_iterations_and_said_once() -> No
     assert abs(onset.after_s - 2.0) < 0.1
     scene.train(20, 2.0)
     scene.train(3)
-    (_, relief) = scene.said
+    (_, relief) = scene.emitted
     assert isinstance(relief, FailSlowRelieved)
     assert (relief.is_over, relief.iteration) == (True, 53)
     assert relief.detected_after <= 3
@@ -248,7 +248,7 @@ def test_a_slow_link_is_named_and_no_node_for_it() -> None:
     assert (found.fault, found.nodes, found.links) == ("communication", (), (("node-1", "node-2"),))
 
 
-def test_what_has_passed_by_the_time_of_the_tests_is_nobodys_fault() -> None:
+def test_slowness_that_has_passed_before_the_tests_names_no_machine() -> None:
     scene = slow_scene()
     scene.train(2, 2.0)
     scene.tell((0.99, 1.99, 0.99))
@@ -271,13 +271,13 @@ def test_nodes_that_do_not_answer_are_not_waited_for() -> None:
     scene.train(2, 2.0)
     scene.tell((0.99, 1.99, 0.99), nodes=2)
     scene.pass_s(1.0)
-    assert len(scene.said) == 1
+    assert len(scene.emitted) == 1
     scene.pass_s(5.0)
     # Not all are there: nothing is held.
     assert (scene.located.is_validated, len(scene.wanted)) == (False, 1)
 
 
-def test_nodes_that_do_not_tell_what_they_measured_are_not_waited_for_either() -> None:
+def test_nodes_that_do_not_report_measurements_are_not_waited_for() -> None:
     scene = slow_scene()
     scene.train(2, 2.0)
     scene.tell((0.99, 1.99, 0.99))
@@ -302,30 +302,30 @@ def test_a_person_may_ask_at_any_time() -> None:
     assert scene.ask() == ""
 
 
-@pytest.mark.parametrize("told", [0, 6])
-def test_where_collectives_tell_no_iterations_or_only_parts_of_them_steps_do(told: int) -> None:
+@pytest.mark.parametrize("reported", [0, 6])
+def test_steps_show_the_pace_if_collectives_do_not(reported: int) -> None:
     """DDP calls them from C++; layers and micro-batches repeat as well."""
     scene = Scene(SlowPolicy(locate=False))
-    scene.train(50, told=told)
-    scene.train(3, 2.0, told=told)
-    assert [type(event) for event in scene.said] == [FailSlowOnset]
+    scene.train(50, reported=reported)
+    scene.train(3, 2.0, reported=reported)
+    assert [type(event) for event in scene.emitted] == [FailSlowOnset]
 
 
-def test_a_new_generation_begins_anew_and_a_finished_job_is_over() -> None:
+def test_a_new_generation_resets_the_analysis_and_a_finished_job_is_over() -> None:
     scene = slow_scene()
     scene.train(2, 2.0)
-    scene.hear(StepsMeasured(**scene.common(0, generation=2), samples=(), iterations=()))
+    scene.receive(StepsMeasured(**scene.common(0, generation=2), samples=(), iterations=()))
     scene.tell((0.99, 1.99, 0.99))
     scene.pass_s(10)
-    assert not [event for event in scene.said if isinstance(event, FailSlowLocated)]
-    scene.hear(JobFinished(**scene.common(0), outcome="completed", exit_code=0, reason="done"))
+    assert not [event for event in scene.emitted if isinstance(event, FailSlowLocated)]
+    scene.receive(JobFinished(**scene.common(0), outcome="completed", exit_code=0, reason="done"))
     assert "is over" in scene.ask()
 
 
-def test_nothing_is_said_of_a_job_that_trains_at_its_pace() -> None:
+def test_a_job_at_its_pace_has_no_findings() -> None:
     scene = Scene()
     scene.train(200)
-    assert not scene.said
+    assert not scene.emitted
     assert datetime.fromisoformat(scene.now.isoformat()) > START
 
 
@@ -344,7 +344,7 @@ def test_nothing_is_said_of_a_job_that_trains_at_its_pace() -> None:
         {"mesh": "a mesh that is none"},
     ],
 )
-def test_an_answer_that_fits_no_job_is_none(changes: dict[str, Any]) -> None:
+def test_an_answer_that_does_not_fit_the_job_is_ignored(changes: dict[str, Any]) -> None:
     scene = Scene()
     scene.train(60)
     asked = scene.ask()
@@ -357,12 +357,12 @@ def test_an_answer_that_fits_no_job_is_none(changes: dict[str, Any]) -> None:
     calls, rank, event = (about | {k: v for k, v in changes.items() if k in about} for about in (calls, rank, event))
     event |= {"mesh": changes["mesh"]} if "mesh" in changes else {}
     profile = RankProfile(**rank, calls=(ProfiledCalls(**calls),))
-    scene.hear(CollectivesProfiled(**scene.common(node), ranks=(profile,), **event))
+    scene.receive(CollectivesProfiled(**scene.common(node), ranks=(profile,), **event))
     scene.pass_s(10)
     assert len(scene.located.pace) == NODES - 1
 
 
-def test_who_measured_something_else_or_nothing_has_not_measured() -> None:
+def test_measurements_of_other_ranks_are_ignored() -> None:
     scene = Scene()
     scene.train(60)
     scene.ask(test=True)
@@ -376,6 +376,6 @@ def test_who_measured_something_else_or_nothing_has_not_measured() -> None:
         (2, {"node_rank": 1, "compute_s": ((1, 9.0),)}),
     ):
         about = {"asked": wanted.id, "node_rank": node} | fields
-        scene.hear(SlownessTested(**scene.common(node), **about))
+        scene.receive(SlownessTested(**scene.common(node), **about))
     scene.pass_s(1000)
     assert not scene.located.is_validated and not scene.located.nodes

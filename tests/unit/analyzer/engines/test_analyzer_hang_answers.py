@@ -25,7 +25,7 @@ from holdfast_analyzer.engines.hang.progress_watch import ProgressWatch, Stall
 from tests.scenes.hang import NODES, START, Scene, hanging, train
 
 
-def test_a_node_that_does_not_answer_is_asked_again_before_it_is_blamed() -> None:
+def test_a_node_that_does_not_answer_is_asked_twice_before_it_is_blamed() -> None:
     scene = hanging()
     scene.answer("a", "b", "d", guilty=None)
     for _ in range(3):
@@ -39,17 +39,17 @@ def test_a_node_that_does_not_answer_is_asked_again_before_it_is_blamed() -> Non
     assert (found.nodes, found.ranks, found.is_machine) == (("c",), (2,), True)
 
 
-def test_answers_come_in_parts_and_of_other_traces() -> None:
+def test_answers_arrive_in_parts_and_for_other_traces() -> None:
     scene = hanging()
     stray = uuid7()
-    scene.hear(StackDump(**scene.common("c"), trace=stray, processes=()))
+    scene.receive(StackDump(**scene.common("c"), trace=stray, processes=()))
     scene.answer("a", "b", "d", parts=3)
     assert not scene.of(JobTraced)
     scene.answer("c", parts=3, state="T")
     assert scene.of(HangFound)[0].ranks == (2,)
 
 
-def test_nothing_is_concluded_while_a_node_is_not_heard_of() -> None:
+def test_nothing_is_concluded_while_a_node_is_silent() -> None:
     scene = Scene()
     train(scene)
     scene.second()
@@ -60,7 +60,7 @@ def test_nothing_is_concluded_while_a_node_is_not_heard_of() -> None:
     assert not scene.wanted
 
 
-def test_an_effect_that_is_not_committed_comes_again() -> None:
+def test_an_effect_that_is_not_committed_is_repeated() -> None:
     scene = Scene()
     train(scene)
     for _ in range(3):
@@ -69,10 +69,10 @@ def test_an_effect_that_is_not_committed_comes_again() -> None:
     scene.still_s += 1
     for rank, node in enumerate(NODES):
         inside = rank != 2
-        told = RankProgress(
+        reported = RankProgress(
             rank=rank, step=20, phase="train", steps_done=20, since_change_s=4.5, in_collective=int(inside)
         )
-        scene.hear(Progress(**scene.common(node), ranks=(told,), world_size=4, nproc_per_node=1))
+        scene.receive(Progress(**scene.common(node), ranks=(reported,), world_size=4, nproc_per_node=1))
     lost = scene.analyzer.on_time(scene.now, START)
     again = scene.analyzer.on_time(scene.now, START)
     if scene.wanted:
@@ -83,24 +83,24 @@ def test_an_effect_that_is_not_committed_comes_again() -> None:
     assert scene.analyzer.on_time(scene.now, START).is_nothing
 
 
-def test_words_of_long_ago_are_none_of_now() -> None:
+def test_old_events_are_ignored() -> None:
     scene = Scene()
     train(scene)
     for rank, node in enumerate(NODES):
         old = scene.common(node) | {"at": scene.now - timedelta(hours=1)}
-        told = RankProgress(rank=rank, step=20, phase="train", steps_done=20, since_change_s=100.0)
-        scene.hear(Progress(**old, ranks=(told,), world_size=4, nproc_per_node=1))
+        reported = RankProgress(rank=rank, step=20, phase="train", steps_done=20, since_change_s=100.0)
+        scene.receive(Progress(**old, ranks=(reported,), world_size=4, nproc_per_node=1))
     assert scene.analyzer.on_time(scene.now, START).is_nothing
 
 
-def test_nobody_answers_for_a_node_but_itself() -> None:
+def test_a_node_answers_for_its_own_ranks_only() -> None:
     scene = hanging()
     trace = scene.wanted[-1].id
     lies = (ProcessStacks(rank=0, node="a", pid=1, state="T"), ProcessStacks(rank=7, pid=1, state="T"))
     for node in ("stranger", "b"):
-        told = RankTrace(rank=0, node="a", entered={"g": 9})
-        scene.hear(StackDump(**scene.common(node), trace=trace, processes=lies))
-        scene.hear(CollectiveTrace(**scene.common(node), trace=trace, origin=START, ranks=(told,)))
+        reported = RankTrace(rank=0, node="a", entered={"g": 9})
+        scene.receive(StackDump(**scene.common(node), trace=trace, processes=lies))
+        scene.receive(CollectiveTrace(**scene.common(node), trace=trace, origin=START, ranks=(reported,)))
     scene.answer("a", "d")
     assert not scene.of(JobTraced), "one has not answered, whoever else has"
     scene.answer("c", state="T")
@@ -108,18 +108,18 @@ def test_nobody_answers_for_a_node_but_itself() -> None:
     assert (traced.processes, traced.suspects[0].ranks) == (3, (2,)), "what b says is nothing of its own"
 
 
-def test_a_part_that_fits_no_other_is_no_answer() -> None:
+def test_a_part_that_does_not_fit_the_others_is_ignored() -> None:
     scene = hanging()
     scene.answer("a", "b", "d")
     trace = scene.wanted[-1].id
     for part, parts in ((0, 1), (5, 2), (1, 2), (2, 3)):
-        scene.hear(StackDump(**scene.common("c"), trace=trace, processes=(), part=part, parts=parts))
+        scene.receive(StackDump(**scene.common("c"), trace=trace, processes=(), part=part, parts=parts))
     assert not scene.of(JobTraced)
     scene.answer("c", parts=2, state="T")
     assert scene.of(HangFound)[0].ranks == (2,)
 
 
-def test_an_answer_is_missing_only_if_it_would_have_been_heard() -> None:
+def test_an_answer_is_missing_only_if_the_bus_was_received() -> None:
     scene = hanging()
     scene.answer("a", "b", "d", guilty=None)
     for _ in range(20):
@@ -129,7 +129,7 @@ def test_an_answer_is_missing_only_if_it_would_have_been_heard() -> None:
     assert scene.of(HangFound)[0].ranks == (2,)
 
 
-def test_what_could_not_be_committed_is_kept_no_longer_than_the_job() -> None:
+def test_an_uncommitted_step_is_dropped_with_the_job() -> None:
     scene = Scene()
     train(scene)
     for _ in range(10):
@@ -139,11 +139,11 @@ def test_what_could_not_be_committed_is_kept_no_longer_than_the_job() -> None:
     (engine,) = (it for it in scene.analyzer._engines if isinstance(it, HangEngine))
     assert len(engine._uncommitted) == 1
     common = scene.common("a") | {"source": "controller", "node": None}
-    scene.hear(JobFinished(**common, outcome="completed", exit_code=0, reason="done"))
+    scene.receive(JobFinished(**common, outcome="completed", exit_code=0, reason="done"))
     assert not engine._uncommitted
 
 
-def test_a_job_of_many_nodes_is_looked_at_as_a_whole_only_once_all_have_answered(
+def test_a_job_of_many_nodes_is_judged_once_when_all_have_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     scene = hanging()
@@ -161,7 +161,7 @@ def test_a_job_of_many_nodes_is_looked_at_as_a_whole_only_once_all_have_answered
     assert len(looks) == 1 and scene.of(HangFound)
 
 
-def test_ranks_that_only_a_rank_speaks_of_are_none() -> None:
+def test_ranks_that_only_a_record_names_do_not_exist() -> None:
     scene = Scene(mesh="a mesh that is none")
     train(scene)
     scene.until_asked()
@@ -169,9 +169,9 @@ def test_ranks_that_only_a_rank_speaks_of_are_none() -> None:
     for rank, node in enumerate(NODES):
         group = ProcessGroup(name="g", ranks=(0, 1, 2, 3, -1, 1 << 60))
         waits = CollectiveRecord(group="g", sequence=9, operation="all_reduce", is_waited_for=True, created_ns=5)
-        told = RankTrace(rank=rank, groups=(group,), records=(waits,), entered={"g": 9}, completed={"g": 8})
-        scene.hear(StackDump(**scene.common(node), trace=trace, processes=()))
-        scene.hear(CollectiveTrace(**scene.common(node), trace=trace, origin=START, ranks=(told,)))
+        reported = RankTrace(rank=rank, groups=(group,), records=(waits,), entered={"g": 9}, completed={"g": 8})
+        scene.receive(StackDump(**scene.common(node), trace=trace, processes=()))
+        scene.receive(CollectiveTrace(**scene.common(node), trace=trace, origin=START, ranks=(reported,)))
     (traced,) = scene.of(JobTraced)
     events.decode(events.encode(traced))
     assert {rank for suspect in traced.suspects for rank in suspect.ranks} <= {0, 1, 2, 3}

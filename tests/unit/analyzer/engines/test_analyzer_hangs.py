@@ -42,7 +42,7 @@ def test_a_rank_that_is_stopped_is_named_once_every_node_has_answered() -> None:
 
     for _ in range(10):
         scene.second()
-    assert len(scene.of(HangFound)) == 1 and len(scene.wanted) == 1, "it is said once"
+    assert len(scene.of(HangFound)) == 1 and len(scene.wanted) == 1, "it is emitted once"
 
 
 def test_a_rank_in_its_own_code_is_named_and_no_machine_is_at_fault() -> None:
@@ -52,7 +52,7 @@ def test_a_rank_in_its_own_code_is_named_and_no_machine_is_at_fault() -> None:
     assert (found.ranks, found.nodes, found.is_machine) == ((2,), ("c",), False)
 
 
-def test_what_the_tracer_had_no_time_for_speaks_against_nobody() -> None:
+def test_processes_that_the_tracer_had_no_time_for_are_not_blamed() -> None:
     for is_tracers_fault in (True, False):
         scene = hanging()
         scene.answer(threads=(), unread="not read within 0.1 s", is_tracers_fault=is_tracers_fault)
@@ -63,7 +63,7 @@ def test_what_the_tracer_had_no_time_for_speaks_against_nobody() -> None:
         assert scene.of(HangFound)[0].is_machine is not is_tracers_fault, is_tracers_fault
 
 
-def test_a_rank_that_works_is_given_longer_and_not_for_ever() -> None:
+def test_a_rank_that_works_gets_a_longer_limit() -> None:
     scene = hanging(HangPolicy(working_s=40.0))
     asked_at = [scene.still_s]
     scene.answer(cpu_share=0.9)
@@ -76,7 +76,7 @@ def test_a_rank_that_works_is_given_longer_and_not_for_ever() -> None:
     assert scene.of(HangFound)[0].still_s == 40.0
 
 
-def test_one_that_has_stopped_working_is_found_at_the_next_look() -> None:
+def test_a_rank_that_has_stopped_working_is_found_by_the_next_trace() -> None:
     scene = hanging()
     scene.answer(io_bytes_per_s=1e6)
     assert not scene.of(HangFound)
@@ -97,7 +97,7 @@ def test_a_job_that_goes_on_meanwhile_does_not_hang() -> None:
     assert len(scene.of(HangFound)) == 1, "the next time it does"
 
 
-def test_ranks_that_wait_for_nobody_and_stand_alike_are_given_longer() -> None:
+def test_identical_stacks_without_waits_get_a_longer_limit() -> None:
     scene = Scene()
     train(scene)
     scene.until_asked(guilty=None)
@@ -110,7 +110,7 @@ def test_ranks_that_wait_for_nobody_and_stand_alike_are_given_longer() -> None:
     assert scene.of(HangFound)[0].still_s >= HangPolicy().unnamed_s
 
 
-def test_a_job_that_has_made_no_step_yet_may_go_on_for_ever_unless_somebody_waits() -> None:
+def test_a_job_before_its_first_step_has_no_limit_unless_a_rank_waits() -> None:
     policy = HangPolicy(start_s=5, start_waiting_s=4, working_s=10, unnamed_s=6)
     cases: list[tuple[int | None, Calls, dict[str, Any], bool]] = [
         (None, STANDS, {}, False),
@@ -127,18 +127,18 @@ def test_a_job_that_has_made_no_step_yet_may_go_on_for_ever_unless_somebody_wait
     assert scene.of(HangFound)[0].ranks == (2,)
 
 
-def test_those_who_wait_for_ranks_that_have_ended_are_found() -> None:
+def test_ranks_that_wait_for_ended_ranks_are_found() -> None:
     scene = Scene()
     train(scene)
     scene.second()
-    scene.hear(RanksFinished(**scene.common("c"), ranks=(2,)))
+    scene.receive(RanksFinished(**scene.common("c"), ranks=(2,)))
     scene.until_asked(nodes=("a", "b", "d"))
     scene.answer("a", "b", "d")
     (found,) = scene.of(HangFound)
     assert not found.is_machine and scene.of(JobTraced)[0].unanswered == ()
 
 
-def test_a_rank_that_writes_while_a_thread_of_it_waits_is_given_longer_in_a_checkpoint() -> None:
+def test_a_rank_that_writes_in_a_checkpoint_while_one_of_its_threads_waits_gets_a_longer_limit() -> None:
     for phase, is_found in (("checkpoint", False), ("train", True)):
         scene = Scene()
         train(scene)
@@ -147,7 +147,7 @@ def test_a_rank_that_writes_while_a_thread_of_it_waits_is_given_longer_in_a_chec
         assert bool(scene.of(HangFound)) is is_found, phase
 
 
-def test_waits_that_no_ledger_shows_are_seen_in_the_stacks() -> None:
+def test_waits_outside_of_the_ledger_show_in_the_stacks() -> None:
     scene = Scene()
     train(scene)
     scene.until_asked(guilty=None)
@@ -156,7 +156,7 @@ def test_waits_that_no_ledger_shows_are_seen_in_the_stacks() -> None:
     assert (found.ranks, found.still_s) == ((), 5.0), "all wait, and nothing tells for whom"
 
 
-def test_a_person_may_look_at_any_time() -> None:
+def test_a_person_may_request_a_trace_at_any_time() -> None:
     scene = Scene()
     train(scene)
     scene.second(moves=True)
@@ -173,7 +173,7 @@ def test_a_person_may_look_at_any_time() -> None:
     assert not scene.of(HangFound) and not scene.of(HangSuspected)
 
 
-def test_jobs_that_are_not_there_are_not_traced() -> None:
+def test_unknown_jobs_are_not_traced() -> None:
     scene = Scene()
     train(scene)
     scene.second()
@@ -191,11 +191,11 @@ def test_jobs_that_are_not_there_are_not_traced() -> None:
     finished = JobFinished(
         id=uuid7(), at=scene.now, source="controller", job="job", outcome="completed", exit_code=0, reason="done"
     )
-    scene.hear(finished)
+    scene.receive(finished)
     assert "job job is over" in refusal("job")
 
 
-def test_a_finding_is_heard_whatever_the_ranks_call_their_functions() -> None:
+def test_function_names_of_any_length_do_not_keep_back_a_finding() -> None:
     scene = hanging()
     trace, name = scene.wanted[-1].id, "\x01" * 240
     for rank, node in enumerate(NODES):
@@ -208,7 +208,7 @@ def test_a_finding_is_heard_whatever_the_ranks_call_their_functions() -> None:
             processes.append(ProcessStacks(kind="data_loader", rank=rank, pid=at, threads=(stack,)))
         for part, process in enumerate(processes, start=1):
             dump = {"processes": (process,), "part": part, "parts": len(processes)}
-            scene.hear(StackDump(**scene.common(node), trace=trace, **dump))
-        scene.hear(CollectiveTrace(**scene.common(node), trace=trace, origin=START, ranks=()))
+            scene.receive(StackDump(**scene.common(node), trace=trace, **dump))
+        scene.receive(CollectiveTrace(**scene.common(node), trace=trace, origin=START, ranks=()))
     (traced,) = scene.of(JobTraced)
     assert len(events.encode(traced)) < 1 << 19 and scene.of(HangFound)[0].ranks == (2,)

@@ -23,7 +23,7 @@ class Logs:
     """What two ranks on two nodes write into logs; JSON lies between them and the analyzer."""
 
     def __init__(self) -> None:
-        self.said: dict[tuple[int, int], int] = {}
+        self.emitted: dict[tuple[int, int], int] = {}
         self.number = 10_000
 
     def logged(
@@ -37,8 +37,8 @@ class Logs:
         late: timedelta = timedelta(0),
     ) -> NumbersLogged:
         samples = tuple(_sample(rank, step, loss(step), norm(step), late) for step in steps)
-        before = self.said.get((rank, generation), 0)
-        self.said[rank, generation] = before + len(samples)
+        before = self.emitted.get((rank, generation), 0)
+        self.emitted[rank, generation] = before + len(samples)
         self.number += 1
         event = NumbersLogged(
             id=named_id(START, self.number),
@@ -81,10 +81,10 @@ def nan_from(first: int) -> Callable[[int], Number]:
     return lambda step: 1.0 if step < first else math.nan
 
 
-def test_a_nan_in_a_log_is_a_fault_and_what_was_before_is_certified(scene: Scene) -> None:
+def test_nan_in_a_log_is_a_fault_and_earlier_steps_are_certified(scene: Scene) -> None:
     ranks, logs = Ranks(), Logs()
-    scene.hear(*silent(ranks, range(1, 41)))
-    scene.hear(logs.logged(range(1, 41), nan_from(35)))
+    scene.receive(*silent(ranks, range(1, 41)))
+    scene.receive(logs.logged(range(1, 41), nan_from(35)))
     (fault,) = scene.faults
     assert (fault.step, fault.kind, fault.rank) == (35, "nan", 0)
     assert (fault.told_by, fault.tag, fault.logged_step) == ("tensorboard", "train/loss", 7 * 35)
@@ -94,112 +94,114 @@ def test_a_nan_in_a_log_is_a_fault_and_what_was_before_is_certified(scene: Scene
 def test_a_loss_that_is_logged_every_tenth_step_certifies_that_much_later(scene: Scene) -> None:
     ranks, logs = Ranks(), Logs()
     for at in range(10, 401, 10):
-        scene.hear(*silent(ranks, range(at - 9, at + 1)), logs.logged([at]))
+        scene.receive(*silent(ranks, range(at - 9, at + 1)), logs.logged([at]))
         certified = scene.certified[1] if scene.certified else 0
         # Ten readings, not ten steps, must have been clean.
         assert certified <= max(0, at - 10 * AFTER + 9)
     assert scene.certified == (1, 400 - 10 * AFTER + 9)
-    scene.hear(*silent(ranks, range(401, 411)), logs.logged([410], lambda step: math.nan))
+    scene.receive(*silent(ranks, range(401, 411)), logs.logged([410], lambda step: math.nan))
     (fault,) = scene.faults
     assert fault.certified == 400 - 10 * AFTER + 9
 
 
-def test_the_librarys_word_goes_before_a_logs(scene: Scene) -> None:
+def test_the_library_takes_precedence_over_a_log(scene: Scene) -> None:
     ranks, logs = Ranks(), Logs()
-    scene.hear(*ranks.both(range(1, 31)), *ranks.both([31]))
+    scene.receive(*ranks.both(range(1, 31)), *ranks.both([31]))
     certified = scene.certified
     assert certified == (1, 31 - AFTER)
-    scene.hear(logs.logged(range(1, 32), nan_from(5)))
+    scene.receive(logs.logged(range(1, 32), nan_from(5)))
     assert not scene.faults and scene.certified == certified
-    # Of a quantity that the library does not tell the log is heard.
-    scene.hear(
+    # Of a quantity that the library does not tell the log is received.
+    scene.receive(
         logs.logged(range(32, 60), norm=lambda step: 1.0), logs.logged(range(60, 90), norm=lambda step: math.inf)
     )
     assert [(fault.step, fault.quantity) for fault in scene.faults] == [(60, "grad_norm")]
 
 
-def test_a_log_does_not_certify_what_the_library_is_silent_of(scene: Scene) -> None:
+def test_a_log_does_not_certify_quantities_that_the_library_omits(scene: Scene) -> None:
     ranks, logs = Ranks(), Logs()
-    scene.hear(*ranks.both(range(1, 6)))
-    scene.hear(*silent(ranks, range(6, 60)))
-    scene.hear(logs.logged(range(6, 60), norm=lambda step: 1.0))
+    scene.receive(*ranks.both(range(1, 6)))
+    scene.receive(*silent(ranks, range(6, 60)))
+    scene.receive(logs.logged(range(6, 60), norm=lambda step: 1.0))
     assert scene.certified == (1, 0)
 
 
 def test_a_loss_in_a_log_must_stay_high_and_a_gradient_norm_longer(scene: Scene) -> None:
     ranks, logs = Ranks(), Logs()
-    scene.hear(*silent(ranks, range(1, 101)))
+    scene.receive(*silent(ranks, range(1, 101)))
     spikes = {40, 50, 51, 60}
-    scene.hear(logs.logged(range(1, 61), lambda step: JUMP if step in spikes else 1.0, lambda step: 1.0))
-    scene.hear(logs.logged(range(61, 70), norm=lambda step: 9.0), logs.logged([70], norm=lambda step: 1.0))
+    scene.receive(logs.logged(range(1, 61), lambda step: JUMP if step in spikes else 1.0, lambda step: 1.0))
+    scene.receive(logs.logged(range(61, 70), norm=lambda step: 9.0), logs.logged([70], norm=lambda step: 1.0))
     assert not scene.faults
-    scene.hear(logs.logged([71, 72], lambda step: JUMP))
+    scene.receive(logs.logged([71, 72], lambda step: JUMP))
     assert not scene.faults
-    scene.hear(logs.logged([73], lambda step: JUMP))
+    scene.receive(logs.logged([73], lambda step: JUMP))
     assert [(fault.step, fault.quantity, fault.kind) for fault in scene.faults] == [(71, "loss", "jump")]
 
 
 def test_a_log_that_never_had_a_number_has_none(scene: Scene) -> None:
     ranks, logs = Ranks(), Logs()
-    scene.hear(*silent(ranks, range(1, 101)))
-    scene.hear(logs.logged(range(1, 60), lambda step: math.nan, rank=1), logs.logged(range(1, 60)))
+    scene.receive(*silent(ranks, range(1, 101)))
+    scene.receive(logs.logged(range(1, 60), lambda step: math.nan, rank=1), logs.logged(range(1, 60)))
     assert not scene.faults
-    scene.hear(logs.logged(range(60, 65), lambda step: 1.0, rank=1), logs.logged([65], lambda step: math.nan, rank=1))
+    scene.receive(
+        logs.logged(range(60, 65), lambda step: 1.0, rank=1), logs.logged([65], lambda step: math.nan, rank=1)
+    )
     assert [(fault.step, fault.rank) for fault in scene.faults] == [(65, 1)]
 
 
-def test_a_step_is_certified_only_when_all_logs_have_come_past_it(scene: Scene) -> None:
+def test_a_step_is_certified_only_when_all_logs_have_passed_it(scene: Scene) -> None:
     ranks, logs = Ranks(), Logs()
-    scene.hear(*silent(ranks, range(1, 101)))
-    scene.hear(logs.logged(range(1, 31)), logs.logged(range(1, 31), rank=1))
+    scene.receive(*silent(ranks, range(1, 101)))
+    scene.receive(logs.logged(range(1, 31)), logs.logged(range(1, 31), rank=1))
     certified = scene.certified
     # The other rank writes its log out seldom: what it will say of these steps nobody knows.
-    scene.hear(logs.logged(range(31, 81)))
+    scene.receive(logs.logged(range(31, 81)))
     assert scene.certified == certified
-    scene.hear(logs.logged(range(31, 81), nan_from(60), rank=1))
+    scene.receive(logs.logged(range(31, 81), nan_from(60), rank=1))
     (fault,) = scene.faults
     assert (fault.step, fault.rank) == (60, 1)
     assert fault.certified is not None and fault.certified < 60 - AFTER + 1
 
 
-def test_a_rank_that_logs_no_more_holds_up_nobody_for_ever(scene: Scene) -> None:
+def test_a_rank_that_stops_logging_does_not_block_certification(scene: Scene) -> None:
     ranks, logs = Ranks(), Logs()
-    scene.hear(*silent(ranks, range(1, 101)))
-    scene.hear(logs.logged([1], rank=1), logs.logged(range(1, 51)))
+    scene.receive(*silent(ranks, range(1, 101)))
+    scene.receive(logs.logged([1], rank=1), logs.logged(range(1, 51)))
     assert scene.certified == (1, 0)
-    scene.hear(logs.logged(range(51, 90), late=SILENT))
+    scene.receive(logs.logged(range(51, 90), late=SILENT))
     assert scene.certified == (1, 89 - AFTER)
 
 
 @pytest.mark.parametrize("analyzer_restarts", [False, True])
-def test_a_generation_that_begins_with_what_is_none_is_spoiled(scene: Scene, analyzer_restarts: bool) -> None:
+def test_a_generation_that_begins_with_nan_is_faulty(scene: Scene, analyzer_restarts: bool) -> None:
     ranks, logs = Ranks(), Logs()
-    scene.hear(*silent(ranks, range(1, 61)), logs.logged(range(1, 61)))
+    scene.receive(*silent(ranks, range(1, 61)), logs.logged(range(1, 61)))
     if analyzer_restarts:
         scene.restart()
     # The same numbers again, from a file that goes on: they are of a generation that is over.
-    scene.hear(*silent(ranks, range(41, 45), generation=2), logs.logged(range(61, 65), nan_from(61)))
+    scene.receive(*silent(ranks, range(41, 45), generation=2), logs.logged(range(61, 65), nan_from(61)))
     assert not scene.faults
-    scene.hear(logs.logged(range(41, 45), lambda step: math.nan, generation=2))
+    scene.receive(logs.logged(range(41, 45), lambda step: math.nan, generation=2))
     assert [(fault.generation, fault.step, fault.certified) for fault in scene.faults] == [(2, 41, 40)]
 
 
-def test_what_is_heard_twice_counts_once_and_a_gap_counts_anew(scene: Scene) -> None:
+def test_a_repeated_batch_counts_once_and_a_gap_resets_the_count(scene: Scene) -> None:
     ranks, logs = Ranks(), Logs()
-    scene.hear(*silent(ranks, range(1, 101)))
+    scene.receive(*silent(ranks, range(1, 101)))
     twice = logs.logged(range(1, AFTER))
-    scene.hear(twice, twice, twice)
+    scene.receive(twice, twice, twice)
     assert scene.certified == (1, 0)
-    scene.hear(logs.logged(range(AFTER, 31)))
+    scene.receive(logs.logged(range(AFTER, 31)))
     assert scene.certified == (1, 30 - AFTER)
     logs.logged([31])
-    scene.hear(logs.logged(range(32, 32 + AFTER - 1)))
+    scene.receive(logs.logged(range(32, 32 + AFTER - 1)))
     assert scene.certified == (1, 30 - AFTER)
-    scene.hear(logs.logged([32 + AFTER]))
+    scene.receive(logs.logged([32 + AFTER]))
     assert scene.certified == (1, 31)
 
 
-def test_a_log_of_a_generation_without_steps_says_nothing(scene: Scene) -> None:
+def test_a_log_of_a_generation_without_steps_is_ignored(scene: Scene) -> None:
     logs = Logs()
-    scene.hear(logs.logged(range(1, 61), nan_from(40)))
-    assert not scene.said
+    scene.receive(logs.logged(range(1, 61), nan_from(40)))
+    assert not scene.emitted

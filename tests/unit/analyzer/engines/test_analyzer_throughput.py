@@ -21,14 +21,14 @@ BLOCK, WARM_UP = POLICY.decline_steps, POLICY.decline_warm_up_steps
 
 
 class Pace:
-    """A job of two ranks at a pace, and what is said of it; each event is said twice, as after a failed commit."""
+    """A job of two ranks at a pace, and its findings. Each event is repeated, as after a failed commit."""
 
     def __init__(self, policy: SignalsPolicy = POLICY) -> None:
         self.throughput = JobThroughput("job", policy)
         self.now: datetime = START
         self.step = 0
         self.numbers = 0
-        self.said: list[ThroughputMeasured | MfuDeclined] = []
+        self.emitted: list[ThroughputMeasured | MfuDeclined] = []
 
     def train(
         self,
@@ -80,15 +80,15 @@ class Pace:
         assert lost == found
         for finding in found:
             self.throughput.committed(finding)
-        self.said += found
+        self.emitted += found
 
     @property
     def newest(self) -> ThroughputMeasured:
-        return [said for said in self.said if isinstance(said, ThroughputMeasured)][-1]
+        return [emitted for emitted in self.emitted if isinstance(emitted, ThroughputMeasured)][-1]
 
     @property
     def declines(self) -> list[MfuDeclined]:
-        return [said for said in self.said if isinstance(said, MfuDeclined)]
+        return [emitted for emitted in self.emitted if isinstance(emitted, MfuDeclined)]
 
 
 def test_tokens_a_second_and_mfu_are_those_of_the_whole_job() -> None:
@@ -99,13 +99,13 @@ def test_tokens_a_second_and_mfu_are_those_of_the_whole_job() -> None:
     assert not pace.newest.is_logged
 
 
-def test_a_peak_that_is_configured_goes_before_the_scripts() -> None:
+def test_a_configured_peak_takes_precedence() -> None:
     pace = Pace(SignalsPolicy(peak_flops=60e12))
     pace.train(60, 0.5, tokens=1000, flops_per_token=6e9, peak=30e12)
     assert pace.newest.mfu == pytest.approx(0.1)
 
 
-def test_without_the_scripts_word_a_log_tells_and_without_either_nobody() -> None:
+def test_a_log_replaces_missing_numbers_of_the_library() -> None:
     pace = Pace()
     pace.train(40)
     assert (pace.newest.tokens_per_s, pace.newest.mfu) == (None, None)
@@ -114,13 +114,13 @@ def test_without_the_scripts_word_a_log_tells_and_without_either_nobody() -> Non
     assert (pace.newest.tokens_per_s, pace.newest.mfu, pace.newest.is_logged) == (512.0, 0.41, True)
 
 
-def test_it_is_said_when_it_moves_and_seldom_otherwise() -> None:
+def test_throughput_is_reported_when_it_moves_and_rarely_otherwise() -> None:
     pace = Pace()
     pace.train(605)
-    assert 9 <= len(pace.said) <= 11
-    before = len(pace.said)
+    assert 9 <= len(pace.emitted) <= 11
+    before = len(pace.emitted)
     pace.train(64, 1.2)
-    assert len(pace.said) > before + 1
+    assert len(pace.emitted) > before + 1
 
 
 def noisy(step_s: float, seed: int) -> Callable[[int], float]:
@@ -137,7 +137,7 @@ def test_noise_and_checkpoints_are_no_decline(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_pace_that_stays_low_is_a_decline_and_told_once(seed: int) -> None:
+def test_a_pace_that_stays_low_is_a_decline_and_reported_once(seed: int) -> None:
     pace = Pace()
     pace.train(400, noisy(1.0, seed))
     pace.train(400, noisy(1.5, seed))
@@ -160,7 +160,7 @@ def test_one_slow_block_is_no_decline() -> None:
     assert not pace.declines
 
 
-def test_the_first_steps_of_a_start_say_nothing_and_a_restart_that_made_it_slow_is_told() -> None:
+def test_the_first_steps_of_a_start_do_not_count_and_a_slow_restart_is_a_decline() -> None:
     pace = Pace()
     pace.train(WARM_UP + 5 * BLOCK)
     for generation in range(2, 30):
@@ -172,7 +172,7 @@ def test_the_first_steps_of_a_start_say_nothing_and_a_restart_that_made_it_slow_
     assert [decline.generation for decline in pace.declines] == [30]
 
 
-def test_batches_that_grow_are_no_decline_where_tokens_are_told() -> None:
+def test_growing_batches_are_no_decline_if_tokens_are_reported() -> None:
     pace = Pace()
     pace.train(WARM_UP + 5 * BLOCK, 1.0, tokens=1000)
     pace.train(5 * BLOCK, 2.0, tokens=2000)
@@ -181,7 +181,7 @@ def test_batches_that_grow_are_no_decline_where_tokens_are_told() -> None:
     assert len(pace.declines) == 1
 
 
-def test_steps_that_come_again_or_late_count_once() -> None:
+def test_repeated_or_late_steps_count_once() -> None:
     pace = Pace()
     pace.train(20, 1.0)
     count = pace.throughput.findings(named_id(START, 99_999), pace.now + timedelta(hours=1))

@@ -19,7 +19,7 @@ STEP_S = 0.5
 
 
 class Job:
-    """Two nodes with two ranks each, of which the last word is heard now."""
+    """Two nodes with two ranks each, of which the last word is received now."""
 
     def __init__(self, policy: HangPolicy | None = None) -> None:
         self.watch = ProgressWatch(policy or HangPolicy())
@@ -32,7 +32,7 @@ class Job:
         for number, node in enumerate(NODES):
             if node not in nodes:
                 continue
-            told = tuple(rank(number * 2 + local, **each[number * 2 + local]) for local in range(2))
+            reported = tuple(rank(number * 2 + local, **each[number * 2 + local]) for local in range(2))
             event = Progress(
                 id=named_id(self.now, node),
                 at=self.now,
@@ -40,7 +40,7 @@ class Job:
                 job="job",
                 generation=generation,
                 node=node,
-                ranks=told,
+                ranks=reported,
                 world_size=4,
                 nproc_per_node=2,
             )
@@ -64,7 +64,7 @@ def inside(for_s: float, **fields: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("for_s", "stands"), [(4.9, False), (5.1, True)])
-def test_nothing_noted_for_ten_steps_is_no_progress(for_s: float, stands: bool) -> None:
+def test_a_job_stalls_after_ten_steps_without_progress(for_s: float, stands: bool) -> None:
     job = Job()
     job.tell(still(for_s))
     found = job.stall()
@@ -74,7 +74,7 @@ def test_nothing_noted_for_ten_steps_is_no_progress(for_s: float, stands: bool) 
         assert found.since == job.now - timedelta(seconds=5.1)
 
 
-def test_a_slow_job_is_given_more_and_one_of_unknown_pace_most() -> None:
+def test_the_limit_follows_the_pace_and_is_longest_if_it_is_unknown() -> None:
     job = Job()
     job.tell(still(80))
     assert job.stall(step_s=10.0) is None
@@ -85,7 +85,7 @@ def test_a_slow_job_is_given_more_and_one_of_unknown_pace_most() -> None:
     assert job.stall(step_s=None) is not None
 
 
-def test_who_stands_still_while_others_wait_is_found_sooner() -> None:
+def test_the_limit_is_shorter_while_other_ranks_wait() -> None:
     job = Job()
     job.tell(inside(3.2), inside(3.1), still(3.3), inside(3.2))
     found = job.stall()
@@ -95,7 +95,7 @@ def test_who_stands_still_while_others_wait_is_found_sooner() -> None:
     assert job.stall() is None, "that rank moves: the others wait for it, no longer than they must"
 
 
-def test_ranks_that_all_wait_in_collectives_stand_still_together() -> None:
+def test_ranks_that_all_wait_in_collectives_are_stalled() -> None:
     job = Job()
     job.tell(inside(6.0))
     found = job.stall()
@@ -106,7 +106,7 @@ def test_ranks_that_all_wait_in_collectives_stand_still_together() -> None:
     ("phase", "limit_s"),
     [("checkpoint", 600.0), ("eval", 1800.0), ("held", 300.0), ("my own phase", 600.0), ("restore", 450.0)],
 )
-def test_phases_have_limits_of_their_own(phase: str, limit_s: float) -> None:
+def test_phases_have_separate_limits(phase: str, limit_s: float) -> None:
     job = Job()
     job.tell(inside(limit_s - 1), inside(limit_s - 1), still(limit_s - 1, phase=phase), inside(limit_s - 1))
     assert job.stall() is None, "whoever waits in a collective waits for the one in that phase"
@@ -115,7 +115,7 @@ def test_phases_have_limits_of_their_own(phase: str, limit_s: float) -> None:
     assert found is not None and (found.limit_s, found.phase) == (limit_s, phase)
 
 
-def test_where_all_wait_in_collectives_nobody_does_the_work_of_the_phase() -> None:
+def test_the_limit_of_a_phase_does_not_apply_if_all_wait_in_collectives() -> None:
     job = Job()
     for phase in ("checkpoint", "eval", "my own phase"):
         job.tell(inside(4.9, phase=phase))
@@ -137,26 +137,26 @@ def test_training_that_is_held_inside_collectives_does_not_hang() -> None:
     assert job.stall() is not None
 
 
-def test_the_first_step_of_a_generation_is_no_step_like_others() -> None:
+def test_the_first_step_of_a_generation_has_separate_limits() -> None:
     new: dict[str, Any] = {"steps_done": 0, "step": -1, "phase": "init"}
 
-    def told(for_s: float, step_s: float | None, others: list[dict[str, Any]]) -> Stall | None:
+    def reported(for_s: float, step_s: float | None, others: list[dict[str, Any]]) -> Stall | None:
         job = Job()
         job.tell(*([still(for_s, **new), *others] if others else [still(for_s, **new)]))
         return job.stall(step_s)
 
     for step_s, limit_s, waiting_limit_s in ((None, 450.0, 120.0), (STEP_S, 35.0, 17.5)):
-        assert told(limit_s - 1, step_s, []) is None
-        found = told(limit_s + 1, step_s, [])
+        assert reported(limit_s - 1, step_s, []) is None
+        found = reported(limit_s + 1, step_s, [])
         assert found is not None and (found.sign, found.limit_s) == ("no_traffic", limit_s)
         others = [inside(waiting_limit_s + 1, **new)] * 3
-        assert told(waiting_limit_s - 1, step_s, others) is None
-        found = told(waiting_limit_s + 1, step_s, others)
+        assert reported(waiting_limit_s - 1, step_s, others) is None
+        found = reported(waiting_limit_s + 1, step_s, others)
         assert found is not None and (found.sign, found.limit_s) == ("waiting", waiting_limit_s)
         assert (found.outside, found.waiting, found.is_first_start) == ((0,), (1, 2, 3), step_s is None)
 
 
-def test_who_does_not_come_to_the_rendezvous_is_waited_for() -> None:
+def test_ranks_at_the_rendezvous_wait_for_the_missing_ones() -> None:
     job = Job()
     new: dict[str, Any] = {"steps_done": 0, "step": -1}
     there = still(20.0, **new, phase="rendezvous")
@@ -172,7 +172,7 @@ def test_who_does_not_come_to_the_rendezvous_is_waited_for() -> None:
         assert (job.stall() is not None) is stands, "nobody is ahead of the others, and they do not meet"
 
 
-def test_what_a_phase_took_before_it_may_take_again() -> None:
+def test_the_longest_duration_of_a_phase_is_learned() -> None:
     job = Job()
     job.tell(still(40, phase="eval"))
     job.tell(still(0.2))
@@ -191,20 +191,20 @@ def test_a_long_start_is_remembered_over_generations() -> None:
     assert job.stall() is None
 
 
-def test_silence_is_no_sign() -> None:
+def test_silence_of_a_node_is_no_stall() -> None:
     job = Job()
     job.tell(still(60))
     job.now += timedelta(seconds=5)
-    assert job.stall() is None, "what was said last is too old"
+    assert job.stall() is None, "what was emitted last is too old"
     job.tell(still(60), nodes=("a",))
-    assert job.stall() is None, "one node is not heard of: that is another service's business"
+    assert job.stall() is None, "one node is not received of: that is another service's business"
     job.tell(still(60))
     assert job.stall() is not None
     job.tell(still(60), generation=2, nodes=("b",))
     assert job.stall() is None, "of the new generation half of the ranks are known"
 
 
-def test_steps_that_do_not_come_though_collectives_go_on() -> None:
+def test_collectives_without_steps_are_a_stall() -> None:
     job = Job()
     job.tell({"since_change_s": 0.1, "since_step_s": 500.0})
     assert job.stall() is None
@@ -215,7 +215,7 @@ def test_steps_that_do_not_come_though_collectives_go_on() -> None:
     assert job.stall() is None
 
 
-def test_ranks_that_have_ended_do_not_stand_still() -> None:
+def test_ranks_that_have_ended_are_not_stalled() -> None:
     job = Job()
     job.tell(still(60, has_ended=True))
     assert job.stall() is None
@@ -224,7 +224,7 @@ def test_ranks_that_have_ended_do_not_stand_still() -> None:
     assert found is not None and found.outside == (3,)
 
 
-def test_a_node_whose_ranks_have_all_ended_is_not_missed() -> None:
+def test_a_node_whose_ranks_have_all_ended_does_not_count_as_silent() -> None:
     job = Job()
     job.tell(still(0.1))
     over = RanksFinished(
@@ -240,7 +240,7 @@ def test_a_node_whose_ranks_have_all_ended_is_not_missed() -> None:
     assert job.stall() is None, "that was another generation"
 
 
-def test_what_comes_again_late_does_not_take_the_place_of_what_is_newer() -> None:
+def test_a_late_repetition_does_not_replace_a_newer_report() -> None:
     job = Job()
     job.tell(still(60))
     before = job.now
@@ -251,7 +251,7 @@ def test_what_comes_again_late_does_not_take_the_place_of_what_is_newer() -> Non
     assert job.stall() is None
 
 
-def test_late_words_of_an_earlier_generation_count_for_nothing() -> None:
+def test_late_reports_of_an_earlier_generation_are_ignored() -> None:
     job = Job()
     job.tell(still(0.1), generation=2)
     job.tell(still(60), generation=1)

@@ -35,14 +35,14 @@ def brought(model: Model) -> KeepModel:
 
 
 class Scene:
-    """Eight ranks on four nodes, told slot by slot."""
+    """Eight ranks on four nodes, reported slot by slot."""
 
     def __init__(self, model: Model | None) -> None:
         self.engine = TelemetryEngine(POLICY)
         if model is not None:
             self.keep(model)
         self.values = training(1, ranks=8, slots=200).values
-        self.said: list[TelemetryAnomaly] = []
+        self.emitted: list[TelemetryAnomaly] = []
 
     def keep(self, model: Model) -> Any:
         effect = self.engine.answer(brought(model), START)
@@ -72,12 +72,12 @@ class Scene:
                     at,
                 )
             self.look(at + timedelta(seconds=1))
-        return self.said
+        return self.emitted
 
     def look(self, now: datetime) -> None:
         effect = self.engine.due(now, START)
         self.engine.committed(effect)
-        self.said += [event for event in effect.events if isinstance(event, TelemetryAnomaly)]
+        self.emitted += [event for event in effect.events if isinstance(event, TelemetryAnomaly)]
 
 
 def test_a_rank_that_stops_is_named_with_its_node_once(model: Model) -> None:
@@ -90,7 +90,7 @@ def test_a_rank_that_stops_is_named_with_its_node_once(model: Model) -> None:
     assert "rank 5 differs from healthy training" in found.reason
 
 
-def test_it_is_said_again_after_a_while_if_it_lasts(model: Model) -> None:
+def test_a_lasting_anomaly_is_reported_again_after_a_while(model: Model) -> None:
     scene = Scene(model)
     scene.values[5, (0, 4), 60:] = 0.0
     assert len(scene.play(range(60 + int(POLICY.again_after_s / POLICY.every_s)))) == 1
@@ -117,7 +117,7 @@ def test_without_a_model_or_with_one_of_another_interval_nothing_is_found(model:
     assert other.play(range(80), interval_s=60.0) == []
 
 
-def test_only_what_is_a_model_and_passed_its_test_is_kept(model: Model) -> None:
+def test_only_models_that_passed_their_test_are_stored(model: Model) -> None:
     scene = Scene(None)
     assert model.scores is not None
     bad = msgspec.structs.replace(model.scores, false_alarms=model.scores.healthy)
@@ -145,7 +145,7 @@ def test_old_models_go(model: Model) -> None:
     assert [row.key for row in gone] == ["v0"]
 
 
-def test_many_lines_of_trouble_name_who_printed_the_first() -> None:
+def test_many_error_lines_name_the_rank_that_printed_the_first() -> None:
     scene = Scene(None)
     for second, node, rank, count in ((5, "node-1", 2, 15), (3, "node-2", 5, 4), (6, "node-3", 6, 5)):
         scene.engine.take(
@@ -165,7 +165,7 @@ def test_many_lines_of_trouble_name_who_printed_the_first() -> None:
             START,
         )
     scene.look(START + timedelta(seconds=7))
-    (found,) = scene.said
+    (found,) = scene.emitted
     assert (found.by, found.first_node, found.line, found.lines) == ("errors", "node-2", "first of node-2", 24)
     scene.look(START + timedelta(seconds=70))
-    assert len(scene.said) == 1
+    assert len(scene.emitted) == 1
