@@ -9,7 +9,7 @@ from pathlib import Path
 from holdfast.bus import Bus
 from holdfast.bus.nats import connect
 from holdfast.daemon import process
-from holdfast.daemon.process import Process
+from holdfast.daemon.process import Daemon
 from holdfast.daemon.ready import announce_ready
 from holdfast.ids import checked_name
 from holdfast_agent.files.directories import Directories
@@ -35,7 +35,7 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--address", default="127.0.0.1", help="address at which other nodes reach this one")
 
 
-async def _run(daemon: Process) -> None:
+async def _run(daemon: Daemon) -> None:
     directory: Path = daemon.flags.state_dir
     directory.mkdir(parents=True, exist_ok=True)
     directories = Directories(directory)

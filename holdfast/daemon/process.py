@@ -27,7 +27,7 @@ LEAVE_S = 8.0
 log = structlog.get_logger()
 
 
-class Process(msgspec.Struct, frozen=True, kw_only=True):
+class Daemon(msgspec.Struct, frozen=True, kw_only=True):
     """A running daemon: name, settings and its parsed flags."""
 
     name: str
@@ -37,7 +37,7 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
 
 def run(
     name: str,
-    main: Callable[[Process], Awaitable[None]],
+    main: Callable[[Daemon], Awaitable[None]],
     *,
     description: str,
     add_flags: Callable[[argparse.ArgumentParser], None] | None = None,
@@ -66,10 +66,10 @@ def run(
     if needs_database and not settings.database_url:
         parser.exit(2, f"{name}: no address of Postgres: give --database-url or set HOLDFAST_DATABASE_URL\n")
     log_to_stderr(name)
-    sys.exit(asyncio.run(_until_stopped(main, Process(name=name, settings=settings, flags=flags))))
+    sys.exit(asyncio.run(_until_stopped(main, Daemon(name=name, settings=settings, flags=flags))))
 
 
-async def _until_stopped(main: Callable[[Process], Awaitable[None]], process: Process) -> int:
+async def _until_stopped(main: Callable[[Daemon], Awaitable[None]], process: Daemon) -> int:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -1,4 +1,4 @@
-"""What every bus promises, tried on the bus in memory and on a real NATS alike."""
+"""The contract of the bus, tested on the bus in memory and on a real NATS."""
 
 from __future__ import annotations
 
@@ -8,17 +8,7 @@ from contextlib import aclosing
 from functools import partial
 
 import pytest
-from bus_worlds import (
-    WITHIN_S,
-    MemoryWorld,
-    NatsWorld,
-    World,
-    message,
-    settle,
-    take,
-    take_one,
-    unique,
-)
+from bus_worlds import WITHIN_S, MemoryWorld, NatsWorld, World, message, settle, take, take_one, unique
 from servers import NatsServer
 
 from holdfast.bus import BusError, BusUnavailable, NoResponder

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from holdfast.bus.nats import connect
 from holdfast.daemon import process
-from holdfast.daemon.process import Process
+from holdfast.daemon.process import Daemon
 from holdfast.daemon.service_shell import ServiceShell
 from holdfast.store.postgres import PostgresStore
 from holdfast_analyzer.register import engines_of
 from holdfast_analyzer.service import Analyzer
 
 
-async def serve(this: Process) -> None:
+async def serve(this: Daemon) -> None:
     """Run the analyzer until cancelled."""
     bus = await connect(this.settings.nats_url, "analyzer")
     store = await PostgresStore.connect(this.settings.database_url, "analyzer", application_name="holdfast-analyzer")

@@ -7,14 +7,14 @@ import asyncio
 from holdfast.bus.nats import connect
 from holdfast.daemon import process
 from holdfast.daemon.order_repair import keep_orders
-from holdfast.daemon.process import Process
+from holdfast.daemon.process import Daemon
 from holdfast.daemon.service_shell import ServiceShell
 from holdfast.store.postgres import PostgresStore
 from holdfast_ckpt.order_repair import corrections
 from holdfast_ckpt.service import Coordinator
 
 
-async def serve(this: Process) -> None:
+async def serve(this: Daemon) -> None:
     """Run the checkpoint coordinator until cancelled."""
     coordinator = Coordinator(this.settings.checkpoint)
     bus = await connect(this.settings.nats_url, "ckpt-coordinator")

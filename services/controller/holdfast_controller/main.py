@@ -7,7 +7,7 @@ import asyncio
 from holdfast.bus.nats import connect
 from holdfast.daemon import process
 from holdfast.daemon.order_repair import keep_orders
-from holdfast.daemon.process import Process
+from holdfast.daemon.process import Daemon
 from holdfast.daemon.service_shell import ServiceShell
 from holdfast.store.postgres import PostgresStore
 from holdfast_controller.code.librarian import Librarian
@@ -17,7 +17,7 @@ from holdfast_controller.plan.draft import Rules
 from holdfast_controller.service import Controller
 
 
-async def serve(this: Process) -> None:
+async def serve(this: Daemon) -> None:
     """Run the controller until cancelled."""
     bus = await connect(this.settings.nats_url, "controller")
     shelf = await PostgresShelf.connect(this.settings.database_url)

@@ -8,7 +8,7 @@ from holdfast.bus import Bus
 from holdfast.bus.nats import connect
 from holdfast.clock import Now, system_now
 from holdfast.daemon import process
-from holdfast.daemon.process import Process
+from holdfast.daemon.process import Daemon
 from holdfast.daemon.ready import announce_ready
 from holdfast.daemon.service_shell import answer_pings
 from holdfast.settings.telemetry import TelemetryPolicy
@@ -42,7 +42,7 @@ async def run(
         await store.close()
 
 
-async def serve(this: Process) -> None:
+async def serve(this: Daemon) -> None:
     """Run the historian until cancelled."""
     bus = await connect(this.settings.nats_url, "historian")
     try:

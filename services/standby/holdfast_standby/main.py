@@ -7,13 +7,13 @@ import asyncio
 from holdfast.bus.nats import connect
 from holdfast.clock import system_now
 from holdfast.daemon import process
-from holdfast.daemon.process import Process
+from holdfast.daemon.process import Daemon
 from holdfast.daemon.service_shell import ServiceShell
 from holdfast.store.postgres import PostgresStore
 from holdfast_standby.service import Heartbeats, Standby
 
 
-async def serve(this: Process) -> None:
+async def serve(this: Daemon) -> None:
     """Run the standby service until cancelled."""
     bus = await connect(this.settings.nats_url, "standby")
     store = await PostgresStore.connect(this.settings.database_url, "standby", application_name="holdfast-standby")
