@@ -30,7 +30,7 @@ SHARED_MEMORY = Path("/dev/shm")
 
 
 class NotReported(OSError):
-    """Results are in this rank's output only: the node's disk takes no reports."""
+    """Results are in this rank's output only: reports cannot be written to the node's disk."""
 
 
 def main(argv: list[str] | None = None) -> None:

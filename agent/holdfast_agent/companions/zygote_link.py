@@ -147,7 +147,7 @@ class _Protocol(asyncio.Protocol):
             for report in self._frames.feed(data):
                 self.reports += 1
                 self._on_report(report)
-        except Exception as error:  # noqa: BLE001 - asyncio would only log it; whoever awaits the connection gets it
+        except Exception as error:  # noqa: BLE001 - asyncio would only log it; `_serve` awaits it
             self.ended.set_exception(error)
 
     def connection_lost(self, exc: Exception | None) -> None:
