@@ -62,7 +62,7 @@ def test_a_check_that_is_not_there_is_refused_with_those_that_are() -> None:
 
 def test_a_number_is_explained() -> None:
     shown = CliRunner().invoke(xid, ["79", "13"]).output
-    assert "xid 79\n  meaning   the GPU is not reachable over PCIe any more" in shown
+    assert "xid 79\n  meaning   the GPU is no longer reachable over PCIe" in shown
     assert "evicts the node" in shown and "take the node out of service and restart the machine" in shown
     (first, second) = msgspec.json.decode(CliRunner().invoke(xid, ["79", "13", "--json"]).output)
     assert (first["xid"], first["confidence"], second["confidence"]) == (79, "evict", "hint")
