@@ -10,7 +10,7 @@ from enum import StrEnum
 
 
 class Root(StrEnum):
-    """Where the cause lies, as far as it is known."""
+    """Origin of the cause, as far as it is known."""
 
     INFRASTRUCTURE = "infrastructure"
     USER_CODE = "user_code"

@@ -137,7 +137,7 @@ class NodeLinks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ports: dict[str, dict[str, int]] = {}
     """Port of an InfiniBand or RoCE card -> counter of missing acknowledgements -> its growth."""
     unread: str = ""
-    """What could not be read, and why."""
+    """Unreadable parts, and why."""
 
 
 class Blamed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
