@@ -50,7 +50,7 @@ def once(cluster: Cluster, drill: Drill) -> Outcome:
 
 
 def told(one: Outcome) -> str:
-    """What came of it, in words."""
+    """Return the result in words."""
     return (
         f"noticed after {one.noticed_s:.2f} s as {one.incident}, {one.decision} after {one.decided_s:.2f} s, "
         f"trains after {one.trains_s:.2f} s"

@@ -1,4 +1,4 @@
-"""How well slow iterations are told from noise: a thousand jobs, beside GREYHOUND's Tables 3 and 4.
+"""Accuracy of telling slow iterations from noise: a thousand jobs, beside GREYHOUND's Tables 3 and 4.
 
     python bench/fail_slow.py           500 jobs that may fail slow in computation, 500 in communication
     python bench/fail_slow.py --quick   50 and 50
@@ -54,7 +54,7 @@ RANKS = 1_000
 
 
 class Score:
-    """What one detector got right, over all jobs of a cause."""
+    """Results of one detector over all jobs with one cause."""
 
     def __init__(self) -> None:
         self.right = self.false_alarms = self.lasting_alarms = self.missed = self.healthy = self.slow = 0
@@ -113,7 +113,7 @@ class Score:
 
 
 def _false(job: Trace, said: list[tuple[int, bool]]) -> int:
-    """How much of what was said is not so: since what was said before it, the true pace has not changed that way."""
+    """Count false reports: since the report before, the true pace has not changed in that direction."""
     false, before = 0, job.levels[0]
     for at, is_slower in said:
         now = job.levels[at]
@@ -126,7 +126,7 @@ def _false(job: Trace, said: list[tuple[int, bool]]) -> int:
 
 
 def _lasts(said: list[Said]) -> bool:
-    """Whether something is said that is not taken back before the suspects would be located."""
+    """Return True if a report is not withdrawn before the suspects would be located."""
     left = list(said)
     while left:
         first = left.pop(0)

@@ -1,4 +1,4 @@
-"""What is compared: Holdfast's change points, and what GREYHOUND §7.2 compares with: a sliding window, BOCD alone; and
+"""The detectors compared: Holdfast's change points, and those of GREYHOUND §7.2: a sliding window, BOCD alone, and
 BOCD with the verification as the paper has it."""
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Holdfast:
 
 
 class Median:
-    """Of the last samples."""
+    """The median of the last samples."""
 
     def __init__(self, samples: int) -> None:
         self._samples: deque[float] = deque(maxlen=samples)
@@ -128,7 +128,7 @@ class Bocd:
 
 
 def verified(said: Sequence[Said], durations_s: Sequence[float], samples: int = 16) -> list[Said]:
-    """What BOCD has said, where the means of so many samples before and after it differ by 10 % (GREYHOUND §4.2)."""
+    """Return the reports of BOCD where the means of the samples before and after differ by 10 % (GREYHOUND §4.2)."""
     found: list[Said] = []
     for one in said:
         before = durations_s[max(WARM_UP, one.index - samples) : one.index]

@@ -27,7 +27,7 @@ from report import final_line, median, rounded, table, tell
 
 START_S = 120.0
 TRAINING_S = 3.0
-"""How long a job has been training when its code changes."""
+"""Seconds that a job has trained when its code changes."""
 NODES = 2
 AIM = 11.0
 """ByteRobust's hot update against requeueing a job (§8.1)."""
@@ -79,7 +79,7 @@ class Run:
         return self.records.await_generation(START_S, but=before.pids)
 
     def trial(self, began: float, ends: dict[str, float], after: Generation, load: float) -> Trial:
-        """What became of it. `ends` are the ends of its phases."""
+        """Return the result of one update. `ends` are the ends of its phases."""
         last = max(lives[-2].steps[-1].at for lives in self.records.lives)
         took_s, still_s = after.first_step - began, after.first_step - last
         return Trial(took_s, still_s, _phases(began, ends), self.lost_steps(), load)

@@ -1,4 +1,4 @@
-"""What the inspections of a node cost: processor time of each look, of all together, and of a line of the kernel's log.
+"""Cost of a node's inspections: processor time of each one, of all together, and of a line of the kernel's log.
 
     python bench/inspections.py            50 looks of each check, then all of them as an agent runs them for a minute
     python bench/inspections.py --quick    10 looks, 10 seconds

@@ -1,4 +1,4 @@
-"""What it costs a rank that its collectives are recorded, and its node that they are read.
+"""Cost of recording collectives for a rank, and of reading them for its node.
 
     python bench/interception.py
     python bench/interception.py --quick

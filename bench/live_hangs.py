@@ -47,7 +47,7 @@ def carry_out(cluster: Cluster, case: Case) -> Outcome:
 
 
 def told(one: Outcome) -> str:
-    """What came of it, in words."""
+    """Return the result in words."""
     return (
         f"noticed after {one.noticed_s:.2f} s, {one.summary} after {one.named_s:.2f} s, "
         f"{one.decision} after {one.decided_s:.2f} s, trains after {one.trains_s:.2f} s"

@@ -1,4 +1,4 @@
-"""Whether a disturbed training trained what an undisturbed one does: every loss of every step, to the last bit."""
+"""Comparison of a disturbed training with an undisturbed one: every loss of every step, to the last bit."""
 
 from __future__ import annotations
 

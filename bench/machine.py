@@ -42,7 +42,7 @@ def rss_bytes(pid: int) -> int:
 
 
 def open_files(pid: int) -> int:
-    """How many files a process holds open; 0 once it is gone."""
+    """Return the number of files that a process holds open; 0 once it is gone."""
     try:
         return len(os.listdir(f"/proc/{pid}/fd"))
     except (FileNotFoundError, ProcessLookupError):

@@ -52,7 +52,7 @@ DECISION = "holdfast.v1.decision.eviction.job.node-0"
 
 
 class Servers(NamedTuple):
-    """Where they answer."""
+    """Addresses of the servers."""
 
     nats: str
     postgres: str

@@ -1,4 +1,4 @@
-"""What an undisturbed torchrun is compared with, Holdfast or torchrun once more; which processes each consists of."""
+"""The opponents of an undisturbed torchrun, Holdfast or torchrun itself, and the processes of each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SERVERS = ("supervisor", "controller", "standby", "analyzer", "ckpt", "historian
 
 
 class Opponent(Protocol):
-    """What is compared with torchrun."""
+    """The opponent of torchrun."""
 
     name: str
 
@@ -30,7 +30,7 @@ class Opponent(Protocol):
         ...
 
     def cpu_s(self) -> dict[str, float]:
-        """What its processes beside the ranks have used of the processors so far, in seconds."""
+        """Return the processor seconds that its processes beside the ranks have used so far."""
         ...
 
 
@@ -111,7 +111,7 @@ def torchrun_job(place: Place, world_size: int, shape: tuple[str, ...]) -> Itera
 
 @contextlib.contextmanager
 def opponent(null: bool) -> Iterator[tuple[Opponent, Path]]:
-    """What to compare with, and a directory for its runs."""
+    """Yield the opponent, and a directory for its runs."""
     if null:
         with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as root:
             yield TorchrunAgain(), Path(root)

@@ -1,4 +1,4 @@
-"""What an undisturbed step costs under Holdfast: against itself without it, and against torchrun.
+"""Cost of an undisturbed step under Holdfast: against itself without it, and against torchrun.
 
     python bench/overhead.py            for each number of ranks; bench/README.md says how long that takes
     python bench/overhead.py --quick    few pairs and rounds
@@ -41,7 +41,7 @@ ROUNDS, SLICES = 80, 3
 """Many rounds with few slices: what differs between two processes is more than what a slice is off by."""
 ROUNDS_QUICK, SLICES_QUICK = 4, 6
 PAIRS, PAIRS_QUICK = 300, 20
-"""Of a slice bare and a slice as it is, of one job."""
+"""A slice without and a slice with Holdfast, of one job."""
 PAIRS_AT_ONCE = 20
 START_S = 120.0
 WARM_UP_STEPS = 60
@@ -139,7 +139,7 @@ def summary(rounds: list[Comparison]) -> dict[str, float | None]:
 
 
 def used_percent(rounds: list[Comparison]) -> dict[str, float]:
-    """What each process used of a core while its job had its slices."""
+    """Return the share of a core that each process used while its job had its slices."""
     return {name: round(median(one.used_percent[name] for one in rounds), 2) for name in rounds[0].used_percent}
 
 

@@ -1,4 +1,4 @@
-"""What the ranks of the workload noted, read from their files as they grow."""
+"""Notes of the workload's ranks, read from their files as they grow."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ POLL_S = 0.05
 
 
 class Timeout(RuntimeError):
-    """What was waited for did not come."""
+    """A record that did not arrive in time."""
 
 
 class Step(NamedTuple):

@@ -1,4 +1,4 @@
-"""What benchmarks share that break a running job and look at how it trains again: cluster, rounds, figures, tables."""
+"""Shared parts of benchmarks that break a running job and measure its recovery: cluster, rounds, figures, tables."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NODES = 3
 
 
 class Recovery(Protocol):
-    """What came of a round: seconds since something was broken, and what was decided."""
+    """Result of a round: seconds since the fault, and the decision."""
 
     @property
     def noticed_s(self) -> float: ...
@@ -49,7 +49,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def times_asked(args: argparse.Namespace) -> int:
-    """How often each is to be tried."""
+    """Return the number of rounds of each case."""
     return args.rounds or (1 if args.quick else 3)
 
 
@@ -79,7 +79,7 @@ def drilled_cluster(
 def rounds(
     cluster: Cluster, name: str, times: int, once: Callable[[], R], told: Callable[[R], str]
 ) -> tuple[list[R], str]:
-    """What came of each, and why it ended early."""
+    """Return the results of each case, and why it ended early."""
     came: list[R] = []
     for number in range(times):
         try:

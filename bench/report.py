@@ -1,4 +1,4 @@
-"""How the benchmarks speak: progress while they run, a table, and one line of JSON at the end."""
+"""Output of the benchmarks: progress while they run, a table, and one line of JSON at the end."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from report import final_line, median, rounded, table, tell
 FAILED_S = 60.0
 START_S = 120.0
 TRAINING_S = 3.0
-"""How long a job has been training when it is hit."""
+"""Seconds that a job has trained when the rank is killed."""
 
 PHASES = ("notice", "decide", "order", "stop", "fork", "rendezvous", "restore", "step")
 TORCHRUN_PHASES = ("relaunch", "import and rendezvous", "restore", "step")

@@ -1,4 +1,4 @@
-"""How fast a state is copied and sealed, and how fast it comes back: from this node's memory, and from another's."""
+"""Speed of copying and sealing a state, and of restoring it from this node's memory and from another's."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FIGURES = (
 
 
 def timed(work: Callable[[], object], runs: int = RUNS) -> float:
-    """What it takes, the median."""
+    """Return the median seconds of some runs."""
     took: list[float] = []
     for _ in range(runs):
         began = time.perf_counter()
@@ -122,7 +122,7 @@ def _after_a_restart(node: Vault) -> float:
 
 
 def from_a_peer(state: dict[str, Any], nbytes: int, root: Path) -> dict[str, float]:
-    """What a copy to another node's vault takes, and the state back from there on a node that has nothing."""
+    """Measure a copy to another node's vault, and the restore from there on a node that has nothing."""
     with vault(root, "keeper") as keeper:
         keeper.assign(1, 1)
         with vault(root, "owner") as owner, owner.notices() as notices:

@@ -1,4 +1,4 @@
-"""What it costs to look at what ranks print and log, in CPU time of one core.
+"""Cost of reading what ranks print and log, in CPU time of one core.
 
     python bench/signals.py            20 MB of output of each kind, 50,000 scalars
     python bench/signals.py --quick    2 MB, 5,000 scalars

@@ -84,7 +84,7 @@ def _weigh(weights: dict[str, list[Footprint]], pids: dict[str, int], kills: int
 
 
 def story(running: Cluster) -> dict[str, object]:
-    """What the record says of it."""
+    """Return the recorded recoveries."""
     opened = running.events(JOB, "incident_opened")
     closed = running.events(JOB, "incident_closed")
     lasted = {event["incident"]: seconds(event["at"]) for event in opened}
@@ -98,7 +98,7 @@ def story(running: Cluster) -> dict[str, object]:
 
 
 def growth(weights: dict[str, list[Footprint]]) -> dict[str, dict[str, object]]:
-    """How much each process grew, from the second weighing on: the first recoveries fill caches."""
+    """Return the growth of each process from the second measurement on: the first recoveries fill caches."""
     found: dict[str, dict[str, object]] = {}
     for name, weighed in weights.items():
         first, last = weighed[1] if len(weighed) > 2 else weighed[0], weighed[-1]

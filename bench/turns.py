@@ -26,7 +26,7 @@ SLICE_MAX_S = 3.0
 lost after 6 s of silence (`node_lost_s` in holdfast/settings/timeouts.py), torchrun's agent after 15 s."""
 
 DROPPED_STEPS = 4
-"""Of each slice: the first was cut in two by a stop, the others fill the caches and wake what slept."""
+"""Steps dropped from each slice: the first was cut by a stop, the others fill caches."""
 
 STEPS_MIN = 5
 POLL_S = 0.1
@@ -36,7 +36,7 @@ Find = Callable[[], set[int]]
 
 
 class Side(NamedTuple):
-    """What takes turns: its rank 0's records, and how it is made to stand still while the other has its slice."""
+    """One side: the records of its rank 0, and the processes to stop while the other side has its slice."""
 
     name: str
     records: Records
@@ -44,7 +44,7 @@ class Side(NamedTuple):
 
 
 class Slice(NamedTuple):
-    """What one side did while the other stood still: the mean step of its rank 0. In seconds."""
+    """A slice of one side: the mean step of its rank 0 in seconds, while the other was stopped."""
 
     side: str
     lasted_s: float
@@ -65,7 +65,7 @@ def take_turns(first: Side, second: Side, slices: int) -> list[Slice]:
 
 
 def over_percent(slices: Sequence[Slice], baseline: str) -> list[float]:
-    """How much longer the other side's step is than the baseline's, for each two slices that lie side by side.
+    """Return by how much the other side's step is longer than the baseline's, for each pair of neighbouring slices.
 
     They come as first, second, second, first, ...: each slice is in one pair, and who goes first changes.
     """
@@ -75,7 +75,7 @@ def over_percent(slices: Sequence[Slice], baseline: str) -> list[float]:
 
 
 def standard_error(values: Sequence[float]) -> float | None:
-    """How far off the median of independent values may be; from the middle half, which a few wild ones leave."""
+    """Return the error of the median of independent values, from their middle half, which ignores outliers."""
     if len(values) < 2:
         return None
     lower, _, upper = quantiles(values, n=4, method="inclusive")

@@ -33,7 +33,7 @@ class Vault:
 
     @property
     def address(self) -> VaultAddress:
-        """Where it answers other vaults."""
+        """Address for other vaults."""
         port = vault_socket.port(self.directory)
         assert port is not None
         return VaultAddress(node=self.name, host="127.0.0.1", port=port)
@@ -64,7 +64,7 @@ class Vault:
 
     @contextmanager
     def notices(self) -> Iterator[Iterator[BackedUp | Fetched]]:
-        """What happens to shards from now on."""
+        """Yield the changes of shards from now on."""
         with vault_socket.connect(self.directory) as link:
             link.settimeout(WAIT_S)
             frames.send(link, Follow())

@@ -79,7 +79,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 class Record:
-    """What this rank notes: one line each, written at once, so that a kill loses none."""
+    """Notes of this rank: one line each, written at once, so that a kill loses none."""
 
     def __init__(self, directory: Path) -> None:
         path = directory / f"rank-{os.environ['RANK']}"

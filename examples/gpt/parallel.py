@@ -132,7 +132,7 @@ class RowParallelLinear(nn.Linear):
 
 
 def is_split(parameter: nn.Parameter) -> bool:
-    """Whether each tensor-parallel rank holds a different part of it, as opposed to the same whole."""
+    """Return True if each tensor-parallel rank holds a different part of it, not the same whole."""
     return getattr(parameter, "tensor_parallel", False)
 
 

@@ -1,4 +1,4 @@
-"""What a script may say of its model, once, so that throughput can be told as MFU."""
+"""The description of a model that a script may report once, so that throughput can be given as MFU."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def describe_model(*, flops_per_token: float, peak_flops: float | None = None) -
 
 
 def _device() -> str:
-    # Whether there are devices is asked of nobody who has not asked by himself: it would start CUDA.
+    # Only a script that has initialised CUDA is asked for its devices: asking would initialise it.
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return ""

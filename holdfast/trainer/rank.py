@@ -1,4 +1,4 @@
-"""What a fresh rank does around the user's script, forked from a zygote or run as `python -m holdfast.trainer.rank`.
+"""The frame of a new rank around the user's script, forked from a zygote or run as `python -m holdfast.trainer.rank`.
 
 The script runs as `python script.py` or `python -m module` would run it. Around it: the ledger, the hooks, a record of
 the exception that ends it, and an end that cannot fail late.

@@ -33,7 +33,7 @@ _DOUBLE = struct.Struct("<d")
 
 
 def replay() -> ReplaySettings | None:
-    """What this process replays; None: it trains.
+    """Return the replay of this process; None: it trains.
 
     A script that saves by other means than Holdfast's must not do so in a replay, and may shorten it (`layers`).
     """
@@ -50,13 +50,13 @@ def job_rank(rank: int) -> int:
 
 
 def job_world_size(world_size: int) -> int:
-    """How many ranks the job has in training."""
+    """Number of ranks that the job has in training."""
     settings = replay()
     return world_size if settings is None else Mesh.parse(settings.of_mesh).world_size
 
 
 def begin() -> None:
-    """Before the script runs: where it draws at random without a seed of its own, all groups draw the same."""
+    """Before the script runs: where it draws at random without its own seed, all groups draw the same."""
     settings = replay()
     if settings is None:
         return
@@ -68,7 +68,7 @@ def begin() -> None:
 
 
 def make_deterministic(torch: Any) -> None:
-    """What torch is told as soon as it is imported."""
+    """Configure torch as soon as it is imported."""
     torch.manual_seed(_SEED)
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True, warn_only=True)
@@ -198,4 +198,4 @@ def _meet_the_others() -> None:
             time.sleep(_POLL_S)
             here = store.add("holdfast-replay-over", 0)
     except RuntimeError:
-        return  # the store is gone, and with it whoever would wait
+        return  # the store is gone, and with it every process that would wait

@@ -1,4 +1,4 @@
-"""What a rank tells its agent beyond the ledger: one JSON line each, appended to the file in HOLDFAST_REPORTS.
+"""Reports of a rank to its agent beyond the ledger: JSON lines, appended to the file in HOLDFAST_REPORTS.
 
 One way and without waiting: the agent reads the file from where it stopped, also after either of them was killed.
 """

@@ -26,7 +26,7 @@ from holdfast.trainer.phases import binding
 
 LOOK_AFTER_EVERY_S = 0.5
 PENDING_MAX = 4096
-"""Asynchronous operations that nobody has waited for yet; older ones count as over."""
+"""Asynchronous operations that no thread has waited for yet; older ones count as over."""
 
 _METHODS: dict[str, tuple[str, int]] = {
     "allreduce": ("all_reduce", 0),
@@ -71,7 +71,7 @@ class RingGroup:
         self.backend_counts_p2p: bool | None = None
 
     def begun_by_backend(self, group: Any) -> int:
-        """Collectives that the backend has begun, whoever called it; -1: it does not say."""
+        """Collectives that the backend has begun, by any caller; -1: it does not report them."""
         try:
             begun = int(group._get_sequence_number_for_group())
         except RuntimeError:
@@ -279,7 +279,7 @@ def look_after(ring: RingWriter) -> None:
 
 
 def _look_after_for_good(ring: RingWriter) -> None:
-    # A thread of its own: the others may stand in C++ when it matters.
+    # A separate thread: the others may be in C++ when it matters.
     while binding.ring is ring:
         look_after(ring)
         time.sleep(LOOK_AFTER_EVERY_S)

@@ -1,4 +1,4 @@
-"""What the buckets of DDP take: C++ calls them, and DDP's own logger tells of each iteration, during the next one.
+"""Times of DDP's buckets: C++ calls them, and DDP's own logger reports each iteration during the next one.
 
 On the CPU only. Elsewhere that logger would wait for the device; there the flight recorder has the times of kernels.
 """

@@ -1,4 +1,4 @@
-"""PyTorch's flight recorder, served by the rank on a socket of its own: answered in C++, so also while Python hangs.
+"""PyTorch's flight recorder, served by the rank on its own socket: answered in C++, so also while Python hangs.
 
 It needs no healthy process group and no interpreter lock; only a rank that is stopped does not answer.
 """
@@ -23,12 +23,12 @@ class _Served:
 
 
 def socket_path(ledger: str | os.PathLike[str]) -> Path:
-    """Where the rank with this ledger answers."""
+    """Return the socket on which the rank with this ledger answers."""
     return Path(os.path.realpath(ledger)).with_suffix(".fr")
 
 
 def serve(ledger: str | os.PathLike[str]) -> None:
-    """Begin to answer. Where that cannot be, the ring of collectives is all there is; the script goes on anyway."""
+    """Start answering. Where torch has no such server only the ring of collectives is read; the script goes on."""
     path = socket_path(ledger)
     if _Served.server is not None or len(os.fsencode(path)) > SOCKET_PATH_BYTES_MAX:
         return
@@ -45,7 +45,7 @@ def serve(ledger: str | os.PathLike[str]) -> None:
 
 @contextlib.contextmanager
 def _without_notice() -> Iterator[None]:
-    """Keep the line with which the server announces itself out of the user's log; all else that is said gets there."""
+    """Keep the line with which the server announces itself out of the user's log; other lines are kept."""
     stderr = os.dup(2)
     read, write = os.pipe()
     os.set_blocking(read, False)

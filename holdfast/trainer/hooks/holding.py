@@ -1,7 +1,7 @@
 """Training held inside a rank, without a restart (GREYHOUND §4.3): it waits where it would go on, and then does.
 
 All ranks of a job are held at the end of the same step, so none waits in a collective for another that is held. The
-wait ends when the agent says so, at the moment that was given with it, and after `HELD_MAX_S` in any case.
+wait ends when the agent ends it, at the moment that was given with it, and after `HELD_MAX_S` in any case.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _one_at_a_time = threading.Lock()
 
 
 def stand_if_held() -> None:
-    """Stand still here if that is wanted and due."""
+    """Hold training here if that is ordered and due."""
     ring, ledger = binding.ring, binding.ledger
     if ring is None or ledger is None or not ring.hold_wanted or ledger.step < ring.hold_wanted_after:
         return
@@ -55,7 +55,7 @@ def _multiply(ring: RingWriter, duration_ns: int, number: int) -> None:
 
 
 def _products_ns(duration_ns: int) -> int:
-    """What a matrix product takes on the device of this rank: the mean over so long, pauses of the processor with it.
+    """Return the mean seconds of a matrix product on this rank's device, pauses of the processor included.
 
     The numbers are ones: the generators of random numbers stay as they are.
 

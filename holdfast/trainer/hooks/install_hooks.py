@@ -96,7 +96,7 @@ def _patch_distributed(module: ModuleType) -> None:
 
 
 def _patch_optimizer(module: ModuleType) -> None:
-    # Before anything stands still at the end of the step.
+    # Runs before training is held at the end of the step.
     module.register_optimizer_step_post_hook(note_buckets)
     module.register_optimizer_step_post_hook(_on_optimizer_step)
 

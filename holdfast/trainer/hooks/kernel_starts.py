@@ -1,4 +1,4 @@
-"""How far a rank's device has come, so that it can be told once a job stands still.
+"""Progress of a rank's device through launched operations, reported when a job hangs.
 
 NCCL's flight recorder tells whether a kernel has started if it may put an event with a time before each
 (`TORCH_NCCL_ENABLE_TIMING`). Where kernels are to run in the order of their launch (`CUDA_DEVICE_MAX_CONNECTIONS=1`,
@@ -26,7 +26,7 @@ class Event(Protocol):
 
 
 class Device(Protocol):
-    """What marks are put on. `is_ready`: something that is recorded now will run."""
+    """The device on which marks are recorded. `is_ready`: a mark that is recorded now will run."""
 
     def is_ready(self) -> bool: ...
     def event(self) -> Event: ...
@@ -68,7 +68,7 @@ class Marks:
         self._count += 1
 
     def reached(self) -> Iterator[tuple[int, bool]]:
-        """Of each marked operation whether the device has come to it."""
+        """Yield each marked operation, and True if the device has reached it."""
         for place in range(MARKS):
             index, event = self._numbers[place], self._events[place]
             if index < 0 or event is None:

@@ -1,7 +1,7 @@
 """Hooks on the writer of TensorBoard's files, so that the agent knows them and sees them in time.
 
-The writer that comes with `tensorboard` opens its file anew for each piece, so nobody sees by its descriptors what a
-rank logs; and it keeps back two minutes of it, in which a training may be spoiled.
+The writer that comes with `tensorboard` reopens its file for each piece, so its descriptors do not show which files a
+rank logs to; and it holds back two minutes of samples, in which a training may be spoiled.
 """
 
 from __future__ import annotations

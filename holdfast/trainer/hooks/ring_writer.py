@@ -137,7 +137,7 @@ class RingWriter:
         self._words[_STATE] = number
 
     def issued(self, index: int) -> None:
-        """The call has come back, the operation goes on: nobody waits for it now."""
+        """The call has come back, the operation goes on: no thread waits for it now."""
         place = _RING + (index & _MASK) * _RECORD_WORDS
         if self._words[place] == index + 1:
             self._words[place + _WAITED] = 0
@@ -184,7 +184,7 @@ class RingWriter:
         return wanted
 
     def product_took(self, took_ns: int, number: int) -> None:
-        """What a matrix product took in this hold."""
+        """Write the nanoseconds of a matrix product in this hold."""
         self._words[_HELD + 2] = took_ns
         self._words[_HELD + 3] = number
 
@@ -198,7 +198,7 @@ class RingWriter:
         self._words[_HELD] = 0
 
     def backend_has_begun(self, group: int, sequence: int) -> None:
-        """What a group's backend has begun so far, whoever called it."""
+        """Write how many collectives a group's backend has begun, by any caller."""
         if group < GROUPS_MAX:
             self._words[_COUNTERS + group * _COUNTER_WORDS + _BACKEND] = sequence
         self._words[_STATE + 2] = time.monotonic_ns()
@@ -209,12 +209,12 @@ class RingWriter:
 
     @property
     def marks_wanted(self) -> int:
-        """With what the marks were asked for; 0: nobody waits for an answer."""
+        """The number of the request for marks; 0: none is open."""
         wanted = self._words[_MARKS]
         return wanted if wanted != self._words[_MARKS + 1] else 0
 
     def marks_say(self, wanted: int, marks: Iterable[tuple[int, bool]]) -> None:
-        """What the marks say, for whoever asked with `wanted`: of each operation whether the device has come to it."""
+        """Write the marks that were asked for with `wanted`: each operation, and True if the device has reached it."""
         words = self._words
         for index, is_reached in marks:
             place = _RING + (index & _MASK) * _RECORD_WORDS
