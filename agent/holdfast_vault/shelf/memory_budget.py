@@ -22,7 +22,7 @@ class MemoryBudget:
         self._nbytes_max = nbytes_max
         self._shelves = shelves
         self._changed = threading.Condition()
-        # What is counted is what is there: somebody may still read a segment that no shelf has any more.
+        # Counts every existing segment: one that no shelf has any more may still be read.
         self._made: WeakSet[Segment] = WeakSet()
         self._promised = 0
 

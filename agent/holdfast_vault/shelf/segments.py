@@ -1,12 +1,12 @@
 """A segment: memory for one shard, which outlives the rank that fills it.
 
-It is a memfd: it has no name in any file system, and is there as long as somebody holds its descriptor. Its pages are
-taken when it is made, so that a save never waits for the kernel to find some; or chunk by chunk as they are put into
-it, which takes less in all where a fetch waits for it (`is_fresh`). They become huge pages afterwards
-(`settle`): what is copied there is then a sixth faster, and who maps it finds it at once. To have huge pages from the
-beginning takes too long where a fetch waits for the segment.
+It is a memfd, so it has no name in any file system and exists as long as a process has its descriptor. Its pages are
+allocated when it is made, so that a save never waits for the kernel to find some; or chunk by chunk as they are put
+into it, which takes less time in all if a fetch waits for it (`is_fresh`). They become huge pages afterwards
+(`settle`): copying to them is then a sixth faster, and mapping them needs no time. Allocating huge pages at once would
+take too long for a fetch.
 
-Of a copy some chunks may be left out, which replicas sent in its place (ADR 12): for these it takes no memory.
+Some chunks of a copy may be left out because replicas sent them in its place (ADR 12): they have no memory.
 """
 
 from __future__ import annotations

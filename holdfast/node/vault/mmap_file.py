@@ -39,7 +39,7 @@ def map_file(descriptor: int, nbytes: int, *, private: bool) -> Bytes:
         _libc.munmap(base, reserved)
         raise
     memory = (ctypes.c_uint8 * nbytes).from_address(address)
-    # At the end of the process the kernel does it; somebody may still be reading before.
+    # At the end of the process the kernel unmaps it; other threads may still read before that.
     weakref.finalize(memory, _libc.munmap, base, reserved).atexit = False
     return np.frombuffer(memoryview(memory), np.uint8) if nbytes else np.empty(0, np.uint8)
 

@@ -149,9 +149,9 @@ class Checkpointer:
     def keep(self, step: int, state: dict[str, Any]) -> bool:
         """Keep the state as of the completed ``step`` in the memory of this rank's node: meant for every step.
 
-        It returns as soon as the state may be changed; what is changed afterwards is not in it. Every so many steps,
-        as the job says, the node brings one to the directory while training goes on (`holdfast run --persist-every`).
-        False if it is not kept; training may go on. A replay keeps nothing.
+        It returns as soon as the state may be changed; what is changed afterwards is not in it. At the
+        job's interval (`holdfast run --persist-every`) the node writes one step to the directory while training goes on.
+        Returns False if the step is not kept; training may go on. A replay keeps nothing.
         """
         if step < 1:
             raise ValueError(f"step {step}: the first completed step is 1")
@@ -164,7 +164,7 @@ class Checkpointer:
     def save(self, step: int, state: dict[str, Any]) -> None:
         """Save the state as of the completed ``step``; on return it is durable and restorable, on every rank.
 
-        Training stands still meanwhile. It is meant for steps that must be on the disk before the script goes on, such
+        Training waits for it. It is meant for steps that must be on the disk before the script goes on, such
         as the last, and for jobs without a vault.
 
         Raises CheckpointError on every rank when any rank fails to write; what was there before stays restorable.

@@ -47,7 +47,7 @@ class DcpChunk(msgspec.Struct, frozen=True, array_like=True):
 class DcpLayout(msgspec.Struct, frozen=True, array_like=True):
     """All that a rank holds, in the order in which it lies there.
 
-    `paths` are where the planner found each key in the nested state, if it says so in the usual way.
+    `paths` has the path of each key in the nested state, if the planner's data has DCP's usual form.
     """
 
     chunks: tuple[DcpChunk, ...]

@@ -1,7 +1,7 @@
 """A rank's side of its node's vault: the state is copied out of this process while the process goes on.
 
 `save` finds where the tensors lie, asks the vault to keep them as they are at this moment, and returns as soon as they
-may be changed: the vault has write-protected their pages, and copies each before anybody can write to it
+may be changed: the vault has write-protected their pages, and copies each before any thread can write to it
 (holdfast_vault.shelf.snapshot). Where the kernel does not allow that, the vault copies at once and `save` waits for it.
 
 `restore` maps the shard that outlived the last process privately: its tensors are views into that memory, nothing is

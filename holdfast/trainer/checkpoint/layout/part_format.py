@@ -45,8 +45,8 @@ from holdfast.trainer.checkpoint.storage.directory import Storage
 class SavePlanner(DefaultSavePlanner):
     """DCP's planner, with plain pickle for what is no tensor: ``torch.save`` makes a zip archive of every integer.
 
-    What a leaf is, is said in one place for memory and disk. It differs from DCP in one thing: a dict whose keys are no
-    strings is one value, which comes back as it was.
+    Memory and disk share one definition of a leaf. It differs from DCP's in one way: a dict whose keys are not strings
+    is one value, which is restored as it was.
     """
 
     def set_up_planner(

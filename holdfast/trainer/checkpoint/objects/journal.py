@@ -47,7 +47,7 @@ class Journal:
         return self._newest()[1]
 
     def change(self, change: Callable[[Catalogue], Catalogue]) -> Catalogue:
-        """Make the change in the catalogue that counts, or see that somebody has. Returns the one that counts then.
+        """Apply `change` to the newest catalogue, if it makes a difference, and return the newest catalogue after it.
 
         Raises:
             Superseded: a newer generation has claimed the checkpoints.
