@@ -150,8 +150,8 @@ class Checkpointer:
         """Keep the state as of the completed ``step`` in the memory of this rank's node: meant for every step.
 
         It returns as soon as the state may be changed; what is changed afterwards is not in it. At the
-        job's interval (`holdfast run --persist-every`) the node writes one step to the directory while training goes on.
-        Returns False if the step is not kept; training may go on. A replay keeps nothing.
+        job's interval (`holdfast run --persist-every`) the node writes one step to the directory while training goes
+        on. Returns False if the step is not kept; training may go on. A replay keeps nothing.
         """
         if step < 1:
             raise ValueError(f"step {step}: the first completed step is 1")
