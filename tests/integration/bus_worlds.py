@@ -90,7 +90,7 @@ class NatsWorld:
         link = await Link.open(self.server.url, "look")
         try:
             async with asyncio.timeout(WITHIN_S):
-                while (await _settled(link, consumer)) < count:  # noqa: ASYNC110 - the server tells nobody
+                while (await _settled(link, consumer)) < count:  # noqa: ASYNC110 - the server sends no event
                     await asyncio.sleep(0.01)
         finally:
             await link.close()

@@ -28,17 +28,17 @@ from holdfast.embedded.servers.postgres import (
 
 PASSWORD = "for-tests"
 START_LIMIT_S = 90
-"""With the making of a database, which is a second of work and one of syncing where nobody else wants the disk."""
+"""With the making of a database, which is a second of work and one of syncing on an idle disk."""
 
 
 def free_port() -> int:
-    """A port that is free now, and that no outgoing connection is given while nobody listens on it."""
+    """A port that is free now, and that no outgoing connection is given while no process listens on it."""
     with reserve_ports({}, None) as ports:
         return ports.nats
 
 
 def stands(pid: int) -> bool:
-    """Whether every thread of a process has stopped: a signal takes a moment to reach them."""
+    """Return True if every thread of a process has stopped: a signal takes a moment to reach them."""
     return all(_stands(task) for task in Path(f"/proc/{pid}/task").iterdir())
 
 
@@ -88,11 +88,11 @@ class Server(ABC):
     @property
     @abstractmethod
     def port(self) -> int:
-        """Where it listens."""
+        """Address of the server."""
 
     @abstractmethod
     async def spec(self) -> ChildSpec:
-        """What to run."""
+        """Command line of the server."""
 
     async def start(self) -> None:
         """Start it and wait until it answers; a start that meets its killed predecessor's remains is repeated."""
@@ -133,7 +133,7 @@ class Server(ABC):
         os.kill(self.process.pid, signal.SIGSTOP)
         tasks = Path(f"/proc/{self.process.pid}/task")
         async with asyncio.timeout(START_LIMIT_S):
-            while any(not _stands(task) for task in tasks.iterdir()):  # noqa: ASYNC110 - the kernel tells nobody
+            while any(not _stands(task) for task in tasks.iterdir()):  # noqa: ASYNC110 - the kernel sends no event
                 await asyncio.sleep(0.001)
 
     def thaw(self) -> None:
@@ -153,16 +153,16 @@ class NatsServer(Server):
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """Address of the server."""
         return self.ports.nats
 
     @property
     def url(self) -> str:
-        """Where it listens, with credentials."""
+        """Address of the server, with credentials."""
         return f"nats://{NATS_USER}:{PASSWORD}@{HOST}:{self.port}"
 
     async def spec(self) -> ChildSpec:
-        """What to run."""
+        """Command line of the server."""
         return nats_spec(self.directory, port=self.port, monitor_port=self.ports.nats_monitor, password=PASSWORD)
 
 
@@ -171,7 +171,7 @@ class PostgresServer(Server):
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """Address of the server."""
         return self.ports.postgres
 
     def kill(self) -> None:
@@ -198,7 +198,7 @@ class PostgresServer(Server):
         return f"postgresql://{role}:{quote(password)}@{HOST}:{self.port}/{DATABASE}"
 
     async def spec(self) -> ChildSpec:
-        """What to run; the files are made when absent."""
+        """Command line of the server; missing files are created."""
         identity = choose_identity(programs() / "postgres", self.directory)
         await initialise(self.directory, password=PASSWORD, identity=identity, log=self.directory / "initdb.log")
         clear_stale_pid(self.directory)

@@ -112,12 +112,12 @@ def message(body: bytes, subject: str = "holdfast.v1.decision.eviction.job.node"
 
 
 async def saved(store: Store, key: str, job: Job) -> None:
-    """Write a row in a transaction of its own."""
+    """Write a row in a separate transaction."""
     async with store.transaction() as tx:
         await tx.save(JOBS, key, job)
 
 
 async def loaded(store: Store, key: str) -> Job | None:
-    """A row as a transaction of its own sees it."""
+    """Return a row as a separate transaction sees it."""
     async with store.transaction() as tx:
         return await tx.load(JOBS, key)

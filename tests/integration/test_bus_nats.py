@@ -1,4 +1,4 @@
-"""What only a real NATS can show: set-up, refusals, and servers that hang or are killed."""
+"""Behaviour that needs a real NATS: set-up, refusals, and servers that hang or are killed."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ async def test_a_key_that_nobody_puts_again_leaves_the_bucket(bus: NatsBus, link
         # Not before: it may take longer than that to be watched.
         await ensure_stream(link, {**config, "max_age": NS, "duplicate_window": NS})
         async with asyncio.timeout(WITHIN_S):
-            while await bus.get(DESIRED_BUCKET, key) is not None:  # noqa: ASYNC110 - the server tells nobody
+            while await bus.get(DESIRED_BUCKET, key) is not None:  # noqa: ASYNC110 - the server sends no event
                 await asyncio.sleep(0.05)
         await ensure_stream(link, config)
         await bus.put(DESIRED_BUCKET, key, b"2")

@@ -1,4 +1,4 @@
-"""What every store promises, tried on the store in memory and on a real Postgres alike."""
+"""The contract of the store, tested on the store in memory and on a real Postgres."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only a real Postgres can show: text that it refuses, lost backends, set-up mistakes."""
+"""Behaviour that needs a real Postgres: text that it refuses, lost backends, set-up mistakes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A message that nobody can handle is kept whole and reported, once."""
+"""A message that cannot be handled is kept whole and reported, once."""
 
 from datetime import UTC, datetime, timedelta
 

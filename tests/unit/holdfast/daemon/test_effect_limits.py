@@ -1,4 +1,4 @@
-"""What a request or a decision may weigh, and what becomes of a message that the bus will never take."""
+"""Size limits of requests and decisions; messages that the bus refuses for good."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings: what is refused, and how that is said."""
+"""Refused settings and their errors."""
 
 from pathlib import Path
 

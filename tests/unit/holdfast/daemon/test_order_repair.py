@@ -1,4 +1,4 @@
-"""What the bus has under a node's key is put right when it is not the truth."""
+"""A wrong or missing order on the bus is repaired."""
 
 from __future__ import annotations
 
