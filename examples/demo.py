@@ -78,7 +78,7 @@ class Demo:
             raise SystemExit(f"{self.directory} holds something else than a demo: remove it, or name a new directory")
 
     def sign(self) -> None:
-        """Say that what is in the directory may go when the demo begins anew."""
+        """Say that what is in the directory may go when the demo starts again."""
         if self.directory.exists():
             self.marker.touch()
 

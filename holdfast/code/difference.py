@@ -1,4 +1,4 @@
-"""What is different between two versions of the code. Pure."""
+"""Differences between two versions of the code. Pure."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _TEXT_BYTES_MAX = 1 << 20
 
 
 class Changes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Paths that one version has and the other has not, or has with another content, mode or target.
+    """Paths that only one of two versions has, or that differ in content, mode or target.
 
-    Of each kind the first 50 by name; `count` is how many there are together.
+    The first 50 of each kind by name; `count` is the number of all.
     """
 
     added: tuple[str, ...] = ()
@@ -25,12 +25,12 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """All that are named, changed ones first."""
+        """All listed paths, changed ones first."""
         return (*self.changed, *self.added, *self.removed)
 
 
 class LineCount(msgspec.Struct, frozen=True, kw_only=True):
-    """Lines that a file has gained and lost; None for both: it is no text, or too long to be compared."""
+    """Lines that a file gained and lost; both None if it is not text, or too long to be compared."""
 
     path: str
     added: int | None
@@ -38,7 +38,7 @@ class LineCount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def difference(old: Manifest, new: Manifest) -> Changes:
-    """What leads from `old` to `new`."""
+    """Return the changes from `old` to `new`."""
     before = {entry.path: entry for entry in old.entries}
     after = {entry.path: entry for entry in new.entries}
     added = sorted(after.keys() - before.keys())
@@ -53,7 +53,7 @@ def difference(old: Manifest, new: Manifest) -> Changes:
 
 
 def changes_text(changes: Changes, most: int = 3) -> str:
-    """The changes as part of a sentence: the first paths by name, the others by their number."""
+    """Return the changes as part of a sentence: the first `most` paths, and the number of the others."""
     if not changes.count:
         return "no file differs"
     shown = changes.paths[:most]
@@ -62,7 +62,7 @@ def changes_text(changes: Changes, most: int = 3) -> str:
 
 
 def lines(path: str, old: bytes, new: bytes) -> LineCount:
-    """How many lines of a file are new, and how many are gone."""
+    """Count the lines that a file gained and lost."""
     before, after = _lines(old), _lines(new)
     if before is None or after is None:
         return LineCount(path=path, added=None, removed=None)
@@ -72,15 +72,15 @@ def lines(path: str, old: bytes, new: bytes) -> LineCount:
 
 
 def unified_diff(path: str, old: bytes, new: bytes) -> list[str]:
-    """The difference of a text file as `diff -u` shows it; one line that says so for what is no text."""
+    """Return the difference of a text file in the format of `diff -u`; a single line for other files."""
     before, after = _lines(old), _lines(new)
     if before is None or after is None:
-        return [f"{path}: no text, or too long: {len(old)} and {len(new)} bytes"]
+        return [f"{path}: not text, or too long: {len(old)} and {len(new)} bytes"]
     return list(difflib.unified_diff(before, after, f"a/{path}", f"b/{path}", lineterm=""))
 
 
 def content_of(entry: ManifestEntry | None) -> str | None:
-    """The hash of what an entry holds; None for a link or nothing."""
+    """Return the hash of an entry's content; None for a link or no entry."""
     return entry.sha256 if entry is not None and entry.target is None else None
 
 

@@ -1,4 +1,4 @@
-"""What git says of a source tree. Git is asked by its command; without it a tree is a directory like any other."""
+"""Queries to git, by its command, about a source tree."""
 
 from __future__ import annotations
 
@@ -14,27 +14,31 @@ _MISLEADING = frozenset({"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREF
 
 
 class GitUnavailable(Exception):
-    """Git cannot tell: it is not installed, this is no work tree, or it refuses; the message is git's own."""
+    """Git is not installed, the directory is not in a work tree, or git refuses; the message is git's own."""
 
 
 class Commit(msgspec.Struct, frozen=True, kw_only=True):
-    """The commit that a work tree is at, "" before the first; `is_dirty` if its files differ from it."""
+    """The commit of a work tree, "" before the first; `is_dirty` if files differ from it."""
 
     id: str
     is_dirty: bool
 
 
 def toplevel(directory: Path) -> Path | None:
-    """The work tree that the directory is in, if any."""
+    """Return the root of the work tree that contains the directory, None if there is none."""
     try:
-        said = _git(directory, "rev-parse", "--show-toplevel").rstrip(b"\n")
+        root = _git(directory, "rev-parse", "--show-toplevel").rstrip(b"\n")
     except GitUnavailable:
         return None
-    return Path(os.fsdecode(said)) if said else None
+    return Path(os.fsdecode(root)) if root else None
 
 
 def commit(directory: Path) -> Commit:
-    """The commit that the files of the directory belong to."""
+    """Return the commit of the directory.
+
+    Raises:
+        GitUnavailable: see there.
+    """
     try:
         head = _git(directory, "rev-parse", "--verify", "--quiet", "HEAD").decode().strip()
     except GitUnavailable:
@@ -44,12 +48,12 @@ def commit(directory: Path) -> Commit:
 
 
 def members(directory: Path) -> list[str]:
-    """Paths of what is tracked, or untracked and not ignored; a trailing slash marks a work tree within this one."""
+    """Return tracked paths, and untracked ones that are not ignored; a trailing slash marks a nested work tree."""
     return _paths(_git(directory, "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", "."))
 
 
 def ignored(directory: Path) -> list[str]:
-    """Paths of what is ignored; a directory that is ignored whole stands for all in it."""
+    """Return ignored paths; a wholly ignored directory represents everything in it."""
     listed = _git(directory, "ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory", "--", ".")
     return [path.rstrip("/") for path in _paths(listed)]
 
@@ -62,7 +66,7 @@ def _git(directory: Path, *arguments: str) -> bytes:
     environment = {name: value for name, value in os.environ.items() if name not in _MISLEADING}
     try:
         done = subprocess.run(
-            # Looking must not write: somebody else may hold the index.
+            # A query must not write: another process may hold the lock on the index.
             ("git", "--no-optional-locks", "-C", str(directory), *arguments),
             capture_output=True,
             stdin=subprocess.DEVNULL,

@@ -1,7 +1,7 @@
-"""What a version of the code consists of, and its name. Pure: nothing here looks at a disk.
+"""The manifest of a version of the code: its files, and its name. Pure.
 
-A manifest comes over the bus, where anybody may have written it. What `decode` lets pass can be laid out in an empty
-directory without touching anything outside of it.
+A manifest arrives over the bus, where any client may have written it. What `decode` accepts can be unpacked into an
+empty directory without touching anything outside of it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}$(?!\n)")]
 
 
 class InvalidManifest(ValueError):
-    """A body that is no manifest, or one of a tree that nobody should lay out; the message names what is wrong."""
+    """A body is not a manifest, or describes a tree that must not be unpacked; the message names the problem."""
 
 
 class ManifestEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -41,27 +41,27 @@ class ManifestEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The tree's entries in the order of their paths; directories are those that the paths name."""
+    """The entries of a tree in the order of their paths; directories are implied by the paths."""
 
     entries: tuple[ManifestEntry, ...]
     format: int = 1
 
     @property
     def code_bytes(self) -> int:
-        """The size of all files."""
+        """Total size of all files."""
         return sum(entry.size_bytes for entry in self.entries)
 
     @property
     def digests(self) -> dict[str, int]:
-        """The contents that the tree is made of, each once, with its size."""
+        """Size of each distinct content by its hash."""
         return {entry.sha256: entry.size_bytes for entry in self.entries if entry.target is None}
 
 
 def manifest_of(entries: Iterable[ManifestEntry]) -> Manifest:
-    """The manifest of these entries.
+    """Return the manifest of these entries.
 
     Raises:
-        InvalidManifest: they are no tree that can be laid out.
+        InvalidManifest: they are not a tree that can be unpacked.
     """
     manifest = Manifest(entries=tuple(sorted(entries, key=lambda entry: entry.path)))
     _check(manifest)
@@ -69,22 +69,22 @@ def manifest_of(entries: Iterable[ManifestEntry]) -> Manifest:
 
 
 def encode(manifest: Manifest) -> bytes:
-    """The manifest as JSON; the same tree gives the same bytes."""
+    """Encode the manifest as JSON; equal trees give equal bytes."""
     return msgspec.json.encode(manifest)
 
 
 def digest_of(content: bytes) -> str:
-    """The name of these bytes."""
+    """Return the SHA-256 of these bytes in hexadecimal."""
     return hashlib.sha256(content).hexdigest()
 
 
 def version_of(manifest: Manifest) -> str:
-    """The name of the version."""
+    """Return the name of the version: the hash of its manifest."""
     return digest_of(encode(manifest))
 
 
 def short(version: str) -> str:
-    """As much of a version's name as people are shown."""
+    """Shorten a version's name for display."""
     return version[:SHORT_CHARS]
 
 
@@ -92,10 +92,10 @@ _decoder = msgspec.json.Decoder(Manifest)
 
 
 def decode(body: bytes) -> Manifest:
-    """The manifest in `body`.
+    """Decode a manifest.
 
     Raises:
-        InvalidManifest: it is none, or larger than the limits, or would reach outside of its own directory.
+        InvalidManifest: not a manifest, over the limits, or with paths outside of its directory.
     """
     if len(body) > MANIFEST_BYTES_MAX:
         raise InvalidManifest(f"it has {len(body)} bytes, over the limit of {MANIFEST_BYTES_MAX}")
@@ -105,7 +105,7 @@ def decode(body: bytes) -> Manifest:
 
 
 def path_problem(path: str) -> str:
-    """Why nothing may be laid out under this path; "" if it may."""
+    """Return why no file may be unpacked at this path, "" if it may."""
     if not path or len(path) > PATH_CHARS_MAX or not path.isprintable():
         return "it is empty, too long, or has control characters"
     if path.startswith("/") or any(part in ("", ".", "..") for part in path.split("/")):
@@ -114,9 +114,9 @@ def path_problem(path: str) -> str:
 
 
 def target_problem(path: str, target: str) -> str:
-    """Why a link at `path` may not lead to `target`; "" if it may.
+    """Return why a link at `path` may not lead to `target`, "" if it may.
 
-    Only leading `..` are let pass: behind another link a `..` leads somewhere else than the words say.
+    Only leading `..` are accepted: behind another link, `..` leads elsewhere than its text suggests.
     """
     if not target or len(target) > PATH_CHARS_MAX or not target.isprintable() or target.startswith("/"):
         return "it is empty, absolute, too long, or has control characters"
@@ -131,7 +131,7 @@ def _check(manifest: Manifest) -> None:
     if manifest.format != 1:
         raise InvalidManifest(f"it is of format {manifest.format}, made by a newer release: this one reads format 1")
     if not manifest.entries or len(manifest.entries) > FILES_MAX:
-        raise InvalidManifest(f"it has {len(manifest.entries)} files; 1 to {FILES_MAX} can be held")
+        raise InvalidManifest(f"it has {len(manifest.entries)} files; 1 to {FILES_MAX} are allowed")
     if manifest.code_bytes > CODE_BYTES_MAX:
         raise InvalidManifest(f"its files have {manifest.code_bytes} bytes, over the limit of {CODE_BYTES_MAX}")
     taken = {entry.path for entry in manifest.entries}
@@ -146,14 +146,14 @@ def _problem(entry: ManifestEntry, before: str, taken: set[str]) -> str:
     if problem := path_problem(entry.path):
         return problem
     if entry.path <= before:
-        return "it stands in the wrong place, or twice"
+        return "it is out of order, or listed twice"
     parts = entry.path.split("/")
     if any("/".join(parts[:depth]) in taken for depth in range(1, len(parts))):
-        return "what lies above it is no directory"
+        return "a path above it is not a directory"
     if entry.target is not None:
         return target_problem(entry.path, entry.target)
     if len(entry.sha256) != 64 or set(entry.sha256) - set("0123456789abcdef"):
-        return "its hash is none"
+        return "its hash is not a SHA-256"
     if not 0 <= entry.size_bytes <= FILE_BYTES_MAX:
         return f"it has {entry.size_bytes} bytes, over the limit of {FILE_BYTES_MAX} for a file"
     return ""

@@ -1,7 +1,8 @@
-"""A snapshot of a source tree: which files belong to the code, and what they hold.
+"""Snapshots of source trees: the files that belong to the code, and their contents.
 
-In a git work tree: what is tracked, and what is new and not ignored. Elsewhere: all but what is hidden or left by
-tools. What is too large, leads out of the tree or is ignored is left out by name; it is reached where it lies.
+In a git work tree: tracked files, and new ones that are not ignored. Elsewhere: all files but hidden ones and those
+left by tools. Paths that are too large, lead out of the tree or are ignored are listed as left out; they are reached
+where they lie.
 """
 
 from __future__ import annotations
@@ -36,16 +37,16 @@ JUNK = frozenset(
         *(".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis"),
     }
 )
-"""Names of what tools leave in a source tree: neither code nor anything that a script reads."""
+"""Names that tools leave in a source tree: neither code nor anything that a script reads."""
 _NOT_CODE = frozenset(("checkpoints", "wandb", "lightning_logs", "mlruns"))
-"""Directories that training leaves in a source tree, where git does not tell."""
+"""Directories that training leaves in a source tree, for trees without git."""
 OUTSIDE_MAX = 64
-"""Paths beside the code that are linked to where they lie."""
+"""Maximum number of paths beside the code that become links to where they lie."""
 _SHOWN = 3
 
 
 class SnapshotLimits(NamedTuple):
-    """What a snapshot may have."""
+    """Limits of a snapshot."""
 
     files_max: int
     file_bytes_max: int
@@ -53,24 +54,24 @@ class SnapshotLimits(NamedTuple):
 
 
 NAMED_TREE_LIMITS = SnapshotLimits(FILES_MAX, FILE_BYTES_MAX, CODE_BYTES_MAX)
-"""Of a tree that somebody named."""
+"""For a tree that the user named."""
 FOUND_TREE_LIMITS = SnapshotLimits(2_000, 4 << 20, 16 << 20)
-"""Of a tree that was found: nobody waits for more without having asked for it."""
+"""For a tree that was found: without a request, a user does not wait for more."""
 
 
 class SnapshotRefused(ValueError):
-    """The tree cannot be held as a version; the message names the cause and what to do."""
+    """The tree cannot be kept as a version; the message names the cause and the cure."""
 
 
 class LeftOut(NamedTuple):
-    """A path that is no part of the version, and why."""
+    """A path that is not part of the version, and why."""
 
     path: str
     why: str
 
 
 class Snapshot(NamedTuple):
-    """A version of the code as it lies in `root`. `contents` has the files by their hashes."""
+    """A version of the code in `root`. `contents` maps hashes to contents of files."""
 
     root: Path
     manifest: Manifest
@@ -81,35 +82,36 @@ class Snapshot(NamedTuple):
 
     @property
     def outside(self) -> tuple[str, ...]:
-        """The paths beside the code; those nearest to the root if there are many."""
+        """Paths beside the code; those nearest to the root if there are many."""
         paths = sorted((left.path for left in self.left_out), key=lambda path: (path.count("/"), path))
         return tuple(sorted(paths[:OUTSIDE_MAX]))
 
 
 def snapshot(root: Path, limits: SnapshotLimits = NAMED_TREE_LIMITS, exclude: Collection[Path] = ()) -> Snapshot:
-    """The code in `root`, without the directories `exclude` (a cluster's own, a job's).
+    """Take a snapshot of the code in `root`, without the directories `exclude` (a cluster's, a job's).
 
     Raises:
         SnapshotRefused: no files, too many, too much, or one that cannot be read.
     """
     root = root.resolve()
     if not root.is_dir():
-        raise SnapshotRefused(f"{root} is no directory")
+        raise SnapshotRefused(f"{root} is not a directory")
     walk = _Walk(root, limits, {path.resolve() for path in exclude})
-    # Before its files are looked at: a tree that is too large must not cost the time of asking for its state.
+    # Checked before files are read: a tree that is too large must not cost the time of `git status`.
     paths = walk.paths()
     entries, contents = walk.read(paths)
     try:
         manifest = manifest_of(entries)
     except InvalidManifest as error:
-        why = "it has no files that belong to its code" if not entries else str(error)
-        raise SnapshotRefused(f"{root} cannot be held as a version of the code: {why}") from error
+        why = "it has no code files" if not entries else str(error)
+        raise SnapshotRefused(f"{root} cannot be kept as a version of the code: {why}") from error
     return Snapshot(root, manifest, version_of(manifest), contents, walk.commit(), tuple(sorted(walk.left_out)))
 
 
 def tree_of(script: Path, cwd: Path) -> Path | None:
-    """The tree that a script belongs to: its git work tree; without git where it is run from, if it lies below that;
-    else its own directory. None if that is a home directory or everything: much there is nobody's code.
+    """Return the tree of a script: its git work tree, else `cwd` if that contains it, else its directory.
+
+    None if that is a home directory or the root directory, which hold much besides code.
     """
     script, here = script.resolve(), cwd.resolve()
     candidates = [git.toplevel(script.parent), here if script.is_relative_to(here) else None, script.parent]
@@ -118,7 +120,7 @@ def tree_of(script: Path, cwd: Path) -> Path | None:
 
 
 class _Walk:
-    """One look at a tree."""
+    """One walk through a tree."""
 
     def __init__(self, root: Path, limits: SnapshotLimits, exclude: set[Path]) -> None:
         self._root = root
@@ -128,14 +130,14 @@ class _Walk:
         self.left_out: set[LeftOut] = set()
 
     def commit(self) -> Commit | None:
-        """The commit, if git knows."""
+        """Return the commit, None without git."""
         try:
             return git.commit(self._root) if self._with_git else None
         except GitUnavailable:
             return None
 
     def paths(self) -> list[str]:
-        """Candidates: existing files and links, in order."""
+        """Return the candidates, files and links, in order."""
         found: list[str] = []
         for path in self._by_git("") if self._with_git else self._by_hand(""):
             found.append(path)
@@ -144,7 +146,7 @@ class _Walk:
         return found
 
     def read(self, paths: list[str]) -> tuple[list[ManifestEntry], dict[str, bytes]]:
-        """The entries, and the contents of the files."""
+        """Read the files; return the entries and the contents."""
         entries: list[ManifestEntry] = []
         contents: dict[str, bytes] = {}
         sizes: dict[str, int] = {}
@@ -153,7 +155,7 @@ class _Walk:
             try:
                 found = self._entry(path)
             except FileNotFoundError:
-                # Gone since it was listed, or deleted and still in git's index.
+                # Deleted since it was listed, or deleted but still in git's index.
                 continue
             except OSError as error:
                 raise SnapshotRefused(f"{self._root / path} cannot be read: {error.strerror}") from error
@@ -186,7 +188,7 @@ class _Walk:
             if self._is_junk(path.rstrip("/")) or self._is_excluded(self._root / whole):
                 continue
             if path.endswith("/") or ((self._root / whole).is_dir() and not (self._root / whole).is_symlink()):
-                # A submodule, or a clone within this one, with an index of its own.
+                # A submodule or a nested clone has a separate index.
                 yield from self._by_git(whole.rstrip("/") + "/")
             else:
                 yield whole
@@ -202,12 +204,12 @@ class _Walk:
             if self._is_junk(item.name) or self._is_excluded(self._root / path):
                 continue
             if item.name.startswith("."):
-                # Settings and credentials lie there, and nobody says which.
+                # Hidden files hold settings and credentials.
                 self.left_out.add(LeftOut(path, "hidden"))
                 continue
             if item.is_dir(follow_symlinks=False):
                 if item.name in _NOT_CODE:
-                    self.left_out.add(LeftOut(path, "what training leaves behind"))
+                    self.left_out.add(LeftOut(path, "output of training"))
                 else:
                     yield from self._by_hand(path + "/")
             else:
@@ -225,7 +227,7 @@ class _Walk:
                 return None
             return ManifestEntry(path=path, target=target), b""
         if not stat.S_ISREG(about.st_mode):
-            self.left_out.add(LeftOut(path, "no regular file"))
+            self.left_out.add(LeftOut(path, "not a regular file"))
             return None
         if about.st_size > self._limits.file_bytes_max:
             self.left_out.add(LeftOut(path, f"{_mib(about.st_size)}, over {_mib(self._limits.file_bytes_max)}"))
@@ -246,7 +248,7 @@ class _Walk:
         fullest = ", ".join(f"{folder} ({count})" for folder, count in by_folder.most_common(_SHOWN))
         return (
             f"{self._root} has more than {self._limits.files_max} files that may belong to its code, most of them in "
-            f"{fullest}: have git ignore what is no code, or name the directory of the code alone"
+            f"{fullest}: have git ignore files that are not code, or name a directory that holds only code"
         )
 
     def _too_much(self, sizes: dict[str, int]) -> str:
@@ -254,7 +256,7 @@ class _Walk:
         named = ", ".join(f"{path} ({_mib(sizes[path])})" for path in largest)
         return (
             f"the code in {self._root} has more than {_mib(self._limits.code_bytes_max)}; the largest files are "
-            f"{named}: have git ignore what is no code, or name the directory of the code alone"
+            f"{named}: have git ignore files that are not code, or name a directory that holds only code"
         )
 
 

@@ -1,4 +1,4 @@
-"""Laying a version of the code out in a directory. What the manifest says was checked by `manifest.decode`."""
+"""Unpacking of a version of the code into a directory. `manifest.decode` has checked the manifest."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast.code.manifest import Manifest, ManifestEntry, digest_of, path_prob
 
 
 class WrongContent(Exception):
-    """Bytes are not those that the manifest names; the message says of which file, `digest` what they should be."""
+    """Bytes differ from those in the manifest; the message names the file, `digest` is the expected hash."""
 
     def __init__(self, message: str, digest: str) -> None:
         super().__init__(message)
@@ -28,16 +28,15 @@ def unpack(
     outside_root: Path | None = None,
     read_only: bool = True,
 ) -> None:
-    """Make `target`, which is not there yet, with all files of the manifest: all of them or nothing.
+    """Create `target`, which must not exist, with all files of the manifest or none.
 
-    `read_only`: nobody edits a version, and a rank that writes to its own source is told so (unless it is root).
-
-    `content` gives the bytes under a hash. The paths in `outside` are no part of the code: they become links to where
-    they are below `outside_root`, so that a script finds them beside itself as before.
+    `content` returns the bytes of a hash. The paths in `outside` are not part of the code: they become links to where
+    they lie below `outside_root`, so that a script finds them beside itself as before. With `read_only`, a rank that
+    writes to its source gets an error (unless it is root).
 
     Raises:
-        WrongContent: `content` gave other bytes.
-        OSError: the disk does not take them, or `target` is there.
+        WrongContent: `content` returned other bytes.
+        OSError: the disk is full or fails, or `target` exists.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     part = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
@@ -56,7 +55,7 @@ def unpack(
 
 
 def damage(manifest: Manifest, directory: Path) -> Iterator[str]:
-    """The paths whose files are gone or are not what the manifest says."""
+    """Yield the paths whose files are missing or differ from the manifest."""
     for entry in manifest.entries:
         path = directory / entry.path
         try:
@@ -94,7 +93,7 @@ def _link_outside(root: Path, path: str, outside_root: Path) -> None:
     if path_problem(path):
         return
     place = root / path
-    # Behind a link of the tree it would be made somewhere else.
+    # Behind a link of the tree, it would be made somewhere else.
     if os.path.lexists(place) or any(above.is_symlink() or above.is_file() for above in _between(root, place)):
         return
     place.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Control groups, version 1 and 2: where they are, and a group of our own that processes are moved into."""
+"""Control groups, version 1 and 2: their hierarchy, and moving processes into groups."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class CgroupsMissing(OSError):
 
 
 class Hierarchy(NamedTuple):
-    """Where groups of a controller are made."""
+    """Root and version of the hierarchy with a controller."""
 
     root: Path
     version: int
 
 
 def hierarchy(controller: str) -> Hierarchy:
-    """The hierarchy with this controller ("memory", "cpu").
+    """Return the hierarchy with this controller ("memory", "cpu").
 
     Raises:
         CgroupsMissing: there is none, or no group can be made in it.
@@ -51,7 +51,7 @@ def hierarchy(controller: str) -> Hierarchy:
 
 
 def group_of(pid: int, controller: str, version: int) -> str:
-    """The group that a process is in, as a path below the root of the hierarchy; "" if it is gone."""
+    """Return the group of a process as a path below the root of the hierarchy; "" if the process is gone."""
     try:
         lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
     except (FileNotFoundError, ProcessLookupError):
@@ -59,27 +59,27 @@ def group_of(pid: int, controller: str, version: int) -> str:
     for line in lines:
         _, controllers, path = line.split(":", 2)
         if (controller in controllers.split(",")) if version == 1 else not controllers:
-            # Of a group outside of a container's own namespace the path leads upwards.
+            # The path of a group outside of a container's namespace leads upwards.
             return "" if ".." in path else path.lstrip("/")
     return ""
 
 
 def move(pid: int, group: Path) -> None:
-    """Put a process into a group; one that is gone is let go."""
+    """Move a process into a group; ignore one that is gone."""
     with contextlib.suppress(ProcessLookupError):
         (group / "cgroup.procs").write_text(str(pid))
 
 
 def members(group: Path) -> list[int]:
-    """The processes of a group; none if there is no such group."""
+    """Return the processes of a group; none if there is no such group."""
     return [int(pid) for pid in _words(group / "cgroup.procs")]
 
 
 def remove(group: Path) -> None:
-    """Remove a group that nobody is in any more; the dead take a moment to leave it.
+    """Remove an empty group; wait a moment for dead processes to leave it.
 
     Raises:
-        OSError: somebody stays in it.
+        OSError: a process stays in it.
     """
     deadline = time.monotonic() + GONE_WITHIN_S
     while True:

@@ -1,4 +1,4 @@
-"""What a fault is: where it can be aimed, what it needs of the machine, and the steps that it is made of."""
+"""The definition of a fault: its scope, its requirements, its options and its steps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class FaultRefused(Exception):
 
 
 class FaultScope(StrEnum):
-    """What a fault is aimed at."""
+    """Kind of target of a fault."""
 
     RANK = "rank"
     NODE = "node"
@@ -26,68 +26,72 @@ class FaultScope(StrEnum):
 
 
 class FaultStep(msgspec.Struct, frozen=True, kw_only=True, tag_field="step", omit_defaults=True):
-    """A part of a fault, as data: written down before it is done, and undone from what was written."""
+    """A part of a fault, as data: recorded before it is done, and undone from the record."""
 
     @property
     def lasts(self) -> bool:
-        """Whether there is something to undo once it is done."""
+        """True if there is something to undo once it is done."""
         return True
 
     def do(self) -> None:
-        """
+        """Do the step.
+
         Raises:
-            OSError, FaultRefused: it cannot be done; what has been done of it, `undo` takes back.
+            OSError, FaultRefused: it failed; `undo` takes back what was done of it.
         """
         raise NotImplementedError
 
     def undo(self) -> None:
-        """Take it back; done in part, not at all, or undone before, it does no harm.
+        """Undo the step. Harmless if it was done in part, not at all, or undone before.
 
         Raises:
-            OSError, FaultRefused: it cannot be taken back now.
+            OSError, FaultRefused: it cannot be undone now.
         """
 
 
 class FaultOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What can be set of a fault. Most have nothing."""
+    """Options of a fault. Most have none."""
 
     def symptom(self) -> Symptom | None:
-        """The symptom, if it hangs on what is set."""
+        """Return the symptom, if it depends on the options."""
         return None
 
 
 class Fault(NamedTuple):
-    """A way in which things break. `what` says it in one line; `undo` how it ends, "" if that is over at once.
-
-    `symptom` is None for what Table 1 of ByteRobust has no row for.
-    """
+    """A fault that can be injected. `symptom` is None if ByteRobust's Table 1 has no row for it."""
 
     name: str
     symptom: Symptom | None
     at: FaultScope
     what: str
+    """Description in one line."""
     plan: Callable[[FaultTarget, Any], tuple[FaultStep, ...]]
     needs: tuple[Requirement, ...] = ()
     options: type[FaultOptions] = FaultOptions
     undo: str = ""
+    """How it is undone, "" if it has no duration."""
 
     def configured(self, given: dict[str, str]) -> FaultOptions:
-        """The options, with what was given as text.
+        """Parse options given as text.
 
         Raises:
-            FaultRefused: one of them is unknown or has no such value.
+            FaultRefused: an option is unknown or has a wrong value.
         """
         try:
             return msgspec.convert(given, self.options, strict=False)
         except msgspec.ValidationError as error:
             known = self.settings()
-            takes = f"takes {', '.join(f'{name}={value}' for name, value in known.items())}" if known else "takes none"
+            takes = (
+                f"has the options {', '.join(f'{name}={value}' for name, value in known.items())}"
+                if known
+                else "has no options"
+            )
             raise FaultRefused(f"{error}: fault {self.name} {takes}") from error
 
     def symptom_with(self, options: FaultOptions) -> Symptom | None:
-        """What it looks like with these options."""
+        """Return the symptom with these options."""
         return options.symptom() or self.symptom
 
     def settings(self) -> dict[str, Any]:
-        """What can be set, and what it is if it is not."""
+        """Return the options with their defaults."""
         return msgspec.structs.asdict(self.options())

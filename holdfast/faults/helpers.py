@@ -1,4 +1,4 @@
-"""Processes that keep a fault up: found again by a mark in their environment, whoever started them."""
+"""Processes that keep a fault active, found by a mark in their environment."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ READY = b"ready\n"
 
 
 class Helper(FaultStep, frozen=True, kw_only=True, tag="helper"):
-    """`python -m MODULE ARGUMENTS`, which prints "ready" when the fault is there, and lasts until it is killed."""
+    """`python -m MODULE ARGUMENTS`, which prints "ready" once the fault is active, and runs until it is killed."""
 
     mark: str
     module: str
@@ -34,10 +34,10 @@ class Helper(FaultStep, frozen=True, kw_only=True, tag="helper"):
         assert process.stdout is not None and process.stderr is not None
         with process.stdout, process.stderr:
             if process.stdout.readline() != READY:
-                said = process.stderr.read().decode(errors="replace").strip().splitlines()
+                errors = process.stderr.read().decode(errors="replace").strip().splitlines()
                 process.wait()
-                raise FaultRefused(said[-1] if said else f"{self.module} ended with {process.returncode}")
-        # It outlives this command.
+                raise FaultRefused(errors[-1] if errors else f"{self.module} ended with {process.returncode}")
+        # The process outlives this command.
         process.returncode = 0
 
     def undo(self) -> None:
@@ -46,7 +46,7 @@ class Helper(FaultStep, frozen=True, kw_only=True, tag="helper"):
 
 
 def marked(mark: str) -> list[TargetProcess]:
-    """The processes that were started with this mark."""
+    """Return the processes that were started with this mark."""
     wanted = f"{MARK_VARIABLE}={mark}".encode()
     found = []
     for name in filter(str.isdigit, os.listdir("/proc")):

@@ -1,4 +1,4 @@
-"""What was injected and is not undone: a file for each in the cluster's directory, written before anything is done."""
+"""Active injections: a file for each in the cluster's directory, written before the first step is done."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.faults.registry import AnyStep
 
 
 class Injection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One injection: what, where, by whom, and the steps to undo."""
+    """One injection: fault, target, author, and the steps to undo."""
 
     id: str
     fault: str
@@ -28,21 +28,21 @@ class Injection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def lasts(self) -> bool:
-        """Whether there is something to undo."""
+        """True if there is something to undo."""
         return any(step.lasts for step in self.steps)
 
 
 class InjectionLog:
-    """The injections of one cluster that are in force."""
+    """The active injections of one cluster."""
 
     def __init__(self, layout: ClusterLayout) -> None:
         self._directory = layout.faults
 
     def inject(self, wanted: Injection) -> None:
-        """Write down what will be done, and do it; what fails half way is taken back.
+        """Record the steps, then do them; undo them if one fails.
 
         Raises:
-            FaultRefused: it cannot be done; the message says why.
+            FaultRefused: a step failed; the message says why.
         """
         self._directory.mkdir(mode=0o700, exist_ok=True)
         write_private(self._file(wanted.id), msgspec.json.encode(wanted), durable=True)
@@ -58,10 +58,10 @@ class InjectionLog:
             self._file(wanted.id).unlink(missing_ok=True)
 
     def undo(self, injected: Injection) -> None:
-        """Take an injection back, as far as it went; again, it does no harm.
+        """Undo an injection, as far as it was done. Harmless when repeated.
 
         Raises:
-            FaultRefused: something of it stays; it is still on record.
+            FaultRefused: a step cannot be undone; the injection stays recorded.
         """
         failed = []
         for step in reversed(injected.steps):
@@ -74,10 +74,10 @@ class InjectionLog:
         self._file(injected.id).unlink(missing_ok=True)
 
     def all(self) -> list[Injection]:
-        """Those in force, oldest first.
+        """Return the active injections, oldest first.
 
         Raises:
-            FaultRefused: a file of them cannot be read.
+            FaultRefused: a file cannot be read.
         """
         return [_read(file) for file in sorted(self._directory.glob("*.json"))]
 
@@ -90,6 +90,6 @@ def _read(file: Path) -> Injection:
         return msgspec.json.decode(file.read_bytes(), type=Injection)
     except (OSError, msgspec.MsgspecError) as error:
         raise FaultRefused(
-            f"{file} cannot be read ({error}): it says what `holdfast inject --undo` has to undo; undo that by hand, "
+            f"{file} cannot be read ({error}): it lists what `holdfast inject --undo` must undo; undo that by hand, "
             "then remove the file"
         ) from error

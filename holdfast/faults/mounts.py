@@ -1,7 +1,7 @@
-"""Mounting over a directory as the processes of a node see it, and taking away what carries an injection's mark.
+"""Mounts over a directory in the mount namespaces of a node's processes, and their removal by an injection's mark.
 
-A node that has a network of its own has mounts of its own, too. So it is done in each mount namespace that one of these
-processes is in, and undone wherever the mark is found, whoever lives by then.
+A node with a separate network has a separate mount namespace. So a mount is made in each namespace of these processes,
+and removed wherever its mark is found.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ def mount(source: str, target: Path, kind: str, flags: int = 0, data: str = "") 
 
 
 def where_seen_by(processes: Iterable[TargetProcess], act: Callable[[], None]) -> None:
-    """Do it in every mount namespace that one of these is in; here, if none is left. Raises OSError."""
+    """Call `act` in every mount namespace of these processes; in ours if none is left. Raises OSError."""
     namespaces = _namespaces(process.pid for process in processes if process.is_alive)
     for pid in namespaces or [os.getpid()]:
         _inside(pid, act)
 
 
 def unmount(target: Path, mark: str) -> None:
-    """Take away what lies on `target` as long as it carries this mark, wherever that is seen. Raises OSError."""
+    """Unmount everything with this mark from `target`, in all mount namespaces. Raises OSError."""
     for pid in _namespaces(_seeing(mark)):
         _inside(pid, lambda: _unmount_here(target, mark))
 
 
 def enter(pid: int) -> None:
-    """See files as this process does, from now on. Raises OSError."""
+    """Enter the mount namespace of this process. Raises OSError."""
     namespace = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
     try:
         _check(_libc.setns(namespace, _CLONE_NEWNS), f"enter the mount namespace of process {pid}")
@@ -51,12 +51,12 @@ def enter(pid: int) -> None:
 
 def _unmount_here(target: Path, mark: str) -> None:
     while _source_of_top(target) == mark:
-        # Whoever waits for a file system that does not answer gets an error; of the others this changes nothing.
+        # Processes that wait for a file system that does not answer get an error; others are not affected.
         _check(_libc.umount2(os.fsencode(target), _FORCE | _DETACH), f"unmount {target}")
 
 
 def _inside(pid: int, act: Callable[[], None]) -> None:
-    """Do it in the mount namespace of a process; a child goes there, for there is no way back."""
+    """Call `act` in the mount namespace of a process, in a child process, because there is no way back."""
     if _namespace(pid) == _namespace(os.getpid()):
         act()
         return
@@ -77,7 +77,7 @@ def _inside(pid: int, act: Callable[[], None]) -> None:
 
 
 def _namespaces(pids: Iterable[int]) -> list[int]:
-    """One process for each mount namespace that these are in."""
+    """Return one process for each mount namespace of these."""
     found: dict[int, int] = {}
     for pid in pids:
         if (namespace := _namespace(pid)) is not None:
@@ -93,18 +93,18 @@ def _namespace(pid: int) -> int | None:
 
 
 def _seeing(mark: str) -> Iterable[int]:
-    """The processes that see a mount with this mark."""
+    """Yield the processes that see a mount with this mark."""
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
             if mark in Path(f"/proc/{name}/mountinfo").read_text():
                 yield int(name)
         except OSError:
-            # Gone, or it sees no mounts at all any more.
+            # The process is gone, or sees no mounts any more.
             continue
 
 
 def _source_of_top(target: Path) -> str | None:
-    """The source of what was mounted last on this very path."""
+    """Return the source of the last mount on this path."""
     source = None
     escaped = "".join(f"\\{ord(character):03o}" if character in " \t\n\\" else character for character in str(target))
     for line in Path("/proc/self/mountinfo").read_text().splitlines():

@@ -1,7 +1,7 @@
-"""The memory of a process, read and written from outside (process_vm_readv and _writev), and where its tensors are.
+"""Reads and writes of another process's memory (process_vm_readv and _writev), and a search for its tensors.
 
-Tensors are known by what they hold: pages of single precision numbers of sound size. Looked at twice, those of weights
-have changed by a little, those of gradients and activations altogether.
+Tensors are recognised by their contents: pages of single precision numbers of plausible size. Between two reads,
+weights change a little, gradients and activations completely.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ WORDS = PAGE_BYTES // 4
 LARGEST = 1e4
 SMALLEST = 1e-12
 LITTLE = 0.25
-"""By how much of themselves weights change at most, seen at half of them."""
+"""Maximum relative change of weights, as the median of a page."""
 LOOK_BYTES_MAX = 2 << 30
-"""Of a process; what lies beyond is not looked at."""
+"""Maximum memory of a process to search."""
 _CHUNK_BYTES = 16 << 20
 
 
 class Area(NamedTuple):
-    """Private memory that its process writes to."""
+    """Private writable memory of a process."""
 
     start: int
     end: int
@@ -53,7 +53,7 @@ for _call in (_libc.process_vm_readv, _libc.process_vm_writev):
 
 
 def read(pid: int, address: int, size: int) -> bytes:
-    """What is there; less where the memory ends. Raises OSError."""
+    """Read up to `size` bytes, fewer where the memory ends. Raises OSError."""
     buffer = ctypes.create_string_buffer(size)
     here, there = _IoVec(ctypes.addressof(buffer), size), _IoVec(address, size)
     done = _checked(_libc.process_vm_readv(pid, ctypes.byref(here), 1, ctypes.byref(there), 1, 0))
@@ -61,14 +61,14 @@ def read(pid: int, address: int, size: int) -> bytes:
 
 
 def write(pid: int, address: int, data: bytes) -> None:
-    """Put it there. Raises OSError."""
+    """Write `data`. Raises OSError."""
     buffer = ctypes.create_string_buffer(data, len(data))
     here, there = _IoVec(ctypes.addressof(buffer), len(data)), _IoVec(address, len(data))
     _checked(_libc.process_vm_writev(pid, ctypes.byref(here), 1, ctypes.byref(there), 1, 0))
 
 
 def areas(pid: int) -> list[Area]:
-    """Anonymous private memory that can be written: heap, arenas, large blocks; no stacks, no files, nothing shared."""
+    """Return anonymous private writable memory: heap, arenas, large blocks; no stacks, files or shared memory."""
     found = []
     for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
         span, rights, _, _, inode, *name = line.split(maxsplit=5)
@@ -79,7 +79,7 @@ def areas(pid: int) -> list[Area]:
 
 
 def untouched(pid: int) -> int | None:
-    """The address of a page that its process may write to and has not touched yet: all zeros. Raises OSError."""
+    """Return the address of a writable page that the process has not touched yet (all zeros). Raises OSError."""
     with open(f"/proc/{pid}/pagemap", "rb", buffering=0) as pagemap:
         for area in areas(pid):
             for start in range(area.start, area.end, _CHUNK_BYTES):
@@ -92,10 +92,10 @@ def untouched(pid: int) -> int | None:
 
 
 def tensors(pid: int, apart_s: float) -> Pages:
-    """The pages of tensors of a process that trains, looked at twice, `apart_s` apart: longer than a step.
+    """Find the pages of a training process's tensors by two reads, `apart_s` apart, which must exceed a step.
 
     Raises:
-        OSError: it may not be read, or is gone.
+        OSError: the process may not be read, or is gone.
     """
     before = dict(_tensor_pages(pid))
     time.sleep(apart_s)
@@ -128,7 +128,7 @@ def _tensor_pages(pid: int) -> Iterator[tuple[int, NDArray[np.float32]]]:
             try:
                 data = read(pid, start, size)
             except OSError:
-                # Given back meanwhile, or set aside without rights.
+                # Freed meanwhile, or reserved without permissions.
                 continue
             pages = np.frombuffer(data[: len(data) // PAGE_BYTES * PAGE_BYTES], dtype=np.float32).reshape(-1, WORDS)
             for place in np.flatnonzero(_are_sound(pages)):
@@ -139,7 +139,7 @@ def _are_sound(pages: NDArray[np.float32]) -> NDArray[np.bool_]:
     size = np.abs(pages)
     with np.errstate(invalid="ignore"):
         sound = ((size > SMALLEST) & (size < LARGEST)).mean(axis=1) > 0.95
-        # A page of one number, or of a few again and again, is no tensor that trains.
+        # A page of a single repeated number is not a training tensor.
         varied = pages.max(axis=1) > pages.min(axis=1)
     return np.asarray(sound & varied, dtype=np.bool_)
 

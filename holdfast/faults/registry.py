@@ -1,4 +1,4 @@
-"""All faults, and all steps that they are made of."""
+"""All faults and all kinds of steps."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ AnyStep = (
     | disk.Unmount
     | failing_disk.FailingDisk
     | network.LinkDown
-    | network.Slow
-    | network.Deaf
+    | network.LimitRate
+    | network.DropTraffic
     | kernel_log.KernelLines
     | numbers.Spoil
     | numbers.Flip
@@ -44,11 +44,11 @@ AnyStep = (
 
 
 def find_fault(name: str) -> Fault:
-    """The fault of this name.
+    """Return the fault of this name.
 
     Raises:
-        FaultRefused: there is none; the message names those there are.
+        FaultRefused: there is none; the message lists all.
     """
     if name not in FAULTS:
-        raise FaultRefused(f"there is no fault {name!r}; there are {', '.join(FAULTS)}")
+        raise FaultRefused(f"there is no fault {name!r}; the faults are {', '.join(FAULTS)}")
     return FAULTS[name]

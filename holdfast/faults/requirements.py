@@ -1,4 +1,4 @@
-"""What faults need of the machine, and whether it is here."""
+"""Requirements of faults on the machine, and their checks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CAPABILITIES = {"cap_net_admin": 12, "cap_sys_ptrace": 19, "cap_sys_admin": 21}
 
 
 class Requirement(StrEnum):
-    """A right or a device."""
+    """A permission or a device."""
 
     MEMORY_CGROUP = "memory cgroup"
     CPU_CGROUP = "cpu cgroup"
@@ -27,7 +27,7 @@ class Requirement(StrEnum):
 
 
 def lacking(need: Requirement) -> str:
-    """Why this machine, or this user on it, does not have it, with the cure; "": it has."""
+    """Return why the requirement is not met, with the cure; "" if it is met."""
     match need:
         case Requirement.MEMORY_CGROUP:
             return _no_cgroup("memory")
@@ -41,7 +41,7 @@ def lacking(need: Requirement) -> str:
             known = Path("/proc/filesystems").read_text().split()
             return "" if "overlay" in known else "this kernel has no overlay file system: modprobe overlay"
         case Requirement.FUSE:
-            return _not_writable("/dev/fuse", "file systems that do not answer")
+            return _not_writable("/dev/fuse", "FUSE, for file systems that do not answer,")
         case Requirement.LOOP:
             if missing := [name for name in ("losetup", "mkfs.ext4") if shutil.which(name) is None]:
                 return f"{' and '.join(missing)} are missing: install util-linux and e2fsprogs"
@@ -69,7 +69,7 @@ def _no_capability(name: str, purpose: str) -> str:
             held = int(line.split()[1], 16)
     if held >> _CAPABILITIES[name] & 1:
         return ""
-    return f"this process has no right {purpose} ({name.upper()}): run it as root, outside of a restricted container"
+    return f"this process lacks {name.upper()} {purpose}: run it as root, outside of a restricted container"
 
 
 def _not_writable(path: str, what: str) -> str:

@@ -1,4 +1,4 @@
-"""Ranks and nodes with less than they need, by control groups: memory below their use, a share of a core."""
+"""Ranks and nodes limited by control groups: less memory than they use, a share of a core."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _SHARE_MIN = 0.01
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
-    """A process, and the group that it was in, below the hierarchy's root."""
+    """A process and its former group, relative to the hierarchy's root."""
 
     process: TargetProcess
     came_from: str
 
 
 class Confine(FaultStep, frozen=True, kw_only=True, tag="confine"):
-    """A group with these limits, and these processes in it. What they start is in it as well, and leaves with them."""
+    """A group with limits, and processes to move into it. Their children are in it too, and leave with them."""
 
     root: str
     name: str
@@ -67,20 +67,20 @@ class OnePageMore(FaultStep, frozen=True, kw_only=True, tag="one_page_more"):
         return False
 
     def do(self) -> None:
-        # What it may not have, or who is killed meanwhile, is not written to.
+        # The page may be refused, or the process killed meanwhile.
         with contextlib.suppress(OSError):
             if (page := process_memory.untouched(self.process.pid)) is not None:
                 process_memory.write(self.process.pid, page, bytes(8))
 
 
 class SlowOptions(FaultOptions, frozen=True, kw_only=True):
-    """`cores`: what all processes of the node together have left."""
+    """`cores`: the limit of all processes of the node together."""
 
     cores: float = 0.2
 
 
 class OverloadOptions(FaultOptions, frozen=True, kw_only=True):
-    """`cores`: what the node has, with `burners` processes that want all of it."""
+    """`cores`: the limit of the node; `burners`: processes that compete for them."""
 
     cores: float = 1.0
     burners: int = 8
@@ -89,7 +89,7 @@ class OverloadOptions(FaultOptions, frozen=True, kw_only=True):
 def _oom_kill(aim: FaultTarget, _: FaultOptions) -> tuple[FaultStep, ...]:
     assert aim.rank is not None
     process = aim.rank.process
-    # What it has stays with the group that it was charged to: the next page is one too many.
+    # Memory in use stays charged to the former group: the next page exceeds the limit.
     limits = {1: {"memory.limit_in_bytes": "0"}, 2: {"memory.max": "0"}}
     return (_confine(aim, "memory", limits, (process,)), OnePageMore(process=process))
 
@@ -137,7 +137,7 @@ FAULTS = (
         "oom-kill",
         Symptom.CPU_OOM,
         FaultScope.RANK,
-        "a memory cgroup that gives the rank nothing more: the kernel kills it and logs why",
+        "a memory cgroup without memory for the rank: the kernel kills it and logs why",
         _oom_kill,
         needs=(Requirement.MEMORY_CGROUP,),
         undo="the cgroup is removed",
@@ -156,7 +156,7 @@ FAULTS = (
         "overload-node",
         Symptom.CPU_OVERLOAD,
         FaultScope.NODE,
-        "the node has the processors of a small container, and strangers in it that burn them",
+        "the node gets the cores of a small container, and foreign processes that burn them",
         _overload_node,
         needs=(Requirement.CPU_CGROUP,),
         options=OverloadOptions,

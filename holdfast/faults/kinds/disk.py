@@ -58,7 +58,7 @@ class Overlay(FaultStep, frozen=True, kw_only=True, tag="overlay"):
         flags = mounts.RDONLY if self.without == "writes" else 0
         mounts.mount(self.mark, Path(self.directory), "overlay", flags, layers)
         with contextlib.suppress(OSError):
-            # Until nothing more goes in, to the last.
+            # Until it is full.
             if self.without == "inodes":
                 for number in range(_INODES_OF_OVERLAY):
                     (upper / f"inode-{number}").touch()
@@ -67,7 +67,7 @@ class Overlay(FaultStep, frozen=True, kw_only=True, tag="overlay"):
 
 
 class Empty(FaultStep, frozen=True, kw_only=True, tag="empty"):
-    """An empty directory in its place, as where a file system should be mounted and is not."""
+    """An empty directory in place of the directory, as if its file system were not mounted."""
 
     mark: str
     directory: str
@@ -85,13 +85,13 @@ class Empty(FaultStep, frozen=True, kw_only=True, tag="empty"):
 
 
 class Unmount(FaultStep, frozen=True, kw_only=True, tag="unmount"):
-    """Nothing to do but to take away what a helper has mounted."""
+    """The removal of a helper's mount."""
 
     mark: str
     directory: str
 
     def do(self) -> None:
-        """The helper does."""
+        """Do nothing: the helper mounts."""
 
     def undo(self) -> None:
         mounts.unmount(Path(self.directory), self.mark)
@@ -134,38 +134,38 @@ def _hanging(aim: FaultTarget, options: DiskOptions) -> tuple[FaultStep, ...]:
 
 
 def directory_of(aim: FaultTarget, options: DiskOptions) -> Path:
-    """The directory that is meant.
+    """Return the directory of the fault.
 
     Raises:
         FaultRefused: there is none, or it is more than should be broken.
     """
     directory = Path(options.path).resolve() if options.path else aim.directory
     if not directory.is_dir():
-        raise FaultRefused(f"{directory} is no directory")
+        raise FaultRefused(f"{directory} is not a directory")
     if directory == Path("/"):
         raise FaultRefused("the root of all files is more than a drill should break: name a directory with -o path=...")
     return directory
 
 
 def directory_apart(aim: FaultTarget, options: DiskOptions) -> Path:
-    """The directory that is meant, for a fault that needs a place outside of it.
+    """Return the directory of a fault that needs a place outside of it.
 
     Raises:
         FaultRefused: as `directory_of`, or what the fault keeps for itself lies in it.
     """
     directory = directory_of(aim, options)
     if aim.place.is_relative_to(directory):
-        raise FaultRefused(f"{directory} holds the cluster's own directory: name one of a node or a job in it")
+        raise FaultRefused(f"{directory} holds the cluster's own directory: name a directory of a node or a job in it")
     return directory
 
 
 def _escaped(path: str | Path) -> str:
-    """As overlayfs wants its directories."""
+    """Escape a path for the options of overlayfs."""
     return "".join(f"\\{character}" if character in "\\:," else character for character in str(path))
 
 
 def main() -> None:
-    """Mount a file system (FUSE) and answer nothing that is asked of it, until it is unmounted."""
+    """Mount a FUSE file system and answer no request until it is unmounted."""
     mark, directory, seen_by = sys.argv[1:]
     device = os.open("/dev/fuse", os.O_RDWR)
     data = f"fd={device},rootmode=40000,user_id={os.getuid()},group_id={os.getgid()}"
@@ -186,7 +186,7 @@ FAULTS = (
         "disk-full",
         Symptom.INSUFFICIENT_DISK_SPACE,
         FaultScope.NODE,
-        "nothing more can be written into a directory (ENOSPC); what is there can be read",
+        "no data can be written to a directory (ENOSPC); existing files can be read",
         _full,
         needs=(Requirement.MOUNT, Requirement.OVERLAY),
         options=DiskOptions,
@@ -196,7 +196,7 @@ FAULTS = (
         "inodes-full",
         Symptom.INSUFFICIENT_DISK_SPACE,
         FaultScope.NODE,
-        "no new file can be made in a directory (ENOSPC) although there is room",
+        "no file can be created in a directory (ENOSPC) although there is space",
         _no_inodes,
         needs=(Requirement.MOUNT, Requirement.OVERLAY),
         options=DiskOptions,
@@ -216,7 +216,7 @@ FAULTS = (
         "unmounted",
         Symptom.FILESYSTEM_MOUNT,
         FaultScope.NODE,
-        "a directory is empty, as where a file system should be mounted and is not",
+        "a directory is empty, as if its file system were not mounted",
         _unmounted,
         needs=(Requirement.MOUNT,),
         options=DiskOptions,
@@ -226,7 +226,7 @@ FAULTS = (
         "mount-hangs",
         Symptom.FILESYSTEM_MOUNT,
         FaultScope.NODE,
-        "whoever looks into a directory waits for ever, as for a file server that is gone",
+        "every access to a directory blocks forever, as with a dead file server",
         _hanging,
         needs=(Requirement.MOUNT, Requirement.FUSE),
         options=DiskOptions,

@@ -1,4 +1,4 @@
-"""A service outside of the cluster that fails: an address where every request is answered by an error."""
+"""A failing service outside of the cluster: an address that answers every request with an error."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BODIES = {
 
 
 class ServiceOptions(FaultOptions, frozen=True, kw_only=True):
-    """`port`: of 127.0.0.1, where nobody else listens. `status`: of the answer. `speaks`: http, s3 or webhdfs."""
+    """`port`: a free port of 127.0.0.1. `status`: HTTP status. `speaks`: format of the error: http, s3 or webhdfs."""
 
     port: int = 9870
     status: int = 503
@@ -64,7 +64,7 @@ class _Failing(http.server.BaseHTTPRequestHandler):
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _fail
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nobody reads it."""
+        """Discard the log line."""
 
 
 def main() -> None:
@@ -84,7 +84,7 @@ FAULTS = (
         "service-down",
         Symptom.EXTERNAL_SERVICE_ERROR,
         FaultScope.HOST,
-        "an address of this machine where every request is answered 503 (-o speaks=s3 or webhdfs: in their words)",
+        "an address of this machine that answers every request with 503 (-o speaks=s3 or webhdfs: in their format)",
         _service_down,
         options=ServiceOptions,
         undo="it listens no more",

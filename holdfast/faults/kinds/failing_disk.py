@@ -1,4 +1,4 @@
-"""A disk that fails: a directory of a node on a real block device, which from then on can neither be read nor written.
+"""A failing disk: a directory of a node on a real block device that can no longer be read or written.
 
 The device is a file (loop) with a file system of its own, with what was in the directory. Then the file is emptied and
 the device told of it: whatever is not in memory yet ends with EIO, as with a medium that is gone. What the kernel
@@ -22,12 +22,12 @@ from holdfast.faults.target import FaultTarget, TargetProcess
 from holdfast.symptoms import Symptom
 
 ROOM_BYTES = 256 << 20
-"""Of the new disk, beyond what it starts with; the file has holes."""
+"""Free space of the new disk; its file is sparse."""
 CONTENT_BYTES_MAX = 1 << 30
 
 
 class FailingDisk(FaultStep, frozen=True, kw_only=True, tag="failing_disk"):
-    """The directory on a disk of its own, `image`, that fails as soon as it is there."""
+    """The directory on a separate disk, `image`, that fails as soon as it is mounted."""
 
     directory: str
     image: str
@@ -69,7 +69,7 @@ class FailingDisk(FaultStep, frozen=True, kw_only=True, tag="failing_disk"):
         return Path(self.image).with_name("content")
 
     def _devices(self) -> list[str]:
-        """Those that the image is behind; more than one if a first try was cut short."""
+        """Return the loop devices of the image; several if a first attempt was interrupted."""
         return _run("losetup", "--noheadings", "--output", "NAME", "--associated", self.image).split()
 
 
@@ -81,13 +81,13 @@ def _fails(aim: FaultTarget, options: DiskOptions) -> tuple[FaultStep, ...]:
 def _sizes(directory: Path) -> Iterator[int]:
     for parent, _, names in os.walk(directory):
         for name in names:
-            # What is removed meanwhile is not copied either.
+            # Files removed meanwhile are not copied.
             with contextlib.suppress(FileNotFoundError):
                 yield os.lstat(os.path.join(parent, name)).st_size
 
 
 def _copy(source: Path, target: Path) -> None:
-    """All that stays there for long enough: whoever writes there goes on meanwhile."""
+    """Copy the files; other processes continue to write there."""
 
     def copy(one: str, other: str) -> None:
         with contextlib.suppress(FileNotFoundError):

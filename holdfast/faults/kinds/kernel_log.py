@@ -1,4 +1,4 @@
-"""Lines in the kernel's log, as drivers write them, through /dev/kmsg.
+"""Lines of drivers in the kernel log, written through /dev/kmsg.
 
 The kernel marks what user space writes there: its facility is "user" (1) and never "kern" (0), and no writer can
 change that. So a drill can be told from the truth, also from another machine; a reader that takes only facility 0 does
@@ -18,13 +18,13 @@ from holdfast.symptoms import Symptom
 
 KMSG = "/dev/kmsg"
 LINE_BYTES_MAX = 900
-"""The kernel takes 1024 with what it puts before them, and cuts no line."""
+"""The kernel accepts 1024 bytes with its own prefix, and does not cut lines."""
 
 CRITICAL, ERROR, WARNING, INFO = 2, 3, 4, 6
 
 
 class KernelLines(FaultStep, frozen=True, kw_only=True, tag="kernel_lines"):
-    """Lines with their levels, in this order."""
+    """Lines with their levels, in order."""
 
     lines: tuple[tuple[int, str], ...]
 
@@ -34,7 +34,7 @@ class KernelLines(FaultStep, frozen=True, kw_only=True, tag="kernel_lines"):
 
     def do(self) -> None:
         for level, text in self.lines:
-            # The kernel lets ten lines through for each opening and drops the rest.
+            # The kernel accepts ten lines for each opening of the device and drops the rest.
             descriptor = os.open(KMSG, os.O_WRONLY | os.O_CLOEXEC)
             try:
                 os.write(descriptor, f"<{level}>{text}\n".encode())
@@ -79,7 +79,7 @@ class LineOptions(FaultOptions, frozen=True, kw_only=True):
 
 
 class Xid(NamedTuple):
-    """What the driver writes behind the number, and which row of Table 1 it belongs to."""
+    """The driver's text after the number, and the row of Table 1."""
 
     text: str
     symptom: Symptom
@@ -125,7 +125,7 @@ XIDS = {
         Symptom.GPU_UNAVAILABLE,
     ),
 }
-"""Of many more; another number gets a line that says little."""
+"""The known ones; other numbers get a line with little detail."""
 
 _PCI = re.compile(r"[0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(\.[0-7])?")
 _DEVICE = re.compile(r"[a-z][a-z0-9_]{0,31}")
@@ -134,7 +134,7 @@ _DEVICE = re.compile(r"[a-z][a-z0-9_]{0,31}")
 def _xid(aim: FaultTarget, options: XidOptions) -> tuple[FaultStep, ...]:
     if not 0 < options.xid < 1000:
         raise FaultRefused(
-            f"xid={options.xid} is no number of an Xid: give 1 to 999, such as {', '.join(map(str, XIDS))}"
+            f"xid={options.xid} is not the number of an Xid: give 1 to 999, such as {', '.join(map(str, XIDS))}"
         )
     known = XIDS.get(options.xid)
     text = known.text if known else f"{_OF_PROCESS}, Ch 00000008"
@@ -194,19 +194,19 @@ def _line(aim: FaultTarget, options: LineOptions) -> tuple[FaultStep, ...]:
 
 def _lines(aim: FaultTarget, *lines: tuple[int, str]) -> KernelLines:
     if too_long := [text for _, text in lines if len(text.encode()) > LINE_BYTES_MAX]:
-        raise FaultRefused(f"the line has {len(too_long[0].encode())} bytes: the kernel takes {LINE_BYTES_MAX}")
+        raise FaultRefused(f"the line has {len(too_long[0].encode())} bytes: the kernel accepts {LINE_BYTES_MAX}")
     return KernelLines(lines=((INFO, f"holdfast: what follows is drill {aim.mark}"), *lines))
 
 
 def _pci(text: str) -> str:
     if not _PCI.fullmatch(text):
-        raise FaultRefused(f"pci={text} is no PCI address: give one such as 0000:3b:00")
+        raise FaultRefused(f"pci={text} is not a PCI address: give one such as 0000:3b:00")
     return text.lower()
 
 
 def _device(text: str) -> str:
     if not _DEVICE.fullmatch(text):
-        raise FaultRefused(f"{text!r} is no name of a device: give one such as nvme1n1 or mlx5_0")
+        raise FaultRefused(f"{text!r} is not the name of a device: give one such as nvme1n1 or mlx5_0")
     return text
 
 
@@ -224,7 +224,7 @@ FAULTS = (
         "nic-error",
         Symptom.INFINIBAND_ERROR,
         FaultScope.HOST,
-        "the lines of a Mellanox adapter whose firmware stands still",
+        "the lines of a Mellanox adapter whose firmware hangs",
         _nic,
         needs=(Requirement.KERNEL_LOG,),
         options=NicOptions,
@@ -251,7 +251,7 @@ FAULTS = (
         "kernel-line",
         None,
         FaultScope.HOST,
-        "any line in the kernel's log",
+        "any line in the kernel log",
         _line,
         needs=(Requirement.KERNEL_LOG,),
         options=LineOptions,

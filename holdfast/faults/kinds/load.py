@@ -1,4 +1,4 @@
-"""A machine with too much to do: processes that burn its cores."""
+"""An overloaded machine: processes that burn its cores."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _overload(aim: FaultTarget, options: OverloadOptions) -> tuple[FaultStep, ..
 
 
 def main() -> None:
-    """Burn with so many processes until killed; all of them carry this one's environment, and with it the mark.
+    """Burn cores with a number of processes until killed; they inherit the environment, and with it the mark.
 
     In a control group, if one is named.
     """

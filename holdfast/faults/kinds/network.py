@@ -1,4 +1,4 @@
-"""Links of nodes: pulled, flapping, slow; two nodes, or a node and the bus, that cannot reach each other.
+"""Faults of nodes' links: down, flapping, slow; two nodes, or a node and the bus, cut off from each other.
 
 Only where each node has a network of its own (`holdfast up --namespaces`): on loopback there is no link to pull.
 """
@@ -23,7 +23,7 @@ _RATE = re.compile(r"[1-9]\d{0,8}[kmg]?bit")
 
 
 class LinkDown(FaultStep, frozen=True, kw_only=True, tag="link_down"):
-    """The machine's end of a node's link is down: the node sees its carrier lost. With `flaps`, it comes and goes."""
+    """The machine's end of a node's link is down: the node loses its carrier. With `flaps`, repeatedly."""
 
     link: str
     flaps: int = 0
@@ -50,7 +50,7 @@ class LinkDown(FaultStep, frozen=True, kw_only=True, tag="link_down"):
         _run("ip", "link", "set", self.link, state)
 
 
-class Slow(FaultStep, frozen=True, kw_only=True, tag="slow"):
+class LimitRate(FaultStep, frozen=True, kw_only=True, tag="slow"):
     """A token bucket at both ends of a node's link."""
 
     link: str
@@ -72,8 +72,8 @@ class Slow(FaultStep, frozen=True, kw_only=True, tag="slow"):
         return ((), self.link), (("-n", self.namespace), DEVICE)
 
 
-class Deaf(FaultStep, frozen=True, kw_only=True, tag="deaf"):
-    """What goes from here to one address is sent to nobody, without a word. `namespace` "": from the machine itself."""
+class DropTraffic(FaultStep, frozen=True, kw_only=True, tag="deaf"):
+    """Packets to one address are dropped silently. `namespace`: where they come from, "" for the machine itself."""
 
     namespace: str
     device: str
@@ -102,7 +102,7 @@ class FlapOptions(FaultOptions, frozen=True, kw_only=True):
 
 
 class SlowOptions(FaultOptions, frozen=True, kw_only=True):
-    """`rate`: as tc has it, such as 10mbit."""
+    """`rate` in the format of tc, such as 10mbit."""
 
     rate: str = "10mbit"
 
@@ -128,8 +128,8 @@ def _link_flap(aim: FaultTarget, options: FlapOptions) -> tuple[FaultStep, ...]:
 def _slow_link(aim: FaultTarget, options: SlowOptions) -> tuple[FaultStep, ...]:
     fabric, node = _fabric(aim)
     if not _RATE.fullmatch(options.rate):
-        raise FaultRefused(f"rate={options.rate} is none: give one such as 500kbit or 10mbit")
-    return (Slow(link=fabric.link(node), namespace=fabric.namespace(node), rate=options.rate),)
+        raise FaultRefused(f"rate={options.rate} is not a rate: give one such as 500kbit or 10mbit")
+    return (LimitRate(link=fabric.link(node), namespace=fabric.namespace(node), rate=options.rate),)
 
 
 def _cut(aim: FaultTarget, options: CutOptions) -> tuple[FaultStep, ...]:
@@ -142,8 +142,8 @@ def _cut(aim: FaultTarget, options: CutOptions) -> tuple[FaultStep, ...]:
     if options.off != BUS:
         there, address = (fabric.namespace(options.off), DEVICE), fabric.address(options.off)
     return (
-        Deaf(namespace=here[0], device=here[1], address=address),
-        Deaf(namespace=there[0], device=there[1], address=fabric.address(node)),
+        DropTraffic(namespace=here[0], device=here[1], address=address),
+        DropTraffic(namespace=there[0], device=there[1], address=fabric.address(node)),
     )
 
 
@@ -158,7 +158,7 @@ def _fabric(aim: FaultTarget) -> tuple[Fabric, str]:
 
 
 def _is_there(where: tuple[str, ...], device: str) -> bool:
-    """Whether the device is still there; a cluster that has ended takes its own along."""
+    """Return True if the device still exists; a cluster removes its own when it stops."""
     if where:
         return Path(f"/run/netns/{where[1]}").exists()
     return Path(f"/sys/class/net/{device}").exists()
@@ -196,7 +196,7 @@ FAULTS = (
         "slow-link",
         Symptom.MFU_DECLINE,
         FaultScope.NODE,
-        "the node's link carries less, both ways",
+        "the rate of the node's link is limited, both ways",
         _slow_link,
         needs=_NEEDS,
         options=SlowOptions,
@@ -206,7 +206,7 @@ FAULTS = (
         "cut",
         Symptom.INFINIBAND_ERROR,
         FaultScope.NODE,
-        "the node and the bus, or the node and another (-o off=NODE), cannot reach each other; nothing says so",
+        "the node and the bus, or the node and another (-o off=NODE), cannot reach each other, without any error",
         _cut,
         needs=_NEEDS,
         options=CutOptions,

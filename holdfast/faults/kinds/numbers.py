@@ -1,4 +1,4 @@
-"""Numbers that go wrong without a word: a bit that flips in a rank's memory, a weight that becomes no number.
+"""Silent corruption of numbers: bits that flip in a rank's memory, weights that become NaN.
 
 From outside, in the memory of a rank that trains on the CPU: its script need not know. What is struck is found by what
 it looks like (`memory`), so a flip may hit a moment of the optimizer as well as a weight. Tensors on a GPU cannot be
@@ -45,7 +45,7 @@ class Spoil(FaultStep, frozen=True, kw_only=True, tag="spoil"):
 
 
 class NanOptions(FaultOptions, frozen=True, kw_only=True):
-    """`look_s`: how long the rank is looked at for what changes; longer than one of its steps."""
+    """`look_s`: time between two reads of the rank's memory; longer than one of its steps."""
 
     look_s: float = 0.5
 
@@ -148,7 +148,7 @@ def main() -> None:
         try:
             _flip(process.pid, random.choice(pages), args.bit)
         except OSError:
-            # Given back by the rank, or the rank is gone.
+            # Freed by the rank, or the rank is gone.
             continue
 
 

@@ -16,7 +16,7 @@ from holdfast.symptoms import Symptom
 
 
 class Signal(FaultStep, frozen=True, kw_only=True, tag="signal"):
-    """One signal that its process does not outlive."""
+    """A deadly signal to a process."""
 
     process: TargetProcess
     number: int
@@ -31,7 +31,7 @@ class Signal(FaultStep, frozen=True, kw_only=True, tag="signal"):
 
 
 class Freeze(FaultStep, frozen=True, kw_only=True, tag="freeze"):
-    """SIGSTOP, and SIGCONT to those that are left."""
+    """SIGSTOP; undone by SIGCONT to the remaining processes."""
 
     processes: tuple[TargetProcess, ...]
 
@@ -45,7 +45,7 @@ class Freeze(FaultStep, frozen=True, kw_only=True, tag="freeze"):
 
 
 class LoseNode(FaultStep, frozen=True, kw_only=True, tag="lose_node"):
-    """All processes of a node die at one stroke, and its agent does not come back until it is switched on."""
+    """All processes of a node are killed together, and its agent stays off until it is powered on."""
 
     root: str
     node: str
@@ -60,12 +60,12 @@ class LoseNode(FaultStep, frozen=True, kw_only=True, tag="lose_node"):
         try:
             ask(ClusterLayout(self.root), PowerOn(node=self.node))
         except (ControlRefused, NoCluster):
-            # On already; or the whole cluster is down, and starts with all of its nodes.
+            # The node is on, or the cluster is down and will start with all nodes.
             return
 
 
 class KillContainer(FaultStep, frozen=True, kw_only=True, tag="kill_container"):
-    """All processes of a node die at one stroke; its supervisor starts the agent again, as kubelet a container."""
+    """All processes of a node are killed together; the supervisor restarts the agent, as kubelet does a container."""
 
     directory: str
     agent: TargetProcess | None
@@ -80,7 +80,7 @@ class KillContainer(FaultStep, frozen=True, kw_only=True, tag="kill_container"):
 
 
 class CrashOptions(FaultOptions, frozen=True, kw_only=True):
-    """`signal`: how it dies."""
+    """`signal`: the deadly signal."""
 
     signal: Literal["SEGV", "ABRT", "BUS", "ILL", "FPE"] = "SEGV"
 
@@ -147,7 +147,7 @@ FAULTS = (
         "lose-node",
         Symptom.OS_KERNEL_PANIC,
         FaultScope.NODE,
-        "agent, zygote, vault and ranks die at one stroke and stay away, as a machine's whose kernel panics",
+        "agent, zygote, vault and ranks are killed together and stay off, as after a kernel panic",
         _lose_node,
         undo="the node is switched on (release it from the blocklist yourself)",
     ),
@@ -155,7 +155,7 @@ FAULTS = (
         "kill-container",
         Symptom.CONTAINER_ERROR,
         FaultScope.NODE,
-        "agent, zygote, vault and ranks die at one stroke; the agent is started again",
+        "agent, zygote, vault and ranks are killed together; the agent is restarted",
         _kill_container,
     ),
     Fault(

@@ -101,7 +101,7 @@ def test_each_file_that_cannot_be_read_says_why_and_harms_no_other(
         "deep.json": "JSON is broken",
         "zstd": "unpack it with",
         "broken.zip": "zip archive",
-        "pipe": "nobody has written",
+        "pipe": "a pipe without input",
         "gone": "is not there",
         "zero": "neither a file nor a folder",
     }

@@ -170,7 +170,7 @@ def test_lines_are_counted_in_text_alone() -> None:
     assert (counted.added, counted.removed) == (2, 1)
     assert lines("a", b"\0", b"1").added is None
     assert unified_diff("a.py", b"1\n", b"2\n")[2:] == ["@@ -1 +1 @@", "-1", "+2"]
-    assert "no text" in unified_diff("a", b"\xff", b"1")[0]
+    assert "not text" in unified_diff("a", b"\xff", b"1")[0]
 
 
 def test_paths_in_the_tree_move_and_no_others() -> None:

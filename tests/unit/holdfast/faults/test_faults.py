@@ -76,11 +76,11 @@ def test_what_a_fault_will_do_can_be_written_down_and_read_again(layout: Cluster
 
 
 def test_what_cannot_be_set_is_refused_with_what_can() -> None:
-    with pytest.raises(FaultRefused, match=r"unknown field `cards`.*takes xid=79, pci=0000:3b:00"):
+    with pytest.raises(FaultRefused, match=r"unknown field `cards`.*has the options xid=79, pci=0000:3b:00"):
         find_fault("xid").configured({"cards": "3"})
     with pytest.raises(FaultRefused, match=r"Expected `int`.*xid"):
         find_fault("xid").configured({"xid": "seventy-nine"})
-    with pytest.raises(FaultRefused, match="takes none"):
+    with pytest.raises(FaultRefused, match="has no options"):
         find_fault("kill-rank").configured({"signal": "9"})
     with pytest.raises(FaultRefused, match="there is no fault 'fire'; there are kill-rank, "):
         find_fault("fire")
@@ -89,11 +89,11 @@ def test_what_cannot_be_set_is_refused_with_what_can() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "why"),
     [
-        ("xid", {"xid": "0"}, "is no number of an Xid"),
-        ("xid", {"pci": "3b:00\nNVRM: Xid"}, "is no PCI address"),
-        ("io-error", {"device": "../sda"}, "is no name of a device"),
+        ("xid", {"xid": "0"}, "is not the number of an Xid"),
+        ("xid", {"pci": "3b:00\nNVRM: Xid"}, "is not a PCI address"),
+        ("io-error", {"device": "../sda"}, "is not the name of a device"),
         ("kernel-line", {"text": "one\ntwo"}, "printable"),
-        ("kernel-line", {"text": "x" * 1000}, "the kernel takes 900"),
+        ("kernel-line", {"text": "x" * 1000}, "the kernel accepts 900"),
         ("slow-node", {"cores": "nan"}, "give 0.01 or more"),
         ("bit-flip", {"bit": "32"}, "give 0 to 31"),
         ("link-flap", {"times": "0"}, "times=1 to 1000"),
@@ -103,7 +103,7 @@ def test_what_cannot_be_set_is_refused_with_what_can() -> None:
         ("overload-node", {"burners": "0"}, "give 1 to 4096"),
         ("service-down", {"status": "200"}, "from 400 to 599"),
         ("disk-full", {"path": "/"}, "more than a drill should break"),
-        ("disk-full", {"path": "/nowhere"}, "is no directory"),
+        ("disk-full", {"path": "/nowhere"}, "is not a directory"),
     ],
 )
 def test_a_value_that_makes_no_sense_is_refused(

@@ -81,7 +81,7 @@ def test_code_that_cannot_be_what_is_meant_is_refused(asked: Asked, tmp_path: Pa
         (["--within", "5x"], "is not a duration: give one such as 500ms, 30s, 5m, 24h or 2d"),
         (["--within", "9999d"], "too long: 365d at most"),
         (["--urgent", "--lazy"], "choose --urgent or --lazy"),
-        ([], "it has no files that belong to its code"),
+        ([], "it has no code files"),
     ],
 )
 def test_an_update_that_makes_no_sense_is_refused(tmp_path: Path, options: list[str], message: str) -> None:
