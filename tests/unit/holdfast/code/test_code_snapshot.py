@@ -104,7 +104,7 @@ def test_what_is_too_much_is_refused_by_name(tmp_path: Path) -> None:
 def test_a_tree_without_code_and_names_that_cannot_travel_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SnapshotRefused, match="no code files"):
         snapshot(tmp_path)
-    with pytest.raises(SnapshotRefused, match="no directory"):
+    with pytest.raises(SnapshotRefused, match="not a directory"):
         snapshot(tmp_path / "nowhere")
     write(tmp_path, "line\nbreak.py")
     with pytest.raises(SnapshotRefused, match="rename it"):

@@ -82,7 +82,7 @@ def test_what_cannot_be_set_is_refused_with_what_can() -> None:
         find_fault("xid").configured({"xid": "seventy-nine"})
     with pytest.raises(FaultRefused, match="has no options"):
         find_fault("kill-rank").configured({"signal": "9"})
-    with pytest.raises(FaultRefused, match="there is no fault 'fire'; there are kill-rank, "):
+    with pytest.raises(FaultRefused, match="there is no fault 'fire'; the faults are kill-rank, "):
         find_fault("fire")
 
 
