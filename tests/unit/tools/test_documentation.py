@@ -13,6 +13,7 @@ REPOSITORY = Path(__file__).parents[3]
 LINE_CHARS_MAX = 120
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _NAMED = re.compile(r"`((?:[\w.-]+/)*[\w-]+\.py)(?:::\w+)?`")
+_FOLDER = re.compile(r"`((?:holdfast|agent|services|tests|tools|bench|examples|deploy|docs|migrations)/[\w./-]+)`")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 _CODE = re.compile(r"```.*?```", re.DOTALL)
 _NOT_OURS = re.compile(r"^(?:train|pair|script|sitecustomize|model|data|layers|distributed_c10d|my_\w+)\.py$|^torch/")
@@ -90,6 +91,12 @@ def test_python_files_that_are_named_exist(page: Path) -> None:
     missing = [name for name in names if f"/{name}" not in near and not any(it.endswith(f"/{name}") for it in near)]
     missing = [name for name in missing if name not in _tracked() and not (page.parent / name).exists()]
     assert not missing
+
+
+@pytest.mark.parametrize("page", _pages_of_docs(), ids=lambda page: str(page.relative_to(REPOSITORY)))
+def test_folders_that_are_named_exist(page: Path) -> None:
+    missing = [name for name in _FOLDER.findall(page.read_text()) if not (REPOSITORY / name).exists()]
+    assert not [name for name in missing if "NAME" not in name]
 
 
 @pytest.mark.parametrize("page", _wrapped(), ids=lambda page: str(page.relative_to(REPOSITORY)))
