@@ -69,7 +69,7 @@ class Fault(NamedTuple):
     needs: tuple[Requirement, ...] = ()
     options: type[FaultOptions] = FaultOptions
     undo: str = ""
-    """How it is undone, "" if it has no duration."""
+    """Description of the undoing, "" if the fault has no duration."""
 
     def configured(self, given: dict[str, str]) -> FaultOptions:
         """Parse options given as text.

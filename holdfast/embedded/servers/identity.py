@@ -43,13 +43,13 @@ class Identity(enum.Enum):
             os.setresuid(uid, uid, uid)
 
     def own(self, directory: Path) -> None:
-        """Hand a directory, with all below, to whom the child will be; last time it may have been someone else."""
+        """Change the owner of a directory and everything below to the child's user, which may differ from the last run's."""
         if self is Identity.AS_IS:
             return
         uid, gid = os.geteuid(), os.getegid()
         if self is Identity.NOBODY:
             uid, gid = _nobody()
-            # The directory above is ours too, and must let the child through, but not look around.
+            # The directory above is ours too: the child must be able to pass through it, but not to list it.
             directory.parent.chmod(0o711)
         for parent, _, files in os.walk(directory):
             os.chown(parent, uid, gid)
@@ -58,9 +58,9 @@ class Identity(enum.Enum):
 
 
 def choose_identity(program: Path, directory: Path) -> Identity:
-    """The first identity under which `program` runs and, not being root, may use `directory`.
+    """Return the first identity under which `program` runs without being root and may use `directory`.
 
-    Raises EmbeddedError if root may neither open a user namespace nor give way to nobody.
+    Raises EmbeddedError if root may neither open a user namespace nor become the user nobody.
     """
     if os.geteuid() != 0:
         return Identity.AS_IS

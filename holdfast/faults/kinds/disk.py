@@ -1,8 +1,8 @@
 """Disks that are full, have no inodes left, cannot be written, are gone, or do not answer.
 
-All of it is mounted over one directory and changes nothing below. What has a file open goes on with the file
-underneath; whoever opens one meets the fault. A full disk is a tiny file system laid over the directory (overlayfs):
-what was there can be read, and nothing more can be written.
+Each is mounted over one directory and changes nothing below. A process that has a file open continues with the file
+underneath; a process that opens one meets the fault. A full disk is a tiny file system mounted over the directory
+(overlayfs): existing files can be read, and nothing more can be written.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _INODES_OF_OVERLAY = 16
 
 
 class Overlay(FaultStep, frozen=True, kw_only=True, tag="overlay"):
-    """The directory as it is, under a layer in memory that has no bytes or no inodes to give, or takes no writes."""
+    """The directory as it is, under a layer in memory that has no bytes or no inodes to give, or refuses writes."""
 
     mark: str
     directory: str

@@ -1,8 +1,8 @@
 """A failing disk: a directory of a node on a real block device that can no longer be read or written.
 
-The device is a file (loop) with a file system of its own, with what was in the directory. Then the file is emptied and
-the device told of it: whatever is not in memory yet ends with EIO, as with a medium that is gone. What the kernel
-writes about it into its log is no drill: it names the device, and nothing of another node lies on that.
+The device is a file (loop) with a new file system and a copy of the directory. Then the file is truncated and the
+device updated: access to data that is not in memory fails with EIO, as with a lost medium. The kernel logs real errors
+for the device, which holds nothing of another node.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Lines of drivers in the kernel log, written through /dev/kmsg.
 
-The kernel marks what user space writes there: its facility is "user" (1) and never "kern" (0), and no writer can
-change that. So a drill can be told from the truth, also from another machine; a reader that takes only facility 0 does
-not see drills. A line of its own before each says whose drill it is.
+The kernel marks lines from user space: their facility is "user" (1), never "kern" (0), and no writer can change that.
+So a drill can be distinguished from a real fault, also on another machine; a reader of facility 0 does not see drills.
+A line before each drill names it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Faults of nodes' links: down, flapping, slow; two nodes, or a node and the bus, cut off from each other.
 
-Only where each node has a network of its own (`holdfast up --namespaces`): on loopback there is no link to pull.
+They need a separate network for each node (`holdfast up --namespaces`): on loopback there is no link to pull.
 """
 
 from __future__ import annotations
