@@ -43,7 +43,7 @@ class Identity(enum.Enum):
             os.setresuid(uid, uid, uid)
 
     def own(self, directory: Path) -> None:
-        """Change the owner of a directory and everything below to the child's user, which may differ from the last run's."""
+        """Give a directory and everything below to the child's user, which may differ from the last run's."""
         if self is Identity.AS_IS:
             return
         uid, gid = os.geteuid(), os.getegid()
