@@ -37,7 +37,7 @@ class HangVerdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """The ranks and machines that block the job.
 
     `suspects`: most probable first; an entry with several ranks means one of these, without proof which. `ranks`,
-    `nodes`: those of all suspects. `scope`: the evidence names single machines, only a group, or nobody. `victims` wait
+    `nodes`: those of all suspects. `scope`: single machines, only a group, or none. `victims` wait
     for the suspects. `summary` is one sentence; `evidence` lines can be checked by hand.
     """
 

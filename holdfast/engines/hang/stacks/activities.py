@@ -1,4 +1,4 @@
-"""What a process is doing, by its stack: waiting for others, or busy with something else. Pure.
+"""Activity of a process, by its stack: waiting for others, or busy with something else. Pure.
 
 A collective call has no code of the program above it, so a collective anywhere on a stack is what the process waits in.
 The other signs count only near the innermost call.
