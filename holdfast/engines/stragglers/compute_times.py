@@ -64,7 +64,7 @@ class PassFactors(NamedTuple):
 def passes(shape: StepShape) -> PassTimes:
     """Return the passes of a step's shape. A pass without any record gets the usual time of its class."""
     rows = np.flatnonzero(shape.is_compute)
-    kind = (shape.kind[rows] == _number(shape, COMPUTE[1])).astype(np.int64)
+    kind = (shape.kind[rows] == shape.number_of(COMPUTE[1])).astype(np.int64)
     chunks = int(shape.chunk[rows].max()) + 1
     names = (kind * shape.pp_size + shape.stage[rows]) * chunks + shape.chunk[rows]
     classes, of_class = np.unique(names, return_inverse=True)
@@ -94,10 +94,6 @@ def _in_order(groups: Ints, sequence: Ints) -> Ints:
     place = np.empty_like(groups)
     place[order] = np.arange(len(groups)) - np.maximum.accumulate(np.where(first, np.arange(len(groups)), 0))
     return place
-
-
-def _number(shape: StepShape, kind: str) -> int:
-    return shape.kinds.index(kind) if kind in shape.kinds else -1
 
 
 def parts_of(found: PassTimes, on_one_machine: frozenset[int] = frozenset()) -> PassFactors:

@@ -24,7 +24,7 @@ def served_passes(shape: StepShape) -> Ints:
     """Return, for each send or receive, the row of its pass; UNKNOWN for other rows."""
     served = np.full(len(shape.kind), UNKNOWN)
     start_s, end_s = np.median(shape.start_s, axis=1), np.median(shape.end_s, axis=1)
-    passes_of = {way: shape.kind == _number(shape, f"{way}-compute") for way in ("forward", "backward")}
+    passes_of = {way: shape.kind == shape.number_of(f"{way}-compute") for way in ("forward", "backward")}
     meets = {(way, end): _meets(shape, way, end) for way in passes_of for end in ("send", "recv")}
     for own in shape.of_workers():
         own = own[np.argsort(shape.sequence[own], kind="stable")]
@@ -48,10 +48,6 @@ def served_passes(shape: StepShape) -> Ints:
                 passes = passes[len(passes) - len(rows) :]
                 served[rows] = np.where(does_meet[passes], passes, NOBODY)
     return served
-
-
-def _number(shape: StepShape, kind: str) -> int:
-    return shape.kinds.index(kind) if kind in shape.kinds else -1
 
 
 def _meets(shape: StepShape, way: str, end: str) -> NDArray[np.bool_]:

@@ -53,7 +53,11 @@ class StepShape(NamedTuple):
 
     def of_kind(self, kind: str) -> NDArray[np.bool_]:
         """Return a mask of the rows of a kind."""
-        return np.equal(self.kind, self.kinds.index(kind) if kind in self.kinds else -1)
+        return np.equal(self.kind, self.number_of(kind))
+
+    def number_of(self, kind: str) -> int:
+        """Return the number of a kind; -1 if no row has it."""
+        return self.kinds.index(kind) if kind in self.kinds else -1
 
     @property
     def is_compute(self) -> NDArray[np.bool_]:

@@ -124,5 +124,5 @@ def _follows(shape: StepShape, previous: int, row: int) -> bool:
 def _passes_of_chunks(shape: StepShape, main: Ints, is_gather: bool) -> dict[int, int]:
     """Return, for each chunk, the pass that waits for its parameters, or after which its gradients are complete."""
     name = FORWARD if is_gather else BACKWARD
-    passes = main[shape.kind[main] == (shape.kinds.index(name) if name in shape.kinds else -1)]
+    passes = main[shape.kind[main] == shape.number_of(name)]
     return {int(shape.chunk[row]): int(row) for row in (passes[::-1] if is_gather else passes)}
