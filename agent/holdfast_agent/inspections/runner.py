@@ -52,7 +52,7 @@ class Inspections:
         self._now = now
         self._again_s = again_s
         self._on_fitness = on_fitness
-        self._standings = {check.name: CheckStatus(check=check) for check in checks}
+        self._statuses = {check.name: CheckStatus(check=check) for check in checks}
         self._looked = asyncio.Event()
         self._has_begun = not checks
         self._unfit: frozenset[tuple[str, str, str]] = frozenset()
@@ -65,38 +65,36 @@ class Inspections:
     async def run(self) -> None:
         """Run all checks until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for name in self._standings:
+            for name in self._statuses:
                 group.create_task(self._watch(name), name=f"inspection {name}")
             if not self._has_begun:
                 group.create_task(self._first_round(), name="first round of inspections")
 
-    def standings(self) -> tuple[CheckStatus, ...]:
+    def statuses(self) -> tuple[CheckStatus, ...]:
         """Return all checks with their readings."""
-        return tuple(self._standings.values())
+        return tuple(self._statuses.values())
 
     def self_check(self) -> tuple[CheckResult, ...]:
         """Return the certain faults that forbid giving this node ranks."""
         return tuple(
-            _result(standing)
-            for standing in self._standings.values()
-            if standing.reading is None or not standing.reading.absent
+            _result(status) for status in self._statuses.values() if status.reading is None or not status.reading.absent
         )
 
     async def _first_round(self) -> None:
         try:
             async with asyncio.timeout(FIRST_ROUND_S):
-                while any(standing.reading is None for standing in self._standings.values()):
+                while any(status.reading is None for status in self._statuses.values()):
                     self._looked.clear()
                     await self._looked.wait()
         except TimeoutError:
-            late = [name for name, standing in self._standings.items() if standing.reading is None]
+            late = [name for name, status in self._statuses.items() if status.reading is None]
             log.warning("checks have not returned yet", checks=late)
         self._has_begun = True
         self._unfit = self._unfit_now()
         self._on_fitness()
 
     async def _watch(self, name: str) -> None:
-        check = self._standings[name].check
+        check = self._statuses[name].check
         reader = Abandonable(f"inspection-{name}", check.read)
         loop = asyncio.get_running_loop()
         while True:
@@ -106,9 +104,9 @@ class Inspections:
             await _pause(check, max(0.0, began + check.interval_s - loop.time()))
 
     def _take(self, name: str, reading: Reading) -> None:
-        before = self._standings[name]
+        before = self._statuses[name]
         state, reports = judge(before.check, before.state, reading, self._now(), self._again_s)
-        self._standings[name] = CheckStatus(check=before.check, reading=reading, state=state)
+        self._statuses[name] = CheckStatus(check=before.check, reading=reading, state=state)
         self._looked.set()
         for one in reports:
             log.info("inspection", check=one.check, state=one.state, device=one.device, detail=one.detail)
@@ -120,8 +118,8 @@ class Inspections:
     def _unfit_now(self) -> frozenset[tuple[str, str, str]]:
         return frozenset(
             (name, trouble.device, trouble.kind)
-            for name, standing in self._standings.items()
-            for trouble in _without_doubt(standing)
+            for name, status in self._statuses.items()
+            for trouble in _without_doubt(status)
         )
 
 
@@ -160,21 +158,21 @@ async def _pause(check: Check, pause_s: float) -> None:
     await asyncio.sleep(min(WAKE_PAUSE_S, pause_s))
 
 
-def _without_doubt(standing: CheckStatus) -> tuple[Trouble, ...]:
-    lasting = tuple(one for one in standing.state.raised if confidence_of(standing.check, one) == "evict")
-    return lasting + tuple(standing.state.struck.values())
+def _without_doubt(status: CheckStatus) -> tuple[Trouble, ...]:
+    lasting = tuple(one for one in status.state.raised if confidence_of(status.check, one) == "evict")
+    return lasting + tuple(status.state.struck.values())
 
 
-def _result(standing: CheckStatus) -> CheckResult:
-    name = f"inspection {standing.check.name}"
-    if standing.reading is None:
+def _result(status: CheckStatus) -> CheckResult:
+    name = f"inspection {status.check.name}"
+    if status.reading is None:
         return CheckResult(name=name, status="unreadable", detail="has not returned yet")
-    if evict := _without_doubt(standing):
-        cure = "; after the repair, restart the agent" if standing.state.struck else ""
+    if evict := _without_doubt(status):
+        cure = "; after the repair, restart the agent" if status.state.struck else ""
         return CheckResult(name=name, status="failed", detail=_words(evict) + cure)
-    if standing.reading.unread:
-        return CheckResult(name=name, status="unreadable", detail="; ".join(standing.reading.unread.values()))
-    return CheckResult(name=name, status="ok", detail=_words(standing.state.raised))
+    if status.reading.unread:
+        return CheckResult(name=name, status="unreadable", detail="; ".join(status.reading.unread.values()))
+    return CheckResult(name=name, status="ok", detail=_words(status.state.raised))
 
 
 def _words(troubles: Sequence[Trouble]) -> str:

@@ -363,7 +363,7 @@ def test_whatever_happens_no_order_is_forked_twice_nor_one_below_another(steps: 
     assert scene.forked == sorted(set(scene.forked))
 
 
-def test_signs_are_said_of_the_ranks_that_run_and_nothing_follows() -> None:
+def test_log_alerts_of_running_ranks_are_reported_without_further_action() -> None:
     scene = running(incident=INCIDENT)
     alert = LogAlert(
         fence=(1, 1), rank=1, stream="err", signature="disk_full", symptom="disk", lines=("No space",), count=3
