@@ -112,7 +112,7 @@ def test_a_job_goes_on_when_nobody_reads_its_output(holdfast: Cluster, tmp_path:
     assert attached.stdout is not None
     assert attached.stdout.readline() == b"a line\n"
     (tmp_path / "finish").touch()
-    assert b"unread: completed: every rank ended" in attached.communicate(timeout=60)[1] and attached.returncode == 0
+    assert b"unread: completed: every rank exited" in attached.communicate(timeout=60)[1] and attached.returncode == 0
     ended = "select 1 from historian.events where job = 'unread' and type = 'job_finished'"
     holdfast.until("its end is recorded", lambda: holdfast.query(ended))
     again = holdfast.command("attach", "unread")
