@@ -9,5 +9,4 @@ Now = Callable[[], datetime]
 
 
 def system_now() -> datetime:
-    """The present, in UTC."""
     return datetime.now(UTC)

@@ -13,11 +13,7 @@ UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
 def read(decoder: msgspec.json.Decoder[T], body: bytes, complaint: type[ValueError]) -> T:
-    """Return the decoded `body`.
-
-    Raises:
-        complaint: not JSON, or has a missing or wrong field.
-    """
+    """Return the decoded `body`; raises `complaint` if it is not JSON, or has a missing or wrong field."""
     try:
         return decoder.decode(body)
     except UNREADABLE as error:

@@ -34,7 +34,6 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_nothing(self) -> bool:
-        """True if there is nothing to write and nothing to publish."""
         return not (self.rows or self.events or self.orders)
 
     def together(self, other: Effect) -> Effect:

@@ -11,11 +11,11 @@ from holdfast.ids import uuid7_of
 
 
 def uuid7(unix_ms: int | None = None) -> str:
-    """A new UUIDv7 (RFC 9562): Unix milliseconds (default: now), then randomness, so that ids sort by time."""
+    """Return a new UUIDv7 (RFC 9562): Unix milliseconds (default: now), then randomness, so that ids sort by time."""
     return uuid7_of(time.time_ns() // 1_000_000 if unix_ms is None else unix_ms, os.urandom(10))
 
 
 def new_job_name(stem: str) -> str:
-    """A new job name that begins with a cleaned-up `stem`."""
+    """Return a new job name that begins with a cleaned-up `stem`."""
     cleaned = re.sub(r"[^A-Za-z0-9]+", "-", stem).strip("-").lower()[:40].strip("-") or "job"
     return f"{cleaned}-{secrets.token_hex(3)}"

@@ -24,15 +24,12 @@ def uuid7_of(unix_ms: int, random_bytes: bytes) -> str:
 
 
 def derived_id(parent: str, *parts: str | int, nth: int | None = None) -> str:
-    """Return the id of something that follows from `parent`, the same at each call.
+    """Return the id of something that follows from `parent`, the same at each call; raises ValueError if that is no
+    UUID.
 
-    Decisions derive the ids of their events from the event that they answer, so that a repeated event
-    repeats the very same messages, which every receiver then knows already. The time part is the
-    parent's, so derived ids still sort by time; those of one decision sort by `nth` (RFC 9562, section 6.2: a
-    counter in the bits that follow the time).
-
-    Raises:
-        ValueError: `parent` is no UUID.
+    Decisions derive the ids of their events from the event that they answer, so that a repeated event repeats the very
+    same messages, which every receiver then knows already. The time part is the parent's, so derived ids still sort by
+    time; those of one decision sort by `nth` (RFC 9562, section 6.2: a counter in the bits that follow the time).
     """
     namespace = bytes.fromhex(parent.replace("-", ""))
     if len(namespace) != 16:
@@ -58,11 +55,7 @@ def _digest(namespace: bytes, parts: tuple[str | int, ...]) -> bytes:
 
 
 def checked_name(name: str, what: str) -> str:
-    """Return `name` if it can be one token of a subject.
-
-    Raises:
-        ValueError: it cannot; the message says what is allowed.
-    """
+    """Return `name` if it can be one token of a subject; raises ValueError with what is allowed if not."""
     if not _NAME.fullmatch(name):
         raise ValueError(
             f"{what} {name!r} is not a valid name: use 1 to {NAME_MAX_CHARS} letters, digits and inner hyphens"

@@ -60,12 +60,10 @@ _STREAM_OF_CLASS = {
 
 
 def event_subject(event: Event) -> str:
-    """Return the subject of an event."""
     return f"{ROOT}.{event.event_class}.{event.type}.{event.job or NONE}.{event.node or NONE}"
 
 
 def stream_of(event_type: type[Event]) -> str:
-    """Return the stream with events of this type."""
     return _STREAM_OF_CLASS[event_type.event_class]
 
 
@@ -75,7 +73,6 @@ def type_filter(event_type: type[Event]) -> str:
 
 
 def kv_subject(bucket: str, key: str) -> str:
-    """Return the subject on which a put of this key is published."""
     return f"$KV.{bucket}.{key}"
 
 

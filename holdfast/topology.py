@@ -38,11 +38,7 @@ class Mesh(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> Mesh:
-        """Read `pp=2,dp=2,tp=2` (outermost first).
-
-        Raises:
-            MeshError: not of that form.
-        """
+        """Read `pp=2,dp=2,tp=2` (outermost first); raises MeshError if it is not of that form."""
         names: list[str] = []
         sizes: list[int] = []
         for part in text.split(","):
@@ -57,8 +53,7 @@ class Mesh(msgspec.Struct, frozen=True):
     def megatron(cls, order: Sequence[str] = MEGATRON_ORDER, **sizes: int) -> Mesh:
         """Return the mesh of Megatron-style sizes: `order` is innermost first, absent dimensions have size 1.
 
-        Raises:
-            MeshError: a size for a dimension that `order` does not name.
+        Raises MeshError for a size of a dimension that `order` does not name.
         """
         if unknown := set(sizes) - set(order):
             raise MeshError(f"no place in order {'-'.join(order)} for {', '.join(sorted(unknown))}")
@@ -70,7 +65,6 @@ class Mesh(msgspec.Struct, frozen=True):
 
     @property
     def world_size(self) -> int:
-        """Number of ranks."""
         total = 1
         for size in self.sizes:
             total *= size
@@ -84,7 +78,6 @@ class Mesh(msgspec.Struct, frozen=True):
         return stride
 
     def size(self, dim: str) -> int:
-        """Return the size of `dim`."""
         return self.sizes[self._index(dim)]
 
     def coordinates(self, rank: int) -> dict[str, int]:
@@ -153,8 +146,7 @@ class Topology(msgspec.Struct, frozen=True):
     def of(cls, nnodes: int, ranks_per_node: int, mesh: Mesh | None = None) -> Topology:
         """Return the topology of a job; without a mesh every rank is a data-parallel replica.
 
-        Raises:
-            MeshError: the mesh does not have nnodes x ranks_per_node ranks.
+        Raises MeshError if the mesh does not have nnodes x ranks_per_node ranks.
         """
         world_size = nnodes * ranks_per_node
         mesh = mesh or Mesh(("dp",), (world_size,))
@@ -167,11 +159,9 @@ class Topology(msgspec.Struct, frozen=True):
 
     @property
     def nnodes(self) -> int:
-        """Number of nodes."""
         return self.mesh.world_size // self.ranks_per_node
 
     def node_rank_of(self, rank: int) -> int:
-        """Return the index of the node that runs `rank`."""
         return rank // self.ranks_per_node
 
     def ranks_of(self, node_rank: int) -> range:

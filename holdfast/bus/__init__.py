@@ -50,7 +50,9 @@ def wire_bytes(body: bytes, headers: dict[str, str] | None) -> int:
 
 
 class Delivery(Protocol):
-    """A message received from a stream, to be settled by exactly one of `ack`, `retry` and `drop`."""
+    """A message received from a stream, to be settled by exactly one of `ack` (handled), `retry` (deliver it again
+    after `delay_s`) and `drop` (give it up).
+    """
 
     @property
     def subject(self) -> str: ...
@@ -63,17 +65,11 @@ class Delivery(Protocol):
         """Number of deliveries of this message to this consumer, this one included."""
         ...
 
-    async def ack(self) -> None:
-        """Mark the message as handled: it is not delivered again."""
-        ...
+    async def ack(self) -> None: ...
 
-    async def retry(self, delay_s: float) -> None:
-        """Have the message delivered again after `delay_s`."""
-        ...
+    async def retry(self, delay_s: float) -> None: ...
 
-    async def drop(self) -> None:
-        """Give the message up: it is not delivered again."""
-        ...
+    async def drop(self) -> None: ...
 
 
 class KeyUpdate(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,24 +89,19 @@ class StreamState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Bus(Protocol):
-    """The operations of the bus."""
+    """The operations of the bus.
+
+    Raises, where a method waits for an answer:
+        BusUnavailable: no connection, or no answer in time; what was to be stored perhaps is: store the same again.
+        BusError: the bus refuses for good, for example because there is no such stream.
+    """
 
     async def publish(self, message: Message) -> None:
-        """Store one message in its stream (or key bucket).
-
-        Raises:
-            BusUnavailable: perhaps not stored; publish the same message again.
-            BusError: the bus refuses it for good.
-        """
+        """Store one message in its stream (or key bucket)."""
         ...
 
     async def publish_all(self, messages: list[Message]) -> None:
-        """Store many messages, in order; returns when all of them are stored.
-
-        Raises:
-            BusUnavailable: some are perhaps not stored; publish all of them again.
-            BusError: the bus refuses one of them for good; the others are perhaps not stored.
-        """
+        """Store many messages, in order; returns when all of them are stored. After an error some perhaps are not."""
         ...
 
     def consume(self, stream: str, consumer: str, filters: list[str]) -> AsyncIterator[Delivery]:
@@ -118,29 +109,13 @@ class Bus(Protocol):
         ...
 
     async def stream_state(self, stream: str) -> StreamState:
-        """Return the number of messages in a stream and its newest message.
-
-        Raises:
-            BusUnavailable: no answer.
-            BusError: there is no such stream.
-        """
+        """Return the number of messages in a stream and its newest message."""
         ...
 
-    async def put(self, bucket: str, key: str, body: bytes) -> None:
-        """Set a key.
-
-        Raises:
-            BusUnavailable: perhaps not stored.
-            BusError: the bus refuses it for good.
-        """
-        ...
+    async def put(self, bucket: str, key: str, body: bytes) -> None: ...
 
     async def get(self, bucket: str, key: str) -> bytes | None:
-        """Return a key's value; None if it has none.
-
-        Raises:
-            BusUnavailable: no answer.
-        """
+        """Return a key's value; None if it has none."""
         ...
 
     def watch(self, bucket: str, key: str) -> AsyncIterator[KeyUpdate]:
@@ -148,28 +123,15 @@ class Bus(Protocol):
         ...
 
     async def put_objects(self, bucket: str, objects: Mapping[str, bytes]) -> None:
-        """Store values of any size under their names; earlier values are replaced.
-
-        Raises:
-            BusUnavailable: some are perhaps not stored; put all of them again.
-            BusError: the bus refuses them for good.
-        """
+        """Store values of any size under their names; earlier values are replaced."""
         ...
 
     async def get_objects(self, bucket: str, names: Collection[str]) -> dict[str, bytes]:
-        """Return the complete objects of these names; the others are left out.
-
-        Raises:
-            BusUnavailable: no answer.
-        """
+        """Return the complete objects of these names; the others are left out."""
         ...
 
     async def objects_there(self, bucket: str, names: Collection[str]) -> set[str]:
-        """Return the names that have an object. It may expire at any time, and in parts.
-
-        Raises:
-            BusUnavailable: no answer.
-        """
+        """Return the names that have an object. It may expire at any time, and in parts."""
         ...
 
     async def broadcast(self, subject: str, body: bytes) -> None:
@@ -181,12 +143,7 @@ class Bus(Protocol):
         ...
 
     async def request(self, subject: str, body: bytes, timeout_s: float) -> bytes:
-        """Ask and wait for one answer.
-
-        Raises:
-            NoResponder: no process serves this subject.
-            BusUnavailable: no connection, or no answer in time.
-        """
+        """Ask and wait for one answer; raises NoResponder if no process serves this subject."""
         ...
 
     async def serve(self, subject: str, handler: Callable[[bytes], Awaitable[bytes]]) -> None:

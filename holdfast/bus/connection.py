@@ -28,9 +28,8 @@ class ConnectionClosed(BusUnavailable):
 
 
 class Connection:
-    """A link with the declared streams, opened again whenever it is lost.
-
-    Each time, because a restarted server has lost the streams that were in memory.
+    """A link, opened again whenever it is lost. Each time its streams are made, since a restarted server has lost those
+    in memory.
     """
 
     def __init__(self, url: str, name: str, now: Now) -> None:
@@ -45,9 +44,7 @@ class Connection:
     async def start(self, timeout_s: float | None) -> None:
         """Connect for the first time.
 
-        Raises:
-            BusUnavailable: no usable server within `timeout_s`.
-            BusError: the server refuses (credentials, streams that cannot be made).
+        Raises BusUnavailable without a usable server within `timeout_s`, BusError if it refuses (credentials, streams).
         """
         self._keeper = asyncio.create_task(self._keep_up(), name=f"nats connection of {self._name}")
         try:
@@ -74,11 +71,7 @@ class Connection:
         return DEFAULT_MAX_PAYLOAD if self._link is None else self._link.max_payload
 
     def link_now(self) -> Link:
-        """The present link.
-
-        Raises:
-            BusUnavailable: there is none.
-        """
+        """Return the present link; raises BusUnavailable if there is none."""
         if self._link is not None and not self._link.lost:
             return self._link
         if self._next.done() and (error := self._next.exception()) is not None:
@@ -86,11 +79,7 @@ class Connection:
         raise BusUnavailable(f"not connected to NATS at {address_of(self._url)}")
 
     async def link_up(self) -> Link:
-        """Return the present link or wait for the next one.
-
-        Raises:
-            ConnectionClosed: there will be none.
-        """
+        """Return the present link or wait for the next one; raises ConnectionClosed if there will be none."""
         return await asyncio.shield(self._next)
 
     async def close(self) -> None:
@@ -107,10 +96,8 @@ class Connection:
     ) -> AsyncGenerator[Msg, None]:
         """Yield the messages of a subscription that is renewed on every link and after `silence_s` of silence.
 
-        Messages that were under way when a link ended are not kept. Ends when the connection is closed.
-
-        Raises:
-            BusError: the server refuses the subscription for good.
+        Messages that were under way when a link ended are not kept. Ends when the connection is closed. Raises BusError
+        when the server refuses the subscription for good.
         """
         while True:
             try:

@@ -44,9 +44,7 @@ def deliveries_of(reply: str) -> int:
 async def attach_consumer(link: Link, stream: str, consumer: str, filters: list[str]) -> Inflow:
     """Receive from a durable consumer, created when absent; unsettled messages are delivered again at once.
 
-    Raises:
-        StreamMissing, BusUnavailable: not now.
-        BusError: the server refuses this consumer for good.
+    Raises StreamMissing or BusUnavailable if it cannot now, BusError if the server refuses this consumer for good.
     """
     inbox = link.new_inbox()
     config = {
@@ -102,9 +100,7 @@ async def _create(link: Link, stream: str, consumer: str, config: dict[str, Any]
 async def attach_watch(link: Link, bucket: str, key: str) -> Inflow:
     """Receive the newest value of a key (wildcards allowed), then each new one, without acknowledging.
 
-    Raises:
-        StreamMissing, BusUnavailable: not now.
-        BusError: the server refuses for good.
+    Raises StreamMissing or BusUnavailable if it cannot now, BusError if the server refuses for good.
     """
     inbox = link.new_inbox()
     name = inbox.rpartition(".")[2]
@@ -136,12 +132,10 @@ async def attach_watch(link: Link, bucket: str, key: str) -> Inflow:
 
 
 def is_delete(message: Msg) -> bool:
-    """Return True if the message marks its key as deleted."""
     return (message.headers or {}).get("KV-Operation") in ("DEL", "PURGE")
 
 
 def key_update(bucket: str, message: Msg) -> KeyUpdate:
-    """Return the update in a message of a bucket's stream."""
     tokens = message.reply.split(".")
     sequence = int(tokens[5] if len(tokens) == 9 else tokens[7])
     return KeyUpdate(

@@ -29,33 +29,28 @@ class MemoryDelivery:
 
     @property
     def subject(self) -> str:
-        """Subject of the message."""
         return self._stored.message.subject
 
     @property
     def body(self) -> bytes:
-        """Body as published."""
         return self._stored.message.body
 
     @property
     def headers(self) -> dict[str, str]:
-        """Headers as published."""
         return {"Nats-Msg-Id": self._stored.message.id, **self._stored.message.headers}
 
     async def ack(self) -> None:
-        """Mark it as handled."""
         if self._may_settle():
             self._consumer.done(self._stored.sequence)
             self._bus.broker.changed()
 
     async def retry(self, delay_s: float) -> None:
-        """Have it delivered again after `delay_s` of the broker's time."""
+        """Deliver it again after `delay_s` of the broker's time."""
         if self._may_settle():
             self._consumer.again(self._stored.sequence, self._bus.broker.now() + timedelta(seconds=delay_s))
             self._bus.broker.changed()
 
     async def drop(self) -> None:
-        """Give it up."""
         if self._may_settle():
             self._consumer.done(self._stored.sequence)
             self._bus.broker.changed()
@@ -68,7 +63,9 @@ class MemoryDelivery:
 
 
 class MemoryBus:
-    """One client of a `MemoryBroker`; `disconnect` and `reconnect` simulate the network."""
+    """One client of a `MemoryBroker`, with the methods of `holdfast.bus.Bus`; `disconnect` and `reconnect` simulate the
+    network.
+    """
 
     def __init__(self, broker: Broker, name: str) -> None:
         self.broker = broker
@@ -81,12 +78,10 @@ class MemoryBus:
 
     @property
     def message_bytes_max(self) -> int:
-        """Size limit of the broker."""
         return self.broker.max_payload
 
     @property
     def connected_since(self) -> datetime | None:
-        """Start of the present connection; None while there is none."""
         return self._since
 
     def disconnect(self) -> None:
@@ -95,7 +90,6 @@ class MemoryBus:
         self.broker.changed()
 
     def reconnect(self) -> None:
-        """Connect again."""
         if not self._closed:
             self._since = self.broker.now()
             self._session = object()
@@ -126,11 +120,9 @@ class MemoryBus:
     # --- streams and keys ------------------------------------------------------------------------
 
     async def publish(self, message: Message) -> None:
-        """Store one message; see `holdfast.bus.Bus`."""
         await self.publish_all([message])
 
     async def publish_all(self, messages: list[Message]) -> None:
-        """Store many messages, in order; see `holdfast.bus.Bus`."""
         await asyncio.sleep(0)
         for message in messages:
             self._require_connection()
@@ -139,7 +131,6 @@ class MemoryBus:
                 raise BusUnavailable(f"no stream takes messages on {message.subject}")
 
     async def consume(self, stream: str, consumer: str, filters: list[str]) -> AsyncIterator[MemoryDelivery]:
-        """Receive from a durable consumer; see `holdfast.bus.Bus`."""
         while (session := await self._connected()) is not None:
             source = self._consumer(self.broker.streams[stream], consumer, filters)
             if not source.attached:
@@ -163,7 +154,6 @@ class MemoryBus:
         return consumer
 
     async def stream_state(self, stream: str) -> StreamState:
-        """Return a stream's number of messages and its newest one; see `holdfast.bus.Bus`."""
         await asyncio.sleep(0)
         self._require_connection()
         stored = self.broker.streams[stream].stored
@@ -172,21 +162,18 @@ class MemoryBus:
         return StreamState(messages=len(stored), newest=stored[-1].message, newest_at=stored[-1].at)
 
     async def put(self, bucket: str, key: str, body: bytes) -> None:
-        """Set a key; see `holdfast.bus.Bus`."""
         await asyncio.sleep(0)
         self._require_connection()
         self._require_size(len(body), kv_subject(bucket, key))
         self.broker.put(bucket, key, body)
 
     async def get(self, bucket: str, key: str) -> bytes | None:
-        """Return a key's value; see `holdfast.bus.Bus`."""
         await asyncio.sleep(0)
         self._require_connection()
         update = self.broker.buckets[bucket].get(key)
         return None if update is None else update.body
 
     async def watch(self, bucket: str, key: str) -> AsyncIterator[KeyUpdate]:
-        """Yield a key's value, then each new one; see `holdfast.bus.Bus`."""
         pattern = kv_subject(bucket, key)
         while (session := await self._connected()) is not None:
             mailbox: Mailbox[KeyUpdate] = Mailbox(pattern)
@@ -202,32 +189,28 @@ class MemoryBus:
                 self.broker.watchers.discard(mailbox)
 
     async def put_objects(self, bucket: str, objects: Mapping[str, bytes]) -> None:
-        """Store values of any size; see `holdfast.bus.Bus`."""
         await asyncio.sleep(0)
         self._require_connection()
         self.broker.objects[bucket].update(objects)
 
     async def get_objects(self, bucket: str, names: Collection[str]) -> dict[str, bytes]:
-        """Return the complete objects; see `holdfast.bus.Bus`."""
         await asyncio.sleep(0)
         self._require_connection()
         there = self.broker.objects[bucket]
         return {name: there[name] for name in names if name in there}
 
     async def objects_there(self, bucket: str, names: Collection[str]) -> set[str]:
-        """Return the names that have an object; see `holdfast.bus.Bus`."""
         return set(await self.get_objects(bucket, names))
 
     # --- core ------------------------------------------------------------------------------------
 
     async def broadcast(self, subject: str, body: bytes) -> None:
-        """Send to all present listeners; see `holdfast.bus.Bus`."""
         await asyncio.sleep(0)
         if self._since is not None:
             self.broker.broadcast(subject, body)
 
     async def listen(self, subject: str) -> AsyncIterator[tuple[str, bytes]]:
-        """Yield broadcasts on `subject`; see `holdfast.bus.Bus`. A slow listener misses the oldest above 10,000."""
+        """A slow listener misses the oldest above 10,000."""
         while (session := await self._connected()) is not None:
             mailbox: Mailbox[tuple[str, bytes]] = Mailbox(subject, LISTEN_BACKLOG_MAX)
             self.broker.listeners.add(mailbox)
@@ -238,7 +221,6 @@ class MemoryBus:
                 self.broker.listeners.discard(mailbox)
 
     async def request(self, subject: str, body: bytes, timeout_s: float) -> bytes:
-        """Ask and wait for one answer; see `holdfast.bus.Bus`."""
         await asyncio.sleep(0)
         self._require_connection()
         servers = self.broker.servers.get(subject)
@@ -255,7 +237,7 @@ class MemoryBus:
             raise BusUnavailable(f"no answer on {subject} in {timeout_s:g} s") from None
 
     async def serve(self, subject: str, handler: Callable[[bytes], Awaitable[bytes]]) -> None:
-        """Answer requests on `subject`; see `holdfast.bus.Bus`. Several servers of one subject share its requests."""
+        """Several servers of one subject share its requests."""
         while (session := await self._connected()) is not None:
             mailbox: Mailbox[Question] = Mailbox(subject)
             servers = self.broker.servers.setdefault(subject, deque())
@@ -282,5 +264,4 @@ class MemoryBroker(Broker):
     """The server's part; start here. `advance` lets its time pass."""
 
     def client(self, name: str) -> MemoryBus:
-        """A connected client."""
         return MemoryBus(self, name)

@@ -50,8 +50,6 @@ class RecentIds:
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """A message in a stream."""
-
     sequence: int
     message: Message
     at: datetime
@@ -92,16 +90,13 @@ class Consumer:
         return stored, count
 
     def next_due(self) -> datetime | None:
-        """Return the time of the next repeated delivery."""
         return self._again[0][0] if self._again else None
 
     def done(self, sequence: int) -> None:
-        """Settle a message: it was acknowledged or dropped."""
         self._unsettled.discard(sequence)
         self.deliveries.pop(sequence, None)
 
     def again(self, sequence: int, due: datetime) -> None:
-        """Schedule a repeated delivery at `due`."""
         if sequence in self.deliveries:
             self._unsettled.discard(sequence)
             heapq.heappush(self._again, (due, sequence))
@@ -124,11 +119,9 @@ class Stream:
 
     @property
     def messages(self) -> list[Message]:
-        """All messages, in order."""
         return [stored.message for stored in self.stored]
 
     def takes(self, subject: str) -> bool:
-        """Return True if the stream stores this subject."""
         return any(subject_matches(pattern, subject) for pattern in self.spec.subjects)
 
     def store(self, message: Message, now: datetime) -> None:
@@ -176,9 +169,8 @@ class Question(msgspec.Struct, eq=False):
 
 
 class Broker:
-    """A bus server in memory, shared by its clients.
-
-    Its time is `now` plus what `advance` added; what is due by it is delivered without anybody sleeping.
+    """A bus server in memory, shared by its clients. Its time is `now` plus what `advance` added, so what is due is
+    delivered without a sleep.
     """
 
     def __init__(self, *, now: Now = system_now, max_payload: int = 1 << 20) -> None:
@@ -196,16 +188,13 @@ class Broker:
         self._key_ids = RecentIds()
 
     def now(self) -> datetime:
-        """The broker's time."""
         return self._real_now() + self._ahead
 
     def advance(self, seconds: float) -> None:
-        """Let time pass at once."""
         self._ahead += timedelta(seconds=seconds)
         self.changed()
 
     def changed(self) -> None:
-        """Wake all tasks that wait for a change."""
         happened, self._changed = self._changed, asyncio.Event()
         happened.set()
 
@@ -248,7 +237,6 @@ class Broker:
         self.changed()
 
     def broadcast(self, subject: str, body: bytes) -> None:
-        """Hand a message to all present listeners."""
         for listener in self.listeners:
             if subject_matches(listener.subject, subject):
                 listener.arrived.append((subject, body))

@@ -76,7 +76,6 @@ class Inflow:
         self.subscription: Subscription | None = None
 
     async def take(self, message: Msg) -> None:
-        """Take a message from nats-py."""
         self._heard_at = self._loop.time()
         if is_control(message):
             # A full consumer waits for a sign that its messages are taken: given when this one's turn comes.
@@ -95,9 +94,8 @@ class Inflow:
     async def next(self, silence_s: float | None = None) -> Msg:
         """Return the next message.
 
-        Raises:
-            LinkLost: the connection ended; messages not yet taken are forgotten with it.
-            TimeoutError: for `silence_s` seconds nothing came, no heartbeat either.
+        Raises LinkLost when the connection ends (messages not yet taken are forgotten with it), TimeoutError when
+        nothing, not even a heartbeat, came for `silence_s` seconds.
         """
         while True:
             if self._link.lost:
@@ -130,7 +128,7 @@ class Inflow:
 
 
 def is_control(message: Msg) -> bool:
-    """A message of JetStream itself: a heartbeat, or a question of its flow control."""
+    """Return True for a message of JetStream itself: a heartbeat, or a question of its flow control."""
     return not message.data and bool(message.headers) and (message.headers or {}).get("Status") == "100"
 
 
@@ -175,11 +173,9 @@ class Link:
 
     @classmethod
     async def open(cls, url: str, name: str) -> Link:
-        """Connect once.
+        """Connect once to `url` (several are separated by commas).
 
-        Raises:
-            BusUnavailable: no server answers at `url` (several are separated by commas).
-            BusError: the server refuses these credentials.
+        Raises BusUnavailable if no server answers, BusError if it refuses these credentials.
         """
         link = cls(address_of(url))
         client = link._client
@@ -212,7 +208,6 @@ class Link:
 
     @property
     def lost(self) -> bool:
-        """The connection ended."""
         return self._client.is_closed
 
     @property
@@ -245,15 +240,12 @@ class Link:
             answer.set_result(message)
 
     def new_inbox(self) -> str:
-        """Return a subject without other listeners."""
         return self._client.new_inbox()
 
     async def send(self, subject: str, body: bytes, *, reply: str = "", headers: dict[str, str] | None = None) -> None:
         """Publish; a return does not mean that it arrived.
 
-        Raises:
-            LinkLost: the connection ended.
-            BusError: the message itself cannot be sent.
+        Raises LinkLost when the connection ended, BusError when the message itself cannot be sent.
         """
         size = wire_bytes(body, headers)
         if size > self.max_payload:
@@ -288,9 +280,8 @@ class Link:
     ) -> Msg:
         """Send a request and wait for its answer.
 
-        Raises:
-            NoResponder: no process serves this subject.
-            BusUnavailable: the connection ended, or no answer came in `timeout_s`.
+        Raises NoResponder if no process serves this subject, BusUnavailable on a lost connection or without an answer
+        in time.
         """
         try:
             async with asyncio.timeout(timeout_s):
@@ -306,9 +297,7 @@ class Link:
     async def api(self, request: str, body: dict[str, Any], answer_type: type[R]) -> R:
         """Send a request of the JetStream API (`$JS.API.<request>`), durations in nanoseconds.
 
-        Raises:
-            ApiRefusal: JetStream refuses.
-            BusUnavailable: JetStream is not there (yet), or the connection ended.
+        Raises ApiRefusal if JetStream refuses, BusUnavailable if it is not there (yet) or the connection ended.
         """
         try:
             message = await self.answer(f"$JS.API.{request}", msgspec.json.encode(body) if body else b"")
@@ -320,8 +309,7 @@ class Link:
     async def subscribe(self, subject: str, queue: str = "", backlog_max: int | None = None) -> Inflow:
         """Receive what is published on `subject` from now on; above `backlog_max` the oldest not taken are forgotten.
 
-        Raises:
-            LinkLost: the connection ended.
+        Raises LinkLost when the connection ended.
         """
         inflow = Inflow(self, backlog_max)
         self.inflows.add(inflow)
@@ -350,12 +338,7 @@ class Link:
 
 
 def raise_refusal(what: str, answer: bytes) -> None:
-    """Raise what JetStream refused in this answer, if it did.
-
-    Raises:
-        BusUnavailable: JetStream cannot do it now.
-        ApiRefusal: it will not.
-    """
+    """Raise JetStream's refusal in this answer, if any: BusUnavailable if it cannot now, ApiRefusal if it will not."""
     if b'"error"' not in answer:
         return
     error = _maybe_error.decode(answer).error

@@ -34,11 +34,8 @@ _SERVER_ERROR = 500
 async def connect(url: str, name: str, *, now: Now = system_now, timeout_s: float | None = None) -> NatsBus:
     """Connect as `name` and make the streams exist; waits for the server, without limit unless `timeout_s` is given.
 
-    `url` may name several servers, separated by commas.
-
-    Raises:
-        BusUnavailable: no usable server within `timeout_s`.
-        BusError: the server refuses these credentials, or the streams.
+    `url` may name several servers, separated by commas. Raises BusUnavailable without a usable server within
+    `timeout_s`, BusError if the server refuses these credentials, or the streams.
     """
     connection = Connection(url, name, now)
     await connection.start(timeout_s)
@@ -57,17 +54,14 @@ class NatsDelivery:
 
     @property
     def subject(self) -> str:
-        """Subject of the message."""
         return self._message.subject
 
     @property
     def body(self) -> bytes:
-        """Body as published."""
         return self._message.data
 
     @property
     def headers(self) -> dict[str, str]:
-        """Headers as published."""
         return self._message.headers or {}
 
     @property
@@ -76,15 +70,12 @@ class NatsDelivery:
         return deliveries_of(self._message.reply)
 
     async def ack(self) -> None:
-        """Mark it as handled."""
         await self._settle(b"+ACK")
 
     async def retry(self, delay_s: float) -> None:
-        """Have it delivered again after `delay_s`."""
         await self._settle(b"-NAK " + msgspec.json.encode({"delay": max(1, round(delay_s * 1e9))}))
 
     async def drop(self) -> None:
-        """Give it up."""
         await self._settle(b"+TERM")
 
     async def _settle(self, verdict: bytes) -> None:
@@ -95,17 +86,15 @@ class NatsDelivery:
 
 
 class NatsBus:
-    """`holdfast.bus.Bus` over NATS; made by `connect`."""
+    """`holdfast.bus.Bus` over NATS, where the methods are described; made by `connect`."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     async def publish(self, message: Message) -> None:
-        """Store one message; see `holdfast.bus.Bus`."""
         await self.publish_all([message])
 
     async def publish_all(self, messages: list[Message]) -> None:
-        """Store many messages, in order; see `holdfast.bus.Bus`."""
         link = self._connection.link_now()
         awaited: deque[tuple[str, asyncio.Future[Msg | None]]] = deque()
         try:
@@ -123,17 +112,14 @@ class NatsBus:
                 answer.cancel()
 
     async def stream_state(self, stream: str) -> StreamState:
-        """Return a stream's number of messages and its newest one; see `holdfast.bus.Bus`."""
         return await stream_state(self._connection.link_now(), stream)
 
     async def put(self, bucket: str, key: str, body: bytes) -> None:
-        """Set a key; see `holdfast.bus.Bus`."""
         link = self._connection.link_now()
         subject = kv_subject(bucket, key)
         await _stored(link, subject, await link.ask(subject, body))
 
     async def get(self, bucket: str, key: str) -> bytes | None:
-        """Return a key's value; see `holdfast.bus.Bus`."""
         link = self._connection.link_now()
         try:
             message = await link.answer(f"$JS.API.DIRECT.GET.{bucket_stream(bucket)}.{kv_subject(bucket, key)}", b"")
@@ -142,7 +128,6 @@ class NatsBus:
         return None if status_of(message) == "404" or is_delete(message) else message.data
 
     async def put_objects(self, bucket: str, objects: Mapping[str, bytes]) -> None:
-        """Store values of any size; see `holdfast.bus.Bus`."""
         batch: list[Message] = []
         for name, content in objects.items():
             batch.extend(object_messages(bucket, name, content))
@@ -152,47 +137,42 @@ class NatsBus:
         await self.publish_all(batch)
 
     async def get_objects(self, bucket: str, names: Collection[str]) -> dict[str, bytes]:
-        """Return the complete objects; see `holdfast.bus.Bus`."""
         return await get_objects(self._connection.link_now(), bucket, names)
 
     async def objects_there(self, bucket: str, names: Collection[str]) -> set[str]:
-        """Return the names that have an object; see `holdfast.bus.Bus`."""
         return await objects_there(self._connection.link_now(), bucket, names)
 
     async def consume(self, stream: str, consumer: str, filters: list[str]) -> AsyncIterator[NatsDelivery]:
-        """Receive from a durable consumer; see `holdfast.bus.Bus`. At most 1000 deliveries are unsettled at once."""
+        """At most 1000 deliveries are unsettled at once."""
         attach = partial(attach_consumer, stream=stream, consumer=consumer, filters=filters)
         async with aclosing(self._connection.arriving(attach, SILENCE_S)) as messages:
             async for message in messages:
                 yield NatsDelivery(self, message)
 
     async def watch(self, bucket: str, key: str) -> AsyncIterator[KeyUpdate]:
-        """Yield a key's value, then each new one; see `holdfast.bus.Bus`."""
         attach = partial(attach_watch, bucket=bucket, key=key)
         async with aclosing(self._connection.arriving(attach, SILENCE_S)) as messages:
             async for message in messages:
                 yield key_update(bucket, message)
 
     async def broadcast(self, subject: str, body: bytes) -> None:
-        """Send to all present listeners; see `holdfast.bus.Bus`."""
         try:
             await self._connection.link_now().send(subject, body)
         except BusUnavailable:
             pass  # by contract nothing is sent while disconnected
 
     async def listen(self, subject: str) -> AsyncIterator[tuple[str, bytes]]:
-        """Yield broadcasts on `subject`; see `holdfast.bus.Bus`. A slow listener misses the oldest above 10,000."""
+        """A slow listener misses the oldest above 10,000."""
         attach = partial(_subscribe, subject=subject, backlog_max=LISTEN_BACKLOG_MAX)
         async with aclosing(self._connection.arriving(attach)) as messages:
             async for message in messages:
                 yield message.subject, message.data
 
     async def request(self, subject: str, body: bytes, timeout_s: float) -> bytes:
-        """Ask and wait for one answer; see `holdfast.bus.Bus`."""
         return (await self._connection.link_now().answer(subject, body, timeout_s=timeout_s)).data
 
     async def serve(self, subject: str, handler: Callable[[bytes], Awaitable[bytes]]) -> None:
-        """Answer requests on `subject`; see `holdfast.bus.Bus`. Several servers of one subject share its requests."""
+        """Several servers of one subject share its requests."""
         attach = partial(_subscribe, subject=subject, queue="serve")
         async with aclosing(self._connection.arriving(attach)) as messages:
             async for message in messages:
@@ -207,7 +187,6 @@ class NatsBus:
 
     @property
     def connected_since(self) -> datetime | None:
-        """Start of the present connection; None while there is none."""
         return self._connection.since
 
     async def close(self) -> None:

@@ -62,11 +62,7 @@ def object_messages(bucket: str, name: str, content: bytes) -> Iterator[Message]
 
 
 async def objects_there(link: Link, bucket: str, names: Collection[str]) -> set[str]:
-    """Return the names with a message about an object.
-
-    Raises:
-        BusUnavailable: no answer.
-    """
+    """Return the names with a message about an object; raises BusUnavailable without an answer."""
     turns = asyncio.Semaphore(AT_ONCE_MAX)
 
     async def look(name: str) -> str | None:
@@ -77,11 +73,7 @@ async def objects_there(link: Link, bucket: str, names: Collection[str]) -> set[
 
 
 async def get_objects(link: Link, bucket: str, names: Collection[str]) -> dict[str, bytes]:
-    """Return the complete objects.
-
-    Raises:
-        BusUnavailable: no answer.
-    """
+    """Return the complete objects; raises BusUnavailable without an answer."""
     turns = asyncio.Semaphore(AT_ONCE_MAX)
 
     async def get(name: str) -> tuple[str, bytes | None]:
@@ -120,7 +112,6 @@ async def _about(link: Link, bucket: str, name: str) -> _About | None:
 
 
 async def _stored(link: Link, bucket: str, subject: str, request: bytes) -> Msg | None:
-    """Return a message of the bucket's stream; None if there is none."""
     try:
         message = await link.answer(f"$JS.API.DIRECT.GET.{object_stream(bucket)}{subject}", request)
     except NoResponder:

@@ -30,7 +30,6 @@ _KEY_BYTES_MAX = 1 << 30
 
 
 def stream_config(spec: StreamSpec) -> dict[str, Any]:
-    """Return the stream's configuration for JetStream's API."""
     return {
         "name": spec.name,
         "subjects": list(spec.subjects),
@@ -46,7 +45,6 @@ def stream_config(spec: StreamSpec) -> dict[str, Any]:
 
 
 def bucket_stream(bucket: str) -> str:
-    """Return the stream behind a key bucket."""
     return f"KV_{bucket}"
 
 
@@ -70,7 +68,6 @@ def bucket_config(bucket: str) -> dict[str, Any]:
 
 
 def object_stream(bucket: str) -> str:
-    """Return the stream behind a bucket of objects."""
     return f"OBJ_{bucket}"
 
 
@@ -112,9 +109,7 @@ class _StreamInfo(msgspec.Struct, frozen=True):
 async def ensure_stream(link: Link, config: dict[str, Any]) -> None:
     """Create the stream, or bring an existing one to this configuration.
 
-    Raises:
-        BusUnavailable: JetStream is not up, or has no room now.
-        BusError: the server refuses; the message says what to change.
+    Raises BusUnavailable when JetStream is not up or has no room now, BusError when it refuses, with what to change.
     """
     name = config["name"]
     try:
@@ -147,9 +142,7 @@ async def _update(link: Link, config: dict[str, Any]) -> None:
 async def ensure_streams(link: Link) -> None:
     """Make all streams and buckets exist as declared; harmless when repeated or done by several.
 
-    Raises:
-        BusUnavailable: JetStream is not up yet; try again.
-        BusError: the server refuses for good.
+    Raises BusUnavailable while JetStream is not up, BusError when the server refuses for good.
     """
     code = object_bucket_config(CODE_BUCKET, keep_s=CODE_KEPT_S, bytes_max=CODE_BYTES_MAX)
     for config in [*(stream_config(spec) for spec in STREAMS), bucket_config(DESIRED_BUCKET), code]:
@@ -159,9 +152,7 @@ async def ensure_streams(link: Link) -> None:
 async def stream_state(link: Link, stream: str) -> StreamState:
     """Return the number of messages in a stream and its newest message, None if that expired in between.
 
-    Raises:
-        BusUnavailable: no answer.
-        BusError: there is no such stream.
+    Raises BusUnavailable without an answer, BusError when there is no such stream.
     """
     counts = (await link.api(f"STREAM.INFO.{stream}", {}, _StreamInfo)).state
     if not counts.messages:

@@ -33,9 +33,9 @@ class UnhandledMessage(msgspec.Struct, frozen=True, kw_only=True):
 def rejection(unhandled: UnhandledMessage, now: datetime, message_bytes_max: int) -> tuple[Message, Message]:
     """Return the dead letter, and the event that makes it visible to queries.
 
-    A crash between publishing these and settling the message publishes them again: their message ids derive from the
-    rejected message, so that the bus drops the repetition. A body that leaves no room for headers below
-    `message_bytes_max` loses its tail; a header has its full length.
+    After a crash both are published again: their ids derive from the rejected message, so that the bus drops the
+    repetition. A body that leaves no room for headers below `message_bytes_max` loses its tail; a header has its full
+    length.
     """
     fingerprint = _fingerprint(unhandled)
     room = max(0, message_bytes_max - HEADERS_BYTES_MAX)

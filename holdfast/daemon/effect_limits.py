@@ -16,11 +16,7 @@ class EffectTooLarge(Exception):
 
 
 def require_sendable(messages: Iterable[Message], message_bytes_max: int) -> None:
-    """Check the size of every message; `message_bytes_max` is the limit of the bus, headers included.
-
-    Raises:
-        EffectTooLarge: a message is too long.
-    """
+    """Raise EffectTooLarge if a message is too long; `message_bytes_max` is the limit of the bus, headers included."""
     for message in messages:
         if len(message.body) > BODY_BYTES_MAX:
             raise EffectTooLarge(

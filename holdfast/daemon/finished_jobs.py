@@ -6,10 +6,7 @@ KEPT_MAX = 1000
 
 
 class FinishedJobs:
-    """The jobs that ended last, in memory: a late event of one must not recreate its state.
-
-    A job's name is never used again.
-    """
+    """The jobs that ended last, in memory: a late event of one must not recreate its state. Names are never reused."""
 
     def __init__(self, kept_max: int = KEPT_MAX) -> None:
         self._kept_max = kept_max
@@ -19,7 +16,6 @@ class FinishedJobs:
         return job in self._jobs
 
     def add(self, job: str) -> None:
-        """Add a job; harmless when repeated."""
         self._jobs[job] = None
         if len(self._jobs) > self._kept_max:
             del self._jobs[next(iter(self._jobs))]

@@ -19,8 +19,6 @@ STALL_S = 2.0
 
 
 class BusLiveness:
-    """The unbroken reception of one process."""
-
     def __init__(self, bus: Bus, now: Now) -> None:
         self._bus = bus
         self._now = now

@@ -37,11 +37,7 @@ async def keep_orders(bus: Bus, corrections: Corrections) -> None:
 
 
 async def repair_orders(bus: Bus, corrections: Corrections) -> None:
-    """Compare all orders and repair those that differ.
-
-    Raises:
-        BusUnavailable: some orders may not have been compared.
-    """
+    """Repair the orders that differ; raises BusUnavailable if some may not have been compared."""
     differing = list(await _wrong(bus, corrections, list(corrections())))
     for first in range(0, len(differing), REPAIRED_AT_ONCE):
         # The second comparison excludes orders that were on their way to the bus in the first.

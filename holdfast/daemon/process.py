@@ -28,8 +28,6 @@ log = structlog.get_logger()
 
 
 class Daemon(msgspec.Struct, frozen=True, kw_only=True):
-    """A running daemon: name, settings and its parsed flags."""
-
     name: str
     settings: Settings
     flags: argparse.Namespace

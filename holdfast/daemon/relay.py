@@ -22,13 +22,11 @@ log = structlog.get_logger(__name__)
 
 
 class Relay:
-    """Publishes one service's outbox in order.
+    """Publishes one service's outbox in order. One relay at a time may serve an outbox, or the order is lost.
 
-    A crash between publishing and noting it publishes again, under the same message id: the bus and every
-    inbox drop the repetition. One relay at a time may serve an outbox, or the order is lost.
-
-    A message that the bus refuses for good goes to the dead letters, shortened if necessary: it must not block later
-    messages, now and at every restart.
+    A crash between publishing and noting it publishes again, under the same message id: the bus and every inbox drop
+    the repetition. A message that the bus refuses for good goes to the dead letters, shortened if necessary: it must
+    not block later messages, now and at every restart.
     """
 
     def __init__(self, outbox: Outbox, bus: Bus, *, now: Now = system_now) -> None:
@@ -42,11 +40,7 @@ class Relay:
         self._woken.set()
 
     async def run(self) -> None:
-        """Publish until cancelled.
-
-        Raises:
-            BusError: the bus refuses even the dead letter of a refused message; the message names the cause.
-        """
+        """Publish until cancelled; raises BusError when the bus refuses even the dead letter of a refused message."""
         pause_s = RETRY_MIN_S
         while True:
             self._woken.clear()
@@ -66,11 +60,9 @@ class Relay:
                 continue
 
     async def publish_pending(self) -> int:
-        """Publish one batch and return its number of messages.
+        """Publish one batch and return its number of messages; raises BusError as `run` does.
 
-        Raises:
-            BusUnavailable, StoreUnavailable: some are not published, or not marked as published; call again.
-            BusError: as in `run`.
+        After BusUnavailable or StoreUnavailable some are not published, or not marked as published; call again.
         """
         pending = await self._outbox.pending(BATCH_MAX)
         if pending:

@@ -73,9 +73,8 @@ class Decider(ABC):
         return Effect(answer=Answer(accepted=False, message=f"the {self.name} does not serve this request"))
 
     def on_time(self, now: datetime, hearing_since: datetime | None) -> Effect:
-        """Decide as time passes, every half second.
-
-        Silence counts only from `hearing_since`, when unbroken reception began; None: there is no connection.
+        """Decide every half second. Silence counts only from `hearing_since`, when unbroken reception began; None: no
+        connection.
         """
         return Effect()
 
@@ -105,8 +104,6 @@ class _PendingRequest(msgspec.Struct):
 
 
 class ServiceShell:
-    """One decider on a bus and a store."""
-
     def __init__(self, decider: Decider, bus: Bus, store: Store, now: Now = system_now) -> None:
         self.decider = decider
         self.bus = bus
@@ -119,7 +116,6 @@ class ServiceShell:
         self._failures: Counter[str] = Counter()
 
     async def run(self) -> None:
-        """Serve until cancelled."""
         await self.load()
         async with asyncio.TaskGroup() as group:
             group.create_task(self.relay.run(), name="relay")
@@ -176,7 +172,6 @@ class ServiceShell:
             return await decide(*args)
 
     async def handle(self, delivery: Delivery) -> None:
-        """Handle one message and settle it."""
         try:
             event = events.decode(delivery.body)
             if event_subject(event) != delivery.subject:
@@ -216,7 +211,6 @@ class ServiceShell:
         return await self._retrying(attempt)
 
     async def _was_handled(self, message_id: str) -> bool:
-        """Return True if the inbox has this message, without a change to it."""
         handled = False
         try:
             async with self.store.transaction() as tx:
@@ -273,7 +267,6 @@ class ServiceShell:
                 tries += 1
 
     async def _reject(self, delivery: Delivery, error: str) -> None:
-        """Move a message that cannot be handled to the dead letters."""
         log.error("message rejected", subject=delivery.subject, error=error)
         unhandled = UnhandledMessage(
             consumer=self.decider.name,

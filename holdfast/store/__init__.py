@@ -30,8 +30,8 @@ class StaleState(Exception):
 class Table(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
     """A table of one service: a row is one frozen struct under a key.
 
-    The struct is kept whole in `body` (jsonb); `columns` projects from it what people query by. The database
-    table has the columns `key`, `version`, `body`, `updated_at` and the projected ones.
+    The struct is kept whole in `body` (jsonb); `columns` projects from it what people query by. The database table also
+    has `key`, `version` and `updated_at`.
     """
 
     name: str
@@ -48,28 +48,16 @@ class Transaction(Protocol):
         """Note that this message is being handled; return False if it was handled before."""
         ...
 
-    async def load(self, table: Table[S], key: str) -> S | None:
-        """Return the row under `key`."""
-        ...
+    async def load(self, table: Table[S], key: str) -> S | None: ...
 
-    async def load_all(self, table: Table[S]) -> dict[str, S]:
-        """Return every row, by key."""
-        ...
+    async def load_all(self, table: Table[S]) -> dict[str, S]: ...
 
     async def save(self, table: Table[S], key: str, row: S) -> None:
-        """Write the row under `key`, new or not.
-
-        Raises:
-            StaleState: it was changed by another writer since this store last saw it.
-        """
+        """Write the row under `key`, new or not; raises StaleState if it changed since this store last saw it."""
         ...
 
     async def delete(self, table: Table[S], key: str) -> None:
-        """Remove the row under `key`, if it exists.
-
-        Raises:
-            StaleState: as in `save`.
-        """
+        """Remove the row under `key`, if it exists; raises StaleState as `save` does."""
         ...
 
     async def emit(self, messages: list[Message]) -> None:
@@ -78,7 +66,7 @@ class Transaction(Protocol):
 
 
 class Outbox(Protocol):
-    """Emitted messages that are not yet known to be published."""
+    """Emitted messages that are not yet known to be published; raises StoreUnavailable without a connection."""
 
     async def pending(self, limit: int) -> list[tuple[int, Message]]:
         """Return the oldest unpublished messages with their positions, in order."""
@@ -95,19 +83,12 @@ class Store(Outbox, Protocol):
     def transaction(self) -> AbstractAsyncContextManager[Transaction]:
         """Begin a transaction; commit at the end of the block.
 
-        Raises:
-            StoreUnavailable: no connection; nothing was written, or the commit's fate is unknown: the inbox tells.
+        Raises StoreUnavailable: nothing was written, or the fate of the commit is unknown and the inbox tells.
         """
         ...
 
     async def prune(self, now: datetime) -> None:
-        """Delete what the inbox and the outbox no longer need.
-
-        Raises:
-            StoreUnavailable: no connection.
-        """
+        """Delete what the inbox and the outbox no longer need; raises StoreUnavailable without a connection."""
         ...
 
-    async def close(self) -> None:
-        """Close the connections."""
-        ...
+    async def close(self) -> None: ...

@@ -64,11 +64,9 @@ class Connections:
 
     @asynccontextmanager
     async def one(self) -> AsyncIterator[Connection]:
-        """A connection for the block. Only taking it and giving it back is translated, not what the block raises.
+        """Yield a connection. Only taking it and giving it back is translated, not what the block raises.
 
-        Raises:
-            StoreUnavailable: none can be had now.
-            NotMigrated: the database does not let this service in.
+        Raises StoreUnavailable if none can be had now, NotMigrated if the database does not let this service in.
         """
         with translated():
             connection = await self._pool.acquire(timeout=CONNECT_TIMEOUT_S)

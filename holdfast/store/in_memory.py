@@ -36,8 +36,8 @@ class MemoryDatabase:
 class MemoryStore:
     """`holdfast.store.Store` in memory. Transactions run one at a time, so they are isolated.
 
-    `available = False` is a server that does not answer; `lose_next_commit` makes the next commit's fate unknown
-    to its caller: it is written, and StoreUnavailable is raised.
+    `available = False` is a server that does not answer; `lose_next_commit` makes the next commit's fate unknown to its
+    caller: it is written, and StoreUnavailable is raised.
     """
 
     def __init__(self, database: MemoryDatabase | None = None, *, now: Now = system_now) -> None:
@@ -48,7 +48,6 @@ class MemoryStore:
         self._seen: dict[tuple[str, str], int] = {}
 
     def transaction(self) -> AbstractAsyncContextManager[MemoryTransaction]:
-        """Begin a transaction; see `holdfast.store.Store`."""
         return self._transaction()
 
     @asynccontextmanager
@@ -69,12 +68,10 @@ class MemoryStore:
                 raise StoreUnavailable("the connection was lost during the commit; nobody knows whether it took place")
 
     async def pending(self, limit: int) -> list[tuple[int, Message]]:
-        """Return the oldest unpublished messages; see `holdfast.store.Outbox`."""
         self._require_available()
         return list(itertools.islice(self.database.unpublished.items(), limit))
 
     async def published(self, positions: list[int]) -> None:
-        """Mark messages as stored by the bus."""
         self._require_available()
         now = self._now()
         for position in positions:
@@ -82,7 +79,6 @@ class MemoryStore:
                 self.database.published[position] = (message, now)
 
     async def prune(self, now: datetime) -> None:
-        """Delete what is old; see `holdfast.store.Store`."""
         self._require_available()
         database = self.database
         database.inbox = {id_: at for id_, at in database.inbox.items() if at >= now - INBOX_KEPT}
@@ -110,7 +106,7 @@ class MemoryStore:
 
 
 class MemoryTransaction:
-    """A transaction of a `MemoryStore`: nothing is changed before its commit."""
+    """A `holdfast.store.Transaction` of a `MemoryStore`: nothing is changed before its commit."""
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
@@ -122,25 +118,21 @@ class MemoryTransaction:
         self._deleted: set[tuple[str, str]] = set()
 
     async def first_time(self, message_id: str) -> bool:
-        """Note that this message is being handled; return False if it was handled before."""
         if message_id in self._database.inbox or message_id in self._handled:
             return False
         self._handled.append(message_id)
         return True
 
     async def load(self, table: Table[S], key: str) -> S | None:
-        """Return the row under `key`."""
         row = self._row((table.name, key))
         return None if row is None else msgspec.json.decode(row.body, type=table.row_type)
 
     async def load_all(self, table: Table[S]) -> dict[str, S]:
-        """Return every row, by key."""
         places = {place for place in (*self._database.rows, *self._written) if place[0] == table.name}
         rows = {key: await self.load(table, key) for _, key in sorted(places)}
         return {key: row for key, row in rows.items() if row is not None}
 
     async def save(self, table: Table[S], key: str, row: S) -> None:
-        """Write the row under `key`; see `holdfast.store.Transaction`."""
         place = (table.name, key)
         version = self._require_current(place)
         table.columns(row)
@@ -149,7 +141,6 @@ class MemoryTransaction:
             self._seen[place] = version + 1
 
     async def delete(self, table: Table[S], key: str) -> None:
-        """Remove the row under `key`, if there; see `holdfast.store.Transaction`."""
         place = (table.name, key)
         self._require_current(place)
         self._written[place] = None
@@ -166,11 +157,9 @@ class MemoryTransaction:
         return version
 
     async def emit(self, messages: list[Message]) -> None:
-        """Add messages to the outbox, in order."""
         self._said.extend(messages)
 
     def commit(self, now: datetime) -> None:
-        """Apply all changes."""
         database = self._database
         database.inbox.update((message_id, now) for message_id in self._handled)
         for message in self._said:

@@ -13,7 +13,7 @@ _ESCAPED_NUL = re.compile(rb"(?<!\\)((?:\\\\)*)\\u0000")
 
 
 def storable_json(value: Any) -> bytes:
-    """`value` as JSON that jsonb takes: NUL, which a rank's log may hold, becomes the replacement character."""
+    """Return `value` as JSON that jsonb takes: NUL, which a rank's log may hold, becomes the replacement character."""
     body = msgspec.json.encode(value)
     if b"\\u0000" not in body:
         return body
@@ -21,5 +21,4 @@ def storable_json(value: Any) -> bytes:
 
 
 def storable_value(value: Any) -> Any:
-    """A value for a column."""
     return value.replace("\x00", _REPLACEMENT) if isinstance(value, str) else value

@@ -43,8 +43,7 @@ class UnknownRevision(Exception):
 def migrations_directory() -> Path:
     """Return the folder of the migrations: inside the installed package, or beside it in a checkout.
 
-    Raises:
-        MigrationsMissing: they are in neither place.
+    Raises MigrationsMissing if they are in neither place.
     """
     package = Path(holdfast.__file__).parent
     for directory in (package / "migrations", package.parent / "migrations"):
@@ -69,8 +68,7 @@ def migrate(admin_url: str, role_passwords: dict[str, str]) -> None:
 def pending(admin_url: str) -> bool:
     """Return True if the database lacks migrations or views of this version.
 
-    Raises:
-        sqlalchemy.exc.DBAPIError, OSError: the database refuses or does not answer.
+    Raises sqlalchemy.exc.DBAPIError or OSError if the database refuses or does not answer.
     """
     return asyncio.run(_run(admin_url, _is_behind))
 

@@ -59,7 +59,6 @@ class PostgresStore:
         return cls(SchemaSql(schema), work, relay)
 
     def transaction(self) -> AbstractAsyncContextManager[PostgresTransaction]:
-        """Begin a transaction; see `holdfast.store.Store`."""
         return self._transaction()
 
     @asynccontextmanager
@@ -86,11 +85,6 @@ class PostgresStore:
                     del self._cache[place]
 
     async def pending(self, limit: int) -> list[tuple[int, Message]]:
-        """Return the oldest unpublished messages; see `holdfast.store.Outbox`.
-
-        Raises:
-            StoreUnavailable: no connection.
-        """
         async with self._relay.one() as connection:
             with translated():
                 records = await connection.fetch(self._sql.pending, limit)
@@ -103,24 +97,18 @@ class PostgresStore:
         ]
 
     async def published(self, positions: list[int]) -> None:
-        """These are stored by the bus.
-
-        Raises:
-            StoreUnavailable: no connection.
-        """
         async with self._relay.one() as connection:
             with translated():
                 await connection.execute(self._sql.published, positions)
 
     async def prune(self, now: datetime) -> None:
-        """Forget handled messages after 7 days and published ones after one day; see `holdfast.store.Store`."""
+        """Delete handled messages after 7 days and published ones after one day."""
         async with self._work.one() as connection:
             with translated():
                 await connection.execute(self._sql.prune_inbox, now - INBOX_KEPT)
                 await connection.execute(self._sql.prune_outbox, now - OUTBOX_KEPT)
 
     async def close(self) -> None:
-        """Close the connections."""
         await self._work.close()
         await self._relay.close()
 
@@ -137,12 +125,10 @@ class PostgresTransaction:
         self._cache = cache
 
     async def first_time(self, message_id: str) -> bool:
-        """Note that this message is being handled; return False if it was handled before."""
         with translated():
             return await self._connection.fetchval(self._sql.first_time, message_id) is not None
 
     async def load(self, table: Table[S], key: str) -> S | None:
-        """Return the row under `key`."""
         place = (table.name, key)
         seen = self._seen(place)
         if seen is None:
@@ -154,7 +140,7 @@ class PostgresTransaction:
         return row
 
     async def load_all(self, table: Table[S]) -> dict[str, S]:
-        """Every row, by key; always read from the database."""
+        """Return every row, by key; always read from the database."""
         with translated():
             records = await self._connection.fetch(self._sql.load_all(table.name))
         for place in [*self._cache, *self.touched]:
@@ -167,7 +153,6 @@ class PostgresTransaction:
         return rows
 
     async def save(self, table: Table[S], key: str, row: S) -> None:
-        """Write the row under `key`; see `holdfast.store.Transaction`."""
         place = (table.name, key)
         seen = self._seen(place)
         columns = table.columns(row)
@@ -183,7 +168,6 @@ class PostgresTransaction:
             self._refuse(place, known)
 
     async def delete(self, table: Table[S], key: str) -> None:
-        """Remove the row under `key`, if there; see `holdfast.store.Transaction`."""
         place = (table.name, key)
         seen = self._seen(place)
         known = None if seen is None else seen.version
@@ -197,7 +181,6 @@ class PostgresTransaction:
             self._refuse(place, known)
 
     async def emit(self, messages: list[Message]) -> None:
-        """Add messages to the outbox, in order."""
         if not messages:
             return
         with translated():

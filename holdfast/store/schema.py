@@ -9,7 +9,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 
 
 def service_metadata(schema: str) -> MetaData:
-    """The tables that every service's schema has: its inbox and its outbox."""
+    """Return the tables that every service's schema has: its inbox and its outbox."""
     metadata = MetaData(schema=schema)
     Table(
         "inbox",
@@ -34,7 +34,7 @@ def service_metadata(schema: str) -> MetaData:
 
 
 def state_table(metadata: MetaData, name: str, *columns: Column[Any]) -> Table:
-    """A table of `holdfast.store.Table` rows; `columns` are those projected for queries."""
+    """Return a table of `holdfast.store.Table` rows; `columns` are those projected for queries."""
     return Table(
         name,
         metadata,
@@ -47,5 +47,5 @@ def state_table(metadata: MetaData, name: str, *columns: Column[Any]) -> Table:
 
 
 def moment(name: str, *, nullable: bool = False) -> Column[Any]:
-    """A column for a point in time."""
+    """Return a column for a point in time."""
     return Column(name, DateTime(timezone=True), nullable=nullable)

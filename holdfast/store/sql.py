@@ -6,7 +6,6 @@ from functools import cache
 
 
 def quoted(identifier: str) -> str:
-    """An SQL identifier."""
     return '"' + identifier.replace('"', '""') + '"'
 
 
@@ -30,11 +29,9 @@ class SchemaSql:
         self.prune_outbox = f"delete from {outbox} where published_at < $1"
 
     def load(self, table: str) -> str:
-        """Version and body of one row."""
         return f"select version, body from {self._name(table)} where key = $1"
 
     def load_all(self, table: str) -> str:
-        """Key, version and body of every row."""
         return f"select key, version, body from {self._name(table)}"
 
     def delete(self, table: str) -> str:
